@@ -2,9 +2,9 @@
 
     PYTHONPATH=. python -m loadtest.kept [--rounds 5] [--scale 1]
 
-Publishes to an nsqd that keeps nothing and to one that keeps everything for a day, in turns, in two
-durability classes. Then measures consumers with and without a reader of a different topic's log.
-Prints one line per measurement, with the median of the rounds.
+Publishes alternately to an nsqd that keeps nothing and to one that keeps everything for a day, in
+two durability classes. Then measures consumers with and without a reader of a different topic's
+log. Prints one line per measurement, with the median of the rounds.
 """
 
 import argparse
@@ -31,7 +31,8 @@ COUNT = slice(40, 44)  # in a block's header: the number of its records
 
 
 def kept(settings: Settings) -> Iterator[Result]:
-    """Compare an nsqd that keeps nothing and one that keeps everything for a day, in turns."""
+    """Compare an nsqd that keeps nothing with one that keeps everything for a day, alternating
+    between them."""
     with ExitStack() as stack:
         nsqds = {
             name: [

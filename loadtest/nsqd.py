@@ -41,8 +41,7 @@ class Nsqd(testing.Nsqd):
 
     @property
     def workers(self) -> list[int]:
-        """Return the process ids of the workers, in the order of their start unless one was
-        restarted."""
+        """Return the process ids of the workers, in start order unless one was restarted."""
         return sorted(procfs.family(self.process.pid)[1:])
 
     def pss(self) -> int:

@@ -182,7 +182,7 @@ def metrics(families: Iterable[Family]) -> str:
         [f"`{each.sample}`", each.kind, ", ".join(map(code, each.labels)), each.help]
         for each in families
     ]
-    return table("metric, kind, labels, what", rows)
+    return table("metric, kind, labels, meaning", rows)
 
 
 def events() -> str:
@@ -191,7 +191,7 @@ def events() -> str:
         for each in EVENTS
         for fields in [", ".join(map(code, each.fields))]
     ]
-    return table("event, level, of, text, fields, what", rows)
+    return table("event, level, daemon, text, fields, meaning", rows)
 
 
 # --- examples, commands -----------------------------------------------------------------------

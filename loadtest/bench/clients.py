@@ -5,9 +5,8 @@ mpub      the same in batches of 100, 10 in flight
 consume   previously published messages, RDY 2500, finished one by one
 both      publishing and consuming in one process at the same time; counts delivered messages
 
-Rates are those of the client, which has a core of its own if the machine has enough cores; CPU time
-is that of the client's process, excluding its startup. Every library is used as its documentation
-recommends.
+Rates are the client's, which has its own core if the machine has enough cores; CPU time is the
+client process's, excluding its startup. Every library is used as its documentation recommends.
 """
 
 import argparse
@@ -295,7 +294,7 @@ LIBRARIES: dict[str, Work] = {
 
 
 def run(library: str, job: Job) -> dict[str, float]:
-    """Run one library in a process of its own."""
+    """Run one library in its own process."""
     words = [library, job.scenario, job.address, job.topic, str(job.messages)]
     done = subprocess.run(
         [sys.executable, "-m", "loadtest.bench.clients", *words],

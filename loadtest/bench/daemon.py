@@ -1,4 +1,4 @@
-"""The nsqd under test: a private one in a directory of its own, or one that is already running."""
+"""The nsqd under test: a private one in its own directory, or one that is already running."""
 
 import contextlib
 import json

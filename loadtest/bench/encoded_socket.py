@@ -17,8 +17,8 @@ LAYERS = {"snappy": SnappyLayer, "deflate": DeflateLayer}
 
 
 class EncodedSocket:
-    """A connected socket whose bytes pass through a layer. All other methods are those of the
-    wrapped socket."""
+    """A connected socket whose bytes pass through a layer. All other methods are the wrapped
+    socket's."""
 
     def __init__(self, inner: socket.socket, layer: ByteLayer) -> None:
         self._inner = inner

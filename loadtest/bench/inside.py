@@ -4,7 +4,7 @@ instructions.
     valgrind --tool=callgrind --toggle-collect='*on_readable*' --toggle-collect='*end_turn*' \\
         python -m loadtest.bench.inside sub 40000
 
-The counts are the same in every run, whatever else the machine does: run it with two different
+The counts are the same in every run, whatever else the machine is doing: run it with two different
 numbers of messages, and divide the difference between the counts by the difference between these
 numbers.
 """

@@ -449,8 +449,8 @@ def log_of(sock: socket.socket, topic: str, seq: int) -> dict[str, Any]:
 def reading(
     address: Address, topic: str, total: int, slots: slice, team: Team, index: int
 ) -> Callable[[], Report]:
-    """A reader that fetches a topic's log again and again, until the consumers (`slots` in the
-    tally) have received `total`."""
+    """A reader that fetches a topic's log repeatedly, until the consumers (`slots` in the tally)
+    have received `total`."""
     sock = log_reader(address)
     log = log_of(sock, topic, 0)
 

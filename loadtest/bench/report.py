@@ -39,9 +39,9 @@ machines.
 
 BARS = """## Bars
 
-Bars are the targets for nsqd; the results of this run come from the tables below. Bodies have 200
-bytes, and nsqd has one worker, unless a row says otherwise. The class is the durability class of
-the messages. The figures for Go's nsqd 1.3.0 are not from this run: they were recorded once on a
+Bars are nsqd's targets; the results of this run are taken from the tables below. Bodies are 200
+bytes long, and nsqd has one worker, unless a row says otherwise. The class is the durability class
+of the messages. The figures for Go's nsqd 1.3.0 are not from this run: they were recorded once on a
 two-core machine under the same load. `make bench ARGS="all --target=HOST:PORT"` also measures a
 running Go nsqd. A machine that is half as fast handles half as many messages per second: to
 compare machines, use the ratios (×). The floor is a server that makes the same system calls for the
@@ -50,22 +50,22 @@ same load but contains no broker.
 """
 
 AHEAD = """
-The next table compares consuming with one acknowledgement per message, as sent by each broker's
-own client libraries. Each figure is nsqd's value as a multiple of the other broker's. The bar is
-kept if nsqd is better in both columns.
+The next table compares consumption with one acknowledgement per message, which is what each
+broker's own client libraries send. Each figure is nsqd's value as a multiple of the other broker's.
+The bar is kept if nsqd is better in both columns.
 
 """
 
 FAILED = """## Failures
 
-The figures for the following are missing or cover fewer rounds.
+The following figures are missing or cover fewer rounds.
 
 """
 
 PEERS = """## Comparison with other brokers
 
-All brokers do the same work on the same machine, one after the other: every round restarts each
-broker and runs it alone. All messages stay **in memory**, and no broker syncs anything to disk.
+All brokers do the same work on the same machine, one at a time: every round restarts each broker
+and runs it alone. All messages stay **in memory**, and no broker syncs anything to disk.
 Figures are medians of {rounds}. "× nsqcy" is the median ratio of a figure to nsqcy's figure in the
 same round.
 
@@ -74,10 +74,10 @@ same round.
 
 READING = """
 CPU is the user and system time of all broker processes, per message. "load" is the CPU time of
-all load-generator processes, and "load busy" is the share of time for which the busiest of them
-was running: near 100 %, the load generator limits the broker (marked †). The load shares the
-cores with the broker. On a machine with few cores, throughput therefore depends on both; compare
-the CPU time per message.
+all load-generator processes, per message, and "load busy" is the share of time for which the
+busiest of them was running: near 100 %, the load generator limits the broker (marked †). The load
+generator shares the cores with the broker. On a machine with few cores, throughput therefore
+depends on both, so compare the CPU time per message instead.
 """
 
 FAIRNESS = """### Differences between the brokers
@@ -87,8 +87,8 @@ FAIRNESS = """### Differences between the brokers
 - Redis streams keep acknowledged entries until they are trimmed; here they are deleted between
   measurements, outside the measured time. All other brokers delete a message when it is
   acknowledged.
-- `LREM` finds its message at once here, because all messages are acknowledged in order. With
-  thousands of messages in flight and acknowledgements out of order, it would have to search.
+- `LREM` finds its message immediately here, because all messages are acknowledged in order. With
+  thousands of messages in flight and out-of-order acknowledgements, it would have to search.
 - JetStream uses a work-queue stream, which deletes acknowledged messages as the other queues do;
   consuming from a stream with limits-based retention takes about a seventh less CPU time.
 - JetStream, beanstalkd and RabbitMQ have no batch command: they receive the same number of single
@@ -122,8 +122,8 @@ ALONE = """## nsqd alone
 The class is the durability class of the messages. In class memory, messages are queued in memory;
 in class overflow, messages beyond the memory limit go to disk, but publishers do not wait for the
 disk. "× floor" is the CPU time as a multiple of the floor's in the same round, if the floor was
-measured. Each figure is the median of the rounds in the table, and each note is from the median
-round. "load" is the CPU time of the load generator, which shares the cores with nsqd.
+measured. Each figure is the median over the number of rounds given in the table; each note is from
+the median round. "load" is the CPU time of the load generator, which shares the cores with nsqd.
 
 """
 

@@ -4,10 +4,10 @@ message.
 Owns the building blocks for scenarios: settings, rounds, results, teams for the usual load.
 Contains no scenario; those are in loadtest/bench/scenarios.
 
-The daemon's CPU time is that of all its processes. On a machine with few cores, the load competes
+The daemon's CPU time includes all of its processes. On a machine with few cores, the load competes
 with the daemon: compare CPU time per message between runs, and rates only within one run. A machine
 may be twice as fast a minute later, so compared runs take turns in every round, and a ratio is the
-median of the ratios of all rounds.
+median of the rounds' ratios.
 """
 
 import mmap

@@ -75,7 +75,7 @@ def complaints(name: str, log: str, killed: int) -> list[str]:
 
 
 def damaged(node: Node) -> list[str]:
-    """Return the result of `nsqcy data check` for the data path of an nsqd that has exited."""
+    """Return the result of `nsqcy data check` for an exited nsqd's data path."""
     words = [sys.executable, "-m", "nsqcy", "data", "check", str(node.data)]
     checked = subprocess.run(words, capture_output=True, text=True)
     if checked.returncode == 0 and " 0 unreadable places" in checked.stdout:

@@ -26,7 +26,7 @@ class Stamp(NamedTuple):
 
 
 class Bodies:
-    """Creates and parses the bodies of one run."""
+    """Creates and parses one run's bodies."""
 
     def __init__(self, run: int, sizes: Sizes = SIZES) -> None:
         self._run = run & 0xFFFFFFFF

@@ -107,7 +107,7 @@ class Node:
 
     @property
     def workers(self) -> list[int]:
-        """In the order of their start, unless one was restarted."""
+        """In start order, unless one was restarted."""
         return sorted(procfs.family(self.daemon.process.pid)[1:])
 
     def make_channels(self) -> None:

@@ -24,7 +24,7 @@ class Proxy:
         self.target = 0
         self.lag = 0.0  # seconds by which each chunk is delayed
         self.dribbles = False
-        self.refuses = False  # new connections are closed at once
+        self.refuses = False  # new connections are closed immediately
         self._flowing = {TO_NSQD: asyncio.Event(), TO_CLIENT: asyncio.Event()}
         self._links: set[tuple[asyncio.Task[None], asyncio.StreamWriter]] = set()
 

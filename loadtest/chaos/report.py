@@ -170,7 +170,7 @@ def panels(outcome: Outcome) -> list[Panel]:
         return lines_of(kinds, figure, timeline.span)
 
     def taken(figure: str, scale: float = 1.0) -> list[Line]:
-        """Resource use of all processes of a daemon."""
+        """Resource use by all of a daemon's processes."""
         return [
             Line(name, [(at, value / scale) for at, value in sorted(points.items())])
             for name, points in sorted(_sums(outcome.watch.lives.values(), figure).items())

@@ -1,4 +1,4 @@
-"""The schedule of faults: their kinds, and the order that a seed determines.
+"""The fault schedule: the kinds of faults, and their order, which is determined by a seed.
 
 A fault has a kind, a time, a target and a duration; faults.py injects it. The same seed gives the
 same schedule. Independent of clocks and processes.

@@ -105,7 +105,7 @@ def turns(worker: Worker, eventfd: int, step) -> None:
 
 
 def bulk(loops: ModuleType, piece: int, total: int) -> float:
-    """Return the bytes per nanosecond, which is GB/s, from one process to another."""
+    """Return the throughput from one process to another, in bytes per nanosecond (GB/s)."""
     fd = os.memfd_create("rings")
     os.truncate(fd, map_size(2))
     format(mmap.mmap(fd, map_size(2)), 2)

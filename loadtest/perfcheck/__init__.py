@@ -2,5 +2,5 @@
 
 `python -m loadtest.perfcheck [--help]` counts under callgrind, and compares with figures.json.
 
-It uses no clock: the same build has the same counts on a busy machine.
+It uses no clock: the same build gives the same counts even on a busy machine.
 """

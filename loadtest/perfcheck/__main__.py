@@ -47,7 +47,7 @@ def combination() -> str:
 
 
 def details() -> dict[str, str]:
-    """Return further facts, which usually change figures by less."""
+    """Return other facts, which usually affect the figures less."""
     valgrind = subprocess.run(["valgrind", "--version"], capture_output=True, text=True).stdout
     try:
         cython = version("Cython")

@@ -34,7 +34,7 @@ READY = 2500
 ROUNDS = 4
 IDLE = 200  # number of idle topics, and of idle consumers
 KEPT = 25  # HTTP connections with one request each per turn
-RECEIVED = 65536  # bytes that a client takes from its socket at once
+RECEIVED = 65536  # maximum bytes that a client reads from its socket per call
 TIMEOUT = SECOND
 DELAY = 500  # ms
 START = 1000 * SECOND
@@ -177,7 +177,7 @@ def redeliver(stretches: Stretches) -> None:
 
 
 def defer(stretches: Stretches) -> None:
-    """Deferred messages that all become due at once."""
+    """Deferred messages that all become due at the same time."""
     worker = Worker()
     producer, consumer = Client(worker), worker.consumer()
     for _ in range(ROUNDS):

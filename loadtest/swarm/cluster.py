@@ -60,7 +60,7 @@ def _subscribe(options: Options, address: str, topic: str, channel: str) -> None
 
 
 def _known(options: Options) -> list[Producer]:
-    """Return the nsqds that nsqlookupds know."""
+    """Return the nsqds that nsqlookupds list."""
     if not options.lookupds:
         return []
     web = WebClient(

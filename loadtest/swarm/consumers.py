@@ -91,7 +91,7 @@ class ConsumeUser(User):
     def _first(
         self, place: Place, message: Message, stamp: bodies.Stamp, order: Order, now: int
     ) -> None:
-        """Record the lateness of the first delivery of a message."""
+        """Record the lateness of a message's first delivery."""
         late = (now - stamp.due) / MILLISECOND
         if late < 0:
             self.test.ledger.count(place, "early" if stamp.deferred else "ahead")

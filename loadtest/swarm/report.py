@@ -22,7 +22,7 @@ from loadtest.swarm.thresholds import PERCENTILES, Verdict
 from nsqcy.pipeline.plots import section, table
 
 BUSY = 0.9  # a load process that is busier than this limits the load
-LATE = 20.0  # ms; greater lateness of the load itself affects the latencies
+LATE = 20.0  # ms; if the load itself is later than this, the latencies are distorted
 KEPT, MISSED = "kept", "MISSED"
 
 
@@ -65,7 +65,7 @@ def _requests(run: Run) -> list[Figures]:
 
 
 def _samples(run: Run, samples: Sequence[Sample]) -> list[Figures]:
-    """Return the last sample of each span of the timeline."""
+    """Return the last sample in each span of the timeline."""
     span = run.timeline.span
     last = {each.second // span: each for each in samples}
     return [

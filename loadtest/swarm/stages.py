@@ -1,6 +1,6 @@
 """Number of users over time: functions of time alone, and the search for the knee.
 
-Independent of locust and of clocks.
+Independent of locust and clocks.
 """
 
 from collections.abc import Callable

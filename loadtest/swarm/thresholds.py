@@ -64,8 +64,8 @@ class Verdict:
 
 
 def parse(text: str) -> list[Threshold]:
-    """Parse thresholds and names of TOML files, separated by commas; if a threshold is repeated,
-    the last value applies. Raises ValueError."""
+    """Parse thresholds and TOML file names, separated by commas; if a threshold is repeated, the
+    last value applies. Raises ValueError."""
     found: list[Threshold] = []
     for part in filter(None, map(str.strip, text.split(","))):
         if part.endswith(".toml"):

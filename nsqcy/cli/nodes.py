@@ -22,7 +22,7 @@ from nsqcy.net import listeners
 FLAG = "nodes"
 MAX_NODES = 9
 COPIES = 3
-PORT_STEP = 100  # between the ports of two nodes; 10 would meet those of nsqlookupd and nsqadmin
+PORT_STEP = 100  # between two nodes' ports; 10 would collide with nsqlookupd's and nsqadmin's
 NODE_IDS = 1024
 ADDRESSES = ("tcp_address", "http_address", "https_address")
 HERE = "127.0.0.1"
@@ -31,7 +31,7 @@ MAX_ANSWER = 10_000  # bytes
 
 
 def taken(argv: Sequence[str]) -> tuple[int, list[str]]:
-    """Return the number of nsqds, and the other words of a command line. Raises UsageError."""
+    """Return the number of nsqds, and the remaining words of a command line. Raises UsageError."""
     count = 1
     rest = []
     words = list(reversed(argv))
@@ -50,7 +50,7 @@ def taken(argv: Sequence[str]) -> tuple[int, list[str]]:
 
 
 def overrides(settings: Settings, values: dict[str, str], index: int) -> dict[str, str]:
-    """Return the options of a node that differ from those of the others. Raises UsageError.
+    """Return the options of one node that differ from the other nodes' options. Raises UsageError.
 
     values: the options of all nodes whose defaults differ from nsqd's
     """
@@ -69,7 +69,7 @@ def overrides(settings: Settings, values: dict[str, str], index: int) -> dict[st
 
 
 def _shifted(name: str, text: str, index: int) -> str:
-    """Return the address of a node. Port 0, which is any free port, stays 0."""
+    """Return a node's address. Port 0, which is any free port, stays 0."""
     if not text:
         return text
     address = listeners.parse(text)
@@ -88,7 +88,7 @@ class Shared:
     """Files and flags that all nsqds of the cluster share. The files are in the data path."""
 
     def __init__(self, settings: Settings, data_path: str, count: int) -> None:
-        """Raises StartError if etcd is not installed, or the file of options has no copies."""
+        """Raises StartError if etcd is not installed, or the options file sets no copies."""
         self.copies = min(count, COPIES)
         self.directory = Path(data_path or ".")
         self.etcd: Etcd | None = None
@@ -103,7 +103,7 @@ class Shared:
             )
 
     def flags(self) -> dict[str, str]:
-        """Return the options that are not given, for all nodes."""
+        """Return values, for all nodes, for the options that the user has not set."""
         found = {"workers": "1", "copies_address": f"{HERE}:0"}
         if self.etcd is not None:
             found["etcd_endpoints"] = self.etcd.url
@@ -126,7 +126,7 @@ class Shared:
 
 
 class Etcd:
-    """An etcd on free ports of this machine."""
+    """An etcd on free ports on this machine."""
 
     def __init__(self, directory: Path) -> None:
         """Raises StartError if it is not installed."""
@@ -156,7 +156,7 @@ class Etcd:
         ]
 
     def is_ready(self) -> bool:
-        """Ask it, for at most half a second."""
+        """Query etcd's health, waiting at most half a second."""
         url = Url("http", host=HERE, port=self._port, path="/health")
         try:
             return b'"true"' in self._web.ask(url, maximum=MAX_ANSWER).body

@@ -1,8 +1,8 @@
 """`nsqcy up`: run nsqlookupd, nsqds that register with it, and nsqadmin on this machine.
 
 Owns the additional flags of the daemons, the order of start and stop, and the forwarding of
-signals. Stops all daemons when one ends, except an nsqd of several. Starts each daemon as a
-command, and knows only their tables of options. The daemons write their own log lines.
+signals. Stops all daemons when one exits, unless it is one of several nsqds. Starts each daemon as
+a command, and depends only on the daemon's option table. The daemons write their own log lines.
 
 Exit codes:
 
@@ -83,7 +83,7 @@ BROADCAST = {"nsqlookupd": "http_address", "nsqd": "tcp_address"}
 EVERYWHERE = ("", "0.0.0.0", "::")
 HERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 ETCD_INTERVAL = 0.1  # seconds between checks whether etcd is ready
-RESTART_LEASES = 3  # lengths of the lease until a node that was killed is started again
+RESTART_LEASES = 3  # lease durations until a killed node is restarted
 
 
 def main(argv: Sequence[str]) -> int:
@@ -157,11 +157,11 @@ class Plan:
         return self._last.get(name) or self._values.get(name) or str(self._settings[name])
 
     def shared(self, count: int) -> Shared:
-        """Return what several nsqds share that are started with these flags. Raises Stop."""
+        """Return what several nsqds started with these flags share. Raises Stop."""
         return Shared(self._settings, self["data_path"], count)
 
     def node(self, index: int, shared: Shared) -> "Plan":
-        """Return the plan of one of several nsqds. Raises UsageError."""
+        """Return the plan for one of several nsqds. Raises UsageError."""
         plan = Plan(self.daemon, self._words)
         plan.name = f"node{index}"
         plan._last = nodes.overrides(self._settings, self._values, index)
@@ -197,7 +197,7 @@ def _flags(values: Iterable[tuple[str, str]]) -> list[str]:
 
 
 class End(NsqError):
-    """A daemon exited although it was not requested to stop; str() names the daemon."""
+    """A daemon exited although no stop was requested; str() names the daemon."""
 
 
 class Up:
@@ -216,8 +216,8 @@ class Up:
         self._shared = shared  # if there are several nsqds
         self._log = Log("[nsqcy up] ")
         self._children: list[Child] = []
-        self._nodes: dict[Child, Plan] = {}  # running nsqds of several
-        self._due: dict[str, tuple[float, Plan]] = {}  # those to be started again, and when
+        self._nodes: dict[Child, Plan] = {}  # running nsqds, if there are several
+        self._due: dict[str, tuple[float, Plan]] = {}  # nsqds to be restarted, and when
         self._lookupd_address = ""
         self._terminated: set[Child] = set()
         self._blamed: Child | None = None  # exited on its own
@@ -291,7 +291,7 @@ class Up:
         return child
 
     def _start_etcd(self, etcd: Etcd) -> None:
-        """Start etcd and wait until it is ready, or until a signal to stop."""
+        """Start etcd and wait until it is ready, or until a stop signal arrives."""
         with etcd.log.open("ab") as log:
             child = Program(
                 f"etcd (log in {etcd.log})", etcd.program, etcd.flags(), stderr=log.fileno()
@@ -302,7 +302,7 @@ class Up:
             child.ready = child.ready or etcd.is_ready()
 
     def _await(self, *children: Child) -> bool:
-        """Wait until daemons are ready; return False on a signal to stop before that."""
+        """Wait until daemons are ready; return False if a stop signal arrives first."""
         while not all(child.ready for child in children):
             if self._asked_to_stop:
                 return False
@@ -310,7 +310,7 @@ class Up:
         return not self._asked_to_stop
 
     def _turn(self, timeout: float | None = None) -> None:
-        """Wait for an event and handle it; raises End if a daemon ended."""
+        """Wait for an event and handle it; raises End if a daemon exited."""
         self._listen(timeout)
         for child in list(self._children):
             code = child.process.poll()
@@ -367,7 +367,7 @@ class Up:
         while (code := child.process.poll()) is None:
             self._listen()
         if isinstance(child, Program) and code == -signal.SIGTERM:
-            code = 0  # how etcd ends
+            code = 0  # how etcd exits on SIGTERM
         if code and child is not self._blamed:
             self._log.error(f"{child.name} {how_it_ended(code)} during shutdown")
         self._children.remove(child)

@@ -97,7 +97,7 @@ class FlowSettings:
     low_rdy_timeout: float = option(
         30.0,
         FLOAT,
-        "seconds after which a connection loses its RDY even if messages arrive",
+        "seconds after which a connection loses its RDY even if messages are arriving",
         POSITIVE,
     )
     rdy_redistribute_interval: float = option(

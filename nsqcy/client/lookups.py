@@ -32,7 +32,7 @@ class Lookups:
         )
 
     def ask(self) -> Answer:
-        """Query all nsqlookupds concurrently; return the nsqds that they know, and their errors."""
+        """Query all nsqlookupds concurrently; return the nsqds that they list, and their errors."""
         found = self._found()
         errors = [f"{address}: {error}" for address, error in found.errors.items()]
         for address in found.unknown:  # a valid response: there is no such nsqd

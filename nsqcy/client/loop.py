@@ -72,7 +72,7 @@ class Driver:
         self.wake()
 
     def connected(self, connected: socket.socket) -> None:
-        """Handle a connected socket; the connection may come too late."""
+        """Handle a connected socket; the connection may have been established too late."""
         if self.closing:
             connected.close()
             return
@@ -99,7 +99,7 @@ class Driver:
         if self.closing:
             self._release()
         elif had_left:
-            self.wake()  # for output that was added meanwhile
+            self.wake()  # for output added in the meantime
 
     def expire(self) -> None:
         """Handle the deadline: give up connecting or sending."""

@@ -139,8 +139,8 @@ class ConnectionOptions:
     tls_v1: bool = option(
         False,
         BOOL,
-        "use TLS, and verify servers unless tls_options says otherwise: an ssl.SSLContext, or a "
-        "mapping of ca_certs, certfile, keyfile, cert_reqs, check_hostname, ciphers",
+        "use TLS, and verify servers unless tls_options specifies otherwise: an ssl.SSLContext, "
+        "or a mapping with ca_certs, certfile, keyfile, cert_reqs, check_hostname and ciphers",
     )
     tls_options: TlsOptions | None = None
     deflate: bool = option(False, BOOL, "compress with deflate")
@@ -236,7 +236,10 @@ class LookupOptions:
 
     lookupd_poll_interval: float = option(60.0, FLOAT, "seconds between queries", POSITIVE)
     lookupd_poll_jitter: float = option(
-        0.3, FLOAT, "maximum random shift of the queries, as a share of the interval", between(0, 1)
+        0.3,
+        FLOAT,
+        "maximum random shift of the queries, as a fraction of the interval",
+        between(0, 1),
     )
     lookupd_connect_timeout: float = option(
         1.0, FLOAT, "timeout for connecting, in seconds", POSITIVE
@@ -273,14 +276,14 @@ class ConsumerOptions:
         True, BOOL, "also back off when a handler returns False, not only when it fails"
     )
     close_timeout: float = option(
-        30.0, FLOAT, "seconds that a graceful close waits for messages in flight", NOT_NEGATIVE
+        30.0, FLOAT, "seconds to wait for messages in flight when closing", NOT_NEGATIVE
     )
 
     def __post_init__(self) -> None:
         check(self)
 
     def delay_of(self, attempts: int) -> int:
-        """Return the delay of a failed message after `attempts` deliveries, in milliseconds."""
+        """Return the delay for a failed message after `attempts` deliveries, in milliseconds."""
         return _milliseconds(min(self.requeue_delay * attempts, self.max_requeue_delay))
 
 
@@ -297,14 +300,14 @@ class ProducerOptions:
     reconnect_interval: float = option(
         0.5,
         FLOAT,
-        "seconds until the first reconnect; doubled for each further one",
+        "seconds before the first reconnect; doubled for each further attempt",
         POSITIVE,
     )
     max_reconnect_interval: float = option(
-        15.0, FLOAT, "maximum seconds until a reconnect", POSITIVE
+        15.0, FLOAT, "maximum seconds before a reconnect", POSITIVE
     )
     close_timeout: float = option(
-        30.0, FLOAT, "seconds that a close waits for responses", NOT_NEGATIVE
+        30.0, FLOAT, "seconds to wait for responses when closing", NOT_NEGATIVE
     )
 
     def __post_init__(self) -> None:

@@ -369,8 +369,8 @@ def nsqds(
 def topic_producers(
     topic: str, *, web: WebClient, lookupds: Sequence[str] = (), nsqds: Sequence[str] = ()
 ) -> Found:
-    """Return the nsqds that have a topic: the nsqds that the nsqlookupds know, or some of the given
-    nsqds. Raises ValueError for an invalid address."""
+    """Return the nsqds that have a topic: those that the nsqlookupds list, or those of the given
+    nsqds that have it. Raises ValueError for an invalid address."""
     if lookupds:
         return discovery.lookup(lookupds, topic, web=web)
     urls = {address: daemon_url(address) for address in nsqds}

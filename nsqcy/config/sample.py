@@ -23,7 +23,7 @@ _PATTERN_SAMPLE_HEAD = """\
 #
 # A section sets the keys below for the topics or channels whose names match its pattern. * matches
 # anything, ? one character, [abc] one of these characters, [!abc] any other character. If several
-# sections match, the last one wins for each key. Keys that no section sets have the values above.
+# sections match, the last one wins for each key. Keys not set in any section have the values above.
 #"""
 
 

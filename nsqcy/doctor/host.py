@@ -160,14 +160,14 @@ def _port(port: Port, daemon: str) -> Finding:
 CHECKS = (
     Check(
         "config",
-        "the `--config` file: unknown keys, invalid values, settings without effect",
+        "the `--config` file: unknown keys, invalid values, settings that have no effect",
         "",
         config,
         lambda host: host.config,
     ),
     Check(
         "libraries",
-        "python and the packages that nsqcy needs: missing, too old, or not built for this python",
+        "Python and the packages that nsqcy needs: missing, too old, or not built for this Python",
         "python and packages meet the requirements",
         libraries,
     ),
@@ -187,12 +187,12 @@ CHECKS = (
     ),
     Check(
         "memory",
-        "available memory within all cgroup limits, compared to `--memory-bytes` of all workers;"
+        "available memory within all cgroup limits, compared with `--memory-bytes` of all workers;"
         " the commit limit with vm.overcommit_memory=2",
         "",
         memory,
     ),
-    Check("cpus", "more workers than CPUs that affinity and cgroup allow", "", cpus),
+    Check("cpus", "more workers than CPUs allowed by affinity and cgroup", "", cpus),
     Check(
         "kernel",
         f"net.core.somaxconn (below {MIN_BACKLOG:,}); system calls that workers need (memfd_create,"

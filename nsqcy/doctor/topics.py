@@ -264,7 +264,7 @@ CHECKS = (
     ),
     Check(
         "stuck-consumers",
-        f"consumers that still have RDY 0 {SETTLED:.0f} s after they connected, or have their"
+        f"consumers whose RDY is still 0 at {SETTLED:.0f} s after connecting, or that have their"
         " maximum in flight and finish nothing while doctor watches",
         "consumers request messages and finish them",
         stuck_consumers,
@@ -280,15 +280,15 @@ CHECKS = (
     ),
     Check(
         "dead-letters",
-        "messages in topics that are the dead_letter_topic of a channel",
+        "messages in topics that channels use as their dead_letter_topic",
         "no dead letters are waiting",
         dead_letters,
         _any_alive,
     ),
     Check(
         "limits",
-        f"topics and channels at {NEARLY:.0%} of their max_depth, or at the limit: publishes are"
-        " refused, or messages dropped",
+        f"topics and channels at {NEARLY:.0%} of their max_depth, or at the limit, where"
+        " publishes are refused or messages are dropped",
         "no topic or channel is near its max_depth",
         limits,
         _any_alive,

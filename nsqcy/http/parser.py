@@ -260,7 +260,8 @@ class _HeadParser:
     def drop(self) -> None:
         """Release httptools' parser.
 
-        The two parsers form a reference cycle: large heads would stay until a garbage collection.
+        The two parsers form a reference cycle: large heads would stay in memory until the next
+        garbage collection.
         """
         self._parser = None
 

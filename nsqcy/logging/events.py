@@ -39,7 +39,7 @@ EVENTS = (
         ALL,
         "SIGHUP: …; the configuration stays unchanged",
         ("error",),
-        "The configuration was reloaded and contains an error.",
+        "The reloaded configuration contains an error.",
     ),
     Event(
         "few_open_files",
@@ -158,7 +158,8 @@ EVENTS = (
         NSQD,
         "COPIES: owning group …, epoch …",
         ("group", "epoch", "closed"),
-        "This worker owns a group of copied topics; closed if it was taken over from another node.",
+        "This worker owns a group of copied topics. `closed` is true if the group was taken over "
+        "from another node.",
     ),
     Event(
         "copies_lost",
@@ -306,7 +307,7 @@ EVENTS = (
         NSQD,
         "TOPIC(…): cannot … …: …: …",
         ("topic", "path", "error"),
-        "A write, sync or rename of a topic's file failed; the line says what to do. Publishes "
+        "A write, sync or rename of a topic's file failed; the line includes a remedy. Publishes "
         "that must be written are refused until a write succeeds. At most one line per minute "
         "and topic, and ten per worker.",
     ),
@@ -397,7 +398,7 @@ EVENTS = (
         NSQD,
         "events: …: …",
         ("error",),
-        "Some events published by --events are lost.",
+        "Some of the events enabled by --events are lost.",
     ),
     # Draining
     Event("drain_begins", "info", NSQD, "DRAIN: begins; unregistering from nsqlookupds", (), ""),
@@ -635,7 +636,7 @@ EVENTS = (
         ALL,
         "SIGHUP: …; the users stay unchanged",
         ("error",),
-        "--auth-file was reloaded and contains an error.",
+        "The reloaded --auth-file contains an error.",
     ),
     Event("upstream_failed", "warn", NSQADMIN, "…", (), "Some nodes did not answer."),
     Event(

@@ -135,9 +135,9 @@ CPU = Family(
     "User and system CPU time of a process, in seconds.",
     ("process",),
 )
-EVENTS = Family("nsqd_events", "counter", "Events published because of --events.", ("worker",))
+EVENTS = Family("nsqd_events", "counter", "Message events published, with --events.", ("worker",))
 EVENTS_DROPPED = Family(
-    "nsqd_events_dropped", "counter", "Events for --events that were dropped.", ("worker",)
+    "nsqd_events_dropped", "counter", "Message events dropped, with --events.", ("worker",)
 )
 
 
@@ -149,17 +149,17 @@ COPIES_GROUPS = _copies("groups", "gauge", "Groups of copied topics, by this nod
 # By their names in the worker's share.
 COPIES = {
     "short": _copies(
-        "short_groups", "gauge", "Owned groups that refuse publishes, because copies are missing."
+        "short_groups", "gauge", "Owned groups that refuse publishes because copies are missing."
     ),
     "missing": _copies(
         "missing", "gauge", "Copies of owned groups that are missing or are not responding."
     ),
     "waiting": _copies(
-        "waiting_changes", "gauge", "File changes that not all members have confirmed yet."
+        "waiting_changes", "gauge", "File changes not yet confirmed by all members."
     ),
     "bytes": _copies("bytes", "gauge", "Size of the files of all copies on this node, in bytes."),
     "draining": _copies(
-        "draining_topics", "gauge", "Topics whose messages are moving to another log."
+        "draining_topics", "gauge", "Topics whose messages are being moved to another log."
     ),
     "takeovers": _copies("takeovers", "counter", "Groups taken over from other nodes."),
     "etcd": _copies("etcd_up", "gauge", "1 while etcd responds."),
@@ -203,7 +203,7 @@ DISK_SIZE = Family(
 DISK_FREE = Family(
     "nsqd_disk_free_bytes",
     "gauge",
-    "Free space in the data path's file system for users other than root, in bytes.",
+    "Space on the data path's file system that is free for non-root users, in bytes.",
 )
 REFUSING = Family(
     "nsqd_refusing_publishes",
@@ -214,7 +214,7 @@ REFUSING = Family(
 LOOKUPD_CONNECTED = Family(
     "nsqd_lookupd_connected",
     "gauge",
-    "1 while the nsqlookupd knows all topics and channels of this nsqd.",
+    "1 while all topics and channels of this nsqd are registered with the nsqlookupd.",
     ("lookupd",),
 )
 STARTED = Family("nsqd_start_time_seconds", "gauge", "Start time of nsqd, in seconds since 1970.")
@@ -306,7 +306,9 @@ TOPICS_KNOWN = Family("nsqlookupd_topics", "gauge", "Known topics.")
 CHANNELS_KNOWN = Family("nsqlookupd_channels", "gauge", "Known channels of all topics.")
 PRODUCERS = Family("nsqlookupd_producers", "gauge", "Pairs of a topic and a live nsqd that has it.")
 TOMBSTONES = Family(
-    "nsqlookupd_tombstones", "gauge", "Pairs of a topic and a live nsqd that a tombstone hides."
+    "nsqlookupd_tombstones",
+    "gauge",
+    "Pairs of a topic and a live nsqd that are hidden by a tombstone.",
 )
 
 OF_NSQLOOKUPD = (

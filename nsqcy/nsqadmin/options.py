@@ -129,7 +129,7 @@ ACCESS = (
         "auth-secure-cookie",
         BOOL,
         False,
-        "restrict session cookies to HTTPS even if no X-Forwarded-Proto header says https",
+        "restrict session cookies to HTTPS even without the header X-Forwarded-Proto: https",
         guard=True,
     ),
     Option(

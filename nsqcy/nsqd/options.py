@@ -71,7 +71,8 @@ CLIENT_AUTH_POLICIES = frozenset({"", "require", REQUIRE_VERIFY})
 TLS_1_0 = 769
 
 MAX_WORKERS = 64
-# More than four workers pay off only with very many connections: set --workers in that case.
+# More than four workers pay off only with a large number of connections: set --workers in that
+# case.
 DEFAULT_MAX_WORKERS = 4
 # Limit for incomplete commands per worker: fifty bodies of the default --max-body-size. This is far
 # more than well-behaved clients send at the same time, and safe for a machine that runs a queue.
@@ -190,20 +191,20 @@ NETWORK = (
         "peek-without-auth",
         BOOL,
         False,
-        "allow viewing messages over HTTP although consumers need AUTH",
+        "allow viewing messages over HTTP even if consumers need AUTH",
         guard=True,
     ),
     Option(
         "http-client-connect-timeout",
         DURATION,
         2 * SECOND,
-        "connect timeout of outgoing HTTP requests",
+        "connect timeout for outgoing HTTP requests",
     ),
     Option(
         "http-client-request-timeout",
         DURATION,
         5 * SECOND,
-        "total timeout of outgoing HTTP requests",
+        "total timeout for outgoing HTTP requests",
     ),
     Option("topology-region", STRING, "", "this node's region"),
     Option("topology-zone", STRING, "", "this node's zone"),
@@ -228,7 +229,7 @@ STORAGE = (
         "sync-every",
         INT,
         2500,
-        "number of messages after which a file is synced; topics of class os use sync-timeout only",
+        "number of messages after which a file is synced; topics of class os use only sync-timeout",
     ),
     Option(
         "sync-timeout", DURATION, 2 * SECOND, "time after which a file is synced", rule=POSITIVE
@@ -347,7 +348,7 @@ CLIENTS = (
         "max-channel-consumers",
         INT,
         0,
-        "maximum number of consumers of a channel on this node; 0 for no limit",
+        "maximum number of consumers per channel on this node; 0 for no limit",
     ),
     Option(
         "max-topics",
@@ -363,7 +364,7 @@ STATISTICS = (
         "events",
         BOOL,
         False,
-        f"publish events about messages in channels to the topic {EVENTS_TOPIC}",
+        f"publish events about messages in channels to the {EVENTS_TOPIC} topic",
     ),
     Option(
         "events-sample",
@@ -470,7 +471,7 @@ COPIES_OPTIONS = (
         STRING,
         "default",
         "name of the cluster of nsqds that keep each other's copies; clusters can share an etcd",
-        rule=Rule("a name like a topic's", is_valid_name),
+        rule=Rule("a name that is valid for a topic", is_valid_name),
     ),
     Option(
         "copies-address",

@@ -26,7 +26,7 @@ MIN_INPUT_BYTES = 4 << 20
 BASIC = (VERSION, CONFIG, LOG_LEVEL, log_prefix("nsqlookupd"), LOG_FORMAT, VERBOSE)
 
 NETWORK = (
-    Option("tcp-address", STRING, "0.0.0.0:4160", "host:port for TCP connections of nsqds"),
+    Option("tcp-address", STRING, "0.0.0.0:4160", "host:port for TCP connections from nsqds"),
     Option("http-address", STRING, "0.0.0.0:4161", "host:port for HTTP clients"),
     Option(
         "broadcast-address",

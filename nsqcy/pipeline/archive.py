@@ -1,6 +1,6 @@
 """`nsqcy-pipeline archive`: writes topics to Parquet, each row exactly once.
 
-A micro-batch overwrites only its own `batch=ID` directories, so a batch that is repeated after a
+A micro-batch overwrites only its own `batch=ID` directories, so a batch that is retried after a
 crash replaces the files of the first attempt. Its manifest makes the batch part of the archive. Any
 Parquet reader can read the files without nsqcy.
 """
@@ -32,7 +32,7 @@ has a manifest, which verify checks. Without --once it runs until ^C or SIGTERM.
 continues where it stopped."""
 
 OPTIONS = (
-    Option("root", PATH, "archive", "archive directory; for one job only"),
+    Option("root", PATH, "archive", "archive directory; do not share it between jobs"),
     Option("once", BOOLEAN, False, "archive the rows that exist now, then exit"),
     Option("every", DURATION, 60.0, "without --once: interval between batches"),
     Option("checkpoint", PATH, None, "directory for Spark's state; by default in the root"),
@@ -43,7 +43,10 @@ OPTIONS = (
         "add a `value` column next to the body: parsed by --schema, or any JSON as a variant",
     ),
     Option(
-        "schema", TEXT, None, "file with the schema for --decode=json as DDL: `a INT, b STRING`"
+        "schema",
+        TEXT,
+        None,
+        "file that contains the schema for --decode=json, as DDL: `a INT, b STRING`",
     ),
     *SPARK,
     *SOURCE,

@@ -106,7 +106,7 @@ def files_of(contents: Contents, hour: str) -> list[File]:
 
 
 def untouched(root: Path, hour: str, contents: Contents) -> bool:
-    """Return whether manifests contain all files of the hour."""
+    """Return whether manifests contain all of the hour's files."""
     return manifests.on_disk(root, hours=[hour]) <= set(contents.files)
 
 
@@ -142,7 +142,7 @@ def next_name(root: Path) -> str:
 
 
 def groups(root: Path, files: Iterable[File]) -> list[list[File]]:
-    """Group files that can be merged: files of one log with the same columns."""
+    """Group files that can be merged: files from one log with the same columns."""
     import pyarrow.parquet as pq
 
     found: dict[tuple[str, bytes], list[File]] = {}

@@ -24,7 +24,7 @@ Prints one line per check: ok, warning or problem. Works without java and pyspar
 if there is a problem."""
 
 OPTIONS = (
-    Option("checkpoint", PATH, None, "checkpoint of a job, to report its lag"),
+    Option("checkpoint", PATH, None, "a job's checkpoint, for reporting the job's lag"),
     *SOURCE,
 )
 OLDEST = {"pyspark": (4, 2), "pyarrow": (18, 0)}

@@ -290,7 +290,8 @@ def positions(contents: Contents) -> Positions:
 def locked(root: Path, name: str, *, reading: bool = False) -> Iterator[None]:
     """Lock the archive for one writer or any number of readers. Raises Busy.
 
-    The lock ends with its process. A reader that cannot write to the archive needs no lock.
+    The lock is released when its process exits. A reader that cannot write to the archive needs no
+    lock.
     """
     path = hidden(root, name)
     if reading and not os.access(path if path.exists() else root, os.W_OK):

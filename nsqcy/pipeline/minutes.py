@@ -6,7 +6,7 @@
 
 A minute is *closed* when its log has advanced beyond it by more than the watermark. A row that
 arrives later is *late*: the minute gets a separate row for the late rows of each batch. Daily files
-are written before the state, each atomically, and a repeated batch writes the same data again.
+are written before the state, each atomically, and a retried batch writes the same data again.
 
 Percentiles are bucket means, with 16 buckets per doubling: within 4.4 % of the value, and exact if
 all values in a bucket are equal.

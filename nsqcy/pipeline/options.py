@@ -191,7 +191,7 @@ class Options:
 def parse(
     job: str, tables: Mapping[str, Table], argv: Sequence[str], description: str = ""
 ) -> Options:
-    """Return the options of a job; `tables` contains those of all jobs, because the file may have
+    """Return a job's options; `tables` contains the tables of all jobs, because the file may have
     tables for other jobs."""
     table = tables[job]
     parser = Parser(f"nsqcy-pipeline {job}", description, {"flags": table})

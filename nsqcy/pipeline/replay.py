@@ -1,6 +1,6 @@
 """`nsqcy-pipeline replay`: publishes the rows of a log or an archive to a topic, each row once.
 
-rounds.py explains the rounds, and why a repeated round publishes only the missing rows.
+rounds.py explains the rounds, and why a retried round publishes only the missing rows.
 """
 
 import datetime
@@ -52,7 +52,7 @@ DESTINATION = (
         "to-nsqd-tcp-address",
         ADDRESSES,
         (),
-        "nsqds to publish to; default: the nsqds that it reads",
+        "nsqds to publish to; default: the nsqds that the job reads from",
     ),
     Option(
         "to-lookupd-http-address", ADDRESSES, (), "nsqlookupds that list the nsqds to publish to"
@@ -65,7 +65,7 @@ DESTINATION = (
         "writing",
     ),
     Option("rate", POSITIVE, None, "maximum messages per second"),
-    Option("round-rows", POSITIVE, 1_000_000, "rows between two updates of the state file"),
+    Option("round-rows", POSITIVE, 1_000_000, "number of rows between updates to the state file"),
     Option("tasks", POSITIVE, None, "number of parallel tasks; 1 keeps the log's order"),
     Option(
         "state",

@@ -30,9 +30,9 @@ to finish, attempts, requeues, timeouts. Writes Parquet files and, with matplotl
 HTML page. Without --once it runs until ^C or SIGTERM."""
 
 OPTIONS = (
-    Option("root", PATH, "rollup", "output directory; for one job only"),
+    Option("root", PATH, "rollup", "output directory; do not share it between jobs"),
     Option(
-        "events", BOOLEAN, False, f"also read the topic {EVENTS_TOPIC}, which nsqd --events fills"
+        "events", BOOLEAN, False, f"also read the {EVENTS_TOPIC} topic, which nsqd --events fills"
     ),
     Option("once", BOOLEAN, False, "count the rows that exist now, then exit"),
     Option("every", DURATION, 60.0, "without --once: interval between writes"),

@@ -40,7 +40,7 @@ class Plan:
 
     name: str
     asked: Asked
-    nsqds: tuple[str, ...]  # destinations; a repeated round uses the same ones
+    nsqds: tuple[str, ...]  # destinations; a retried round uses the same ones
     tasks: int
     round_rows: int
     parts: tuple[Part, ...]

@@ -27,8 +27,8 @@ Records depths, messages in flight, requeues, timeouts and latencies per topic a
 with NSQ's own nsqd. Does not need java. Runs until ^C or SIGTERM."""
 
 OPTIONS = (
-    Option("root", PATH, "stats", "output folder"),
-    Option("every", DURATION, 10.0, "interval between polls of nsqds"),
+    Option("root", PATH, "stats", "output directory"),
+    Option("every", DURATION, 10.0, "interval between polls"),
     Option("polls", POSITIVE, None, "exit after this number of polls"),
     Option(
         "format",

@@ -1,7 +1,7 @@
 """The driver's view of the logs of all nsqds, with as few requests as possible.
 
 A request to an nsqd without new records stays open until it has some, even between two triggers. An
-idle query makes one request per log and WAIT_MS.
+idle query makes one request per log every WAIT_MS.
 """
 
 import logging

@@ -22,7 +22,7 @@ FAILURES = (OSError, http.client.HTTPException, ValueError, KeyError, TypeError)
 class Discovery:
     """Queries nsqlookupds, and keeps their last response if none responds.
 
-    An nsqd that they no longer know is also kept: it may be down, in which case a query must wait
+    An nsqd that they no longer list is also kept: it may be down, in which case a query must wait
     for it rather than treat its rows as lost.
     """
 
@@ -97,7 +97,7 @@ class Discovery:
 
 
 def all_nsqds(options: WriteOptions) -> list[str]:
-    """Return where to publish: every nsqd that an option names or an nsqlookupd knows."""
+    """Return where to publish: every nsqd that an option names or an nsqlookupd lists."""
     found = set(options.nsqds)
     if not options.lookupds:
         return sorted(found)

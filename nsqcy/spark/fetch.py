@@ -36,8 +36,7 @@ def read_range(
 
 
 class Fetcher:
-    """Reads blocks one after the other; requests the next block before returning the previous
-    one."""
+    """Reads blocks one after another; requests the next block before returning the previous one."""
 
     def __init__(self, options: Options, schema: pa.Schema, part: Range, address: str) -> None:
         self._options = options

@@ -64,7 +64,7 @@ class Offset:
     start: Positions = field(default_factory=dict)
     init: bool = False  # the start of a query, which Spark does not save
     # The approximate number of tasks in the previous batch, and the minimum number of rows per
-    # task: a repeated batch has the same tasks on every driver.
+    # task: a retried batch has the same tasks on every driver.
     split: tuple[int, int] | None = None
 
     def as_json(self) -> dict[str, Any]:

@@ -119,7 +119,7 @@ TABLE = (
         "all", "nsqdTcpAddresses", ADDRESSES, (), "nsqds, in addition to those of the lookupds"
     ),
     SparkOption(
-        "stream", "discoveryInterval", DURATION, 30.0, "interval between queries of the lookupds"
+        "stream", "discoveryInterval", DURATION, 30.0, "interval between queries to the lookupds"
     ),
     SparkOption(
         "read",
@@ -171,7 +171,7 @@ TABLE = (
         "minOffsetsPerTrigger",
         whole(1),
         None,
-        "wait for this many rows, but at most maxTriggerDelay; not with availableNow",
+        "wait for this many rows, for at most maxTriggerDelay; ignored with availableNow",
     ),
     SparkOption("stream", "maxTriggerDelay", DURATION, 900.0, "see minOffsetsPerTrigger"),
     SparkOption(
@@ -222,9 +222,11 @@ TABLE = (
         "cursor",
         NAME,
         None,
-        "named cursor: it makes retention keep unread messages, and shows the lag",
+        "named cursor, which makes retention keep unread messages and shows the lag",
     ),
-    SparkOption("stream", "waitForTopic", BOOLEAN, False, "wait for a topic that does not exist"),
+    SparkOption(
+        "stream", "waitForTopic", BOOLEAN, False, "wait for a topic that does not exist yet"
+    ),
     SparkOption(
         "read",
         "columns",
@@ -304,7 +306,7 @@ TABLE = (
         "parallelTasks",
         whole(1),
         None,
-        "number of tasks that share maxMessagesPerSecond; by default the driver's cores",
+        "number of tasks that share maxMessagesPerSecond; default: the number of driver cores",
     ),
 )
 BY_KEY = {option.name.lower(): option for option in TABLE}

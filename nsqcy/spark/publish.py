@@ -1,8 +1,8 @@
 """The executor side of writing: sends chunks to nsqds, several of them before the first response.
 
 A chunk is identified by its batch, its task, a checksum of everything that the task publishes and
-of the destinations, and the number of the row after its last one. A repeated task therefore
-publishes only what was missing. If it is repeated with different rows or nsqds, it publishes
+of the destinations, and the number of the row after its last one. A retried task therefore
+publishes only what was missing. If it is retried with different rows or nsqds, it publishes
 everything: rows may then be duplicated, but none is lost.
 """
 
@@ -23,7 +23,7 @@ LOG = logging.getLogger("nsqcy.spark")
 COMMANDS_AHEAD = 64
 CHUNKS_AHEAD = 4  # of batchBytes
 TASKS_OF_EPOCH = 8192  # nsqd accepts 10,000 parts; the rest are for tasks that have changed
-CONTENT_BITS = 19  # of the 32 bits of a part; those of the task precede them
+CONTENT_BITS = 19  # of a part's 32 bits; the task's bits precede them
 WARNED: set[str] = set()  # addresses that this process has already warned about
 
 
@@ -47,8 +47,8 @@ class Producer:
 
 @dataclass(frozen=True)
 class Command:
-    """Messages for one topic that are published together; a deferred message is published by
-    itself."""
+    """Messages for one topic that are published together; a deferred message is published
+    separately."""
 
     topic: str
     messages: int

@@ -1,7 +1,7 @@
 """The sink of `format("nsq")`, for batches and streams, as Spark calls it.
 
 A task keeps all of its rows, on disk if there are many, until it has checked each one. It then
-publishes them in chunks that nsqds recognize, so a repeated task publishes only the missing rows.
+publishes them in chunks that nsqds recognize, so a retried task publishes only the missing rows.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from nsqcy.spark.publish import Command, Nodes, Pace, Producer, batch_head
 
 LOG = logging.getLogger("nsqcy.spark")
 MAX_MESSAGES = 1 << 31  # rows per chunk, unless it reaches its size first
-HELD_BYTES = 32 << 20  # bytes in memory; a task's further rows are on disk
+HELD_BYTES = 32 << 20  # bytes in memory; a task's remaining rows are on disk
 
 Indices: TypeAlias = pa.Array | None  # indexes of rows; None: all rows
 
@@ -42,7 +42,7 @@ class Written(WriterCommitMessage):
 
 
 class NsqWriter(DataSourceArrowWriter):
-    """Sink for a batch. It is created once per job, so a repeated task has the same name."""
+    """Sink for a batch. It is created once per job, so a retried task has the same name."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -56,7 +56,7 @@ class NsqWriter(DataSourceArrowWriter):
 
 
 class NsqStreamWriter(DataSourceStreamArrowWriter):
-    """Sink for a stream. A batch that is repeated after a crash has the same names."""
+    """Sink for a stream. A batch that is retried after a crash has the same names."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -192,7 +192,7 @@ class Lane:
             if end <= first and self._messages:
                 yield from self.flush()
                 continue
-            end = max(end, first + 1)  # a message larger than a chunk is published by itself
+            end = max(end, first + 1)  # a message larger than a chunk is published separately
             part = some.slice(first, end)
             self._parts.append(part)
             self._size += part.size

@@ -68,7 +68,7 @@ from nsqcy.spark.sink import NsqStreamWriter, NsqWriter
 
 LOG = logging.getLogger("nsqcy.spark")
 MIN_ROWS = 50_000  # minimum rows per task, unless minPartitions requests more tasks
-CURSOR_SECONDS = 3600.0  # until an unchanged cursor is set again, to prevent its expiry
+CURSOR_SECONDS = 3600.0  # after which an unchanged cursor is set again, so that it does not expire
 BOUNDS = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 
 
@@ -310,7 +310,7 @@ class NsqFilteredReader(NsqReader):
 
 
 class Standing(NamedTuple):
-    """A cursor's position, and the time since which it has been there."""
+    """A cursor's position, and the time when it was set."""
 
     log_id: str
     seq: int

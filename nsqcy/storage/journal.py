@@ -254,12 +254,12 @@ def unpack_parts(parts: bytes) -> Iterator[PartState]:
     at = 0
     while at < len(parts):
         if len(parts) - at < _PART.size:
-            raise JournalError("a part of a producer is truncated")
+            raise JournalError("a producer's part is truncated")
         part, count, chunk = _PART.unpack_from(parts, at)
         at += _PART.size
         end = at + (count & ~_ALONE) * _MISSING.size
         if end > len(parts):
-            raise JournalError("a part of a producer is truncated")
+            raise JournalError("a producer's part is truncated")
         missing = tuple(_MISSING.iter_unpack(parts[at:end]))
         yield PartState(part, chunk, missing, bool(count & _ALONE))
         at = end
@@ -474,11 +474,11 @@ def _decode_epochs(raw: bytes) -> tuple[int, tuple[EpochState, ...]]:
     epochs = []
     while at < len(raw):
         if len(raw) - at < _EPOCH.size:
-            raise JournalError("an epoch of a producer is truncated")
+            raise JournalError("a producer's epoch is truncated")
         producer, epoch, used, length, _ = _EPOCH.unpack_from(raw, at)
         at += _EPOCH.size
         if length > len(raw) - at:
-            raise JournalError("an epoch of a producer is truncated")
+            raise JournalError("a producer's epoch is truncated")
         epochs.append(EpochState(producer, epoch, used, raw[at : at + length]))
         for _ in unpack_parts(epochs[-1].parts):
             pass

@@ -233,7 +233,7 @@ _CONSUMER: dict[str, tuple[str, Callable[[Any], Scalar]]] = {
     "skip_lookupd_authorization": ("lookupd_authorization", _same),
     "lookupd_authorization": ("lookupd_authorization", _same),
 }
-# Accepted without effect: reads end after two missed heartbeats, and the tool sets the other
+# Accepted but have no effect: reads end after two missed heartbeats, and the tool sets the other
 # options itself.
 _UNUSED = frozenset({"read_timeout", "user_agent", "max_in_flight"})
 # Options that are combined into one keyword.

@@ -1,7 +1,7 @@
 """Filter for JSON messages and their fields.
 
-Owns the rules for --require-json-field, --require-json-value and --whitelist-json-field. Knows
-nothing about where messages come from or go to.
+Owns the rules for --require-json-field, --require-json-value and --whitelist-json-field.
+Independent of where messages come from and are sent.
 """
 
 import enum

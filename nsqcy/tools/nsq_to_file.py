@@ -59,7 +59,7 @@ BASIC = (
     Option("log-prefix", STRING, f"[{NAME}] ", "prefix of log lines"),
 )
 SOURCES = (
-    Option("topic", STRINGS, (), "topic to write to files; default: all that nsqlookupds know"),
+    Option("topic", STRINGS, (), "topic to write to files; default: all that nsqlookupds list"),
     Option("topic-pattern", STRING, "", "RE2 expression that topic names must match"),
     Option("topic-refresh", DURATION, MINUTE, "interval between searches for new topics"),
     Option("channel", STRING, NAME, "channel name"),
@@ -277,7 +277,7 @@ class Archive:
         return self._pattern is None or self._pattern.search(name) is not None
 
     def _meet(self, name: str) -> None:
-        """Add a topic that an nsqlookupd knows, if it matches the pattern."""
+        """Add a topic that an nsqlookupd lists, if it matches the pattern."""
         if name in self._topics or name in self._passed_over:
             return
         if not self._matches(name):

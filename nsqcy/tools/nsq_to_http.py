@@ -1,4 +1,4 @@
-"""nsq_to_http: sends each message of a topic as an HTTP request.
+"""nsq_to_http: sends each message in a topic as an HTTP request.
 
 A message is finished if a destination accepts it, and requeued otherwise. It is resent only after
 redelivery.

@@ -1,4 +1,4 @@
-"""Fixtures for the client tests: its two interfaces, and scripted nsqds."""
+"""Fixtures for the client tests: the client's two interfaces, and scripted nsqds."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

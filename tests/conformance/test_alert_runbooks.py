@@ -1,6 +1,6 @@
-"""The runbooks that alerts link to: their commands, run on a host with the respective problem.
+"""The runbooks that alerts link to: their commands, run on a host that has the problem.
 
-The log, in JSON lines, shows what happened meanwhile.
+The log, in JSON lines, shows what happened in the meantime.
 """
 
 import json

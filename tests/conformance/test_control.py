@@ -165,7 +165,7 @@ def test_joining_while_the_last_client_leaves(shared: Nsqd, topic: str) -> None:
         newcomer = shared.connect()
         conn.close()
         newcomer.sub(topic, "c" + SUFFIX, rdy=1)
-        # A message sent to a client that has just gone waits for its timeout, as in NSQ.
+        # A message sent to a client that has just disconnected waits for its timeout, as in NSQ.
         shared.web.await_counts(topic, "c" + SUFFIX, client_count=1)
         producer.pub(topic, b"%d" % number)
         body = b""
@@ -182,7 +182,7 @@ def test_joining_while_the_last_client_leaves(shared: Nsqd, topic: str) -> None:
 
 @pytest.fixture(scope="module")
 def small(workers: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
-    """Daemon that keeps three messages of each queue in memory."""
+    """Daemon that keeps three messages per queue in memory."""
     path: Path = tmp_path_factory.mktemp("small")
     daemon = Nsqd(path, workers=workers, mem_queue_size=3).start()
     yield daemon

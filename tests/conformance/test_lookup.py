@@ -314,7 +314,7 @@ def test_no_ports(nsqd: Starter, lookupd: Make, short_path: Path) -> None:
 
 
 def test_every_seeded_channel_gets_every_message(nsqd: Starter, lookupd: Make) -> None:
-    """Publishes are acknowledged at once, and their messages wait for the channels."""
+    """Publishes are acknowledged immediately, and their messages wait for the channels."""
     one = lookupd()
     gate = threading.Event()
 
@@ -365,8 +365,8 @@ def test_an_http_side_that_hangs_or_fails(nsqd: Starter, lookupd: Make) -> None:
 def test_an_http_side_that_hangs_keeps_no_topic_from_the_channels_of_others(
     nsqd: Starter, lookupd: Make
 ) -> None:
-    """This holds even if more topics are created at once than queries are sent to a lookupd
-    concurrently."""
+    """This holds even if more topics are created together than a lookupd is sent concurrent
+    queries."""
     silent, good = lookupd(), lookupd()
     silent.http_reply = lambda topic: None
     good.http_reply = lambda topic: b'{"channels":["seeded"]}'

@@ -30,7 +30,7 @@ class Cluster:
         self.one, self.two, self.lookupd = one, two, lookupd
 
     def publish(self, topic: str, ones: int, twos: int) -> None:
-        """Publish to channel `ch` of a topic, and wait until the lookupd knows the topic."""
+        """Publish to channel `ch` of a topic, and wait until the lookupd lists the topic."""
         for daemon, count in ((self.one, ones), (self.two, twos)):
             daemon.web.create(topic, "ch")
             if count:

@@ -237,7 +237,7 @@ def follow(server: socket.socket) -> list[str]:
 
 @pytest.mark.case("TAIL-006")
 def test_it_takes_leave(server: socket.socket) -> None:
-    """It sends CLS, requeues a message that was already in transit, and only then exits."""
+    """nsq_tail sends CLS, requeues a message that was already in transit, and only then exits."""
     with tool_process.running("nsq_tail", *follow(server)) as process:
         conn, _ = server.accept()
         with conn:

@@ -25,7 +25,7 @@ from support.nsqlookupd_process import Lookupd
 
 CHANNEL = "nsq_to_file"
 DATE = r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d "
-BRIEF = "--consumer-opt=msg_timeout,1s"  # so messages of a killed process are redelivered soon
+BRIEF = "--consumer-opt=msg_timeout,1s"  # so a killed process's messages are redelivered soon
 Make = Callable[..., ToFile]
 
 
@@ -475,7 +475,7 @@ def left(nsqd: Nsqd, topic: str) -> int:
 
 
 def pour(running: ToFile, nsqd: Nsqd, topic: str, chunks: int, size: int, kills: int) -> None:
-    """Publish chunks while the tool writes; sometimes hang it up, and kill it `kills` times."""
+    """Publish chunks while the tool writes; sometimes send it SIGHUP, and kill it `kills` times."""
     running.args += [BRIEF, "--max-in-flight=2500"]  # much that is written but not yet synced
     killed = {chunks * (each + 1) // (kills + 1) for each in range(kills)}
     running.start("--sync-interval=50ms")

@@ -12,7 +12,7 @@ from support import tool_process
 from support.fake_http_destination import Destination
 from support.nsqd_process import Nsqd
 
-# A failed message is redelivered at once, and the consumer hardly backs off.
+# A failed message is redelivered immediately, and the consumer hardly backs off.
 AT_ONCE = (
     "--consumer-opt=default_requeue_delay,0s",
     "--consumer-opt=backoff_multiplier,1ms",
@@ -330,7 +330,7 @@ def test_a_graceful_end_waits_for_requests(
     process = pump(f"--post={destination.url('/hold')}", "--n=3", "--max-in-flight=4")
     eventually(lambda: len(destination.requests) == 3)
     process.send_signal(signal.SIGINT)
-    # The message that is in flight but not yet sent is requeued at once.
+    # The message that is in flight but not yet sent is requeued immediately.
     plain.web.await_counts(topic, "c", in_flight_count=3, depth=2)
     destination.hold.set()
     assert process.wait(20) == 0

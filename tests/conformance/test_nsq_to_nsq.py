@@ -36,7 +36,7 @@ def pump(plain: Nsqd) -> Iterator[Pump]:
 
 
 def published(daemon: Nsqd, topic: str, count: int) -> list[bytes]:
-    """Return the messages of a topic, once there are `count` of them."""
+    """Return the messages in a topic, once there are `count` of them."""
     daemon.web.await_counts(topic, message_count=count)
     conn = daemon.connect().sub(topic, "reader", rdy=count)
     messages = conn.messages(count)

@@ -36,7 +36,7 @@ class Cluster:
 
     def publish(self, topic: str, channel: str, *, on: int = 2) -> None:
         """Create a topic with a channel and a message on the first `on` nsqds, and wait until the
-        nsqlookupd knows the topic."""
+        nsqlookupd lists the topic."""
         for nsqd in self.nsqds[:on]:
             nsqd.web.create(topic, channel)
             nsqd.web.pub(topic, b"x")

@@ -375,8 +375,7 @@ def test_each_nsqd_is_queried_directly_without_lookupds() -> None:
 
 
 def test_a_node_that_hangs(cluster: Cluster) -> None:
-    """Its own requests wait for it until the request timeout; other requests and the exit do
-    not."""
+    """Requests for that node wait until the request timeout; other requests and the exit do not."""
     cluster.add("a", topic(message_count=3))
     cluster.add("b").pages["/stats"] = NEVER
     options = {"lookupd_http_address": cluster.lookupd.address}

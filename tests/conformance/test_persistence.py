@@ -31,7 +31,7 @@ def listed(data: Path) -> dict[str, set[str]]:
 
 
 def segments(data: Path, topic: str = "t") -> list[Path]:
-    """Return the segment files of a topic, oldest first."""
+    """Return a topic's segment files, oldest first."""
     return sorted((data / f"{topic}.topic").glob("*.seg"))
 
 

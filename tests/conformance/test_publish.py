@@ -196,7 +196,7 @@ def test_what_follows_the_last_message_is_the_next_command(shared: Nsqd, topic: 
 @pytest.mark.case("F3")
 @pytest.mark.ours
 def test_the_messages_of_an_mpub_may_not_exceed_max_body_size(tuned: Nsqd, topic: str) -> None:
-    """This applies whatever size is declared. Only the count comes on top of the limit."""
+    """This applies whatever size is declared. Only the count is not included in the limit."""
     tuned.web.create(topic)
     for last, announced in ((188, 1000), (188, 1), (189, 1000), (189, 1)):
         conn = tuned.connect()

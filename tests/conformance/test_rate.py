@@ -1,4 +1,4 @@
-"""The rate limit of a channel, for all of its consumers together. NSQ has no such feature."""
+"""A channel's rate limit, for all of its consumers together. NSQ has no such feature."""
 
 import time
 from typing import Any

@@ -18,7 +18,7 @@ def here(daemon: Nsqd) -> str:
 
 
 def published(daemon: Nsqd, topic: str, count: int) -> list[bytes]:
-    """Return the messages of a topic, once there are `count` of them."""
+    """Return the messages in a topic, once there are `count` of them."""
     daemon.web.await_counts(topic, message_count=count)
     conn = daemon.connect().sub(topic, "reader", rdy=count)
     messages = conn.messages(count)
@@ -46,7 +46,7 @@ def test_pieces(text: bytes, args: list[str], bodies: list[bytes], plain: Nsqd, 
 
 @pytest.mark.case("TO-003")
 def test_each_nsqd_gets_all(plain: Nsqd, topic: str) -> None:
-    """It treats two addresses of the same nsqd as two nsqds."""
+    """to_nsq treats two addresses of the same nsqd as two nsqds."""
     addresses = [here(plain), here(plain).replace("127.0.0.1", "localhost")]
     result = tool_process.feed(b"x\n", "to_nsq", f"--topic={topic}", *addresses)
     assert (result.returncode, result.stderr) == (0, b"")
@@ -126,7 +126,7 @@ def test_a_rate(plain: Nsqd, topic: str) -> None:
 
 @pytest.mark.case("TO-007")
 def test_no_input(nobody: str) -> None:
-    """It does not connect, because there is nothing to publish."""
+    """to_nsq does not connect, because there is nothing to publish."""
     result = tool_process.feed(b"\n\n", "to_nsq", "--topic=t", f"--nsqd-tcp-address={nobody}")
     assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
 
@@ -154,7 +154,7 @@ def test_signals(name: str, rate: str, plain: Nsqd, topic: str) -> None:
 
 
 def test_an_nsqd_that_goes_while_the_input_is_silent(plain: Nsqd, nobody: str) -> None:
-    """It reports this without waiting for more input."""
+    """to_nsq reports this without waiting for more input."""
     with subprocess.Popen(
         [*tool_process.command("to_nsq"), "--topic=t", f"--nsqd-tcp-address={nobody}"],
         env=environment(),

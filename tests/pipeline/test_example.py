@@ -1,4 +1,4 @@
-"""The complete example of docs/PIPELINE.md: three JVMs, one after the other."""
+"""The complete example in docs/PIPELINE.md: three JVMs, one after another."""
 
 import subprocess
 import sys

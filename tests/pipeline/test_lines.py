@@ -1,6 +1,6 @@
 """Real text through all stages: topic, archive, verify, and replay to another topic.
 
-`NSQCY_LINES` sets the number of lines. They come from the Python files of the standard library,
+`NSQCY_LINES` sets the number of lines. The lines are from the standard library's Python files,
 repeated as often as necessary.
 """
 

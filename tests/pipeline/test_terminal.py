@@ -31,8 +31,7 @@ SECONDS = 600
 
 
 def at_a_terminal(folder: Path, lines: list[list[str]]) -> dict[str, tuple[str, str]]:
-    """Return the output and the exit code of each job. Each state of a progress bar is a separate
-    line."""
+    """Return each job's output and exit code. Each state of a progress bar is a separate line."""
     pytest.importorskip("tqdm", reason="tqdm is not installed")
     ours, theirs = os.openpty()
     termios.tcsetwinsize(theirs, (25, 200))

@@ -21,7 +21,7 @@ from support.spark_sources import batch, rows, stream
 
 
 class Pages(LookupPages):
-    """Lookupd that knows where each topic is; older lookupds wrap their answers."""
+    """Lookupd that knows where each topic is; older lookupds wrap their responses."""
 
     def __init__(self, topics: dict[str, list[str]], *, wrapped: bool = False) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ def test_a_topic_that_no_nsqd_has(brokers: list[LogBroker]) -> None:
 
 
 def test_nsqds_that_come_and_move(brokers: list[LogBroker]) -> None:
-    """A new nsqd is read from its beginning; for one that moved, reading continues at its
+    """A new nsqd is read from its beginning; after an nsqd has moved, reading continues at its
     position."""
     first, second = brokers
     with Pages({"t": [first.address]}) as one:

@@ -46,8 +46,8 @@ class Driver:
         )
 
     def kill(self, *, workers: bool) -> None:
-        """Kill the driver and its JVM. Unless `workers` is set, the workers must notice the death
-        themselves, and continue until then."""
+        """Kill the driver and its JVM. Unless `workers` is set, the workers must detect the death
+        themselves, and keep running until then."""
         family = self.process.children(recursive=True)
         for each in [self.process, *family]:
             if workers or each == self.process or each.name() == "java":

@@ -88,7 +88,7 @@ def test_the_rest_of_an_old_log_and_then_the_new_one() -> None:
 
 def test_an_old_log_that_was_read_is_let_go() -> None:
     assert settled({"old": 11, "new": 12}, OLD, NEW).pos == {"t": {"new": 12}}
-    # The same applies if more of it was read than a crash has left.
+    # The same applies if more was read than is left after a crash.
     found = settled({"old": 15}, OLD, NEW)
     assert (found.pos, found.losses) == ({"t": {"new": 11}}, [])
 

@@ -59,7 +59,7 @@ def programs(typed: list[Block]) -> Iterator[Block]:
 
 @pytest.mark.timeout(600)
 def test_the_quick_start(tmp_path: Path, path: str, up: Up) -> None:
-    """The script is run by the path to its Python, because the environment is not activated."""
+    """Run the script by the path to its Python, because the environment is not activated."""
     assert up.nsqd.get("/stats", format="json").json()["topics"] == []
     ports = {4150: up.tcp_port, 4151: up.nsqd.port, 4161: up.lookupd.port}
     reader = Reader(tmp_path, ports=ports)

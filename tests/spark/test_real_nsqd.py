@@ -30,7 +30,7 @@ KEEP: dict[str, Any] = {"workers": 2, "retention_time": "1h", "durability": "os"
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
-    """A daemon shared by many tests. Use your own topics."""
+    """A daemon shared by many tests; each test uses its own topics."""
     path = tmp_path_factory.mktemp("kept")
     daemon = Nsqd(path, **KEEP, **SERVER.save(path).options).start()
     yield daemon
@@ -66,7 +66,7 @@ def publish(daemon: Nsqd, topic: str, first: int, end: int) -> list[bytes]:
 
 
 def count_of(daemon: Nsqd, topic: str) -> int:
-    """Return the number of records in the log; 0 while nsqd does not answer."""
+    """Return the number of records in the log; 0 while nsqd does not respond."""
     try:
         return int(daemon.web.get("/topic/log", topic=topic).json()["next_seq"]) - 1
     except (OSError, KeyError, ValueError):
@@ -164,7 +164,8 @@ def test_nsqd_is_killed_while_it_is_written_to(start: Callable[..., Nsqd], topic
 
 
 def test_available_now_ends_while_a_producer_goes_on(daemon: Nsqd, topic: str) -> None:
-    """The run ends at the end of the log as of its start, and no batch exceeds its maximum size."""
+    """The run ends where the log ended when the run began, and no batch exceeds its maximum
+    size."""
     publish(daemon, topic, 0, 20_000)
     stopped = threading.Event()
     published = 0

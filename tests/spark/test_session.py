@@ -80,7 +80,7 @@ def given(daemon: Nsqd, **options: Any) -> dict[str, str]:
 def check_a_batch_found_by_spark_itself(
     spark: "SparkSession", daemon: Nsqd, tmp_path: Path
 ) -> None:
-    """`register` is not called: Spark finds pyspark_nsq by itself."""
+    """`register` is not called: Spark finds pyspark_nsq on its own."""
     frame = spark.read.format("nsq").options(**given(daemon, minPartitions="3")).load()
     assert frame.schema.simpleString() == (
         "struct<topic:string,nsqd:string,log_id:string,seq:bigint,id:string,timestamp:timestamp,"
@@ -210,7 +210,7 @@ def check_words_of_a_live_topic(spark: "SparkSession", daemon: Nsqd, tmp_path: P
 
 
 def check_a_batch_is_written(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
-    """Write the frame of docs/SPARK.md, with all kinds of columns."""
+    """Write the DataFrame from docs/SPARK.md, with all kinds of columns."""
     frame = spark.range(5000).selectExpr(
         "concat('row ', id) as value",
         "if(id % 2 = 0, 'even', null) as topic",

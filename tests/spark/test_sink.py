@@ -325,8 +325,7 @@ def test_an_nsqd_that_does_not_answer(brokers: list[ChunkBroker]) -> None:
 
 
 def test_failover(brokers: list[ChunkBroker], caplog: pytest.LogCaptureFixture) -> None:
-    """Rows go to the next nsqd that answers. This includes unanswered ones, so rows may be
-    duplicated."""
+    """Unacknowledged rows are resent to the next nsqd that responds, so rows may be duplicated."""
     rows = table({"k": list(range(60)), "body": bodies(60)}, k=pa.int64())
     options = to(*brokers, onNodeFailure="failover", partitioner="hash(k)", batchBytes="40")
     options["fetchOffset.numRetries"] = "0"

@@ -219,7 +219,7 @@ def test_another_incarnation(query: Start, broker: LogBroker) -> None:
 
 
 def test_the_rest_of_a_planned_range_is_gone(query: Start, broker: LogBroker) -> None:
-    """nsqd lost records of a planned batch in a crash."""
+    """nsqd lost records from a planned batch in a crash."""
     checkpoint = Checkpoint()
     with pytest.raises(Crash):
         query(checkpoint).trigger("plan")
@@ -374,7 +374,7 @@ def test_topics_that_are_not_there(query: Start, broker: LogBroker) -> None:
 
 
 class TestManyNodes:
-    """Three brokers; one of them goes away and comes back."""
+    """Three brokers; one of them becomes unavailable and then returns."""
 
     @pytest.fixture
     def brokers(self) -> Iterator[list[LogBroker]]:
@@ -431,7 +431,8 @@ class TestManyNodes:
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        """It is held even if a query to it is already open. The others wait for it only once."""
+        """Its positions are kept even if a query to it is already open; the others wait for it only
+        once."""
         monkeypatch.setattr("nsqcy.spark.cluster.PATIENCE", 1.0)
         engine, address = everywhere(pollTimeoutMs="1" if watched else "0"), brokers[2].address
         engine.run()
@@ -458,7 +459,7 @@ class TestManyNodes:
     def test_one_that_hangs_at_the_start(
         self, everywhere: Start, brokers: list[LogBroker], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It is not queried repeatedly."""
+        """The nsqd that hangs is not queried repeatedly."""
         monkeypatch.setattr("nsqcy.spark.cluster.ANSWER_SECONDS", 1.0)
         brokers[2].silent = True
         engine = everywhere(**{"fetchOffset.numRetries": "3"})

@@ -1,4 +1,4 @@
-"""Archives like those of `nsqcy-pipeline archive`, without Spark."""
+"""Archives like the ones that `nsqcy-pipeline archive` writes, without Spark."""
 
 import datetime
 import json
@@ -62,7 +62,7 @@ class HandmadeArchive:
         finished: bool = True,
         query: str = QUERY,
     ) -> list[Path]:
-        """Write the files of the next batch: one for each log."""
+        """Write the next batch's files: one for each log."""
         name = manifests.batch_name(query, self._number)
         self._number += 1
         folder = self.root / f"topic={self.topic}" / hour / f"batch={name}"

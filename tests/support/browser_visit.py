@@ -1,4 +1,4 @@
-"""A visit to nsqadmin with a browser that records the errors of each page."""
+"""A visit to nsqadmin with a browser that records the errors on each page."""
 
 from typing import Any
 

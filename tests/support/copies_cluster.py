@@ -32,7 +32,7 @@ LIMITS = Limits(
 
 @dataclass
 class Settings:
-    """The options of a worker."""
+    """A worker's options."""
 
     cluster: str = "test"
     limits: Limits = LIMITS

@@ -48,7 +48,7 @@ class Service(Logged):
         return self
 
     def launch(self) -> None:
-        """Start the process and return at once."""
+        """Start the process and return immediately."""
         self._spawn([*self.command(), *self.args, *flags(self.options)], env=environment())
 
     def await_ready(self) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 from nsqcy.client import Producer
 from nsqcy.testing.wire_client import RESPONSE, Address, Conn, Hangup
 
-PAUSE = 0.02  # seconds between publishes, or runs of them
+PAUSE = 0.02  # seconds between publishes, or between runs of publishes
 RUN = 5  # publishes in progress at the same time
-PATIENCE = 20.0  # seconds in which a message must be accepted
+PATIENCE = 20.0  # seconds within which a message must be accepted
 
 
 class Tally:
@@ -43,7 +43,8 @@ class Tally:
 
 
 class Publisher(threading.Thread):
-    """Publishes one message after another until it is stopped. `accepted` grows meanwhile."""
+    """Publishes one message after another until it is stopped. `accepted` grows as messages are
+    accepted."""
 
     pause = PAUSE
 

@@ -83,7 +83,7 @@ class Walked(NamedTuple):
 
 
 def walk(data: bytes) -> list[Walked]:
-    """Parse the records of a run. The framing must be intact."""
+    """Parse the records in a run. The framing must be intact."""
     found, at = [], 0
     while at < len(data):
         length, _, seq, id_, timestamp, body, ext, attributes = RECORD.unpack_from(data, at)
@@ -134,7 +134,7 @@ def footer(data: bytes) -> Footer | None:
 
 
 def segment_messages(path: Path) -> list[Message]:
-    """Return the messages of a closed segment, after checking every checksum."""
+    """Return the messages in a closed segment, after checking every checksum."""
     data = path.read_bytes()
     end = footer(data)
     assert end is not None, f"{path} has no footer"

@@ -1,4 +1,4 @@
-"""Required and forbidden files of an sdist and a wheel, by name."""
+"""Required and forbidden files in an sdist and a wheel, by name."""
 
 import re
 import tomllib
@@ -59,7 +59,7 @@ def compiled_modules() -> set[str]:
 
 
 def unwanted(names: set[str]) -> set[str]:
-    """Return the files of a wheel outside the packages, their metadata and share/."""
+    """Return the files in a wheel outside the packages, their metadata and share/."""
     places = ("nsqcy/*", "pyspark_nsq/*", "nsqcy-*.dist-info/*", "nsqcy-*.data/data/share/nsqcy/*")
     return {
         name

@@ -1,7 +1,7 @@
 """Documents as readers use them: the blocks that they type, run in a directory.
 
 A block is fenced as ```sh WORD or ```python WORD. A ```text block after it is its output, where
-`...` matches anything. Ports on a page are replaced by those of a test.
+`...` matches anything. Ports on a page are replaced with the test's own.
 """
 
 import os
@@ -19,7 +19,7 @@ class Block(NamedTuple):
     printed: str
 
     def typed(self, ports: Mapping[int, int]) -> str:
-        """Return the text with ports other than those on the page."""
+        """Return the text with the page's ports replaced."""
         return _with_ports(self.text, ports)
 
     def command(self, ports: Mapping[int, int], python: str = sys.executable) -> list[str]:

@@ -93,7 +93,7 @@ class Etcd:
         shutil.rmtree(self._folder)
 
     def erase(self) -> None:
-        """Replace the cluster by an empty one at the same addresses."""
+        """Replace the cluster with an empty one at the same addresses."""
         for member in self.members:
             member.kill()
             shutil.rmtree(member.folder)

@@ -89,7 +89,7 @@ class AuthServer:
         return f"{self._server.server_address[0]}:{self.port}"
 
     def says(self, secret: str, *grants: dict[str, Any], **other: Any) -> None:
-        """Set the answer to this secret."""
+        """Set the response to requests with this secret."""
         self.replies[secret] = Reply(answer(*grants, **other))
 
     def asked(self, secret: str) -> list[Asked]:

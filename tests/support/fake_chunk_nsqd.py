@@ -88,7 +88,7 @@ class ChunkBroker:
 
 
 def split(body: bytes) -> list[bytes]:
-    """Return the messages of an MPUB."""
+    """Return the messages in an MPUB."""
     (count,) = struct.unpack_from(">I", body)
     at, found = 4, []
     for _ in range(count):

@@ -14,7 +14,7 @@ NEVER = object()
 
 
 class Upstream:
-    """Listens from its creation to `close`."""
+    """Listens from its creation until `close`."""
 
     def __init__(self, **pages: Any) -> None:
         self.pages: dict[str, Any] = {f"/{name}": page for name, page in pages.items()}

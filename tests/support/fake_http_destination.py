@@ -21,7 +21,7 @@ class Got:
 
 
 class Destination:
-    """Listens from its creation to `close`."""
+    """Listens from its creation until `close`."""
 
     def __init__(self) -> None:
         self.requests: list[Got] = []

@@ -108,11 +108,11 @@ class LogBroker:
 
     @property
     def is_asked(self) -> bool:
-        """Return whether a client is waiting for more messages of a topic."""
+        """Return whether a client is waiting for more messages in a topic."""
         return bool(self._waiting)
 
     def answer_waiting(self) -> None:
-        """Answer the clients that are waiting for more messages of a topic. There must be new
+        """Answer the clients that are waiting for more messages in a topic. There must be new
         messages."""
         for link, topic, words in self._waiting:
             with link:

@@ -252,8 +252,8 @@ class Link(Peer):
 
 
 class MockNsqd:
-    """A server that listens on its own port until it is closed; another one may then use the port.
-    `options` are those of a Peer."""
+    """A server that listens on its own port until it is closed; another server may then use the
+    port. `options` are a Peer's options."""
 
     def __init__(self, port: int = 0, **options: Any) -> None:
         self.options = options

@@ -1,7 +1,7 @@
 """Scripted nsqlookupd in threads of the test: TCP and HTTP, and a record of its commands.
 
-Knows nothing about nsqd. `answers` decides the answer to a command; by default it is that of a
-correct nsqlookupd.
+Knows nothing about nsqd. `answers` decides the answer to a command; by default, it is what a
+correct nsqlookupd would answer.
 """
 
 import json

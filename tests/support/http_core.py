@@ -192,7 +192,7 @@ class Web:
         return [ELAPSED.sub(" x", line.partition(" - ")[0]) for line in self.log.lines]
 
     def messages(self) -> dict[str, list[tuple[str, bytes]]]:
-        """Return ids and bodies of all topics, and consume them."""
+        """Return the ids and bodies of all topics' messages, and consume the messages."""
         found = {}
         for name in sorted(topic.name for topic in self.core.shard.topics.values()):
             consumer = self.core.client()
@@ -209,7 +209,7 @@ class Web:
 
 
 def seen(web: Web, client: Client) -> list[object]:
-    """Return everything that must not depend on the path of publishes."""
+    """Return everything that must not depend on which path publishes take."""
     counters = {topic.name: topic.counters() for topic in web.core.shard.topics.values()}
     return [
         DATE.sub(b"", client.output),
@@ -222,7 +222,7 @@ def seen(web: Web, client: Client) -> list[object]:
 
 
 def same_both_ways(pieces: Iterable[bytes], **options: Any) -> None:
-    """Send the same pieces to a Web with the fast path of publishes and to one without it: both
+    """Send the same pieces to a Web with the fast path for publishes and to one without it: both
     must be in the same state after each piece."""
     webs = [Web(short=short, **options) for short in (True, False)]
     clients = [web.client() for web in webs]

@@ -65,7 +65,7 @@ class Lively:
             each.start()
 
     def known(self, *topics: str, on: int = 0) -> None:
-        """Wait until the nsqlookupd knows that all nsqds, or this many, have these topics."""
+        """Wait until the nsqlookupd lists all nsqds, or this many, for these topics."""
 
         def are_known() -> bool:
             nodes = self.lookupd.web.get("/nodes").json()["producers"]
@@ -91,7 +91,7 @@ class Lively:
             each.join(10)
 
     def _publish(self) -> None:
-        with contextlib.suppress(OSError, Hangup):  # at the end of the nsqds
+        with contextlib.suppress(OSError, Hangup):  # when the nsqds exit
             conns = [Conn(("127.0.0.1", each.tcp_port)) for each in self.nsqds]
             for turn in itertools.count():
                 if self._over.wait(self._pause()):

@@ -98,7 +98,7 @@ class Worker(Mesh):
         self.asleep = self.prepare_sleep()
 
     def stir(self) -> None:
-        """End the poll, as an event that does not come from a peer would."""
+        """End the poll, as an event from a source other than a peer would."""
         self.asleep = False
         self.awake()
 
@@ -128,7 +128,8 @@ class Cluster:
         return end, self.accepted[hello]
 
     def settle(self, budget: int = 1 << 30) -> None:
-        """Run turns until all workers sleep; a sleeping worker runs only when it was woken."""
+        """Run turns until all workers sleep; a sleeping worker runs only after it has been
+        woken."""
         for _ in range(100_000):
             active = [worker for worker in self.workers if worker.rung or not worker.asleep]
             if not active:

@@ -1,4 +1,4 @@
-"""Both ends of a TLS connection in memory: the server's layer, and a client of pyOpenSSL."""
+"""Both ends of a TLS connection in memory: the server's layer, and a pyOpenSSL client."""
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization

@@ -41,7 +41,7 @@ def image(several: Iterable[Message]) -> bytes:
 
 
 def parse(data: bytes) -> list[Message]:
-    """Return the messages of a file, which must be complete."""
+    """Return the messages in a file, which must be complete."""
     found, at = [], 0
     while at < len(data):
         (length,) = struct.unpack_from(">i", data, at)

@@ -18,7 +18,7 @@ class Admin(Service):
         super().__init__(**(ours | options))
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
-        """Return the JSON at a path of the API."""
+        """Return the JSON at an API path."""
         answer = self.web.get(path, **query)
         assert answer.status == 200, answer
         shown: dict[str, Any] = answer.json()
@@ -48,7 +48,7 @@ def done(answer: Answer) -> None:
 
 
 def warned(answer: Answer) -> str:
-    """Return the warning of an action that was done, but not on all nodes."""
+    """Return the warning from an action that was carried out, but not on all nodes."""
     assert answer.status == 200, answer
     message: str = answer.json()["message"]
     assert message.startswith("WARNING: "), message

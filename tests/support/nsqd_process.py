@@ -55,7 +55,7 @@ def flags(options: dict[str, Any]) -> list[str]:
 
 
 def run(*args: str, timeout: float = 20.0) -> subprocess.CompletedProcess[str]:
-    """Run the command to completion, in an empty directory: for options that print or are
+    """Run the command to completion, in an empty directory: for options that print something or are
     refused."""
     with tempfile.TemporaryDirectory() as home:
         process = subprocess.Popen(
@@ -145,7 +145,7 @@ class Nsqd(Logged):
         return self
 
     def launch(self) -> None:
-        """Start the process and return at once."""
+        """Start the process and return immediately."""
         words = [*self.within, *command(), *self.args, *flags(self.options)]
         self._spawn(
             activated(words, self.sockets, self.socket_names),

@@ -93,7 +93,7 @@ class Lookupd(Service):
     wanted = frozenset({"TCP", "HTTP"})
 
     def __init__(self, *, args: tuple[str, ...] = (), **options: Any) -> None:
-        where = {"broadcast_address": "127.0.0.1"}  # where nsqd asks for channels
+        where = {"broadcast_address": "127.0.0.1"}  # where nsqd queries channels
         super().__init__(args=args, **(where | options))
         self._conns: list[LookupConn] = []
 
@@ -122,7 +122,7 @@ class Lookupd(Service):
         while self._conns:
             self._conns.pop().close()
 
-    # what it knows
+    # registrations
 
     def lookup(self, topic: str) -> dict[str, Any] | None:
         """Return the answer to /lookup, or None if there is no such topic."""

@@ -1,8 +1,8 @@
 """Data paths of earlier builds: written once and kept, with the results that are expected at
 startup.
 
-`python tests/support/older_data.py ARCHIVE.tar.gz` writes an archive with the nsqd of this tree. It
-contains two data paths, `stopped` (a clean exit) and `killed` (SIGKILL to all processes), and
+`python tests/support/older_data.py ARCHIVE.tar.gz` writes an archive with the nsqd from this tree.
+It contains two data paths, `stopped` (a clean exit) and `killed` (SIGKILL to all processes), and
 `expected.json`.
 """
 
@@ -28,7 +28,7 @@ OPTIONS: dict[str, Any] = {
     "sync_timeout": "100ms",
     "workers": 2,
 }
-SECOND = 1_000_000_000  # ns; clocks are read one after the other, so due times differ slightly
+SECOND = 1_000_000_000  # ns; the clocks are read one after the other, so due times differ slightly
 LIVES = ("stopped", "killed")
 
 

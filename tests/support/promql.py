@@ -1,4 +1,4 @@
-"""Check of PromQL expressions against the table of metrics: unknown names and labels.
+"""Checks PromQL expressions against the metrics table, for unknown names and labels.
 
 Supports only the part of the language that our rules and dashboard use: grouping labels precede the
 grouped expression, `sum by (a) (b)`.

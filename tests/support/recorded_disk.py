@@ -30,7 +30,7 @@ class Call(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change of a file: `data` at `offset`, or, without data, a truncation to the size
+    """A change to a file: `data` at `offset`, or, without data, a truncation to the size
     `offset`."""
 
     offset: int

@@ -1,4 +1,4 @@
-"""Simulated hosts of a cluster: nsqds, and the nsqlookupds that they know."""
+"""Simulated hosts of a cluster: nsqds, and the nsqlookupds that they register with."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,7 +30,7 @@ class LookupHost(Host):
         self.lookup = Web(self.ports[HTTP])
 
     def nodes(self) -> set[int]:
-        """Return the nsqds that it knows, by their TCP ports."""
+        """Return the nsqds that it lists, by their TCP ports."""
         return {each["tcp_port"] for each in self.lookup.get("/nodes").json()["producers"]}
 
 
@@ -74,7 +74,7 @@ class Cluster:
             eventually(lambda each=each: each.nodes() == ports)
 
     def _host(self, number: int) -> Host:
-        """Return a host for an nsqd that knows the nsqlookupds."""
+        """Return a host for an nsqd that registers with the nsqlookupds."""
         known = [f"--lookupd-tcp-address={each.tcp_address}" for each in self.lookups]
         here = ("--broadcast-address=127.0.0.1", f"--node-id={number}")
         made = Host(self._path / f"nsqd{number}", self._workers, *known, *here, *self._flags)
@@ -82,7 +82,7 @@ class Cluster:
         return made
 
     def bare_host(self) -> BareHost:
-        """Return another host, called nsqd-4 in runbooks, with nothing on it."""
+        """Return another host, called nsqd-4 in runbooks, with nothing installed."""
         made = BareHost(self._path / "nsqd4", "--node-id=4", *self._flags)
         made.names = self.names
         self.nodes.append(made)

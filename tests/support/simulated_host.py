@@ -37,9 +37,9 @@ def blocks(page: str) -> list[str]:
 
 
 class BareHost:
-    """A host without nsqcy, whose nsqd will have these flags in addition to those of its
-    configuration. Ports in runbooks are replaced by the host's own, and `names` by those of other
-    hosts."""
+    """A host without nsqcy, whose nsqd will have these flags in addition to those in its
+    configuration. In runbooks, ports are replaced with the host's own, and `names` with other
+    hosts' addresses."""
 
     def __init__(self, path: Path, *flags: str) -> None:
         self.path = path

@@ -18,7 +18,7 @@ START_SECONDS = 120.0
 
 
 class Standalone:
-    """A cluster that runs as a context, and leaves nothing behind."""
+    """A cluster that runs for the duration of a context, and leaves nothing behind."""
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self._folder = folder
@@ -69,7 +69,7 @@ class Standalone:
         log.close()
 
     def _alive(self) -> int:
-        """Return the workers that the master knows."""
+        """Return the workers that the master lists."""
         try:
             return int(Web(self._web).get("/json/").json()["aliveworkers"])
         except (OSError, ValueError):  # it is starting

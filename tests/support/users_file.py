@@ -32,7 +32,7 @@ def bearer(name: str) -> dict[str, str]:
 
 
 class Certificates:
-    """Return the certificates of a server and of clients, signed by an authority."""
+    """Return certificates for a server and for clients, signed by an authority."""
 
     def __init__(self, folder: Path, *names: str) -> None:
         self._folder = folder
@@ -43,7 +43,7 @@ class Certificates:
             certificates.make(name, by=authority).save(folder)
 
     def options(self, policy: str) -> dict[str, object]:
-        """Return the options of an nsqd that requests client certificates."""
+        """Return the options for an nsqd that requests client certificates."""
         return {
             "tls_client_auth_policy": policy,
             "tls_root_ca_file": self._folder / "ca.pem",
@@ -52,7 +52,7 @@ class Certificates:
         }
 
     def of(self, name: str) -> ssl.SSLContext:
-        """Return the TLS context of the client with this name."""
+        """Return the TLS context for the client with this name."""
         context = trusting()
         context.load_cert_chain(self._folder / f"{name}.pem", self._folder / f"{name}.key")
         return context

@@ -1,6 +1,6 @@
 """Certificates too weak to be created today, such as old test suites use.
 
-An authority with a 512-bit RSA key that signs with SHA-1, and a client of it.
+An authority with a 512-bit RSA key that signs with SHA-1, and a client certificate signed by it.
 """
 
 from nsqcy.testing.certificates import Identity

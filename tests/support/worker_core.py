@@ -76,7 +76,7 @@ def options(**other: Any) -> SimpleNamespace:
 
 
 def frames(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Parse the frames of a stream that ends with a whole one."""
+    """Parse the frames of a stream that ends with a complete frame."""
     at = 0
     while at < len(data):
         size, kind = struct.unpack_from(">ii", data, at)
@@ -97,7 +97,7 @@ class Delivery:
 
 
 class Client:
-    """A connection. Tests see sent data at once, whether the client reads it or not."""
+    """A connection. Tests see sent data immediately, whether the client reads it or not."""
 
     def __init__(self, core: "Core", number: int = 1, **identity: Any) -> None:
         self.transport = BytesTransport(core.manager, f"127.0.0.1:{number}")

@@ -1,4 +1,4 @@
-"""Creating objects of compiled classes directly leads to errors at worst."""
+"""Creating objects of compiled classes directly causes errors at worst."""
 
 import subprocess
 import sys

@@ -12,10 +12,10 @@ from libc.stdint cimport int64_t, uint8_t
 
 
 cdef enum:
-    MAX_HEADERS = 4096         # bytes of all headers of a message
+    MAX_HEADERS = 4096         # maximum total bytes of a message's headers
     HEADERS_COUNT = 32
     HEADERS_SIZE = 2            # size of the length that precedes them
-    HEADERS_ROOM = 4098         # bytes that they may add to a body
+    HEADERS_ROOM = 4098         # maximum bytes that they add to a body
 
 # Return whether n bytes are valid headers.
 cdef bint headers_are_valid(const uint8_t *at, size_t n) noexcept nogil

@@ -66,7 +66,7 @@ cdef int64_t headers_ttl(const uint8_t *at, size_t n) noexcept nogil:
 
 
 cdef Fault find_fault(const uint8_t *at, size_t n, size_t *place, size_t *number) noexcept nogil:
-    """Return the first fault: in the header at `place`, which follows `number` headers."""
+    """Return the first fault, and its header's offset (`place`) and index (`number`)."""
     cdef size_t starts[HEADERS_COUNT]
     cdef size_t count = 0
     cdef size_t name_end

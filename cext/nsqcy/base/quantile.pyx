@@ -16,7 +16,7 @@ from libc.string cimport memmove, memset
 
 
 cdef enum:
-    MAX_FRESH = 500            # values that are merged into the samples at once
+    MAX_FRESH = 500            # values that are merged into the samples in one step
     MIN_FRESH = 16
     MAX_MERGED = 2048          # merged sketches with fewer samples are not thinned out
 

@@ -38,7 +38,7 @@ cdef class Checkpoints(Limits):
     cdef bint journal_stale             # the journal is out of date
     cdef bint journal_due               # the journal must be written before further records
     cdef Snapshot snapshot              # snapshot in progress; None if there is none
-    cdef bint snapshot_due              # another one must follow the snapshot in progress
+    cdef bint snapshot_due              # another snapshot must follow the one in progress
     cdef list journal_waiters           # callbacks for the next journal
     cdef uint64_t journalled            # activity() at the last journal
     cdef int64_t next_journal           # earliest time of the next journal

@@ -90,7 +90,7 @@ cdef enum:
 cdef int journal_done(void *arg, int error) except -1:
     """Handle the end of a journal write.
 
-    arg: an owned pair of the topic whose durability class the journal records, or None, and the
+    arg: an owned pair: the topic whose durability class the journal records, or None; and the
     waiting callbacks
     """
     waiting = <object>arg
@@ -378,7 +378,7 @@ cdef class Checkpoints(Limits):
 
     def journal_transfer(self, str channel not None, uint64_t seq, bytes packed not None,
                          run not None, bint delayed, done not None):
-        """Record in the journal that a message of a channel is being transferred.
+        """Record in the journal that a channel's message is being transferred.
 
         `packed` is the location of its record, in journal format. Calls done(None) once a restart
         would recover the transfer, or done(error). Returns False, and does not call `done`, if

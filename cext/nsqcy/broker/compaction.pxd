@@ -1,15 +1,15 @@
-# Compaction: copies the records that entries still need out of mostly dead blocks, over many turns.
+# Compaction: copies still-needed records out of mostly dead blocks, over many turns.
 #
 #   IDLE ──► LOAD ──► GATHER ──► COPY ──► WRITE ──► AWAIT ──► REDIRECT ──► IDLE
 #
 #   LOAD      read back blocks that are only on disk
 #   GATHER    visit every entry of the channels and note the records that are needed
-#   COPY      copy these records to survivor blocks, block by block, in the order of records
+#   COPY      copy these records to survivor blocks, block by block, in record order
 #   WRITE     if any block was on disk: write the copies to the log
 #   AWAIT     wait for these writes; if one fails, all records stay where they were
 #   REDIRECT  visit every entry again and point it at its copy
 #
-# Entries come and go meanwhile. An entry that a walk missed keeps its block; the next compaction
+# Meanwhile, entries come and go. An entry that a walk missed keeps its block; the next compaction
 # considers the block again.
 
 from libc.stdint cimport uint32_t, uint64_t

@@ -1,7 +1,7 @@
 """Compaction: release memory and disk space that a few remaining messages would keep in use.
 
-Copies the records that entries still need out of mostly dead blocks, in bounded steps, and points
-the entries at the copies. Knows windows and channels, but not topics: the window writes the copies.
+Copies still-needed records out of mostly dead blocks, in bounded steps, and points the entries at
+the copies. Knows windows and channels, but not topics: the window writes the copies.
 """
 
 from libc.limits cimport INT_MAX
@@ -80,7 +80,7 @@ cdef class Compaction:
                 and (block.written == 0 or block.stored == block.size))
 
     cdef int add(self, Block *block) except -1:
-        """Add a block; its records that entries still need will be copied."""
+        """Add a block; the records in it that entries still need will be copied."""
         cdef Block **grown
         cdef Relocations *relocations
         if self.count == self.room:
@@ -281,7 +281,7 @@ cdef class Compaction:
     # -- blocks --
 
     cdef int copy(self, Block *block) except -1:
-        """Copy the needed records of a block; return the cost in budget units."""
+        """Copy the needed records in a block; return the cost in budget units."""
         cdef Relocations *relocations = <Relocations *>block.relocations
         cdef Relocation *each = each_relocation(relocations)
         cdef Block *target

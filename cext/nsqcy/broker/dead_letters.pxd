@@ -28,8 +28,8 @@ cdef class DeadLetterTransfer(Transfer):
     cdef dict clients                   # number -> the client that had the message last
     cdef set unjournaled                # numbers to be written to the journal
     cdef set journaling                 # numbers being written to the journal
-    cdef uint64_t batch_end             # number of the last transfer of the batch being sent
-    cdef bint sending                   # the first transfer of the list is being published
+    cdef uint64_t batch_end             # number of the last transfer in the batch being sent
+    cdef bint sending                   # the first transfer in the list is being published
     cdef int64_t rests_until            # time of the next attempt after a failure
 
     cdef int begin(self, Entry *entry, TransferReason reason, str client, str target) except -1

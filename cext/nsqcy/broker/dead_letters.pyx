@@ -25,7 +25,7 @@ from nsqcy.storage.journal import TransferRun
 
 cdef enum:
     SENT_AT_ONCE = 64           # maximum number sent per turn
-    GROUP = 128                 # messages of a closed log that are sent together
+    GROUP = 128                 # messages from a closed log that are sent together
     GROUP_BYTES = 524288        # a batch ends with the message that reaches this size
 
 cdef int64_t REST = 1000000000  # ns between attempts after a failure
@@ -195,7 +195,7 @@ cdef class DeadLetterTransfer(Transfer):
         return 0
 
     cdef object origin_of(self, bytes own):
-        """Return a message's origin; None if it is not a dead letter. Every message of a closed log
+        """Return a message's origin; None if it is not a dead letter. Every message in a closed log
         has an origin: the same topic and channel."""
         if self.topic.moved_from is not None:
             return dead_letters.Origin(self.topic.name, self.source.name, own)
@@ -225,10 +225,10 @@ cdef class DeadLetterTransfer(Transfer):
             self.topic.journal_transferred(self.source.name, entry.seq)
             self.source.transferred(entry, client)
 
-    # -- messages of a closed log --
+    # -- messages in a closed log --
 
     cdef bint move_batch(self) except -1:
-        """Send the next messages of a closed log to the open topic; return whether they have
+        """Send the next messages in a closed log to the open topic; return whether they have
         already arrived.
 
         Groups of numbers are fixed, so that a batch is the same when it is sent again. The chunk has
@@ -250,8 +250,8 @@ cdef class DeadLetterTransfer(Transfer):
         return not self.sending
 
     cdef list next_batch(self):
-        """Return the messages of the next batch, with their headers; none while some of them are
-        not in memory or not in the journal."""
+        """Return the messages in the next batch, with their headers; none until all of them are in
+        memory and in the journal."""
         cdef Entry *entry = self.in_flight_list.first
         cdef Entry *following
         cdef Block *block
@@ -261,7 +261,7 @@ cdef class DeadLetterTransfer(Transfer):
         cdef uint64_t size = 0
         run = self.run_of(number)
         group = (number - <uint64_t>run.first) // GROUP
-        # The channel, or nothing for the messages that no channel had.
+        # The channel; nothing for messages that no channel had received.
         address = b"" if self.source.name == dead_letters.BACKLOG else dead_letters.addressed(
             dead_letters.Origin(self.topic.name, self.source.name, b""))
         messages = []
@@ -301,7 +301,7 @@ cdef class DeadLetterTransfer(Transfer):
         return 0
 
     def batch_sent(self, uint64_t last, error):
-        """Handle the result of a batch: accepted (error is None), refused, or no answer."""
+        """Handle the result of a batch: accepted (error is None), refused, or no response."""
         cdef Entry *entry
         self.sending = False
         if self.source.gone:

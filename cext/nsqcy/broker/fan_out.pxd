@@ -21,7 +21,7 @@ cdef class FanOut(RecordWindow):
     cdef TopicHost shard
     cdef SchedulerState scheduler
     cdef readonly dict channels
-    cdef Entry *delayed_first           # records with a delay at or after the fan-out position
+    cdef Entry *delayed_first           # delayed records at or after the fan-out position
     cdef Entry *delayed_last
     cdef readonly uint64_t delayed_count
 

@@ -49,7 +49,7 @@ cdef class Limits(FanOut):
 
     cdef int32_t invalid_length(self, const uint8_t *batch, uint32_t count,
                                 bint headers) noexcept:
-        """Return the size of the first message of an MPUB that the topic does not accept, or 0.
+        """Return the size of the first message in an MPUB that the topic does not accept, or 0.
 
         headers: whether headers precede the bodies
         """
@@ -179,7 +179,7 @@ cdef class Limits(FanOut):
         return 0
 
     cdef uint64_t first_fresh(self, int *budget) noexcept:
-        """Return the first record of the topic's own backlog that has not expired.
+        """Return the first record in the topic's own backlog that has not expired.
 
         Searches only the block of the first record.
         """

@@ -1,4 +1,4 @@
-# Access to the log of a topic for readers.
+# Readers' access to a topic's log.
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
@@ -9,7 +9,7 @@ from nsqcy.broker.retention cimport Retention
 
 cdef class LogAccess(Retention):
     cdef tuple past                     # logs of earlier processes (storage.journal.Incarnation)
-    cdef tuple missing                  # [first, end) of records in no file, as found at startup
+    cdef tuple missing                  # [first, end) of records missing from all files at startup
     cdef uint64_t log_first             # first record of this process's log
     cdef list reads                     # reads in progress; None before the first one
     cdef uint32_t polls                 # reads waiting for new records

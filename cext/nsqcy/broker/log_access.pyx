@@ -143,8 +143,8 @@ cdef class LogAccess(Retention):
         return 0
 
     cdef object seek_log(self, Waiter waiter, uint64_t ticket, bytes log_id, int64_t time):
-        """Send the waiter the position of the first record in a log at `time` or later. Return the
-        read, or an error."""
+        """Send the waiter the position of the first record in a log that was published at `time` or
+        later. Return the read, or an error."""
         cdef uint64_t first = 0
         cdef uint64_t end = 0
         cdef bytes error = self.log_bounds(log_id, &first, &end)
@@ -171,7 +171,7 @@ cdef class LogAccess(Retention):
 
     def peek(self, str channel not None, str state not None, int limit, after,
              uint32_t max_body, done):
-        """View messages of a channel, or of the topic itself if `channel` is "".
+        """View messages in a channel, or in the topic itself if `channel` is "".
 
         Calls done(None) on success or done(reason) on failure: see nsqcy.broker.peek.
         """

@@ -5,7 +5,7 @@
 #
 #   COLLECT   pin the blocks of the range; read blocks that are only on disk, one at a time, into
 #             memory of this read, so that they never displace blocks that consumers need
-#   MEASURE   count the records, until the answer reaches its maximum size
+#   MEASURE   count the records, until the response reaches its maximum size
 #   FILL      build the columns
 #   CHECK     compute their checksum
 #

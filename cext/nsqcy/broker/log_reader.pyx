@@ -82,7 +82,8 @@ cdef class LogRead:
     cdef int step(self, int budget) except? -1:
         """Do work worth about `budget` records; return the unused budget.
 
-        A read that has not ended can continue at once or, while `reading` is set, after `on_read`.
+        A read that has not ended can continue immediately or, while `reading` is set, after
+        `on_read`.
         """
         raise NotImplementedError
 
@@ -370,7 +371,8 @@ cdef class Fetch(LogRead):
 
 @cython.no_gc_clear
 cdef class Seek(LogRead):
-    """Find the first record of [first, end) at or after a time; `end` if there is none."""
+    """Find the first record in [first, end) published at or after a time; `end` if there is
+    none."""
 
     def __cinit__(self, RecordWindow window not None, Waiter waiter not None, uint64_t ticket,
                   uint64_t first, uint64_t end, int64_t time):
@@ -393,7 +395,7 @@ cdef class Seek(LogRead):
         return budget
 
     cdef int look_for_block(self, int budget) except? -1:
-        """Find the block by the maximum times of the blocks."""
+        """Find the block by the blocks' maximum times."""
         cdef Block *block = self.window.block_of(self.next_seq)
         budget -= BLOCK_COST
         while block != NULL and self.next_seq < self.end:

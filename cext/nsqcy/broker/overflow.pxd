@@ -1,4 +1,4 @@
-# Log writes of a topic.
+# A topic's log writes.
 
 from libc.stdint cimport uint32_t, uint64_t
 

@@ -126,9 +126,9 @@ cdef class OverflowLog(Checkpoints):
         """Queue bytes [written, size) of a block for the log; return whether some must wait.
 
         Runs fit into a segment unless a single publish is larger. A publish that may be refused
-        goes into a single segment, because otherwise its first part could not be undone. If a write
-        fails, the writes after it must fail too, so writes are queued only for the same file. This
-        does not apply with `at_once`, which is for copies, because copies have no waiter.
+        is written to a single segment, because otherwise its first part could not be undone. If a
+        write fails, the writes after it must fail too, so writes are queued only for the same file.
+        This does not apply with `at_once`, which is for copies, because copies have no waiter.
         """
         cdef uint64_t maximum = self.log.room()
         cdef uint32_t start = block.written
@@ -307,7 +307,7 @@ cdef class OverflowLog(Checkpoints):
         return 0
 
     cdef int compact(self) except -1:
-        """Begin to copy the records that entries still need out of mostly dead blocks.
+        """Begin to copy still-needed records out of mostly dead blocks.
 
         Keeps memory and disk usage below about four times the size of the needed records.
         """

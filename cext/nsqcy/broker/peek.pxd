@@ -1,4 +1,4 @@
-# Peek: view messages of a channel, or messages of a topic that have not been fanned out yet.
+# Peek: view messages in a channel, or messages in a topic that have not been fanned out yet.
 #
 #   channel   its entries: queued again, in flight, deferred     ──► entries ┐
 #   window    ──cursor──────────────fan-out position──►          ──► records ┴─► joined by caller

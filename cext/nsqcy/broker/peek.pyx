@@ -1,4 +1,4 @@
-"""Peek: view messages of a channel, and records that its cursor has not reached, without consuming
+"""Peek: view messages in a channel, and records that its cursor has not reached, without consuming
 them.
 
 Decides which messages are viewed, and how much of each. The caller orders the two kinds and formats
@@ -6,7 +6,7 @@ the response. Rules:
 
 1. Viewing does not change any state, count or order, and moves no block into or out of memory.
 2. The messages of a channel are selected immediately and read in steps, like logs
-   (nsqcy.broker.log_reader). A message that finishes meanwhile is still shown.
+   (nsqcy.broker.log_reader). A message that is finished in the meantime is still shown.
 3. A peek that would read too much ends early and reports where to continue.
 """
 
@@ -180,7 +180,7 @@ cdef class Peek(LogRead):
     # -- reading messages --
 
     cdef int step(self, int budget) except? -1:
-        # The window or its channel may have changed meanwhile.
+        # The window or its channel may have changed in the meantime.
         self.clear_to = 0
         while budget > 0 and self.stage != ENDED and not self.reading:
             if self.failed:
@@ -235,7 +235,7 @@ cdef class Peek(LogRead):
                 and (self.taken < MAX_TAKEN or self.count != 0))
 
     cdef int read_record(self) except? -1:
-        """Read the next record of the window; return the cost."""
+        """Read the next record in the window; return the cost."""
         cdef const Record *record
         cdef PeekedMessage seen
         if self.next_seq >= self.clear_to:
@@ -304,7 +304,7 @@ cdef class Peek(LogRead):
         return self.next_seq != before
 
     cdef PeekedMessage seen(self, const Record *record):
-        """Return the message of a record; NULL: the record is unreadable."""
+        """Return the message in a record; NULL: the record is unreadable."""
         cdef PeekedMessage seen = PeekedMessage.__new__(PeekedMessage)
         cdef const uint8_t *headers
         cdef uint16_t length = 0

@@ -56,8 +56,8 @@ cdef class Publishing(LogAccess):
     cdef Record *new_record(self, uint32_t body_length, int64_t delay) except? NULL:
         """Append a record without its body.
 
-        The caller copies the body into it and then calls published() once for all records of the
-        command. Returns NULL if the topic is full and drops the message, which counts as published.
+        The caller copies the body into it and then calls published() once for all of the command's
+        records. Returns NULL if the topic is full and drops the message, which counts as published.
         """
         cdef Record *record = self.add_record(body_length, RECORD_EXT_DELAY_SIZE if delay else 0)
         if delay and record != NULL:
@@ -255,7 +255,7 @@ cdef class Publishing(LogAccess):
         return self.log is None or not self.must_overflow()
 
     cdef bint needs_disk(self, Durability minimum) noexcept:
-        """Return whether a record of this durability must be written before it is visible."""
+        """Return whether a record with this durability must be written before it is visible."""
         if self.log is None:
             return False
         self.touch_dirty()      # finished messages may have ended an overflow
@@ -302,7 +302,7 @@ cdef class Publishing(LogAccess):
 
     cdef uint64_t append_chunk(self, object name, const uint8_t *batch, uint32_t count,
                                bint headers, tuple wanted) except? 0:
-        """Append the wanted messages of a chunk; return the total size of their bodies."""
+        """Append the wanted messages in a chunk; return the total size of their bodies."""
         cdef uint64_t first_seq = self.next_seq
         cdef uint64_t bodies = 0
         cdef uint32_t index = 0
@@ -335,7 +335,7 @@ cdef class Publishing(LogAccess):
 
     cdef bint add_produced(self, const Produced *produced, const uint8_t *message, bint headers,
                            uint64_t *bodies) except -1:
-        """Append a message of a chunk, preceded by its length; return whether it was accepted."""
+        """Append a message from a chunk, preceded by its length; return whether it was accepted."""
         cdef uint32_t body = load_be32(message)
         cdef uint16_t length = 0
         cdef uint32_t ext = RECORD_EXT_PRODUCED_SIZE

@@ -343,7 +343,7 @@ cdef class Recovery:
     # -- channels --
 
     cdef int64_t restore_channel(self, Channel channel, saved) except? -1:
-        """Restore the position and the entries of a channel; return restore_finished()'s result."""
+        """Restore a channel's position and entries; return restore_finished()'s result."""
         cdef Topic topic = self.topic
         topic.place_cursor(&channel.cursor, saved.cursor)
         channel.skipped = saved.skipped
@@ -586,7 +586,7 @@ cdef class Recovery:
         cdef Topic topic = self.topic
         cdef Record *record
         cdef Produced produced
-        cdef Produced stretch       # messages of one chunk, up to `end`
+        cdef Produced stretch       # messages in one chunk, up to `end`
         cdef uint32_t end = 0
         cdef uint32_t at = 0
         while self.load_now(block) and at < block.size:

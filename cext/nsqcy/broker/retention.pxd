@@ -12,7 +12,7 @@ cdef class Retention(OverflowLog):
     cdef uint64_t retention_bytes       # 0: no size limit
     cdef bint retains                   # the log keeps records that every channel has finished
     cdef object named                   # nsqcy.broker.named_cursors.NamedCursors
-    cdef uint64_t held_bytes            # between `kept` and `outdated`: only for named cursors
+    cdef uint64_t held_bytes            # between `kept` and `outdated`: kept only for named cursors
 
     cdef int set_retention(self, int64_t time, uint64_t size) except -1
     cdef int update_retains(self) except -1

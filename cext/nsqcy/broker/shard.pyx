@@ -189,7 +189,7 @@ cdef class Shard(Scheduler):
         if self.policies is not None:
             policy = self.policies.channel(topic.name, channel.name)
             if policy.dead_letter_topic == topic.name:
-                # The message would return to this channel and to all other channels of the topic.
+                # The message would return to this channel and to all other channels in the topic.
                 policy = policy._replace(max_attempts=0, dead_letter_topic="")
             channel.set_policy(policy)
             channel.unusual = self.policies.unusual_of_channel(topic.name, channel.name)

@@ -16,9 +16,9 @@ Knows nothing about connections, clocks or the event loop. The life of a record:
 
     appended ──► visible ──► fanned out ──► taken by each channel's cursor
              │           │
-             │           └ at once, unless the topic is paused, is held or has no channel
-             └ at once, unless the topic overflows or is durable: then once the log has written or
-               synced it, which is also when the publisher is answered
+             │           └ immediately, unless the topic is paused, is held or has no channel
+             └ immediately, unless the topic overflows or is durable: then once the log has written
+               or synced it, which is also when the publisher is answered
 """
 
 cimport cython
@@ -160,8 +160,8 @@ cdef class Topic(Publishing):
         }
 
     def ledger(self):
-        """Return the numbers of messages that the topic accepted, and that it dropped itself before
-        any channel received them."""
+        """Return how many messages the topic accepted, and how many it dropped itself before any
+        channel received them."""
         return {
             "dropped": {"full": self.full_count, "overflow": self.dropped_count},
             "expired": self.expired_count,
@@ -268,13 +268,13 @@ cdef class Topic(Publishing):
         self.touch_dirty()
 
     def empty_channel(self, str name):
-        """Drop all messages of a channel: waiting, in flight and deferred."""
+        """Drop all messages in a channel: waiting, in flight and deferred."""
         (<Channel>self.channels[name]).empty()
         self.journal_due = True
         self.touch_dirty()
 
     def cancel(self, str name, uint64_t id, done):
-        """Drop a deferred message of a channel; return False if the id is unknown.
+        """Drop a deferred message in a channel; return False if the id is unknown.
 
         Calls done(None) when the journal records it, or done(reason) if that fails.
         """
@@ -548,7 +548,7 @@ cdef class Topic(Publishing):
 
     @property
     def is_moved(self):
-        """Return whether all messages of a closed log have been moved."""
+        """Return whether all messages in a closed log have been moved."""
         cdef Channel channel
         if not self.moves or self.fanout.seq != self.next_seq or self.delayed_count:
             return False
@@ -559,8 +559,8 @@ cdef class Topic(Publishing):
 
     @property
     def moved_channels(self):
-        """Return the channels that the open topic needs before the messages of a closed log move
-        to it."""
+        """Return the channels that the open topic needs before the messages in a closed log move to
+        it."""
         return [name for name in self.channels if name != _BACKLOG]
 
     cdef bint needs_nothing(self) noexcept:

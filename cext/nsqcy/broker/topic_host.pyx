@@ -35,7 +35,7 @@ cdef class TopicHost:
     # -- for topics --
 
     cdef int give_channel_policy(self, object topic, object channel) except -1:
-        """Apply its policy to a new channel of a topic."""
+        """Apply a new channel's policy to the channel."""
         raise NotImplementedError
 
     def delete_topic(self, bytes key not None):
@@ -49,8 +49,8 @@ cdef class TopicHost:
     cdef uint64_t answer_room(self, uint64_t wanted) noexcept:
         """Return the maximum size of a response to a read.
 
-        It shrinks as the total size of all responses grows, including those that clients do not
-        read.
+        It shrinks as the total size of all responses grows, including responses that clients have
+        not read yet.
         """
         cdef uint64_t room = 0
         if self.reserved < MAX_ANSWERS:

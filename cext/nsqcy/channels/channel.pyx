@@ -347,7 +347,7 @@ cdef class Channel(Dispatch):
             self.timeout_count += 1
             if self.watched:
                 self.report(TIMEOUT, entry)
-            # The last message of a client that has left: its list is freed with it.
+            # The last message held by a client that has left: the client's list is freed with it.
             is_last = in_flight_list.count == 1 and in_flight_list.consumer == NULL
             if self.is_exhausted(entry):
                 self.dead_letter_timed_out(entry)

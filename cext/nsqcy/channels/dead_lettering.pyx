@@ -1,7 +1,7 @@
-"""Messages of a channel that are out of attempts, too old, or redriven.
+"""A channel's messages that are out of attempts, too old or redriven.
 
-Decides where such a message is sent, and owns the channel's counters for it. A Transfer sends the
-message (implemented by nsqcy.broker.dead_letters).
+Decides where such a message is sent, and owns the channel's counters for such messages. A Transfer
+sends the message (implemented by nsqcy.broker.dead_letters).
 """
 
 from libc.stdint cimport int64_t
@@ -17,8 +17,8 @@ cdef class Transfer(Consumer):
         raise NotImplementedError
 
     cdef int restore_transfer(self, Entry *entry, TransferReason reason, uint64_t number) except -1:
-        """Add a message whose transfer was in progress at the last exit; call this in the order of
-        transfer numbers."""
+        """Add a message whose transfer was in progress at the last exit; call this in
+        transfer-number order."""
         raise NotImplementedError
 
     cdef bint send_back(self, Entry *entry, const Record *record) except -1:

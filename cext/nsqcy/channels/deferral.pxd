@@ -1,4 +1,4 @@
-# The deferred messages of a channel, its timers, and its place with the scheduler.
+# A channel's deferred messages, its timers, and its entry in the scheduler.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from nsqcy.base.heap cimport Heap

@@ -1,4 +1,4 @@
-"""Deferral: the deferred messages of a channel, and when the channel wakes up.
+"""Deferral: a channel's deferred messages, and the times when the channel wakes up.
 
 Owns the pages of deferred messages, the heap of timers (for deferred messages and messages in
 flight) and the scheduler's alarm for the earliest timer. Knows nothing about the queue or
@@ -22,7 +22,7 @@ from nsqcy.storage.record cimport Record
 
 
 cdef class Deferral(ChannelCursor):
-    """Deferred messages of one channel."""
+    """One channel's deferred messages."""
 
     def __cinit__(self):
         heap_init(&self.timers)

@@ -8,7 +8,7 @@ from nsqcy.storage.record_window cimport RecordWindow
 
 @cython.final
 cdef class Discarded:
-    """Dropped messages of a channel, to be freed in pieces."""
+    """A channel's dropped messages, to be freed in pieces."""
     cdef RecordWindow window
     cdef Entry *entries         # linked by `next`
     cdef Pages pages

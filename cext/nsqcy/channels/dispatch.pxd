@@ -1,4 +1,4 @@
-# Which message goes to which consumer, and when.
+# Which message is sent to which consumer, and when.
 
 from libc.stdint cimport uint64_t
 

@@ -1,7 +1,7 @@
 """Dispatch: the next message of a channel, and the consumer that receives it.
 
-Owns the order of delivery, which is that of NSQ's single queue, and the channel's rate. Knows
-consumers only through their ready ring, and only the scheduler's clock.
+Owns the order of delivery, which is the same as in NSQ's single queue, and the channel's rate.
+Knows consumers only through their ready ring, and only the scheduler's clock.
 """
 
 from libc.stdint cimport int64_t

@@ -1,6 +1,6 @@
-"""The first few of many messages, in order of time.
+"""The first few of many messages, ordered by time.
 
-Selects them among the offered entries, which must stay in place until they are read.
+Selects them from the offered entries, which must stay in place until they are read.
 """
 
 cimport cython

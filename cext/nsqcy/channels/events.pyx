@@ -91,7 +91,8 @@ cdef class Events:
         return 0
 
     def done(self, reason):
-        """Handle the result of a batch: whether accepted or rejected, its events are done."""
+        """Handle the result for a batch: whether it was accepted or rejected, its events are
+        done."""
         if reason is None:
             self.published += self.under_way
         else:

@@ -1,4 +1,4 @@
-# Messages of a channel that are too old, too numerous, or out of attempts.
+# A channel's messages that are too old, too numerous or out of attempts.
 
 from libc.stdint cimport int64_t, uint16_t, uint64_t
 

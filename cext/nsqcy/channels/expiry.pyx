@@ -1,4 +1,4 @@
-"""Messages of a channel that must no longer be delivered.
+"""A channel's messages that must no longer be delivered.
 
 Owns the limits: the age of a message, its attempts, and the number of waiting messages. Knows
 nothing about consumers or the order of delivery.
@@ -33,7 +33,7 @@ cdef class Expiry(DeadLettering):
     # -- dropping --
 
     cdef bint drop_queued(self) except -1:
-        """Drop the first message of the queue if it is too old, or was out of attempts when it was
+        """Drop the first message in the queue if it is too old, or was out of attempts when it was
         restored."""
         cdef Entry *entry = self.queue_first
         cdef const Record *record = self.record_of(entry)
@@ -63,7 +63,7 @@ cdef class Expiry(DeadLettering):
         return True
 
     cdef int dead_letter_expired(self, Entry *entry, const Record *record) except -1:
-        """Expire a message that no consumer has."""
+        """Expire a message that is not in flight."""
         if self.dead_letter_topic:
             entry.id = record.id
             entry.timestamp = record.timestamp

@@ -1,4 +1,4 @@
-# The messages of a channel that are in flight: by id, and by consumer and deadline.
+# A channel's in-flight messages: by id, and by consumer and deadline.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from nsqcy.base.heap cimport (
@@ -15,9 +15,9 @@ cdef enum:
 cdef Py_ssize_t in_flight_lists_alive() noexcept
 
 
-# The messages in flight to one consumer, in order of deadline. The list outlives the consumer:
-# messages of a dead client stay in flight until they time out. `timer` is never later than the
-# first deadline.
+# One consumer's in-flight messages, in order of deadline. The list outlives the consumer: messages
+# of a dead client stay in flight until they time out. `timer` is never later than the first
+# deadline.
 ctypedef struct InFlightList:
     HeapNode timer
     Entry *first
@@ -34,7 +34,7 @@ cdef inline uint32_t home_slot(uint32_t mask, uint64_t id) noexcept nogil:
 
 
 cdef inline uint32_t find_slot(Entry **table, uint32_t mask, uint64_t id) noexcept nogil:
-    """Return the slot of an id, or that of the NULL that ends the search."""
+    """Return the slot of an id, or of the NULL that ends the search."""
     cdef uint32_t slot = home_slot(mask, id)
     while table[slot] != NULL and table[slot].id != id:
         slot = (slot + 1) & mask
@@ -144,7 +144,7 @@ cdef class InFlight(Deferral):
         return 0
 
     cdef inline uint32_t table_find(self, uint64_t id) noexcept:
-        """Return the slot of an id, or that of the NULL that ends the search."""
+        """Return the slot of an id, or of the NULL that ends the search."""
         cdef uint32_t slot = find_slot(self.table, self.table_mask, id)
         if self.table[slot] == NULL and self.outgrown != NULL:
             return self.find_outgrown(id, slot)

@@ -25,7 +25,7 @@ cdef Py_ssize_t in_flight_lists_alive() noexcept:
 
 
 cdef class InFlight(Deferral):
-    """The messages in flight of one channel."""
+    """One channel's in-flight messages."""
 
     def __cinit__(self):
         self.table = <Entry **>calloc(MIN_TABLE, sizeof(Entry *))

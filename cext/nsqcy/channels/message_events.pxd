@@ -1,4 +1,4 @@
-# Reports about the messages of a channel: events, latencies, ages.
+# Reports about a channel's messages: events, latencies, ages.
 
 from libc.stdint cimport int64_t, uint64_t
 

@@ -1,4 +1,4 @@
-"""Reports about the messages of a channel that are in flight.
+"""Reports about a channel's in-flight messages.
 
 Decides which reports are kept: events for the events topic, the latency from publish to finish, and
 the ages of finished messages. Does not change messages.
@@ -19,7 +19,7 @@ cdef class MessageEvents(InFlight):
         self.watched = True
 
     cdef void report(self, EventKind kind, const Entry *entry) noexcept:
-        """Report an event of a message that is still in flight. Only for watched channels."""
+        """Report an event for a message that is still in flight. Only for watched channels."""
         cdef InFlightList *in_flight_list = <InFlightList *>entry.in_flight_list
         # Milliseconds modulo 2^32, as in touch().
         cdef int64_t held = <int32_t>(

@@ -11,7 +11,7 @@ from nsqcy.storage.readahead cimport ReadAhead
 from nsqcy.storage.record cimport Record
 
 
-# Position of a walk over a channel's entries that takes many turns. Entries come and go meanwhile:
+# Position of a walk over a channel's entries that takes many turns. Meanwhile, entries come and go:
 # an entry that moves may be missed, or visited twice.
 ctypedef struct Walk:
     uint8_t part            # WalkPart
@@ -55,12 +55,12 @@ cdef class Redelivery(ChannelConsumers):
         self.pool.free_entry(entry)
 
     cdef inline bint queue_is_next(self, const Entry *first) noexcept:
-        """Return whether the first message of the queue, if any, precedes the cursor's."""
+        """Return whether the first message in the queue, if any, precedes the cursor's."""
         return first != NULL and (<size_t>first.in_flight_list <= self.cursor.seq
                                   or self.cursor.seq >= self.window.fanout.seq)
 
     cdef inline Entry *take_queued(self) except? NULL:
-        """Return the first message of the queue; NULL if its record must be read first."""
+        """Return the first message in the queue; NULL if its record must be read first."""
         cdef Entry *entry = self.queue_first
         if (entry.block.data == NULL or entry.block.flags & LOADING) and not self.at_hand(entry):
             return NULL

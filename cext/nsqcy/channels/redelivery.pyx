@@ -85,7 +85,7 @@ cdef class Redelivery(ChannelConsumers):
     # -- records that are not in memory --
 
     cdef bint at_hand(self, const Entry *entry) except -1:
-        """Return whether the first message of the queue, whose block is not in memory, can be
+        """Return whether the first message in the queue, whose block is not in memory, can be
         delivered. If not, request its record."""
         cdef Block *block = entry.block
         if block.flags & UNREADABLE:
@@ -106,7 +106,7 @@ cdef class Redelivery(ChannelConsumers):
         return False
 
     cdef int read_ahead(self) except -1:
-        """Read the next messages of the queue that are not in memory."""
+        """Read the next messages in the queue that are not in memory."""
         cdef const Entry *entry = self.queue_first
         cdef ReadAhead prefetch = ReadAhead(self.window, entry.seq)
         cdef int left = READ_AHEAD
@@ -121,7 +121,7 @@ cdef class Redelivery(ChannelConsumers):
         return 0
 
     cdef Record *record_of(self, const Entry *entry) noexcept:
-        """Return the record of a message that is, or has just been, queued; NULL if it is not in
+        """Return the record for a message that is, or has just been, queued; NULL if it is not in
         memory, or damaged."""
         cdef Block *block = entry.block
         cdef Record *record
@@ -178,9 +178,9 @@ cdef class Redelivery(ChannelConsumers):
     #
     # A snapshot contains every message that the channel had when the snapshot began and that is not
     # finished when the snapshot visits it. It visits messages in flight, the queue and deferred
-    # messages, a few at a time; messages that move meanwhile are packed as they move. A message has
-    # the channel's `round` once it no longer needs to be packed: either it was packed, or it
-    # arrived after the snapshot began, and the snapshot records that the message is after the
+    # messages, a few at a time; messages that move in the meantime are packed as they move. A
+    # message has the channel's `round` once it no longer needs to be packed: either it was packed,
+    # or it arrived after the snapshot began, and the snapshot records that the message is after the
     # cursor.
 
     cdef void begin_packing(self, Packing packing) noexcept:

@@ -43,7 +43,7 @@ cdef class Message:
     cdef Codec codec
 
 
-# A message of a connection that negotiated headers; other messages lack these fields.
+# A message on a connection that negotiated headers; other messages lack these fields.
 cdef class Headered(Message):
     cdef bytes encoded              # the headers, as on the wire
     cdef dict decoded               # decoded on first use

@@ -34,8 +34,8 @@ cdef enum:
     ID = 16
     SPELLS_HTTP = 1213486160        # "HTTP", read as the size of a frame
     MAX_FRAME = 0x7fffffff
-    MAX_ANSWER = 1 << 20            # bytes of a frame that is not a message
-    MAX_DELAY_CHARACTERS = 24       # characters of a delay, including its space and line feed
+    MAX_ANSWER = 1 << 20            # maximum bytes of a frame other than a message
+    MAX_DELAY_CHARACTERS = 24       # maximum characters, including the space and line feed
     OK_TEXT = 0x4f4b
 
 cdef int64_t MAX_WAIT = 1LL << 53           # milliseconds
@@ -174,7 +174,7 @@ cdef class Codec:
     @cython.final
     cdef int rouse(self, size_t before) except -1:
         """Notify the owner if there is output and there was none `before`. Call this last, because
-        another thread may take the output meanwhile."""
+        another thread may take the output in the meantime."""
         if before == 0 and self.wake is not None:
             self.wake()
         return 0
@@ -315,7 +315,7 @@ cdef class Message:
 
 
 cdef class Headered(Message):
-    """A message of a connection that negotiated headers."""
+    """A message on a connection that negotiated headers."""
 
     @property
     def headers(self):

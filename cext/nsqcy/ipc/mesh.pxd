@@ -37,7 +37,7 @@ cdef class StreamEnd:
     """
     # Take all `n` bytes; `data` is valid until you return.  When done with them: `stream.consumed`.
     cdef int on_data(self, const unsigned char *data, size_t n) except -1
-    # A send that was cut short can continue.
+    # A partial send can continue.
     cdef int on_writable(self) except -1
     # The other end has closed, or no longer exists.  This is the last event.
     cdef int on_closed(self, bint aborted) except -1
@@ -62,7 +62,7 @@ cdef class Stream:
         StreamSide _side
         bint _peer_closed
         bint _aborting
-        bint _cut_short        # a send was cut short: the end is waiting for on_writable
+        bint _cut_short        # a send was partial: the end is waiting for on_writable
         uint32_t _credit       # bytes we may send
         uint32_t _allowed      # bytes the peer may send
         uint32_t _owed         # bytes consumed but not yet returned as credit

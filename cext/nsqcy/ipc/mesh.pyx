@@ -127,7 +127,7 @@ cdef class BytesEnd(StreamEnd):
         """Handle received bytes."""
 
     def writable(self):
-        """Handle new credit: a write that was cut short can continue."""
+        """Handle new credit: a partial write can continue."""
 
     def closed(self, bint aborted):
         """Handle the end: the other end has closed or no longer exists."""
@@ -400,7 +400,7 @@ cdef class Peer:
         link_init(&self._data, NULL)
 
     cdef Stream _find(self, uint32_t number):
-        """Return the stream of a record; None if the peer cannot know of one."""
+        """Return the stream of a record; None if the peer cannot know about one."""
         cdef:
             list table = self._accepted if number & 1 else self._opened
             uint32_t index = number >> 1
@@ -468,7 +468,7 @@ cdef void _wake(Mesh mesh, int peer) noexcept:
 # --- the mesh ---
 
 cdef class Mesh:
-    """All streams of this worker. Every peer is down until `peer_up`.
+    """All of this worker's streams. Every peer is down until `peer_up`.
 
     In each turn, call `drain`, then do the work of the ends and all other work, then call `flush`;
     if `prepare_sleep` agrees, poll. Call `woken` when this worker's eventfd is readable.
@@ -742,7 +742,7 @@ cdef class Mesh:
             slot_awake(self._slot)
 
     cpdef int woken(self) except -1:
-        """Handle a readable eventfd of this worker."""
+        """Handle readiness of this worker's eventfd."""
         cdef uint64_t count
         if (read(self._eventfds[self.index], &count, sizeof(count)) < 0
                 and errno != EAGAIN):

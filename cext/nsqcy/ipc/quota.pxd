@@ -1,6 +1,6 @@
 # Quota usage per user, in memory that all workers of one nsqd share.
 #
-#       0  Used of one user, of the next one, ...       assigned in turn, and never released
+#       0  one Used per user       assigned in turn, and never released
 #
 # A rate is one word: the time until which the published bytes are paid for. Paying means adding to
 # that word, so workers need neither a lock nor fixed shares, and together stay within the rate.
@@ -39,7 +39,7 @@ cdef class Quota:
     cdef readonly uint32_t max_connections
     cdef readonly double rate     # messages per second; 0: no limit
     cdef readonly double bytes_rate
-    cdef uint32_t waiting         # sessions of this worker that are waiting for it
+    cdef uint32_t waiting         # this worker's sessions that are waiting for it
     cdef int64_t waited_until     # their waiting time is counted up to this time
     cdef int64_t told_until
 

@@ -4,7 +4,7 @@ Owns the rows in shared memory and the rate arithmetic. Knows nothing about sess
 reads no clock: times are arguments, in nanoseconds of the machine's monotonic clock.
 
 A rate is enforced by waiting after a publish: a user that has published nothing for a second may
-publish a second's worth at once, and after that at the rate. Publishes are paid for up to some
+publish a second's worth in one burst, and after that at the rate. Publishes are paid for up to some
 point in time; while it is more than a second ahead, further publishes wait.
 """
 
@@ -28,7 +28,7 @@ from nsqcy.base.atomics cimport (
 
 cdef enum:
     SECOND = 1_000_000_000
-    BURST = SECOND              # credit: what may be published at once after a pause
+    BURST = SECOND              # credit: what may be published in one burst after a pause
     SLICE = 10_000_000          # time slice for waiting publishers, one after another
 cdef int64_t TOLD_AGAIN = 60 * <int64_t>SECOND
 cdef double MAX_COST = 1e17    # maximum ns that one publish may cost: three years

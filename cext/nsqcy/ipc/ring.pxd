@@ -48,8 +48,8 @@ cdef struct Slot:
     uint32_t generation           # resets of its rings; written only by the master
     uint64_t beat                 # monotonic clock, ns
     uint32_t state                # its meaning is up to the user
-    uint32_t busy                 # permille of the last second: ran or waited for a CPU
-    uint32_t ran                  # permille of the last second
+    uint32_t busy                 # permille of the last second: running or waiting for a CPU
+    uint32_t ran                  # permille of the last second: running
     uint32_t connections
     uint32_t topics               # topics that the worker has, or had when it crashed
     uint32_t pad[7]

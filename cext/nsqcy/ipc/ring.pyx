@@ -47,7 +47,7 @@ def page_size(int workers):
 
 
 def ring_offset(int workers, int writer, int reader):
-    """Return the offset of the head of the ring from `writer` to `reader`; its data follows a page
+    """Return the offset of the head for the ring from `writer` to `reader`; its data follows a page
     later."""
     cdef size_t index = writer * workers + reader
     return page_size(workers) + index * (sizeof(RingHead) + RING_BYTES)

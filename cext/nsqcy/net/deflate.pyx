@@ -64,7 +64,7 @@ cdef class DeflateLayer(ByteLayer):
         cdef bytes encoded
         if self.deflater is None:
             if n <= MAX_STORED:
-                # An occasional response or heartbeat is not worth a compressor.
+                # An occasional response or heartbeat does not justify a compressor.
                 return put_stored(data, n, into)
             self.deflater = zlib.compressobj(self.level, zlib.DEFLATED, -zlib.MAX_WBITS)
         self.used = self.used or n > MAX_STORED

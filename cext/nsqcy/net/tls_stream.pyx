@@ -163,7 +163,7 @@ cdef class TlsStream(ByteLayer):
         return self.collect(into)
 
     def take(self):
-        """Return the encoded bytes that are ready for the peer, including those of a handshake."""
+        """Return the encoded bytes that are ready for the peer, including handshake bytes."""
         if self.ssl != NULL:
             self.collect(self.output)
         return self.output.take()

@@ -248,7 +248,7 @@ cdef class Forwarder(Authorizer):
     # -- facts about the client for the owner --
 
     cdef bytes hello(self):
-        """Return the facts about a client of this worker that the owner needs.
+        """Return the facts that the owner needs about a client of this worker.
 
         A stream begins with a single record, so strings from the client or its auth server are
         truncated.

@@ -21,7 +21,7 @@ cdef class LogCommands(PublishCommands):
     cdef int64_t log_due            # retry time of a waiting command; 0: none
     cdef bint log_waited            # the command has waited
     cdef LogRead log_read           # read that it is waiting for
-    cdef uint64_t log_unsent        # bytes of a response that is not completely sent
+    cdef uint64_t log_unsent        # bytes of a response that has not been sent completely
     cdef uint64_t log_sent_at       # output.total_sent once the response is sent
 
     cdef Parsed log_pub(self, const uint8_t *line, size_t *used, const uint8_t *rest,

@@ -302,7 +302,7 @@ cdef class PublishCommands(Migration):
 
     cdef Parsed check_batch(self, const char *command, const uint8_t *batch,
                             uint32_t count) except RAISED:
-        """Check each message of a batch whose lengths have been checked."""
+        """Check each message in a batch whose lengths have been checked."""
         cdef size_t length
         cdef Parsed parsed
         cdef uint32_t _i
@@ -395,7 +395,7 @@ cdef class PublishCommands(Migration):
     cdef Parsed charge(self, uint32_t messages, uint64_t size) except RAISED:
         """Charge a complete publish to the quota, once per publish, and return NEXT.
 
-        If the quota is exhausted, the publish waits, and reading stops meanwhile.
+        If the quota is exhausted, the publish waits, and no more input is read until then.
         """
         cdef Quota quota = self.quota
         cdef int64_t now = self.manager.scheduler.now

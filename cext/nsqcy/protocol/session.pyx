@@ -1,8 +1,8 @@
 """Sessions: the V2 protocol of one connection.
 
 A session receives bytes and writes frames into its output; a transport (a socket, or a stream to
-another worker) moves them. It executes commands for topics of its own worker. Other commands go
-through a forwarding stream, with a session like this one at the far end. Knows nothing about
+another worker) moves them. It executes commands for topics on its own worker. Other commands are
+sent through a forwarding stream, with a session like this one at the far end. Knows nothing about
 sockets or the event loop, and reads no clock.
 
 A session is a chain of classes, each owning a part of the state (see session.pxd). This module
@@ -278,7 +278,7 @@ cdef class Session(Subscription):
         return self.check_appetite()
 
     cdef int adopt_identity(self, identity) except -1:
-        """Apply all negotiated options at once."""
+        """Apply all negotiated options in one step."""
         self.client_id = identity.client_id
         self.hostname = identity.hostname
         self.user_agent = identity.user_agent
@@ -444,7 +444,7 @@ cdef class Session(Subscription):
     cdef int stop(self) except -1:
         """Execute no more commands; close when the remaining output has been sent."""
         self.stopping = True
-        # The client has as much time to receive the output as a silent client has.
+        # The client must receive the output within the time limit for silent clients.
         self.last_command = self.manager.scheduler.now
         self.unsubscribe()
         if self.kept != NULL:

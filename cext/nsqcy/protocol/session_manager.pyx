@@ -137,7 +137,7 @@ cdef class SessionManager:
         least, if it ran clearly less than this one.
 
         Only a worker that runs nearly all the time gives producers away. If workers are waiting for
-        CPUs instead, forwarding would cost CPU time that no worker has.
+        CPUs instead, forwarding would cost CPU time that no worker has to spare.
         """
         cdef Shared shared = self.mesh.shared
         cdef int least = shared.ran(self.index) * LIGHTER // 100
@@ -303,7 +303,7 @@ cdef class SessionManager:
         return self.turn()
 
     def report(self, Connection session, error):
-        """Report an internal error of a session and end it; other sessions continue."""
+        """Report an internal error in a session and end the session; other sessions continue."""
         self.log.error(f"client({session.remote_address}) - {type(error).__name__}: {error}",
                        event="session_failed", client=session.remote_address, error=str(error))
         session.close()

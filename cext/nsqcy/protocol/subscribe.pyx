@@ -1,7 +1,7 @@
 """SUB, RDY, FIN, REQ, TOUCH and CLS: a session as a consumer.
 
-Executes these commands on a channel of this worker, or forwards them to the owner of the topic.
-Does not decide which message a consumer receives or when it times out: the channel does.
+Executes these commands on this worker's channels, or forwards them to the owner of the topic. Does
+not decide which message a consumer receives or when it times out: the channel does.
 """
 
 cimport cython

@@ -107,7 +107,7 @@ cdef class AnswerQueue(Connection):
         return self.fatal(b"E_INVALID cannot %s in current state" % command)
 
     cdef int await_owner(self) except -1:
-        """Take a ticket that the owner of the client's channel answers, if it is another worker."""
+        """If another worker owns the client's channel, take a ticket that this owner answers."""
         return 0
 
     cdef int log_error(self, bytes text) except -1:

@@ -4,7 +4,7 @@
 #
 # A request template (Shape) is a head without the digits of its Content-Length. The general parser
 # interprets each template once; the fast path only compares bytes with known templates. A request
-# that cannot be answered immediately goes through the general parser, from the first byte of its
+# that cannot be answered immediately is passed to the general parser, from the first byte of its
 # head.
 
 from libc.stdint cimport int64_t, uint8_t

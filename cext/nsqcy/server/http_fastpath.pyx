@@ -74,7 +74,7 @@ cdef class Shape:
 
     cdef Py_ssize_t head_size(self, const uint8_t *data, Py_ssize_t n,
                               Py_ssize_t *length) noexcept:
-        """Return the size of the head at the start of `data`, and its length in `length`.
+        """Return the size of the head at the start of `data`; store its Content-Length in `length`.
 
         Return 0 if the head does not match or is incomplete.
         """

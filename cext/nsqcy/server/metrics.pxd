@@ -52,7 +52,7 @@ cdef class Exposition:
     cdef uint64_t summed_channels[<int>SERIES]
     cdef Topic current          # the topic whose channels come next; None: none
     cdef Labels labels          # of it
-    cdef uint64_t ephemerals[CHANNEL_FIGURES]   # ephemeral channels of the current topic
+    cdef uint64_t ephemerals[CHANNEL_FIGURES]   # the current topic's ephemeral channels
     cdef bint has_ephemerals
 
     cdef Series decide(self, Series series) noexcept

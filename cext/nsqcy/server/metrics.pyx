@@ -47,8 +47,8 @@ CHANNEL_NAMES = (
 
 
 def bounds(str what not None):
-    """Return the upper bounds of the buckets of "ages", "syncs" or "turns", in seconds, except the
-    last one."""
+    """Return the bucket upper bounds for "ages", "syncs" or "turns", in seconds, except the last
+    one."""
     cdef int first = {"ages": FIRST_OF_AGES, "syncs": FIRST_OF_SYNCS, "turns": FIRST_OF_TURNS}[what]
     return tuple((1 << (first + 2 * i)) / 1e9 for i in range(HISTOGRAM_BOUNDS))
 
@@ -116,7 +116,7 @@ cdef int put_label(Labels *labels, bytes before, str name) except -1:
 
 @cython.final
 cdef class Exposition:
-    """One walk over all topics of a shard. Alternate calls to `go_on` with calls to `take` for each
+    """One walk over all topics in a shard. Alternate calls to `go_on` with calls to `take` for each
     family, until the end. The walk keeps so little data at a time that it stays in the CPU cache:
     fresh memory costs more than the writing itself."""
 
@@ -162,7 +162,7 @@ cdef class Exposition:
     def go_on(self, int maximum):
         """Write up to `maximum` more topics and channels; return whether there may be more.
 
-        Topics deleted meanwhile are omitted, except the channels of the current topic.
+        Topics deleted in the meantime are omitted, except the channels of the current topic.
         """
         cdef Topic topic
         while maximum > 0:

@@ -1,4 +1,4 @@
-# Publisher: publishes from within a worker, e.g. for HTTP, to topics of any worker.
+# Publisher: publishes from within a worker, e.g. for HTTP, to topics on any worker.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 

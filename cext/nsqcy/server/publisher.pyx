@@ -1,6 +1,6 @@
-"""Publisher: publish from within a worker, e.g. for HTTP, to topics of any worker.
+"""Publisher: publish from within a worker, e.g. for HTTP, to topics on any worker.
 
-Publishes directly to topics of this worker. For topics of other workers, there is one lenient
+Publishes directly to topics on this worker. For topics on other workers, there is one lenient
 session per owner and durability, whose client is this module: it sends commands, and the answers
 trigger the callbacks.
 """
@@ -138,7 +138,7 @@ cdef class Publisher:
         """Publish all `bodies`, each with these headers, to a topic, which is created if necessary.
 
         Calls done(None), done(reason) or done(UNKNOWN) once, now or later, and not until the
-        messages have the requested durability and that of the topic. The reason is the text of
+        messages have both the requested and the topic's durability. The reason is the text of
         E_PUB_FAILED, or a different error including its code; in both cases none of the messages
         were published. The name and the headers must be valid, each body 1 to max-msg-size bytes,
         the delay within max-defer-timeout.

@@ -11,7 +11,7 @@ cdef enum:
     PAGE_ROOM = 49                # deferred messages
 
 
-# A deferred message of one channel. Entries in all other states begin in the same way, so that the
+# A deferred message in one channel. Entries in all other states begin in the same way, so that the
 # location of the record can be read and changed without knowing the state.
 ctypedef struct Deferred:
     HeapNode node           # in the channel's timers; tag: the size of the body, see size_tag
@@ -24,7 +24,7 @@ ctypedef struct Deferred:
     uint8_t round           # number of the latest checkpoint that contains or may omit it
 
 
-# A message of one channel that was delivered but not finished, or a record of a topic's backlog
+# A message in one channel that was delivered but not finished, or a record in a topic's backlog
 # that has a delay.
 ctypedef struct Entry:
     # Tag: in flight: time of delivery; queued or in a backlog: as above.
@@ -37,7 +37,7 @@ ctypedef struct Entry:
     uint8_t state
     uint8_t round
     int64_t due             # in flight: deadline; transferred: NEVER + number; in a backlog: delay
-    Entry *prev             # in flight: neighbours in the order of deadlines
+    Entry *prev             # in flight: neighbours in deadline order
     Entry *next             # queued: the next message
     void *in_flight_list    # in flight: the consumer's list; queued: the gate position
     int64_t timestamp       # in flight: timestamp of its record, which may have left memory
@@ -68,7 +68,7 @@ cdef enum EntryState:
 # Deferred messages in PAGE_SIZE bytes; the free list is at the start.
 ctypedef struct Page:
     Deferred *free          # number of messages used so far; the rest have never been used
-    Page *prev              # in the order of their creation
+    Page *prev              # in order of creation
     Page *next
     Page *prev_with_room
     Page *next_with_room
@@ -78,11 +78,11 @@ ctypedef struct Page:
     uint32_t made
 
 
-# The deferred messages of one channel; each stays in place until it is freed.
+# One channel's deferred messages; each stays in place until it is freed.
 ctypedef struct Pages:
     Page *first             # the latest
     Page *with_room
-    Page *walked            # next page of a walk; pages created meanwhile come before it
+    Page *walked            # next page of a walk; new pages are inserted before it
 
 
 cdef inline Page *page_of(const Deferred *deferred) noexcept:

@@ -363,7 +363,7 @@ cdef class IoThread(FileCalls):
               Py_ssize_t short=-1):
         """Fail the nth `call` from now ("any": of any kind), and `times` calls in a row.
 
-        `error` is an errno; `short` limits the bytes that a pwrite or pread moves.
+        `error` is an errno; `short` limits the bytes that a pwrite or pread transfers.
         """
         self._need_faults()
         if nth < 1:

@@ -24,8 +24,8 @@ cdef class JournalFile(SegmentFiles):
     cdef bint is_telling(self) noexcept
     # leads: operations appended from now on are not done until the journal is in place.
     cdef int write_snapshot(self, bytes snapshot, bint leads, log_done done, void *arg) except -1
-    # Replace the journal in pieces: begin, any number of pieces, then end or abandon. Deltas that
-    # are appended meanwhile go to the existing journal; the end receives the deltas that must be
+    # Replace the journal in pieces: begin, any number of pieces, then end or abandon. Deltas
+    # appended in the meantime go to the existing journal; the end receives the deltas that must be
     # kept.
     cdef int begin_snapshot(self) except -1
     cdef int add_to_snapshot(self, bytes piece) except -1

@@ -230,7 +230,7 @@ cdef class Log(LogWriter):
         return self.sync(NULL, NULL)
 
     cdef int delete(self, log_done done, void *arg) except -1:
-        """Remove all files of the log. Extents may be released before or afterwards."""
+        """Remove all of the log's files. Extents may be released before or afterwards."""
         cdef Segment *segment = self._first
         if self.closed:
             raise ValueError("the log is closed")

@@ -27,7 +27,7 @@ cdef class LogWriter(JournalFile):
                     uint32_t count, int flags, bint durable, bint goes_on, Extent *into,
                     log_done done, void *arg) except -1
     # Sync the durable runs that were appended. Only one sync is in progress at a time: syncs
-    # requested meanwhile share the next one.
+    # requested in the meantime share the next one.
     cdef int commit(self) except -1
     # Return whether a run of n bytes would begin a new segment: it may then be written even if an
     # earlier run fails.

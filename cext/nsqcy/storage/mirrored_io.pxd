@@ -19,7 +19,7 @@ cdef class MirroredIo(FileCalls):
     cdef readonly IoThread io
     cdef object _mirror
     cdef bytes _root
-    cdef dict _paths               # path below the root, by address of the File
+    cdef dict _paths               # path below the root, by the File's address
     cdef readonly uint64_t position
     cdef uint64_t _committed
     cdef readonly bint waits

@@ -73,7 +73,7 @@ cdef class MirroredIo(FileCalls):
 
     def stop(self):
         """Make no more changes: the files belong to another process now. Later changes fail here
-        and are reported at once, so that the logs can be closed."""
+        and are reported immediately, so that the logs can be closed."""
         self.stopped = True
         self.waits = False
         self._report()

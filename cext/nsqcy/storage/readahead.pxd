@@ -4,7 +4,7 @@
 #            │ a │►│ b │►│ c │►│ d │►│ e │►
 #            └─┬─┘ └─┬─┘ └─┬─┘ └─┬─┘ └─┬─┘
 #              │   in memory │     │     └──┐
-#   disk     ──▼─────────────▼─────▼────────▼──     in the order of their locations
+#   disk     ──▼─────────────▼─────▼────────▼──     in order of location
 #   prefetch     a             c     d        e
 #
 # Due messages may be anywhere on disk: reading a whole block for each would read a thousand times
@@ -24,7 +24,7 @@ cdef class ReadAhead:
     cdef readonly uint64_t first_seq    # seq of the record that is needed first
     cdef readonly bint reading
     cdef Block *block               # the copies, with no other references; NULL: none yet
-    cdef IoPick *picks              # in the order of their locations; once read, of seqs
+    cdef IoPick *picks              # in order of location; once read, in order of seq
     cdef uint32_t count
     cdef uint32_t room
     cdef uint64_t bytes             # upper bound of their memory, if their sizes are as expected

@@ -1,4 +1,4 @@
-"""Read-ahead: records of a channel's queue that are read one by one, because their blocks are not
+"""Read-ahead: records in a channel's queue that are read one by one, because their blocks are not
 in memory.
 
 Owns the copies, and decides which records are worth reading one by one: a block is loaded if a

@@ -88,7 +88,7 @@ cdef class RecordWindow:
 
     cdef inline bint settle(self, Cursor *cursor) noexcept:
         """Return whether there is a record at the cursor (its block may have to be loaded first),
-        after moving the cursor past ends of blocks and gaps."""
+        after moving the cursor past block ends and gaps."""
         return cursor.block != NULL and at_record(cursor) or self.next_record(cursor)
 
     cdef bint next_record(self, Cursor *cursor) noexcept

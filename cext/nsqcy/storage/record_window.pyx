@@ -220,7 +220,7 @@ cdef class RecordWindow:
                 return
 
     cdef bint next_record(self, Cursor *cursor) noexcept:
-        """Skip past ends of blocks and gaps; return whether a record follows."""
+        """Skip past block ends and gaps; return whether a record follows."""
         cdef Block *block = cursor.block
         cdef bint left = False
         if block == NULL:

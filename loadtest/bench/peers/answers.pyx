@@ -12,8 +12,8 @@ from libc.string cimport memchr, memcmp, memcpy
 ctypedef const unsigned char *Bytes
 
 cdef class Whole:
-    """Received bytes, kept while this object lives. (The C code of a memoryview takes long to
-    compile.)"""
+    """Received bytes, kept while this object lives. (The C code of a memoryview takes a long time
+    to compile.)"""
 
     cdef Py_buffer view
 

@@ -307,7 +307,7 @@ class RedisLists(Redis):
     consumes = (
         "up to 200 pipelined `LMOVE q q:taken RIGHT LEFT` (one `BLMOVE` if the list is empty), and "
         "an `LREM q:taken -1 body` for each message, in one write with the next `LMOVE`s; all "
-        "bodies are equal and are finished in order, so `LREM` finds its message at once"
+        "bodies are equal and are finished in order, so `LREM` finds its message immediately"
     )
 
     def create(self, address: Address, queue: str) -> None:

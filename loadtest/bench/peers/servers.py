@@ -106,7 +106,7 @@ BEANSTALKD = Recipe(
 )
 RABBITMQ = Recipe(
     ["rabbitmq-server"],
-    "no plugins; a classic queue that is not durable, transient messages",
+    "no plugins; a non-durable classic queue, transient messages",
     _rabbit,
     lambda environment: ["epmd", "-port", environment["ERL_EPMD_PORT"]],
 )
@@ -144,7 +144,7 @@ def started(
 def _start(
     stack: contextlib.ExitStack, words: list[str], environment: dict[str, str], log: Path
 ) -> "subprocess.Popen[bytes]":
-    """Start a process in a session of its own; the kernel kills it when this process ends."""
+    """Start a process in its own session; the kernel kills it when this process ends."""
     command = [program(words[0]) or words[0], *words[1:]]
     if guard := program("setpriv"):
         command = [guard, "--pdeathsig", "KILL", *command]

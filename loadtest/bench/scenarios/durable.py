@@ -22,7 +22,8 @@ BUILD = Path(__file__).parents[3] / "build" / "bench"
 
 
 def durable(settings: Settings) -> Iterator[Result]:
-    """Measure each class on its own nsqd, in turns; published messages are consumed in between."""
+    """Measure the classes alternately, each on its own nsqd; published messages are consumed in
+    between."""
     if settings.target is not None:
         raise NotOffered("nobody knows which class its topics are of")
     with on_disk() as folder, ExitStack() as stack:

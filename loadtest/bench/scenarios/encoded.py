@@ -47,7 +47,7 @@ def certificate() -> Iterator[dict[str, Path]]:
 
 
 def encoded(settings: Settings) -> Iterator[Result]:
-    """Measure each kind of work without an encoding and with each encoding, in turns."""
+    """Measure each kind of work without an encoding and with each encoding, alternately."""
     with (
         certificate() as options,
         settings.nsqd(**options) as nsqd,

@@ -54,7 +54,7 @@ def write(settings: Settings, nsqd: Daemon, topic: str, messages: int, times: in
 
 
 def beside_reader(nsqd: Daemon, topic: str, messages: int) -> Result:
-    """Consume while a reader reads the entire log again and again. The reader's messages are not
+    """Consume while a reader repeatedly reads the entire log. The reader's messages are not
     counted, but the daemon's CPU time includes the work for the reader."""
     with load.Team(3) as team:
         for _ in range(2):

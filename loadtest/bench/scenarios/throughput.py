@@ -12,7 +12,7 @@ FLOOR_TIMES = 5  # multiplies the floor's messages, because the floor would end 
 
 
 def batches(settings: Settings) -> Iterator[Result]:
-    """Publish and consume in turns: from the second round on, memory is recycled."""
+    """Publish and consume alternately: from the second round on, memory is recycled."""
     messages = settings.count(1_000_000)
     with settings.nsqd() as nsqd, settings.floor() as floor, settings.topic(nsqd) as topic:
         yield publish(settings, nsqd, topic, messages, "MPUB x200, 2 conn, new memory")

@@ -50,7 +50,7 @@ _COPIES: gojson.Fields = {
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a daemon at an address. With an error, there are no workers."""
+    """The response of the daemon at an address. If `error` is set, there are no workers."""
 
     address: str
     workers: Sequence[dict[str, Any]] = ()
@@ -59,8 +59,8 @@ class Answer:
 
 
 def ask(lookupds: Sequence[str], nsqds: Sequence[str], web: WebClient) -> list[Answer]:
-    """Return the answers of all nsqds, the given and the announced ones, and the failures of
-    nsqlookupds. Raises ValueError for an invalid address."""
+    """Return the responses of all nsqds, given or announced, and the failures of nsqlookupds.
+    Raises ValueError for an invalid address."""
     found = discovery.nodes(lookupds, web=web)
     failed = [
         Answer(address, error=str(error), daemon="nsqlookupd")
@@ -88,7 +88,7 @@ def _workers(url: Url, web: WebClient) -> list[dict[str, Any]]:
 
 
 def _once_each(found: dict[str, list[dict[str, Any]]]) -> list[Answer]:
-    """Return the answers without those of nsqds that have answered at another address."""
+    """Return the responses, but only one for an nsqd that has responded at several addresses."""
     kept: list[Answer] = []
     nodes: set[str] = set()
     for address, workers in found.items():

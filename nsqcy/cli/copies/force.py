@@ -25,14 +25,19 @@ from nsqcy.nsqd.options import NSQD, NsqdOptions, resolve
 from nsqcy.options.option import Option
 
 GROUP = (
-    Option("config", STRING, "", "INI or TOML file of an nsqd of the cluster, for etcd; required"),
-    Option("yes", BOOL, False, "change the group; without it, only print what would be lost"),
+    Option(
+        "config",
+        STRING,
+        "",
+        "INI or TOML file of an nsqd in the cluster, for its etcd settings; required",
+    ),
+    Option("yes", BOOL, False, "change the group; by default, only print what would be lost"),
 )
 SECTIONS = {"group": GROUP}
 
 
 class Refused(NsqError):
-    """The group cannot be forced, or need not be; str() says why."""
+    """The group cannot be forced, or need not be; str() gives the reason."""
 
 
 def run(words: Sequence[str]) -> int:
@@ -56,7 +61,7 @@ def parse(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """Return the group and the parsed flags. Raises Stop."""
     parser = Parser(
         "nsqcy copies force",
-        "Give up the members of a group that never return, with all messages that only they have.",
+        "Give up members of a group that will never return, with all messages that only they have.",
         SECTIONS,
     )
     parser.usage = "%(prog)s GROUP [FLAGS]"
@@ -100,7 +105,7 @@ def force(
     if not is_agreed:
         say("\nNothing was changed. Add --yes to change the group.\n")
         return 1
-    # The session is compared, too: the owner may have come back since.
+    # Compare the session as well: the owner may have come back in the meantime.
     expected = [Expected(key, encode_group(group))]
     if group.session:
         expected.append(Expected(f"{prefix}sessions/{group.session}", None))

@@ -1,4 +1,4 @@
-"""The words of `nsqcy copies`.
+"""The subcommands of `nsqcy copies`.
 
 Exit codes:
 

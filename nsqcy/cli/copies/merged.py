@@ -1,4 +1,4 @@
-"""The groups of a cluster, from the answers of its nsqds, and what is at risk. Pure functions."""
+"""A cluster's groups, merged from its nsqds' responses, and what is at risk. Pure functions."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 from nsqcy.cli.copies.answers import Answer
 
-SHOWN = 3  # topics of a group in a line; the others are counted
+SHOWN = 3  # maximum topics listed per group; the others are counted
 
 OK = "ok"
 NEW = "being created"
@@ -32,12 +32,12 @@ class Node:
 
 @dataclass(frozen=True)
 class Group:
-    """A group, as its owner describes it, or the holder with the latest value of it."""
+    """A group, as described by its owner or by the holder that has its latest value."""
 
     id: str
     owner: str
     owner_address: str
-    """Empty if the owner's nsqd did not answer."""
+    """Empty if the owner's nsqd did not respond."""
     members: Sequence[str]
     copies: int
     min_copies: int
@@ -45,7 +45,7 @@ class Group:
     epoch: int
     closed: bool
     responding: int | None
-    """Members that respond to the owner, itself included; None without an answer of the owner."""
+    """Members that respond to the owner, itself included; None if the owner did not respond."""
     accepts: bool
     joining: str
     states: Sequence[str]
@@ -61,7 +61,7 @@ class Cluster:
     groups: Sequence[Group]
     risks: Sequence[str]
     answered: int
-    """Number of nsqds that answered."""
+    """Number of nsqds that responded."""
 
 
 def merged(answers: Sequence[Answer]) -> Cluster:
@@ -135,14 +135,14 @@ def as_json(cluster: Cluster) -> dict[str, Any]:
 
 
 def _sessions(workers: Iterable[dict[str, Any]]) -> set[str]:
-    """Return the nodes with a session. Workers that etcd does not respond to have old values."""
+    """Return the nodes with a session. Workers without a response from etcd have old values."""
     found = list(workers)
     current = [worker for worker in found if worker["etcd"]] or found
     return {node for worker in current for node in worker["sessions"]}
 
 
 def _group(views: Sequence[dict[str, Any]], addresses: dict[str, str], sessions: set[str]) -> Group:
-    # The value with the highest epoch is the latest one, and its owner knows most of it.
+    # The view with the highest epoch is the latest, and the owner's view has the most details.
     best = max(views, key=lambda view: (view["epoch"], view["role"] in ("owner", "new")))
     is_owners = best["role"] == "owner"
     owner = best["owner"]

@@ -1,7 +1,7 @@
 """Command line of `nsqcy copies repair`: accepts an etcd that was restored from a backup.
 
 A node changes nothing while etcd is older than what the node has seen. This command lets it accept
-etcd's values. Because these may be outdated, no copy on the node counts as whole afterwards: the
+etcd's values. Because these may be outdated, no copy on the node counts as complete afterwards: the
 members of each group compare their copies, and the most recent one is used.
 """
 

@@ -1,4 +1,4 @@
-"""gnsq's HTTP clients: those of nsqcy.cluster, raising gnsq's error."""
+"""gnsq's HTTP clients, based on nsqcy.cluster's, but raising gnsq's error."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Translation of gnsq's constructor arguments into those of nsqcy.client."""
+"""Translation of gnsq's constructor arguments into nsqcy.client's."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -146,7 +146,7 @@ class Reader:
         try:
             result = self._process(message)
         except Exception:
-            log.exception("[%s] the handler of message %r failed", self.name, message.id)
+            log.exception("[%s] the handler failed for message %r", self.name, message.id)
             result = False
         if isinstance(result, concurrent.futures.Future):
             result = asyncio.wrap_future(result)
@@ -171,7 +171,7 @@ class Reader:
         try:
             good = bool(await result)
         except Exception:
-            log.exception("[%s] the handler of message %r failed", self.name, message.id)
+            log.exception("[%s] the handler failed for message %r", self.name, message.id)
             good = False
         self._answer(message, good)
 

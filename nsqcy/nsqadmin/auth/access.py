@@ -1,6 +1,6 @@
 """Access checks: NSQ's ACL header, cross-site requests, networks, and the log-in gate of routes.
 
-Independent of pages and of the API: uses only a request's head and the logged-in users.
+Independent of the pages and the API: uses only a request's head and the logged-in users.
 """
 
 import ipaddress

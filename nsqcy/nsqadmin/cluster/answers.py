@@ -217,7 +217,7 @@ def _parse(body: bytes) -> Any:
 @dataclass(frozen=True)
 class SeekEffect:
     """The effect of a seek on one node, in messages: `again` are redelivered, `skipped` are never
-    delivered, and `dropped` are all that the channel has now."""
+    delivered, and `dropped` are all messages that the channel has now."""
 
     node: str
     now: int

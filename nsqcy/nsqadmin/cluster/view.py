@@ -131,7 +131,7 @@ class ClusterView:
 
     def producers(self, topic: str) -> list[Node]:
         """Return the nsqds that have a topic, possibly none. Raises HttpError if no nsqlookupd
-        knows the topic."""
+        lists the topic."""
         if not self.by_lookupds:
             answers = self._rows_of_nsqds(topic).answers
             return [node for node, rows in answers if any(row.name == topic for row in rows)]
@@ -259,7 +259,7 @@ class ClusterView:
     def peek(
         self, topic: str, channel: str, node: str, params: Mapping[str, str]
     ) -> list[NodeAnswer]:
-        """Return the messages of a channel or, if no channel is given, of the topic itself."""
+        """Return the messages in a channel or, if no channel is given, in the topic itself."""
         what, names = target(topic, channel)
         return self._query_each(topic, node, f"{what}/peek", {**names, **params}, PEEKED)
 
@@ -404,7 +404,7 @@ def _texts(errors: Mapping[Key, RequestError]) -> str:
 
 
 def _outcome(found: discovery.Found) -> Outcome[str, Sequence[Producer]]:
-    """Return the responses from nsqlookupds. As in NSQ, an nsqlookupd that does not know the topic
+    """Return the responses from nsqlookupds. As in NSQ, an nsqlookupd that does not list the topic
     counts as failed."""
     outcome: Outcome[str, Sequence[Producer]] = Outcome()
     outcome.values.update(found.answers)

@@ -112,7 +112,7 @@ class Sampler:
 
 
 def next_due(due: float, now: float, step: float) -> float:
-    """Return the next time in the future that keeps the rhythm."""
+    """Return the next time on the schedule that is in the future."""
     return due + step * max(1, int((now - due) // step) + 1)
 
 

@@ -16,7 +16,7 @@ from nsqcy.nsqadmin.html import templates
 
 @dataclass(frozen=True)
 class Layout:
-    """Values common to all pages of a request. base: prefix of every path. is_admin: whether the
+    """Values common to all pages in a request. base: prefix of every path. is_admin: whether the
     user may act. user: name of the logged-in user. version: version of the static files, which
     browsers cache. has_copies: whether some nsqd has groups of copies."""
 

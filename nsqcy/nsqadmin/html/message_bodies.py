@@ -1,7 +1,7 @@
 """Message bodies in readable form: formatted JSON, text, or hex.
 
 Pure. Bodies are arbitrary bytes from producers. The result is plain text that callers must escape;
-its size is limited to a few times that of the input.
+its size is limited to a few times the input size.
 """
 
 import json

@@ -112,7 +112,7 @@ def _signs(topics: Mapping[str, TopicStats], plots: Plots) -> dict[str, list[Sig
 
 
 def _page(location: Location, rows: int) -> tuple[int, int]:
-    """Return the numbers of the requested page and of the last one."""
+    """Return the numbers of the requested page and the last page."""
     last = max(1, -(-rows // PAGE))
     wanted = location.params.get("page", "")
     return min(max(1, int(wanted)) if wanted.isdecimal() and len(wanted) < 9 else 1, last), last

@@ -2,7 +2,7 @@
 
 `Servers` makes a blocking query in the calling thread. `Authorizer` is the interface to it on a
 hub: sessions request an authorization and receive it later. Error texts are written here, because
-those of other libraries may contain the URL and therefore the client's secret.
+other libraries' texts may contain the URL and therefore the client's secret.
 """
 
 import random

@@ -56,7 +56,7 @@ class CopyFiles:
         self, io: IoThread, root: Path, boot: str, durability: str, failed: Callable[[int], object]
     ) -> None:
         """
-        boot: id of the machine's boot; a copy of class os is whole only until the machine stops
+        boot: id of the machine's boot; a copy of class os is complete only until the machine stops
         uncleanly failed: called with the errno of the first change that failed
         """
         self._io = io
@@ -163,7 +163,7 @@ class CopyFiles:
         handle = self._handle(path)
         self.table.written(path, offset, data.data)
         if data.are_records:
-            # Data of a stream are used by nothing else.
+            # Nothing else uses a stream's data.
             records = data.data if isinstance(data.data, bytearray) else bytearray(data.data)
             handle.write_records(records, offset, self._change(path))
         else:
@@ -307,8 +307,8 @@ def served_topics(data_path: Path, workers: int) -> dict[str, int]:
 
 
 def distrust_copies(data_path: Path) -> int:
-    """Let no copy on this node count as whole until it was compared with the others; return the
-    number of copies. Blocks; raises OSError. nsqd must not be running."""
+    """Let no copy on this node count as complete until it has been compared with the others; return
+    the number of copies. Blocks; raises OSError. nsqd must not be running."""
     count = 0
     for path in (data_path / FOLDER).glob(f"*/*/{FACTS}"):
         facts = _read_facts(path.parent)

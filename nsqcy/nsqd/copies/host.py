@@ -35,18 +35,18 @@ SYNC_INTERVAL = 2.0  # seconds, the default of --sync-timeout
 
 
 class Topics(Protocol):
-    """The topics of the worker."""
+    """The worker's topics."""
 
     def begun(self, group: Group, files: MirroredIo, directory: Path) -> None:
         """Use the files of a group that is being created."""
         ...
 
     def owned(self, group: Group, files: MirroredIo, directory: Path) -> None:
-        """Open the topics of a group."""
+        """Open a group's topics."""
         ...
 
     def lost(self, group: Group) -> None:
-        """Close the topics of a group, whose files can no longer be changed."""
+        """Close a group's topics, because its files can no longer be changed."""
         ...
 
     def degraded(self, group_id: str) -> None:
@@ -476,8 +476,8 @@ class CopiesHost:
         self._registry.claim(group_id, claim)
 
     def candidates(self, group: Group) -> Sequence[str]:
-        """Return nodes on other machines than the members', those in other zones and with the
-        fewest groups first."""
+        """Return nodes on machines without a member; those in other zones and those with the fewest
+        groups come first."""
         members = [self._sessions[node] for node in group.members if node in self._sessions]
         machines = {session.machine for session in members} | {self._node.machine}
         zones = {session.zone for session in members if session.zone}

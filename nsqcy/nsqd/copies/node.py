@@ -59,7 +59,7 @@ def machine_id(root: Path) -> str:
     """Return the id of a data path, which is created at the first startup. No worker may be
     running.
 
-    root: directory of the copies of all workers
+    root: directory for all workers' copies
 
     Raises StartError if the file is damaged, and OSError.
     """
@@ -80,14 +80,14 @@ def _names(path: Path) -> tuple[list[str], int]:
     found = _read(path) or {}
     names, revision = found.get("processes"), found.get("revision")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        names = []  # the registry has a name that is not here: no copy counts as whole
+        names = []  # the registry has a name that is not here: no copy counts as complete
     return names, revision if isinstance(revision, int) else 0
 
 
 def forget_revision(root: Path) -> None:
     """Accept an older registry at the next start. Blocks; raises OSError.
 
-    root: directory of the copies of all workers, which must not be running
+    root: directory for all workers' copies; the workers must not be running
     """
     for path in root.glob("node.*.json"):
         found = _read(path) or {}

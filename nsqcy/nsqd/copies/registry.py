@@ -52,7 +52,7 @@ class Session:
 
 @dataclass
 class Contents:
-    """All values of a cluster."""
+    """All of a cluster's values."""
 
     groups: list[tuple[Group, int]] = field(default_factory=list)
     """Groups, each with the revision of its value."""
@@ -80,7 +80,8 @@ class NodeNames(Protocol):
     """The process names on a node's disk."""
 
     def names(self) -> Sequence[str]:
-        """Return the last registered process and all later ones, including this one."""
+        """Return the process last known to be registered, and all that have started since,
+        including this one."""
         ...
 
     @property

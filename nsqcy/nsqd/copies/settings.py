@@ -76,7 +76,8 @@ def settings(options: NsqdOptions, secrets: dict[str, Any], worker: int) -> Copi
 
 
 def etcd_password(options: NsqdOptions) -> str:
-    """Return the password in --etcd-password-file; empty without one. Raises StartError."""
+    """Return the password in --etcd-password-file; empty if the option is unset. Raises
+    StartError."""
     return _read(options.etcd_password_file)
 
 

@@ -32,7 +32,7 @@ TIMEOUT = 5.0  # seconds to connect and exchange greetings
 MAX_QUEUED = 128 << 20  # maximum unsent bytes
 PIECE = 256 << 10  # bytes to read at a time
 MAX_PARTS = 500  # sent at a time; the kernel allows 1,024
-SMALL = 32 << 10  # bytes, which are joined before they are sent
+SMALL = 32 << 10  # bytes; parts with a smaller total size are joined before sending
 
 
 class _Slot:
@@ -271,8 +271,8 @@ class Listener:
 
 
 def _one(sock: socket.socket, decoder: Decoder) -> Message:
-    """Receive the first message. Nothing follows it, because the other side is waiting for an
-    answer."""
+    """Receive the first message. Nothing follows it, because the other side is waiting for a
+    response."""
     while True:
         data = sock.recv(PIECE)
         if not data:

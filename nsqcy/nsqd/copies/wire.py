@@ -74,7 +74,7 @@ Message = Greeting | Welcome | FromOwner | FromHolder
 
 
 def write_head(path: str, offset: int, data: Data, position: int) -> bytes:
-    """Return the frame of a Write up to its data, which follow."""
+    """Return the beginning of a Write's frame; the data follows it."""
     name = path.encode()
     head = _WRITE.pack(len(name), _RECORDS if data.are_records else 0, offset, position)
     return _FRAME.pack(len(head) + len(name) + len(data.data), 7) + head + name

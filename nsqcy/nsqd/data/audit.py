@@ -1,4 +1,4 @@
-"""Audit of a closed topic's log: its contents, and the effects of the next nsqd start on it.
+"""Audit of a closed topic's log: its contents, and the effects that starting nsqd would have on it.
 
 The audit runs nsqd's own startup code instead of duplicating its rules: `Log.recover` reads the
 segments and the journal, the log's reads verify the records, and a `Shard` loads the topic as a

@@ -15,8 +15,7 @@ GAPS_TOLD = 10
 
 
 def lines(found: TopicFound) -> Iterator[str]:
-    """Yield a heading, then indented lines for files, channels and the effects of the next
-    start."""
+    """Yield a heading, then indented lines for files, channels and the effects of starting nsqd."""
     yield (
         f"{found.topic}: {found.records} records, {_seqs(found.first_seq, found.next_seq - 1)},"
         f" {found.bytes} bytes in {len(found.segments)} segments"

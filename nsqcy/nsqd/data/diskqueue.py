@@ -88,7 +88,7 @@ class Queue:
 
     @property
     def names(self) -> list[str]:
-        """Return all files of the queue."""
+        """Return all of the queue's files."""
         meta = [] if self.meta is None else [self.meta]
         return [*self.files.values(), *self.bad.values(), *meta, *self.leftovers]
 

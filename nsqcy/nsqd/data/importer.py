@@ -46,7 +46,7 @@ METADATA = "nsqd.dat"
 
 RUN = 262144  # bytes of records per write
 AHEAD = 16  # concurrent writes
-MAX_ENTRIES = 1_000_000  # maximum messages per topic that keep their attempts; each uses memory
+MAX_ENTRIES = 1_000_000  # maximum messages per topic with saved attempt counts; each uses memory
 PROGRESS = 10.0  # seconds between progress log lines
 BEAT = 1.0  # seconds between calls to on_progress
 MIN_RECORD = 30  # minimum bytes of a message in NSQ's files
@@ -128,7 +128,7 @@ class Importer:
     # -- the files to import
 
     def _wanted(self, queues: list[Queue]) -> list[Queue]:
-        """Return the queues, except those of existing topics."""
+        """Return the queues whose topics do not exist yet."""
         taken = set()
         for queue in queues:
             if queue.valid and os.path.lexists(self._path(topic_directory(queue.topic))):
@@ -355,7 +355,7 @@ class TopicWriter:
     def __init__(
         self, io: IoThread, directory: str, topic: str, room: int, max_bytes_per_file: int
     ) -> None:
-        self.forgotten = 0  # number of messages that lose their attempts
+        self.forgotten = 0  # number of messages that lose their attempt counts
         self._io = io
         self._log = Log(io, directory, topic, max_bytes_per_file=max_bytes_per_file, sync_every=0)
         self._probe = LogProbe(self._log)

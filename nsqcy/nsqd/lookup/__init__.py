@@ -1,1 +1,1 @@
-"""Registration with nsqlookupds, and the channels that they know."""
+"""Registration with nsqlookupds, and discovery of the channels that they list."""

@@ -1,4 +1,4 @@
-"""Diagnosis of this nsqd: whether it is ready, and what its processes are doing.
+"""Diagnostics for this nsqd: whether it is ready, and what its processes are doing.
 
 Owns the queries to workers; readiness decides.
 """

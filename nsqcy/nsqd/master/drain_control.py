@@ -16,7 +16,7 @@ LOOKUPS_LIMIT = 5.0  # seconds within which nsqlookupds must unregister topics
 
 
 class DrainControl:
-    """Draining of this nsqd."""
+    """Drains this nsqd."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Whether nsqd is ready for clients and, if not, why: for load balancers and start scripts.
 
-Pure functions: the processes' reports come in, readable lines come out.
+Pure functions: they turn the processes' reports into readable lines.
 """
 
 from collections.abc import Mapping

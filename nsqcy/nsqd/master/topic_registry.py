@@ -1,4 +1,4 @@
-"""All topics and channels of this nsqd: their owners, their entries in nsqd.dat, and their
+"""All of this nsqd's topics and channels: their owners, their entries in nsqd.dat, and their
 registration with nsqlookupds.
 
 Owns the order in which these three change. Does not handle messages.
@@ -99,7 +99,7 @@ class TopicRegistry:
         return changed
 
     def discover_channels(self, worker: int, topic: str) -> None:
-        """Send a worker a new topic's channels that nsqlookupds know. Never blocks."""
+        """Send a worker the channels that nsqlookupds list for a new topic. Never blocks."""
         gevent.spawn(self._discover_channels, worker, topic)
 
     def channel_created(self, topic: str, channel: str) -> bool:

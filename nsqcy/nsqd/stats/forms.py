@@ -29,7 +29,7 @@ LATENCY = "e2e_processing_latency"
 
 class Query(NamedTuple):
     """A request for /stats. `topic` and `channel` select the objects with those names; "" selects
-    all. `ledger`: whether to include the counts of every outcome of a channel's messages, and of
+    all. `ledger`: whether to include counts for every outcome of a channel's messages, and for
     messages dropped by its topic; JSON only."""
 
     json: bool = False

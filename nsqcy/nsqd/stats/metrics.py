@@ -129,7 +129,7 @@ class Disk(NamedTuple):
 class Metrics:
     """The master's answers to /metrics.
 
-    `ask_all` calls every worker that is up for its share and returns the shares by worker. Its
+    `ask_all` asks every running worker for its share, and returns the shares by worker; its
     arguments are the buffer's descriptor and whether to compress. `whole` returns the master's own
     figures. The page writer is imported on first use.
     """

@@ -1,8 +1,8 @@
 """Shared buffer to which several processes write one page: memory passed as a descriptor.
 
-A page has megabytes. The workers write it to the buffer, and one worker reads it from there. The
-page does not pass through the master and is copied only twice. The buffer is independent of its
-content.
+A page can be several megabytes. The workers write it to the buffer, and one worker reads it from
+there. The page does not pass through the master and is copied only twice. The buffer is independent
+of its content.
 
 Each writer has its own region, far larger than it needs: unwritten parts use no memory. A plan
 lists the pieces of the regions that form the page, in order.

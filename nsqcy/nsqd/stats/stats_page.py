@@ -224,7 +224,7 @@ def page(whole: Whole, query: Query, *, started: int, now: int, draining: bool =
 class StatsPages:
     """The master's answers to requests for the complete page.
 
-    `ask_all` calls every worker that is up for its share. `started` is nsqd's start, wall clock ns.
+    `ask_all` asks every running worker for its share. `started` is nsqd's start, wall clock ns.
     `is_draining` returns whether nsqd rejects publishes.
     """
 

@@ -264,7 +264,7 @@ class Engine:
             self._place(topic.encode(), worker)
 
     def _may_use(self, topic: str, worker: int) -> bool:
-        """Return whether sessions may use a topic already. If not, they wait for `_place`, as they
+        """Return whether sessions may already use a topic. If not, they wait for `_place`, as they
         do for the topic's placement."""
         copies = self._copies
         return copies is None or worker != self._index or copies.topics.may_use(topic)
@@ -289,7 +289,7 @@ class Engine:
             self._hold_new_topics()
 
     def _hold_new_topics(self) -> None:
-        """With nsqlookupds, have new topics wait for the channels that nsqlookupds know."""
+        """With nsqlookupds, have new topics wait for the channels that nsqlookupds list."""
         self._shard.hold_new = HOLD_LIMIT if self._options.lookupd_tcp_address else 0
 
     def _is_held(self, topic: str) -> bool:

@@ -175,7 +175,7 @@ class RenewUsers(EngineMessage[None]):
 
 @dataclass(frozen=True)
 class EndHold(EngineMessage[None]):
-    """Create a new topic's channels that nsqlookupds know."""
+    """Create the channels that nsqlookupds list for a new topic."""
 
     topic: str
     channels: list[str]

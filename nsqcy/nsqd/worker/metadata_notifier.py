@@ -63,7 +63,7 @@ class MasterNotices:
     def __init__(
         self, worker: int, master: MasterLink, is_held: Callable[[str], bool], log: Log
     ) -> None:
-        """is_held: returns whether a topic is waiting for the channels that nsqlookupds know."""
+        """is_held: returns whether a topic is waiting for the channels that nsqlookupds list."""
         self._worker = worker
         self._master = master
         self._is_held = is_held

@@ -209,7 +209,7 @@ class DeleteChannel(TopicVerb[None]):
 
 @dataclass(frozen=True)
 class EmptyChannel(TopicVerb[None]):
-    """Drop all messages of a channel."""
+    """Drop all messages in a channel."""
 
     topic: str
     channel: str

@@ -3,10 +3,10 @@
 Owns one topic's files from the first open to the move into the output directory, and their repair
 after a crash. Independent of NSQ: messages are bytes, and the result is a count of synced messages.
 
-**Complete files.** A message is finished (acknowledged) only after its file was synced. Messages
-that a crash removes from a file are therefore redelivered. A crash may also *leave* a partial write
-that was never acknowledged: half a line, half a gzip member. It is truncated before the file is
-appended to or moved to the output directory:
+**Complete files.** A message is finished (acknowledged) only after its file has been synced.
+Messages that a crash removes from a file are therefore redelivered. A crash may also *leave* a
+partial write that was never acknowledged: half a line, half a gzip member. It is truncated before
+the file is appended to or moved to the output directory:
 
 - A file being written has a **note**, an extended attribute with its length at the sync before the
   last, its length at the last sync, and the CRC of the bytes between. The note is written before
@@ -18,7 +18,7 @@ appended to or moved to the output directory:
   system has no extended attributes. Its content then decides: lines are valid up to the last line
   feed, gzip and zstd files up to the end of the last member that can be decompressed.
 - A file being written is locked (`flock`), so that no other process repairs, appends to or moves
-  it. The lock ends with the process.
+  it. The lock is released when the process exits.
 
 At startup, nsq_to_file repairs its topics' files that no process owns, and moves those in its
 separate work directory to the output directory. Files are moved by hard link: complete, and never

@@ -45,7 +45,7 @@ class File:
         return found - sound
 
     def begin(self) -> None:
-        """Write the first note: from now on, a crash leaves a file that can be repaired."""
+        """Write the first note: from now on, the file can be repaired after a crash."""
         self._disk.set_note(self._fd, Note(self.size, self.size, 0).encoded())
         self._disk.sync(self._fd)
 

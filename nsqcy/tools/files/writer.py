@@ -66,7 +66,7 @@ class FileInUse(NsqError):
 
 
 class TopicFiles:
-    """The files of one topic.
+    """One topic's files.
 
     written, synced  message counts; the first `synced` of the written messages are durable
     """

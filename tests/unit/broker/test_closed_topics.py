@@ -35,7 +35,7 @@ def end(found: Core) -> None:
 
 
 def consume(found: Core, channel: str, count: int) -> list[bytes]:
-    """Finish messages of the open topic; return their bodies."""
+    """Finish messages in the open topic; return their bodies."""
     client = found.client().subscribe("t", channel, count)
     found.settle()
     bodies = []

@@ -118,7 +118,7 @@ def test_publishing_from_within_is_answered_as_late(
 
 
 def test_only_a_durable_publish_waits_for_a_sync(make: Make) -> None:
-    """Publishes after it wait as well until it is answered: messages keep their order."""
+    """Later publishes also wait until it is answered: messages keep their order."""
     core = make("memory")
     core.create("t").channel("c")
     plain, careful, behind = core.client(), core.client(durability="fsync"), core.client()
@@ -603,8 +603,8 @@ def test_one_sync_serves_all_publishes_that_arrived_during_the_last(make: Make) 
 
 
 def test_a_background_sync_blocks_no_client(make: Make) -> None:
-    """It blocks neither the writes of its own topic, nor those of a topic that overflows, nor a
-    sync that a client waits for."""
+    """It blocks neither writes to its own topic, nor writes to a topic that overflows, nor a sync
+    that a client is waiting for."""
     core = make("memory", mem_queue_size=0)
     topics = {"heavy": "os", "over": "memory", "safe": "fsync"}
     clients = {name: core.client(durability=durability) for name, durability in topics.items()}
@@ -708,7 +708,7 @@ def test_a_clean_exit_keeps_the_log(make: Make, tmp_path: Path) -> None:
 
 
 def test_counts_are_right_where_the_journal_is_older_than_the_files(make: Make) -> None:
-    """Segments finished by all channels are deleted at once; the journal is updated later."""
+    """Segments finished by all channels are deleted immediately; the journal is updated later."""
     core = make("os", log_options={"max_bytes_per_file": 16_000, "sync_timeout": 10 * SECOND})
     core.create("t").channel("c")
     client = core.client()

@@ -1,4 +1,4 @@
-"""However much there is to do, the work of a turn is bounded: it is counted, never timed."""
+"""However much there is to do, the work in a turn is bounded: it is counted, never timed."""
 
 import json
 import struct
@@ -149,7 +149,7 @@ def test_the_second_is_over_for_many_topics(make: Callable[..., Core]) -> None:
     core.settle()
     move_clock(core, SECOND)
     assert turns(core) >= count // TOPICS_A_TURN
-    # Channels that are deleted meanwhile are not notified.
+    # Channels deleted in the meantime are not notified.
     move_clock(core, SECOND)
     turn(core)
     for number in range(count):
@@ -268,8 +268,8 @@ def test_memory_is_given_back_bit_by_bit(make: Callable[..., Core]) -> None:
 
 
 def test_a_full_channel_is_emptied(make: Callable[..., Core]) -> None:
-    """It has deferred, in-flight and queued messages, and then has room for the same number
-    again."""
+    """The channel has deferred, in-flight and queued messages, and then has room for the same
+    number again."""
     core = make()
     consumer = core.client().subscribe("t", "c", 100)
     producer = core.client()

@@ -1,4 +1,4 @@
-"""LOG_CURSOR: named cursors of a topic's log, which records they hold, and for how long."""
+"""LOG_CURSOR: named cursors in a topic's log, which records they keep, and for how long."""
 
 import errno
 import json

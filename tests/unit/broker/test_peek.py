@@ -93,7 +93,8 @@ def number_of(count: int) -> list[bytes]:
 @pytest.mark.parametrize("durability", ["memory", "os", "fsync"])
 @pytest.mark.parametrize("budget", [0, 1 << 40])
 def test_what_waits_in_the_order_of_its_delivery(make: Make, durability: str, budget: int) -> None:
-    """Some are after the cursor, some were requeued; they are in memory, or only on disk."""
+    """Some messages are after the cursor, some were requeued; they are in memory, or only on
+    disk."""
     core = make(budget=budget, mem_queue_size=50, policies=Policies(TopicPolicy(durability)))
     consumer = core.client().subscribe("t", "c", 0)
     rng = random.Random(1)
@@ -176,7 +177,8 @@ def test_what_a_topic_has_for_itself(make: Make) -> None:
 
 
 def test_what_is_for_nobody_is_not_there(make: Make) -> None:
-    """Messages that were removed by emptying the paused topic, or that a restart found finished."""
+    """Messages that were removed by emptying the paused topic, or that were found to be finished
+    after a restart."""
     core = make(policies=Policies(TopicPolicy("os")))
     consumer = core.client().subscribe("t", "c", 0)
     topic = core.topic("t")

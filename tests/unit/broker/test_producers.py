@@ -25,7 +25,7 @@ def name(chunk: int, part: int = 0, epoch: int = 1, producer: int = 7) -> ChunkN
 
 
 class Log:
-    """The records of a topic, as far as the producer table knows them."""
+    """A topic's records, as the producer table sees them."""
 
     def __init__(self) -> None:
         self.table = Producers()
@@ -57,7 +57,7 @@ class Log:
 
 
 def test_the_id_of_a_producer_is_what_it_always_was() -> None:
-    """It is stored on disk, so it must not change."""
+    """The id is stored on disk, so it must not change."""
     assert producer_id(b"spark") == 0x55F195BD5C6F48F1
 
 
@@ -85,7 +85,7 @@ def test_a_repeat_of_a_pending_publish_gets_its_outcome() -> None:
     assert log.wanted(name(1), 2) is None
     assert log.wanted(name(2), 2) is None
     log.visible = 3
-    # It is visible, but the answers of a part stay in order.
+    # The chunk is visible, but answers within a part stay in order.
     assert log.wanted(name(1), 2) is None
     log.visible = 5
     assert log.wanted(name(1), 2) == log.wanted(name(2), 2) == ()
@@ -218,7 +218,7 @@ def test_parts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         log.publish(name(1, part, epoch=2))
     assert log.publish(name(1, 0)) == ()
     log.publish(name(1, 0, epoch=3))
-    # The least recently used epoch was forgotten as a whole.
+    # The least recently used epoch was forgotten completely.
     assert log.wanted(name(1, 0, epoch=2)) == ((0, 1),)
     assert log.wanted(name(1, 0)) == ()
 
@@ -252,7 +252,7 @@ def test_a_crash_may_leave_a_chunk_and_not_the_one_before() -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_programs(seed: int) -> None:
-    """Every message of every answered chunk exists exactly once; messages of other chunks exist at
+    """Every message in every answered chunk exists exactly once; messages in other chunks exist at
     most once."""
     chance = Random(seed)
     log = Log()

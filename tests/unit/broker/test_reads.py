@@ -245,7 +245,7 @@ def test_who_waits_is_answered_within_a_tenth_of_a_second(core: Core) -> None:
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_who_waits_is_answered_with_the_publish(durability: str, tmp_path: Path) -> None:
-    """Where publishes are answered once they are on disk, no further wait is needed."""
+    """If publishes are answered only once they are on disk, no further wait is needed."""
     core = Core(tmp_path, policies=kept(durability))
     client, publisher = core.client(topic_log=True), core.client()
     core.create("t")

@@ -285,7 +285,7 @@ def test_thirty_days_over_a_crash(make: Make) -> None:
         after = [each[1:] for each in listed(core)]
         if core.path is not None and core.path.name == "1":
             assert after == before[1:]
-            # The message became due meanwhile.
+            # The message became due in the meantime.
             assert taken(core) == [b"1000"]
             core.advance(4 * SECOND)
         assert after[-3:] == before[-3:]

@@ -1,4 +1,4 @@
-"""The ledger of a channel: it accounts for every message that the channel received."""
+"""A channel's ledger: it accounts for every message that the channel received."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -261,7 +261,7 @@ def test_damaged_lengths_where_a_channel_stands(make: Make) -> None:
 
 
 def test_damaged_lengths_of_messages_in_flight(make: Make) -> None:
-    """Their positions are no longer known to be starts of records."""
+    """It is no longer known that records start at their positions."""
     core = make()
     consumer = core.client().subscribe("t", "c", 9)
     core.client().ask(mpub("t", [b"body %02d" % number + bytes(100) for number in range(9)]))

@@ -1,4 +1,4 @@
-"""The rate limit of a channel: how many messages per second its consumers receive."""
+"""A channel's rate limit: how many messages per second its consumers receive."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""Due messages that are not in memory are read record by record; a block is read only if much of it
-is needed."""
+"""Due messages that are not in memory are read record by record; a block is read only if a large
+part of it is needed."""
 
 import errno
 import random

@@ -11,7 +11,7 @@ from nsqcy.process import datapath
 
 @pytest.fixture
 def data_path(tmp_path: Path) -> Path:
-    """The data path of an nsqd with a whole copy, which has seen revision 7 of etcd."""
+    """The data path of an nsqd that has a complete copy and has seen revision 7 of etcd."""
     copy = tmp_path / "copies" / "0" / "group"
     copy.mkdir(parents=True)
     (copy / "copy.json").write_text('{"whole": true, "epoch": 3, "boot": "b", "serves": true}')

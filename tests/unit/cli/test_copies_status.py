@@ -1,4 +1,4 @@
-"""How `nsqcy copies status` merges the answers of nsqds, and what it prints."""
+"""How `nsqcy copies status` merges the nsqds' responses, and what it prints."""
 
 import json
 from collections.abc import Iterator

@@ -182,7 +182,7 @@ def test_through_every_layer(
 @settings(max_examples=40, deadline=None)
 @pytest.mark.parametrize("layer", ["plain", "snappy", "deflate"])
 def test_bytes_after_the_answer_belong_to_the_next_layer(layer: str, data: st.DataObject) -> None:
-    """nsqd sends everything at once, split anywhere."""
+    """nsqd sends everything together, split anywhere."""
     coder: Any = {"plain": None, "snappy": Snappy(), "deflate": Deflate()}[layer]
     within = frame(RESPONSE, b"OK") if coder else b""
     within += frame(RESPONSE, b"{}") + frame(RESPONSE, b"_heartbeat_") + delivery(b"first")

@@ -548,7 +548,7 @@ def test_a_second_end_may_be_quick() -> None:
 
 
 class Histories(RuleBasedStateMachine):
-    """Nsqds that come and go, lookupds that know some of them, and all kinds of handlers, compared
+    """Nsqds that come and go, lookupds that list some of them, and all kinds of handlers, compared
     with what the peers have received."""
 
     @initialize(

@@ -29,7 +29,7 @@ SEEDS = range(20)
 
 
 class Line:
-    """A connection that checks each RDY by itself, and in relation to all other lines of its
+    """A connection that checks each RDY on its own, and against all other connections of its
     consumer."""
 
     def __init__(self, consumer: "Consumer", name: str, max_ready: int) -> None:
@@ -59,7 +59,7 @@ class Consumer:
         self.lines: list[Line] = []
         self.trace: list[str] = []
         self.waits: list[Any] = []
-        self.busy: set[Line] = set()  # lines with endless messages, answered at once
+        self.busy: set[Line] = set()  # lines with endless messages, answered immediately
 
     def sent(self, line: Line, raised: bool) -> None:
         self.trace.append(f"{line.name} RDY {line.ready}")
@@ -847,7 +847,7 @@ class FlowMachine(RuleBasedStateMachine):
             line.in_flight = 0
         busy = consumer.lines[pick % len(consumer.lines)]
         if self.interval < 0.1:
-            consumer.now += 200  # or it takes very many rounds until all are idle
+            consumer.now += 200  # otherwise, it takes too many rounds until all are idle
         limit = len(consumer.lines) + (0 if self.interval < 0.1 else self.patience)
         rounds = 0
         while not busy.ready:

@@ -192,7 +192,7 @@ def test_a_lost_connection_fails_what_was_sent() -> None:
     assert all(isinstance(each.end, ConnectionFailed) for each in publishes)
     assert pool.core.pending_bytes == 0
     pool.net.tick()
-    assert len(pool.net.wires) == 2  # retried at once
+    assert len(pool.net.wires) == 2  # retried immediately
     late = pool.publish()
     pool.accept()
     pool.run()
@@ -482,7 +482,7 @@ def test_the_error_of_one_publish_is_no_reason_for_others() -> None:
 
 
 def test_rounds_are_counted_with_many_that_overlap() -> None:
-    """An attempt is always in progress, which is no reason to wait forever."""
+    """A connection attempt is always in progress; this is no reason to wait forever."""
     pool = Pool([f"h{number}" for number in range(50)], retries=2)
     publish = pool.publish()
     for _ in range(400):
@@ -658,7 +658,7 @@ class Histories(RuleBasedStateMachine):
         self.alone = len(fixed) == 1 and not lookups
         self.answers = 0  # of lookups
         self.published: list[Told] = []
-        self.unanswered: dict[Peer, list[bytes]] = {}  # by nsqd, in the order of arrival
+        self.unanswered: dict[Peer, list[bytes]] = {}  # by nsqd, in order of arrival
         self.accepted: list[bytes] = []
         self.refused: set[bytes] = set()
         self.stopped = False

@@ -22,7 +22,7 @@ Instruction = tuple[str, str]
 
 
 def instructions(text: str) -> list[Instruction]:
-    """Return each instruction as a keyword and the rest, without comments and line
+    """Return each instruction as a keyword and its arguments, without comments or line
     continuations."""
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")

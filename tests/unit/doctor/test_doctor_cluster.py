@@ -153,7 +153,7 @@ def test_versions() -> None:
     assert "nsqds run 2 versions: most run 1.0.0, 10.0.0.3:4151 runs 1.1.0" in told
     facts = of(lookupds=[lookupd("l1"), lookupd("l2", version="")])
     assert "l2 runs an unknown version" in only(cluster.versions, facts)
-    # Daemons of one kind may be newer than those of the other kind.
+    # One kind of daemon may be newer than the other.
     assert not said(cluster.versions, of(nsqd(), lookupds=[lookupd(version="1.2.0")]))
 
 
@@ -181,7 +181,7 @@ def test_clocks(seconds: float, within: float, level: str) -> None:
 
 
 def test_clocks_apart() -> None:
-    """Each is close enough to our clock, but they are too far from each other."""
+    """Each is close enough to our clock, but they are too far apart."""
     two = of(nsqd(1, offset=Offset(-2, 0.5)), nsqd(2, offset=Offset(2, 0.5)))
     assert "10.0.0.2:4151 is at least 3 s ahead of 10.0.0.1:4151" in only(cluster.clocks, two)
 
@@ -222,7 +222,7 @@ def test_ghost_topics() -> None:
     facts = of(nsqd(1), lookupds=[lookupd("l1", node(1, t=False), topics=names)])
     assert "list topics that no nsqd has: ghost ->" in only(topics.ghost_topics, facts)
     assert "without consumers: gone#ephemeral" in only(topics.ephemeral, facts)
-    # A topic that nsqlookupds do not know yet is not a ghost.
+    # A topic that nsqlookupds do not list yet is not a ghost.
     assert not said(topics.ghost_topics, of(nsqd(1, *map(topic, names)), lookupds=[lookupd()]))
 
 
@@ -233,7 +233,7 @@ def test_topics_without_a_channel() -> None:
     )
     growing = of(nsqd(1, before, later=[after]), watched=2.0)
     assert "5 messages are waiting, 2 more within 2 s" in only(topics.unread_topics, growing)
-    # The second nsqd loses the topic meanwhile: 10 messages become 7, not 12.
+    # The second nsqd loses the topic in the meantime: 10 messages become 7, not 12.
     shrinking = of(nsqd(1, before, later=[after]), nsqd(2, before, later=[]), watched=2.0)
     assert "and 10 messages are waiting ->" in only(topics.unread_topics, shrinking)
     assert not said(topics.unread_topics, of(nsqd(1, topic("t", 0), topic("u", 1, channel("c")))))

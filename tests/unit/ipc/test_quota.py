@@ -165,7 +165,7 @@ def test_the_time_that_all_have_waited_is_counted() -> None:
     one.begin_wait(START + 2 * SECOND)
     other.begin_wait(START + 3 * SECOND)
     assert one.figures(START + 3 * SECOND)[4] == 4 * SECOND
-    assert one.figures(START + SECOND)[4] == 4 * SECOND  # a clock reading from earlier
+    assert one.figures(START + SECOND)[4] == 4 * SECOND  # an earlier clock reading
     one.end_wait(START + 4 * SECOND)
     other.end_wait(START + 4 * SECOND)
     one.end_wait(START + 5 * SECOND)

@@ -264,7 +264,7 @@ def test_garbage_is_never_read_out_of_bounds(data, seed):
     chance = random.Random(seed)
     noise = chance.randbytes(4096) * (RING_BYTES // 4096)
     ring.memory.map[ring.at + 4096 : ring.at + 4096 + RING_BYTES] = noise
-    # A plausible first record, so not every ring is broken at once.
+    # A plausible first record, so that not every ring is broken from the start.
     length = data.draw(st.integers(0, RECORD_MAX + 100)) & 0xFFFF
     ring.memory.word(ring.at + 4096 + start % RING_BYTES).value = length | 1 << 16
     ring.head.value = start + data.draw(st.integers(0, RING_BYTES // 8 + 10)) * 8

@@ -377,7 +377,7 @@ class Command:
         return self._process.wait()
 
     def left(self) -> list[object]:
-        """Return the files and processes that are left. The lock files of ports are not removed;
+        """Return the remaining files and processes. The ports' lock files are not removed;
         nsqcy.testing.ports explains why."""
         mark = f"TMPDIR={self.temporary}".encode()
         running = []

@@ -197,7 +197,7 @@ def test_clock(seconds: int, told: str) -> None:
 
 
 def test_locust_stays_in_its_own_process() -> None:
-    """It patches the process that imports it: neither this one nor the one with the daemons."""
+    """locust patches the process that imports it: neither this one nor the one with the daemons."""
     code = "import sys, loadtest.swarm.report, loadtest.swarm.__main__; "
     code += "sys.exit('locust' in sys.modules or 'gevent' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], env=environment(), check=True, timeout=60)

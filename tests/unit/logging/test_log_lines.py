@@ -159,7 +159,8 @@ def test_lines_of_many_threads_stay_whole(pipe: Pipe) -> None:
 
 
 def test_it_imports_next_to_nothing() -> None:
-    """It is imported before gevent at every startup, so its imports delay the first accept."""
+    """The module is imported before gevent at every startup, so its imports delay the first
+    accept."""
     heavy = {"logging", "json", "re", "enum", "typing", "dataclasses", "inspect", "traceback"}
     program = "import sys, nsqcy.logging.logger; print(*sys.modules)"
     loaded = subprocess.run(

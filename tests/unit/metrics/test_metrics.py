@@ -59,7 +59,7 @@ def test_names_follow_the_rules_of_prometheus() -> None:
 
 
 def test_the_table_has_a_family_for_each_figure() -> None:
-    """They are in the order of the compiled part."""
+    """They are in the order that the compiled part uses."""
     for prefix, families, figures in (
         ("nsqd_topic_", TOPICS, server_metrics.TOPIC_NAMES),
         ("nsqd_channel_", CHANNELS, server_metrics.CHANNEL_NAMES),
@@ -101,8 +101,8 @@ def test_the_longest_names_have_room() -> None:
 
 
 def test_ages_of_messages_that_are_finished(tmp_path: Path) -> None:
-    """A FIN that comes alone counts with its message's own age; FINs that come together count with
-    the age of the first."""
+    """A FIN that arrives alone counts with its message's own age; FINs that arrive together count
+    with the age of the first."""
     core = Core(tmp_path)
     consumer = core.client().subscribe("t", "c", ready=10)
     producer = core.client()

@@ -21,7 +21,7 @@ def topic(figures: TopicFigures | None = None, **channels: ChannelFigures) -> To
 
 
 def failing(requeued: float, timed_out: float) -> Plots:
-    """Return a history in which messages of the topic fail at these rates."""
+    """Return a history in which the topic's messages fail at these rates."""
     rates = {"requeued": requeued, "timed_out": timed_out}
     history = History(10.0, 3600.0)
     history.add(0.0, {Subject(topic="t"): [rates.get(name, 0.0) for name in METRICS]})

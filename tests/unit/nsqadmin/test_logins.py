@@ -287,7 +287,7 @@ def test_sessions_end_when_they_are_not_used() -> None:
         assert table.find(key) == user
     now.time += 60.1
     assert table.find(key) is None
-    now.time -= 60.1  # it does not come back
+    now.time -= 60.1  # it does not reappear
     assert table.find(key) is None
     other = table.begin(user)
     table.end(other)

@@ -1,4 +1,4 @@
-"""Answers of auth servers: what is accepted, what is refused, and the effects for a client."""
+"""Auth server responses: what is accepted, what is refused, and the effects for a client."""
 
 import json
 import string

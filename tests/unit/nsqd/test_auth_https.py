@@ -140,7 +140,7 @@ def test_no_tls_there(serve: Any, ask: Any) -> None:
 
 
 def required(port: int) -> Reply:
-    """Return the answer of an HTTP server that requires TLS."""
+    """Return the response from an HTTP server that requires TLS."""
     return Reply(f'{{"message": "TLS_REQUIRED", "https_port": {port}}}'.encode(), status=403)
 
 

@@ -73,7 +73,7 @@ def _error(rounds: RequestCoalescer[str, int]) -> str:
 
 
 def test_one_goes_on_in_each_turn() -> None:
-    """In each iteration of the loop, one of the waiting ones continues, in the order of arrival."""
+    """In each iteration of the loop, one of the waiting ones continues, in order of arrival."""
     turns = Turns()
     polls = 0
     done: list[tuple[int, str]] = []

@@ -1,4 +1,4 @@
-"""Settings of copies: what a start checks, and what the workers receive."""
+"""Settings for copies: what is checked at startup, and what the workers receive."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The files of a copy on a disk: filling, damage, and their state after a restart."""
+"""A copy's files on a disk: filling, damage, and their state after a restart."""
 
 import errno
 import os
@@ -32,7 +32,7 @@ def io() -> Iterator[IoThread]:
 
 
 class Disk:
-    """Opens copies in one directory, one after the other."""
+    """Opens copies in one directory, one after another."""
 
     def __init__(self, io: IoThread, root: Path) -> None:
         self.io = io

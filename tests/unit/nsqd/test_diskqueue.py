@@ -71,7 +71,7 @@ def read_bytes(path: Path, content: bytes) -> tuple[list[nsq_diskqueue.Message],
 
 
 def read_all(data: Path, **how: Any) -> dict[str, tuple[list[nsq_diskqueue.Message], list[str]]]:
-    """Return the messages of each queue, and the reports about it."""
+    """Return the messages in each queue, and the reports about it."""
     result = {}
     for queue in find_queues(str(data)):
         said: list[str] = []
@@ -120,7 +120,7 @@ def test_queues_are_found_by_their_names(tmp_path: Path) -> None:
     t = found["t"]
     assert sorted(t.files) == [0, 12, 1234567]
     assert t.meta == "t.diskqueue.meta.dat"
-    # nsqd writes no such number: the file is not read, but it is moved along with the others.
+    # nsqd never writes such a number: the file is not read, but it is moved along with the others.
     assert t.leftovers == ["t.diskqueue.0000001.dat", "t.diskqueue.meta.dat.9182736455.tmp"]
     assert len(t.names) == 6
     assert (found["t:c"].topic, found["t:c"].channel, list(found["t:c"].bad)) == ("t", "c", [3])

@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["at once", "later", "https"])
 def server(request: pytest.FixtureRequest, start: Callable[..., Server], folder: Path) -> Server:
-    """Server that answers publishes at once, or in a later turn, or that uses TLS."""
+    """Server that answers publishes immediately, or in a later turn, or that uses TLS."""
     args = {"at once": [], "later": ["--slow"], "https": ["--tls", str(folder)]}
     return start(*args[request.param])
 
@@ -571,7 +571,7 @@ def test_a_publish_that_fails_after_it_was_answered(http: Connection) -> None:
 
 
 def test_a_publish_nobody_knows_of_ends_the_connection(server: Server) -> None:
-    """It ends after the earlier answers; later requests are not even parsed."""
+    """The connection ends after the earlier answers; later requests are not even parsed."""
     unknown = [request("POST", f"/{way}?topic=unknown", b"x") for way in ("pub", "mpub")]
     for publish in unknown:
         http = server.connect()
@@ -632,7 +632,7 @@ def test_a_client_that_reads_slowly_gets_everything() -> None:
     assert len(first) > 50_000
     assert all(http.answer().body == first for _ in range(count - 1))
     assert http.answer().body == b"OK"
-    # Others are served while one client does not read.
+    # Other clients are served while one client does not read.
     http.send(request("GET", "/stats") * count)
     assert server.connect().request("GET", "/ping").body == b"OK"
     http.sock.close()
@@ -692,7 +692,7 @@ def test_a_peer_that_takes_no_answer_is_closed() -> None:
     count = 100
     http.send(request("GET", "/stats?format=json") * count)
     watcher = server.connect()
-    # The server closes by itself: its end of the connection disappears from its table.
+    # The server closes on its own: its end of the connection disappears from its table.
     process = psutil.Process(server.process.pid)
     port = http.sock.getsockname()[1]
 

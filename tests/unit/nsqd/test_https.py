@@ -262,7 +262,7 @@ def test_a_change_of_keys(start: Callable[..., Server]) -> None:
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="needs the openssl program")
 def test_nothing_is_negotiated_again(start: Callable[..., Server]) -> None:
-    """The server refuses at once, instead of letting the client wait."""
+    """The server refuses immediately, instead of letting the client wait."""
     server = start()
     words = ["openssl", "s_client", "-connect", f"127.0.0.1:{server.address}", "-tls1_2"]
     client = subprocess.Popen(

@@ -293,7 +293,7 @@ def test_memory() -> None:
 
 
 def test_text() -> None:
-    # The columns are those of NSQ, including trailing blanks.
+    # The columns match NSQ's, including trailing blanks.
     lines = page().split("\n")
     assert lines[0] == f"nsqd v1.3.0 (built w/nsqcy-{__version__})"
     assert lines[1].startswith("start_time 2026-11-2")
@@ -447,7 +447,7 @@ def test_a_share_is_made_in_slices(include_clients: bool) -> None:
     walk.producers(clients)
     total = 1902 if include_clients else 302
     assert sum(clock.slices) + clock.work == total
-    assert max(clock.slices) <= SLICE + 3  # a topic's own counters follow those of its channels
+    assert max(clock.slices) <= SLICE + 3  # a topic's own counters follow its channels' counters
     assert len(clock.slices) == total // SLICE
 
 

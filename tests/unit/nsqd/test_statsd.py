@@ -269,7 +269,7 @@ def test_pushes_come_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.case("STATSD-01", "STATSD-03")
 def test_a_push_is_spread_over_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All but the last second of it, including the pause after the last packet."""
+    """The pauses, including the one after the last packet, fill all but the last second."""
     pauses: list[float] = []
     monkeypatch.setattr(gevent, "sleep", pauses.append)
     listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

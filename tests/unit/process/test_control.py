@@ -189,7 +189,7 @@ def test_answers_find_their_callers_in_any_order(ends):
 
 
 def test_a_large_blob_moves_a_bounded_step_a_turn(ends, monkeypatch):
-    """However fast the peer is, the hub does other work in between."""
+    """However fast the peer is, the hub does other work between its messages."""
     turn = 0
     sent, received = Counter(), Counter()
     under_way = deque()

@@ -291,7 +291,7 @@ def test_runs_without_chunks_are_not_read(make: Make) -> None:
     for n in range(500):
         assert core.client().publish("t", b"%d" % n) == OK
     after = killed(make, core, "os", retention_time=3600 * SECOND)
-    # Of the log, only a run is read that contains a chunk and extends beyond the journal.
+    # Only the run in the log that contains a chunk and extends beyond the journal is read.
     assert after.topic("t").memory_bytes <= 4096 < after.topic("t").log_bytes // 4
     assert publish(after, 1, b"one") == OK
     assert after.counters("t")["message_count"] == 0

@@ -149,7 +149,7 @@ def test_an_error_waits_for_the_answers_before_it(make: Any, asked: Asked) -> No
 
 
 def test_a_long_batch_is_authorized_once(make: Any, asked: Asked) -> None:
-    """It is authorized before its body arrives, and not again when the rest arrives."""
+    """The batch is authorized before its body arrives, and not again when the rest arrives."""
     core = make()
     client = authorize(core, asked, counted(ttl=2))
     batch = struct.pack(">ii", 1, 5) + b"hello"

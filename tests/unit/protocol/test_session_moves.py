@@ -120,7 +120,7 @@ def overload(near: Near, ran: int = HEAVY, other: int = 679) -> None:
 
 
 def leaves(near: Near, client: Client, *commands: bytes) -> bool:
-    """Return whether these commands, which arrive at once, make the client migrate."""
+    """Return whether these commands, which arrive together, make the client migrate."""
     before = len(near.moved)
     client.send(b"".join(commands))
     near.settle()

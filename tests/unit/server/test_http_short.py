@@ -213,7 +213,7 @@ def test_a_bug_costs_one_connection(web: Web, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_client_that_reads_nothing(make: Callable[..., Web]) -> None:
-    """Its answers wait, and meanwhile nothing is read from it."""
+    """Its answers wait, and until they are read, nothing is read from it."""
     web = make(send_buffer=4096)
     client = web.client()
     for number in range(200):

@@ -112,7 +112,7 @@ def held(io, file, lane, done):
 
 
 def until(io, done, count):
-    """Wait for completions while a thread is parked, when draining is impossible."""
+    """Wait for completions while a thread is parked, because draining is impossible then."""
     while len(done) < count:
         select.select([io.fileno()], [], [], 30)
         io.poll_now()

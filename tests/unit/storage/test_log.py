@@ -110,7 +110,7 @@ class Disk:
         return self.append(messages(seq, 1), done=lambda error: done.append((seq, error)))
 
     def wait_for(self, answers, count=1):
-        """Wait for answers while a thread is parked, when draining is impossible."""
+        """Wait for answers while a thread is parked, because draining is impossible then."""
         while len(answers) < count:
             assert select.select([self.io.fileno()], [], [], 30)[0]
             self.io.poll_now()
@@ -332,7 +332,7 @@ def test_runs_that_go_on_lie_in_one_segment(tmp_path):
 def test_appended_messages_are_read_back(disk):
     batch = messages(1, 100, 33)
     handle = disk.append(batch)
-    assert handle.pieces == [(1, 64, 100 * 80, 1, 100, 100)]  # the position is known at once
+    assert handle.pieces == [(1, 64, 100 * 80, 1, 100, 100)]  # the position is known immediately
     assert not disk.directory.exists()
     disk.io.drain_now()
     assert disk.errors == [0]
@@ -1570,7 +1570,7 @@ def test_delete_removes_everything_of_ours(tmp_path):
     kept = [disk.append(messages(seq, 3)) for seq in range(1, 31, 3)]
     disk.probe.write_snapshot(b"state")
     disk.probe.delete(answers.append)
-    again = Log(disk.io, tmp_path, "t")  # reusing the name at once, as in NSQ
+    again = Log(disk.io, tmp_path, "t")  # reusing the name immediately, as in NSQ
     fresh = LogProbe(again).append(run(messages(1, 2)), 1, 2, 2)
     disk.io.drain_now()
     assert answers == [0]

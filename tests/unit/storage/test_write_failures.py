@@ -1,4 +1,4 @@
-"""Log lines about failing writes, and how few of them there are."""
+"""Log lines about failing writes, and the limit on their number."""
 
 import errno
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Which destination a message goes to, with a simulated clock and simulated random numbers."""
+"""Which destination a message is sent to, with a simulated clock and simulated random numbers."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The files of one topic on a real disk: opening, rotating, syncing, moving, repairing."""
+"""One topic's files on a real disk: opening, rotating, syncing, moving, repairing."""
 
 import errno
 import fcntl

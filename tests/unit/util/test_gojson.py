@@ -1,4 +1,4 @@
-"""JSON readers: the fast one for many objects reads the same as the plain one."""
+"""JSON readers: the fast one for many objects gives the same results as the plain one."""
 
 from typing import Any
 
