@@ -13,7 +13,7 @@ Ids:
     ADM-nnn     nsqadmin
     CL-nnn      the Python client
     TOOL-nnn    options common to all tools
-    STAT-nnn, TAIL-nnn, FILE-nnn, HTTP-Tnn, NN-nnn, TO-nnn   the single tools
+    STAT-nnn, TAIL-nnn, FILE-nnn, HTTP-Tnn, NN-nnn, TO-nnn   the individual tools
     Hnn         requirements of third-party harnesses
     Fn          defects in NSQ's daemons that nsqcy does not have
     K11         a limitation of NSQ that nsqcy does not have

@@ -1,4 +1,4 @@
-"""Both interfaces of the client with a daemon: TLS, compression, AUTH, sampling, a killed
+"""Both client interfaces against a daemon: TLS, compression, AUTH, sampling, a killed
 daemon."""
 
 import ssl

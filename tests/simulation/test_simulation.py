@@ -10,7 +10,7 @@ from simulation.world import World
 
 SEEDS = range(1, 101)
 
-# Seed of the first schedule that notices each broken rule. `python -m simulation --mutants` finds
+# Seed of the first schedule that detects each broken rule. `python -m simulation --mutants` finds
 # them after a change to the simulation.
 NOTICED_BY = {
     "confirms_before_it_is_stored": 5,

@@ -232,7 +232,7 @@ class Link(Peer):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def expect(self, *lines: str) -> None:
-        """Wait until these are the commands so far."""
+        """Wait until exactly these commands have been received."""
         eventually(lambda: len(self.lines) >= len(lines))
         assert self.lines == list(lines)
 

@@ -31,7 +31,7 @@ cdef class Dispatch(Expiry):
         self.pacer.owner = <void *>self
 
     cdef int dispatch(self, int budget) except -1:
-        """Deliver messages or skip records, at most `budget` of both; return the unused budget; 0
+        """Deliver messages or skip records, at most `budget` in total. Return the unused budget, or 0
         if more could be delivered now."""
         if self.redriving:
             budget = self.redrive_some(budget)

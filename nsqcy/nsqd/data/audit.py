@@ -94,7 +94,7 @@ class ChannelFound:
     paused: bool
     depth: int
     deferred: int
-    again: int  # part of depth: already delivered before
+    again: int  # part of depth: delivered at least once
     lost: int  # part of depth: damaged or not on disk
     missing: int  # not part of depth: in the journal, but not on disk
     beyond: int = 0  # number of records between the last record on disk and the channel's cursor

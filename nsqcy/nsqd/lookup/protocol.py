@@ -145,7 +145,8 @@ def literal(host: str, port: int) -> Where | None:
 
 
 def places(found: Iterable[Where]) -> Iterator[tuple[Where, ...]]:
-    """Return the nsqlookupds behind a name with these addresses, each with its other addresses.
+    """Return the nsqlookupds that a name with these addresses refers to, each with its alternative
+    addresses.
 
     Each IPv4 address is an nsqlookupd. If there is only one, the IPv6 addresses are its other
     addresses. If there is none, each IPv6 address is an nsqlookupd.

@@ -81,7 +81,7 @@ class WorkerHandle:
         return True
 
     def migrated(self, change: int) -> None:
-        """Count sessions that have arrived from other workers, or left for them, immediately."""
+        """Immediately count sessions that have arrived from other workers or left for them."""
         self._recent += change
 
     def called(self, request: Request) -> Any:

@@ -1,4 +1,4 @@
-"""The V2 protocol of nsqd: whole and cut input have the same answers, and no object remains."""
+"""nsqd's V2 protocol: whole and split input produce the same responses, and no objects are leaked."""
 
 import json
 import random
