@@ -1,4 +1,4 @@
-"""nsqd's V2 protocol: whole and split input produce the same responses, and no objects are leaked."""
+"""nsqd's V2 protocol: whole and split input produce the same responses, without leaks."""
 
 import json
 import random
