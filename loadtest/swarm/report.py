@@ -146,18 +146,18 @@ def notes(figures: Figures) -> list[str]:
     busy, late = figures["strain"]["busy"], figures["strain"]["late"]
     if busy > BUSY:
         found.append(
-            f"a process of the load was busy for {busy:.0%} of a second: the cluster can do more"
-            " (--processes, or fewer users)"
+            f"a load process was busy for {busy:.0%} of a second: the cluster can handle more"
+            " (use --processes, or fewer users)"
         )
     if late > LATE:
         found.append(
-            f"a process of the load came up to {late:,.0f} ms too late for what was due:"
-            " the latencies of that time are its own as well (a machine with other things to do?)"
+            f"a load process was up to {late:,.0f} ms late: latencies measured at that time include"
+            " its own delay (is the machine busy with other work?)"
         )
     if ahead := sum(channel["ahead"] for channel in figures["channels"]):
         found.append(
-            f"{ahead:,} messages came before they were published: the clocks of the machines are"
-            " apart, and latencies are wrong by as much"
+            f"{ahead:,} messages arrived before they were published: the machines' clocks differ,"
+            " and latencies are wrong by the difference"
         )
     return found
 

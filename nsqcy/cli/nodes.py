@@ -69,7 +69,7 @@ def overrides(settings: Settings, values: dict[str, str], index: int) -> dict[st
 
 
 def _shifted(name: str, text: str, index: int) -> str:
-    """Return a node's address. Port 0, which is any free port, stays 0."""
+    """Return a node's address. Port 0, which means any free port, is unchanged."""
     if not text:
         return text
     address = listeners.parse(text)
@@ -103,7 +103,7 @@ class Shared:
             )
 
     def flags(self) -> dict[str, str]:
-        """Return values, for all nodes, for the options that the user has not set."""
+        """Return the values, the same for all nodes, of options that the user has not set."""
         found = {"workers": "1", "copies_address": f"{HERE}:0"}
         if self.etcd is not None:
             found["etcd_endpoints"] = self.etcd.url

@@ -55,8 +55,8 @@ and:
   --nodes=N                   run N nsqds that keep copies of each other's messages, and etcd
 
 With --nodes, each topic has up to 3 copies. Node I listens on nsqd's ports + 100 * I and keeps its
-messages in DIR/nodeI. A node that was killed is started again later, so that others take over its
-topics before. etcd must be installed; with --etcd-endpoints=URL, that etcd is used instead.
+messages in DIR/nodeI. If a node is killed, it is restarted only after other nodes have taken over
+its topics. etcd must be installed, unless --etcd-endpoints=URL names an existing one.
 """
 WITHOUT_ADMIN = "no-nsqadmin"
 TABLES = {"nsqlookupd": NSQLOOKUPD, "nsqd": NSQD, "nsqadmin": NSQADMIN}  # in start order
@@ -325,7 +325,7 @@ class Up:
     def _restart_later(self, child: Child, how: str) -> None:
         plan = self._nodes.pop(child)
         delay = RESTART_LEASES * plan.lease
-        self._log.warn(f"{child.name} {how}; starting it again in {delay:.0f}s")
+        self._log.warn(f"{child.name} {how}; restarting it in {delay:.0f}s")
         self._due[plan.name] = (time.monotonic() + delay, plan)
         self._children.remove(child)
         child.close()
@@ -434,7 +434,7 @@ def welcome_nodes(
         lines.append(f"    curl -d 'hello' 'http://{http}/pub?topic=greetings'")
     lines += [
         f"    nsqcy copies status --lookupd-http-address={_reachable(lookupd['HTTP'])}",
-        f"    kill -9 {nsqds[0][3]}    # another node takes over its topics in {lease:.0f}s",
+        f"    kill -9 {nsqds[0][3]}    # another node takes over its topics after {lease:.0f}s",
     ]
     return "\n".join([*lines, "", ""])
 

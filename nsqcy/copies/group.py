@@ -78,12 +78,12 @@ class Group:
         return replace(self, done=True, nonce=nonce)
 
     def forced(self, nodes: Collection[str], nonce: str) -> "Group":
-        """Give up the members that are not among `nodes`, with all that only they have.
+        """Give up the members that are not among `nodes`, with everything that only they have.
 
-        The remaining members claim the group, and the best copy among theirs counts. If the owner
-        is given up, the group is closed: it would otherwise open topics on a node that has others
-        of the same names. The group may be left with fewer than `min_copies` members. It commits
-        when others have joined. At least one member must be among `nodes`.
+        The remaining members claim the group, and the best of their copies is used. If the owner is
+        given up, the group is closed: otherwise, it would open topics on a node that has other
+        topics with the same names. The group may be left with fewer than `min_copies` members. It
+        commits once others have joined. At least one member must be among `nodes`.
         """
         members = tuple(each for each in self.members if each in nodes)
         owner = self.owner if self.owner in members else members[0]

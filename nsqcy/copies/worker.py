@@ -277,7 +277,7 @@ class Worker:
         """Take over with a copy that is not whole, if all members are back and none of them has
         more.
 
-        A claim counts only for a group without a session: while it has a session, the owner could
+        A claim counts only for a group without a session: while the group has one, the owner could
         fill the copy of a member that has already made a claim.
         """
         group = member.group

@@ -1,5 +1,5 @@
-"""Checks of topics with copies on other machines: the options of a host, and the answers of a
-cluster. Pure functions of facts, and their tables."""
+"""Checks of topics with copies on other machines: a host's options, and a cluster's responses. Pure
+functions of facts, and their tables."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from nsqcy.doctor.facts import Cluster, CopiesOptions, Host, Nsqd
 from nsqcy.doctor.findings import Finding, problem, several, warning
 
 ENDPOINTS = 3
-"""Number of etcd members that survives the loss of one."""
+"""Minimum number of etcd members for etcd to survive the loss of one."""
 
 
 def options(host: Host) -> Iterator[Finding]:
@@ -19,22 +19,22 @@ def options(host: Host) -> Iterator[Finding]:
     if copies.advertised.startswith(LOOPBACK) and not all(
         each.startswith(LOOPBACK) for each in copies.etcd_hosts
     ):
-        text = f"other nsqds cannot reach this one at {copies.advertised} for copies"
+        text = f"other nsqds cannot reach this nsqd at {copies.advertised} for copies"
         yield problem(text, "set --copies-broadcast-address, or --broadcast-address")
     if not copies.protected:
-        text = "any client that reaches the port for copies can read and replace them"
+        text = "any client that can reach the port for copies can read and replace them"
         yield warning(text, "set --copies-secret-file or --copies-tls-cert, and use a firewall")
 
 
 def _etcd(copies: CopiesOptions) -> Iterator[Finding]:
     hosts = set(copies.etcd_hosts)
     if len(copies.etcd_hosts) < ENDPOINTS:
-        text = f"--etcd-endpoints has fewer than {ENDPOINTS} members of etcd"
+        text = f"--etcd-endpoints names fewer than {ENDPOINTS} etcd members"
         advice = "run etcd on three hosts: without etcd, no machine can take over from another one"
         yield warning(text, advice)
     elif len(hosts) == 1:
-        text = f"all endpoints of etcd are on one host: {hosts.pop()}"
-        yield warning(text, "run the members of etcd on different hosts")
+        text = f"all etcd endpoints are on one host: {hosts.pop()}"
+        yield warning(text, "run the etcd members on different hosts")
 
 
 def state(cluster: Cluster) -> Iterator[Finding]:
@@ -47,7 +47,7 @@ def _of_nsqd(nsqd: Nsqd) -> Iterator[Finding]:
     copies = nsqd.copies
     assert copies is not None
     if not copies.etcd:
-        text = f"nsqd {nsqd.name} does not reach etcd: no machine can take over or be replaced"
+        text = f"nsqd {nsqd.name} cannot reach etcd: no machine can take over or be replaced"
         yield problem(text, "see docs/runbooks/etcd-away.md")
         return
     wanted = max((each.copies for each in copies.owned), default=0)
@@ -56,10 +56,10 @@ def _of_nsqd(nsqd: Nsqd) -> Iterator[Finding]:
             f"nsqd {nsqd.name} has topics with {wanted} copies, but only {copies.machines} nsqds"
             " have a session in etcd"
         )
-        yield warning(text, "start or add nsqds of the same --cluster, or lower copies")
+        yield warning(text, "start or add nsqds with the same --cluster, or lower copies")
     refusing = [_names(each.topics) for each in copies.owned if each.accepts is False]
     if refusing:
-        text = f"nsqd {nsqd.name} refuses publishes, because copies are missing: "
+        text = f"nsqd {nsqd.name} refuses publishes because copies are missing: "
         yield problem(text + several(refusing), "see docs/runbooks/too-few-copies.md")
     missing = [
         _names(each.topics)
@@ -67,7 +67,7 @@ def _of_nsqd(nsqd: Nsqd) -> Iterator[Finding]:
         if each.responding < each.copies <= copies.machines and each.accepts is not False
     ]
     if missing:
-        text = f"copies of these topics of nsqd {nsqd.name} are missing: {several(missing)}"
+        text = f"nsqd {nsqd.name} lacks copies of these topics: {several(missing)}"
         advice = "if this persists, check firewalls and the log; see docs/runbooks/lost-node.md"
         yield warning(text, advice)
 
@@ -90,7 +90,7 @@ OF_CLUSTER = (
     Check(
         "copies",
         "topics with copies: more copies than nsqds, missing copies, refused publishes, nsqds that"
-        " do not reach etcd",
+        " cannot reach etcd",
         "no copies are missing",
         state,
         lambda cluster: any(each.copies is not None for each in cluster.alive),

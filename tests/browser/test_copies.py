@@ -1,4 +1,4 @@
-"""The page of copies in a browser: healthy, and with risks."""
+"""The copies page in a browser, for a healthy cluster and for one at risk."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -37,7 +37,7 @@ def test_the_pages(cluster: CopiesWithAdmin, visit: Begin) -> None:
 
 
 def test_risks(cluster: CopiesWithAdmin, visit: Begin) -> None:
-    """They appear on the open page, and are announced with words, not only with colours."""
+    """They appear on the open page, and are stated in words, not only in colour."""
     visitor = visit(url=f"http://127.0.0.1:{cluster.admin.http_port}")
     page = visitor.to("/copies")
     expect(page.locator("main")).to_contain_text("No risks")

@@ -1,4 +1,4 @@
-"""What nsqadmin shows of copies, with scripted nsqds: some with copies, an older one, and NSQ's."""
+"""Copies in nsqadmin, as reported by scripted nsqds: some with copies, an older one, and NSQ's."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -43,7 +43,7 @@ def owned(**fields: Any) -> dict[str, Any]:
 
 
 class Cluster:
-    """An owner, a holder, and an nsqd that does not know copies, all with the topic `orders`."""
+    """An owner, a holder, and an nsqd that does not support copies, all with the topic `orders`."""
 
     def __init__(self) -> None:
         stats = {"version": "1.3.0", "topics": [TOPIC]}
@@ -131,14 +131,14 @@ def test_risks_appear_and_disappear(admin: Admin, cluster: Cluster) -> None:
 
 
 def test_a_node_that_is_gone(admin: Admin, cluster: Cluster) -> None:
-    """The holder's answer shows that the group has lost its owner."""
+    """The holder's response shows that the group has lost its owner."""
     get(admin, "/copies")
     cluster.owner.close()
     cluster.holder.pages["/copies"] = worker("b.0", group("holder"), sessions=["b.0"])
     page = get(admin, "/copies")
     assert page.one("div", role="status").text.startswith(f"WARNING: {cluster.owner.address}: ")
     assert "critical Group 5b0e has no owner" in text(page)
-    assert page.table("Groups")[1][1] == cluster.owner.address  # as it was known before
+    assert page.table("Groups")[1][1] == cluster.owner.address  # known from an earlier response
     linked = {each.text for each in page.one("main").all("a")}
     assert cluster.holder.address in linked and cluster.owner.address not in linked
 

@@ -1,7 +1,7 @@
 """Three nsqds with copies lose no acknowledged message, whichever machine, process, disk or
 connection fails.
 
-NSQCY_FAULTS_SEED selects other victims, and NSQCY_FAULTS the number of faults of the soak.
+NSQCY_FAULTS_SEED changes the victims, and NSQCY_FAULTS sets the number of faults in the soak test.
 """
 
 import os
@@ -20,7 +20,7 @@ from support.private_network import needs_namespaces
 SEED = int(os.environ.get("NSQCY_FAULTS_SEED", "1"))
 SOAK_FAULTS = int(os.environ.get("NSQCY_FAULTS", "200"))
 SOAK_LIMIT = 3 * 3600  # seconds
-DISK_SIZE = "96m"  # large enough for the load, and filled quickly
+DISK_SIZE = "96m"  # large enough for the load, but quick to fill
 
 pytestmark = [pytest.mark.ours, needs_etcd, needs_namespaces]
 

@@ -1,4 +1,4 @@
-"""What clients see while other nsqds take over, and while etcd is away."""
+"""Takeovers by other nsqds, and an outage of etcd, as clients see them."""
 
 import random
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from support.copies_load import TOPIC, CopiesLoad
 from support.etcd_process import needs_etcd
 from support.private_network import needs_namespaces
 
-PATIENCE = 120.0  # seconds until everything was delivered
+PATIENCE = 120.0  # seconds within which everything must be delivered
 
 pytestmark = [pytest.mark.ours, needs_etcd, needs_namespaces]
 
@@ -66,7 +66,8 @@ def test_a_rolling_restart_under_load(cluster: CopiedNsqds) -> None:
 
 
 def test_everything_goes_on_without_etcd(cluster: CopiedNsqds) -> None:
-    """Also new topics. After etcd's return, the cluster is in sync without a command."""
+    """This includes new topics. Once etcd is back, the cluster gets in sync without
+    intervention."""
     (member,) = cluster.etcd.members
     with CopiesLoad(cluster) as load:
         member.kill()

@@ -29,7 +29,7 @@ def machines(etcd: Etcd, tmp_path: Path) -> Iterator[list[Machine]]:
 
 
 def new_log(owner: Machine, copies: int, of: int = 3) -> OwnedLog:
-    """Return a log of a group that has all its members. `of`: the number of machines."""
+    """Return a log in a group that has all of its members. `of`: the number of machines."""
     until(lambda: len(owner.host.worker.sessions) == of)
     group_id = owner.host.create_group("os", copies, 2)
     until(lambda: (group := owner.group(group_id)) and len(group.members) == copies)
@@ -98,7 +98,7 @@ def test_a_lost_member_is_replaced(machines: list[Machine]) -> None:
 
 @pytest.fixture
 def patient(etcd: Etcd, tmp_path: Path) -> Iterator[list[Machine]]:
-    """Machines that wait for silent members much longer than a test."""
+    """Machines that wait for silent members for much longer than a test takes."""
     settings = Settings(limits=replace(LIMITS, copy_timeout=600.0, fill_timeout=600.0))
     machines = [Machine(tmp_path / str(number), etcd, settings) for number in range(3)]
     yield machines

@@ -1,4 +1,4 @@
-"""`nsqcy copies force`: a group whose other members never return is owned again."""
+"""`nsqcy copies force`: a group whose other members never return gets an owner again."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +26,7 @@ def etcd() -> Iterator[Etcd]:
 
 
 class Values:
-    """The values of a cluster of its own."""
+    """The etcd values of a separate cluster."""
 
     def __init__(self, etcd: Etcd, cluster: str, folder: Path) -> None:
         self.client = etcd.client()
@@ -65,9 +65,9 @@ def test_the_group_is_changed_when_the_user_agrees(
     values.put("claims/g/b", b'{"format":1,"nonce":"n","epoch":2,"size":700}')
     assert values.force() == 1
     out, err = capfd.readouterr()
-    assert "given up, with all messages that only they have:\n  a\nremaining:\n" in out
+    assert "given up, with all messages that only they have:\n  a\nremaining members:\n" in out
     assert "  b at host:1, 700 bytes of epoch 2\n  c at host:1\n" in out
-    assert "The messages of the group move to the topics of the same names.\n" in out
+    assert "The group's messages will be moved to the topics of the same names.\n" in out
     assert out.endswith("Nothing was changed. Add --yes to change the group.\n") and not err
     assert values.group() == encode_group(GROUP)
 
@@ -89,14 +89,14 @@ def test_groups_that_need_no_force(values: Values, capfd: pytest.CaptureFixture[
     values.put("groups/g", b"{}")
     assert refusal().startswith("the value of group g is invalid: format")
     values.put_group(GROUP)
-    assert refusal() == "no member of group g has a session: start the nsqd of one of a, b, c\n"
+    assert refusal() == "no member of group g has a session: start nsqd on one of a, b, c\n"
     values.put("sessions/a.1", SESSION % (b"a", b"a"))
-    assert refusal() == "group g has an owner that has a session: a\n"
+    assert refusal() == "the owner of group g has a session: a\n"
     values.put_group(GROUP.released("m"))
     values.start("a", "b", "c")
-    assert refusal() == "all members of group g are back: one of them will own it\n"
+    assert refusal() == "all members of group g are back: one of them will take over\n"
     values.put_group(GROUP.finished("m"))
-    assert refusal() == "group g is finished: all of its messages have moved\n"
+    assert refusal() == "group g has ended: all of its messages have been moved\n"
 
 
 @pytest.mark.parametrize("key", ["groups/g", "sessions/a.1"])
@@ -109,7 +109,7 @@ def test_a_change_meanwhile_wins(values: Values, key: str) -> None:
     def meanwhile(text: str) -> None:
         values.put(key, other if key == "groups/g" else SESSION % (b"a", b"a"))
 
-    with pytest.raises(force.Refused, match="changed meanwhile"):
+    with pytest.raises(force.Refused, match="changed in the meantime"):
         force.force(values.client, values.prefix.split("/")[2], "g", is_agreed=True, say=meanwhile)
     assert values.group() == (other if key == "groups/g" else encode_group(GROUP))
 
@@ -135,7 +135,7 @@ def test_a_member_that_is_not_whole_owns_a_forced_group(etcd: Etcd, tmp_path: Pa
     contents = owner.contents(group_id)
     for machine in machines:
         machine.stop()
-    # The other machine was switched off, and this one never returns.
+    # The other machine was switched off, and the first one never returns.
     other.boot = "later"
     other.start()
     until(lambda: (group := other.group(group_id)) and not group.session)

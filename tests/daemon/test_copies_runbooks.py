@@ -22,7 +22,7 @@ def etcd() -> Iterator[Etcd]:
 
 @pytest.fixture
 def hosts(tmp_path: Path, etcd: Etcd) -> Iterator[list[Host]]:
-    """Three hosts. Each nsqd runs, and its topic has all copies."""
+    """Three hosts, each with a running nsqd whose topic has all of its copies."""
     secret = tmp_path / "secret"
     secret.write_text("secret")
     hosts = [
@@ -87,7 +87,8 @@ def test_etcd_away(hosts: list[Host], etcd: Etcd) -> None:
     assert "etcd does not respond" in type_next(host)
     assert host.web.post("/pub?topic=orders", b"x").status == 200
     etcd.restart(member)
-    # As if etcd had been restored: every nsqd is stopped, accepts what etcd has, and starts.
+    # As if etcd had been restored: every nsqd is stopped, accepts etcd's values, and is started
+    # again.
     rest = [type_next, *(page("etcd-away", 4) for _ in hosts[1:])]
     for each, type_for in zip(hosts[1:], rest[1:], strict=True):
         type_for(each)
@@ -100,8 +101,8 @@ def test_etcd_away(hosts: list[Host], etcd: Etcd) -> None:
 
 
 def publish(host: Host) -> bytes:
-    """Return the answer; empty if nsqd closed the connection, because it does not know the outcome
-    of a publish."""
+    """Return the response; empty if nsqd closed the connection because it did not know the outcome
+    of the publish."""
     try:
         return host.web.post("/pub?topic=orders", b"x").body
     except ConnectionError:

@@ -1,4 +1,4 @@
-"""nsqadmin shows the copies of real nsqds: while all is well, without etcd, and after a loss."""
+"""nsqadmin shows the copies of real nsqds: when all is well, without etcd, and after a loss."""
 
 from pathlib import Path
 
@@ -54,12 +54,12 @@ def _loses_nodes(cluster: CopiesWithAdmin) -> None:
     text += " refused."
     eventually(lambda: text in texts(cluster), BUDGET)
     cluster.nsqds[2].destroy()
-    text = f"Publishes to orders on {second} are refused: 1 of 3 copies responds, at least 2 are"
-    text += " needed."
+    text = f"Publishes to orders on {second} are refused: 1 of 3 copies responds, but at least 2"
+    text += " are required."
     eventually(lambda: text in texts(cluster), BUDGET)
     found = cluster.copies()
     assert found["risks"][0]["severity"] == "critical"
-    # nsqlookupd no longer knows the other two; nsqadmin has their addresses from before.
+    # nsqlookupd no longer knows the other two; nsqadmin still has their earlier addresses.
     members = [member for each in found["groups"] for member in each["members"]]
     assert {each["node"] for each in members} == {*cluster.nodes}
     assert {each["node"] for each in members if each["answers"]} == {second}

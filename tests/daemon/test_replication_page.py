@@ -22,7 +22,8 @@ PORTS = (2379, 2380, 4150, 4151, 4250, 4251, 4350, 4351)
 
 @contextmanager
 def running(block: Block, folder: Path, reader: Reader, ports: dict[int, int]) -> Iterator[int]:
-    """Run a daemon of the page as a group of processes, which is yielded and killed in the end."""
+    """Run a daemon from the page in its own process group; yield the group's id, and kill the group
+    at the end."""
     with (folder / "daemons.log").open("a") as log:
         daemon = subprocess.Popen(
             block.command(ports),

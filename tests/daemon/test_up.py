@@ -195,7 +195,7 @@ def test_nodes_keep_copies_of_each_others_messages(up: Callable[..., Up], tmp_pa
     risk = "topic t: 1 of 3 copies responds, publishes are refused"
     assert [each for each in found["risks"] if each.startswith(risk)]
     eventually(is_whole, BUDGET)
-    assert all_of_them.log().count("was killed by SIGKILL; starting it again in 6s") == 2
+    assert all_of_them.log().count("was killed by SIGKILL; restarting it in 6s") == 2
 
     os.killpg(all_of_them.process.pid, signal.SIGINT)
     assert all_of_them.wait() == 0

@@ -24,7 +24,7 @@ WORKERS = 2
 COPIES = 3
 NAMES = ("a", "b", "c")
 SYNC_BUDGET = 90.0  # seconds until a healed cluster must be in sync
-POLL = 0.1  # seconds between looks at the cluster
+POLL = 0.1  # seconds between checks of the cluster
 TCP, HTTP = 4150, 4151
 
 CONFIG = """\
@@ -65,7 +65,7 @@ class CopiedNsqd(Nsqd):
         return f"{self.ip}:{TCP}"
 
     def copies(self) -> list[dict[str, Any]]:
-        """Return what each worker reports of its copies; nothing if nsqd does not respond."""
+        """Return what each worker reports about its copies; nothing if nsqd does not respond."""
         try:
             answer = self.web.get("/copies")
         except (OSError, HTTPException):
@@ -74,12 +74,12 @@ class CopiedNsqd(Nsqd):
         return workers
 
     def kill_all(self) -> None:
-        """Send SIGKILL to all processes of nsqd, as a machine that stops."""
+        """Send SIGKILL to all nsqd processes, as if the machine had stopped."""
         self.signal(signal.SIGKILL)
         self.process.wait()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to all processes of nsqd."""
+        """Send a signal to all nsqd processes."""
         os.killpg(self.process.pid, number)
 
     def erase(self) -> None:
@@ -93,7 +93,7 @@ class CopiedNsqds:
 
     def __init__(self, path: Path, *, disk_size: str = "") -> None:
         """
-        disk_size: size of the data path of each node, as `mount` takes it; default: no limit
+        disk_size: size of each node's data path, in the format of `mount`; default: no limit
         """
         self._path = path
         self._disk_size = disk_size
@@ -146,11 +146,11 @@ class CopiedNsqds:
         self._write_log(node.name, node)
 
     def _write_log(self, name: str, process: Logged) -> None:
-        """Write a log to a file for whoever looks into a failure."""
+        """Write a log to a file, to help investigate failures."""
         (self._path / f"{name}.log").write_text(process.log_text())
 
     def _mount(self, node: CopiedNsqd) -> Callable[[], object]:
-        """Give a node a disk of its own. Return what removes it."""
+        """Give a node its own disk. Return a function that removes the disk."""
         path = os.fspath(node.data)
         options = f"size={self._disk_size},mode=700"
         subprocess.run(["mount", "-t", "tmpfs", "-o", options, "nsqcy", path], check=True)
@@ -169,14 +169,15 @@ class CopiedNsqds:
     # -- the state of the copies
 
     def await_sync(self) -> None:
-        """Wait until all nodes are up, every group has all its copies, and none is drained."""
+        """Wait until all nodes are up, and every group has all of its copies and is not being
+        drained."""
         try:
             eventually(lambda: not self.gaps(), SYNC_BUDGET, interval=POLL)
         except AssertionError:
             raise AssertionError("not in sync: " + "; ".join(self.gaps())) from None
 
     def gaps(self) -> list[str]:
-        """Return what lacks until the cluster is in sync."""
+        """Return what is still missing before the cluster is in sync."""
         reports = {node.name: node.copies() for node in self.nodes}
         sessions = {
             name for found in reports.values() for each in found for name in each["sessions"]
@@ -194,7 +195,7 @@ class CopiedNsqds:
             for worker in workers:
                 where = f"{name}.{worker['worker']}"
                 if not worker["etcd"]:
-                    found.append(f"{where} does not reach etcd")
+                    found.append(f"{where} cannot reach etcd")
                 if not worker["ready"]:
                     found.append(f"{where} is not ready")
                 if missing := sessions - set(worker["sessions"]):
@@ -203,11 +204,12 @@ class CopiedNsqds:
         return found
 
     def sessions(self, node: CopiedNsqd) -> set[str]:
-        """Return the names of a node's processes, by which the others know them."""
+        """Return the names under which other nodes know a node's processes."""
         return {each["node"] for each in node.copies()}
 
     def await_takeover(self, names: set[str], witnesses: list[CopiedNsqd]) -> None:
-        """Wait until some processes are absent, and none of the witnesses' groups is theirs."""
+        """Wait until the witnesses report neither sessions of these processes nor groups owned by
+        them."""
 
         def is_over() -> bool:
             workers = [each for node in witnesses for each in node.copies()]
@@ -219,7 +221,7 @@ class CopiedNsqds:
 
 
 def _unsettled(groups: list[dict[str, Any]]) -> Iterator[str]:
-    """Return the groups of a worker that lack copies, or are drained."""
+    """Return a worker's groups that lack copies or are being drained."""
     for group in groups:
         about = {
             key: group.get(key)

@@ -1,5 +1,5 @@
-"""A backlog on one nsqd, with channels at different positions and deferred messages, and what other
-nsqds deliver of it."""
+"""A backlog on one nsqd, with deferred messages and with channels at different positions, and what
+other nsqds deliver from it."""
 
 import threading
 import time
@@ -12,9 +12,9 @@ from support.copied_nsqds import CopiedNsqd
 
 TOPIC = "orders"
 CHANNELS = UNREAD, HALF, READ = ("unread", "half", "read")
-BATCH = 200  # messages in a publish
-IN_FLIGHT = 100  # unanswered messages of the channel that nobody has read
-MAX_READ = 20_000  # messages that a channel has finished
+BATCH = 200  # messages per publish
+IN_FLIGHT = 100  # messages in flight in the channel `unread`
+MAX_READ = 20_000  # maximum number of messages that a channel has finished
 DEFERRED = 200
 DELAY = 20.0  # seconds
 PADDING = b"." * 80
@@ -24,8 +24,8 @@ PADDING = b"." * 80
 class Backlog:
     """Messages that one nsqd has acknowledged.
 
-    The channel `unread` has finished none, but some are in flight; `half` has finished a part;
-    `read` has finished all but the deferred ones, or as many as a test has time for.
+    The channel `unread` has finished none, but some are in flight; `half` has finished half of
+    them; `read` has finished all but the deferred ones, or as many as a test has time for.
     """
 
     count: int
@@ -56,7 +56,7 @@ class Backlog:
         self.missing = {channel: self.everything - finished[channel] for channel in CHANNELS}
 
     def _read(self, node: CopiedNsqd, channel: str, count: int) -> set[bytes]:
-        """Finish messages of a channel; return their bodies."""
+        """Finish messages in a channel; return their bodies."""
         conn = node.connect(timeout=60.0).sub(TOPIC, channel, BATCH)
         bodies = {message.body for message in conn.take(count)}
         conn.cls()
@@ -64,18 +64,18 @@ class Backlog:
 
 
 class Receivers:
-    """Consumers of a backlog's channels on other nsqds. Keeps the times and the errors."""
+    """Consumers of a backlog's channels on other nsqds. Record times and errors."""
 
     def __init__(self, backlog: Backlog, nodes: list[CopiedNsqd]) -> None:
         self.backlog = backlog
         self.early: list[bytes] = []
         """Deferred messages that arrived before their time."""
         self.again: Counter[str] = Counter()
-        """Messages of each channel that it had finished before, or received twice."""
+        """Per channel, the number of messages that it had already finished, or received twice."""
         self.unexpected: list[bytes] = []
         self.since = time.monotonic()
         self.first = self.last = 0.0
-        """Seconds until the first and the latest missing message arrived."""
+        """Seconds until the first and the last missing message arrived."""
         self._lock = threading.Lock()
         self._consumers = [
             Consumer(
@@ -99,7 +99,7 @@ class Receivers:
             consumer.close(graceful=False)
 
     def lack(self) -> dict[str, int]:
-        """Return the number of missing messages of each channel that lacks any."""
+        """Return the number of missing messages for each channel that lacks any."""
         with self._lock:
             missing = self.backlog.missing.items()
             return {channel: len(bodies) for channel, bodies in missing if bodies}

@@ -19,7 +19,7 @@ from nsqcy.storage.standalone_log import LogProbe
 from support.disk_format import messages, run
 from support.etcd_process import Etcd
 
-BUDGET = 30.0  # seconds until a condition must hold
+BUDGET = 30.0  # seconds within which a condition must become true
 LIMITS = Limits(
     lease=2.0,
     copy_timeout=2.0,

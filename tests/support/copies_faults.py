@@ -13,25 +13,26 @@ from pathlib import Path
 from support.copied_nsqds import LEASE, WORKERS, CopiedNsqd, CopiedNsqds
 from support.copies_load import CopiesLoad
 
-BRIEF = LEASE / 3  # seconds of a fault that no lease ends in
-LONG = LEASE * 2  # seconds after which leases have ended
+BRIEF = LEASE / 3  # seconds of a fault; too short for a lease to expire
+LONG = LEASE * 2  # seconds of a fault; long enough for leases to expire
 FILLER = "filler"  # name of the file that fills a disk
 BLOCK = 64 << 10
 
 
 @dataclass
 class Faults:
-    """Applies faults, each by a method of its name, and waits after each until it has no effects.
+    """Applies faults, each with the method of the same name, and waits after each one until its
+    effects are gone.
 
-    The methods draw their victims. Those of brief and long faults differ in whether the others take
-    over meanwhile.
+    The methods choose their victims at random. During long faults, other nodes take over; during
+    brief ones, they do not.
     """
 
     cluster: CopiedNsqds
     load: CopiesLoad
     rng: random.Random
     lines: list[str] = field(default_factory=list)
-    """One line for each fault."""
+    """One line per fault."""
 
     def apply(self, kinds: Sequence[str]) -> None:
         for kind in kinds:

@@ -28,7 +28,7 @@ LOOKUP_INTERVAL = 0.5  # seconds between the consumers' queries to nsqlookupd
 
 
 class _Pool(PoolPublisher):
-    """Counts a message whose publish failed as neither accepted nor refused, and goes on."""
+    """Counts a message whose publish failed as neither accepted nor refused, and continues."""
 
     pause = PAUSE
 
@@ -132,7 +132,7 @@ class CopiesLoad:
             assert publisher.error is None, publisher.error
 
     def delivers(self) -> None:
-        """Check that every channel receives all messages that have been accepted so far."""
+        """Check that every channel receives all messages accepted so far."""
         accepted = set(self.tally.accepted)
         for channel in self._channels:
             eventually(lambda c=channel: not self._lost(c) & accepted, SYNC_BUDGET, interval=POLL)

@@ -12,7 +12,7 @@ from support.nsqd_process import Nsqd, free_port
 from support.nsqlookupd_process import Lookupd
 
 LEASE = "3s"  # the shortest one that leaves a busy machine time to renew it
-BUDGET = 60.0  # seconds until the cluster is in a new state
+BUDGET = 60.0  # seconds within which the cluster must reach a new state
 CONFIG = """\
 [topic orders]
 copies = 3
@@ -38,7 +38,7 @@ class CopiesWithAdmin:
         return self.admin.get(f"{base}/api/copies")
 
     def await_health(self, *topics: str) -> None:
-        """Wait until these topics, each once per nsqd that has it, have all their copies."""
+        """Wait until these topics, each listed once per nsqd, have all of their copies."""
 
         def is_healthy() -> bool:
             found = self.copies()
@@ -54,7 +54,7 @@ class CopiesWithAdmin:
 @contextlib.contextmanager
 def copies_with_admin(home: Path, **options: Any) -> Iterator[CopiesWithAdmin]:
     """Run a cluster whose first two nsqds have `orders` with three copies, and the first one also
-    `mails` with two. options: of nsqadmin"""
+    `mails` with two. options: nsqadmin's options"""
     (home / "nsqd.ini").write_text(CONFIG)
     (home / "secret").write_text("secret\n")
     with contextlib.ExitStack() as stack:

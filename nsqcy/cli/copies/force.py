@@ -70,7 +70,7 @@ def parse(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     if not group_id:
         raise UsageError("GROUP is required as the first word: see nsqcy copies status")
     if not flags["config"]:
-        raise UsageError("--config is required: the file of an nsqd of this cluster")
+        raise UsageError("--config is required: the configuration file of an nsqd in this cluster")
     return group_id, flags
 
 
@@ -110,25 +110,25 @@ def force(
     if group.session:
         expected.append(Expected(f"{prefix}sessions/{group.session}", None))
     if not client.transact(expected, [Put(key, encode_group(value))]):
-        raise Refused("the group has changed meanwhile: look at nsqcy copies status again")
-    say("\nThe group was changed. One of its members will own it within seconds.\n")
+        raise Refused("the group has changed in the meantime: run nsqcy copies status again")
+    say("\nThe group was changed. One of its members will become its owner within seconds.\n")
     return 0
 
 
 def forced(group: Group, contents: Contents) -> Group:
     """Return the value of a group without the members that have no session. Raises Refused."""
     if group.done:
-        raise Refused(f"group {group.id} is finished: all of its messages have moved")
+        raise Refused(f"group {group.id} has ended: all of its messages have been moved")
     if group.session in {each.id for each in contents.sessions}:
-        raise Refused(f"group {group.id} has an owner that has a session: {group.owner}")
+        raise Refused(f"the owner of group {group.id} has a session: {group.owner}")
     nodes = {each.node for each in contents.sessions}
     if not nodes & set(group.members):
         raise Refused(
-            f"no member of group {group.id} has a session: start the nsqd of one of"
+            f"no member of group {group.id} has a session: start nsqd on one of"
             f" {', '.join(group.members)}"
         )
     if nodes >= set(group.members):
-        raise Refused(f"all members of group {group.id} are back: one of them will own it")
+        raise Refused(f"all members of group {group.id} are back: one of them will take over")
     return group.forced(nodes, secrets.token_hex(8))
 
 
@@ -143,9 +143,9 @@ def describe(group: Group, value: Group, contents: Contents) -> str:
         f"group {group.id}: {group.durability}, {group.copies} copies, at least"
         f" {group.min_copies} for publishes",
         "",
-        "given up, with all messages that only they have:",
+        "members given up, with all messages that only they have:",
         *(f"  {node}" for node in group.members if node not in value.members),
-        "remaining:",
+        "remaining members:",
     ]
     for node in value.members:
         claim = claims.get(node)
@@ -154,10 +154,10 @@ def describe(group: Group, value: Group, contents: Contents) -> str:
     lines += [
         "",
         "Messages that were acknowledged may be lost, and finished ones may be delivered again.",
-        "Make sure that the given up nodes never return, or that their data may be overwritten.",
+        "Make sure that the nodes given up never return, or that their data may be overwritten.",
     ]
     if value.closed:
-        lines.append("The messages of the group move to the topics of the same names.")
+        lines.append("The group's messages will be moved to the topics of the same names.")
     elif len(value.members) < value.min_copies:
-        lines.append("The group accepts publishes when enough other nodes have joined.")
+        lines.append("The group will accept publishes once enough other nodes have joined.")
     return "".join(f"{line}\n" for line in lines)

@@ -45,7 +45,7 @@ class Group:
     epoch: int
     closed: bool
     responding: int | None
-    """Members that respond to the owner, itself included; None if the owner did not respond."""
+    """Members that respond to the owner, including itself; None if the owner did not respond."""
     accepts: bool
     joining: str
     states: Sequence[str]
@@ -190,8 +190,8 @@ def _etcd_risks(nodes: Sequence[Node]) -> Iterable[str]:
     away = [shown(node.name, node.address) for node in nodes if not node.etcd]
     if away and len(away) == len(nodes):
         yield (
-            "etcd responds to no node: publishes and deliveries continue, but no group can get a"
-            " new owner or a new member"
+            "etcd does not respond to any node: publishes and deliveries continue, but no group can"
+            " get a new owner or a new member"
         )
     else:
         for name in away:
@@ -203,26 +203,26 @@ def _risks(group: Group, addresses: dict[str, str]) -> Iterable[str]:
     if len(group.topics) > 1:
         name = f"topics {topic_list(group.topics)}"
     if NEW in group.states:
-        yield f"{name}: the group is being created, publishes are refused until then"
+        yield f"{name}: publishes are refused until the group has been created"
     elif NOT_QUERIED in group.states:
         yield (
-            f"{name}: unknown, because the nsqd of the owner {group.owner} was not queried or did"
-            " not answer"
+            f"{name}: unknown, because the owner's nsqd ({group.owner}) was not queried or did not"
+            " answer"
         )
     elif group.responding is None:
         yield _ownerless(group, name, addresses)
     elif group.responding < group.copies:
         yield f"{name}: {_too_few(group, group.responding, addresses)}"
     elif REFUSES in group.states:
-        yield f"{name}: publishes are refused while the group changes its owner"
+        yield f"{name}: publishes are refused while the group changes owners"
 
 
 def _too_few(group: Group, responding: int, addresses: dict[str, str]) -> str:
     verb = "responds" if responding == 1 else "respond"
     text = f"{responding} of {group.copies} copies {verb}"
     if group.closed:
-        moving = "its messages are moving to another log"
-        text += f", {moving if group.topics else 'the group ends, because its messages have moved'}"
+        moving = "its messages are being moved to another log"
+        text += f", {moving if group.topics else 'the group is ending: no messages are left'}"
     elif not group.accepts:
         text += ", publishes are refused"
     if group.joining:
@@ -233,8 +233,8 @@ def _too_few(group: Group, responding: int, addresses: dict[str, str]) -> str:
 def _ownerless(group: Group, name: str, addresses: dict[str, str]) -> str:
     absent = [node for node in group.members if node not in group.present]
     back = [shown(node, addresses.get(node, "")) for node in group.present]
-    text = f"{name}: the group {group.id} has no owner, its messages are not delivered"
+    text = f"{name}: group {group.id} has no owner, so its messages are not delivered"
     if not absent:
-        return f"{text}; all members are back: one of them will own it"
+        return f"{text}; all members are back: one of them will take over"
     text += f"; absent: {', '.join(absent)}; back: {', '.join(back) or 'none'}"
     return f"{text}. If the absent nodes never return: nsqcy copies force {group.id} --config=FILE"

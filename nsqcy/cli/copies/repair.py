@@ -29,7 +29,7 @@ def run(words: Sequence[str]) -> int:
         write(1, USAGE)
         return 0
     if len(words) != 1 or words[0].startswith("-"):
-        raise UsageError(f"DATA_PATH is required, and nothing else\n{USAGE}")
+        raise UsageError(f"expected DATA_PATH as the only argument\n{USAGE}")
     data_path = Path(words[0])
     root = data_path / FOLDER
     if not root.is_dir():

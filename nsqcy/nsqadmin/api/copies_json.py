@@ -1,4 +1,4 @@
-"""JSON of nsqadmin's API: groups of copies and their risks. Pure."""
+"""JSON for nsqadmin's API: groups of copies and their risks. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,9 +9,9 @@ from nsqcy.nsqadmin.cluster.copies import Group, Member
 
 
 def copies_json(answers: Sequence[NodeAnswer], earlier: Mapping[str, str] | None = None) -> Json:
-    """Return the groups, combined from the answers of all nsqds, and the risks, worst first.
+    """Return the groups, combined from all nsqds' responses, and the risks, worst first.
 
-    earlier: addresses of nsqds by the ids of their nodes, for nodes that do not answer now
+    earlier: addresses of nsqds by node id, for nodes that currently do not respond
     """
     groups = copies.groups(answers, earlier)
     return {

@@ -18,7 +18,7 @@ REFUSING = "refuses publishes"
 OWNERLESS = "no owner"
 UNKNOWN = "owner does not answer"
 MISSING = "copies missing"
-MOVING = "messages move"
+MOVING = "moving messages"
 COMPLETE = "complete"
 STATES = (REFUSING, OWNERLESS, UNKNOWN, MISSING, MOVING, COMPLETE)
 
@@ -26,16 +26,16 @@ STATES = (REFUSING, OWNERLESS, UNKNOWN, MISSING, MOVING, COMPLETE)
 CRITICAL, WARNING, NOTICE = "critical", "warning", "notice"
 SEVERITIES = (CRITICAL, WARNING, NOTICE)
 
-_MAX_NAMES = 3  # names in a text; further ones are counted
+_MAX_NAMES = 3  # maximum number of names to list; the others are counted
 
 
 class Member(NamedTuple):
     """A node of a group.
 
-    id: its name in etcd, a worker of an nsqd
-    nsqd: the nsqd's address, also if only an earlier answer had this id; empty if unknown
-    answers: whether the nsqd reports this id now
-    is_whole: whether its copy has everything that it ever confirmed; None if unknown
+    id: the node's name in etcd; a node is a worker of an nsqd
+    nsqd: the nsqd's address, even if it comes from an earlier response; empty if unknown
+    answers: whether an nsqd currently reports this id
+    is_whole: whether the copy has everything that it has ever confirmed; None if unknown
     """
 
     id: str
@@ -50,7 +50,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """A group, combined from all reports. responding: None without a report from the owner. bytes:
+    """A group, combined from all reports. responding: None if the owner has not reported. bytes:
     size of the largest copy."""
 
     id: str
@@ -62,21 +62,21 @@ class Group:
     durability: str
     topics: Sequence[str] = ()
     responding: int | None = None
-    joining: str = ""  # node that is being filled
+    joining: str = ""  # node whose copy is being filled
     is_new: bool = False  # not in etcd yet
-    is_closed: bool = False  # taken over: its messages move to other logs
+    is_closed: bool = False  # taken over: its messages are being moved to other logs
     bytes: int = 0
 
     @property
     def title(self) -> str:
-        """Return the topics on their nsqd, or the id if the topics are unknown."""
+        """Return the topics and their nsqd, or the group's id if the topics are unknown."""
         if not self.topics:
             return f"group {self.id}"
         return f"{listed(self.topics)} on {self.owner.name}"
 
 
 class Risk(NamedTuple):
-    """A present risk. group: the id of its group; empty if the risk concerns nsqds."""
+    """A current risk. group: the id of the group at risk; empty if the risk concerns nsqds."""
 
     severity: str
     text: str
@@ -84,7 +84,7 @@ class Risk(NamedTuple):
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return a few of these names, and the number of the others."""
+    """Return the first names, and the number of the others."""
     shown, others = names[:_MAX_NAMES], len(names) - _MAX_NAMES
     return ", ".join(shown) + (f" and {others} more" if others > 0 else "")
 
@@ -93,7 +93,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 class _Report(NamedTuple):
-    """A group in the answer of an nsqd, and the worker that reported it."""
+    """A group in an nsqd's response, and the worker that reported it."""
 
     nsqd: str
     node: str
@@ -105,7 +105,7 @@ class _Report(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, bool]:
-        """Return how much the report counts. A node that was cut off may report an old owner."""
+        """Return the report's precedence. A node that was cut off may report an old owner."""
         return self.group["epoch"], self.is_owner
 
 
@@ -124,15 +124,15 @@ def has_groups(answers: Iterable[NodeAnswer]) -> bool:
 
 
 def groups(answers: Sequence[NodeAnswer], earlier: Mapping[str, str] | None = None) -> list[Group]:
-    """Return all groups, those at risk first. earlier: addresses of nsqds by the ids of their
-    nodes, for nodes that do not answer now."""
+    """Return all groups, those at risk first. earlier: addresses of nsqds by node id, for nodes
+    that currently do not respond."""
     workers = _workers(answers)
     reports: dict[str, list[_Report]] = defaultdict(list)
     for nsqd, worker in workers:
         for group in worker["groups"]:
             reports[group["group"]].append(_Report(nsqd, worker["node"], group))
     nsqds = {worker["node"]: nsqd for nsqd, worker in workers}
-    # Workers that etcd does not answer may list sessions that have ended.
+    # Workers to which etcd does not respond may list sessions that have ended.
     current = [worker for _, worker in workers if worker["etcd"]]
     sessions = {
         each
@@ -177,7 +177,7 @@ def _combined(
 
 
 def _topics(best: _Report, reports: Iterable[_Report]) -> list[str]:
-    """Return the owner's topics, or, without them, those in the files of the holders."""
+    """Return the owner's topics; if there are none, those in the holders' files."""
     if best.is_owner and best.group["topics"]:
         found: list[str] = best.group["topics"]
         return found
@@ -197,8 +197,8 @@ def _owned_state(value: Mapping[str, Any]) -> str:
 def _ownerless_state(
     value: Mapping[str, Any], nsqds: Mapping[str, str], sessions: Iterable[str]
 ) -> str:
-    """Return the state of a group that no answer owns. As long as etcd has a session of the owner,
-    it may be alive, although nsqadmin has no answer from it."""
+    """Return the state of a group that no responding node owns. As long as the owner has a session
+    in etcd, it may be alive, even if it does not respond to nsqadmin."""
     may_live = value["owner"] not in nsqds and value["owner"] in sessions
     return UNKNOWN if may_live else OWNERLESS
 
@@ -207,7 +207,7 @@ def _ownerless_state(
 
 
 def risks(found: Sequence[Group], answers: Sequence[NodeAnswer]) -> list[Risk]:
-    """Return all present risks, the worst first."""
+    """Return all current risks, the worst first."""
     all_of_them = [
         *(risk for group in found for risk in _of_group(group)),
         *_of_silent_owners(found),
@@ -223,14 +223,14 @@ def _of_group(group: Group) -> list[Risk]:
         text = f"Publishes to {group.title} are refused: {reason}."
         risks.append(Risk(CRITICAL, text, group.id))
     elif group.state == OWNERLESS:
-        # Without files there are no messages.
+        # If there are no files, there are no messages.
         risks.append(Risk(CRITICAL if group.bytes else NOTICE, _no_owner(group), group.id))
     elif group.responding is not None and group.responding < group.copies:
         risks.append(Risk(WARNING, _missing(group), group.id))
     if group.state == MOVING:
-        text = f"After a takeover, messages move to {group.title}."
+        text = f"After a takeover, messages are being moved to {group.title}."
         if not group.topics:
-            text = f"After a takeover, {group.owner.name} moves the messages of {group.title}."
+            text = f"After a takeover, {group.owner.name} is moving the messages of {group.title}."
         risks.append(Risk(NOTICE, text, group.id))
     return risks
 
@@ -239,8 +239,8 @@ def _too_few(group: Group) -> str:
     if group.is_new:
         return "etcd has not confirmed their group yet"
     if group.responding is None or group.responding >= group.min_copies:
-        return f"{group.owner.name} hands group {group.id} over to another member"
-    return f"{_responding(group)}, at least {group.min_copies} are needed"
+        return f"{group.owner.name} is handing group {group.id} over to another member"
+    return f"{_responding(group)}, but at least {group.min_copies} are required"
 
 
 def _responding(group: Group) -> str:
@@ -251,7 +251,7 @@ def _responding(group: Group) -> str:
 def _missing(group: Group) -> str:
     text = f"{_responding(group)} for {group.title}."
     if group.joining:
-        text += " Another node is being filled."
+        text += " Another node is receiving a copy."
     if not group.is_closed and group.responding == group.min_copies:
         text += " If one more fails, publishes are refused."
     return text
@@ -263,12 +263,12 @@ def _no_owner(group: Group) -> str:
     text = f"Group {group.id}{of} has no owner: its messages are not delivered until one of its"
     text += f" members takes over ({names})."
     if not any(each.is_whole for each in group.members):
-        text += " No member that answers has a whole copy, so all members must return."
+        text += " No responding member has a complete copy, so all members must return."
     return text
 
 
 def _of_silent_owners(found: Iterable[Group]) -> list[Risk]:
-    """Return one risk for each owner that does not answer, however many groups it owns."""
+    """Return one risk per owner that does not respond, no matter how many groups it owns."""
     counts = Counter(group.owner for group in found if group.state == UNKNOWN)
     return [
         Risk(
@@ -309,7 +309,7 @@ class TopicCopies(NamedTuple):
 
 
 def of_topic(answers: Iterable[NodeAnswer], topic: str) -> dict[str, TopicCopies]:
-    """Return the copies of a topic by nsqd. An nsqd's own log counts, not one that it drains."""
+    """Return a topic's copies by nsqd. Logs that an nsqd is draining do not count."""
     found: dict[str, TopicCopies] = {}
     for nsqd, worker in _workers(answers):
         for group in worker["groups"]:
@@ -321,7 +321,7 @@ def of_topic(answers: Iterable[NodeAnswer], topic: str) -> dict[str, TopicCopies
 
 
 class NodeCopies(NamedTuple):
-    """The groups on one nsqd. bytes: of all its copies."""
+    """The groups on one nsqd. bytes: total size of its copies."""
 
     nsqd: str
     owned: int
@@ -331,7 +331,7 @@ class NodeCopies(NamedTuple):
 
 
 def of_nsqd(answer: NodeAnswer) -> NodeCopies | None:
-    """Return what an nsqd owns and holds; None if it has no copies, or did not report them."""
+    """Return the groups that an nsqd owns and holds; None if it has not reported any copies."""
     workers = [worker for _, worker in _workers([answer])]
     if not workers:
         return None
@@ -347,10 +347,10 @@ def of_nsqd(answer: NodeAnswer) -> NodeCopies | None:
 
 
 class Sighting:
-    """What nsqadmin has seen of copies so far. Thread-safe: values are replaced, not changed.
+    """Record of the copies that nsqadmin has seen. Thread-safe: values are replaced, not modified.
 
-    is_used: whether some nsqd has groups; only then pages link to the copies
-    nsqds: addresses of nsqds by the ids of their nodes. It names nodes that no longer answer.
+    is_used: whether any nsqd has groups; only then do pages link to the copies page
+    nsqds: addresses of nsqds by node id, used to name nodes that no longer respond
     """
 
     def __init__(self) -> None:
@@ -358,8 +358,8 @@ class Sighting:
         self.nsqds: Mapping[str, str] = {}
 
     def note(self, answers: Sequence[NodeAnswer], *, of_all: bool = False) -> None:
-        """Take the answers of some nsqds, or of all of them: only these show that no nsqd has
-        groups."""
+        """Record the responses of some nsqds, or of all nsqds: only the latter can show that no
+        nsqd has groups."""
         if has_groups(answers):
             self.is_used = True
         elif of_all:
@@ -369,7 +369,7 @@ class Sighting:
 
 
 def _still_named(known: Mapping[str, str], answers: Iterable[NodeAnswer]) -> dict[str, str]:
-    """Return the nodes that report something, or that a group still names."""
+    """Return the nodes that have reported, or that are still members of a group."""
     workers = [worker for _, worker in _workers(answers)]
     named = {each for worker in workers for group in worker["groups"] for each in group["members"]}
     named |= {worker["node"] for worker in workers}

@@ -1,4 +1,4 @@
-"""Page of the copies of topics on several machines."""
+"""The page about topics with copies on several machines."""
 
 from nsqcy.http.router import Request
 from nsqcy.nsqadmin.cluster.view import ClusterView

@@ -1,4 +1,4 @@
-"""Page of the copies: risks, groups with their nodes, and nsqds with their groups.
+"""The copies page: risks, groups with their nodes, and nsqds with their groups.
 
 Pure: maps fetched data to template values.
 """
@@ -12,7 +12,7 @@ from nsqcy.nsqadmin.html.layout import View
 from nsqcy.nsqadmin.html.location import Location
 from nsqcy.nsqadmin.html.tables import Columns, Table, table
 
-MAX_TOPICS = 3  # topics of a group that are shown without unfolding
+MAX_TOPICS = 3  # maximum number of a group's topics to show without a fold
 
 _COLUMNS: Columns[Group] = [
     ("Topics", lambda row: ", ".join(row.topics)),
@@ -37,7 +37,7 @@ _NODE_COLUMNS: Columns[NodeCopies] = [
 def page(
     answers: Sequence[NodeAnswer], location: Location, earlier: Mapping[str, str] | None = None
 ) -> View:
-    """earlier: addresses of nsqds by the ids of their nodes, for nodes that do not answer now."""
+    """earlier: addresses of nsqds by node id, for nodes that currently do not respond."""
     groups = copies.groups(answers, earlier)
     nodes = [each for each in map(copies.of_nsqd, answers) if each is not None]
     values = {
@@ -52,6 +52,6 @@ def page(
 
 
 def _by_id(found: Table[Group]) -> Table[Group]:
-    """Return the table with rows named by group: topics do not identify a row."""
+    """Return the table with rows identified by group, because topics do not identify a row."""
     names = [each.id for each in found.rows]
     return Table(found.caption, found.headings, found.rows, names)

@@ -1,7 +1,6 @@
-"""The streams of a worker, by node and group: it opens some as an owner, and accepts others as a
-holder.
+"""A worker's streams, by node and group: it opens some as an owner, and accepts others as a holder.
 
-Owns the listener and who may connect. Passes what arrives to the state machine.
+Owns the listener, and decides who may connect. Passes what arrives to the state machine.
 """
 
 import secrets
@@ -23,7 +22,7 @@ Key = tuple[str, str]
 """A node and a group."""
 
 Event = Callable[[Worker, float], object]
-"""An event for the state machine, which is called with the worker and the time."""
+"""An event for the state machine: a function that is called with the worker and the time."""
 
 
 class Terms(Protocol):
@@ -56,7 +55,7 @@ class Connections:
         """
         node: name of this node
         address_of: returns a node's address; raises ConnectionError if it is unknown
-        obstacle: returns why no stream is accepted now, or ""
+        obstacle: returns the reason why no stream is accepted now, or ""
         happened: passes an event to the state machine
         """
         self._terms = terms
@@ -85,7 +84,7 @@ class Connections:
             streams.clear()
 
     def leave(self) -> None:
-        """Announce the end of the process to the owners that feed copies here."""
+        """Announce this process's exit to the owners that feed copies here."""
         for stream in list(self._accepted.values()):
             stream.send(Refuse("leaving"))
         gevent.sleep(LEAVE_PAUSE)

@@ -163,7 +163,7 @@ class CopyFiles:
         handle = self._handle(path)
         self.table.written(path, offset, data.data)
         if data.are_records:
-            # Nothing else uses a stream's data.
+            # Nothing else uses data from a stream, so it may be modified.
             records = data.data if isinstance(data.data, bytearray) else bytearray(data.data)
             handle.write_records(records, offset, self._change(path))
         else:
@@ -219,8 +219,8 @@ class CopyFiles:
                 self.delete(path)
 
     def _recover(self) -> None:
-        """Start again after a failed change, with the files on disk. Trust none of them, so that
-        the owner sends all of them again."""
+        """Start again with the files on disk after a failed change. Trust none of them, so that the
+        owner sends all of them again."""
         self._error = 0
         self._handles.clear()
         self._waiting.clear()
@@ -254,7 +254,7 @@ class CopyFiles:
             self.sync()
 
     def sync(self) -> None:
-        """Begin to sync what was changed, unless a sync is in progress. In class os, nothing waits
+        """Begin to sync what has changed, unless a sync is in progress. In class os, nothing waits
         for it."""
         if self._unsynced and not (self._syncs or self._error):
             self._sync()

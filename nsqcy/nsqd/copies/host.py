@@ -59,7 +59,7 @@ class Topics(Protocol):
         ...
 
     def tick(self) -> None:
-        """Handle changes to the state of the groups."""
+        """Handle changes in the state of the groups."""
         ...
 
     def names(self, group_id: str) -> Sequence[str]:
@@ -145,7 +145,7 @@ class CopiesHost:
         self._registry.close()
 
     def leave(self) -> None:
-        """Announce the end of the process to the owners that feed copies here, so that they do not
+        """Announce this process's exit to the owners that feed copies here, so that they do not
         wait for this node."""
         self._connections.leave()
 
@@ -207,7 +207,7 @@ class CopiesHost:
         }
 
     def topics_on_disk(self, group_id: str) -> list[str]:
-        """Return the topics in the files of a copy, if they are in use."""
+        """Return the topics in a copy's files, if they are in use."""
         copy = self._copies.get(group_id)
         paths = copy.table.paths() if copy is not None else []
         return sorted({path.partition("/")[0].removesuffix(SUFFIX) for path in paths})
@@ -517,8 +517,8 @@ class CopiesHost:
         self._log.warn(
             f"COPIES: no longer owning group {group.id}", event="copies_lost", group=group.id
         )
-        # Ending the files reports all changes as made, which must not acknowledge a publish: the
-        # new owner may not have it.
+        # When the files are closed, all changes are reported as made. This must not acknowledge a
+        # publish, because the new owner may not have it.
         self._topics.degraded(group.id)
         self._files.pop(group.id).io.stop()
         self._topics.lost(group)

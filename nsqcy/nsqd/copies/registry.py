@@ -164,7 +164,7 @@ class Registry:
         try:
             self._ask(call, *args)
         except EtcdError:
-            return  # the state machine repeats the request
+            return  # the state machine will retry
         self._wake.set()
 
     # -- reading

@@ -39,7 +39,7 @@ def test_a_running_nsqd_is_left_alone(data_path: Path, capfd: pytest.CaptureFixt
 
 @pytest.mark.parametrize(
     ("words", "code", "text"),
-    [([], 2, "DATA_PATH is required"), (["--yes"], 2, "DATA_PATH"), (["/nowhere"], 1, "no copies")],
+    [([], 2, "expected DATA_PATH"), (["--yes"], 2, "DATA_PATH"), (["/nowhere"], 1, "no copies")],
 )
 def test_mistakes(
     words: list[str], code: int, text: str, capfd: pytest.CaptureFixture[str]

@@ -54,7 +54,7 @@ def complete(worker: dict[str, Any]) -> dict[str, Any]:
 
 
 def seen(*workers: dict[str, Any]) -> Cluster:
-    """Return the cluster of one nsqd for each worker, at a:1, b:1, ..."""
+    """Return a cluster with one nsqd per worker, at a:1, b:1, ..."""
     return merged([Answer(f"{each['node'][0]}:1", [complete(each)]) for each in workers])
 
 
@@ -103,13 +103,13 @@ def test_a_healthy_cluster() -> None:
         (
             {"responding": 2, "closed": True, "accepts": False},
             "moving messages",
-            "topic orders: 2 of 3 copies respond, its messages are moving to another log",
+            "topic orders: 2 of 3 copies respond, its messages are being moved to another log",
         ),
         ({"closed": True, "accepts": False}, "moving messages", ""),
         (
             {"accepts": False},
             "refuses publishes",
-            "topic orders: publishes are refused while the group changes its owner",
+            "topic orders: publishes are refused while the group changes owners",
         ),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_group_without_an_owner() -> None:
     assert found.groups[0].states == ["no owner"]
     assert found.groups[0].present == ["b.0", "c.0"]
     assert found.risks == [
-        "topic orders: the group g1 has no owner, its messages are not delivered; absent: a.0;"
+        "topic orders: group g1 has no owner, so its messages are not delivered; absent: a.0;"
         " back: b:1 (b.0), c:1 (c.0). If the absent nodes never return: nsqcy copies force g1"
         " --config=FILE"
     ]
@@ -141,7 +141,7 @@ def test_the_nsqd_of_the_owner_may_not_answer() -> None:
     found = seen(worker("b.0", group("holder")))
     assert found.groups[0].states == ["owner not queried"]
     assert found.risks == [
-        "topic orders: unknown, because the nsqd of the owner a.0 was not queried or did not answer"
+        "topic orders: unknown, because the owner's nsqd (a.0) was not queried or did not answer"
     ]
 
 
@@ -159,17 +159,17 @@ def test_groups_that_begin_and_nodes_that_are_not_ready() -> None:
     found = seen(worker("a.0", group("new", topics=[]), ready=False, etcd=False))
     assert found.groups[0].states == ["being created"]
     assert found.risks == [
-        "etcd responds to no node: publishes and deliveries continue, but no group can get a new"
-        " owner or a new member",
+        "etcd does not respond to any node: publishes and deliveries continue, but no group can"
+        " get a new owner or a new member",
         "node a:1 (a.0) has not opened its groups yet",
-        "group g1: the group is being created, publishes are refused until then",
+        "group g1: publishes are refused until the group has been created",
     ]
 
 
 def test_a_closed_group_without_topics_ends() -> None:
     view = group("owner", closed=True, accepts=False, responding=2, topics=[])
     assert seen(worker("a.0", view)).risks == [
-        "group g1: 2 of 3 copies respond, the group ends, because its messages have moved"
+        "group g1: 2 of 3 copies respond, the group is ending: no messages are left"
     ]
 
 

@@ -57,10 +57,10 @@ def test_a_cluster_on_one_machine_may_use_its_loopback_address() -> None:
     ("state", "level", "says"),
     [
         (Copies(True, 3, [OwnedGroup(3, 3)]), "ok", "no copies"),
-        (Copies(False), "problem", "n1:4151 does not reach etcd"),
+        (Copies(False), "problem", "n1:4151 cannot reach etcd"),
         (Copies(True, 2, [OwnedGroup(3, 2)]), "warning", "3 copies, but only 2 nsqds"),
         (Copies(True, 3, [OwnedGroup(3, 1, False, ("t",))]), "problem", "refuses publishes"),
-        (Copies(True, 3, [OwnedGroup(3, 2, True, ("t", "u"))]), "warning", "are missing: t, u"),
+        (Copies(True, 3, [OwnedGroup(3, 2, True, ("t", "u"))]), "warning", "of these topics: t, u"),
         (Copies(True, 3, [OwnedGroup(3, 2, None)]), "warning", "a group without topics"),
     ],
 )

@@ -114,7 +114,7 @@ def test_the_table_says_what_was_missed(figures: report.Figures) -> None:
     assert "t/c: published 100, finished 99, lost 1" in told
     assert "MISSED  lost: 1 (at most 0)" in told
     assert "knee    not reached: 1 users, 1 msg/s" in told
-    for note in ("busy for 95%", "up to 30 ms too late", "1 messages came before"):
+    for note in ("busy for 95%", "up to 30 ms late", "1 messages arrived before"):
         assert note in told
 
 

@@ -1,4 +1,4 @@
-"""The page of copies: what it shows of reports that agree, differ, or are missing."""
+"""The copies page: what it shows for reports that agree, differ or are missing."""
 
 from typing import Any
 
@@ -99,7 +99,7 @@ def test_a_healthy_cluster() -> None:
         ["b:1", "0", "1", "1,000", "responds"],
         ["c:1", "0", "1", "1,000", "responds"],
     ]
-    assert shown.one("p").text == "No risks: each group has an owner and all its copies."
+    assert shown.one("p").text == "No risks: each group has an owner and all of its copies."
     assert shown.one("a", href="/b/topics/orders").text == "orders"
     assert shown.one("tr", **{"data-key": "g"}).all("a", href="/b/nodes/b%3A1")
     assert copies_json(answers) == {
@@ -145,7 +145,10 @@ def test_an_nsqd_that_refuses_is_named() -> None:
 
 def test_too_few_copies() -> None:
     answers = cluster(group("owner", responding=1, accepts=False))
-    text = "Publishes to orders on a:1 are refused: 1 of 3 copies responds, at least 2 are needed."
+    text = (
+        "Publishes to orders on a:1 are refused: 1 of 3 copies responds, but at least 2 are"
+        " required."
+    )
     assert (states(answers), risks(answers)) == (["refuses publishes"], [("critical", text)])
     shown = page(answers)
     assert shown.one("ul").text == f"critical {text}"
@@ -161,7 +164,7 @@ def test_a_group_that_etcd_does_not_have_yet() -> None:
 
 def test_a_group_that_is_handed_over() -> None:
     answers = cluster(group("owner", accepts=False))
-    text = "Publishes to orders on a:1 are refused: a:1 hands group g over to another member."
+    text = "Publishes to orders on a:1 are refused: a:1 is handing group g over to another member."
     assert risks(answers) == [("critical", text)]
 
 
@@ -174,7 +177,7 @@ def test_a_group_that_is_handed_over() -> None:
         ),
         (
             {"responding": 2, "min_copies": 1, "joining": "d.0"},
-            "2 of 3 copies respond for orders on a:1. Another node is being filled.",
+            "2 of 3 copies respond for orders on a:1. Another node is receiving a copy.",
         ),
         (
             {"responding": 4, "copies": 5, "topics": list("vwxyz")},
@@ -188,7 +191,7 @@ def test_copies_are_missing(fields: dict[str, Any], text: str) -> None:
 
 
 def test_a_group_without_an_owner() -> None:
-    """The session of the owner has ended, and no member has taken over yet."""
+    """The owner's session has ended, and no member has taken over yet."""
     live = {"sessions": ["b.0", "c.0"]}
     answers = [nsqd(node, group("holder"), **live) for node in NODES[1:]]
     text = "Group g has no owner: its messages are not delivered until one of its members takes"
@@ -206,9 +209,9 @@ def test_a_group_without_an_owner() -> None:
         "g",
     ]
     answers = [nsqd(node, group("member", whole=False), **live) for node in NODES[1:]]
-    text += " No member that answers has a whole copy, so all members must return."
+    text += " No responding member has a complete copy, so all members must return."
     assert risks(answers) == [("critical", text)]
-    assert page(answers).table("Groups")[1][2] == "a.0b:1 not wholec:1 not whole"
+    assert page(answers).table("Groups")[1][2] == "a.0b:1 incompletec:1 incomplete"
 
 
 def test_topics_of_holders_count_without_an_owner() -> None:
@@ -266,13 +269,13 @@ def test_a_takeover() -> None:
     new = group("owner", owner="b.0", epoch=2, closed=True, responding=2, accepts=False)
     answers = [nsqd("a.0", old), nsqd("b.0", new), nsqd("c.0", group("holder", epoch=2))]
     (found,) = copies.groups(answers)
-    assert (found.owner.nsqd, found.state) == ("b:1", "messages move")
+    assert (found.owner.nsqd, found.state) == ("b:1", "moving messages")
     assert risks(answers) == [
         ("warning", "2 of 3 copies respond for orders on b:1."),
-        ("notice", "After a takeover, messages move to orders on b:1."),
+        ("notice", "After a takeover, messages are being moved to orders on b:1."),
     ]
     empty = group("owner", owner="b.0", epoch=2, closed=True, topics=[])
-    text = "After a takeover, b:1 moves the messages of group g."
+    text = "After a takeover, b:1 is moving the messages of group g."
     assert risks([nsqd("b.0", empty)]) == [("notice", text)]
 
 
