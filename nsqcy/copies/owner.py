@@ -41,6 +41,7 @@ class Owner:
         self.joiner = ""
         """Node that is being filled and is not a member yet."""
         self.is_releasing = False
+        self.has_failed = False
         self.is_drained = False
         self._proposals: list[Group] = []
         """Proposals for the present value whose outcomes are unknown."""
@@ -107,6 +108,12 @@ class Owner:
     def release(self) -> None:
         """Hand the group over as soon as everything is committed."""
         self.is_releasing = True
+
+    def fail(self) -> None:
+        """Hand the group over, because its files cannot be changed here. If it is incomplete, end
+        it: the holders could not be filled from these files."""
+        self.has_failed = True
+        self.release()
 
     def drained(self) -> None:
         """End the closed group as soon as everything is committed."""
@@ -297,6 +304,8 @@ class Owner:
         is_settled = self.committed == self.position
         if group.done:
             return None
+        if self.has_failed and not group.is_complete:
+            return group.finished(nonce)  # nothing was ever committed
         if self.is_releasing and is_settled:
             return group.released(nonce)
         if self.is_drained and is_settled:

@@ -1,14 +1,34 @@
 """Workers that hold copies for each other, with real files, sockets and etcd."""
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nsqcy.copies.group import Group
+from nsqcy.storage.io import IoThread
 from support.copies_cluster import Machine, OwnedLog, until
 from support.etcd_process import Etcd, needs_etcd
 
 pytestmark = needs_etcd
+
+
+class FullMachine(Machine):
+    """A machine whose disk is full while it creates a group."""
+
+    def make_io(self) -> IoThread:
+        return IoThread(faults=True)
+
+    def begun(self, group: Group, files: Any, directory: Path) -> None:
+        self.io.fault("pwrite", error=errno.ENOSPC)
+        super().owned(group, files, directory)
+        self.logs[group.id].append(1)
+
+    def owned(self, group: Group, files: Any, directory: Path) -> None:
+        if group.id not in self.logs:
+            super().owned(group, files, directory)
 
 
 @pytest.fixture
@@ -91,3 +111,14 @@ def test_a_lost_member_is_replaced(machines: list[Machine]) -> None:
     until(lambda: log.done == [0])
     assert other.contents(log.group.id) == owner.contents(log.group.id)
     holder.start()
+
+
+def test_a_group_that_cannot_be_written_from_the_beginning_ends(
+    machines: list[Machine], etcd: Etcd, tmp_path: Path
+) -> None:
+    full = FullMachine(tmp_path / "full", etcd)
+    machines.append(full)
+    until(lambda: len(full.host.worker.sessions) == len(machines))
+    group_id = full.host.create_group("os", 3, 2)
+    until(lambda: (group := full.group(group_id)) and group.done)
+    assert full.logs == {}

@@ -301,7 +301,7 @@ class CopiesHost:
         self._log.error(f"COPIES: group {group_id} cannot be written: {os.strerror(error).lower()}")
         owner = self.worker.owner(group_id)
         if owner is not None:
-            owner.release()
+            owner.fail()
 
     # -- time
 
@@ -539,6 +539,9 @@ class CopiesHost:
             closed=group.closed,
         )
         self._topics.owned(group, files.io, self._root / group.id)
+        if files.io.error:
+            # A change before the group existed; `disk_failed` had no owner then.
+            self.disk_failed(group.id, files.io.error)
 
     def lost(self, group: Group) -> None:
         self._log.warn(
