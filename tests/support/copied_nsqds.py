@@ -146,7 +146,7 @@ class CopiedNsqds:
         self._write_log(node.name, node)
 
     def _write_log(self, name: str, process: Logged) -> None:
-        """Write a log to a file for whoever looks into a failure."""
+        """Write a log to a file, for the analysis of a failure."""
         (self._path / f"{name}.log").write_text(process.log_text())
 
     def _mount(self, node: CopiedNsqd) -> Callable[[], object]:

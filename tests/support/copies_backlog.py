@@ -13,7 +13,7 @@ from support.copied_nsqds import CopiedNsqd
 TOPIC = "orders"
 CHANNELS = UNREAD, HALF, READ = ("unread", "half", "read")
 BATCH = 200  # messages in a publish
-IN_FLIGHT = 100  # unanswered messages of the channel that nobody has read
+IN_FLIGHT = 100  # unanswered messages of the channel `unread`
 MAX_READ = 20_000  # messages that a channel has finished
 DEFERRED = 200
 DELAY = 20.0  # seconds
