@@ -41,6 +41,7 @@ class Owner:
         self.joiner = ""
         """Node whose copy is being filled and that is not a member yet."""
         self.is_releasing = False
+        self.has_failed = False
         self.is_drained = False
         self._proposals: list[Group] = []
         """Proposals based on the current value whose outcomes are unknown."""
@@ -108,6 +109,12 @@ class Owner:
     def release(self) -> None:
         """Hand the group over once everything is committed."""
         self.is_releasing = True
+
+    def fail(self) -> None:
+        """Hand the group over, because its files cannot be changed here. If it is incomplete, end
+        it: the holders could not be filled from these files."""
+        self.has_failed = True
+        self.release()
 
     def drained(self) -> None:
         """End the closed group once everything is committed."""
@@ -299,6 +306,8 @@ class Owner:
         is_settled = self.committed == self.position
         if group.done:
             return None
+        if self.has_failed and not group.is_complete:
+            return group.finished(nonce)  # nothing was ever committed
         if self.is_releasing and is_settled:
             return group.released(nonce)
         if self.is_drained and is_settled:

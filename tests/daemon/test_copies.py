@@ -4,14 +4,29 @@ import errno
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nsqcy.copies.group import Group
 from nsqcy.nsqd.copies.node import forget_revision
 from support.copies_cluster import LIMITS, Machine, OwnedLog, Settings, until
 from support.etcd_process import Etcd, needs_etcd
 
 pytestmark = needs_etcd
+
+
+class FullMachine(Machine):
+    """A machine whose disk is full while it creates a group."""
+
+    def begun(self, group: Group, files: Any, directory: Path) -> None:
+        self.io.fault("pwrite", error=errno.ENOSPC)
+        super().owned(group, files, directory)
+        self.logs[group.id].append(1)
+
+    def owned(self, group: Group, files: Any, directory: Path) -> None:
+        if group.id not in self.logs:
+            super().owned(group, files, directory)
 
 
 @pytest.fixture
@@ -180,3 +195,14 @@ def test_the_value_of_a_group_that_has_ended_is_deleted(etcd: Etcd, tmp_path: Pa
     assert not any((machine.root / log.group.id).exists() for machine in machines)
     for machine in machines:
         machine.stop()
+
+
+def test_a_group_that_cannot_be_written_from_the_beginning_ends(
+    machines: list[Machine], etcd: Etcd, tmp_path: Path
+) -> None:
+    full = FullMachine(tmp_path / "full", etcd)
+    machines.append(full)
+    until(lambda: len(full.host.worker.sessions) == len(machines))
+    group_id = full.host.create_group("os", 3, 2)
+    until(lambda: (group := full.group(group_id)) and group.done)
+    assert full.logs == {}

@@ -77,7 +77,7 @@ def test_how_far_a_job_is(broker: LogBroker, ask: Ask, tmp_path: Path) -> None:
     assert ask(checkpoint=state)[0] == warning(f"checkpoint {state}: no batch yet")
     handmade.checkpoint({LOG: 8}, 3)
     first, *_, last = ask(checkpoint=state)
-    assert first == ok(f"checkpoint {state}: batch 3 is written")
+    assert first == ok(f"checkpoint {state}: batch 3 has been written")
     assert last.level == "ok" and last.text.endswith("the job is 3 records behind")
     topic.publish(10)
     last = ask(checkpoint=state)[-1]

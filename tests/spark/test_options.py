@@ -138,7 +138,7 @@ def test_every_option_has_a_bad_value() -> None:
         ),
         (
             GOOD | {"subscribe": "t"},
-            "unknown option 'subscribe'; allowed are "
+            "unknown option 'subscribe'; allowed: "
             + ", ".join(name for name in options.names() if name not in WRITING),
         ),
         (GOOD | {"idempotent": "true"}, "option 'idempotent' does not apply to reading"),

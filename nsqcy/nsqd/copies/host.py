@@ -281,7 +281,7 @@ class CopiesHost:
         self._report_failure(group_id, "owned", error)
         owner = self.worker.owner(group_id)
         if owner is not None:
-            owner.release()
+            owner.fail()
 
     # -- time
 
@@ -512,6 +512,9 @@ class CopiesHost:
             closed=group.closed,
         )
         self._topics.owned(group, files.io, self._root / group.id)
+        if files.io.error:
+            # A change before the group existed failed; `_disk_failed` had no owner then.
+            self._disk_failed(group.id, files.io.error)
 
     def lost(self, group: Group) -> None:
         self._log.warn(

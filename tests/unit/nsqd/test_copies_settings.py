@@ -65,7 +65,7 @@ def test_the_id_of_the_machine_stays(tmp_path: Path) -> None:
         ("--copies-address=/run/x", "expected host:port"),
         ("--copies-address=127.0.0.1:http", "expected host:port"),
         ("--copies-secret-file=/nowhere", "open /nowhere: no such file or directory"),
-        ("--copies-tls-cert=/nowhere", "need each other"),
+        ("--copies-tls-cert=/nowhere", "must be set together"),
     ],
 )
 def test_a_mistake_ends_the_start(tmp_path: Path, flag: str, text: str) -> None:
