@@ -44,6 +44,9 @@ MEMORY_TIMES = Figure("messages per second, relative to class memory", "ratio", 
 REDIS_TIMES = Figure("messages per second, relative to Redis", "ratio", "×", more=True)
 ALONE_TIMES = Figure("ratio of messages per second", "ratio", "×", more=True)
 CPU_TIMES = Figure("ratio of CPU per message", "ratio", "×")
+COPIED_CPU_TIMES = Figure("ratio of CPU per message", "cpu_ratio", "×")
+BEYOND_TWICE = Figure("p99, minus twice that of 1 copy", "beyond_us", "ms", scale=1e-3)
+FIRST = Figure("time to the first message", "first_s", "s")
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,12 @@ FAN_OUT = "1 topic to 10 channels, all copies queued, per published message"
 TO_DISK, FROM_DISK = "overflow: MPUB to disk", "overflow: SUB and FIN from disk"
 SYNCED = "MPUB of 100, 16 connections waiting for a sync"
 HTTP = "HTTP /pub, keep-alive, 32 connections"
+COPIED = "MPUB of 200, 2 copies vs. 1"
+COPIED_WAIT = f"{PUB_WAIT}, 2 copies vs. 1"
+NATS_REPLICAS = "MPUB of 200, 3 copies vs. 3 replicas of NATS JetStream"
+RABBITMQ_REPLICAS = "MPUB of 200, 3 copies vs. 3 replicas of RabbitMQ"
+NATS_WAIT = f"{PUB_WAIT}, 3 copies vs. 3 replicas of NATS JetStream"
+RABBITMQ_WAIT = f"{PUB_WAIT}, 3 copies vs. 3 replicas of RabbitMQ"
 AT_20_K = "publish to delivery at 20 k/s, default settings"
 
 BARS = [
@@ -217,6 +226,26 @@ BARS = [
         "TLS consumer of a foreign topic",
         CPU_TIMES,
         1.3,
+    ),
+    Bar(COPIED, "copies", "MPUB x200, 2 conn, 2 copies", COPIED_CPU_TIMES, 2.5),
+    Bar(COPIED, "copies", "MPUB x200, 2 conn, 2 copies", ALONE_TIMES, 0.5),
+    Bar(COPIED_WAIT, "copies", "PUB, wait for OK, 50 conn, 2 copies", BEYOND_TWICE, 1.0),
+    *(
+        Bar(work, "copies", row, figure, 1.0)
+        for work, row in (
+            (NATS_REPLICAS, "NATS JetStream x200, 2 conn, 3 replicas"),
+            (RABBITMQ_REPLICAS, "RabbitMQ x200, 2 conn, 3 replicas"),
+            (NATS_WAIT, "NATS JetStream x1, 50 waiting clients, 3 replicas"),
+            (RABBITMQ_WAIT, "RabbitMQ x1, 50 waiting clients, 3 replicas"),
+        )
+        for figure in (ALONE_TIMES, COPIED_CPU_TIMES)
+    ),
+    Bar(
+        "1,000,000 messages of a killed node, lease of 3 s",
+        "copies",
+        "takeover after kill -9, lease 3 s",
+        FIRST,
+        8.0,
     ),
 ]
 

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +62,39 @@ class Daemon:
     def post(self, path: str) -> None:
         self._request(path, "POST")
 
+    def groups(self) -> list[dict[str, Any]]:
+        """Return the groups of copied logs of all workers."""
+        workers = json.loads(self._request("/copies", "GET"))["workers"]
+        return [group for worker in workers for group in worker["groups"]]
+
+    def sessions(self) -> int:
+        """Return the number of nodes that every worker knows, itself included; 0 if a worker is
+        not ready for copies."""
+        workers = json.loads(self._request("/copies", "GET"))["workers"]
+        return min((len(each["sessions"]) if each["ready"] else 0 for each in workers), default=0)
+
     def topic(self, name: str) -> dict[str, Any]:
         """Return the statistics of a topic."""
         found = json.loads(self._request(f"/stats?format=json&topic={name}", "GET"))["topics"]
         return dict(found[0]) if found else {}
+
+
+class Cluster(Daemon):
+    """Daemons that do the same work together. Clients use the first of them."""
+
+    def __init__(self, members: Sequence[Daemon]) -> None:
+        first = members[0]
+        super().__init__(first.tcp, first.http, 0, first.data, first.workers)
+        self.members = list(members)
+        self.pids = [pid for each in members for pid in each.pids]
+
+    def cpu_of_each(self) -> list[float]:
+        """Return the CPU seconds of each member."""
+        return [each.cpu_seconds() for each in self.members]
+
+    def memory(self) -> dict[str, int]:
+        of_each = [each.memory() for each in self.members]
+        return {name: sum(each[name] for each in of_each) for name in of_each[0]}
 
 
 def running(target: str, http: str | None, pid: int) -> Daemon:

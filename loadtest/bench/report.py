@@ -117,6 +117,23 @@ sync. These figures vary on a shared disk.
 
 """
 
+COPIES = """
+## Copies on other machines
+
+Three nsqds and one etcd run on this machine. Every topic has its messages on one, two or three of
+the nsqds, and a publish is acknowledged when all of them have the messages. All clients use the
+same nsqd. NATS JetStream (2.9) and RabbitMQ run as clusters of three servers, one cluster at a
+time, and clients use the server that leads the stream or queue. They acknowledge a publish when a
+majority of the servers has it. JetStream stores messages in files and syncs every two minutes, so
+it is compared with class os. RabbitMQ's quorum queues sync before they acknowledge, so they are
+compared with class fsync. CPU is the time of all nodes, without etcd. Nodes compete for the cores
+and the disk of one machine, and there is no network between them: compare the ratios.
+
+The last row kills the nsqd that has all messages of a topic with 3 copies, while consumers wait on
+the two others. The time begins with the kill, so it includes the lease.
+
+"""
+
 ALONE = """## nsqd alone
 
 The class is the durability class of the messages. In class memory, messages are queued in memory;
@@ -299,9 +316,14 @@ def _memory(rows: Sequence[Row]) -> str:
 
 
 def _nsqd(rows: Sequence[Row]) -> str:
-    durable = [row for row in rows if row["name"] == "durable"]
-    others = [row for row in rows if row["name"] != "durable"]
-    return (ALONE + _own(others) if others else "") + (DURABLE + _own(durable) if durable else "")
+    parts = []
+    for head, those in (
+        (ALONE, [row for row in rows if row["name"] not in ("durable", "copies")]),
+        (DURABLE, [row for row in rows if row["name"] == "durable"]),
+        (COPIES, [row for row in rows if row["name"] == "copies"]),
+    ):
+        parts += [head + _own(those)] if those else []
+    return "".join(parts)
 
 
 def _own(rows: Sequence[Row]) -> str:

@@ -11,18 +11,22 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from loadtest.bench import daemon, load
-from loadtest.bench.daemon import Address, Daemon
+from loadtest.bench.daemon import Address, Cluster, Daemon
 from loadtest.bench.peers import servers
 from loadtest.bench.peers.compiled import answers
 from nsqcy import __version__
 from nsqcy.protocol.wire import finish_all, skip_frames
+from nsqcy.testing.ports import Ports
 
 _numbers = itertools.count(1)
+ANSWER_BUDGET = 5.0  # seconds
 WAIT = 0.1  # seconds for which a request for messages waits for the first message
 
 
@@ -438,6 +442,7 @@ class Nats:
         "a pull consumer with explicit acknowledgement: requests for 500 messages, two at a time; "
         "a `PUB` of `+ACK` for each message; `max_ack_pending` 20,000"
     )
+    stream: ClassVar[dict[str, object]] = {}  # what differs from STREAM
 
     def start(self) -> contextlib.AbstractContextManager[Daemon]:
         return servers.started(servers.NATS, self._ready)
@@ -461,6 +466,7 @@ class Nats:
         inbox = unique(b"_INBOX.%d.%d")
         body = json.dumps(question).encode()
         with cls.connect(address, inbox) as sock:
+            sock.settimeout(ANSWER_BUDGET)  # a server without a leader does not answer
             subject = b"$JS.API." + call.encode()
             sock.sendall(b"PUB %s %s.1 %d\r\n%s\r\n" % (subject, inbox, len(body), body))
             return receive_until(sock, b"}\r\n")
@@ -473,7 +479,7 @@ class Nats:
         return answer
 
     def create(self, address: Address, queue: str) -> None:
-        stream = {"name": queue, "subjects": [queue], **STREAM}
+        stream = {"name": queue, "subjects": [queue], **STREAM, **self.stream}
         self.api(address, f"STREAM.CREATE.{queue}", stream)
         wanted = {"stream_name": queue, "config": PULL_CONSUMER}
         self.api(address, f"CONSUMER.DURABLE.CREATE.{queue}.bench", wanted)
@@ -508,16 +514,54 @@ class Nats:
 
         return Consuming(self.connect(address, inbox), request * (2 if maximum > 1 else 1), take)
 
+    @classmethod
+    def info(cls, address: Address, call: str) -> dict[str, Any]:
+        answer = cls.api(address, call, {})
+        return dict(json.loads(answer[answer.index(b"{") :]))
+
     def left(self, server: Daemon, queue: str) -> int:
-        answer = self.api(server.tcp, f"CONSUMER.INFO.{queue}.bench", {})
-        info = json.loads(answer[answer.index(b"{") :])
+        info = self.info(server.tcp, f"CONSUMER.INFO.{queue}.bench")
         return int(info["num_pending"]) + int(info["num_ack_pending"])
 
     def drop(self, server: Daemon, queue: str) -> None:
         self.api(server.tcp, f"STREAM.DELETE.{queue}", {})
 
 
+class ReplicatedNats(Nats):
+    """A cluster of three servers."""
+
+    durability = "os"  # it syncs every two minutes
+    stream: ClassVar[dict[str, object]] = {"storage": "file", "num_replicas": servers.REPLICAS}
+
+    @contextlib.contextmanager
+    def replicated(self, place: Path) -> Iterator[Cluster]:
+        with (
+            Ports() as ports,
+            servers.cluster(
+                servers.replicated_nats(ports), lambda address: dial(address).close(), place
+            ) as cluster,
+        ):
+            deadline = time.monotonic() + servers.START_BUDGET
+            while True:
+                try:
+                    self.create(cluster.tcp, "probe")
+                    break
+                except (OSError, RuntimeError):  # too few servers are connected yet
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.1)
+            self.drop(cluster, "probe")
+            yield cluster
+
+    def home(self, cluster: Cluster, queue: str) -> Address:
+        """Return the address of the server that leads a stream."""
+        info = self.info(cluster.tcp, f"STREAM.INFO.{queue}")
+        return cluster.members[int(info["cluster"]["leader"])].tcp
+
+
 # -- RabbitMQ
+
+PASSIVE, DURABLE = 1, 2  # flags of `queue.declare`
 
 
 def short(text: str) -> bytes:
@@ -548,6 +592,9 @@ class Rabbitmq:
         "in one write"
     )
     consumes = "`basic.qos` 2500, `basic.consume`; a `basic.ack` for each message"
+    flags = 0  # of a queue
+    kind = b""  # arguments of a queue
+    mode = 1  # delivery mode: not persistent
 
     def start(self) -> contextlib.AbstractContextManager[Daemon]:
         return servers.started(servers.RABBITMQ, lambda address: self.connect(address).close())
@@ -580,7 +627,8 @@ class Rabbitmq:
 
     @classmethod
     def _declare(cls, sock: socket.socket, queue: str, passive: bool = False) -> bytes:
-        arguments = bytes(2) + short(queue) + bytes([passive]) + long(b"")
+        flags = PASSIVE if passive else cls.flags
+        arguments = bytes(2) + short(queue) + bytes([flags]) + long(cls.kind)
         return cls.call(sock, method(1, 50, 10, arguments), (50, 11))
 
     def create(self, address: Address, queue: str) -> None:
@@ -591,7 +639,7 @@ class Rabbitmq:
         sock = self.connect(address)
         self.call(sock, method(1, 85, 10, b"\0"), (85, 11))
         one = method(1, 60, 40, bytes(2) + short("") + short(queue) + b"\0")
-        one += frame(2, 1, struct.pack(">HHQHB", 60, 0, len(body), 0x1000, 1))
+        one += frame(2, 1, struct.pack(">HHQHB", 60, 0, len(body), 0x1000, self.mode))
         for start in range(0, len(body), 100_000):
             one += frame(3, 1, body[start : start + 100_000])
         confirmed = 0
@@ -632,4 +680,37 @@ class Rabbitmq:
             self.call(sock, method(1, 50, 40, bytes(2) + short(queue) + b"\0"), (50, 41))
 
 
+class ReplicatedRabbitmq(Rabbitmq):
+    """Quorum queues on a cluster of three nodes."""
+
+    durability = "fsync"
+    flags = DURABLE
+    kind = short("x-queue-type") + b"S" + long(b"quorum")
+    mode = 2
+
+    @contextlib.contextmanager
+    def replicated(self, place: Path) -> Iterator[Cluster]:
+        with (
+            Ports() as ports,
+            servers.cluster(
+                servers.replicated_rabbitmq(ports),
+                lambda address: self.connect(address).close(),
+                place,
+            ) as cluster,
+        ):
+            yield cluster
+
+    def home(self, cluster: Cluster, queue: str) -> Address:
+        """Return the address of the node that leads a queue: the one that declared it."""
+        return cluster.tcp
+
+
+class ReplicatedDriver(Driver, Protocol):
+    """A contestant with replicas on several servers."""
+
+    def replicated(self, place: Path) -> contextlib.AbstractContextManager[Cluster]: ...
+    def home(self, cluster: Cluster, queue: str) -> Address: ...
+
+
+REPLICATED: list[type[ReplicatedDriver]] = [ReplicatedNats, ReplicatedRabbitmq]
 PEERS: list[type[Driver]] = [RedisStreams, RedisLists, Nats, Beanstalkd, Rabbitmq]

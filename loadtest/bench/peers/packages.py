@@ -19,13 +19,17 @@ UNITS = {
     "nats-server": ["nats-server.service"],
     "beanstalkd": ["beanstalkd.service"],
     "rabbitmq-server": ["rabbitmq-server.service", "epmd.socket", "epmd.service"],
+    "etcd-server": ["etcd.service"],
 }
+PROGRAMS = {"etcd-server": "etcd"}  # where it is not named like the package
 
 
 def why_not(packages: Sequence[str]) -> dict[str, str]:
     """Return the reasons why packages cannot be used; installed packages are omitted."""
     return {
-        each: f"{each} is not installed" for each in dict.fromkeys(packages) if not program(each)
+        each: f"{each} is not installed"
+        for each in dict.fromkeys(packages)
+        if not program(PROGRAMS.get(each, each))
     }
 
 

@@ -7,18 +7,19 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from loadtest.bench import procfs
-from loadtest.bench.daemon import Address, Daemon
+from loadtest.bench.daemon import Address, Cluster, Daemon
 from nsqcy.testing.ports import Ports
 
 PLACES = "/usr/lib/rabbitmq/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 START_BUDGET = 60.0
 ATTEMPTS = 10
+REPLICAS = 3
 
 T = TypeVar("T")
 
@@ -59,6 +60,19 @@ class Recipe:
     settings: str
     prepare: Callable[[str, int, Ports], dict[str, str]] = lambda folder, port, ports: {}
     helper: Callable[[dict[str, str]], list[str]] | None = None
+
+
+def _etcd(folder: str, port: int, ports: Ports) -> dict[str, str]:
+    client, peer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{ports.take()}"
+    return {
+        "ETCD_NAME": "bench",
+        "ETCD_DATA_DIR": f"{folder}/data",
+        "ETCD_LISTEN_CLIENT_URLS": client,
+        "ETCD_ADVERTISE_CLIENT_URLS": client,
+        "ETCD_LISTEN_PEER_URLS": peer,
+        "ETCD_INITIAL_ADVERTISE_PEER_URLS": peer,
+        "ETCD_INITIAL_CLUSTER": f"bench={peer}",
+    }
 
 
 def _rabbit(folder: str, port: int, ports: Ports) -> dict[str, str]:
@@ -110,6 +124,59 @@ RABBITMQ = Recipe(
     _rabbit,
     lambda environment: ["epmd", "-port", environment["ERL_EPMD_PORT"]],
 )
+
+
+ETCD = Recipe(["etcd"], "one server", _etcd)
+
+
+def replicated_nats(ports: Ports) -> list[Recipe]:
+    """Servers of one cluster."""
+    routes = [f"nats://127.0.0.1:{ports.take()}" for _ in range(REPLICAS)]
+    return [
+        Recipe(
+            [
+                *(*NATS.words, "--name", str(number), "--cluster_name", "bench"),
+                *("--cluster", route, "--routes", ",".join(routes)),
+            ],
+            f"{REPLICAS} servers; JetStream with file storage and {REPLICAS} replicas",
+        )
+        for number, route in enumerate(routes)
+    ]
+
+
+def replicated_rabbitmq(ports: Ports) -> list[Recipe]:
+    """Nodes of one cluster. All join the first one, so they must be started in order."""
+    epmd = str(ports.take())
+
+    def node(number: int) -> Recipe:
+        def prepare(folder: str, port: int, own: Ports) -> dict[str, str]:
+            names = dict.fromkeys([f"bench{each}@localhost" for each in (0, number)])
+            lines = ["cluster_formation.peer_discovery_backend = classic_config"]
+            for place, name in enumerate(names, 1):
+                lines.append(f"cluster_formation.classic_config.nodes.{place} = {name}")
+            Path(folder, "rabbitmq.conf").write_text("\n".join(lines) + "\n")
+            cookie = Path(folder, ".erlang.cookie")
+            cookie.write_text("BENCH")
+            cookie.chmod(0o400)
+            return _rabbit(folder, port, own) | {
+                "ERL_EPMD_PORT": epmd,
+                "RABBITMQ_NODENAME": f"bench{number}@localhost",
+                "RABBITMQ_CONFIG_FILE": f"{folder}/rabbitmq.conf",
+            }
+
+        settings = f"{REPLICAS} nodes; a quorum queue with {REPLICAS} replicas, persistent messages"
+        return Recipe(RABBITMQ.words, settings, prepare, None if number else RABBITMQ.helper)
+
+    return [node(number) for number in range(REPLICAS)]
+
+
+@contextlib.contextmanager
+def cluster(
+    recipes: Sequence[Recipe], ready: Callable[[Address], object], place: Path | None = None
+) -> Iterator[Cluster]:
+    """Servers of one cluster, started in order."""
+    with contextlib.ExitStack() as stack:
+        yield Cluster([stack.enter_context(started(each, ready, place)) for each in recipes])
 
 
 @contextlib.contextmanager

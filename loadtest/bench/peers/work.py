@@ -103,11 +103,12 @@ def publishing_in_turn(
     batch: int,
     commands: int,
     connections: int,
+    timed: bool,
     team: Team,
     index: int,
 ) -> Callable[[], Report]:
     """Connections that each send the next command when all `batch` messages of the previous command
-    have been acknowledged."""
+    have been acknowledged. `timed`: whether to measure the latency of each command."""
     poll = select.epoll()
     members = {}
     for _ in range(connections):
@@ -119,6 +120,8 @@ def publishing_in_turn(
         left = commands - connections
         answered = 0
         unanswered = dict.fromkeys(members, batch)
+        sent = dict.fromkeys(members, time.monotonic_ns())
+        latencies = []
         for publisher, _ in members.values():
             publisher.sock.sendall(publisher.command)
         while answered < commands:
@@ -132,10 +135,14 @@ def publishing_in_turn(
                 if not unanswered[fd]:
                     answered += 1
                     unanswered[fd] = batch
+                    if timed:
+                        now = time.monotonic_ns()
+                        latencies.append(now - sent[fd])
+                        sent[fd] = now
                     if left > 0:
                         left -= 1
                         publisher.sock.sendall(publisher.command)
-        return {"messages": commands * batch}
+        return {"messages": commands * batch, "latencies": latencies}
 
     return run
 
@@ -348,7 +355,7 @@ class Turn:
         with Team(2) as team:
             for _ in range(2):
                 make = self._publisher(queue)
-                team.add(publishing_in_turn, make, 1, self._few // 2, CONNECTIONS // 2)
+                team.add(publishing_in_turn, make, 1, self._few // 2, CONNECTIONS // 2, False)
             return measure(self.driver, WAIT, self.server, team)
 
     def _turns(self, queue: str) -> Run:

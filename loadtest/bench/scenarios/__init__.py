@@ -1,6 +1,7 @@
 """The scenarios, by name."""
 
 from loadtest.bench.scenarios import (
+    copies,
     durable,
     encoded,
     latency,
@@ -24,6 +25,9 @@ SCENARIOS = {
     ),
     "disk": Scenario(throughput.disk, "overflow to disk, and back", True, 8),
     "durable": Scenario(durable.durable, "MPUB in each class; fsync beside Redis", True, 30),
+    "copies": Scenario(
+        copies.copies, "1, 2 and 3 copies; replicas of other brokers; a takeover", False, 100
+    ),
     "memory": Scenario(many.queued, "memory of a queued message", True, 12),
     "idle": Scenario(many.idle, "memory of an idle connection", True, 8),
     "fanout": Scenario(many.fanout, "1, 10 and 50 channels, all copies queued", True, 30),

@@ -85,7 +85,8 @@ def waiting(
 
     with load.Team(2) as team:
         for _ in range(2):
-            team.add(work.publishing_in_turn, make, BATCH, messages // BATCH // 2, PUBLISHERS // 2)
+            commands = messages // BATCH // 2
+            team.add(work.publishing_in_turn, make, BATCH, commands, PUBLISHERS // 2, False)
         name = f"{driver.name} x{BATCH}, {PUBLISHERS} waiting clients"
         return measure(name, server, team)[0]
 

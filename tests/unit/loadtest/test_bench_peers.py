@@ -22,11 +22,12 @@ import pytest
 
 pytest.importorskip("Cython")
 
-from loadtest.bench import bars, everything, procfs
+from loadtest.bench import bars, everything, procfs, speed
 from loadtest.bench.peers import packages, servers
 from loadtest.bench.scenarios import SCENARIOS
 from loadtest.bench.speed import Result
 from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.ports import Ports
 
 Pieces = list[tuple[Any, ...]]
 
@@ -344,6 +345,50 @@ def test_the_real_one_loses_no_message(drivers: Any, kind: str) -> None:
     assert procfs.listener(server.tcp[1]) == 0
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["ReplicatedNats", "ReplicatedRabbitmq"])
+def test_replicas_acknowledge_every_message(drivers: Any, tmp_path: Path, kind: str) -> None:
+    from loadtest.bench.scenarios import copies
+
+    driver = getattr(drivers, kind)()
+    if not servers.program(driver.program):
+        pytest.skip(f"{driver.package} is not installed")
+    with driver.replicated(tmp_path) as cluster:
+        assert len(cluster.members) == servers.REPLICAS
+        result, reports = copies.measured(
+            speed.Settings(scale=0.01), driver, cluster, "x1", copies.add_singles, 10_000
+        )
+    assert result.messages == sum(len(each["latencies"]) for each in reports) == 800
+    assert procfs.listener(cluster.tcp[1]) == 0
+
+
+def test_nodes_of_a_cluster_have_names_of_their_own(tmp_path: Path) -> None:
+    with Ports() as ports:
+        nats = servers.replicated_nats(ports)
+        rabbits = servers.replicated_rabbitmq(ports)
+        names, lines = [], []
+        for number, recipe in enumerate(rabbits):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            names.append(recipe.prepare(str(folder), 5672, ports)["RABBITMQ_NODENAME"])
+            lines.append((folder / "rabbitmq.conf").read_text().splitlines()[1:])
+    assert [recipe.words[recipe.words.index("--name") + 1] for recipe in nats] == ["0", "1", "2"]
+    assert len({recipe.words[recipe.words.index("--cluster") + 1] for recipe in nats}) == 3
+    assert names == ["bench0@localhost", "bench1@localhost", "bench2@localhost"]
+    assert [len(each) for each in lines] == [1, 2, 2]
+    assert [recipe.helper is not None for recipe in rabbits] == [True, False, False]
+
+
+def test_quorum_queues_are_durable(drivers: Any) -> None:
+    kind = b"\x0cx-queue-typeS\0\0\0\x06quorum"
+    declare = method(1, 50, 10, b"\0\0\x01q\x02" + struct.pack(">I", len(kind)) + kind)
+    with recorded(*AMQP, (declare, method(1, 50, 11))) as address:
+        drivers.ReplicatedRabbitmq().create(address, "q")
+    with recorded(*AMQP, (method(1, 85, 10, b"\0"), method(1, 85, 11))) as address:
+        publisher = drivers.ReplicatedRabbitmq().publisher(address, "q", b"body", 1)
+        assert frame(2, struct.pack(">HHQHB", 60, 0, 4, 0x1000, 2)) in publisher.command
+
+
 # -- the complete command, on an otherwise idle machine
 
 
@@ -407,10 +452,12 @@ def test_the_whole_command(drivers: Any, tmp_path: Path) -> None:
     assert figures["failed"] == []
     assert {row["contestant"] for row in figures["peers"]} == {"nsqcy"}
     assert {(row["rounds"], len(row["runs"])) for row in figures["peers"]} == {(1, 1)}
-    assert {row["name"] for row in figures["nsqd"]} == set(SCENARIOS)
+    left_out = set() if servers.program("etcd") else {"copies"}
+    assert {row["name"] for row in figures["nsqd"]} == set(SCENARIOS) - left_out
     missing = [bar for bar in bars.BARS if bar.find(figures["nsqd"]) is None]
-    assert not servers.program("redis-server") or missing == []
-    assert {bar.figure for bar in missing} <= {bars.REDIS_TIMES}
+    assert all(bar.figure is bars.REDIS_TIMES or bar.scenario == "copies" for bar in missing)
+    if all(map(servers.program, ("redis-server", "etcd", "nats-server", "rabbitmq-server"))):
+        assert missing == []
     page = (command.docs / "BENCHMARKS.md").read_text()
     for row in figures["peers"]:
         assert f" {row['messages']:,} |" in page

@@ -14,9 +14,11 @@ import pytest
 
 from loadtest.bench import __main__ as command_line
 from loadtest.bench import floor, load, procfs, speed
-from loadtest.bench.daemon import Daemon
+from loadtest.bench.copied import KINDS
+from loadtest.bench.daemon import Cluster, Daemon
 from loadtest.bench.encoded_socket import LAYERS, EncodedSocket
-from loadtest.bench.scenarios import SCENARIOS, later
+from loadtest.bench.peers import servers
+from loadtest.bench.scenarios import SCENARIOS, copies, later
 from nsqcy.testing.certificates import make
 
 SIZE = 200
@@ -275,6 +277,36 @@ def test_the_floor_takes_and_sends_as_much_at_once_as_nsqd(ours: str, theirs: st
 def test_the_floor_is_told_for_as_many_messages() -> None:
     ground = speed.Result("floor", 50, 1.0, 2.0, 1.0)
     assert speed.beside(result("a", 8), ground).floors == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not servers.program("etcd"), reason="etcd is not installed")
+def test_copies_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("Cython")
+    monkeypatch.setattr(copies, "replicated", list)
+    rows = speed.rows("copies", list(copies.copies(speed.Settings(scale=0.001, repeat=1))))
+    by_title = {row["scenario"]: row for row in rows}
+    for kind in KINDS:
+        for title in ("MPUB x200, 2 conn, ", "PUB, wait for OK, 50 conn, "):
+            row = by_title[title + kind.title]
+            assert (row["messages"], row["durability"]) == (800, kind.durability)
+            assert (row["figures"]["ratio"] == 1) == (kind.copies == 1)
+    taken_over = rows[-1]
+    assert taken_over["messages"] >= 800
+    assert 0 < taken_over["figures"]["first_s"] <= taken_over["figures"]["last_s"]
+
+
+def test_a_cluster_is_all_its_members() -> None:
+    def process(cpu: float, resident: int) -> Daemon:
+        one = Daemon(("127.0.0.1", int(cpu)), None, 0, "", 1)
+        one.cpu_of_each = lambda: [cpu, 1.0]  # type: ignore[method-assign]
+        one.memory = lambda: {"Rss": resident}  # type: ignore[method-assign]
+        return one
+
+    cluster = Cluster([process(1, 10), process(2, 20)])
+    assert cluster.cpu_of_each() == [2, 3]
+    assert cluster.memory() == {"Rss": 30}
+    assert (cluster.tcp[1], cluster.workers) == (1, 1)
 
 
 def test_percentiles() -> None:
