@@ -4,6 +4,7 @@ Implements `nsqcy.copies.ports.Copy` with the I/O threads: nothing here blocks, 
 copy. After the first failed change, a copy stores nothing until it is filled again.
 """
 
+import errno
 import json
 import os
 from collections import deque
@@ -75,6 +76,9 @@ class CopyFiles:
         """The same for the sync in progress, which has `_syncs` unfinished operations."""
         self._syncs = 0
         self._unsynced: dict[str, None] = {}
+        """Files with unsynced changes."""
+        self._unsynced_folders: set[str] = set()
+        """Directories with unsynced names of files."""
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         facts = _read_facts(root)
@@ -180,6 +184,7 @@ class CopyFiles:
         self._handles.pop(to, None)
         self._handles[to] = handle
         self.table.renamed(path, to)
+        self._unsynced_folders.add(os.path.dirname(to))
         handle.rename(self.root / to, self._change(to))
 
     def delete(self, path: str) -> None:
@@ -187,6 +192,7 @@ class CopyFiles:
         handle = self._handles.pop(path, None)
         if path in self.table:
             self.table.deleted(path)
+            self._unsynced_folders.add(os.path.dirname(path))
             (handle or self._open(path)).do("unlink", 0, self._change(path))
         elif "/" not in path:
             self._io.on_path_now("rmdir", self.root / path)
@@ -210,6 +216,8 @@ class CopyFiles:
 
     def _open(self, path: str) -> FileHandle:
         is_new = path not in self.table
+        if is_new:
+            self._unsynced_folders.update((os.path.dirname(path), ""))
         return self._io.open(self.root / path, replace=is_new, parent=is_new)
 
     def _end_filling(self) -> None:
@@ -262,14 +270,21 @@ class CopyFiles:
     def _sync(self) -> None:
         """Sync all changes so far. Changes made in the meantime share the next sync."""
         unsynced, self._unsynced = self._unsynced, {}
+        folders, self._unsynced_folders = self._unsynced_folders, set()
         self._syncing = self._submitted
-        folders = {os.path.dirname(path) for path in unsynced} | {""}
         paths = [path for path in unsynced if path in self.table]
-        self._syncs = len(folders) + len(paths)
+        # One more, so that this cannot end before all of them have begun.
+        self._syncs = len(folders) + len(paths) + 1
+        lane = "awaited" if self._durability == "fsync" else "background"
         for path in paths:
-            self._handle(path).do("sync", 0, self._sync_ended, "awaited")
+            self._handle(path).do("sync", 0, self._sync_ended, lane)
         for folder in folders:
-            self._io.on_path_now("sync", self.root / folder, self._sync_ended, "awaited")
+            self._io.on_path_now("sync", self.root / folder, self._folder_synced, lane)
+        self._sync_ended(0)
+
+    def _folder_synced(self, error: int) -> None:
+        """The directory of a deleted topic no longer exists."""
+        self._sync_ended(0 if error == errno.ENOENT else error)
 
     def _sync_ended(self, error: int) -> None:
         self._syncs -= 1
@@ -284,6 +299,7 @@ class CopyFiles:
             "boot": self._boot,
             "serves": self._serves,
         }
+        self._unsynced_folders.add("")
         handle = self._io.open(self.root / f"{FACTS}.tmp", replace=True)
         handle.write(json.dumps(facts).encode(), 0, self._change(""))
         handle.do("fsync", 0, self._change(""))

@@ -200,8 +200,9 @@ class Registry:
         if not self._ask(self._client.keep_alive, self._lease):
             self._lease = self._ask(self._client.grant, int(self._lease_seconds))
             self._put_session()
+        seen = self._names.revision  # a change may arrive while the keys are read
         found, revision = self._ask(self._client.read, self._prefix)
-        self._check_revision(revision)
+        self._check_revision(revision, seen)
         contents = decoded(self._prefix, found)
         for key, reason in contents.invalid.items():
             self._log.error(f"COPIES: {key} in etcd is invalid: {reason}")
@@ -214,10 +215,9 @@ class Registry:
             self._watch = self._ask(self._client.watch, self._prefix, revision + 1)
             self._greenlets.append(gevent.spawn(self._follow, self._watch))
 
-    def _check_revision(self, revision: int) -> None:
+    def _check_revision(self, revision: int, seen: int) -> None:
         """Raise EtcdError if etcd was restored from a backup that lacks what this node has seen.
         Its values may be wrong, so no group may change."""
-        seen = self._names.revision
         if revision < seen:
             raise EtcdError(
                 f"its revision {revision} is older than {seen}, which this node has seen: etcd was "
@@ -303,7 +303,8 @@ def prefix_of(cluster: str) -> str:
 def decoded(prefix: str, found: Iterable[KeyValue]) -> Contents:
     """Return the values of all keys with the prefix of a cluster."""
     contents = Contents()
-    for each in found:
+    # In order of change: of two sessions of a node, the latest one counts.
+    for each in sorted(found, key=lambda each: each.revision):
         kind, _, name = each.key.removeprefix(prefix).partition("/")
         try:
             if kind == "groups":

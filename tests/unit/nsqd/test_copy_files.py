@@ -219,3 +219,17 @@ def test_distrusted_copies_are_not_whole(io: IoThread, tmp_path: Path) -> None:
     assert CopyFiles(io, root, "boot", "fsync", print).whole
     assert distrust_copies(tmp_path) == 1
     assert not CopyFiles(io, root, "boot", "fsync", print).whole
+
+
+def test_a_deleted_topic_needs_no_sync(io: IoThread, tmp_path: Path) -> None:
+    failures: list[int] = []
+    copy = CopyFiles(io, tmp_path / "group", "boot", "fsync", failures.append)
+    copy.write(SEGMENT, 0, Data(b"x" * HEADER))
+    copy.delete(SEGMENT)
+    copy.delete("t.topic")
+    stored: list[bool] = []
+    copy.store(lambda: stored.append(True))
+    while not stored and not failures:
+        io.drain_now()
+    assert failures == []
+    assert not (tmp_path / "group" / "t.topic").exists()
