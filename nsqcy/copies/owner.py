@@ -24,7 +24,7 @@ from nsqcy.copies.ports import Copy, Host, Limits
 
 
 class Owner:
-    """A group that this worker owns, from the transaction that made the worker the owner."""
+    """A group that this worker owns. Exists from the transaction that made the worker its owner."""
 
     def __init__(
         self, group: Group, node: str, copy: Copy, host: Host, limits: Limits, now: float

@@ -808,7 +808,7 @@ def test_a_close_while_it_connects() -> None:
 
 
 def test_a_close_in_the_turn_of_a_connection(nsqd: MockNsqd) -> None:
-    """A connection in any state is closed, and reports nothing afterwards."""
+    """A connection can be closed in any state and reports nothing afterwards."""
 
     async def main(turns: int) -> None:
         consumer = Consumer("t", "c", nsqd.address)

@@ -67,7 +67,7 @@ def test_the_group_is_changed_when_the_user_agrees(
     out, err = capfd.readouterr()
     assert "given up, with all messages that only they have:\n  a\nremaining members:\n" in out
     assert "  b at host:1, 700 bytes of epoch 2\n  c at host:1\n" in out
-    assert "The group's messages will be moved to the topics of the same names.\n" in out
+    assert "The group's messages will be moved to the topics with the same names.\n" in out
     assert out.endswith("Nothing was changed. Add --yes to change the group.\n") and not err
     assert values.group() == encode_group(GROUP)
 

@@ -1,4 +1,4 @@
-"""Hostile requests over HTTP and HTTPS: each gets its answer, and others are served."""
+"""Hostile requests over HTTP and HTTPS: each gets a response, and other clients are served."""
 
 import contextlib
 import socket

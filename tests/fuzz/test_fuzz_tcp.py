@@ -63,7 +63,7 @@ def fixed_addresses() -> dict[str, object]:
 
 
 def publish_from_everywhere(daemon: Nsqd) -> None:
-    """Open the streams between all workers. The first HTTP publish of a worker to another one opens
+    """Open the streams between all workers. The first HTTP publish from one worker to another opens
     a permanent stream, which would change the counts later."""
 
     def connected() -> bool:

@@ -1,4 +1,4 @@
-"""An HTTP server as a destination of messages, in threads of the test.
+"""An HTTP server that acts as a destination for messages, in threads of the test.
 
 The path determines the answer: `/500` returns status 500; `/302/x/y` redirects to `/x/y`.
 """

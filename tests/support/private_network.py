@@ -51,7 +51,7 @@ class Network:
     """Hosts, each in a network namespace of its own, and a bridge between them and the test.
 
     The network's number determines the names of namespaces and links, and the subnet. A lock
-    reserves the number, and whoever reserves it removes what an earlier, killed user left behind.
+    reserves the number, and the process that holds it removes what a killed process left behind.
     """
 
     def __init__(self, hosts: Sequence[str]) -> None:

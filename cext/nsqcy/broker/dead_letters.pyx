@@ -231,8 +231,8 @@ cdef class DeadLetterTransfer(Transfer):
         """Send the next messages in a closed log to the open topic; return whether they have
         already arrived.
 
-        Groups of numbers are fixed, so that a batch is the same when it is sent again. The chunk has
-        the number of its last message.
+        Groups of numbers are fixed, so that a batch is the same when it is sent again. The chunk
+        has the number of its last message.
         """
         cdef list messages
         if self.sending or self.in_flight_list.first == NULL \

@@ -31,8 +31,8 @@ cdef class Dispatch(Expiry):
         self.pacer.owner = <void *>self
 
     cdef int dispatch(self, int budget) except -1:
-        """Deliver messages or skip records, at most `budget` in total. Return the unused budget, or 0
-        if more could be delivered now."""
+        """Deliver messages or skip records, at most `budget` in total. Return the unused budget, or
+        0 if more could be delivered now."""
         if self.redriving:
             budget = self.redrive_some(budget)
         if self.paused or self.cut_off:

@@ -1,4 +1,4 @@
-"""Cost of copies on other machines, compared with other brokers' replicas; and a takeover.
+"""Cost of copies on other machines, compared with other brokers' replicas, and of a takeover.
 
 All nodes run on this machine: they compete for its cores, and there is no network between them.
 """

@@ -157,7 +157,7 @@ def describe(group: Group, value: Group, contents: Contents) -> str:
         "Make sure that the nodes given up never return, or that their data may be overwritten.",
     ]
     if value.closed:
-        lines.append("The group's messages will be moved to the topics of the same names.")
+        lines.append("The group's messages will be moved to the topics with the same names.")
     elif len(value.members) < value.min_copies:
         lines.append("The group will accept publishes once enough other nodes have joined.")
     return "".join(f"{line}\n" for line in lines)

@@ -138,7 +138,7 @@ class Authorizer:
         self._known: WeakValueDictionary[bytes, Authorization] = WeakValueDictionary()
         hub = gevent.get_hub()
         self._pool = ThreadPool(MAX_QUERIES, hub=hub, idle_task_timeout=IDLE_THREAD)
-        # Sessions call ask() at the end of a turn, where nothing may spawn.
+        # Sessions call ask() at the end of a turn, where nothing may be spawned.
         self._wake = hub.loop.async_()
         self._wake.start(self._start)
 

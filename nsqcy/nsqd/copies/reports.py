@@ -1,4 +1,4 @@
-"""What a worker reports about its groups: the objects of /copies and the figures of /metrics."""
+"""A worker's reports about its groups: the objects in /copies and the figures in /metrics."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

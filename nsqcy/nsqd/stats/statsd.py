@@ -167,7 +167,9 @@ def packets(lines: Iterable[bytes], size: int) -> list[bytes]:
 
 
 class Pusher:
-    """Pushes periodically, first one interval after the start. `gather` returns the figures."""
+    """Pushes periodically; the first push is one interval after the start.
+
+    `gather` returns the figures."""
 
     def __init__(self, options: Settings, gather: Callable[[Query], Whole], log: Lines) -> None:
         self._options = options

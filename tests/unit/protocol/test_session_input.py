@@ -1,5 +1,5 @@
-"""How a session handles its input: split anywhere, buffering as little as possible, and PUB lines
-that resemble the previous one."""
+"""How a session handles its input: input split anywhere, minimal buffering, and PUB lines that
+resemble the previous one."""
 
 import random
 import struct
