@@ -13,25 +13,25 @@ from pathlib import Path
 from support.copied_nsqds import LEASE, WORKERS, CopiedNsqd, CopiedNsqds
 from support.copies_load import CopiesLoad
 
-BRIEF = LEASE / 3  # seconds of a fault that no lease ends in
-LONG = LEASE * 2  # seconds after which leases have ended
+BRIEF = LEASE / 3  # seconds; leases survive a fault of this length
+LONG = LEASE * 2  # seconds; leases end during a fault of this length
 FILLER = "filler"  # name of the file that fills a disk
 BLOCK = 64 << 10
 
 
 @dataclass
 class Faults:
-    """Applies faults, each by a method of its name, and waits after each until it has no effects.
+    """Applies faults, and waits after each until the cluster is in sync.
 
-    The methods draw their victims. Those of brief and long faults differ in whether the others take
-    over meanwhile.
+    Each kind of fault is a method, which chooses the affected nodes at random. The other nodes take
+    over during long faults only.
     """
 
     cluster: CopiedNsqds
     load: CopiesLoad
     rng: random.Random
     lines: list[str] = field(default_factory=list)
-    """One line for each fault."""
+    """Report of each fault."""
 
     def apply(self, kinds: Sequence[str]) -> None:
         for kind in kinds:
