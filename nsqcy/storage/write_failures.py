@@ -34,7 +34,12 @@ class WriteFailures:
         self._quiet: dict[str, int] = {}  # when a topic may log its next line
 
     def failed(self, now: int, topic: str, verb: str, path: str, error: int) -> bool:
-        """Log a failed write, unless the limit is reached; return whether the write was logged."""
+        """Log a failed write, unless the limit is reached; return whether the write was logged.
+
+        ESTALE is not the disk's error: the files belong to another process now.
+        """
+        if error == errno.ESTALE:
+            return False
         if now >= self._ends:
             self._begin(now)
         if self._lines == LINES or now < self._quiet.get(topic, 0):

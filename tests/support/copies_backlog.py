@@ -1,5 +1,5 @@
-"""A backlog on one nsqd, with deferred messages and with channels at different positions, and what
-other nsqds deliver from it."""
+"""A backlog on one nsqd, with channels at different positions and deferred messages, and its
+delivery by other nsqds."""
 
 import threading
 import time
@@ -12,9 +12,9 @@ from support.copied_nsqds import CopiedNsqd
 
 TOPIC = "orders"
 CHANNELS = UNREAD, HALF, READ = ("unread", "half", "read")
-BATCH = 200  # messages per publish
-IN_FLIGHT = 100  # messages in flight in the channel `unread`
-MAX_READ = 20_000  # maximum number of messages that a channel has finished
+BATCH = 200  # messages in a publish
+IN_FLIGHT = 100  # unanswered messages of the channel `unread`
+MAX_READ = 20_000  # maximum number of messages that a channel finishes
 DEFERRED = 200
 DELAY = 20.0  # seconds
 PADDING = b"." * 80
@@ -24,8 +24,8 @@ PADDING = b"." * 80
 class Backlog:
     """Messages that one nsqd has acknowledged.
 
-    The channel `unread` has finished none, but some are in flight; `half` has finished half of
-    them; `read` has finished all but the deferred ones, or as many as a test has time for.
+    The channel `unread` has finished none, but some are in flight; `half` has finished a part;
+    `read` has finished all but the deferred ones, but at most MAX_READ.
     """
 
     count: int

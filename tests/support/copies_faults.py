@@ -13,26 +13,25 @@ from pathlib import Path
 from support.copied_nsqds import LEASE, WORKERS, CopiedNsqd, CopiedNsqds
 from support.copies_load import CopiesLoad
 
-BRIEF = LEASE / 3  # seconds of a fault; too short for a lease to expire
-LONG = LEASE * 2  # seconds of a fault; long enough for leases to expire
+BRIEF = LEASE / 3  # seconds; leases survive a fault of this length
+LONG = LEASE * 2  # seconds; leases end during a fault of this length
 FILLER = "filler"  # name of the file that fills a disk
 BLOCK = 64 << 10
 
 
 @dataclass
 class Faults:
-    """Applies faults, each with the method of the same name, and waits after each one until its
-    effects are gone.
+    """Applies faults, and waits after each until the cluster is in sync.
 
-    The methods choose their victims at random. During long faults, other nodes take over; during
-    brief ones, they do not.
+    Each kind of fault is a method, which chooses the affected nodes at random. The other nodes take
+    over during long faults only.
     """
 
     cluster: CopiedNsqds
     load: CopiesLoad
     rng: random.Random
     lines: list[str] = field(default_factory=list)
-    """One line per fault."""
+    """Report of each fault."""
 
     def apply(self, kinds: Sequence[str]) -> None:
         for kind in kinds:

@@ -1,5 +1,5 @@
-"""A small, constant load on copied nsqds: publishers that survive every fault, and consumers of two
-channels that find the nsqds through nsqlookupd."""
+"""A small, constant load on copied nsqds: publishers that continue after every failure, and
+consumers that discover the nsqds through nsqlookupd."""
 
 import contextlib
 from collections import Counter
@@ -28,7 +28,7 @@ LOOKUP_INTERVAL = 0.5  # seconds between the consumers' queries to nsqlookupd
 
 
 class _Pool(PoolPublisher):
-    """Counts a message whose publish failed as neither accepted nor refused, and continues."""
+    """Continues after failed publishes; their messages may be delivered or not."""
 
     pause = PAUSE
 

@@ -19,7 +19,7 @@ import pytest
 
 NETWORKS = 256
 FIRST_HOST = 11  # last number of the first namespace's address
-UNKNOWN_MAC = "02:00:00:00:00:01"  # no host has it, so the bridge drops what is sent to it
+UNKNOWN_MAC = "02:00:00:00:00:01"  # belongs to no host, so the packets reach none
 
 Route = tuple[str, str]
 """A sending host, and the address that it sends to."""
@@ -50,15 +50,16 @@ def reason_not_available() -> str:
 class Network:
     """Hosts, each in a network namespace of its own, and a bridge between them and the test.
 
-    The network's number determines the names of namespaces and links, and the subnet. A lock
-    reserves the number, and the process that holds it removes what a killed process left behind.
+    The number of the network determines its subnet and the names of its namespaces and links. A
+    lock reserves the number. The next user of a number removes everything that a killed process
+    left behind.
     """
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self.hosts = {name: FIRST_HOST + index for index, name in enumerate(hosts)}
         self._lock, self.number = _reserve()
         self._separated: dict[Route, bool] = {}
-        """Separated routes, and whether their senders notice."""
+        """Separated routes, and whether their packets are lost silently."""
 
     def __enter__(self) -> Self:
         try:
@@ -81,7 +82,7 @@ class Network:
         return self._address(self.hosts[host])
 
     def inside(self, host: str) -> tuple[str, ...]:
-        """Return the words that, before a command, run it on a host."""
+        """Return the prefix of a command that runs on a host."""
         return ("ip", "netns", "exec", self._namespace(self.hosts[host]))
 
     # -- faults
@@ -89,8 +90,8 @@ class Network:
     def separate(self, host: str, address: str, *, silently: bool) -> None:
         """Drop everything that a host sends to an address.
 
-        silently: drop it on the way. Otherwise, the host has no route, so connection attempts fail
-            at once.
+        silently: the packets are lost on their way. Otherwise, the host has no route, and
+            connection attempts fail immediately.
         """
         route = (host, address)
         if route in self._separated:

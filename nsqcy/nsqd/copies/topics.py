@@ -315,7 +315,7 @@ class CopiedTopics:
         """Accept publishes while there are enough copies."""
         assert self._groups_of is not None
         owner = self._groups_of.owner(owned.group.id)
-        refused = None if owner is not None and owner.accepts() else _too_few(owned.group, owner)
+        refused = None if owner is not None and owner.accepts() else _refusal(owned.group, owner)
         for topic in owned.topics.values():
             topic.refused = refused
 
@@ -359,6 +359,9 @@ def _may_open(owner: Owner) -> bool:
     return owner.committed == owner.position or not owner.waits(time.monotonic())
 
 
-def _too_few(group: Group, owner: Owner | None) -> str:
+def _refusal(group: Group, owner: Owner | None) -> str:
+    """Return why publishes to the topics of a group are refused."""
+    if owner is not None and owner.is_releasing:
+        return "the topic is being handed over to another node"
     responding = owner.responding() if owner is not None else 1
     return f"too few copies: {responding} of {group.copies}, at least {group.min_copies} required"
