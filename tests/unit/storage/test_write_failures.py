@@ -35,6 +35,11 @@ def failures(log: Log) -> WriteFailures:
     return WriteFailures(log)
 
 
+def test_files_of_another_process_are_no_failure(failures: WriteFailures, log: Log) -> None:
+    assert not failures.failed(0, "orders", "write", "/data/orders.topic/1.seg", errno.ESTALE)
+    assert log.lines == []
+
+
 def test_a_line_names_what_failed_why_and_what_to_do(failures: WriteFailures, log: Log) -> None:
     assert failures.failed(0, "orders", "write", "/data/orders.topic/1.seg", errno.ENOSPC)
     assert log.lines == [
