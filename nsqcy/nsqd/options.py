@@ -217,7 +217,9 @@ NETWORK = (
 )
 
 STORAGE = (
-    Option("data-path", STRING, "", "directory for all data; empty for the working directory"),
+    Option(
+        "data-path", STRING, "", "existing directory for all data; empty for the working directory"
+    ),
     MEM_QUEUE_SIZE,
     Option(
         "max-bytes-per-file",

@@ -76,6 +76,7 @@ LATER = "example with data that the reader does not have yet; tests/pipeline run
 UNTYPED = {
     ("index", "pip install"): MACHINE,
     ("tutorial", "nsqcy up"): MACHINE,
+    ("from-nsq", "nsqd --data-path"): NAMES,
     ("tutorial", "import json"): "examples/worker.py is the same worker",
     ("README", "make run"): MACHINE,
     ("CLIENT", "NSQCY_TEST_NSQD="): "runs tests of this tree with another broker",

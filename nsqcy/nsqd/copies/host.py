@@ -62,10 +62,6 @@ class Topics(Protocol):
         """Handle changes in the state of the groups."""
         ...
 
-    def names(self, group_id: str) -> Sequence[str]:
-        """Return the topics in a group that this process owns."""
-        ...
-
 
 class Settings(Terms, Protocol):
     """The options that the host uses."""
@@ -217,7 +213,7 @@ class CopiesHost:
         groups = self.worker.groups()
         owners = [owner for each in self._files if (owner := self.worker.owner(each))]
         return {
-            **reports.figures(owners, self._topics.names),
+            **reports.figures(owners),
             "groups": reports.roles(self.worker.role(group.id) for group in groups),
             "bytes": sum(copy.table.total() for copy in self._copies.values()),
             "takeovers": self.takeovers,

@@ -1,7 +1,7 @@
 """A worker's reports about its groups: the objects in /copies and the figures in /metrics."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nsqcy.copies.group import Group
@@ -37,16 +37,11 @@ def describe(
     return found
 
 
-def figures(owners: Sequence[Owner], topics: Callable[[str], Sequence[str]]) -> dict[str, int]:
-    """Return the figures of the groups that this process owns. A group without topics has nothing
-    to lose, so it lacks nothing.
-
-    topics: returns the topics in a group
-    """
-    used = [owner for owner in owners if topics(owner.group.id)]
+def figures(owners: Sequence[Owner]) -> dict[str, int]:
+    """Return the figures of the groups that this process owns."""
     return {
-        "short": sum(not owner.group.closed and not owner.accepts() for owner in used),
-        "missing": sum(owner.group.copies - owner.responding() for owner in used),
+        "short": sum(not owner.group.closed and not owner.accepts() for owner in owners),
+        "missing": sum(owner.group.copies - owner.responding() for owner in owners),
         "waiting": sum(_waiting(owner) for owner in owners),
     }
 
