@@ -22,11 +22,14 @@ TCP = os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150")
 
 def line(span: ReadableSpan) -> str:
     """Return the text that the exporter prints for a span."""
-    text = f"{span.get_span_context().trace_id:032x} {span.name}"
+    text = f"{trace.format_trace_id(span.context.trace_id)} {span.name}"
     attributes = span.attributes or {}
-    if attempts := attributes.get("nsqcy.message.attempts"):
-        text += f": attempt {attempts}, {attributes['nsqcy.message.outcome']}"
-    return text + "\n"
+    if "nsqcy.message.attempts" in attributes:
+        attempts, outcome = (
+            attributes[f"nsqcy.message.{name}"] for name in ("attempts", "outcome")
+        )
+        text += f": attempt {attempts!s}, {outcome!s}"
+    return f"{text}\n"
 
 
 def handle(message: Message) -> None:

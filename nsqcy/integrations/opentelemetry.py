@@ -17,6 +17,7 @@ Wraps producers and handlers of both clients without changing them. Requires ope
 the SDK: without an SDK, all calls do nothing.
 """
 
+import asyncio
 import functools
 import inspect
 import re
@@ -48,7 +49,6 @@ __all__ = [
     "traced_handler",
 ]
 
-SCOPE = "nsqcy.client"
 SCHEMA = "https://opentelemetry.io/schemas/1.36.0"
 # Bounds in seconds, from the semantic conventions.
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
@@ -86,8 +86,8 @@ class Telemetry:
         propagator: TextMapPropagator | None = None,
     ) -> None:
         self._propagator = propagator
-        self.tracer = trace.get_tracer(SCOPE, __version__, tracer_provider, SCHEMA)
-        meter = get_meter(SCOPE, __version__, meter_provider, SCHEMA)
+        self.tracer = trace.get_tracer(__name__, __version__, tracer_provider, SCHEMA)
+        meter = get_meter(__name__, __version__, meter_provider, SCHEMA)
         self.sent = meter.create_counter(
             "messaging.client.sent.messages",
             "{message}",
@@ -489,7 +489,7 @@ class TracedAioProducer(_Traced[aio.Producer]):
         timeout: float | None = None,
         *,
         headers: Headers | None = None,
-    ) -> Awaitable[bytes]:
+    ) -> asyncio.Future[bytes]:
         """Publish one message without waiting. Its span ends with the response."""
         with self._one(topic, data, defer) as one:
             headers = self._headers(one, headers)
@@ -503,7 +503,7 @@ class TracedAioProducer(_Traced[aio.Producer]):
         timeout: float | None = None,
         *,
         headers: Headers | None = None,
-    ) -> Awaitable[bytes]:
+    ) -> asyncio.Future[bytes]:
         """Publish several messages without waiting. Their span ends with the response."""
         messages, count = _listed(messages)
         with self._several(topic, count) as several:
@@ -520,7 +520,11 @@ class TracedAioProducer(_Traced[aio.Producer]):
 
 
 def _followed(future: T, operation: _Publish) -> T:
-    """Return the future; its result ends the operation."""
+    """Return the future; its result ends the operation.
+
+    This counts as retrieving the result: asyncio does not log an error that the program ignores,
+    because the span shows it.
+    """
     # Futures of threads and of asyncio have add_done_callback; gevent's AsyncResult has rawlink.
     follow = getattr(future, "add_done_callback", None) or getattr(future, "rawlink")  # noqa: B009
     follow(operation.answered)

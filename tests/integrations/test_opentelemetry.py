@@ -469,6 +469,25 @@ def test_a_loop_without_a_handler(daemon: testing.Nsqd, recorder: Recorder, topi
     assert attributes_of(several)["rows"] == 2
 
 
+def test_a_message_without_context_belongs_to_the_current_trace(
+    daemon: testing.Nsqd, recorder: Recorder, topic: str
+) -> None:
+    address, tracer = daemon.tcp_address, recorder.tracers.get_tracer("test")
+    with client.Producer(address, headers=True) as producer:
+        producer.publish(topic, b"hello", headers={"customer": "7"})
+    with client.Consumer(topic, "c", address, headers=True) as consumer:
+        message = consumer.get(TIMEOUT)
+        assert message is not None
+        with (
+            tracer.start_as_current_span("job") as job,
+            processing(message, topic, "c", telemetry=recorder.telemetry),
+        ):
+            message.finish()
+    process = recorder.span(f"process {topic}")
+    assert parent_of(process) == job.get_span_context().span_id
+    assert process.links == ()
+
+
 def test_handlers_stay_functions_or_coroutine_functions() -> None:
     def function(message: Any) -> None:
         """Handle it."""
