@@ -501,7 +501,7 @@ def test_handlers_stay_functions_or_coroutine_functions() -> None:
     with pytest.raises(TypeError, match="cannot be a coroutine function"):
         client.Consumer(
             "t", "c", "127.0.0.1:1", message_handler=traced_handler(coroutine, "t", "c")
-        )  # type: ignore[arg-type]
+        )
 
 
 GEVENT = """
