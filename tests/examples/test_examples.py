@@ -209,6 +209,17 @@ def test_headers(daemon: testing.Nsqd) -> None:
     assert run(daemon, "headers.py") == "the same trace id: True\n"
 
 
+def test_the_traced_worker(daemon: testing.Nsqd) -> None:
+    pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is not installed")
+    lines = [line.split(maxsplit=1) for line in run(daemon, "traced_worker.py").splitlines()]
+    assert len({trace for trace, _ in lines}) == 1
+    assert [text for _, text in lines] == [
+        "publish orders",
+        "process orders: attempt 1, requeued",
+        "process orders: attempt 2, finished",
+    ]
+
+
 def test_pynsq(daemon: testing.Nsqd) -> None:
     publish(daemon, "greetings", b"hello")
     with started(daemon, EXAMPLES / "drop_in_pynsq.py") as reader:

@@ -98,6 +98,8 @@ UNTYPED = {
     ("SPARK", "pip install"): MACHINE,
     ("SPARK", "python -m nsqcy.spark"): NAMES,
     ("service", "cp /opt/nsqcy"): MACHINE,
+    ("tracing", "import sentry_sdk"): "needs the SDKs of Sentry and structlog",
+    ("tracing", "pip install"): MACHINE,
 }
 ELSEWHERE = {
     "quick-start": ["PIPELINE", "SPARK"],

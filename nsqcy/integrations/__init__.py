@@ -1,0 +1,1 @@
+"""Integrations of nsqcy with frameworks."""
