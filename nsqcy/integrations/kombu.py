@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any, ClassVar
-from urllib.error import URLError
+from urllib.error import HTTPError
 from urllib.parse import unquote, urlencode
 from urllib.request import Request, urlopen
 
@@ -65,10 +65,19 @@ TOUCHES = 3  # per message timeout
 EARLY = 0.001  # seconds that a task may arrive before its ETA
 
 # Options of kombu and Celery that may be in transport_options and have no meaning here.
-GENERAL_OPTIONS = frozenset(
-    "max_retries interval_start interval_step interval_max connect_retries_timeout errback "
-    "callback confirm_publish polling_interval client_properties on_revive".split()
-)
+GENERAL_OPTIONS = {
+    "callback",
+    "client_properties",
+    "confirm_publish",
+    "connect_retries_timeout",
+    "errback",
+    "interval_max",
+    "interval_start",
+    "interval_step",
+    "max_retries",
+    "on_revive",
+    "polling_interval",
+}
 OWN_CONSUMER_OPTIONS = frozenset({"max_in_flight", "max_tries", "max_attempts", "close_timeout"})
 
 
@@ -192,7 +201,7 @@ def payload_of(message: Message) -> dict[str, Any]:
     try:
         payload = json.loads(message.body)
         if isinstance(payload["properties"]["delivery_info"], dict) and "body" in payload:
-            return payload  # type: ignore[no-any-return]
+            return payload
     except (ValueError, TypeError, KeyError):
         pass
     return {
@@ -553,9 +562,9 @@ class Channel(virtual.Channel):
         path = f"/stats?{urlencode({'format': 'json', 'topic': topic})}"
         stats = json.loads(_http(address, "GET", path))
         depth = 0
-        for each in stats.get("data", stats)["topics"]:
+        for each in stats.get("data", stats)["topics"] or ():
             depth += int(each["depth"])
-            for channel in each["channels"]:
+            for channel in each["channels"] or ():
                 if channel["channel_name"] == nsq_name(self._options.channel):
                     depth += int(channel["depth"]) + int(channel.get("deferred_count", 0))
         return depth
@@ -570,7 +579,7 @@ class Channel(virtual.Channel):
         topic, size = self.queue_topic(queue), self._size(queue)
         where = {"topic": topic, "channel": nsq_name(self._options.channel)}
         for address in addresses:
-            with suppress(URLError):  # 404: there is no such topic or channel
+            with suppress(HTTPError):  # 404: there is no such topic or channel
                 _http(address, "POST", f"/topic/empty?{urlencode({'topic': topic})}")
                 _http(address, "POST", f"/channel/empty?{urlencode(where)}")
         return size
@@ -651,7 +660,7 @@ class Transport(virtual.Transport):
     def establish_connection(self) -> "Transport":
         """Check that an nsqd is reachable. Raises OSError."""
         self._check_reachable(self.settings.nsqds or self.settings.lookupds)
-        return super().establish_connection()  # type: ignore[no-any-return]
+        return super().establish_connection()
 
     def _check_reachable(self, addresses: Iterable[str]) -> None:
         failure: OSError | None = None

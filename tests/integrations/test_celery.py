@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("celery")
 
-from nsqcy.testing import Nsqd, nsqd
+from nsqcy.testing import Nsqd, nsqd, nsqlookupd
 
 pytestmark = pytest.mark.slow
 
@@ -39,8 +39,9 @@ class Shop:
         self.home = home
         self.file = home / "notes"
         self.options = {"msg_timeout": 2.0} | options
+        broker = addresses[0] if "://" in addresses[0] else f"nsqcy://{','.join(addresses)}"
         self.environment = os.environ | {
-            "SHOP_BROKER": f"nsqcy://{','.join(addresses)}",
+            "SHOP_BROKER": broker,
             "SHOP_OPTIONS": json.dumps(self.options),
             "SHOP_FILE": str(self.file),
             "PYTHONPATH": os.pathsep.join([str(SUPPORT), *sys.path]),
@@ -284,3 +285,34 @@ def test_publishing_continues_while_one_of_two_nsqds_is_down(tmp_path: Path) -> 
             lambda: {each["result"] for each in shop.notes("add")} == set(range(50)),
             "all tasks run",
         )
+
+
+def test_nsqlookupd_finds_the_nsqds(tmp_path: Path) -> None:
+    with (
+        nsqlookupd() as lookupd,
+        nsqd(lookupd_tcp_address=lookupd.tcp_address),
+        shop_on(tmp_path, f"nsqcy+lookupd://{lookupd.http_address}") as shop,
+    ):
+        shop.worker()
+        shop.run("add.delay(1, 2)")
+        shop.has_notes("add", 1)
+
+
+def test_purge_and_queue_sizes_use_http(broker: Nsqd, tmp_path: Path) -> None:
+    address = broker.http_address
+    with shop_on(tmp_path, broker.tcp_address, nsqd_http_addresses=address) as shop:
+        program = """
+for number in range(5): add.delay(number, 0)
+with app.connection_for_read() as connection:
+    print(connection.default_channel.queue_declare("celery").message_count)
+print(app.control.purge())
+with app.connection_for_read() as connection:
+    print(connection.default_channel.queue_declare("celery").message_count)
+"""
+        assert shop.run(program).split() == ["5", "5", "0"]
+
+
+def test_results_over_rpc(shop: Shop) -> None:
+    shop.environment["SHOP_BACKEND"] = "rpc://"
+    shop.worker()
+    assert shop.run("print(add.delay(2, 3).get(timeout=30))").split() == ["5"]

@@ -1,6 +1,7 @@
 """Celery application of tests/integrations: tasks that write what they do to a file.
 
-The environment configures it: SHOP_BROKER, SHOP_OPTIONS (JSON) and SHOP_FILE.
+The environment configures it: SHOP_BROKER, SHOP_BACKEND, SHOP_OPTIONS (JSON) and
+SHOP_FILE.
 """
 
 import json
@@ -16,7 +17,7 @@ nsqcy.integrations.celery.register()
 
 FILE = os.environ["SHOP_FILE"]
 
-app = Celery("shop", broker=os.environ["SHOP_BROKER"])
+app = Celery("shop", broker=os.environ["SHOP_BROKER"], backend=os.environ.get("SHOP_BACKEND"))
 app.conf.update(
     broker_transport_options=json.loads(os.environ.get("SHOP_OPTIONS", "{}")),
     broker_connection_retry_on_startup=True,
