@@ -4,9 +4,9 @@
 
     app = Celery("shop", broker="nsqcy://127.0.0.1:4150")
 
-Celery does not need the import if nsqcy is installed as a distribution. kombu has no entry points for
-transports, but it loads those of its serializers, and one of them is `SERIALIZER`. Celery loads them
-before it connects; a program that uses kombu alone must import this module.
+Celery does not need the import if nsqcy is installed as a distribution. kombu has no entry points
+for transports, but it loads those of its serializers, and one of them is `SERIALIZER`. Celery loads
+them before it connects; a program that uses kombu alone must import this module.
 """
 
 from kombu.transport import TRANSPORT_ALIASES

@@ -461,8 +461,9 @@ class Channel(virtual.Channel):
         return tag
 
     def deliver(self, subscription: Subscription, tag: str, payload: dict[str, Any]) -> bool:
-        """Pass a message to the program; return whether it wanted it."""
-        if subscription.cancelled or tag not in self._unacked:
+        """Pass a message to the program; return whether there was a consumer."""
+        is_wanted = subscription.queue in self.connection._callbacks
+        if subscription.cancelled or not is_wanted or tag not in self._unacked:
             self.answer(tag, _requeue)
             return False
         if subscription.no_ack:
@@ -634,6 +635,7 @@ class Transport(virtual.Transport):
         self.temporary: set[str] = set()  # auto-delete and exclusive queues
         self.inbox: queue.Queue[tuple[Channel, Subscription, str, dict[str, Any]]] = queue.Queue()
         self._producer: Producer | None = None
+        self._producer_pid = 0
         self._max_defer = self.settings.options.max_defer
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -684,7 +686,7 @@ class Transport(virtual.Transport):
                 self._closing.set()
                 self._closing = None
             producer, self._producer = self._producer, None
-        if producer is not None and self.is_ours:
+        if producer is not None and self._producer_pid == os.getpid():
             producer.close()
 
     # -- publishing
@@ -703,8 +705,8 @@ class Transport(virtual.Transport):
     def producer(self) -> Producer:
         """The producer of this connection and process."""
         with self._lock:
-            if self._producer is None or not self.is_ours:
-                self._pid = os.getpid()
+            if self._producer is None or self._producer_pid != os.getpid():
+                self._producer_pid = os.getpid()
                 self._producer = Producer(
                     self.settings.nsqds, self.settings.lookupds, **self.settings.producer
                 )
