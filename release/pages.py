@@ -235,6 +235,7 @@ PAGES: dict[str, Blocks] = {
         **{f"options of {job}": partial(own_options, job) for job in JOBS},
     },
     "SPARK.md": {"options": spark_options},
+    "guides/celery.md": examples("celery_app.py"),
     "guides/dead-letters.md": examples("dead_letters.py"),
     "guides/delays.md": examples("delays.py"),
     "guides/django.md": examples("django_app.py"),

@@ -169,6 +169,19 @@ def test_dead_letters_of_the_tutorial_survive_a_kill(daemon: testing.Nsqd) -> No
     assert json.loads(answer) == {"redriven": 1}
 
 
+def test_the_celery_app(daemon: testing.Nsqd) -> None:
+    pytest.importorskip("celery")
+    celery = ("-m", "celery", "--workdir", str(EXAMPLES), "-A", "celery_app")
+    with started(
+        daemon, *celery, "worker", "--concurrency", "2", "--loglevel", "WARNING"
+    ) as worker:
+        assert run(daemon, "celery_app.py") == "published 3 tasks\n"
+        worker.line("hello, Ada")
+        worker.line("mail for grace@example.org sent after 1 retry")
+        worker.line("hello, the future")
+        worker.stop()
+
+
 def ask(daemon: testing.Nsqd, method: str, path: str, body: str = "") -> bytes:
     request = Request(f"http://{daemon.http_address}{path}", body.encode() or None, method=method)
     with urlopen(request, timeout=10) as answer:

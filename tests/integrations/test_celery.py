@@ -1,0 +1,318 @@
+"""Celery on nsqd: real workers, in their own processes."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("celery")
+
+from nsqcy.testing import Nsqd, nsqd, nsqlookupd
+
+pytestmark = pytest.mark.slow
+
+LIMIT = 60.0
+SUPPORT = Path(__file__).parents[1] / "support"
+
+
+def until(holds: Callable[[], Any], what: str, limit: float = LIMIT) -> Any:
+    """Poll until `holds` returns something true, and return it."""
+    deadline = time.monotonic() + limit
+    while not (found := holds()):
+        assert time.monotonic() < deadline, f"{what}: not within {limit:g} s"
+        time.sleep(0.02)
+    return found
+
+
+class Shop:
+    """The application in support/celery_shop.py, its workers, and the file that they write."""
+
+    def __init__(self, home: Path, *addresses: str, **options: object) -> None:
+        self.home = home
+        self.file = home / "notes"
+        self.options = {"msg_timeout": 2.0} | options
+        broker = addresses[0] if "://" in addresses[0] else f"nsqcy://{','.join(addresses)}"
+        self.environment = os.environ | {
+            "SHOP_BROKER": broker,
+            "SHOP_OPTIONS": json.dumps(self.options),
+            "SHOP_FILE": str(self.file),
+            "PYTHONPATH": os.pathsep.join([str(SUPPORT), *sys.path]),
+        }
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def run(self, program: str, *arguments: str) -> str:
+        """Run a program that has the application's tasks."""
+        done = subprocess.run(
+            [sys.executable, "-c", f"from celery_shop import *\n{program}", *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def celery(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "celery", "-A", "celery_shop", *arguments],
+            env=self.environment,
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+        )
+
+    def worker(self, *arguments: str, pool: str = "prefork") -> "subprocess.Popen[bytes]":
+        """Start a worker and wait until it is ready."""
+        log = self.home / f"worker-{len(self.workers)}.log"
+        command = [sys.executable, "-m", "celery", "-A", "celery_shop", "worker"]
+        command += ["--pool", pool, "--concurrency", "2", "--loglevel", "INFO", *arguments]
+        command += ["--hostname", f"w{len(self.workers)}@test"]
+        with log.open("wb") as output:
+            worker = subprocess.Popen(
+                command,
+                env=self.environment,
+                cwd=self.home,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self.workers.append(worker)
+
+        def is_ready() -> bool:
+            assert worker.poll() is None, log.read_text()
+            return " ready." in log.read_text()
+
+        until(is_ready, "the worker is ready")
+        return worker
+
+    def log(self) -> str:
+        return "\n".join(each.read_text() for each in sorted(self.home.glob("worker-*.log")))
+
+    def notes(self, task: str) -> list[dict[str, Any]]:
+        try:
+            lines = self.file.read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [each for each in map(json.loads, lines) if each["task"] == task]
+
+    def has_notes(self, task: str, count: int) -> list[dict[str, Any]]:
+        try:
+            return until(
+                lambda: len(found := self.notes(task)) >= count and found, f"{count} x {task}"
+            )
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.log()[-6000:]}") from None
+
+    def stop(self, worker: "subprocess.Popen[bytes]") -> None:
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(LIMIT) == 0, self.log()
+
+    def kill(self, worker: "subprocess.Popen[bytes]") -> None:
+        """Kill a worker and its children with SIGKILL."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait(LIMIT)
+
+
+@contextlib.contextmanager
+def shop_on(home: Path, *addresses: str, **options: object) -> Iterator[Shop]:
+    shop = Shop(home, *addresses, **options)
+    try:
+        yield shop
+    finally:
+        for worker in shop.workers:
+            shop.kill(worker)
+
+
+@pytest.fixture
+def broker() -> Iterator[Nsqd]:
+    with nsqd(durability="os") as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def shop(broker: Nsqd, tmp_path: Path) -> Iterator[Shop]:
+    with shop_on(tmp_path, broker.tcp_address) as found:
+        yield found
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+def test_a_worker_runs_tasks(shop: Shop, pool: str) -> None:
+    worker = shop.worker(pool=pool)
+    shop.run("for number in range(50): add.delay(number, 1)")
+    found = shop.has_notes("add", 50)
+    assert sorted(each["result"] for each in found) == list(range(1, 51))
+    shop.stop(worker)
+
+
+def test_a_countdown_is_deferred_in_nsqd(shop: Shop) -> None:
+    shop.run("note(task='sent'); add.apply_async((1, 1), countdown=2)")
+    shop.worker()  # its memory cannot hold a task that was published before it started
+    sent = shop.notes("sent")[0]["time"]
+    assert shop.has_notes("add", 1)[0]["time"] >= sent + 2
+
+
+def test_a_countdown_longer_than_the_limit_is_deferred_repeatedly(
+    broker: Nsqd, tmp_path: Path
+) -> None:
+    with shop_on(tmp_path, broker.tcp_address, max_defer=0.5) as shop:
+        shop.worker()
+        shop.run("note(task='sent'); add.apply_async((1, 1), countdown=2)")
+        sent = shop.notes("sent")[0]["time"]
+        assert shop.has_notes("add", 1)[0]["time"] >= sent + 2
+        assert len(shop.notes("add")) == 1
+
+
+def test_a_task_retries(shop: Shop) -> None:
+    shop.worker()
+    shop.run("again.delay(7)")
+    assert [each["retries"] for each in shop.has_notes("again", 3)] == [0, 1, 2]
+
+
+def test_a_task_runs_again_after_its_worker_is_killed(shop: Shop, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    worker = shop.worker()
+    shop.run("import sys; hang.delay(sys.argv[1])", str(gate))
+    shop.has_notes("hang", 1)
+    shop.kill(worker)
+    gate.touch()
+    shop.worker()
+    states = [each["state"] for each in shop.has_notes("hang", 3)]
+    assert states == ["begun", "begun", "done"]
+
+
+def test_a_task_may_run_longer_than_the_message_timeout(broker: Nsqd, tmp_path: Path) -> None:
+    with shop_on(tmp_path, broker.tcp_address, msg_timeout=1.0) as shop:
+        gate = tmp_path / "gate"
+        shop.worker()
+        shop.run("import sys; hang.delay(sys.argv[1])", str(gate))
+        begun = shop.has_notes("hang", 1)[0]["time"]
+        until(lambda: time.time() > begun + 3.5, "three message timeouts pass")
+        gate.touch()
+        states = [each["state"] for each in shop.has_notes("hang", 2)]
+        assert states == ["begun", "done"]
+
+
+def test_no_task_is_lost_when_nsqd_is_killed(broker: Nsqd, shop: Shop) -> None:
+    worker = shop.worker()
+    program = "import sys\nfor number in range(*map(int, sys.argv[1:])): add.delay(number, 0)"
+    shop.run(program, "0", "200")
+    broker.kill()
+    broker.start()
+    shop.run(program, "200", "400")
+    until(
+        lambda: {each["result"] for each in shop.notes("add")} == set(range(400)), "all tasks run"
+    )
+    shop.stop(worker)
+
+
+def test_inspect_and_control_reach_every_worker(shop: Shop) -> None:
+    shop.worker()
+    shop.worker()
+    done = shop.celery("inspect", "ping", "--timeout", "10", "-j")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout) == {"w0@test": {"ok": "pong"}, "w1@test": {"ok": "pong"}}
+    shop.run("app.control.shutdown()")
+    for worker in shop.workers:
+        worker.wait(LIMIT)
+
+
+def test_a_new_worker_ignores_old_commands(shop: Shop) -> None:
+    shop.run("app.control.shutdown()")
+    worker = shop.worker()
+    shop.run("add.delay(1, 2)")
+    shop.has_notes("add", 1)
+    assert worker.poll() is None
+
+
+def test_events_reach_a_monitor(shop: Shop) -> None:
+    shop.worker("-E")
+    program = """
+with app.connection_for_read() as connection:
+    seen = []
+    def on_event(event):
+        seen.append(event["type"])
+        if event["type"] == "worker-heartbeat" and not any("task" in each for each in seen):
+            add.delay(1, 1)
+        if event["type"] == "task-succeeded":
+            receiver.should_stop = True
+    receiver = app.events.Receiver(connection, handlers={"*": on_event})
+    receiver.capture(limit=None, timeout=30, wakeup=True)
+print(" ".join(seen))
+"""
+    assert {"task-received", "task-succeeded"} <= set(shop.run(program).split())
+
+
+def test_reject_requeues_or_drops_a_task(shop: Shop) -> None:
+    shop.worker()
+    shop.run("refuse.delay(True)")
+    assert [each["redelivered"] for each in shop.has_notes("refuse", 2)] == [False, True]
+
+
+def test_a_rejected_task_goes_to_the_rejected_queue(broker: Nsqd, tmp_path: Path) -> None:
+    with shop_on(tmp_path, broker.tcp_address, rejected_queue="rejected") as shop:
+        shop.worker()
+        shop.run("refuse.delay(False)")
+        program = """
+with app.connection_for_read() as connection:
+    queue = connection.SimpleQueue("rejected")
+    message = queue.get(timeout=30)
+    message.ack()
+    print(message.headers["task"])
+"""
+        assert shop.run(program).split() == ["celery_shop.refuse"]
+
+
+def test_publishing_continues_while_one_of_two_nsqds_is_down(tmp_path: Path) -> None:
+    with (
+        nsqd() as first,
+        nsqd() as second,
+        shop_on(tmp_path, first.tcp_address, second.tcp_address) as shop,
+    ):
+        shop.worker()
+        first.kill()
+        shop.run("for number in range(50): add.delay(number, 0)")
+        until(
+            lambda: {each["result"] for each in shop.notes("add")} == set(range(50)),
+            "all tasks run",
+        )
+
+
+def test_nsqlookupd_finds_the_nsqds(tmp_path: Path) -> None:
+    with (
+        nsqlookupd() as lookupd,
+        nsqd(lookupd_tcp_address=lookupd.tcp_address),
+        shop_on(tmp_path, f"nsqcy+lookupd://{lookupd.http_address}") as shop,
+    ):
+        shop.worker()
+        shop.run("add.delay(1, 2)")
+        shop.has_notes("add", 1)
+
+
+def test_purge_and_queue_sizes_use_http(broker: Nsqd, tmp_path: Path) -> None:
+    address = broker.http_address
+    with shop_on(tmp_path, broker.tcp_address, nsqd_http_addresses=address) as shop:
+        program = """
+for number in range(5): add.delay(number, 0)
+with app.connection_for_read() as connection:
+    print(connection.default_channel.queue_declare("celery").message_count)
+print(app.control.purge())
+with app.connection_for_read() as connection:
+    print(connection.default_channel.queue_declare("celery").message_count)
+"""
+        assert shop.run(program).split() == ["5", "5", "0"]
+
+
+def test_results_over_rpc(shop: Shop) -> None:
+    shop.environment["SHOP_BACKEND"] = "rpc://"
+    shop.worker()
+    assert shop.run("print(add.delay(2, 3).get(timeout=30))").split() == ["5"]

@@ -1,0 +1,106 @@
+"""Names, URLs and options of the kombu transport, without a broker."""
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import entry_points
+
+import pytest
+
+pytest.importorskip("kombu")
+
+from kombu import Connection
+
+import nsqcy.integrations.celery
+from nsqcy.integrations.kombu import seconds_until, settings
+from nsqcy.integrations.queue_names import nsq_name
+from nsqcy.names import is_valid_name
+
+nsqcy.integrations.celery.register()
+
+
+@pytest.mark.parametrize("name", ["celery", "mail.high-1_x", "a" * 64])
+def test_a_valid_name_stays(name: str) -> None:
+    assert nsq_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "ü", "a" * 65, "w@host.celery.pidbox", "x#ephemeral"])
+@pytest.mark.parametrize("ephemeral", [False, True])
+def test_any_other_name_becomes_valid_and_stays_unique(name: str, ephemeral: bool) -> None:
+    found = nsq_name(name, ephemeral=ephemeral)
+    assert is_valid_name(found)
+    assert found.endswith("#ephemeral") == ephemeral
+    assert found != nsq_name(f"{name}!", ephemeral=ephemeral)
+
+
+@pytest.mark.parametrize(
+    ("url", "nsqds", "lookupds"),
+    [
+        ("nsqcy://", ("127.0.0.1:4150",), ()),
+        ("nsqcy://a", ("a:4150",), ()),
+        ("nsqcy://a:1,b:2", ("a:1", "b:2"), ()),
+        ("nsqcy://a:1;nsqcy://b:2", ("a:1", "b:2"), ()),
+        ("nsqcy://:secret@a:1/ignored", ("a:1",), ()),
+        ("nsqcy+lookupd://a:1,b", (), ("a:1", "b:4161")),
+    ],
+)
+def test_urls(url: str, nsqds: tuple[str, ...], lookupds: tuple[str, ...]) -> None:
+    found = settings(Connection(url))
+    assert (found.nsqds, found.lookupds) == (nsqds, lookupds)
+    assert found.producer.get("auth_secret") == ("secret" if "secret" in url else None)
+
+
+def test_a_clone_has_the_same_nsqds() -> None:
+    with Connection("nsqcy+lookupd://a:1") as connection:
+        assert settings(connection.clone()).lookupds == ("a:1",)
+
+
+def test_the_secret_is_masked() -> None:
+    assert "secret" not in Connection("nsqcy://:secret@a:1").as_uri()
+
+
+def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises(ValueError, match="no option 'msg_timeuot'"):
+        settings(Connection("nsqcy://a", transport_options={"msg_timeuot": 3}))
+
+
+def test_options_reach_the_client() -> None:
+    options = {"tls_options": {"cert_reqs": 0}, "snappy": True, "retries": 7}
+    found = settings(Connection("nsqcy://a", ssl=True, transport_options=options))
+    assert found.consumer["tls_v1"] and found.producer["tls_v1"]
+    assert found.consumer["snappy"] and found.producer["retries"] == 7
+    assert "retries" not in found.consumer
+
+
+@pytest.mark.parametrize(
+    ("eta", "delay"),
+    [
+        (None, 0),
+        ("2026-01-01T00:00:10+00:00", 10),
+        ("2026-01-01T01:00:10+01:00", 10),
+        ("2025-01-01T00:00:00+00:00", 0),
+        ("2026-01-01T00:00:10", 0),  # in an unknown time zone
+        ("tomorrow", 0),
+        (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=3), 3),
+    ],
+)
+def test_the_delay_until_an_eta(eta: object, delay: float) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+    assert seconds_until({"headers": {"eta": eta}}, now) == delay
+
+
+@pytest.mark.skipif(
+    not any(each.name == "nsqcy" for each in entry_points(group="kombu.serializers")),
+    reason="the installed nsqcy does not have the entry point: install it again",
+)
+def test_celery_knows_the_url_without_an_import() -> None:
+    pytest.importorskip("celery")
+    program = """
+from celery import Celery
+print(Celery(broker="nsqcy://a").connection().transport.driver_type)
+"""
+    command = [sys.executable, "-c", program]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["nsqcy"]
