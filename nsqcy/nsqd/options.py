@@ -473,7 +473,7 @@ COPIES_OPTIONS = (
         STRING,
         "default",
         "name of the cluster of nsqds that keep each other's copies; clusters can share an etcd",
-        rule=Rule("a name that is valid for a topic", is_valid_name),
+        rule=Rule("a valid topic name", is_valid_name),
     ),
     Option(
         "copies-address",
