@@ -261,7 +261,7 @@ def _requeue(message: Message) -> None:
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """What a channel consumes for one queue: one consumer for each of its topics."""
+    """The consumers of one queue on one channel: one for each of its topics."""
 
     queue: str
     no_ack: bool

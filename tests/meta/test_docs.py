@@ -98,6 +98,10 @@ UNTYPED = {
     ("SPARK", "pip install"): MACHINE,
     ("SPARK", "python -m nsqcy.spark"): NAMES,
     ("service", "cp /opt/nsqcy"): MACHINE,
+    ("celery", "app = Celery("): "examples/celery_app.py has this line",
+    ("celery", "app.conf.broker_transport_options"): NAMES,
+    ("celery", "import nsqcy.integrations.celery"): "examples/celery_app.py has this line",
+    ("celery", "pip install"): MACHINE,
     ("tracing", "import sentry_sdk"): "needs the SDKs of Sentry and structlog",
     ("tracing", "pip install"): MACHINE,
 }
