@@ -63,3 +63,8 @@ def _quote_character(character: str) -> str:
     if code < 0x20 or code == 0x7F:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def one_line(text: str) -> str:
+    """Replace control characters, which could break the line: the text may come from any node."""
+    return "".join(each if each.isprintable() else " " for each in text)

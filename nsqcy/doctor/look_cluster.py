@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from urllib3.util import Url, parse_url
 
-from nsqcy.cluster import answers, discovery
+from nsqcy.cluster import answers, copies, discovery
 from nsqcy.cluster.discovery import Producer, daemon_url
 from nsqcy.cluster.parallel import ask_all
 from nsqcy.cluster.stats import MAX_ANSWER, TopicStats, parse_stats
@@ -48,24 +48,6 @@ _HEALTH: gojson.Fields = {
     "health": (gojson.text, "OK"),
     "draining": (gojson.flag, False),
     "topics": (gojson.array(gojson.structure(_TOPIC), gojson.EMPTY), []),
-}
-
-
-_GROUP: gojson.Fields = {
-    "role": (gojson.text, ""),
-    "copies": (gojson.int64, 0),
-    "closed": (gojson.flag, False),
-    "responding": (gojson.int64, 0),
-    "accepts": (gojson.flag, False),
-    "topics": (gojson.array(gojson.text, ""), []),
-}
-_WORKER: gojson.Fields = {
-    "etcd": (gojson.flag, False),
-    "sessions": (gojson.array(gojson.text, ""), []),
-    "groups": (gojson.array(gojson.structure(_GROUP), gojson.EMPTY), []),
-}
-_COPIES: gojson.Fields = {
-    "workers": (gojson.array(gojson.structure(_WORKER), gojson.EMPTY), []),
 }
 
 
@@ -217,7 +199,7 @@ def _copies(web: WebClient, url: Url) -> Copies | None:
     answer = web.ask(url._replace(path="/copies"), maximum=MAX_ANSWER)
     if answer.status != 200:
         return None
-    workers = answers.read(answer.body, answer.headers, _COPIES)["workers"]
+    workers = answers.read(answer.body, answer.headers, copies.FIELDS)["workers"]
     if not workers:
         return None
     owned = [
@@ -229,7 +211,7 @@ def _copies(web: WebClient, url: Url) -> Copies | None:
         )
         for worker in workers
         for group in worker["groups"]
-        if group["role"] == "owner"
+        if group["role"] == copies.OWNER
     ]
     nodes = {node for worker in workers for node in worker["sessions"]}
     machines = {node.rpartition(".")[0] for node in nodes}

@@ -10,14 +10,13 @@ Exit codes:
 from collections.abc import Sequence
 from typing import Any
 
-from nsqcy.cluster.discovery import daemon_url
-from nsqcy.cluster.web_client import Terms, WebClient
+from nsqcy.cluster.web_client import WebClient
 from nsqcy.config import files, loader
 from nsqcy.config.arguments import Parser
 from nsqcy.config.durations import SECOND
 from nsqcy.config.loader import Settings
 from nsqcy.config.options import BOOL, DURATION, STRING, WORDS
-from nsqcy.config.policies import NOT_NEGATIVE, POSITIVE
+from nsqcy.config.policies import NOT_NEGATIVE
 from nsqcy.doctor import (
     cluster,
     copies,
@@ -31,10 +30,10 @@ from nsqcy.doctor import (
 )
 from nsqcy.doctor.checks import Judged, run
 from nsqcy.doctor.look_cluster import Addresses
-from nsqcy.errors import Stop, UsageError
+from nsqcy.errors import Stop
 from nsqcy.logging.logger import write
 from nsqcy.options.option import Option, Rule
-from nsqcy.users import token_file
+from nsqcy.tools import cluster_flags
 
 HOST = (
     Option("host", BOOL, True, "check this host"),
@@ -59,10 +58,7 @@ CLUSTER = (
         "time between two queries to each nsqd, to detect changes; 0 queries once",
         rule=NOT_NEGATIVE,
     ),
-    Option("timeout", DURATION, 5 * SECOND, "total timeout for a request", rule=POSITIVE),
-    Option("tls-root-ca-file", STRING, "", "PEM file with CA certificates for HTTPS ports"),
-    Option("tls-insecure-skip-verify", BOOL, False, "accept any certificate"),
-    token_file.OPTION,
+    *cluster_flags.REQUESTS,
 )
 OUTPUT = (
     Option("json", BOOL, False, "print JSON"),
@@ -94,12 +90,7 @@ def parse(words: Sequence[str]) -> dict[str, Any]:
     """Return the parsed flags. Raises Stop."""
     parser = Parser("nsqcy doctor", "Check this host and a cluster, and give advice.", SECTIONS)
     flags = parser.values(words)
-    for name in ("lookupd_http_address", "nsqd_http_address"):
-        for address in flags[name]:
-            try:
-                daemon_url(address)
-            except ValueError as error:
-                raise UsageError(f"--{name.replace('_', '-')}: {error}") from None
+    cluster_flags.check_addresses(flags)
     return flags
 
 
@@ -113,7 +104,8 @@ def look_and_judge(flags: dict[str, Any]) -> list[Judged]:
         found += run((*host.CHECKS, *disk.CHECKS, *copies.OF_HOST), facts)
     if flags["cluster"]:
         asked = _addresses(flags, settings)
-        seen = look_cluster.look(asked, WebClient(_terms(flags)), flags["watch"] / SECOND)
+        web = WebClient(cluster_flags.terms(flags))
+        seen = look_cluster.look(asked, web, flags["watch"] / SECOND)
         found += run((*cluster.CHECKS, *topics.CHECKS, *copies.OF_CLUSTER), seen)
     return found
 
@@ -123,14 +115,3 @@ def _addresses(flags: dict[str, Any], settings: Settings) -> Addresses:
     if lookupds or nsqds:
         return Addresses(lookupds, nsqds)
     return look_config.addresses(settings, given=bool(flags["config"]))
-
-
-def _terms(flags: dict[str, Any]) -> Terms:
-    whole = flags["timeout"] / SECOND
-    return Terms(
-        connect_timeout=min(2.0, whole),
-        request_timeout=whole,
-        root_ca_file=flags["tls_root_ca_file"],
-        verify=not flags["tls_insecure_skip_verify"],
-        token=token_file.read(flags["auth_token_file"]),
-    )

@@ -8,6 +8,7 @@ from typing import Any
 from nsqcy.doctor import cluster, copies, disk, host, topics
 from nsqcy.doctor.checks import Check, Judged
 from nsqcy.doctor.findings import LEVELS, OK, PROBLEM
+from nsqcy.names import one_line
 
 SECTIONS: Sequence[tuple[str, Sequence[Check[Any]]]] = (
     ("host", (*host.CHECKS, *disk.CHECKS, *copies.OF_HOST)),
@@ -37,12 +38,6 @@ def summary(found: Sequence[Judged]) -> str:
     count = Counter(each.finding.level for each in found)
     told = [f"{count[level]} {level}" for level in LEVELS if count[level]]
     return f"{', '.join(told)}\n"
-
-
-def one_line(text: str) -> str:
-    """Replace control characters, which could break the line: the text may come from an arbitrary
-    node."""
-    return "".join(each if each.isprintable() else " " for each in text)
 
 
 def as_json(found: Sequence[Judged]) -> str:

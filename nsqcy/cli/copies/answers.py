@@ -6,46 +6,14 @@ from typing import Any
 
 from urllib3.util import Url
 
-from nsqcy.cluster import answers, discovery
+from nsqcy.cluster import answers, copies, discovery
 from nsqcy.cluster.discovery import daemon_url
 from nsqcy.cluster.parallel import ask_all
 from nsqcy.cluster.web_client import WebClient, unwanted
 from nsqcy.errors import RequestError
-from nsqcy.util import gojson
 
 MAX_ANSWER = 32 << 20  # bytes
 NOT_FOUND = 404
-
-_TEXTS: tuple[gojson.Reader, Any] = (gojson.array(gojson.text, ""), [])
-_GROUP: gojson.Fields = {
-    "group": (gojson.text, ""),
-    "role": (gojson.text, ""),
-    "owner": (gojson.text, ""),
-    "members": _TEXTS,
-    "epoch": (gojson.int64, 0),
-    "copies": (gojson.int64, 0),
-    "min_copies": (gojson.int64, 0),
-    "durability": (gojson.text, ""),
-    "closed": (gojson.flag, False),
-    "bytes": (gojson.int64, 0),
-    "whole": (gojson.flag, False),
-    "topics": _TEXTS,
-    "responding": (gojson.int64, 0),
-    "accepts": (gojson.flag, False),
-    "joining": (gojson.text, ""),
-    "waiting": (gojson.int64, 0),
-}
-_WORKER: gojson.Fields = {
-    "worker": (gojson.int64, 0),
-    "node": (gojson.text, ""),
-    "etcd": (gojson.flag, False),
-    "ready": (gojson.flag, False),
-    "sessions": _TEXTS,
-    "groups": (gojson.array(gojson.structure(_GROUP), gojson.EMPTY), []),
-}
-_COPIES: gojson.Fields = {
-    "workers": (gojson.array(gojson.structure(_WORKER), gojson.EMPTY), []),
-}
 
 
 @dataclass(frozen=True)
@@ -83,7 +51,8 @@ def _workers(url: Url, web: WebClient) -> list[dict[str, Any]]:
         raise RequestError("it has no /copies: not nsqcy's nsqd, or an older version", NOT_FOUND)
     if answer.status != 200:
         raise unwanted(answer)
-    workers: list[dict[str, Any]] = answers.read(answer.body, answer.headers, _COPIES)["workers"]
+    found = answers.read(answer.body, answer.headers, copies.FIELDS)
+    workers: list[dict[str, Any]] = found["workers"]
     return workers
 
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nsqcy.cli.copies.answers import Answer
-
-SHOWN = 3  # maximum topics listed per group; the others are counted
+from nsqcy.cluster import copies
 
 OK = "ok"
 NEW = "being created"
@@ -71,7 +70,7 @@ def merged(answers: Sequence[Answer]) -> Cluster:
         for address, worker in workers
     ]
     addresses = {node.name: node.address for node in nodes}
-    sessions = _sessions(worker for _, worker in workers)
+    sessions = copies.sessions([worker for _, worker in workers])
     views: dict[str, list[dict[str, Any]]] = {}
     for _, worker in workers:
         for view in worker["groups"]:
@@ -93,11 +92,6 @@ def merged(answers: Sequence[Answer]) -> Cluster:
 
 def shown(node: str, address: str) -> str:
     return f"{address} ({node})" if address else node
-
-
-def topic_list(topics: Sequence[str]) -> str:
-    listed = ", ".join(topics[:SHOWN])
-    return f"{listed} and {len(topics) - SHOWN} more" if len(topics) > SHOWN else listed
 
 
 def as_json(cluster: Cluster) -> dict[str, Any]:
@@ -134,17 +128,9 @@ def as_json(cluster: Cluster) -> dict[str, Any]:
 # --- groups -------------------------------------------------------------------------------------
 
 
-def _sessions(workers: Iterable[dict[str, Any]]) -> set[str]:
-    """Return the nodes with a session. Workers without a response from etcd have old values."""
-    found = list(workers)
-    current = [worker for worker in found if worker["etcd"]] or found
-    return {node for worker in current for node in worker["sessions"]}
-
-
 def _group(views: Sequence[dict[str, Any]], addresses: dict[str, str], sessions: set[str]) -> Group:
-    # The view with the highest epoch is the latest, and the owner's view has the most details.
-    best = max(views, key=lambda view: (view["epoch"], view["role"] in ("owner", "new")))
-    is_owners = best["role"] == "owner"
+    best = max(views, key=copies.rank)
+    is_owners = best["role"] == copies.OWNER
     owner = best["owner"]
     return Group(
         id=best["group"],
@@ -167,9 +153,9 @@ def _group(views: Sequence[dict[str, Any]], addresses: dict[str, str], sessions:
 
 
 def _states(view: dict[str, Any], *, is_queried: bool, is_back: bool) -> list[str]:
-    if view["role"] == "new":
+    if view["role"] == copies.NEW:
         return [NEW]
-    if view["role"] != "owner":
+    if view["role"] != copies.OWNER:
         return [NOT_QUERIED if is_back and not is_queried else NO_OWNER]
     states = []
     if view["closed"]:
@@ -201,7 +187,7 @@ def _etcd_risks(nodes: Sequence[Node]) -> Iterable[str]:
 def _risks(group: Group, addresses: dict[str, str]) -> Iterable[str]:
     name = f"topic {group.topics[0]}" if len(group.topics) == 1 else f"group {group.id}"
     if len(group.topics) > 1:
-        name = f"topics {topic_list(group.topics)}"
+        name = f"topics {copies.listed(group.topics)}"
     if NEW in group.states:
         yield f"{name}: publishes are refused until the group has been created"
     elif NOT_QUERIED in group.states:

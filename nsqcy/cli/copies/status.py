@@ -5,19 +5,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsqcy.cli.copies import answers
-from nsqcy.cli.copies.merged import Cluster, Group, as_json, merged, shown, topic_list
-from nsqcy.cluster.discovery import daemon_url
-from nsqcy.cluster.web_client import Terms, WebClient
+from nsqcy.cli.copies.merged import Cluster, Group, as_json, merged, shown
+from nsqcy.cluster.copies import listed
+from nsqcy.cluster.web_client import WebClient
 from nsqcy.config.arguments import Parser
-from nsqcy.config.durations import SECOND
-from nsqcy.config.options import BOOL, DURATION, STRING, WORDS
-from nsqcy.config.policies import POSITIVE
+from nsqcy.config.options import BOOL, WORDS
 from nsqcy.errors import UsageError
 from nsqcy.logging.logger import write
+from nsqcy.names import one_line
 from nsqcy.options.option import Option
-from nsqcy.users import token_file
+from nsqcy.tools.cluster_flags import ADDRESSES, REQUESTS, check_addresses, terms
 
-ADDRESSES = ("lookupd-http-address", "nsqd-http-address")
 CLUSTER = (
     Option(
         ADDRESSES[0],
@@ -26,10 +24,7 @@ CLUSTER = (
         "host:port or URL of an nsqlookupd; all nsqds that it announces are queried",
     ),
     Option(ADDRESSES[1], WORDS, (), "host:port or URL of an nsqd to query"),
-    Option("timeout", DURATION, 5 * SECOND, "total timeout for a request", rule=POSITIVE),
-    Option("tls-root-ca-file", STRING, "", "PEM file with CA certificates for HTTPS ports"),
-    Option("tls-insecure-skip-verify", BOOL, False, "accept any certificate"),
-    token_file.OPTION,
+    *REQUESTS,
 )
 OUTPUT = (Option("json", BOOL, False, "print JSON"),)
 SECTIONS = {"cluster": CLUSTER, "output": OUTPUT}
@@ -42,7 +37,7 @@ def run(words: Sequence[str]) -> int:
     flags = parse(words)
     found = merged(
         answers.ask(
-            flags["lookupd_http_address"], flags["nsqd_http_address"], WebClient(_terms(flags))
+            flags["lookupd_http_address"], flags["nsqd_http_address"], WebClient(terms(flags))
         )
     )
     code = exit_code(found)
@@ -57,28 +52,10 @@ def parse(words: Sequence[str]) -> dict[str, Any]:
     """Return the parsed flags. Raises Stop."""
     description = "Show the groups of topics with copies on several machines, and what is at risk."
     flags = Parser("nsqcy copies status", description, SECTIONS).values(words)
-    given = False
-    for flag in ADDRESSES:
-        for address in flags[flag.replace("-", "_")]:
-            given = True
-            try:
-                daemon_url(address)
-            except ValueError as error:
-                raise UsageError(f"--{flag}: {error}") from None
-    if not given:
+    check_addresses(flags)
+    if not (flags["lookupd_http_address"] or flags["nsqd_http_address"]):
         raise UsageError("--lookupd-http-address or --nsqd-http-address is required")
     return flags
-
-
-def _terms(flags: dict[str, Any]) -> Terms:
-    whole = flags["timeout"] / SECOND
-    return Terms(
-        connect_timeout=min(2.0, whole),
-        request_timeout=whole,
-        root_ca_file=flags["tls_root_ca_file"],
-        verify=not flags["tls_insecure_skip_verify"],
-        token=token_file.read(flags["auth_token_file"]),
-    )
 
 
 def exit_code(cluster: Cluster) -> int:
@@ -103,7 +80,7 @@ def text(cluster: Cluster) -> str:
             for each in cluster.nodes
         ]
         parts.append(table(["node", "nsqd", "etcd"], rows))
-    parts.append("".join(f"risk: {_one_line(risk)}\n" for risk in cluster.risks) or _calm(cluster))
+    parts.append("".join(f"risk: {one_line(risk)}\n" for risk in cluster.risks) or _calm(cluster))
     return "\n".join(parts)
 
 
@@ -115,7 +92,7 @@ def _row(group: Group) -> list[str]:
         f"{responding}/{group.copies}",
         ", ".join(group.states),
         size(group.bytes),
-        topic_list(group.topics) or "-",
+        listed(group.topics) or "-",
     ]
 
 
@@ -131,7 +108,7 @@ def _calm(cluster: Cluster) -> str:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return columns that are as wide as their widest cells."""
-    lines = [head, *([_one_line(cell) for cell in row] for row in rows)]
+    lines = [head, *([one_line(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
@@ -148,8 +125,3 @@ def size(count: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} {UNITS[-1]}"
-
-
-def _one_line(text: str) -> str:
-    """Replace control characters, which could break the line: the text may come from any node."""
-    return "".join(each if each.isprintable() else " " for each in text)

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from nsqcy.cluster.copies import NEW, is_owners, listed, rank, sessions
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
-
-OWNER, NEW = "owner", "new"  # roles of the node that appends to a group; NEW: not in etcd yet
 
 # States of a group, the worst first.
 REFUSING = "refuses publishes"
@@ -25,8 +24,6 @@ STATES = (REFUSING, OWNERLESS, UNKNOWN, MISSING, MOVING, COMPLETE)
 # Severities, the worst first.
 CRITICAL, WARNING, NOTICE = "critical", "warning", "notice"
 SEVERITIES = (CRITICAL, WARNING, NOTICE)
-
-_MAX_NAMES = 3  # maximum number of names to list; the others are counted
 
 
 class Member(NamedTuple):
@@ -83,12 +80,6 @@ class Risk(NamedTuple):
     group: str = ""
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return the first names, and the number of the others."""
-    shown, others = names[:_MAX_NAMES], len(names) - _MAX_NAMES
-    return ", ".join(shown) + (f" and {others} more" if others > 0 else "")
-
-
 # Reports
 
 
@@ -101,12 +92,7 @@ class _Report(NamedTuple):
 
     @property
     def is_owner(self) -> bool:
-        return self.group["role"] in (OWNER, NEW)
-
-    @property
-    def rank(self) -> tuple[int, bool]:
-        """Return the report's precedence. A node that was cut off may report an old owner."""
-        return self.group["epoch"], self.is_owner
+        return is_owners(self.group)
 
 
 def _workers(answers: Iterable[NodeAnswer]) -> list[tuple[str, Mapping[str, Any]]]:
@@ -132,14 +118,8 @@ def groups(answers: Sequence[NodeAnswer], earlier: Mapping[str, str] | None = No
         for group in worker["groups"]:
             reports[group["group"]].append(_Report(nsqd, worker["node"], group))
     nsqds = {worker["node"]: nsqd for nsqd, worker in workers}
-    # Workers to which etcd does not respond may list sessions that have ended.
-    current = [worker for _, worker in workers if worker["etcd"]]
-    sessions = {
-        each
-        for worker in current or [worker for _, worker in workers]
-        for each in worker.get("sessions", ())
-    }
-    found = [_combined(each, nsqds, earlier or {}, sessions) for each in reports.values()]
+    alive = sessions([worker for _, worker in workers])
+    found = [_combined(each, nsqds, earlier or {}, alive) for each in reports.values()]
     return sorted(found, key=lambda each: (STATES.index(each.state), each.topics, each.id))
 
 
@@ -147,9 +127,9 @@ def _combined(
     reports: Sequence[_Report],
     nsqds: Mapping[str, str],
     earlier: Mapping[str, str],
-    sessions: Iterable[str],
+    alive: Iterable[str],
 ) -> Group:
-    best = max(reports, key=lambda each: each.rank)
+    best = max(reports, key=lambda each: rank(each.group))
     value = best.group
     whole = {each.node: each.group.get("whole") for each in reports}
 
@@ -163,7 +143,7 @@ def _combined(
         id=value["group"],
         owner=member(best.node if is_owned else value["owner"]),
         members=[member(each) for each in value["members"]],
-        state=_owned_state(value) if is_owned else _ownerless_state(value, nsqds, sessions),
+        state=_owned_state(value) if is_owned else _ownerless_state(value, nsqds, alive),
         copies=value["copies"],
         min_copies=value["min_copies"],
         durability=value["durability"],
@@ -195,11 +175,11 @@ def _owned_state(value: Mapping[str, Any]) -> str:
 
 
 def _ownerless_state(
-    value: Mapping[str, Any], nsqds: Mapping[str, str], sessions: Iterable[str]
+    value: Mapping[str, Any], nsqds: Mapping[str, str], alive: Iterable[str]
 ) -> str:
     """Return the state of a group that no responding node owns. As long as the owner has a session
     in etcd, it may be alive, even if it does not respond to nsqadmin."""
-    may_live = value["owner"] not in nsqds and value["owner"] in sessions
+    may_live = value["owner"] not in nsqds and value["owner"] in alive
     return UNKNOWN if may_live else OWNERLESS
 
 
@@ -313,8 +293,7 @@ def of_topic(answers: Iterable[NodeAnswer], topic: str) -> dict[str, TopicCopies
     found: dict[str, TopicCopies] = {}
     for nsqd, worker in _workers(answers):
         for group in worker["groups"]:
-            is_owned = group["role"] in (OWNER, NEW) and not group["closed"]
-            if is_owned and topic in group["topics"]:
+            if is_owners(group) and not group["closed"] and topic in group["topics"]:
                 responding = group.get("responding")
                 found[nsqd] = TopicCopies(group["copies"], responding, _owned_state(group))
     return found
@@ -336,7 +315,7 @@ def of_nsqd(answer: NodeAnswer) -> NodeCopies | None:
     if not workers:
         return None
     found = [group for worker in workers for group in worker["groups"]]
-    owned = sum(group["role"] in (OWNER, NEW) for group in found)
+    owned = sum(map(is_owners, found))
     return NodeCopies(
         answer.node,
         owned,

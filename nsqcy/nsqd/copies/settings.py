@@ -12,6 +12,7 @@ from gevent import ssl
 
 from nsqcy.cluster.web_client import Terms
 from nsqcy.config import files
+from nsqcy.config.durations import SECOND
 from nsqcy.copies.ports import Limits
 from nsqcy.errors import StartError
 from nsqcy.etcd.client import Credentials, EtcdClient, parse_endpoint
@@ -20,8 +21,6 @@ from nsqcy.net import listeners
 from nsqcy.nsqd.copies.copy_files import FOLDER
 from nsqcy.nsqd.copies.node import machine_id
 from nsqcy.nsqd.options import NsqdOptions
-
-SECOND = 1_000_000_000
 
 
 @dataclass(frozen=True)
