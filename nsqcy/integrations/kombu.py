@@ -26,9 +26,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any, ClassVar
-from urllib.error import HTTPError
-from urllib.parse import unquote, urlencode
-from urllib.request import Request, urlopen
+from urllib.parse import unquote
 
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
@@ -51,6 +49,9 @@ from nsqcy.client.options import (
     ProducerKeywords,
     nsqd_addresses,
 )
+from nsqcy.cluster.http_clients import NsqdHTTPClient
+from nsqcy.cluster.web_client import Terms
+from nsqcy.errors import RequestError
 from nsqcy.integrations.queue_names import nsq_name
 
 log = logging.getLogger("nsqcy.integrations.kombu")
@@ -554,16 +555,20 @@ class Channel(virtual.Channel):
 
     def _size(self, queue: str) -> int:
         topic = self.queue_topic(queue)
-        with suppress(OSError, ValueError):
-            return sum(self._depth(each, topic) for each in self._options.nsqd_http_addresses)
+        with suppress(RequestError, ValueError):
+            return sum(self._depth(each, topic) for each in self._nsqds())
         return 0
 
-    def _depth(self, address: str, topic: str) -> int:
+    def _nsqds(self) -> list[NsqdHTTPClient]:
+        terms = Terms(request_timeout=HTTP_TIMEOUT)
+        addresses = self._options.nsqd_http_addresses
+        return [NsqdHTTPClient.from_url(each, terms=terms) for each in addresses]
+
+    def _depth(self, nsqd: NsqdHTTPClient, topic: str) -> int:
         """Return the number of messages that wait in the queue's channel, or in its topic."""
-        path = f"/stats?{urlencode({'format': 'json', 'topic': topic})}"
-        stats = json.loads(_http(address, "GET", path))
+        stats: Any = nsqd.stats(topic)
         depth = 0
-        for each in stats.get("data", stats)["topics"] or ():
+        for each in stats["topics"] or ():
             depth += int(each["depth"])
             for channel in each["channels"] or ():
                 if channel["channel_name"] == nsq_name(self._options.channel):
@@ -571,18 +576,20 @@ class Channel(virtual.Channel):
         return depth
 
     def _purge(self, queue: str) -> int:
-        addresses = self._options.nsqd_http_addresses
-        if not addresses:
+        nsqds = self._nsqds()
+        if not nsqds:
             raise ChannelError(
                 "purging requires nsqd's HTTP port: set nsqd_http_addresses in "
                 "broker_transport_options"
             )
         topic, size = self.queue_topic(queue), self._size(queue)
-        where = {"topic": topic, "channel": nsq_name(self._options.channel)}
-        for address in addresses:
-            with suppress(HTTPError):  # 404: there is no such topic or channel
-                _http(address, "POST", f"/topic/empty?{urlencode({'topic': topic})}")
-                _http(address, "POST", f"/channel/empty?{urlencode(where)}")
+        for nsqd in nsqds:
+            try:
+                nsqd.empty_topic(topic)
+                nsqd.empty_channel(topic, nsq_name(self._options.channel))
+            except RequestError as error:
+                if not error.status:  # 404: there is no such topic or channel
+                    raise ConnectionError(f"{nsqd.address}: {error}") from None
         return size
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
@@ -595,12 +602,6 @@ class Channel(virtual.Channel):
 
 def _matcher(kind: Any, patterns: list[str]) -> Callable[[str], bool]:
     return lambda key: any(kind._match(each, key) for each in patterns)
-
-
-def _http(address: str, method: str, path: str) -> bytes:
-    base = address if "://" in address else f"http://{address}"
-    with urlopen(Request(base + path, method=method), timeout=HTTP_TIMEOUT) as answer:
-        return bytes(answer.read())
 
 
 class Transport(virtual.Transport):
