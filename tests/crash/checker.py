@@ -57,8 +57,9 @@ def check(
 ) -> dict[tuple[str, str], Findings]:
     """Return the findings for each channel that was created.
 
-    checkpoint: seconds after which a FIN is on disk keeps: whether a message is on disk when its
-    publish is answered; otherwise it is on disk once its topic has been saved for the first time
+    checkpoint: seconds after which a FIN is on disk
+    keeps: whether a message is on disk when its publish is answered; otherwise it is on disk once
+        its topic has been saved for the first time
     """
     ordered = sorted(events, key=lambda event: event.at)
     published = _Published(ordered, keeps)

@@ -58,7 +58,8 @@ class CopyFiles:
     ) -> None:
         """
         boot: id of the machine's boot; a copy of class os is complete only until the machine stops
-        uncleanly failed: called with the errno of the first change that failed
+            uncleanly
+        failed: called with the errno of the first change that failed
         """
         self._io = io
         self.root = root

@@ -19,8 +19,9 @@ class Node:
 
     def __init__(self, root: Path, machine: str, worker: int, boot: str) -> None:
         """
-        root: directory for all workers' copies machine: see `machine_id` boot: id of the machine's
-        boot
+        root: directory for all workers' copies
+        machine: see `machine_id`
+        boot: id of the machine's boot
 
         Raises OSError.
         """

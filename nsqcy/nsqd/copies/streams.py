@@ -230,8 +230,8 @@ class Listener:
         accepted: Callable[[Greeting, socket.socket, Decoder], object],
     ) -> None:
         """
-        refusal: returns why a greeting is refused, or an empty string accepted: called with a
-        connection after the greetings; the connection is closed on return
+        refusal: returns why a greeting is refused, or an empty string
+        accepted: called with a connection after the greetings; the connection is closed on return
         """
         self._tls = tls
         self._refusal = refusal
