@@ -169,6 +169,29 @@ class NsqdHTTPClient(DaemonClient):
     def unpause_channel(self, topic: str, channel: str) -> None:
         self._post("/channel/unpause", _named(topic, channel))
 
+    def peek_channel(
+        self,
+        topic: str,
+        channel: str,
+        state: str = "queued",
+        *,
+        count: int = 20,
+        start: str | None = None,
+        max_body: int = 65536,
+    ) -> dict[str, Any]:
+        """Return a page of a channel's messages without consuming them; nsqcy only.
+
+        state: `queued`, `in_flight` or `deferred`. start: `next` of the previous page. max_body:
+        bytes of each body, which is in base64.
+        """
+        query = {"state": state, "count": str(count), "bytes": str(max_body)}
+        query |= _named(topic, channel) | ({"start": start} if start else {})
+        return self._object("GET", "/channel/peek", query)
+
+    def cancel_message(self, topic: str, channel: str, id: str) -> None:
+        """Drop a deferred message; nsqcy only."""
+        self._post("/message/cancel", _named(topic, channel) | {"id": id})
+
     def stats(
         self, topic: str | None = None, channel: str | None = None, text: bool = False
     ) -> dict[str, Any] | bytes:

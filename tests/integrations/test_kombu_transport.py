@@ -13,7 +13,8 @@ pytest.importorskip("kombu")
 from kombu import Connection
 
 import nsqcy.integrations.celery
-from nsqcy.integrations.kombu import seconds_until, settings
+from nsqcy.integrations.kombu.payloads import seconds_until
+from nsqcy.integrations.kombu.settings import settings
 from nsqcy.integrations.queue_names import nsq_name
 from nsqcy.names import is_valid_name
 

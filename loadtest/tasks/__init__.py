@@ -1,0 +1,1 @@
+"""Celery on nsqd, Redis and RabbitMQ: throughput, kills and ETAs."""

@@ -1,0 +1,287 @@
+"""A channel of kombu: publishing, consuming and answering."""
+
+import queue
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from kombu.transport import virtual
+
+from nsqcy.client import AlreadyAnswered, Consumer, Message
+from nsqcy.integrations.kombu.inbox import NOT_PRIORITISED
+from nsqcy.integrations.kombu.payloads import payload_of, seconds_until
+from nsqcy.integrations.kombu.qos import QoS, requeue_now
+from nsqcy.integrations.kombu.topics import Source, Topics
+
+if TYPE_CHECKING:
+    from nsqcy.integrations.kombu.transport import Transport
+
+UNLIMITED = 2500  # RDY for a prefetch count of 0: nsqd's default --max-rdy-count
+NO_ACK_READY = 100  # RDY for queues whose messages are acknowledged on delivery
+END_WAIT = 5.0  # seconds that closing a channel waits for its last answers to be sent
+DAYS = 7 * 86400.0  # a cancelled consumer ends when its last message has been answered
+EARLY = 0.001  # seconds that a task may arrive before its ETA
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """The consumers of one queue on one channel: one for each of its topics."""
+
+    queue: str
+    no_ack: bool
+    consumers: list[Consumer] = field(default_factory=list)
+    cancelled: bool = False
+
+
+class Channel(virtual.Channel):
+    """Channel of the transport."""
+
+    QoS = QoS
+    supports_fanout = True
+    do_restore = False
+    connection: "Transport"
+
+    def __init__(self, connection: "Transport", **kwargs: Any) -> None:
+        super().__init__(connection, **kwargs)
+        self._transport = connection
+        self._options = connection.settings.options
+        self._topics = Topics(self, self._options, connection.temporary)
+        self._subscriptions: dict[str, Subscription] = {}  # by consumer tag
+        self._ended: list[Subscription] = []
+        self._pulls: dict[str, Subscription] = {}  # by queue, for basic_get()
+        self._unacked: dict[str, Message] = {}
+        self._tags = count(1)
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether messages of lower priorities must wait for the program."""
+        return bool(self.qos.is_full)
+
+    # -- publishing
+
+    def basic_publish(
+        self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any
+    ) -> None:
+        """Publish, and return once nsqd has confirmed the message."""
+        self._inplace_augment_message(message, exchange, routing_key)
+        priority = message["properties"].get("priority") or 0
+        for topic in self._topics.of_message(exchange, routing_key, priority):
+            self._transport.publish(topic, message)
+
+    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+        priority = message["properties"].get("priority") or 0
+        self._transport.publish(self._topics.of_queue(queue, priority), message)
+
+    def keep_rejected(self, delivery_tag: str) -> None:
+        """Publish an unacknowledged message to the queue for rejected messages, if there is one."""
+        target = self._options.rejected_queue
+        message = self._unacked.get(delivery_tag)
+        if target is None or message is None:
+            return
+        key = payload_of(message)["properties"]["delivery_info"].get("routing_key", "")
+        self._transport.send(self._topics.of_queue(target.format(queue=key)), message.body)
+
+    # -- queues
+
+    def _new_queue(self, queue: str, **kwargs: Any) -> None:
+        if kwargs.get("auto_delete") or kwargs.get("exclusive"):
+            self._transport.temporary.add(queue)
+
+    def _queue_bind(self, exchange: str, *meta: Any) -> None:
+        """kombu has already recorded the binding."""
+
+    def _size(self, queue: str) -> int:
+        return self._transport.management.size(self._topics.all_of_queue(queue))
+
+    def _purge(self, queue: str) -> int:
+        return self._transport.management.purge(self._topics.all_of_queue(queue))
+
+    def cancel_deferred(self, queue: str, task_id: str) -> int:
+        """Drop the deferred messages of a task; return how many there were.
+
+        Raises ConnectionError.
+        """
+        return self._transport.management.cancel(self._topics.all_of_queue(queue), task_id)
+
+    def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        """Forget a temporary queue. Topics stay, because other workers may use them."""
+        self._transport.temporary.discard(queue)
+
+    def after_reply_message_received(self, queue: str) -> None:
+        """Keep the queue: its consumers end with the channel."""
+
+    # -- consuming
+
+    def basic_consume(
+        self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any
+    ) -> None:
+        """Subscribe to the topics of a queue."""
+        super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+        subscription = Subscription(queue, no_ack)
+        self._subscriptions[consumer_tag] = subscription
+        for source in self._topics.sources(queue):
+            consumer = self._consumer(source, self._ready(no_ack))
+            consumer.message_handler = self._receiver(subscription, source)
+            subscription.consumers.append(consumer)
+            consumer.start()
+
+    def _consumer(self, source: Source, ready: int) -> Consumer:
+        keywords: Any = {
+            "lookupd_poll_interval": 5.0,
+            "low_rdy_idle_timeout": 1.0,
+            "rdy_redistribute_interval": 0.5,
+        }
+        keywords |= self._transport.settings.consumer
+        return Consumer(
+            source.topic,
+            source.channel,
+            self._transport.settings.nsqds,
+            self._transport.settings.lookupds,
+            max_in_flight=ready,
+            max_tries=0,
+            close_timeout=DAYS,
+            msg_timeout=self._options.msg_timeout,
+            **keywords,
+        )
+
+    def _ready(self, no_ack: bool) -> int:
+        return NO_ACK_READY if no_ack else self.qos.prefetch_count or UNLIMITED
+
+    def _receiver(
+        self, subscription: Subscription, source: Source
+    ) -> Callable[[Message], bool | None]:
+        """Return the handler that passes a subscription's messages to the program."""
+        since = time.time_ns()
+        is_prioritised = len(self._options.priority_steps) > 1 and not subscription.no_ack
+        urgency = source.step if is_prioritised else NOT_PRIORITISED
+
+        def receive(message: Message) -> bool | None:
+            if source.news and message.timestamp < since:
+                return True
+            payload = payload_of(message)
+            if source.wanted is not None:
+                key = payload["properties"]["delivery_info"].get("routing_key", "")
+                if not source.wanted(key):
+                    return True
+            message.enable_async()
+            delay = seconds_until(payload, time.time())
+            if delay > EARLY:  # longer than nsqd's limit for deferred messages
+                message.requeue(min(delay, self._options.max_defer), backoff=False)
+                return None
+            tag = self._take(message, payload)
+            if subscription.cancelled:
+                self.answer(tag, requeue_now)
+            else:
+                self._transport.inbox.put(
+                    self, urgency, lambda: self._deliver(subscription, tag, payload)
+                )
+            return None
+
+        return receive
+
+    def _take(self, message: Message, payload: dict[str, Any]) -> str:
+        """Record a message as unacknowledged, under a tag of its own."""
+        tag = f"{self.channel_id}.{next(self._tags)}"
+        properties = payload["properties"]
+        properties["delivery_tag"] = tag
+        properties["delivery_info"]["redelivered"] = message.attempts > 1
+        self._unacked[tag] = message
+        self._transport.keep_touching()
+        return tag
+
+    def _deliver(self, subscription: Subscription, tag: str, payload: dict[str, Any]) -> bool:
+        """Pass a message to the program; return whether there was a consumer."""
+        is_wanted = subscription.queue in self.connection._callbacks
+        if subscription.cancelled or not is_wanted or tag not in self._unacked:
+            self.answer(tag, requeue_now)
+            return False
+        if subscription.no_ack:
+            self.answer(tag, Message.finish)
+        self.connection._deliver(payload, subscription.queue)
+        return True
+
+    def answer(self, delivery_tag: str, how: Callable[[Message], None]) -> None:
+        """Finish or requeue an unacknowledged message. Unknown tags have been answered."""
+        message = self._unacked.pop(delivery_tag, None)
+        if message is not None and self._transport.is_ours:
+            with suppress(AlreadyAnswered):
+                how(message)
+            self._transport.inbox.wake()
+
+    def touch_all(self) -> None:
+        """Restart the timeouts of the unacknowledged messages."""
+        for message in list(self._unacked.values()):
+            with suppress(AlreadyAnswered):
+                message.touch()
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        """Stop consuming; messages in flight may still be answered."""
+        super().basic_cancel(consumer_tag)
+        if (subscription := self._subscriptions.pop(consumer_tag, None)) is not None:
+            self._cancel(subscription)
+
+    def _cancel(self, subscription: Subscription) -> None:
+        subscription.cancelled = True
+        if self._transport.is_ours:
+            self._ended.append(subscription)
+            for consumer in subscription.consumers:
+                consumer.close(wait=False)
+
+    def basic_qos(
+        self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False
+    ) -> None:
+        """Set the maximum number of unacknowledged messages for each topic."""
+        super().basic_qos(prefetch_size, prefetch_count, apply_global)
+        for subscription in self._subscriptions.values():
+            if not subscription.no_ack:
+                for consumer in subscription.consumers:
+                    consumer.set_max_in_flight(self._ready(False))
+        self._transport.inbox.wake()
+
+    def _get(self, queue_name: str, timeout: float | None = None) -> dict[str, Any]:
+        """Return a message of a queue for basic_get(). Raises queue.Empty."""
+        pull = self._pulls.get(queue_name)
+        if pull is None:
+            sources = self._topics.sources(queue_name)
+            consumers = [self._consumer(each, 0) for each in sources]
+            pull = self._pulls[queue_name] = Subscription(queue_name, False, consumers)
+            for consumer in consumers:
+                consumer.start()
+        each_timeout = self._options.get_timeout if timeout is None else timeout
+        for consumer in pull.consumers:
+            consumer.set_max_in_flight(consumer.total_in_flight + 1)
+            message = consumer.get(each_timeout / len(pull.consumers))
+            consumer.set_max_in_flight(0)
+            if message is not None:
+                payload = payload_of(message)
+                self._take(message, payload)
+                return payload
+        raise queue.Empty
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        """Return a message of a queue, or None after `get_timeout` seconds."""
+        message = super().basic_get(queue, no_ack, **kwargs)
+        if message is not None and no_ack:
+            self.answer(message.delivery_tag, Message.finish)
+        return message
+
+    def close(self) -> None:
+        """Close the channel: nsqd redelivers its unacknowledged messages to other consumers."""
+        if self.closed:
+            return
+        for tag in list(self._subscriptions):
+            self.basic_cancel(tag)
+        for pull in self._pulls.values():
+            self._cancel(pull)
+        for tag in list(self._unacked):
+            self.answer(tag, requeue_now)
+        deadline = time.monotonic() + END_WAIT
+        for subscription in self._ended if self._transport.is_ours else ():
+            for consumer in subscription.consumers:
+                if not consumer.join(max(0.0, deadline - time.monotonic())):
+                    consumer.close(graceful=False, wait=False)
+        self._ended.clear()
+        super().close()

@@ -1,0 +1,104 @@
+"""Messages that the client's threads have received and the program has not, most urgent first."""
+
+import heapq
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+NOT_PRIORITISED = -1  # urgency of messages that are delivered regardless of the prefetch count
+
+
+@dataclass(order=True, slots=True)
+class Delivery:
+    """A message for one channel of kombu. A lower urgency comes first."""
+
+    urgency: int
+    number: int
+    deliver: Callable[[], bool] = field(compare=False)
+    """Passes the message to the program; returns whether there was a consumer."""
+
+
+class Inbox:
+    """Thread-safe. Each source of messages has a queue of its own and may refuse to deliver."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._numbers = count()
+        self._queues: dict[Any, list[Delivery]] = {}
+        self._waker: socket.socket | None = None
+        self._is_woken = False
+
+    def put(self, source: Any, urgency: int, deliver: Callable[[], bool]) -> None:
+        """Add a message of a source, which has an attribute `is_full`."""
+        with self._changed:
+            delivery = Delivery(urgency, next(self._numbers), deliver)
+            heapq.heappush(self._queues.setdefault(source, []), delivery)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the program look for messages: there are more, or a source is no longer full."""
+        with self._changed:
+            self._changed.notify_all()
+            if self._waker is not None and not self._is_woken:
+                self._is_woken = True
+                with suppress(OSError):
+                    self._waker.send(b"\0")
+
+    def get(self, timeout: float | None) -> Delivery | None:
+        """Return the most urgent message, or None after a number of seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while (found := self._pop()) is None:
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return None
+                self._changed.wait(left)
+            return found
+
+    def _pop(self) -> Delivery | None:
+        ready = [
+            (waiting[0], source)
+            for source, waiting in self._queues.items()
+            if waiting[0].urgency == NOT_PRIORITISED or not source.is_full
+        ]
+        if not ready:
+            return None
+        _, source = min(ready, key=lambda each: each[0])
+        found = heapq.heappop(self._queues[source])
+        if not self._queues[source]:
+            del self._queues[source]
+        return found
+
+    def deliver_from(self, loop: Any) -> None:
+        """Deliver messages from an event loop of kombu, as soon as they arrive."""
+        reader, waker = socket.socketpair()
+        reader.setblocking(False)
+        waker.setblocking(False)
+        self.close()
+        self._reader, self._loop = reader, loop
+        loop.add_reader(reader, self._on_readable, reader)
+        with self._changed:
+            self._waker, self._is_woken = waker, False
+        self.wake()
+
+    def _on_readable(self, reader: socket.socket) -> None:
+        with suppress(BlockingIOError):
+            reader.recv(1)
+        with self._changed:
+            self._is_woken = False
+        while (delivery := self.get(0)) is not None:
+            delivery.deliver()
+
+    def close(self) -> None:
+        """Leave the event loop."""
+        with self._changed:
+            waker, self._waker = self._waker, None
+        if waker is not None:
+            self._loop.remove(self._reader)
+            self._reader.close()
+            waker.close()

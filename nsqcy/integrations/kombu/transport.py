@@ -1,0 +1,173 @@
+"""A transport of kombu: the producer, and the thread that touches, of one kombu connection.
+
+It belongs to the process that created it. A child process opens its own connections.
+"""
+
+import json
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from kombu.transport import virtual
+
+from nsqcy import __version__
+from nsqcy.client import ConnectionFailed, NoConnection, NsqdError, Producer, PublishTimeout
+from nsqcy.client.options import Address
+from nsqcy.integrations.kombu.channel import Channel
+from nsqcy.integrations.kombu.inbox import Inbox
+from nsqcy.integrations.kombu.management import Management
+from nsqcy.integrations.kombu.payloads import seconds_until
+from nsqcy.integrations.kombu.settings import settings
+
+TOUCHES = 3  # per message timeout
+
+
+class Transport(virtual.Transport):
+    """kombu transport for nsqd; see the package."""
+
+    Channel = Channel
+    can_parse_url = True
+    default_port = 4150
+    driver_type = "nsqcy"
+    driver_name = "nsqcy"
+    polling_interval = None
+    connection_errors: ClassVar[tuple[type[BaseException], ...]] = (
+        *virtual.Transport.connection_errors,
+        ConnectionFailed,
+        NoConnection,
+        PublishTimeout,
+        OSError,
+    )
+    channel_errors: ClassVar[tuple[type[BaseException], ...]] = (
+        *virtual.Transport.channel_errors,
+        NsqdError,
+    )
+    implements = virtual.Transport.implements.extend(
+        asynchronous=True,
+        exchange_type=frozenset(["direct", "topic", "fanout"]),
+        heartbeats=False,
+    )
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        super().__init__(client, **kwargs)
+        self.settings = settings(client)
+        self.management = Management(self.settings)
+        self.temporary: set[str] = set()  # auto-delete and exclusive queues
+        self.inbox = Inbox()
+        self._producer: Producer | None = None
+        self._producer_pid = 0
+        self._max_defer = self.settings.options.max_defer
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._closing: threading.Event | None = None  # of the thread that touches
+
+    @property
+    def is_ours(self) -> bool:
+        """Return whether this process created the transport, not its parent before a fork."""
+        return self._pid == os.getpid()
+
+    def driver_version(self) -> str:
+        return __version__
+
+    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
+        """Return the URL, with its password masked."""
+        scheme, separator, rest = uri.partition("://")
+        credentials, at, hosts = rest.rpartition("@")
+        if at and not include_password:
+            credentials = f"{credentials.partition(':')[0]}:{mask}"
+        return f"{scheme}{separator}{credentials}{at}{hosts}"
+
+    # -- connections
+
+    def establish_connection(self) -> "Transport":
+        """Check that an nsqd is reachable. Raises OSError."""
+        self._check_reachable(self.settings.nsqds or self.settings.lookupds)
+        return super().establish_connection()
+
+    def _check_reachable(self, addresses: Iterable[str]) -> None:
+        failure: OSError | None = None
+        for each in addresses:
+            address = Address.parse(each)
+            try:
+                socket.create_connection(
+                    (address.host, address.port), self.settings.options.connect_timeout
+                ).close()
+            except OSError as error:
+                failure = error
+            else:
+                return
+        if failure is not None:
+            raise failure
+
+    def close_connection(self, connection: Any) -> None:
+        super().close_connection(connection)
+        with self._lock:
+            if self._closing is not None:
+                self._closing.set()
+                self._closing = None
+            producer, self._producer = self._producer, None
+        if self.is_ours:
+            self.inbox.close()
+        if producer is not None and self._producer_pid == os.getpid():
+            producer.close()
+
+    # -- publishing
+
+    def publish(self, topic: str, payload: dict[str, Any]) -> None:
+        """Publish a payload, deferred until the task's ETA. Returns once nsqd has confirmed it."""
+        delay = min(seconds_until(payload, time.time()), self._max_defer)
+        self.send(topic, json.dumps(payload).encode(), delay)
+
+    def send(self, topic: str, data: bytes, delay: float = 0.0) -> None:
+        """Publish bytes. Raises the errors of nsqcy.client.Producer.publish()."""
+        defer = math.ceil(delay * 1000) or None
+        self.producer.publish(topic, data, defer, timeout=self.settings.options.publish_timeout)
+
+    @property
+    def producer(self) -> Producer:
+        """The producer of this connection and process."""
+        with self._lock:
+            if self._producer is None or self._producer_pid != os.getpid():
+                self._producer_pid = os.getpid()
+                self._producer = Producer(
+                    self.settings.nsqds, self.settings.lookupds, **self.settings.producer
+                )
+            return self._producer
+
+    # -- consuming
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Deliver messages from a worker's event loop."""
+        self.inbox.deliver_from(loop)
+
+    def drain_events(self, connection: Any, timeout: float | None = None) -> None:
+        """Deliver one message. Raises TimeoutError."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            delivery = self.inbox.get(left)
+            if delivery is None:
+                raise TimeoutError
+            if delivery.deliver():
+                return
+
+    def keep_touching(self) -> None:
+        """Start the thread that touches unacknowledged messages."""
+        if self._closing is not None:
+            return
+        with self._lock:
+            if self._closing is None:
+                self._closing = threading.Event()
+                threading.Thread(
+                    target=self._touch_until, args=(self._closing,), name="nsqcy touch", daemon=True
+                ).start()
+
+    def _touch_until(self, closing: threading.Event) -> None:
+        interval = self.settings.options.msg_timeout / TOUCHES
+        while not closing.wait(interval):
+            for channel in list(self.channels):
+                channel.touch_all()
