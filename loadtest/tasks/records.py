@@ -1,4 +1,4 @@
-"""What each task writes when it runs: its number, and a time in seconds."""
+"""Record of a task that ran: its number, and a time in seconds."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""What is measured of Celery's tasks on one broker: throughput, kills and ETAs."""
+"""Scenarios with Celery's tasks on one broker: throughput, kills and ETAs."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Registration of the transport with kombu and Celery.
+"""Celery's side of the kombu transport: registration, and cancelling deferred tasks.
 
     import nsqcy.integrations.celery
 
@@ -8,6 +8,8 @@ Celery does not need the import if nsqcy is installed as a distribution. kombu h
 for transports, but it loads those of its serializers, and one of them is `SERIALIZER`. Celery loads
 them before it connects; a program that uses kombu alone must import this module.
 """
+
+from typing import Any
 
 from kombu.transport import TRANSPORT_ALIASES
 
@@ -22,6 +24,18 @@ SERIALIZER = (None, None, "application/x-nsqcy-transport", "utf-8")
 def register() -> None:
     """Make `nsqcy://` and `nsqcy+lookupd://` known as broker URLs. May be called repeatedly."""
     TRANSPORT_ALIASES[ALIAS] = TRANSPORT
+
+
+def cancel(app: Any, task_id: str, queue: str | None = None) -> bool:
+    """Remove a task with a countdown or an ETA from nsqd, and return whether it was there.
+
+    A task that is due already is not removed; use `app.control.revoke()` for it. `queue` defaults
+    to the application's default queue. nsqd is searched over HTTP, through all deferred tasks of
+    the queue. Raises ConnectionError if an nsqd does not respond, or has no such API (NSQ's nsqd).
+    """
+    name = queue or app.conf.task_default_queue
+    with app.connection_for_write() as connection:
+        return bool(connection.default_channel.cancel_deferred(name, task_id))
 
 
 register()

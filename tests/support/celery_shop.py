@@ -24,7 +24,7 @@ app.conf.update(
     worker_hijack_root_logger=False,
     task_acks_late=True,
     task_publish_retry=True,
-    worker_prefetch_multiplier=4,
+    worker_prefetch_multiplier=int(os.environ.get("SHOP_MULTIPLIER", "4")),
 )
 
 
@@ -67,3 +67,9 @@ def refuse(self, requeue: bool) -> None:  # type: ignore[no-untyped-def]
     if requeue and redelivered:
         return
     raise Reject("not now", requeue=requeue)
+
+
+@app.task(bind=True, max_retries=2, acks_on_failure_or_timeout=False)
+def give_up(self, number: int) -> None:  # type: ignore[no-untyped-def]
+    note(task="give_up", number=number, retries=self.request.retries)
+    raise self.retry(countdown=0.1, exc=ValueError("never works"))

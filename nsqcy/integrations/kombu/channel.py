@@ -49,6 +49,7 @@ class Channel(virtual.Channel):
         self._transport = connection
         self._options = connection.settings.options
         self._topics = Topics(self, self._options, connection.temporary)
+        self._is_prioritised = len(self._options.priority_steps) > 1
         self._subscriptions: dict[str, Subscription] = {}  # by consumer tag
         self._ended: list[Subscription] = []
         self._pulls: dict[str, Subscription] = {}  # by queue, for basic_get()
@@ -148,15 +149,20 @@ class Channel(virtual.Channel):
         )
 
     def _ready(self, no_ack: bool) -> int:
-        return NO_ACK_READY if no_ack else self.qos.prefetch_count or UNLIMITED
+        """Return the RDY of each topic. With priorities, there must always be a received message
+        of each priority to choose from, beside those that the program has."""
+        if no_ack:
+            return NO_ACK_READY
+        factor = 2 if self._is_prioritised else 1
+        return min(factor * self.qos.prefetch_count or UNLIMITED, UNLIMITED)
 
     def _receiver(
         self, subscription: Subscription, source: Source
     ) -> Callable[[Message], bool | None]:
         """Return the handler that passes a subscription's messages to the program."""
         since = time.time_ns()
-        is_prioritised = len(self._options.priority_steps) > 1 and not subscription.no_ack
-        urgency = source.step if is_prioritised else NOT_PRIORITISED
+        is_ordered = self._is_prioritised and not subscription.no_ack
+        urgency = source.step if is_ordered else NOT_PRIORITISED
 
         def receive(message: Message) -> bool | None:
             if source.news and message.timestamp < since:

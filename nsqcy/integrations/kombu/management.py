@@ -29,7 +29,8 @@ class Management:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._channel = nsq_name(settings.options.channel)
-        self._terms = Terms(request_timeout=TIMEOUT)
+        secret = settings.producer.get("auth_secret") or ""
+        self._terms = Terms(request_timeout=TIMEOUT, token=secret)
 
     def size(self, topics: list[str]) -> int:
         """Return the number of messages that wait in the topics; 0 if it is unknown.

@@ -1,4 +1,4 @@
-"""What kombu writes into a message: a JSON object with the task's body, headers and properties."""
+"""The JSON object that kombu writes as a message: body, headers and properties of a task."""
 
 import json
 from collections.abc import Mapping

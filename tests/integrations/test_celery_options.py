@@ -1,0 +1,192 @@
+"""Options of the transport, with real workers: priorities, dead letters, cancelling, TLS, AUTH."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("celery")
+
+from nsqcy.testing import Nsqd, certificates, nsqd
+from nsqcy.testing.http_requests import Web, eventually
+from support import users_file
+from support.celery_process import LIMIT, Shop, shop_on, until
+from support.fake_auth_server import AuthServer
+from support.nsqd_process import free_port
+
+pytestmark = pytest.mark.slow
+
+
+@contextmanager
+def broker_and_shop(home: Path, **options: object) -> Iterator[tuple[Nsqd, Shop]]:
+    with (
+        nsqd() as daemon,
+        shop_on(
+            home, daemon.tcp_address, nsqd_http_addresses=daemon.http_address, **options
+        ) as shop,
+    ):
+        yield daemon, shop
+
+
+def test_tasks_run_in_the_order_of_their_priorities(tmp_path: Path) -> None:
+    with broker_and_shop(tmp_path, priority_steps=[0, 3, 6]) as (_, shop):
+        gate = tmp_path / "gate"
+        shop.environment["SHOP_MULTIPLIER"] = "1"
+        shop.worker("--concurrency", "1", pool="threads")
+        program = """
+import sys
+hang.apply_async((sys.argv[1],))
+for priority in (9, 5, 6, 3, 0):
+    add.apply_async((priority, 0), priority=priority)
+"""
+        shop.run(program, str(gate))
+        shop.has_notes("hang", 1)
+        until(lambda: in_flight(shop) == 6, "the worker has received every message")
+        gate.touch()
+        assert [each["result"] for each in shop.has_notes("add", 5)] == [0, 5, 3, 9, 6]
+
+
+def in_flight(shop: Shop) -> int:
+    """Return the number of messages that the worker has received and not acknowledged."""
+    stats = Web(int(str(shop.options["nsqd_http_addresses"]).rpartition(":")[2])).stats()
+    channels = [each for topic in stats["topics"] for each in topic["channels"]]
+    return sum(each["in_flight_count"] for each in channels)
+
+
+def test_a_task_goes_to_the_dead_letters_after_its_last_retry(tmp_path: Path) -> None:
+    with broker_and_shop(tmp_path, rejected_queue="{queue}.dead") as (daemon, shop):
+        shop.worker()
+        shop.run("give_up.delay(7)")
+        assert [each["retries"] for each in shop.has_notes("give_up", 3)] == [0, 1, 2]
+        program = """
+with app.connection_for_read() as connection:
+    queue = connection.SimpleQueue("celery.dead")
+    message = queue.get(timeout=30)
+    message.requeue()
+    print(message.headers["task"], message.headers["retries"])
+"""
+        assert shop.run(program).split() == ["celery_shop.give_up", "2"]
+        redrive = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "nsqcy", "nsq_to_nsq", "--topic=celery.dead"),
+                *("--channel=celery", "--destination-topic=celery"),
+                *(f"--nsqd-tcp-address={daemon.tcp_address}",),
+                *(f"--destination-nsqd-tcp-address={daemon.tcp_address}",),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            assert shop.has_notes("give_up", 4)[3]["retries"] == 2
+        finally:
+            redrive.terminate()
+            redrive.wait(LIMIT)
+
+
+def test_a_task_with_a_countdown_is_cancelled_in_nsqd(tmp_path: Path) -> None:
+    with broker_and_shop(tmp_path, priority_steps=[0, 5]) as (_, shop):
+        shop.worker()
+        program = """
+from nsqcy.integrations.celery import cancel
+kept, cancelled = [
+    add.apply_async((number, 0), countdown=1, priority=9).id for number in range(2)
+]
+print(cancel(app, cancelled), cancel(app, cancelled), cancel(app, "unknown"))
+"""
+        assert shop.run(program).split() == ["True", "False", "False"]
+        assert [each["result"] for each in shop.has_notes("add", 1)] == [0]
+
+
+def test_purging_without_permission_fails(tmp_path: Path) -> None:
+    users = users_file.write(
+        tmp_path / "users", users_file.section("shop", publish="*", subscribe="*")
+    )
+    with nsqd(auth_file=users) as daemon:
+        broker = f"nsqcy://:{users_file.token('shop')}@{daemon.tcp_address}"
+        with shop_on(tmp_path, broker, nsqd_http_addresses=daemon.http_address) as shop:
+            done = shop.celery("purge", "-f")
+    assert done.returncode != 0
+    assert "403" in done.stderr + done.stdout
+
+
+def test_control_commands_arrive_while_every_process_is_busy(tmp_path: Path) -> None:
+    with broker_and_shop(tmp_path) as (_, shop):
+        gate = tmp_path / "gate"
+        shop.worker("--concurrency", "1")
+        shop.run("import sys\nfor _ in range(4): hang.delay(sys.argv[1])", str(gate))
+        shop.has_notes("hang", 1)
+        program = """
+import sys
+inspect = app.control.inspect(timeout=20, limit=1)
+revoked = add.delay(1, 1)
+app.control.revoke(revoked.id)
+print(len(inspect.active()["w0@test"]), inspect.revoked()["w0@test"] == [revoked.id])
+app.control.rate_limit("celery_shop.add", "100/s")
+add.delay(2, 2)
+open(sys.argv[1], "w").close()
+"""
+        assert shop.run(program, str(gate)).split() == ["1", "True"]
+        assert [each["result"] for each in shop.has_notes("add", 1)] == [4]
+
+
+def test_tls_and_auth(tmp_path: Path) -> None:
+    authority = certificates.make("authority", authority=True)
+    server = certificates.make("127.0.0.1", by=authority).save(tmp_path)
+    ca = authority.save(tmp_path).certificate
+    with closing(AuthServer()) as auth:
+        auth.says("open sesame")
+        with (
+            nsqd(**server.options, tls_required="true", auth_http_address=auth.address) as daemon,
+            shop_on(
+                tmp_path,
+                f"nsqcy://:open%20sesame@{daemon.tcp_address}",
+                tls_v1=True,
+                tls_options={"ca_certs": str(ca)},
+            ) as shop,
+        ):
+            shop.worker()
+            shop.run("add.delay(20, 22)")
+            assert shop.has_notes("add", 1)[0]["result"] == 42
+            assert auth.asked("open sesame")
+
+
+def test_flower_shows_workers_and_tasks(tmp_path: Path) -> None:
+    pytest.importorskip("flower")
+    with broker_and_shop(tmp_path) as (_, shop):
+        shop.worker("-E")
+        port = free_port()
+        environment = shop.environment | {"FLOWER_UNAUTHENTICATED_API": "true"}
+        command = [sys.executable, "-m", "celery", "-A", "celery_shop", "flower"]
+        with (tmp_path / "flower.log").open("wb") as log:
+            flower = subprocess.Popen(
+                [*command, f"--port={port}", "--address=127.0.0.1"],
+                env=os.environ | environment,
+                cwd=tmp_path,
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            web = Web(port)
+
+            def shows_the_worker() -> bool:
+                with suppress(OSError):
+                    return "w0@test" in web.get("/api/workers", refresh=1).json()
+                return False
+
+            eventually(shows_the_worker, LIMIT)
+            shop.run("add.delay(1, 2)")
+            tasks = eventually(
+                lambda: [
+                    each
+                    for each in web.get("/api/tasks").json().values()
+                    if each["state"] == "SUCCESS"
+                ]
+            )
+            assert [each["result"] for each in tasks] == ["3"]
+        finally:
+            flower.kill()
+            flower.wait(LIMIT)
