@@ -37,14 +37,13 @@ def test_tasks_run_in_the_order_of_their_priorities(tmp_path: Path) -> None:
         gate = tmp_path / "gate"
         shop.environment["SHOP_MULTIPLIER"] = "1"
         shop.worker("--concurrency", "1", pool="threads")
+        shop.run("import sys; hang.delay(sys.argv[1])", str(gate))
+        shop.has_notes("hang", 1)
         program = """
-import sys
-hang.apply_async((sys.argv[1],))
 for priority in (9, 5, 6, 3, 0):
     add.apply_async((priority, 0), priority=priority)
 """
-        shop.run(program, str(gate))
-        shop.has_notes("hang", 1)
+        shop.run(program)
         until(lambda: in_flight(shop) == 6, "the worker has received every message")
         gate.touch()
         assert [each["result"] for each in shop.has_notes("add", 5)] == [0, 5, 3, 9, 6]

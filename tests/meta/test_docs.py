@@ -102,7 +102,7 @@ UNTYPED = {
     ("celery", "app.conf.broker_transport_options"): NAMES,
     ("celery", "app.conf.broker_url"): NAMES,
     ("celery", "app.conf.task_acks_late"): "tests/integrations/test_celery_options.py has it",
-    ("celery", "from nsqcy.integrations.celery"): "tests/integrations/test_celery_options.py has it",
+    ("celery", "from nsqcy.integrations.celery"): "test_celery_options.py has it",
     ("celery", "nsq_to_nsq"): "tests/integrations/test_celery_options.py runs it",
     ("celery", "import nsqcy.integrations.celery"): "examples/celery_app.py has this line",
     ("celery", "pip install"): MACHINE,

@@ -12,7 +12,7 @@ from kombu.transport import virtual
 
 from nsqcy.client import AlreadyAnswered, Consumer, Message
 from nsqcy.integrations.kombu.inbox import NOT_PRIORITISED
-from nsqcy.integrations.kombu.payloads import payload_of, seconds_until
+from nsqcy.integrations.kombu.payloads import payload_of, seconds_until, task_of
 from nsqcy.integrations.kombu.qos import QoS, requeue_now
 from nsqcy.integrations.kombu.topics import Source, Topics
 
@@ -105,7 +105,8 @@ class Channel(virtual.Channel):
 
         Raises ConnectionError.
         """
-        return self._transport.management.cancel(self._topics.all_of_queue(queue), task_id)
+        topics = self._topics.all_of_queue(queue)
+        return self._transport.management.cancel(topics, lambda body: task_of(body) == task_id)
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
         """Forget a temporary queue. Topics stay, because other workers may use them."""

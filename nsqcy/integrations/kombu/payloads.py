@@ -39,3 +39,12 @@ def payload_of(message: Message) -> dict[str, Any]:
         "headers": {},
         "properties": {"delivery_info": {"exchange": "", "routing_key": ""}},
     }
+
+
+def task_of(body: bytes) -> str | None:
+    """Return the id of a message's task."""
+    try:
+        found = json.loads(body)["properties"]["correlation_id"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return found if isinstance(found, str) else None

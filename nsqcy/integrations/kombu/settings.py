@@ -8,11 +8,11 @@ from urllib.parse import unquote
 
 from nsqcy.client.options import (
     Address,
-    ConnectionKeywords,
     ConsumerKeywords,
     ProducerKeywords,
     nsqd_addresses,
 )
+from nsqcy.integrations.client_options import sorted_options
 
 DEFAULT_LOOKUPD_PORT = 4161
 
@@ -96,7 +96,8 @@ def settings(client: Any) -> Settings:
         given.setdefault("tls_v1", True)
         if isinstance(client.ssl, Mapping) and client.ssl:
             given.setdefault("tls_options", dict(client.ssl))
-    consumer, producer = _keywords(given)
+    given = {name: given[name] for name in given.keys() - GENERAL_OPTIONS}
+    consumer, producer = sorted_options(given, OWN_CONSUMER_OPTIONS, "broker_transport_options")
     return Settings(
         tuple(str(each) for each in nsqd_addresses(nsqds)),
         tuple(dict.fromkeys(lookupds)),
@@ -121,18 +122,3 @@ def _hosts(rest: str) -> tuple[list[str], str | None]:
     password = credentials.partition(":")[2] if separator else ""
     found = [each.strip() for each in hosts.split(",") if each.strip()]
     return found or ["127.0.0.1"], unquote(password) or None
-
-
-def _keywords(given: dict[str, Any]) -> tuple[ConsumerKeywords, ProducerKeywords]:
-    """Sort the client's options. Raises ValueError for an unknown option."""
-    consumer = _names(ConsumerKeywords) - OWN_CONSUMER_OPTIONS
-    producer = _names(ProducerKeywords)
-    for name in given.keys() - consumer - producer - GENERAL_OPTIONS:
-        raise ValueError(f"broker_transport_options has no option {name!r}")
-    for_consumer: Any = {name: given[name] for name in given.keys() & consumer}
-    for_producer: Any = {name: given[name] for name in given.keys() & producer}
-    return for_consumer, for_producer
-
-
-def _names(keywords: Any) -> set[str]:
-    return set(keywords.__annotations__) | set(ConnectionKeywords.__annotations__)

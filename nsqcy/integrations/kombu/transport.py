@@ -19,9 +19,10 @@ from nsqcy.client import ConnectionFailed, NoConnection, NsqdError, Producer, Pu
 from nsqcy.client.options import Address
 from nsqcy.integrations.kombu.channel import Channel
 from nsqcy.integrations.kombu.inbox import Inbox
-from nsqcy.integrations.kombu.management import Management
 from nsqcy.integrations.kombu.payloads import seconds_until
 from nsqcy.integrations.kombu.settings import settings
+from nsqcy.integrations.queue_management import QueueManagement
+from nsqcy.integrations.queue_names import nsq_name
 
 TOUCHES = 3  # per message timeout
 
@@ -55,7 +56,13 @@ class Transport(virtual.Transport):
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
         self.settings = settings(client)
-        self.management = Management(self.settings)
+        self.management = QueueManagement(
+            nsq_name(self.settings.options.channel),
+            self.settings.nsqds,
+            self.settings.lookupds,
+            self.settings.options.nsqd_http_addresses,
+            self.settings.producer.get("auth_secret"),
+        )
         self.temporary: set[str] = set()  # auto-delete and exclusive queues
         self.inbox = Inbox()
         self._producer: Producer | None = None

@@ -1,12 +1,10 @@
-"""Sizes of queues, purging, and cancelling of tasks, over the HTTP ports of the nsqds.
+"""Sizes of queues, purging, and cancelling of deferred messages, over the HTTP ports of the nsqds.
 
-The option `nsqd_http_addresses` has the addresses. Without it, sizes are unknown; purging and
-cancelling use what nsqlookupds report, or the port after an nsqd's TCP port, as in NSQ's defaults.
+Knows topics and one channel; frameworks choose the topics and recognize their messages.
 """
 
-import json
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -14,8 +12,6 @@ from nsqcy.client.options import Address
 from nsqcy.cluster.http_clients import LookupdClient, NsqdHTTPClient
 from nsqcy.cluster.web_client import Terms
 from nsqcy.errors import RequestError
-from nsqcy.integrations.kombu.settings import Settings
-from nsqcy.integrations.queue_names import nsq_name
 
 TIMEOUT = 5.0  # seconds for a response
 NOT_FOUND = 404
@@ -23,29 +19,39 @@ PAGE = 100  # messages per request; nsqd's limit
 MAX_BODY = 512 << 10  # bytes of each body to look at; nsqd's limit
 
 
-class Management:
-    """Requests about topics, to every nsqd of a connection."""
+class QueueManagement:
+    """Requests about topics and a channel, to every nsqd that holds a part of them.
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._channel = nsq_name(settings.options.channel)
-        secret = settings.producer.get("auth_secret") or ""
-        self._terms = Terms(request_timeout=TIMEOUT, token=secret)
+    http_addresses: the nsqds. If there are none, sizes are unknown; other requests go to the nsqds
+    that nsqlookupds report, and to the port after each nsqd's TCP port, as in NSQ's defaults.
+    token: a secret for nsqds that require authentication.
+    """
 
-    def size(self, topics: list[str]) -> int:
-        """Return the number of messages that wait in the topics; 0 if it is unknown.
+    def __init__(
+        self,
+        channel: str,
+        nsqds: Iterable[str],
+        lookupds: Iterable[str] = (),
+        http_addresses: Iterable[str] = (),
+        token: str | None = None,
+    ) -> None:
+        self._channel = channel
+        self._nsqds = list(nsqds)
+        self._lookupds = list(lookupds)
+        self._http_addresses = list(http_addresses)
+        self._terms = Terms(request_timeout=TIMEOUT, token=token or "")
 
-        kombu asks for it with every declaration of a queue, so it does not search for addresses.
-        """
-        nsqds = [self._client(each) for each in self._settings.options.nsqd_http_addresses]
+    def size(self, topics: Iterable[str]) -> int:
+        """Return the number of messages that wait in the topics; 0 if it is unknown."""
+        nsqds = [self._client(each) for each in self._http_addresses]
         with suppress(RequestError, ValueError):
             return sum(self._depth(nsqd, topic) for nsqd in nsqds for topic in topics)
         return 0
 
-    def purge(self, topics: list[str]) -> int:
+    def purge(self, topics: Iterable[str]) -> int:
         """Drop the messages of topics; return how many there were. Raises ConnectionError."""
         size = 0
-        for nsqd in self._nsqds():
+        for nsqd in self._all_nsqds():
             for topic in topics:
                 with _to(nsqd):
                     size += self._depth(nsqd, topic)
@@ -53,15 +59,15 @@ class Management:
                     nsqd.empty_channel(topic, self._channel)
         return size
 
-    def cancel(self, topics: list[str], task_id: str) -> int:
-        """Drop the deferred messages of a task; return how many there were. Reads through all
-        deferred messages of the topics. Raises ConnectionError."""
+    def cancel(self, topics: Iterable[str], is_wanted: Callable[[bytes], bool]) -> int:
+        """Drop the deferred messages whose bodies are wanted; return how many there were. Reads
+        through all deferred messages of the topics. Raises ConnectionError."""
         cancelled = 0
-        for nsqd in self._nsqds():
+        for nsqd in self._all_nsqds():
             for topic in topics:
                 with _to(nsqd):
                     for message in self._deferred(nsqd, topic):
-                        if _task_id(message) == task_id:
+                        if is_wanted(b64decode(message["body"])):
                             nsqd.cancel_message(topic, self._channel, message["id"])
                             cancelled += 1
         return cancelled
@@ -87,12 +93,12 @@ class Management:
                     depth += int(channel["depth"]) + int(channel.get("deferred_count", 0))
         return depth
 
-    def _nsqds(self) -> list[NsqdHTTPClient]:
+    def _all_nsqds(self) -> list[NsqdHTTPClient]:
         """Raises ConnectionError if an nsqlookupd does not respond."""
-        addresses = dict.fromkeys(self._settings.options.nsqd_http_addresses)
+        addresses = dict.fromkeys(self._http_addresses)
         if not addresses:
-            addresses = dict.fromkeys(_next_port(each) for each in self._settings.nsqds)
-            for each in self._settings.lookupds:
+            addresses = dict.fromkeys(_next_port(each) for each in self._nsqds)
+            for each in self._lookupds:
                 addresses |= dict.fromkeys(self._registered(each))
         return [self._client(each) for each in addresses]
 
@@ -111,14 +117,6 @@ class Management:
 def _next_port(tcp_address: str) -> str:
     address = Address.parse(tcp_address)
     return str(Address(address.host, address.port + 1))
-
-
-def _task_id(message: dict[str, Any]) -> str | None:
-    try:
-        found = json.loads(b64decode(message["body"]))["properties"]["correlation_id"]
-    except (ValueError, TypeError, KeyError):
-        return None
-    return found if isinstance(found, str) else None
 
 
 @contextmanager

@@ -1,0 +1,33 @@
+"""The client's options among those of an integration, sorted for consumers and producers."""
+
+import difflib
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from nsqcy.client.options import ConnectionKeywords, ConsumerKeywords, ProducerKeywords
+
+
+def sorted_options(
+    given: Mapping[str, Any], own: Collection[str] = (), where: str = "options"
+) -> tuple[ConsumerKeywords, ProducerKeywords]:
+    """Return the options for consumers and those for producers; connection options are in both.
+
+    own: options of consumers that the integration sets itself, and that are refused. where: a name
+    for the error text. Raises ValueError for an unknown option.
+    """
+    consumer = _names(ConsumerKeywords) - set(own)
+    producer = _names(ProducerKeywords)
+    for name in given.keys() - consumer - producer:
+        raise ValueError(f"{where} has no option {name!r}{_suggestion(name, consumer | producer)}")
+    for_consumer: Any = {name: given[name] for name in given.keys() & consumer}
+    for_producer: Any = {name: given[name] for name in given.keys() & producer}
+    return for_consumer, for_producer
+
+
+def _names(keywords: Any) -> set[str]:
+    return set(keywords.__annotations__) | set(ConnectionKeywords.__annotations__)
+
+
+def _suggestion(name: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(name, known, 1)
+    return f": did you mean {close[0]!r}?" if close else ""
