@@ -6,6 +6,7 @@ Knows topics and one channel; frameworks choose the topics and recognize their m
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from nsqcy.client.options import Address
@@ -17,6 +18,20 @@ TIMEOUT = 5.0  # seconds for a response
 NOT_FOUND = 404
 PAGE = 100  # messages per request; nsqd's limit
 MAX_BODY = 512 << 10  # bytes of each body to look at; nsqd's limit
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Numbers of messages of topics and their channel, on all nsqds together."""
+
+    waiting: int
+    deferred: int
+    in_flight: int
+    published: int  # since the topics were created
+
+    @property
+    def unfinished(self) -> int:
+        return self.waiting + self.deferred + self.in_flight
 
 
 class QueueManagement:
@@ -48,6 +63,21 @@ class QueueManagement:
             return sum(self._depth(nsqd, topic) for nsqd in nsqds for topic in topics)
         return 0
 
+    def counts(self, topics: Iterable[str]) -> Counts:
+        """Return the numbers of messages of topics. Raises ConnectionError."""
+        waiting = deferred = in_flight = published = 0
+        for nsqd in self._all_nsqds():
+            for topic in topics:
+                with _to(nsqd):
+                    for each in self._topic_stats(nsqd, topic):
+                        waiting += int(each["depth"])
+                        published += int(each["message_count"])
+                        for channel in self._channel_stats(each):
+                            waiting += int(channel["depth"])
+                            deferred += int(channel.get("deferred_count", 0))
+                            in_flight += int(channel.get("in_flight_count", 0))
+        return Counts(waiting, deferred, in_flight, published)
+
     def purge(self, topics: Iterable[str]) -> int:
         """Drop the messages of topics; return how many there were. Raises ConnectionError."""
         size = 0
@@ -66,6 +96,8 @@ class QueueManagement:
         for nsqd in self._all_nsqds():
             for topic in topics:
                 with _to(nsqd):
+                    # Before the first worker has run, the messages are in the topic itself.
+                    nsqd.create_channel(topic, self._channel)
                     for message in self._deferred(nsqd, topic):
                         if is_wanted(b64decode(message["body"])):
                             nsqd.cancel_message(topic, self._channel, message["id"])
@@ -84,14 +116,20 @@ class QueueManagement:
 
     def _depth(self, nsqd: NsqdHTTPClient, topic: str) -> int:
         """Return the number of messages in the queue's channel, and in the topic itself."""
-        stats: Any = nsqd.stats(topic)
         depth = 0
-        for each in stats["topics"] or ():
+        for each in self._topic_stats(nsqd, topic):
             depth += int(each["depth"])
-            for channel in each["channels"] or ():
-                if channel["channel_name"] == self._channel:
-                    depth += int(channel["depth"]) + int(channel.get("deferred_count", 0))
+            for channel in self._channel_stats(each):
+                depth += int(channel["depth"]) + int(channel.get("deferred_count", 0))
         return depth
+
+    def _topic_stats(self, nsqd: NsqdHTTPClient, topic: str) -> list[dict[str, Any]]:
+        stats: Any = nsqd.stats(topic)
+        return stats["topics"] or []
+
+    def _channel_stats(self, topic: dict[str, Any]) -> list[dict[str, Any]]:
+        channels = topic["channels"] or ()
+        return [each for each in channels if each["channel_name"] == self._channel]
 
     def _all_nsqds(self) -> list[NsqdHTTPClient]:
         """Raises ConnectionError if an nsqlookupd does not respond."""

@@ -182,6 +182,18 @@ def test_the_celery_app(daemon: testing.Nsqd) -> None:
         worker.stop()
 
 
+def test_the_taskiq_app(daemon: testing.Nsqd) -> None:
+    pytest.importorskip("taskiq")
+    taskiq = ("-m", "taskiq", "worker", "--workers", "1", "--app-dir", str(EXAMPLES))
+    with started(daemon, *taskiq, "taskiq_app:broker") as worker:
+        assert run(daemon, "taskiq_app.py") == "published 4 tasks\n"
+        worker.line("hello, Ada")
+        worker.line("mail for grace@example.org sent after 1 retry")
+        worker.line("hello, the near future")
+        worker.line("hello, the future")
+        worker.stop()
+
+
 def ask(daemon: testing.Nsqd, method: str, path: str, body: str = "") -> bytes:
     request = Request(f"http://{daemon.http_address}{path}", body.encode() or None, method=method)
     with urlopen(request, timeout=10) as answer:

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("celery")
 
 from nsqcy.testing import Nsqd, nsqd, nsqlookupd
-from support.celery_process import LIMIT, Shop, shop_on, until
+from support.celery_process import LIMIT, CeleryShop, shop_on, until
 
 pytestmark = pytest.mark.slow
 
@@ -22,23 +22,23 @@ def broker() -> Iterator[Nsqd]:
 
 
 @pytest.fixture
-def shop(broker: Nsqd, tmp_path: Path) -> Iterator[Shop]:
+def shop(broker: Nsqd, tmp_path: Path) -> Iterator[CeleryShop]:
     with shop_on(tmp_path, broker.tcp_address) as found:
         yield found
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
-def test_a_worker_runs_tasks(shop: Shop, pool: str) -> None:
-    worker = shop.worker(pool=pool)
+def test_a_worker_runs_tasks(shop: CeleryShop, pool: str) -> None:
+    worker = shop.start(pool=pool)
     shop.run("for number in range(50): add.delay(number, 1)")
     found = shop.has_notes("add", 50)
     assert sorted(each["result"] for each in found) == list(range(1, 51))
     shop.stop(worker)
 
 
-def test_a_countdown_is_deferred_in_nsqd(shop: Shop) -> None:
+def test_a_countdown_is_deferred_in_nsqd(shop: CeleryShop) -> None:
     shop.run("note(task='sent'); add.apply_async((1, 1), countdown=2)")
-    shop.worker()  # its memory cannot hold a task that was published before it started
+    shop.start()  # its memory cannot hold a task that was published before it started
     sent = shop.notes("sent")[0]["time"]
     assert shop.has_notes("add", 1)[0]["time"] >= sent + 2
 
@@ -47,27 +47,27 @@ def test_a_countdown_longer_than_the_limit_is_deferred_repeatedly(
     broker: Nsqd, tmp_path: Path
 ) -> None:
     with shop_on(tmp_path, broker.tcp_address, max_defer=0.5) as shop:
-        shop.worker()
+        shop.start()
         shop.run("note(task='sent'); add.apply_async((1, 1), countdown=2)")
         sent = shop.notes("sent")[0]["time"]
         assert shop.has_notes("add", 1)[0]["time"] >= sent + 2
         assert len(shop.notes("add")) == 1
 
 
-def test_a_task_retries(shop: Shop) -> None:
-    shop.worker()
+def test_a_task_retries(shop: CeleryShop) -> None:
+    shop.start()
     shop.run("again.delay(7)")
     assert [each["retries"] for each in shop.has_notes("again", 3)] == [0, 1, 2]
 
 
-def test_a_task_runs_again_after_its_worker_is_killed(shop: Shop, tmp_path: Path) -> None:
+def test_a_task_runs_again_after_its_worker_is_killed(shop: CeleryShop, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    worker = shop.worker()
+    worker = shop.start()
     shop.run("import sys; hang.delay(sys.argv[1])", str(gate))
     shop.has_notes("hang", 1)
     shop.kill(worker)
     gate.touch()
-    shop.worker()
+    shop.start()
     states = [each["state"] for each in shop.has_notes("hang", 3)]
     assert states == ["begun", "begun", "done"]
 
@@ -75,7 +75,7 @@ def test_a_task_runs_again_after_its_worker_is_killed(shop: Shop, tmp_path: Path
 def test_a_task_may_run_longer_than_the_message_timeout(broker: Nsqd, tmp_path: Path) -> None:
     with shop_on(tmp_path, broker.tcp_address, msg_timeout=1.0) as shop:
         gate = tmp_path / "gate"
-        shop.worker()
+        shop.start()
         shop.run("import sys; hang.delay(sys.argv[1])", str(gate))
         begun = shop.has_notes("hang", 1)[0]["time"]
         until(lambda: time.time() > begun + 3.5, "three message timeouts pass")
@@ -84,8 +84,8 @@ def test_a_task_may_run_longer_than_the_message_timeout(broker: Nsqd, tmp_path: 
         assert states == ["begun", "done"]
 
 
-def test_no_task_is_lost_when_nsqd_is_killed(broker: Nsqd, shop: Shop) -> None:
-    worker = shop.worker()
+def test_no_task_is_lost_when_nsqd_is_killed(broker: Nsqd, shop: CeleryShop) -> None:
+    worker = shop.start()
     program = "import sys\nfor number in range(*map(int, sys.argv[1:])): add.delay(number, 0)"
     shop.run(program, "0", "200")
     broker.kill()
@@ -97,9 +97,9 @@ def test_no_task_is_lost_when_nsqd_is_killed(broker: Nsqd, shop: Shop) -> None:
     shop.stop(worker)
 
 
-def test_inspect_and_control_reach_every_worker(shop: Shop) -> None:
-    shop.worker()
-    shop.worker()
+def test_inspect_and_control_reach_every_worker(shop: CeleryShop) -> None:
+    shop.start()
+    shop.start()
     done = shop.celery("inspect", "ping", "--timeout", "10", "-j")
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout) == {"w0@test": {"ok": "pong"}, "w1@test": {"ok": "pong"}}
@@ -108,16 +108,16 @@ def test_inspect_and_control_reach_every_worker(shop: Shop) -> None:
         worker.wait(LIMIT)
 
 
-def test_a_new_worker_ignores_old_commands(shop: Shop) -> None:
+def test_a_new_worker_ignores_old_commands(shop: CeleryShop) -> None:
     shop.run("app.control.shutdown()")
-    worker = shop.worker()
+    worker = shop.start()
     shop.run("add.delay(1, 2)")
     shop.has_notes("add", 1)
     assert worker.poll() is None
 
 
-def test_events_reach_a_monitor(shop: Shop) -> None:
-    shop.worker("-E")
+def test_events_reach_a_monitor(shop: CeleryShop) -> None:
+    shop.start("-E")
     program = """
 with app.connection_for_read() as connection:
     seen = []
@@ -134,15 +134,15 @@ print(" ".join(seen))
     assert {"task-received", "task-succeeded"} <= set(shop.run(program).split())
 
 
-def test_reject_requeues_or_drops_a_task(shop: Shop) -> None:
-    shop.worker()
+def test_reject_requeues_or_drops_a_task(shop: CeleryShop) -> None:
+    shop.start()
     shop.run("refuse.delay(True)")
     assert [each["redelivered"] for each in shop.has_notes("refuse", 2)] == [False, True]
 
 
 def test_a_rejected_task_goes_to_the_rejected_queue(broker: Nsqd, tmp_path: Path) -> None:
     with shop_on(tmp_path, broker.tcp_address, rejected_queue="rejected") as shop:
-        shop.worker()
+        shop.start()
         shop.run("refuse.delay(False)")
         program = """
 with app.connection_for_read() as connection:
@@ -160,7 +160,7 @@ def test_publishing_continues_while_one_of_two_nsqds_is_down(tmp_path: Path) -> 
         nsqd() as second,
         shop_on(tmp_path, first.tcp_address, second.tcp_address) as shop,
     ):
-        shop.worker()
+        shop.start()
         first.kill()
         shop.run("for number in range(50): add.delay(number, 0)")
         until(
@@ -175,7 +175,7 @@ def test_nsqlookupd_finds_the_nsqds(tmp_path: Path) -> None:
         nsqd(lookupd_tcp_address=lookupd.tcp_address),
         shop_on(tmp_path, f"nsqcy+lookupd://{lookupd.http_address}") as shop,
     ):
-        shop.worker()
+        shop.start()
         shop.run("add.delay(1, 2)")
         shop.has_notes("add", 1)
 
@@ -194,7 +194,7 @@ with app.connection_for_read() as connection:
         assert shop.run(program).split() == ["5", "5", "0"]
 
 
-def test_results_over_rpc(shop: Shop) -> None:
+def test_results_over_rpc(shop: CeleryShop) -> None:
     shop.environment["SHOP_BACKEND"] = "rpc://"
-    shop.worker()
+    shop.start()
     assert shop.run("print(add.delay(2, 3).get(timeout=30))").split() == ["5"]

@@ -14,7 +14,7 @@ pytest.importorskip("celery")
 from nsqcy.testing import Nsqd, certificates, nsqd
 from nsqcy.testing.http_requests import Web, eventually
 from support import users_file
-from support.celery_process import LIMIT, Shop, shop_on, until
+from support.celery_process import LIMIT, CeleryShop, shop_on, until
 from support.fake_auth_server import AuthServer
 from support.nsqd_process import free_port
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 @contextmanager
-def broker_and_shop(home: Path, **options: object) -> Iterator[tuple[Nsqd, Shop]]:
+def broker_and_shop(home: Path, **options: object) -> Iterator[tuple[Nsqd, CeleryShop]]:
     with (
         nsqd() as daemon,
         shop_on(
@@ -36,7 +36,7 @@ def test_tasks_run_in_the_order_of_their_priorities(tmp_path: Path) -> None:
     with broker_and_shop(tmp_path, priority_steps=[0, 3, 6]) as (_, shop):
         gate = tmp_path / "gate"
         shop.environment["SHOP_MULTIPLIER"] = "1"
-        shop.worker("--concurrency", "1", pool="threads")
+        shop.start("--concurrency", "1", pool="threads")
         shop.run("import sys; hang.delay(sys.argv[1])", str(gate))
         shop.has_notes("hang", 1)
         program = """
@@ -49,7 +49,7 @@ for priority in (9, 5, 6, 3, 0):
         assert [each["result"] for each in shop.has_notes("add", 5)] == [0, 5, 3, 9, 6]
 
 
-def in_flight(shop: Shop) -> int:
+def in_flight(shop: CeleryShop) -> int:
     """Return the number of messages that the worker has received and not acknowledged."""
     stats = Web(int(str(shop.options["nsqd_http_addresses"]).rpartition(":")[2])).stats()
     channels = [each for topic in stats["topics"] for each in topic["channels"]]
@@ -58,7 +58,7 @@ def in_flight(shop: Shop) -> int:
 
 def test_a_task_goes_to_the_dead_letters_after_its_last_retry(tmp_path: Path) -> None:
     with broker_and_shop(tmp_path, rejected_queue="{queue}.dead") as (daemon, shop):
-        shop.worker()
+        shop.start()
         shop.run("give_up.delay(7)")
         assert [each["retries"] for each in shop.has_notes("give_up", 3)] == [0, 1, 2]
         program = """
@@ -88,7 +88,7 @@ with app.connection_for_read() as connection:
 
 def test_a_task_with_a_countdown_is_cancelled_in_nsqd(tmp_path: Path) -> None:
     with broker_and_shop(tmp_path, priority_steps=[0, 5]) as (_, shop):
-        shop.worker()
+        shop.start()
         program = """
 from nsqcy.integrations.celery import cancel
 kept, cancelled = [
@@ -115,7 +115,7 @@ def test_purging_without_permission_fails(tmp_path: Path) -> None:
 def test_control_commands_arrive_while_every_process_is_busy(tmp_path: Path) -> None:
     with broker_and_shop(tmp_path) as (_, shop):
         gate = tmp_path / "gate"
-        shop.worker("--concurrency", "1")
+        shop.start("--concurrency", "1")
         shop.run("import sys\nfor _ in range(4): hang.delay(sys.argv[1])", str(gate))
         shop.has_notes("hang", 1)
         program = """
@@ -147,7 +147,7 @@ def test_tls_and_auth(tmp_path: Path) -> None:
                 tls_options={"ca_certs": str(ca)},
             ) as shop,
         ):
-            shop.worker()
+            shop.start()
             shop.run("add.delay(20, 22)")
             assert shop.has_notes("add", 1)[0]["result"] == 42
             assert auth.asked("open sesame")
@@ -156,7 +156,7 @@ def test_tls_and_auth(tmp_path: Path) -> None:
 def test_flower_shows_workers_and_tasks(tmp_path: Path) -> None:
     pytest.importorskip("flower")
     with broker_and_shop(tmp_path) as (_, shop):
-        shop.worker("-E")
+        shop.start("-E")
         port = free_port()
         environment = shop.environment | {"FLOWER_UNAUTHENTICATED_API": "true"}
         command = [sys.executable, "-m", "celery", "-A", "celery_shop", "flower"]

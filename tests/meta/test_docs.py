@@ -106,6 +106,8 @@ UNTYPED = {
     ("celery", "nsq_to_nsq"): "tests/integrations/test_celery_options.py runs it",
     ("celery", "import nsqcy.integrations.celery"): "examples/celery_app.py has this line",
     ("celery", "pip install"): MACHINE,
+    ("taskiq", "pip install"): MACHINE,
+    ("taskiq", "schedule = NsqScheduleSource"): "tests/integrations/test_taskiq.py has it",
     ("tracing", "import sentry_sdk"): "needs the SDKs of Sentry and structlog",
     ("tracing", "pip install"): MACHINE,
 }

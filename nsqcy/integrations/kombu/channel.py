@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kombu.transport import virtual
 
@@ -15,9 +15,6 @@ from nsqcy.integrations.kombu.inbox import NOT_PRIORITISED
 from nsqcy.integrations.kombu.payloads import payload_of, seconds_until, task_of
 from nsqcy.integrations.kombu.qos import QoS, requeue_now
 from nsqcy.integrations.kombu.topics import Source, Topics
-
-if TYPE_CHECKING:
-    from nsqcy.integrations.kombu.transport import Transport
 
 UNLIMITED = 2500  # RDY for a prefetch count of 0: nsqd's default --max-rdy-count
 NO_ACK_READY = 100  # RDY for queues whose messages are acknowledged on delivery
@@ -42,9 +39,8 @@ class Channel(virtual.Channel):
     QoS = QoS
     supports_fanout = True
     do_restore = False
-    connection: "Transport"
 
-    def __init__(self, connection: "Transport", **kwargs: Any) -> None:
+    def __init__(self, connection: Any, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
         self._transport = connection
         self._options = connection.settings.options

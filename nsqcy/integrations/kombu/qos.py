@@ -1,13 +1,11 @@
-"""Unacknowledged messages of a kombu channel, and how they are answered."""
+"""Unacknowledged messages of a kombu channel, and how they are answered. The channel sends the
+answers."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kombu.transport import virtual
 
 from nsqcy.client import Message
-
-if TYPE_CHECKING:
-    from nsqcy.integrations.kombu.channel import Channel
 
 
 class QoS(virtual.QoS):
@@ -15,7 +13,7 @@ class QoS(virtual.QoS):
 
     restore_at_shutdown = False
 
-    def __init__(self, channel: "Channel", prefetch_count: int = 0) -> None:
+    def __init__(self, channel: Any, prefetch_count: int = 0) -> None:
         self.channel = channel
         self.prefetch_count = prefetch_count or 0
         self._messages: dict[str, Any] = {}

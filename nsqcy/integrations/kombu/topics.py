@@ -8,13 +8,12 @@ import bisect
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from kombu.transport import virtual
 
 from nsqcy.integrations.kombu.settings import Options
 from nsqcy.integrations.queue_names import nsq_name
-
-if TYPE_CHECKING:
-    from nsqcy.integrations.kombu.channel import Channel
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class Source:
 class Topics:
     """Routes of one kombu channel. `temporary`: names of auto-delete and exclusive queues."""
 
-    def __init__(self, channel: "Channel", options: Options, temporary: set[str]) -> None:
+    def __init__(self, channel: virtual.Channel, options: Options, temporary: set[str]) -> None:
         self._channel = channel
         self._options = options
         self._temporary = temporary
