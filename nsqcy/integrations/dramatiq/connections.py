@@ -1,0 +1,113 @@
+"""The producer, the consumers, and the unanswered messages of one process.
+
+They do not work in a forked child, which opens its own.
+"""
+
+import math
+import os
+import threading
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from nsqcy.client import Consumer, Producer
+from nsqcy.integrations.client_options import sorted_options
+from nsqcy.integrations.unanswered import Unanswered
+
+OWN_OPTIONS = ("max_tries", "max_attempts", "max_in_flight", "close_timeout")
+END_WAIT = 5.0  # seconds that closing waits for the last answers to be sent
+DAYS = 7 * 86400.0  # a closed consumer ends when its last message has been answered
+QUICK = {  # notices new nsqds, and shares few messages between nsqds, faster than by default
+    "lookupd_poll_interval": 5.0,
+    "low_rdy_idle_timeout": 1.0,
+    "rdy_redistribute_interval": 0.5,
+}
+
+
+class Settings:
+    """Addresses and options of the client. Raises ValueError and TypeError for invalid ones."""
+
+    def __init__(
+        self,
+        nsqds: tuple[str, ...],
+        lookupds: tuple[str, ...],
+        channel: str,
+        msg_timeout: float,
+        options: Mapping[str, Any],
+    ) -> None:
+        demand_seconds("msg_timeout", msg_timeout)
+        self.nsqds = nsqds
+        self.lookupds = lookupds
+        self.msg_timeout = msg_timeout
+        consumer, producer = sorted_options(options, OWN_OPTIONS, "NsqBroker")
+        self._channel = channel
+        self._consumer: Any = QUICK | consumer | {"msg_timeout": msg_timeout}
+        self._producer: Any = producer
+        self.producer()
+        self.consumer(channel, 1)
+
+    @property
+    def auth_secret(self) -> str | None:
+        return self._producer.get("auth_secret")
+
+    def producer(self) -> Producer:
+        return Producer(self.nsqds, self.lookupds, **self._producer)
+
+    def consumer(self, topic: str, max_in_flight: int) -> Consumer:
+        return Consumer(
+            topic,
+            self._channel,
+            self.nsqds,
+            self.lookupds,
+            max_in_flight=max_in_flight,
+            max_tries=0,
+            close_timeout=DAYS,
+            **self._consumer,
+        )
+
+
+class Connections:
+    """The connections of the process that created them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.producer = settings.producer()
+        self.unanswered = Unanswered(settings.msg_timeout)
+        self._settings = settings
+        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+        self._is_touching = False
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process created the connections, not its parent before a fork."""
+        return self._pid == os.getpid()
+
+    def consume(self, topic: str, max_in_flight: int) -> Consumer:
+        """Start a consumer of a topic."""
+        consumer = self._settings.consumer(topic, max_in_flight)
+        with self._lock:
+            self._consumers.add(consumer)
+            if not self._is_touching:
+                self._is_touching = True
+                self.unanswered.start_thread()
+        consumer.start()
+        return consumer
+
+    def close(self) -> None:
+        """Let other workers have the unanswered messages, and end all connections."""
+        consumers = list(self._consumers)
+        for consumer in consumers:
+            consumer.close(wait=False)
+        self.unanswered.requeue_all()
+        self.unanswered.close()
+        for consumer in consumers:
+            if not consumer.join(END_WAIT):
+                consumer.close(graceful=False)
+        self.producer.close()
+
+
+def demand_seconds(name: str, value: object) -> None:
+    """Raise ValueError unless the value of an option is a number of seconds."""
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ValueError(f"{name} must be a number of seconds above 0, not {value!r}")
