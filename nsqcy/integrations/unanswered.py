@@ -7,6 +7,7 @@ begins.
 
 import asyncio
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 
 from nsqcy.client import AlreadyAnswered, Message
@@ -25,6 +26,10 @@ class Unanswered:
 
     def add(self, message: Message) -> None:
         self._messages.add(message)
+
+    def forget_answered(self, messages: Iterable[Message]) -> None:
+        """Remove those of the messages that have been answered elsewhere."""
+        self._messages.difference_update([each for each in messages if each.has_responded()])
 
     def finish(self, message: Message) -> None:
         """Finish a message, unless it has been answered."""

@@ -194,6 +194,18 @@ def test_the_taskiq_app(daemon: testing.Nsqd) -> None:
         worker.stop()
 
 
+def test_the_faststream_app(daemon: testing.Nsqd) -> None:
+    pytest.importorskip("faststream")
+    faststream = ("-m", "faststream", "run", "--app-dir", str(EXAMPLES))
+    with started(daemon, *faststream, "faststream_app:app") as worker:
+        for _ in ("bill", "send"):
+            worker.line("waiting for messages")
+        assert run(daemon, "faststream_app.py") == "published 2 orders\n"
+        worker.line("invoice for order 1: 12.00")
+        worker.line("invoice for order 2: 24.00")
+        worker.stop()
+
+
 def ask(daemon: testing.Nsqd, method: str, path: str, body: str = "") -> bytes:
     request = Request(f"http://{daemon.http_address}{path}", body.encode() or None, method=method)
     with urlopen(request, timeout=10) as answer:
@@ -273,7 +285,7 @@ def test_django(daemon: testing.Nsqd) -> None:
         address = f"127.0.0.1:{port}"
         with (
             started(daemon, example, "runserver", "--noreload", address) as server,
-            started(daemon, example, "consume") as worker,
+            started(daemon, example, "nsqcy_consume") as worker,
         ):
             server.line("development server at")
             orders = f"http://{address}/orders/7"
@@ -285,6 +297,22 @@ def test_django(daemon: testing.Nsqd) -> None:
                 return bool(answers) and answers[-1] == (202, '{"id": 7}')
 
             when(is_accepted)
+            worker.line("order 7: invoice sent")
+            worker.stop()
+
+
+def test_flask(daemon: testing.Nsqd) -> None:
+    pytest.importorskip("flask")
+    flask = ("-m", "flask", "--app", str(EXAMPLES / "flask_app"))
+    with Ports() as ports:
+        port = ports.take()
+        with (
+            started(daemon, *flask, "run", "--port", str(port)) as server,
+            started(daemon, *flask, "nsqcy", "consume") as worker,
+        ):
+            server.line("Running on")
+            status, body = fetch(f"http://127.0.0.1:{port}/orders/7", "POST")
+            assert (status, json.loads(body)) == (202, {"id": 7})
             worker.line("order 7: invoice sent")
             worker.stop()
 

@@ -106,8 +106,11 @@ UNTYPED = {
     ("celery", "nsq_to_nsq"): "tests/integrations/test_celery_options.py runs it",
     ("celery", "import nsqcy.integrations.celery"): "examples/celery_app.py has this line",
     ("celery", "pip install"): MACHINE,
+    ("faststream", "async with TestNsqBroker"): "tests/integrations/test_faststream.py has it",
+    ("faststream", "pip install"): MACHINE,
     ("taskiq", "pip install"): MACHINE,
     ("taskiq", "schedule = NsqScheduleSource"): "tests/integrations/test_taskiq.py has it",
+    ("testing", "pip download"): "needs Redis, and takes 20 minutes",
     ("tracing", "import sentry_sdk"): "needs the SDKs of Sentry and structlog",
     ("tracing", "pip install"): MACHINE,
 }

@@ -1,0 +1,102 @@
+"""Messages as handlers of FastStream see them, and how they are parsed and answered."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from faststream.message import StreamMessage, decode_message
+
+from nsqcy.client import Message
+
+CONTENT_TYPE = "content-type"
+CORRELATION_ID = "correlation-id"
+REPLY_TO = "reply-to"
+
+
+class NsqMessage(StreamMessage[Message]):
+    """A message. `raw_message` has its attempts, timestamp, id and nsqd."""
+
+    async def ack(self) -> None:
+        """Finish the message."""
+        _finish([self.raw_message])
+        await super().ack()
+
+    async def nack(self, delay: float | None = None) -> None:
+        """Requeue the message: nsqd redelivers it after `delay` seconds. By default, the delay is
+        the broker's `requeue_delay` times the number of attempts."""
+        _requeue([self.raw_message], delay)
+        await super().nack()
+
+    async def reject(self) -> None:
+        """Finish the message, although its handler has failed."""
+        _finish([self.raw_message])
+        await super().reject()
+
+
+class NsqBatchMessage(StreamMessage[Sequence[Message]]):
+    """Several messages, which are answered together."""
+
+    async def ack(self) -> None:
+        """Finish the messages."""
+        _finish(self.raw_message)
+        await super().ack()
+
+    async def nack(self, delay: float | None = None) -> None:
+        """Requeue the messages, as in NsqMessage."""
+        _requeue(self.raw_message, delay)
+        await super().nack()
+
+    async def reject(self) -> None:
+        """Finish the messages, although their handler has failed."""
+        _finish(self.raw_message)
+        await super().reject()
+
+
+def _finish(messages: Iterable[Message]) -> None:
+    for message in messages:
+        if not message.has_responded():
+            message.finish()
+
+
+def _requeue(messages: Iterable[Message], delay: float | None) -> None:
+    for message in messages:
+        if not message.has_responded():
+            message.requeue(delay, backoff=False)
+
+
+async def parse_message(message: Message) -> NsqMessage:
+    """Return FastStream's view of a message."""
+    headers = message.headers
+    return NsqMessage(
+        raw_message=message,
+        body=message.body,
+        headers=dict(headers),
+        reply_to=headers.get(REPLY_TO, ""),
+        content_type=headers.get(CONTENT_TYPE),
+        correlation_id=headers.get(CORRELATION_ID),
+        message_id=message.id.decode(),
+    )
+
+
+async def decode(message: StreamMessage[Any]) -> Any:
+    """Decode a body by its content type; without one, as JSON if it is JSON."""
+    return decode_message(message)
+
+
+async def parse_batch(messages: Sequence[Message]) -> NsqBatchMessage:
+    """Return FastStream's view of several messages; the headers are those of the first."""
+    first = messages[0].headers
+    return NsqBatchMessage(
+        raw_message=messages,
+        body=[message.body for message in messages],
+        headers=dict(first),
+        batch_headers=[dict(message.headers) for message in messages],
+        reply_to=first.get(REPLY_TO, ""),
+        content_type=first.get(CONTENT_TYPE),
+        correlation_id=first.get(CORRELATION_ID),
+        message_id=messages[0].id.decode(),
+    )
+
+
+async def decode_batch(message: StreamMessage[Sequence[Message]]) -> list[Any]:
+    """Decode the bodies of a batch."""
+    return [decode_message(await parse_message(each)) for each in message.raw_message]
