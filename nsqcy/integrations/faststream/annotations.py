@@ -11,9 +11,10 @@ from typing import Annotated
 from faststream import Context
 from faststream.annotations import ContextRepo, Logger
 
-from nsqcy.integrations.faststream import message as messages
+from nsqcy.integrations.faststream.message import NsqBatchMessage as Batch
+from nsqcy.integrations.faststream.message import NsqMessage as Message
 
 __all__ = ["ContextRepo", "Logger", "NsqBatchMessage", "NsqMessage"]
 
-NsqMessage = Annotated[messages.NsqMessage, Context("message")]
-NsqBatchMessage = Annotated[messages.NsqBatchMessage, Context("message")]
+NsqMessage = Annotated[Message, Context("message")]
+NsqBatchMessage = Annotated[Batch, Context("message")]

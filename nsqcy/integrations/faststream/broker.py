@@ -19,23 +19,28 @@ from faststream.message import gen_cor_id
 from faststream.response.publish_type import PublishType
 from faststream.specification.schema import BrokerSpec
 
+import nsqcy.integrations.faststream.annotations as annotations
 from nsqcy.client.aio import Message, Producer
 from nsqcy.client.options import Address, Addresses, as_strings
 from nsqcy.integrations.client_options import sorted_options
-from nsqcy.integrations.faststream import annotations, message
 from nsqcy.integrations.faststream.config import Connections, NsqBrokerConfig
 from nsqcy.integrations.faststream.logger import make_nsq_logger_state
+from nsqcy.integrations.faststream.message import NsqBatchMessage, NsqMessage
 from nsqcy.integrations.faststream.producer import NsqProducer
 from nsqcy.integrations.faststream.registrator import NsqRegistrator, Routers
 from nsqcy.integrations.faststream.response import NsqPublishCommand
 
 OWN_OPTIONS = ("max_tries", "max_attempts", "max_in_flight", "msg_timeout")
 LOOKUPD_PORT = 4161
-ANNOTATIONS = {  # for FastStream's hint about a parameter that it cannot fill in
-    getattr(message, name): UnderlyingDriverAnnotation(
-        type_hint=getattr(annotations, name), module=annotations.__name__, name=name
+# For FastStream's hint about a parameter that it cannot fill in.
+ANNOTATIONS = {
+    driver: UnderlyingDriverAnnotation(
+        type_hint=hint, module="nsqcy.integrations.faststream.annotations", name=driver.__name__
     )
-    for name in ("NsqMessage", "NsqBatchMessage")
+    for driver, hint in {
+        NsqMessage: annotations.NsqMessage,
+        NsqBatchMessage: annotations.NsqBatchMessage,
+    }.items()
 }
 
 
