@@ -1,6 +1,6 @@
 """A FastAPI app that publishes orders and consumes them in the background.
 
-    pip install fastapi uvicorn
+    pip install "nsqcy[fastapi]" uvicorn
     nsqcy up                                        # in another terminal
     uvicorn fastapi_app:app --app-dir examples
     curl -X POST 'http://127.0.0.1:8000/orders/7?total=25'
@@ -12,40 +12,32 @@ message, and the app waits for running handlers when it shuts down.
 
 import json
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from typing import Annotated
 
-from fastapi import FastAPI, HTTPException
+from fastapi import Depends, FastAPI, HTTPException
 
-from nsqcy.client.aio import Consumer, Message, NsqdError, Producer
+from nsqcy.client.aio import Error, Message, Producer
+from nsqcy.integrations.fastapi import NsqLifespan, get_producer
 
-TCP = os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150")
+nsq = NsqLifespan(os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150"))
+app = FastAPI(lifespan=nsq)
 invoices: dict[int, int] = {}
 
 
+@nsq.consumer("web-orders", "billing")
 async def send_invoice(message: Message) -> None:
     order = json.loads(message.body)
     invoices[order["id"]] = order["total"]
 
 
-@asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    async with (
-        Producer(TCP) as app.state.producer,
-        Consumer("web-orders", "billing", TCP, message_handler=send_invoice),
-    ):
-        yield
-
-
-app = FastAPI(lifespan=lifespan)
-
-
 @app.post("/orders/{number}", status_code=202)
-async def create_order(number: int, total: int) -> dict[str, int]:
+async def create_order(
+    number: int, total: int, producer: Annotated[Producer, Depends(get_producer)]
+) -> dict[str, int]:
     body = json.dumps({"id": number, "total": total}).encode()
     try:
-        await app.state.producer.publish("web-orders", body)
-    except NsqdError as error:
+        await producer.publish("web-orders", body)
+    except Error as error:
         raise HTTPException(503, "the order could not be accepted, try again") from error
     return {"id": number}
 

@@ -242,6 +242,7 @@ PAGES: dict[str, Blocks] = {
     "guides/delays.md": examples("delays.py"),
     "guides/django.md": examples("django_app.py"),
     "guides/fastapi.md": examples("fastapi_app.py"),
+    "guides/flask.md": examples("flask_app.py"),
     "guides/tracing.md": examples("traced_worker.py"),
     "guides/worker.md": examples("worker.py", "async_worker.py"),
     "reference/commands.md": {

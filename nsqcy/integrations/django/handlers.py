@@ -1,0 +1,51 @@
+"""The handlers of a project, and where they are found."""
+
+import functools
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Unpack
+
+from django.db import close_old_connections
+from django.utils.module_loading import autodiscover_modules
+
+from nsqcy.client import Message
+from nsqcy.client.options import ConsumerKeywords
+from nsqcy.integrations.django.configuration import given_setting, handler_modules
+from nsqcy.integrations.web.subscriptions import H, Handler, Subscriptions
+
+MODULE = "consumers"  # of each app
+
+subscriptions = Subscriptions(blocking=True)
+
+
+def consumer(
+    topic: str, channel: str, *, concurrency: int = 1, **options: Unpack[ConsumerKeywords]
+) -> Callable[[H], H]:
+    """Return a decorator: `manage.py nsqcy_consume` runs the function for messages of a channel.
+
+    It runs in up to `concurrency` threads. Its result answers the message, as in Consumer. Options
+    override those of the setting NSQCY. Raises ValueError, and TypeError for unknown options and
+    for coroutine functions.
+    """
+    return subscriptions.registering(topic, channel, concurrency, options)
+
+
+def discover() -> None:
+    """Import `consumers.py` of each app, and the modules that NSQCY names."""
+    autodiscover_modules(MODULE)
+    for name in handler_modules(given_setting()):
+        import_module(name)
+
+
+def with_connections(handler: Handler) -> Handler:
+    """Return a handler that has usable database connections, as a view has."""
+
+    @functools.wraps(handler)
+    def handle(message: Message) -> Any:
+        close_old_connections()
+        try:
+            return handler(message)
+        finally:
+            close_old_connections()
+
+    return handle

@@ -1,0 +1,1 @@
+"""Shared by the integrations with web frameworks: settings, handlers, producers, workers."""
