@@ -30,8 +30,10 @@ class Inbox:
         self._changed = threading.Condition()
         self._numbers = count()
         self._queues: dict[Any, list[Delivery]] = {}
+        self._loop: Any = None  # an event loop that delivers, instead of get()
+        self._reader: socket.socket | None = None
         self._waker: socket.socket | None = None
-        self._is_woken = False
+        self._is_woken = False  # there is a byte to read
 
     def put(self, source: Any, urgency: int, deliver: Callable[[], bool]) -> None:
         """Add a message of a source, which has an attribute `is_full`."""
@@ -76,17 +78,16 @@ class Inbox:
 
     def deliver_from(self, loop: Any) -> None:
         """Deliver messages from an event loop of kombu, as soon as they arrive."""
+        self.close()
         reader, waker = socket.socketpair()
         reader.setblocking(False)
         waker.setblocking(False)
-        self.close()
-        self._reader, self._loop = reader, loop
-        loop.add_reader(reader, self._on_readable, reader)
+        loop.add_reader(reader, self._deliver_all, reader)
         with self._changed:
-            self._waker, self._is_woken = waker, False
+            self._loop, self._reader, self._waker, self._is_woken = loop, reader, waker, False
         self.wake()
 
-    def _on_readable(self, reader: socket.socket) -> None:
+    def _deliver_all(self, reader: socket.socket) -> None:
         with suppress(BlockingIOError):
             reader.recv(1)
         with self._changed:
@@ -95,10 +96,11 @@ class Inbox:
             delivery.deliver()
 
     def close(self) -> None:
-        """Leave the event loop."""
+        """Leave the event loop, if any."""
         with self._changed:
-            waker, self._waker = self._waker, None
-        if waker is not None:
-            self._loop.remove(self._reader)
-            self._reader.close()
+            loop, reader, waker = self._loop, self._reader, self._waker
+            self._loop = self._reader = self._waker = None
+        if loop is not None and reader is not None and waker is not None:
+            loop.remove(reader)
+            reader.close()
             waker.close()
