@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("faststream")
 
 from faststream import AckPolicy, BaseMiddleware, FastStream
-from faststream.exceptions import FeatureNotSupportedException, SetupError
+from faststream.exceptions import FeatureNotSupportedException, SetupError, StopConsume
 from faststream.specification import AsyncAPI
 from pydantic import BaseModel
 
@@ -26,7 +26,7 @@ from nsqcy.integrations.faststream import (
 )
 from nsqcy.integrations.faststream.annotations import NsqBatchMessage, NsqMessage
 from nsqcy.testing import Nsqd, nsqd
-from nsqcy.testing.http_requests import Web
+from nsqcy.testing.http_requests import Web, eventually
 from support.shop_process import shop_of
 
 pytestmark = pytest.mark.slow
@@ -174,6 +174,36 @@ def test_a_message_with_a_manual_policy_stays_in_flight(daemon: Nsqd) -> None:
     web.await_counts("fs-manual", "faststream", depth=1, in_flight_count=0)
 
 
+@pytest.mark.parametrize("headers", [True, False])
+def test_nothing_can_be_published(daemon: Nsqd, kind: str, headers: bool) -> None:
+    broker, seen = broker_on(daemon, headers=headers), Seen()
+    topic = f"fs-nothing-{headers}"
+
+    @broker.subscriber(topic)
+    @broker.publisher(f"{topic}-results")
+    async def handle(text: str | None) -> str | None:
+        seen.append(text)
+        return text
+
+    @broker.subscriber(f"{topic}-results")
+    async def see(text: str | None) -> None:
+        seen.append((text, "result"))
+
+    async def work() -> None:
+        await broker.publish(None, topic)
+        await broker.publish("", topic)
+        await seen.wait(4)
+        with pytest.raises(ValueError, match="empty"):
+            await broker.publish(b"", f"{topic}-bytes")
+
+    async def in_memory() -> None:
+        await broker.publish(None, topic)
+        await broker.publish("", topic)
+
+    run(broker, work if kind == "nsqd" else in_memory, kind)
+    assert sorted(map(str, seen)) == sorted(map(str, [None, (None, "result"), "", ("", "result")]))
+
+
 def test_batches(daemon: Nsqd, kind: str) -> None:
     broker, seen = broker_on(daemon), Seen()
 
@@ -284,6 +314,55 @@ def test_a_delay_is_deferred_in_nsqd(daemon: Nsqd) -> None:
     run(broker, work)
 
 
+def test_filters_see_the_content_type(daemon: Nsqd, kind: str) -> None:
+    broker, seen = broker_on(daemon), Seen()
+    subscriber = broker.subscriber("fs-filtered")
+
+    @subscriber(filter=lambda message: message.content_type == "application/json")
+    async def handle_json(body: dict[str, int]) -> None:
+        seen.append(("json", body))
+
+    @subscriber
+    async def handle_text(body: str) -> None:
+        seen.append(("text", body))
+
+    async def work() -> None:
+        await broker.publish({"a": 1}, "fs-filtered")
+        await broker.publish("a", "fs-filtered")
+        await seen.wait(2)
+
+    run(broker, work, kind)
+    assert sorted(seen) == [("json", {"a": 1}), ("text", "a")]
+
+
+def test_a_handler_stops_its_subscriber_and_another_starts(daemon: Nsqd) -> None:
+    broker, seen = broker_on(daemon), Seen()
+
+    @broker.subscriber("fs-stopping", "a")
+    async def stop(text: str) -> None:
+        seen.append(text)
+        raise StopConsume
+
+    async def handle(text: str) -> None:
+        seen.append(text)
+
+    async def work() -> None:
+        await broker.publish("first", "fs-stopping")
+        await seen.wait(1)
+        late = broker.subscriber("fs-late")
+        late(handle)
+        await late.start()
+        await broker.publish("second", "fs-stopping")
+        await broker.publish("third", "fs-late")
+        await seen.wait(2)
+        await late.stop()
+
+    run(broker, work)
+    assert seen == ["first", "third"]
+    web = Web(int(daemon.http_address.rpartition(":")[2]))
+    eventually(lambda: web.counts("fs-stopping", "a")["client_count"] == 0)
+
+
 def test_without_headers_other_clients_understand_each_other(daemon: Nsqd) -> None:
     broker, seen = broker_on(daemon, headers=False), Seen()
 
@@ -324,6 +403,10 @@ def test_messages_can_be_fetched(daemon: Nsqd) -> None:
         assert await subscriber.get_one(timeout=0.1) is None
 
     run(broker, work)
+    handled = broker.subscriber("fs-handled")
+    handled(print)
+    with pytest.raises(AssertionError, match="handlers"):
+        asyncio.run(handled.get_one())
 
 
 def test_a_handler_may_take_longer_than_the_message_timeout(daemon: Nsqd) -> None:

@@ -1,8 +1,10 @@
 """Publishing for FastStream."""
 
+import json
 import math
 from typing import Any
 
+from faststream._internal.constants import ContentTypes
 from faststream._internal.endpoint.utils import ParserComposition
 from faststream._internal.parser import DefaultCodec
 from faststream._internal.producer import ProducerProto
@@ -41,14 +43,14 @@ class NsqProducer(ProducerProto[NsqPublishCommand]):
 
     async def publish(self, cmd: NsqPublishCommand) -> None:
         """Publish a message; return once nsqd has confirmed it. Raises the client's errors."""
-        body, content_type = await self.codec.encode(cmd.body, self._serializer)
+        body, content_type = await self.encoded(cmd.body)
         defer = math.ceil(cmd.delay * 1000) if cmd.delay else None
         headers = self._headers(cmd, content_type)
         await self._connected.publish(cmd.destination, body, defer, headers=headers)
 
     async def publish_batch(self, cmd: NsqPublishCommand) -> None:
         """Publish all messages, or none. They share their headers."""
-        encoded = [await self.codec.encode(each, self._serializer) for each in cmd.batch_bodies]
+        encoded = [await self.encoded(each) for each in cmd.batch_bodies]
         if not encoded:
             return
         if cmd.delay:
@@ -61,6 +63,16 @@ class NsqProducer(ProducerProto[NsqPublishCommand]):
 
     async def request(self, cmd: NsqPublishCommand) -> Any:
         raise FeatureNotSupportedException("NsqBroker does not support requests: use reply_to")
+
+    async def encoded(self, body: Any) -> tuple[bytes, str | None]:
+        """Return a body as bytes, and its content type.
+
+        NSQ has no empty messages: None and the empty string become JSON.
+        """
+        encoded, content_type = await self.codec.encode(body, self._serializer)
+        if not encoded and (body is None or body == ""):
+            return json.dumps(body).encode(), ContentTypes.JSON.value
+        return encoded, content_type
 
     def _headers(self, cmd: NsqPublishCommand, content_type: str | None) -> dict[str, str] | None:
         if not self._with_headers:

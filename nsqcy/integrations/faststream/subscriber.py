@@ -104,8 +104,7 @@ class ChannelSubscriber(SubscriberUsecase[Any]):
 
     async def _fetching_consumer(self) -> Consumer:
         """Return a consumer for get_one() and iteration."""
-        if self.calls:
-            raise RuntimeError("a subscriber with handlers passes all messages to them")
+        assert not self.calls, "a subscriber with handlers passes all messages to them"
         return self._consumer or await self._start_consumer(max_in_flight=1)
 
     async def get_one(self, *, timeout: float = 5.0) -> Any:

@@ -71,7 +71,7 @@ class _FakeProducer(NsqProducer):
             await self._pass(messages, subscriber)
 
     async def _message(self, cmd: NsqPublishCommand, body: Any) -> FakeMessage:
-        encoded, content_type = await self.codec.encode(body, self._serializer)
+        encoded, content_type = await self.encoded(body)
         headers = cmd.message_headers() | ({CONTENT_TYPE: content_type} if content_type else {})
         return FakeMessage(encoded, headers)
 
