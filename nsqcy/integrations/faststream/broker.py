@@ -14,15 +14,16 @@ from faststream._internal.configs import UnderlyingDriverAnnotation
 from faststream._internal.constants import EMPTY
 from faststream._internal.context.repository import ContextRepo
 from faststream._internal.di import FastDependsConfig
-from faststream.exceptions import FeatureNotSupportedException
 from faststream.message import gen_cor_id
 from faststream.response.publish_type import PublishType
+from faststream.security import BaseSecurity
 from faststream.specification.schema import BrokerSpec
 
 import nsqcy.integrations.faststream.annotations as annotations
 from nsqcy.client.aio import Message, Producer
 from nsqcy.client.options import Address, Addresses, as_strings
 from nsqcy.integrations.client_options import sorted_options
+from nsqcy.integrations.delays import DEFAULT_MAX_DEFER
 from nsqcy.integrations.faststream.config import Connections, NsqBrokerConfig
 from nsqcy.integrations.faststream.logger import make_nsq_logger_state
 from nsqcy.integrations.faststream.message import NsqBatchMessage, NsqMessage
@@ -30,7 +31,7 @@ from nsqcy.integrations.faststream.producer import NsqProducer
 from nsqcy.integrations.faststream.registrator import NsqRegistrator, Routers
 from nsqcy.integrations.faststream.response import NsqPublishCommand
 
-OWN_OPTIONS = ("max_tries", "max_attempts", "max_in_flight", "msg_timeout")
+OWN_OPTIONS = ("max_tries", "max_attempts", "max_in_flight", "msg_timeout", "close_timeout")
 LOOKUPD_PORT = 4161
 # For FastStream's hint about a parameter that it cannot fill in.
 ANNOTATIONS = {
@@ -44,15 +45,33 @@ ANNOTATIONS = {
 }
 
 
+def _tls_options(security: BaseSecurity | None) -> dict[str, Any]:
+    """Return the client's options for FastStream's security. Raises ValueError."""
+    if security is None:
+        return {}
+    if type(security) is not BaseSecurity:
+        raise ValueError(
+            f"NsqBroker does not support {type(security).__name__}: use BaseSecurity for TLS, and "
+            "client_options={'auth_secret': ...} for AUTH"
+        )
+    if not security.use_ssl:
+        return {}
+    return {"tls_v1": True, "tls_options": security.ssl_context}
+
+
 class NsqBroker(NsqRegistrator, BrokerUsecase[Message, Producer, NsqBrokerConfig]):
     """FastStream broker on one or more nsqds, or on those that nsqlookupds report.
 
     - headers: send and receive message headers: content type, correlation id, reply_to and your
       own. Set it to False for NSQ's nsqd, which has no headers
     - msg_timeout: seconds until nsqd redelivers the messages of a process that has died
+    - max_defer: nsqd's limit for deferred messages, in seconds. A longer delay is served in parts
     - client_options: options of the client, for example `tls_v1`, `auth_secret`, `durability`
 
-    The other parameters are FastStream's. Raises ValueError for unknown client options.
+    - security: FastStream's BaseSecurity, for TLS
+
+    The other parameters are FastStream's. Raises ValueError for unknown client options and for
+    other kinds of security.
     """
 
     def __init__(
@@ -62,6 +81,7 @@ class NsqBroker(NsqRegistrator, BrokerUsecase[Message, Producer, NsqBrokerConfig
         *,
         headers: bool = True,
         msg_timeout: float = 60.0,
+        max_defer: float = DEFAULT_MAX_DEFER,
         client_options: dict[str, Any] | None = None,
         # FastStream
         middlewares: Sequence[Any] = (),
@@ -83,18 +103,20 @@ class NsqBroker(NsqRegistrator, BrokerUsecase[Message, Producer, NsqBrokerConfig
         protocol_version: str | None = None,
         description: str | None = None,
         tags: Sequence[Any] = (),
-        security: Any = None,
+        security: BaseSecurity | None = None,
     ) -> None:
         nsqds, lookupds = as_strings(nsqd_tcp_addresses), as_strings(lookupd_http_addresses)
         for_consumers, for_producers = sorted_options(
-            {"headers": headers} | (client_options or {}), OWN_OPTIONS, "client_options"
+            {"headers": headers} | _tls_options(security) | (client_options or {}),
+            OWN_OPTIONS,
+            "client_options",
         )
         connections = Connections(
-            nsqds, lookupds, dict(for_consumers), dict(for_producers), msg_timeout
+            nsqds, lookupds, dict(for_consumers), dict(for_producers), msg_timeout, max_defer
         )
         if isinstance(specification_url, str):
             specification_url = [specification_url]
-        producer = NsqProducer(parser, decoder, with_headers=headers)
+        producer = NsqProducer(parser, decoder, with_headers=headers, max_defer=max_defer)
         super().__init__(
             config=NsqBrokerConfig(
                 producer=producer,
@@ -187,7 +209,7 @@ class NsqBroker(NsqRegistrator, BrokerUsecase[Message, Producer, NsqBrokerConfig
 
         - headers: names of a-z, 0-9 and -
         - reply_to: topic for the result of the handler
-        - delay: seconds until nsqd delivers the message; at most nsqd's limit
+        - delay: seconds until nsqd delivers the message
 
         Raises the errors of nsqcy.client.aio.Producer.publish().
         """
@@ -221,6 +243,27 @@ class NsqBroker(NsqRegistrator, BrokerUsecase[Message, Producer, NsqBrokerConfig
         )
         await self._basic_publish_batch(command, producer=self.config.producer)
 
-    async def request(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise FeatureNotSupportedException: subscribe to the topic in `reply_to` instead."""
-        raise FeatureNotSupportedException("NsqBroker does not support requests: use reply_to")
+    async def request(  # type: ignore[override]
+        self,
+        message: Any = None,
+        topic: str = "",
+        *,
+        headers: dict[str, str] | None = None,
+        correlation_id: str | None = None,
+        timeout: float = 0.5,
+    ) -> NsqMessage:
+        """Return the handler's result; for tests with TestNsqBroker.
+
+        With an nsqd, raises FeatureNotSupportedException: use `reply_to` instead. Raises
+        TimeoutError after `timeout` seconds.
+        """
+        command = NsqPublishCommand(
+            message,
+            topic=topic,
+            headers=headers,
+            correlation_id=correlation_id or self.config.id_generator(),
+            _publish_type=PublishType.REQUEST,
+        )
+        async with asyncio.timeout(timeout):
+            result: NsqMessage = await self._basic_request(command, producer=self.config.producer)
+            return result

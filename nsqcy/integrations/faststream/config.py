@@ -15,6 +15,15 @@ from faststream._internal.constants import EMPTY
 from faststream._internal.producer import ProducerUnset
 
 from nsqcy.client.aio import Producer
+from nsqcy.integrations.queue_names import nsq_name
+from nsqcy.names import EPHEMERAL, is_ephemeral
+
+
+def valid_name(name: str) -> str:
+    """Return a topic's or channel's name as NSQ allows it; it may end with #ephemeral."""
+    if not name:
+        return name  # refused by the client
+    return nsq_name(name.removesuffix(EPHEMERAL), ephemeral=is_ephemeral(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +35,7 @@ class Connections:
     consumer_options: dict[str, Any]
     producer_options: dict[str, Any]
     msg_timeout: float
+    max_defer: float
 
     def producer(self) -> Producer:
         return Producer(self.nsqds, self.lookupds, **self.producer_options)

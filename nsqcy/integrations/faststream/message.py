@@ -1,6 +1,7 @@
 """Messages as handlers of FastStream see them, and how they are parsed and answered."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from faststream.message import StreamMessage, decode_message
@@ -10,6 +11,7 @@ from nsqcy.client import Message
 CONTENT_TYPE = "content-type"
 CORRELATION_ID = "correlation-id"
 REPLY_TO = "reply-to"
+DELAY = "nsqcy-delay"  # seconds after the publish, if longer than nsqd defers a message
 
 
 class NsqMessage(StreamMessage[Message]):
@@ -61,6 +63,13 @@ def _requeue(messages: Iterable[Message], delay: float | None) -> None:
     for message in messages:
         if not message.has_responded():
             message.requeue(delay, backoff=False)
+
+
+def delay_of(message: Message) -> float:
+    """Return a message's delay in seconds, if nsqd did not serve all of it; 0 if malformed."""
+    with suppress(ValueError):
+        return float(message.headers.get(DELAY, 0))
+    return 0.0
 
 
 async def parse_message(message: Message) -> NsqMessage:

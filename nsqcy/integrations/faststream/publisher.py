@@ -1,15 +1,15 @@
 """Publishers of FastStream."""
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any
 
 from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
 from faststream._internal.endpoint.publisher.fake import FakePublisher
-from faststream.exceptions import FeatureNotSupportedException
 from faststream.response.publish_type import PublishType
 from faststream.response.response import PublishCommand
 
-from nsqcy.integrations.faststream.config import NsqBrokerConfig, NsqPublisherConfig
+from nsqcy.integrations.faststream.config import NsqBrokerConfig, NsqPublisherConfig, valid_name
 from nsqcy.integrations.faststream.response import NsqPublishCommand
 
 
@@ -26,7 +26,7 @@ class NsqTopicPublisher(PublisherUsecase):
 
     @property
     def topic(self) -> str:
-        return f"{self._outer_config.prefix}{self._config.topic}"
+        return valid_name(f"{self._outer_config.prefix}{self._config.topic}")
 
     async def publish(
         self,
@@ -84,8 +84,25 @@ class NsqTopicPublisher(PublisherUsecase):
             command, producer=self._outer_config.producer, _extra_middlewares=_extra_middlewares
         )
 
-    async def request(self, message: Any, *args: Any, **kwargs: Any) -> Any:
-        raise FeatureNotSupportedException("NsqBroker does not support requests: use reply_to")
+    async def request(
+        self,
+        message: Any,
+        topic: str = "",
+        *,
+        headers: dict[str, str] | None = None,
+        correlation_id: str | None = None,
+        timeout: float = 0.5,
+    ) -> Any:
+        """Return the handler's result; for tests. See NsqBroker.request()."""
+        command = NsqPublishCommand(
+            message,
+            topic=topic or self.topic,
+            headers=self._config.headers | (headers or {}),
+            correlation_id=correlation_id or self._outer_config.id_generator(),
+            _publish_type=PublishType.REQUEST,
+        )
+        async with asyncio.timeout(timeout):
+            return await self._basic_request(command, producer=self._outer_config.producer)
 
 
 class NsqReplyPublisher(FakePublisher):

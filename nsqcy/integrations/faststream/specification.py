@@ -9,6 +9,7 @@ from nsqcy.integrations.faststream.config import (
     NsqBrokerConfig,
     NsqPublisherSpecificationConfig,
     NsqSubscriberSpecificationConfig,
+    valid_name,
 )
 
 
@@ -17,7 +18,7 @@ class NsqSubscriberSpecification(
 ):
     @property
     def topic(self) -> str:
-        return f"{self._outer_config.prefix}{self.config.topic}"
+        return valid_name(f"{self._outer_config.prefix}{self.config.topic}")
 
     @property
     def channel_labels(self) -> list[str]:
@@ -41,7 +42,7 @@ class NsqPublisherSpecification(
 ):
     @property
     def topic(self) -> str:
-        return f"{self._outer_config.prefix}{self.config.topic}"
+        return valid_name(f"{self._outer_config.prefix}{self.config.topic}")
 
     @property
     def name(self) -> str:

@@ -13,12 +13,25 @@ from faststream.message import StreamMessage
 
 from nsqcy.client import Message
 from nsqcy.client.aio import Consumer
-from nsqcy.integrations.faststream.config import Connections, NsqBrokerConfig, NsqSubscriberConfig
-from nsqcy.integrations.faststream.message import decode, decode_batch, parse_batch, parse_message
+from nsqcy.integrations.delays import remaining
+from nsqcy.integrations.faststream.config import (
+    Connections,
+    NsqBrokerConfig,
+    NsqSubscriberConfig,
+    valid_name,
+)
+from nsqcy.integrations.faststream.message import (
+    decode,
+    decode_batch,
+    delay_of,
+    parse_batch,
+    parse_message,
+)
 from nsqcy.integrations.faststream.publisher import NsqReplyPublisher
 from nsqcy.integrations.unanswered import Unanswered
 
 START_LIMIT = 5.0  # seconds to wait for subscriptions; slower nsqds are subscribed to later
+CLOSE_TIMEOUT = 1.0  # seconds; graceful_timeout has passed already
 
 
 class ChannelSubscriber(SubscriberUsecase[Any]):
@@ -40,16 +53,17 @@ class ChannelSubscriber(SubscriberUsecase[Any]):
 
     @property
     def topic(self) -> str:
-        return f"{self._outer_config.prefix}{self._config.topic}"
+        return valid_name(f"{self._outer_config.prefix}{self._config.topic}")
 
     @property
     def channel(self) -> str:
-        return self._config.channel
+        return valid_name(self._config.channel)
 
     async def start(self) -> None:
         """Start consuming, if there are handlers."""
-        if self._consumer is not None:
+        if self._consumer is not None and self._consumer.is_running:
             return
+        self._consumer = None
         await super().start()
         self._post_start()
         if self.calls:
@@ -57,8 +71,13 @@ class ChannelSubscriber(SubscriberUsecase[Any]):
 
     async def stop(self) -> None:
         """Wait for running handlers, and let other consumers have the rest."""
+        if self._consumer is not None:
+            self._consumer.pause()  # nsqd would deliver the requeued messages here again
         await super().stop()
-        consumer, self._consumer = self._consumer, None
+        if self._unanswered is not None:
+            self._unanswered.requeue_all()
+        if self._consumer is not None:
+            await self._consumer.close()
         tasks = set(self._tasks) - {asyncio.current_task()}  # a handler may stop its subscriber
         self._tasks.clear()
         for task in tasks:
@@ -66,17 +85,28 @@ class ChannelSubscriber(SubscriberUsecase[Any]):
         for task in tasks:
             with suppress(asyncio.CancelledError):
                 await task
-        if self._unanswered is not None:
-            self._unanswered.requeue_all()
-        if consumer is not None:
-            await consumer.close()
 
     @abstractmethod
     async def _consume_with_handlers(self) -> None:
         """Create the consumer, and pass its messages to the handlers."""
 
-    async def _start_consumer(self, max_in_flight: int, handler: Any = None) -> Consumer:
+    @property
+    def _connections(self) -> Connections:
         connections: Connections = self._outer_config.connections  # type: ignore[assignment]
+        return connections
+
+    def _takes(self, message: Message) -> bool:
+        """Return whether to process a message now; otherwise, requeue it."""
+        delay = remaining(message, delay_of(message), self._connections.max_defer)
+        if self.running and not delay:
+            assert self._unanswered is not None
+            self._unanswered.add(message)
+            return True
+        message.requeue(delay, backoff=False)
+        return False
+
+    async def _start_consumer(self, max_in_flight: int, handler: Any = None) -> Consumer:
+        connections = self._connections
         self._unanswered = Unanswered(connections.msg_timeout)
         attempts = asyncio.Semaphore(0)
         self._consumer = Consumer(
@@ -89,6 +119,7 @@ class ChannelSubscriber(SubscriberUsecase[Any]):
             max_in_flight=max_in_flight,
             max_tries=0,
             msg_timeout=connections.msg_timeout,
+            close_timeout=CLOSE_TIMEOUT,
             on_ready=lambda connection: attempts.release(),
             on_error=lambda error: attempts.release(),
             **connections.consumer_options,
@@ -105,6 +136,8 @@ class ChannelSubscriber(SubscriberUsecase[Any]):
     async def _fetching_consumer(self) -> Consumer:
         """Return a consumer for get_one() and iteration."""
         assert not self.calls, "a subscriber with handlers passes all messages to them"
+        if not self.running:
+            await self.start()
         return self._consumer or await self._start_consumer(max_in_flight=1)
 
     async def get_one(self, *, timeout: float = 5.0) -> Any:
@@ -112,14 +145,16 @@ class ChannelSubscriber(SubscriberUsecase[Any]):
         consumer = await self._fetching_consumer()
         try:
             async with asyncio.timeout(timeout):
-                message = await anext(aiter(consumer))
+                while not self._takes(message := await anext(aiter(consumer))):
+                    pass
         except TimeoutError:
             return None
         return await self._processed(message)
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         async for message in await self._fetching_consumer():
-            yield await self._processed(message)
+            if self._takes(message):
+                yield await self._processed(message)
 
     async def _processed(self, message: Message) -> Any:
         context = self._outer_config.context
@@ -161,12 +196,9 @@ class NsqSubscriber(ChannelSubscriber):
     async def _handle(self, message: Message) -> None:
         assert self._unanswered is not None
         message.enable_async()
-        if not self.running:
-            self._unanswered.requeue(message)
-            return
-        self._unanswered.add(message)
-        await self.consume(message)
-        self._unanswered.forget_answered([message])
+        if self._takes(message):
+            await self.consume(message)
+            self._unanswered.forget_answered([message])
 
     def _as_raw(self, message: Message) -> Message:
         return message
@@ -194,10 +226,9 @@ class NsqBatchSubscriber(ChannelSubscriber):
     async def _consume_batches(self, consumer: Consumer) -> None:
         assert self._unanswered is not None
         async for batch in consumer.batches(self._config.max_in_flight, within=self._within):
-            for message in batch:
-                self._unanswered.add(message)
-            await self.consume(batch)
-            self._unanswered.forget_answered(batch)
+            if taken := [message for message in batch if self._takes(message)]:
+                await self.consume(taken)
+                self._unanswered.forget_answered(taken)
 
     def _as_raw(self, message: Message) -> Sequence[Message]:
         return [message]

@@ -8,11 +8,12 @@ from typing import Any, cast, overload
 from unittest.mock import AsyncMock
 
 from faststream._internal.testing.broker import EnterType, TestBroker, change_producer
+from faststream.exceptions import SubscriberNotFound
 
 from nsqcy.client import AlreadyAnswered
 from nsqcy.integrations.faststream.broker import NsqBroker
-from nsqcy.integrations.faststream.message import CONTENT_TYPE
-from nsqcy.integrations.faststream.producer import NsqProducer
+from nsqcy.integrations.faststream.config import valid_name
+from nsqcy.integrations.faststream.producer import NsqProducer, Outgoing
 from nsqcy.integrations.faststream.publisher import NsqTopicPublisher
 from nsqcy.integrations.faststream.response import NsqPublishCommand
 from nsqcy.integrations.faststream.subscriber import ChannelSubscriber, NsqBatchSubscriber
@@ -26,9 +27,9 @@ class FakeMessage:
     nsqd_address = "127.0.0.1:4150"
     attempts = 1
 
-    def __init__(self, body: bytes, headers: dict[str, str]) -> None:
-        self.body = body
-        self.headers = headers
+    def __init__(self, outgoing: Outgoing) -> None:
+        self.body = outgoing.body
+        self.headers = outgoing.headers or {}
         self.id = f"{next(_ids):016x}".encode()
         self.timestamp = time.time_ns()
         self._answered = False
@@ -55,25 +56,36 @@ class _FakeProducer(NsqProducer):
     """Passes messages to the subscribers of their topics: one of each channel."""
 
     def __init__(self, broker: NsqBroker, brokers: Sequence[NsqBroker]) -> None:
-        super().__init__(broker._parser, broker._decoder, with_headers=True)
         config = broker.config.broker_config
+        real: NsqProducer = config.producer
+        super().__init__(
+            broker._parser,
+            broker._decoder,
+            with_headers=real.with_headers,
+            max_defer=real.max_defer,
+        )
         self.connect(AsyncMock(), config.fd_config._serializer, config.broker_codec)
         self._brokers = brokers
 
     async def publish(self, cmd: NsqPublishCommand) -> None:
-        message = await self._message(cmd, cmd.body)
+        message = FakeMessage(await self._outgoing(cmd, cmd.body))
         for subscriber in self._subscribers(cmd.destination):
             await self._pass([message], subscriber)
 
     async def publish_batch(self, cmd: NsqPublishCommand) -> None:
-        messages = [await self._message(cmd, each) for each in cmd.batch_bodies]
+        messages = [FakeMessage(each) for each in await self._outgoing_batch(cmd)]
         for subscriber in self._subscribers(cmd.destination):
             await self._pass(messages, subscriber)
 
-    async def _message(self, cmd: NsqPublishCommand, body: Any) -> FakeMessage:
-        encoded, content_type = await self.encoded(body)
-        headers = cmd.message_headers() | ({CONTENT_TYPE: content_type} if content_type else {})
-        return FakeMessage(encoded, headers)
+    async def request(self, cmd: NsqPublishCommand) -> FakeMessage:
+        """Return the result of the first subscriber. Raises SubscriberNotFound."""
+        message = FakeMessage(await self._outgoing(cmd, cmd.body))
+        for subscriber in self._subscribers(cmd.destination):
+            is_batch = isinstance(subscriber, NsqBatchSubscriber)
+            result = await subscriber.process_message([message] if is_batch else message)
+            command = NsqPublishCommand.from_cmd(result.as_publish_command())
+            return FakeMessage(await self._outgoing(command, command.body))
+        raise SubscriberNotFound
 
     async def _pass(self, messages: list[FakeMessage], subscriber: ChannelSubscriber) -> None:
         if isinstance(subscriber, NsqBatchSubscriber):
@@ -83,6 +95,7 @@ class _FakeProducer(NsqProducer):
             await subscriber.process_message(message)
 
     def _subscribers(self, topic: str) -> Iterable[ChannelSubscriber]:
+        topic = valid_name(topic)
         channels = set()
         for broker in self._brokers:
             for each in broker.subscribers:
