@@ -20,7 +20,7 @@ from typing import Any, Unpack
 
 import click
 from flask import Flask, current_app
-from flask.cli import AppGroup
+from flask.cli import AppGroup, with_appcontext
 
 from nsqcy.client import Producer
 from nsqcy.client.options import ConsumerKeywords
@@ -36,8 +36,6 @@ NSQDS = "NSQCY_NSQD_TCP_ADDRESSES"
 LOOKUPDS = "NSQCY_LOOKUPD_HTTP_ADDRESSES"
 OPTIONS = "NSQCY_OPTIONS"
 KEYS = (NSQDS, LOOKUPDS, OPTIONS)
-
-commands = AppGroup("nsqcy", help="Messages on nsqd.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +109,7 @@ class Nsq:
             yield recording.messages
 
 
-@commands.command("consume")
-@click.option("--only", "names", multiple=True, metavar="TOPIC/CHANNEL", help="Run this handler.")
-def consume_command(names: tuple[str, ...]) -> None:
+def _consume(names: tuple[str, ...]) -> None:
     """Run the handlers until SIGTERM or SIGINT."""
     app: Any = current_app
     app = app._get_current_object()
@@ -126,6 +122,25 @@ def consume_command(names: tuple[str, ...]) -> None:
     click.echo(f"consuming {', '.join(each.name for each in subscriptions)}")
     consume(consumers)
     state.producer.close()
+
+
+# Not decorators: without Flask and click, mypy refuses them as untyped.
+commands = AppGroup("nsqcy", help="Messages on nsqd.")
+commands.add_command(
+    click.Command(
+        "consume",
+        callback=with_appcontext(_consume),
+        params=[
+            click.Option(
+                ["--only", "names"],
+                multiple=True,
+                metavar="TOPIC/CHANNEL",
+                help="Run this handler. May be given several times. Default: all handlers.",
+            )
+        ],
+        help=_consume.__doc__,
+    )
+)
 
 
 def _in_context(app: Flask, handler: Handler) -> Handler:

@@ -20,7 +20,7 @@ from django.db import transaction
 from django.test import TestCase, override_settings
 
 from nsqcy.client import ConnectionFailed, Consumer, Message, Producer
-from nsqcy.integrations.django import consumer, producer, publish_on_commit
+from nsqcy.integrations.django import consumer, handlers, producer, publish_on_commit
 from nsqcy.integrations.django.testing import recorded_messages
 from nsqcy.testing import Nsqd, nsqd
 from nsqcy.testing.http_requests import Web
@@ -230,6 +230,22 @@ def test_correct_settings_pass_the_checks() -> None:
 def test_the_command_explains_what_is_missing() -> None:
     with pytest.raises(CommandError, match="no handler is registered"):
         call_command("nsqcy_consume", stdout=StringIO())
+
+
+def test_old_connections_are_closed_before_and_after_a_handler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events: list[str] = []
+    message: Any = object()
+
+    def fail(message: Message) -> None:
+        events.append("failed")
+        raise RuntimeError
+
+    monkeypatch.setattr(handlers, "close_old_connections", lambda: events.append("closed"))
+    with pytest.raises(RuntimeError):
+        handlers.with_connections(fail)(message)
+    assert events == ["closed", "failed", "closed"]
 
 
 def test_a_handler_is_a_function_that_is_no_coroutine_function() -> None:

@@ -44,11 +44,17 @@ def worker(shop: Shop, *arguments: str) -> "subprocess.Popen[bytes]":
     return shop.worker(*command, ready="consuming ")
 
 
-def test_a_worker_runs_the_handlers_in_app_contexts(daemon: Nsqd, shop: Shop) -> None:
+def test_a_worker_runs_the_handlers_in_app_contexts_and_reconnects(
+    daemon: Nsqd, shop: Shop
+) -> None:
     running = worker(shop)
     assert "consuming orders/billing, slow/billing" in shop.log()
     publish(daemon, "orders", "1")
     assert shop.has_notes("order", 1)[0]["app"] == "flask_shop"
+    daemon.kill()
+    daemon.start()
+    publish(daemon, "orders", "2")
+    until(lambda: {each["body"] for each in shop.notes("order")} == {"1", "2"}, "it reconnects")
     shop.stop(running)
 
 
