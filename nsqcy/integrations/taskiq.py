@@ -94,8 +94,9 @@ class NsqBroker(AsyncBroker):
             self._touching.cancel()
             with suppress(asyncio.CancelledError):
                 await self._touching
-        self._unanswered.requeue_all()
         if self._consumer is not None:
+            self._consumer.pause()  # or nsqd would deliver the messages to this process again
+            self._unanswered.requeue_all()
             await self._consumer.close()
         await self._producer.close()
 

@@ -15,6 +15,7 @@ from taskiq import ScheduledTask
 
 from nsqcy.integrations.taskiq import NsqBroker, NsqScheduleSource
 from nsqcy.testing import Nsqd, nsqd, nsqlookupd
+from nsqcy.testing.http_requests import Web
 from support.shop_process import Shop, shop_of, until
 
 pytestmark = pytest.mark.slow
@@ -161,6 +162,27 @@ def test_nsqlookupd_finds_the_nsqds_and_queues_are_separate() -> None:
             asyncio.wait_for(main(lookupd.http_address, daemon.tcp_address), timeout=60)
         )
     assert found == ["here"]
+
+
+def test_what_has_not_begun_is_requeued_once() -> None:
+    async def main(address: str) -> None:
+        broker = NsqBroker(address, queue_name="later", max_in_flight=50)
+
+        @broker.task(task_name="wait")
+        async def wait(number: int) -> None: ...
+
+        await broker.startup()
+        for number in range(50):
+            await wait.kiq(number)
+        (await anext(broker.listen())).ack()
+        while broker._received.qsize() < 49:
+            await asyncio.sleep(0.01)
+        await broker.shutdown()
+
+    with nsqd() as daemon:
+        asyncio.run(asyncio.wait_for(main(daemon.tcp_address), timeout=60))
+        web = Web(int(daemon.http_address.rpartition(":")[2]))
+        web.await_counts("later", "taskiq", depth=49, in_flight_count=0, requeue_count=49)
 
 
 def test_unknown_options_and_schedules_are_refused() -> None:
