@@ -21,12 +21,12 @@ app.conf.task_acks_late = True  # nsqd redelivers the tasks of a worker that die
 app.conf.broker_connection_retry_on_startup = True
 
 
-@app.task
+@app.task  # type: ignore[untyped-decorator]
 def greet(name: str) -> None:
     print(f"hello, {name}", flush=True)
 
 
-@app.task(bind=True, max_retries=3)
+@app.task(bind=True, max_retries=3)  # type: ignore[untyped-decorator]
 def send_mail(self: Task, to: str) -> None:
     if self.request.retries == 0:
         raise self.retry(countdown=0.5)  # nsqd holds the task until then

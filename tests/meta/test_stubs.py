@@ -34,3 +34,17 @@ def test_stubs_are_true() -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_examples_are_typed() -> None:
+    for name in ("mypy", "celery", "django", "dramatiq", "fastapi", "faststream", "flask", "taskiq"):
+        pytest.importorskip(name)
+    examples = sorted(str(path) for path in (ROOT / "examples").glob("*.py"))
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", *examples],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
