@@ -11,10 +11,12 @@ import pytest
 pytest.importorskip("kombu")
 
 from kombu import Connection
+from kombu.transport import virtual
 
 import nsqcy.integrations.celery
 from nsqcy.integrations.kombu.payloads import seconds_until
 from nsqcy.integrations.kombu.settings import settings
+from nsqcy.integrations.kombu.topics import Topics
 from nsqcy.integrations.queue_names import nsq_name
 from nsqcy.names import is_valid_name
 
@@ -64,6 +66,36 @@ def test_the_secret_is_masked() -> None:
 def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(ValueError, match="no option 'msg_timeuot'"):
         settings(Connection("nsqcy://a", transport_options={"msg_timeuot": 3}))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"priority_steps": []},
+        {"priority_steps": [3, 0]},
+        {"priority_steps": [0, 10]},
+        {"rejected_queue": "{queues}"},
+        {"rejected_queue": "{}"},
+        {"rejected_queue": "}"},
+        {"msg_timeout": 0},
+        {"max_defer": "soon"},
+    ],
+    ids=str,
+)
+def test_an_invalid_value_is_refused(options: dict[str, object]) -> None:
+    (name,) = options
+    with pytest.raises(ValueError, match=name):
+        settings(Connection("nsqcy://a", transport_options=options))
+
+
+def test_priorities_have_topics_of_their_own() -> None:
+    options = {"priority_steps": [0, 3, 9]}
+    with Connection("nsqcy://a", transport_options=options) as connection:
+        steps = settings(connection).options
+    topics = Topics(virtual.Channel, steps, set())  # type: ignore[arg-type]
+    assert topics.all_of_queue("mail") == ["mail", "mail.p3", "mail.p9"]
+    found = [topics.of_queue("mail", priority) for priority in (-1, 0, 2, 3, 8, 9, 255)]
+    assert found == ["mail", "mail", "mail", "mail.p3", "mail.p3", "mail.p9", "mail.p9"]
 
 
 def test_options_reach_the_client() -> None:

@@ -53,6 +53,13 @@ class Options:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise ValueError(f"{name} must be a number of seconds above 0, not {value!r}")
+        try:
+            (self.rejected_queue or "").format(queue="")
+        except (KeyError, IndexError, ValueError):
+            raise ValueError(
+                f"rejected_queue may contain {{queue}} and no other braces, not "
+                f"{self.rejected_queue!r}"
+            ) from None
         steps = self.priority_steps
         if not steps or list(steps) != sorted({each for each in steps if 0 <= each <= 9}):
             raise ValueError(
