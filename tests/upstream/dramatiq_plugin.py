@@ -248,6 +248,7 @@ def make_broker(daemon: Nsqd) -> Iterator[Callable[..., StandIn]]:
 
     def make(kind: type[StandIn], **options: Any) -> StandIn:
         broker = kind(daemon, **options)
+        broker.emit_after("process_boot")  # starts the threads of middleware
         dramatiq.set_broker(broker)
         made.append(broker)
         return broker

@@ -13,7 +13,6 @@ from dramatiq.logging import get_logger
 
 from nsqcy.client import Consumer, Message
 from nsqcy.integrations.delays import EARLY
-from nsqcy.integrations.dramatiq.connections import END_WAIT
 from nsqcy.integrations.unanswered import Unanswered
 
 ETA = "eta"  # option of a message: milliseconds since 1970, as in Dramatiq's other brokers
@@ -137,7 +136,6 @@ class NsqConsumer(DramatiqConsumer):
     def close(self) -> None:
         """Stop receiving. Messages that a paused worker still has may be answered later."""
         self._consumer.close(wait=False)
-        self._consumer.join(END_WAIT)
 
 
 def seconds_left(task: "Task[Any]") -> float:
