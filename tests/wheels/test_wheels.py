@@ -21,16 +21,27 @@ from nsqcy.testing.http_requests import eventually
 from release import pythons
 from support import distribution_files
 from support.doc_examples import blocks
+from support.wheel_environment import DIST, WHEELS, Room
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(900)]
 
-DIST = distribution_files.ROOT / "dist"
-WHEELS = sorted(DIST.glob("*.whl"))
-# Commands that the README uses; none of them can build anything.
-COMMANDS = ("sh", "bash", "curl", "cat", "sleep")
 SMALL = 75  # maximum size in MB, including dependencies
 # Packages of the extras, by the names to import.
-OF_EXTRAS = {"matplotlib", "prometheus_client", "pyarrow", "pyspark", "pytest", "tqdm", "zstandard"}
+OF_EXTRAS = {
+    *(
+        "celery",
+        "click",
+        "django",
+        "dramatiq",
+        "fast_depends",
+        "faststream",
+        "flask",
+        "kombu",
+        "matplotlib",
+    ),
+    *("opentelemetry", "prometheus_client", "pyarrow", "pyspark", "pytest", "starlette", "taskiq"),
+    *("tqdm", "zstandard"),
+}
 IMPORT_ALL = """
 import importlib, pkgutil
 for package in ("nsqcy", "pyspark_nsq"):
@@ -43,40 +54,6 @@ for package in ("nsqcy", "pyspark_nsq"):
             except ModuleNotFoundError as error:
                 print("no", each.name, error.name)
 """
-
-
-class Room:
-    """Environment with one installed wheel."""
-
-    def __init__(self, wheel: Path, folder: Path) -> None:
-        found = re.search(r"-cp(\d)(\d+)-", wheel.name)
-        assert found
-        python = pythons.find(f"{found[1]}.{found[2]}")
-        assert python
-        self.folder = folder
-        self.bin = folder / "env" / "bin"
-        tools = folder / "tools"
-        tools.mkdir()
-        for name in COMMANDS:
-            (tools / name).symlink_to(shutil.which(name) or "")
-        self.environ = {"HOME": str(folder), "PATH": f"{self.bin}:{tools}", "LANG": "C.UTF-8"}
-        subprocess.run([python, "-m", "venv", self.bin.parent], check=True)
-        self.run("python", "-m", "pip", "install", "-q", "--only-binary=:all:", str(wheel))
-        self.run("python", "-m", "pip", "uninstall", "-q", "-y", "pip", "setuptools")
-
-    def run(self, *words: str) -> str:
-        """Run a command, which must succeed, and return its output."""
-        done = subprocess.run(
-            [str(self.bin / words[0]), *words[1:]],
-            cwd=self.folder,
-            env=self.environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}"
-        return done.stdout
 
 
 @pytest.fixture(scope="module", params=WHEELS, ids=lambda path: path.name)
