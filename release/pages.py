@@ -236,6 +236,7 @@ PAGES: dict[str, Blocks] = {
     },
     "SPARK.md": {"options": spark_options},
     "guides/celery.md": examples("celery_app.py"),
+    "guides/dramatiq.md": examples("dramatiq_app.py"),
     "guides/taskiq.md": examples("taskiq_app.py"),
     "guides/faststream.md": examples("faststream_app.py"),
     "guides/dead-letters.md": examples("dead_letters.py"),

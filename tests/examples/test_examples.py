@@ -182,6 +182,17 @@ def test_the_celery_app(daemon: testing.Nsqd) -> None:
         worker.stop()
 
 
+def test_the_dramatiq_app(daemon: testing.Nsqd) -> None:
+    pytest.importorskip("dramatiq")
+    limits = ("--path", str(EXAMPLES), "--processes", "1", "--threads", "2")
+    with started(daemon, "-m", "dramatiq", "dramatiq_app", *limits) as worker:
+        assert run(daemon, "dramatiq_app.py") == "published 3 tasks\n"
+        worker.line("hello, Ada")
+        worker.line("mail for grace@example.org sent after 1 retry")
+        worker.line("hello, the future")
+        worker.stop()
+
+
 def test_the_taskiq_app(daemon: testing.Nsqd) -> None:
     pytest.importorskip("taskiq")
     taskiq = ("-m", "taskiq", "worker", "--workers", "1", "--app-dir", str(EXAMPLES))
