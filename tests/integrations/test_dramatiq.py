@@ -4,14 +4,14 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("dramatiq")
 
-from nsqcy.integrations.queue_management import QueueManagement
+from nsqcy.integrations.queue_management import Counts, QueueManagement
 from nsqcy.testing import Nsqd, certificates, nsqd, nsqlookupd
 from nsqcy.testing.http_requests import Web
 from support.fake_auth_server import AuthServer
@@ -22,21 +22,55 @@ pytestmark = pytest.mark.slow
 PUBLISHING = "import sys\nfor number in range(*map(int, sys.argv[1:])): add.send(number, 0)"
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Nsqd]:
+    with nsqd() as found:
+        yield found
+
+
 @pytest.fixture
 def daemon() -> Iterator[Nsqd]:
+    """An nsqd for tests that kill it."""
     with nsqd(durability="os") as found:
         yield found
 
 
+class Queues:
+    """The queues of an application on one nsqd."""
+
+    def __init__(self, daemon: Nsqd, prefix: str = "") -> None:
+        self._management = QueueManagement("dramatiq", [], http_addresses=[daemon.http_address])
+        self._prefix = prefix
+
+    def topic(self, name: str = "default") -> str:
+        return self._prefix + name
+
+    def counts(self, name: str = "default") -> Counts:
+        return self._management.counts([self.topic(name)])
+
+
 @pytest.fixture
-def shop(daemon: Nsqd, tmp_path: Path) -> Iterator[Shop]:
-    with shop_of(tmp_path, "dramatiq_shop", nsqd=daemon.tcp_address) as found:
+def prefix(tmp_path: Path) -> str:
+    return f"{tmp_path.name[:40]}-"
+
+
+@pytest.fixture
+def queues(shared: Nsqd, prefix: str) -> Queues:
+    return Queues(shared, prefix)
+
+
+@pytest.fixture
+def shop(shared: Nsqd, prefix: str, tmp_path: Path) -> Iterator[Shop]:
+    with shop_on(shared, tmp_path, topic_prefix=prefix) as found:
         yield found
 
 
-@pytest.fixture
-def queues(daemon: Nsqd) -> QueueManagement:
-    return QueueManagement("dramatiq", [], http_addresses=[daemon.http_address])
+@contextmanager
+def shop_on(daemon: Nsqd, home: Path, **options: object) -> Iterator[Shop]:
+    with shop_of(
+        home, "dramatiq_shop", nsqd=daemon.tcp_address, options=json.dumps(options)
+    ) as found:
+        yield found
 
 
 def start(shop: Shop, *command: str, threads: int = 4) -> "subprocess.Popen[bytes]":
@@ -50,13 +84,13 @@ def results(shop: Shop) -> list[int]:
     return [each["result"] for each in shop.notes("add")]
 
 
-def test_a_worker_runs_tasks_and_stops(shop: Shop, queues: QueueManagement) -> None:
+def test_a_worker_runs_tasks_and_stops(shop: Shop, queues: Queues) -> None:
     worker = start(shop)
     shop.run(PUBLISHING, "0", "100")
     shop.has_notes("add", 100)
     shop.stop(worker)
     assert sorted(results(shop)) == list(range(100))
-    assert queues.counts(["default"]).unfinished == 0
+    assert queues.counts().unfinished == 0
 
 
 def test_a_worker_on_gevent_runs_tasks(shop: Shop) -> None:
@@ -67,13 +101,13 @@ def test_a_worker_on_gevent_runs_tasks(shop: Shop) -> None:
 
 
 def test_a_worker_that_stops_requeues_what_it_has_not_run(
-    shop: Shop, queues: QueueManagement, tmp_path: Path
+    shop: Shop, queues: Queues, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     worker = start(shop, threads=1)
     shop.run("import sys\nfor _ in range(2): hang.send(sys.argv[1])", str(gate))
     shop.has_notes("hang", 1)
-    until(lambda: queues.counts(["default"]).in_flight == 2, "the worker has both messages")
+    until(lambda: queues.counts().in_flight == 2, "the worker has both messages")
     worker.terminate()
     until(lambda: "Shutting down" in shop.log(), "the worker is stopping")
     gate.touch()
@@ -84,24 +118,26 @@ def test_a_worker_that_stops_requeues_what_it_has_not_run(
     assert len({each["pid"] for each in found}) == 2
 
 
-def test_a_delayed_message_waits_in_nsqd(shop: Shop, daemon: Nsqd, queues: QueueManagement) -> None:
-    worker = start(shop)
-    shop.run("note(task='sent'); add.send_with_options(args=(1, 1), delay=2000)")
-    until(lambda: queues.counts(["default"]).deferred == 1, "nsqd defers the message")
-    assert queues.counts(["default"]).in_flight == 0
-    shop.kill(worker)
-    daemon.kill()
-    daemon.start()
-    start(shop)
-    assert shop.has_notes("add", 1)[0]["time"] >= shop.notes("sent")[0]["time"] + 2
+def test_a_delayed_message_waits_in_nsqd(daemon: Nsqd, tmp_path: Path) -> None:
+    queues = Queues(daemon)
+    with shop_on(daemon, tmp_path) as shop:
+        worker = start(shop)
+        shop.run("note(task='sent'); add.send_with_options(args=(1, 1), delay=2000)")
+        until(lambda: queues.counts().deferred == 1, "nsqd defers the message")
+        assert queues.counts().in_flight == 0
+        shop.kill(worker)
+        daemon.kill()
+        daemon.start()
+        start(shop)
+        assert shop.has_notes("add", 1)[0]["time"] >= shop.notes("sent")[0]["time"] + 2
 
 
-def test_a_message_retries_and_becomes_a_dead_letter(shop: Shop, queues: QueueManagement) -> None:
+def test_a_message_retries_and_becomes_a_dead_letter(shop: Shop, queues: Queues) -> None:
     start(shop)
     shop.run("fail.send(7)")
-    until(lambda: queues.counts(["default.XQ"]).waiting == 1, "there is a dead letter")
+    until(lambda: queues.counts("default.XQ").waiting == 1, "there is a dead letter")
     assert len(shop.notes("fail")) == 3
-    assert queues.counts(["default"]).unfinished == 0
+    assert queues.counts().unfinished == 0
 
 
 def test_a_task_runs_again_after_its_worker_is_killed(shop: Shop, tmp_path: Path) -> None:
@@ -116,22 +152,24 @@ def test_a_task_runs_again_after_its_worker_is_killed(shop: Shop, tmp_path: Path
 
 
 def test_a_task_that_kills_its_worker_becomes_a_dead_letter(
-    shop: Shop, daemon: Nsqd, queues: QueueManagement, tmp_path: Path
+    shop: Shop, shared: Nsqd, queues: Queues, tmp_path: Path
 ) -> None:
-    policy = json.dumps({"max_attempts": 1, "dead_letter_topic": "default.XQ"}).encode()
-    web = Web(int(daemon.http_address.rpartition(":")[2]))
-    answer = web.request("PUT", "/channel/config?topic=default&channel=dramatiq", policy)
+    policy = {"max_attempts": 1, "dead_letter_topic": queues.topic("default.XQ")}
+    web = Web(int(shared.http_address.rpartition(":")[2]))
+    path = f"/channel/config?topic={queues.topic()}&channel=dramatiq"
+    answer = web.request("PUT", path, json.dumps(policy).encode())
     assert answer.status == 200, answer.body
     worker = start(shop)
     shop.run("import sys; hang.send(sys.argv[1])", str(tmp_path / "never"))
     shop.has_notes("hang", 1)
     shop.kill(worker)
-    until(lambda: queues.counts(["default.XQ"]).waiting == 1, "nsqd has moved the message")
+    until(lambda: queues.counts("default.XQ").waiting == 1, "nsqd has moved the message")
 
 
-def test_a_task_may_run_longer_than_the_message_timeout(daemon: Nsqd, tmp_path: Path) -> None:
-    options = json.dumps({"msg_timeout": 1.0})
-    with shop_of(tmp_path, "dramatiq_shop", nsqd=daemon.tcp_address, options=options) as shop:
+def test_a_task_may_run_longer_than_the_message_timeout(
+    shared: Nsqd, prefix: str, tmp_path: Path
+) -> None:
+    with shop_on(shared, tmp_path, topic_prefix=prefix, msg_timeout=1.0) as shop:
         gate = tmp_path / "gate"
         start(shop, threads=1)
         shop.run("import sys\nfor _ in range(2): hang.send(sys.argv[1])", str(gate))
@@ -142,13 +180,14 @@ def test_a_task_may_run_longer_than_the_message_timeout(daemon: Nsqd, tmp_path: 
         assert states == ["begun", "done"] * 2
 
 
-def test_no_task_is_lost_when_nsqd_is_killed(shop: Shop, daemon: Nsqd) -> None:
-    start(shop)
-    shop.run(PUBLISHING, "0", "200")
-    daemon.kill()
-    daemon.start()
-    shop.run(PUBLISHING, "200", "400")
-    until(lambda: set(results(shop)) == set(range(400)), "all tasks run")
+def test_no_task_is_lost_when_nsqd_is_killed(daemon: Nsqd, tmp_path: Path) -> None:
+    with shop_on(daemon, tmp_path) as shop:
+        start(shop)
+        shop.run(PUBLISHING, "0", "200")
+        daemon.kill()
+        daemon.start()
+        shop.run(PUBLISHING, "200", "400")
+        until(lambda: set(results(shop)) == set(range(400)), "all tasks run")
 
 
 def test_a_forked_child_opens_its_own_connections(shop: Shop) -> None:
@@ -201,12 +240,7 @@ def test_tls_and_auth(tmp_path: Path) -> None:
         auth.says("open sesame")
         with (
             nsqd(**server.options, tls_required="true", auth_http_address=auth.address) as daemon,
-            shop_of(
-                tmp_path,
-                "dramatiq_shop",
-                nsqd=daemon.tcp_address,
-                options=json.dumps(options),
-            ) as shop,
+            shop_on(daemon, tmp_path, **options) as shop,
         ):
             start(shop)
             shop.run(PUBLISHING, "0", "1")

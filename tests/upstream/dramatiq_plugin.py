@@ -3,6 +3,7 @@
 Unpack Dramatiq's source distribution (2.2.1) into a directory of its own, and run there:
 
     pip install pika    # test_rabbitmq.py imports it
+    touch tests/__init__.py
     PYTHONPATH=$NSQCY/tests/upstream pytest -p dramatiq_plugin -o addopts= tests/test_redis.py \\
         tests/test_rabbitmq.py tests/test_actors.py tests/test_worker.py tests/test_broker.py \\
         tests/test_callbacks.py tests/test_composition.py tests/test_generic_actors.py \\
