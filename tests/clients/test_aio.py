@@ -518,8 +518,8 @@ def test_a_handler_does_not_wait_for_itself(nsqd: MockNsqd) -> None:
             link = await subscriber(nsqd)
             deliver(link, b"1", b"2")  # both handlers close the consumer
         assert sorted(after) == [b"1", b"2"]
-        assert len(link.said("FIN")) == 2
         assert link.ended.wait(LIMIT)
+        assert len(link.said("FIN")) == 2
 
     run(main())
 

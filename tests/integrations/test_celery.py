@@ -100,9 +100,11 @@ def test_no_task_is_lost_when_nsqd_is_killed(broker: Nsqd, shop: CeleryShop) -> 
 def test_inspect_and_control_reach_every_worker(shop: CeleryShop) -> None:
     shop.start()
     shop.start()
-    done = shop.celery("inspect", "ping", "--timeout", "10", "-j")
+    done = shop.celery("inspect", "ping", "--timeout", "2", "-j", "-d", "w0@test")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout) == {"w0@test": {"ok": "pong"}, "w1@test": {"ok": "pong"}}
+    assert json.loads(done.stdout) == {"w0@test": {"ok": "pong"}}
+    found = shop.run("print(sorted(app.control.inspect(timeout=30, limit=2).ping()))")
+    assert found.split() == ["['w0@test',", "'w1@test']"]
     shop.run("app.control.shutdown()")
     for worker in shop.workers:
         worker.wait(LIMIT)
