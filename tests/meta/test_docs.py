@@ -120,7 +120,7 @@ UNTYPED = {
     ("fastapi", "nsq = NsqLifespan("): NAMES,
     ("fastapi", "pip install"): MACHINE,
     ("dramatiq", 'broker = NsqBroker("127'): "examples/dramatiq_app.py has this line",
-    ("dramatiq", 'broker = NsqBroker(\n'): "tests/integrations/test_dramatiq.py has the options",
+    ("dramatiq", "broker = NsqBroker(\n"): "tests/integrations/test_dramatiq.py has the options",
     ("dramatiq", "nsq_to_nsq"): "tests/integrations/test_dramatiq_broker.py runs it",
     ("dramatiq", "pip install"): MACHINE,
     ("dramatiq", "reminder ="): "tests/integrations/test_dramatiq_broker.py has it",
