@@ -1,26 +1,25 @@
 """taskiq application of tests/integrations: tasks that write what they do to a file.
 
-The environment configures it: SHOP_NSQD, SHOP_NSQD_HTTP and SHOP_FILE.
+The environment configures it: SHOP_NSQD, SHOP_OPTIONS and SHOP_FILE.
 """
 
 import asyncio
 import json
 import os
+import signal
 import time
 
-from taskiq import SimpleRetryMiddleware
+from taskiq import TaskiqScheduler
+from taskiq.schedule_sources import LabelScheduleSource
 
 from nsqcy.integrations.taskiq import NsqBroker, NsqScheduleSource
 
 broker = NsqBroker(
     os.environ["SHOP_NSQD"],
-    nsqd_http_addresses=os.environ.get("SHOP_NSQD_HTTP", ()),
-    msg_timeout=float(os.environ.get("SHOP_MSG_TIMEOUT", "2")),
-    max_defer=float(os.environ.get("SHOP_MAX_DEFER", "3600")),
-    max_in_flight=8,
+    **{"msg_timeout": 2.0} | json.loads(os.environ.get("SHOP_OPTIONS", "{}")),
 )
-broker.add_middlewares(SimpleRetryMiddleware(default_retry_count=3))
-schedule = NsqScheduleSource(broker)
+source = NsqScheduleSource(broker)
+scheduler = TaskiqScheduler(broker, [LabelScheduleSource(broker)])
 
 
 def note(**about: object) -> None:
@@ -48,7 +47,13 @@ async def hang(gate: str) -> None:
     note(task="hang", state="done")
 
 
-@broker.task(retry_on_error=True)
-async def fail(number: int) -> None:
-    note(task="fail", number=number)
-    raise ValueError("never works")
+@broker.task
+async def crash() -> None:
+    """Kill the worker's process; taskiq starts another."""
+    note(task="crash")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@broker.task(schedule=[{"interval": 1}])
+async def tick() -> None:
+    note(task="tick")

@@ -13,8 +13,9 @@ from dramatiq.errors import BrokerError, ConnectionClosed, ConnectionFailed
 
 from nsqcy.client import Error, NsqdError
 from nsqcy.client.options import Addresses, as_strings
+from nsqcy.integrations.client_options import demand_seconds
 from nsqcy.integrations.delays import DEFAULT_MAX_DEFER, milliseconds
-from nsqcy.integrations.dramatiq.connections import Connections, Settings, demand_seconds
+from nsqcy.integrations.dramatiq.connections import Connections, Settings
 from nsqcy.integrations.dramatiq.consumer import ETA, NsqConsumer, NsqMessage, seconds_left
 from nsqcy.integrations.queue_management import QueueManagement
 from nsqcy.integrations.queue_names import nsq_name

@@ -3,7 +3,6 @@
 They do not work in a forked child, which opens its own.
 """
 
-import math
 import os
 import threading
 import weakref
@@ -11,17 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from nsqcy.client import Consumer, Producer
-from nsqcy.integrations.client_options import sorted_options
+from nsqcy.integrations.client_options import QUICK, demand_seconds, sorted_options
 from nsqcy.integrations.unanswered import Unanswered
 
 OWN_OPTIONS = ("max_tries", "max_attempts", "max_in_flight", "close_timeout")
 END_WAIT = 5.0  # seconds that closing waits for the last answers to be sent
 DAYS = 7 * 86400.0  # a closed consumer ends when its last message has been answered
-QUICK = {  # notices new nsqds, and shares few messages between nsqds, faster than by default
-    "lookupd_poll_interval": 5.0,
-    "low_rdy_idle_timeout": 1.0,
-    "rdy_redistribute_interval": 0.5,
-}
 
 
 class Settings:
@@ -105,9 +99,3 @@ class Connections:
             if not consumer.join(END_WAIT):
                 consumer.close(graceful=False)
         self.producer.close()
-
-
-def demand_seconds(name: str, value: object) -> None:
-    """Raise ValueError unless the value of an option is a number of seconds."""
-    if not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ValueError(f"{name} must be a number of seconds above 0, not {value!r}")

@@ -1,0 +1,31 @@
+"""Labels of tasks that this package reads and sets."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+DELAY = "delay"  # seconds after the publish; taskiq's SmartRetryMiddleware sets it too
+DUE = "nsqcy_due"  # seconds since 1970, set by NsqScheduleSource
+QUEUE = "queue_name"
+SCHEDULE = "schedule_id"  # taskiq's own scheduler sets it too
+
+
+def delay_of(labels: Mapping[str, Any], published: float) -> float:
+    """Return the seconds from its publish until a task may run.
+
+    A task keeps its labels when it is retried: a due time before the publish has had its effect.
+    Raises ValueError if a label is not a number.
+    """
+    left = _number(labels, DUE) - published
+    return left if left > 0 else _number(labels, DELAY)
+
+
+def _number(labels: Mapping[str, Any], name: str) -> float:
+    given = labels.get(name) or 0
+    try:
+        number = float(given)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"the label {name!r} must be a number of seconds, not {given!r}")
+    return number
