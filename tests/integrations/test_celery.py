@@ -175,7 +175,9 @@ def test_nsqlookupd_finds_the_nsqds(tmp_path: Path) -> None:
     with (
         nsqlookupd() as lookupd,
         nsqd(lookupd_tcp_address=lookupd.tcp_address),
-        shop_on(tmp_path, f"nsqcy+lookupd://{lookupd.http_address}") as shop,
+        shop_on(
+            tmp_path, f"nsqcy+lookupd://{lookupd.http_address}", lookupd_poll_interval=0.2
+        ) as shop,
     ):
         shop.start()
         shop.run("add.delay(1, 2)")

@@ -1,35 +1,23 @@
-"""Options of the transport, with real workers: priorities, dead letters, cancelling, TLS, AUTH."""
+"""Options of the transport with real workers: priorities, cancelling, remote control, TLS, AUTH."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("celery")
 
-from nsqcy.testing import Nsqd, certificates, nsqd
+from nsqcy.testing import certificates, nsqd
 from nsqcy.testing.http_requests import Web, eventually
 from support import users_file
-from support.celery_process import LIMIT, CeleryShop, shop_on, until
+from support.celery_process import LIMIT, CeleryShop, broker_and_shop, shop_on, until
 from support.fake_auth_server import AuthServer
 from support.nsqd_process import free_port
 
 pytestmark = pytest.mark.slow
-
-
-@contextmanager
-def broker_and_shop(home: Path, **options: object) -> Iterator[tuple[Nsqd, CeleryShop]]:
-    with (
-        nsqd() as daemon,
-        shop_on(
-            home, daemon.tcp_address, nsqd_http_addresses=daemon.http_address, **options
-        ) as shop,
-    ):
-        yield daemon, shop
 
 
 def test_tasks_run_in_the_order_of_their_priorities(tmp_path: Path) -> None:
@@ -51,39 +39,8 @@ for priority in (9, 5, 6, 3, 0):
 
 def in_flight(shop: CeleryShop) -> int:
     """Return the number of messages that the worker has received and not acknowledged."""
-    stats = Web(int(str(shop.options["nsqd_http_addresses"]).rpartition(":")[2])).stats()
-    channels = [each for topic in stats["topics"] for each in topic["channels"]]
-    return sum(each["in_flight_count"] for each in channels)
-
-
-def test_a_task_goes_to_the_dead_letters_after_its_last_retry(tmp_path: Path) -> None:
-    with broker_and_shop(tmp_path, rejected_queue="{queue}.dead") as (daemon, shop):
-        shop.start()
-        shop.run("give_up.delay(7)")
-        assert [each["retries"] for each in shop.has_notes("give_up", 3)] == [0, 1, 2]
-        program = """
-with app.connection_for_read() as connection:
-    queue = connection.SimpleQueue("celery.dead")
-    message = queue.get(timeout=30)
-    message.requeue()
-    print(message.headers["task"], message.headers["retries"])
-"""
-        assert shop.run(program).split() == ["celery_shop.give_up", "2"]
-        redrive = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "nsqcy", "nsq_to_nsq", "--topic=celery.dead"),
-                *("--channel=celery", "--destination-topic=celery"),
-                *(f"--nsqd-tcp-address={daemon.tcp_address}",),
-                *(f"--destination-nsqd-tcp-address={daemon.tcp_address}",),
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            assert shop.has_notes("give_up", 4)[3]["retries"] == 2
-        finally:
-            redrive.terminate()
-            redrive.wait(LIMIT)
+    topics = shop.web().stats()["topics"]
+    return sum(each["in_flight_count"] for topic in topics for each in topic["channels"])
 
 
 def test_a_task_with_a_countdown_is_cancelled_in_nsqd(tmp_path: Path) -> None:
@@ -118,17 +75,22 @@ def test_control_commands_arrive_while_every_process_is_busy(tmp_path: Path) -> 
         shop.start("--concurrency", "1")
         shop.run("import sys\nfor _ in range(4): hang.delay(sys.argv[1])", str(gate))
         shop.has_notes("hang", 1)
+        until(
+            lambda: in_flight(shop) == 4, "the worker has received as many tasks as it prefetches"
+        )
         program = """
 import sys
 inspect = app.control.inspect(timeout=20, limit=1)
 revoked = add.delay(1, 1)
 app.control.revoke(revoked.id)
-print(len(inspect.active()["w0@test"]), inspect.revoked()["w0@test"] == [revoked.id])
-app.control.rate_limit("celery_shop.add", "100/s")
+print(len(inspect.active()["w0@test"]), len(inspect.reserved()["w0@test"]))
+print(inspect.revoked()["w0@test"] == [revoked.id])
+(reply,) = app.control.rate_limit("celery_shop.add", "100/s", reply=True, limit=1, timeout=20)
+print("set" in reply["w0@test"]["ok"])
 add.delay(2, 2)
 open(sys.argv[1], "w").close()
 """
-        assert shop.run(program, str(gate)).split() == ["1", "True"]
+        assert shop.run(program, str(gate)).split() == ["1", "3", "True", "True"]
         assert [each["result"] for each in shop.has_notes("add", 1)] == [4]
 
 

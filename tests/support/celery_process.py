@@ -7,9 +7,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from nsqcy.testing import Nsqd, nsqd
+from nsqcy.testing.http_requests import Web
 from support.shop_process import LIMIT, Shop, until
 
-__all__ = ["LIMIT", "CeleryShop", "shop_on", "until"]
+__all__ = ["LIMIT", "CeleryShop", "broker_and_shop", "shop_on", "until"]
 
 
 class CeleryShop(Shop):
@@ -30,6 +32,10 @@ class CeleryShop(Shop):
             timeout=LIMIT,
         )
 
+    def web(self) -> Web:
+        """Return a client of the nsqd's HTTP port."""
+        return Web(int(str(self.options["nsqd_http_addresses"]).rpartition(":")[2]))
+
     def start(self, *arguments: str, pool: str = "prefork") -> "subprocess.Popen[bytes]":
         """Start a worker and wait until it is ready."""
         command = ["celery", "-A", "celery_shop", "worker"]
@@ -46,3 +52,15 @@ def shop_on(home: Path, *addresses: str, **options: object) -> Iterator[CelerySh
     finally:
         for worker in shop.workers:
             shop.kill(worker)
+
+
+@contextlib.contextmanager
+def broker_and_shop(home: Path, **options: object) -> Iterator[tuple[Nsqd, CeleryShop]]:
+    """Start an nsqd; yield it and the application on it."""
+    with (
+        nsqd() as daemon,
+        shop_on(
+            home, daemon.tcp_address, nsqd_http_addresses=daemon.http_address, **options
+        ) as shop,
+    ):
+        yield daemon, shop

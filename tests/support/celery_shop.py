@@ -6,12 +6,14 @@ SHOP_FILE.
 
 import json
 import os
+import threading
 import time
 
 from celery import Celery
 from celery.exceptions import Reject
 
 import nsqcy.integrations.celery
+from nsqcy.integrations.celery.dead_letters import DeadLetterTask
 
 nsqcy.integrations.celery.register()
 
@@ -69,7 +71,20 @@ def refuse(self, requeue: bool) -> None:  # type: ignore[no-untyped-def]
     raise Reject("not now", requeue=requeue)
 
 
-@app.task(bind=True, max_retries=2, acks_on_failure_or_timeout=False)
+@app.task(bind=True, max_retries=2, base=DeadLetterTask)
 def give_up(self, number: int) -> None:  # type: ignore[no-untyped-def]
     note(task="give_up", number=number, retries=self.request.retries)
     raise self.retry(countdown=0.1, exc=ValueError("never works"))
+
+
+@app.task(base=DeadLetterTask)
+def fail(how: str, gate: str) -> None:
+    """Fail until there is a file."""
+    if os.path.exists(gate):
+        note(task="fail", how=how)
+    elif how == "raise":
+        raise ValueError("never works")
+    elif how == "exit":
+        os._exit(1)
+    else:
+        threading.Event().wait()

@@ -11,9 +11,11 @@ from typing import Any
 from kombu.transport import virtual
 
 from nsqcy.client import AlreadyAnswered, Consumer, Message
+from nsqcy.integrations.client_options import QUICK
 from nsqcy.integrations.kombu.inbox import NOT_PRIORITISED
 from nsqcy.integrations.kombu.payloads import payload_of, seconds_until, task_of
 from nsqcy.integrations.kombu.qos import QoS, requeue_now
+from nsqcy.integrations.kombu.rejected import Unacked
 from nsqcy.integrations.kombu.topics import Source, Topics
 
 UNLIMITED = 2500  # RDY for a prefetch count of 0: nsqd's default --max-rdy-count
@@ -29,8 +31,15 @@ class Subscription:
 
     queue: str
     no_ack: bool
+    sources: list[Source] = field(default_factory=list)
     consumers: list[Consumer] = field(default_factory=list)
     cancelled: bool = False
+
+    def add(self, source: Source, consumer: Consumer) -> None:
+        """Start the consumer of a source."""
+        self.sources.append(source)
+        self.consumers.append(consumer)
+        consumer.start()
 
 
 class Channel(virtual.Channel):
@@ -49,7 +58,7 @@ class Channel(virtual.Channel):
         self._subscriptions: dict[str, Subscription] = {}  # by consumer tag
         self._ended: list[Subscription] = []
         self._pulls: dict[str, Subscription] = {}  # by queue, for basic_get()
-        self._unacked: dict[str, Message] = {}
+        self._unacked: dict[str, Unacked] = {}
         self._tags = count(1)
 
     @property
@@ -72,14 +81,15 @@ class Channel(virtual.Channel):
         priority = message["properties"].get("priority") or 0
         self._transport.publish(self._topics.of_queue(queue, priority), message)
 
-    def keep_rejected(self, delivery_tag: str) -> None:
+    def keep_rejected(self, delivery_tag: str, error: str | None) -> None:
         """Publish an unacknowledged message to the queue for rejected messages, if there is one."""
         target = self._options.rejected_queue
-        message = self._unacked.get(delivery_tag)
-        if target is None or message is None:
+        unacked = self._unacked.get(delivery_tag)
+        if target is None or unacked is None:
             return
-        key = payload_of(message)["properties"]["delivery_info"].get("routing_key", "")
-        self._transport.send(self._topics.of_queue(target.format(queue=key)), message.body)
+        topic = self._topics.of_queue(target.format(queue=unacked.queue))
+        headers = unacked.headers(error) if self._transport.has_headers else None
+        self._transport.send(topic, unacked.dead_letter(error), headers=headers)
 
     # -- queues
 
@@ -123,16 +133,10 @@ class Channel(virtual.Channel):
         for source in self._topics.sources(queue):
             consumer = self._consumer(source, self._ready(no_ack))
             consumer.message_handler = self._receiver(subscription, source)
-            subscription.consumers.append(consumer)
-            consumer.start()
+            subscription.add(source, consumer)
 
     def _consumer(self, source: Source, ready: int) -> Consumer:
-        keywords: Any = {
-            "lookupd_poll_interval": 5.0,
-            "low_rdy_idle_timeout": 1.0,
-            "rdy_redistribute_interval": 0.5,
-        }
-        keywords |= self._transport.settings.consumer
+        keywords: Any = QUICK | self._transport.settings.consumer
         return Consumer(
             source.topic,
             source.channel,
@@ -174,7 +178,7 @@ class Channel(virtual.Channel):
             if delay > EARLY:  # longer than nsqd's limit for deferred messages
                 message.requeue(min(delay, self._options.max_defer), backoff=False)
                 return None
-            tag = self._take(message, payload)
+            tag = self._take(Unacked(message, subscription.queue, source), payload)
             if subscription.cancelled:
                 self.answer(tag, requeue_now)
             else:
@@ -185,13 +189,13 @@ class Channel(virtual.Channel):
 
         return receive
 
-    def _take(self, message: Message, payload: dict[str, Any]) -> str:
+    def _take(self, unacked: Unacked, payload: dict[str, Any]) -> str:
         """Record a message as unacknowledged, under a tag of its own."""
         tag = f"{self.channel_id}.{next(self._tags)}"
         properties = payload["properties"]
         properties["delivery_tag"] = tag
-        properties["delivery_info"]["redelivered"] = message.attempts > 1
-        self._unacked[tag] = message
+        properties["delivery_info"]["redelivered"] = unacked.message.attempts > 1
+        self._unacked[tag] = unacked
         self._transport.keep_touching()
         return tag
 
@@ -208,17 +212,17 @@ class Channel(virtual.Channel):
 
     def answer(self, delivery_tag: str, how: Callable[[Message], None]) -> None:
         """Finish or requeue an unacknowledged message. Unknown tags have been answered."""
-        message = self._unacked.pop(delivery_tag, None)
-        if message is not None and self._transport.is_ours:
+        unacked = self._unacked.pop(delivery_tag, None)
+        if unacked is not None and self._transport.is_ours:
             with suppress(AlreadyAnswered):
-                how(message)
+                how(unacked.message)
             self._transport.inbox.wake()
 
     def touch_all(self) -> None:
         """Restart the timeouts of the unacknowledged messages."""
-        for message in list(self._unacked.values()):
+        for unacked in list(self._unacked.values()):
             with suppress(AlreadyAnswered):
-                message.touch()
+                unacked.message.touch()
 
     def basic_cancel(self, consumer_tag: str) -> None:
         """Stop consuming; messages in flight may still be answered."""
@@ -248,19 +252,17 @@ class Channel(virtual.Channel):
         """Return a message of a queue for basic_get(). Raises queue.Empty."""
         pull = self._pulls.get(queue_name)
         if pull is None:
-            sources = self._topics.sources(queue_name)
-            consumers = [self._consumer(each, 0) for each in sources]
-            pull = self._pulls[queue_name] = Subscription(queue_name, False, consumers)
-            for consumer in consumers:
-                consumer.start()
+            pull = self._pulls[queue_name] = Subscription(queue_name, False)
+            for source in self._topics.sources(queue_name):
+                pull.add(source, self._consumer(source, 0))
         each_timeout = self._options.get_timeout if timeout is None else timeout
-        for consumer in pull.consumers:
+        for source, consumer in zip(pull.sources, pull.consumers, strict=True):
             consumer.set_max_in_flight(consumer.total_in_flight + 1)
             message = consumer.get(each_timeout / len(pull.consumers))
             consumer.set_max_in_flight(0)
             if message is not None:
                 payload = payload_of(message)
-                self._take(message, payload)
+                self._take(Unacked(message, queue_name, source), payload)
                 return payload
         raise queue.Empty
 

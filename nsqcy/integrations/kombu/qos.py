@@ -6,6 +6,7 @@ from typing import Any
 from kombu.transport import virtual
 
 from nsqcy.client import Message
+from nsqcy.integrations.kombu.rejected import ERROR_HEADER
 
 
 class QoS(virtual.QoS):
@@ -42,8 +43,12 @@ class QoS(virtual.QoS):
         if requeue:
             self.channel.answer(delivery_tag, requeue_now)
             return
-        if message is not None:
-            self.channel.keep_rejected(delivery_tag)
+        try:
+            if message is not None:
+                self.channel.keep_rejected(delivery_tag, message.headers.get(ERROR_HEADER))
+        except BaseException:
+            self.channel.answer(delivery_tag, Message.requeue)
+            raise
         self.channel.answer(delivery_tag, Message.finish)
 
     def restore_unacked(self) -> list[tuple[BaseException, Any]]:

@@ -1,6 +1,5 @@
 """Addresses and options of a kombu connection, from its URL and its transport_options."""
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from nsqcy.client.options import (
     ProducerKeywords,
     nsqd_addresses,
 )
-from nsqcy.integrations.client_options import sorted_options
+from nsqcy.integrations.client_options import demand_seconds, sorted_options
 
 DEFAULT_LOOKUPD_PORT = 4161
 
@@ -50,9 +49,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("msg_timeout", "max_defer", "publish_timeout"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise ValueError(f"{name} must be a number of seconds above 0, not {value!r}")
+            demand_seconds(name, getattr(self, name))
         try:
             (self.rejected_queue or "").format(queue="")
         except (KeyError, IndexError, ValueError):

@@ -16,6 +16,7 @@ from kombu.transport import virtual
 
 from nsqcy import __version__
 from nsqcy.client import ConnectionFailed, NoConnection, NsqdError, Producer, PublishTimeout
+from nsqcy.client.face import Headers
 from nsqcy.client.options import Address
 from nsqcy.integrations.kombu.channel import Channel
 from nsqcy.integrations.kombu.inbox import Inbox
@@ -129,10 +130,22 @@ class Transport(virtual.Transport):
         delay = min(seconds_until(payload, time.time()), self._max_defer)
         self.send(topic, json.dumps(payload).encode(), delay)
 
-    def send(self, topic: str, data: bytes, delay: float = 0.0) -> None:
+    def send(
+        self, topic: str, data: bytes, delay: float = 0.0, headers: Headers | None = None
+    ) -> None:
         """Publish bytes. Raises the errors of nsqcy.client.Producer.publish()."""
-        defer = math.ceil(delay * 1000) or None
-        self.producer.publish(topic, data, defer, timeout=self.settings.options.publish_timeout)
+        self.producer.publish(
+            topic,
+            data,
+            math.ceil(delay * 1000) or None,
+            timeout=self.settings.options.publish_timeout,
+            headers=headers,
+        )
+
+    @property
+    def has_headers(self) -> bool:
+        """Return whether messages may have headers of nsqd: the client's option `headers`."""
+        return bool(self.settings.producer.get("headers"))
 
     @property
     def producer(self) -> Producer:

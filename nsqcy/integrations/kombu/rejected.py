@@ -1,0 +1,43 @@
+"""Messages that a program has received and not answered, and the dead letters made of them.
+
+Owns the names of the headers of a dead letter. With the headers of nsqd, `redrive` returns a dead
+letter to the channel that it came from.
+"""
+
+import json
+from dataclasses import dataclass
+
+from nsqcy.client import Message
+from nsqcy.integrations.kombu.payloads import payload_of
+from nsqcy.integrations.kombu.topics import Source
+
+ERROR_HEADER = "nsqcy_error"  # of a task: why it failed
+
+
+@dataclass(frozen=True, slots=True)
+class Unacked:
+    """A message that the program has not answered, and where it came from."""
+
+    message: Message
+    queue: str
+    source: Source
+
+    def dead_letter(self, error: str | None) -> bytes:
+        """Return the message's body, with the error in the headers of its task."""
+        if error is None:
+            return self.message.body
+        payload = payload_of(self.message)
+        payload["headers"] = (payload.get("headers") or {}) | {ERROR_HEADER: error}
+        return json.dumps(payload).encode()
+
+    def headers(self, error: str | None) -> dict[str, str]:
+        """Return the headers with which nsqd describes its own dead letters, and the error."""
+        found = {
+            "origin-topic": self.source.topic,
+            "origin-channel": self.source.channel,
+            "origin-id": self.message.id.decode("ascii"),
+            "attempts": str(self.message.attempts),
+            "first-time": str(self.message.timestamp),
+            "reason": "rejected",
+        }
+        return found if error is None else found | {"error": error}
