@@ -32,7 +32,7 @@ asyncio.run(main())
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Nsqd]:
-    with nsqd() as found:
+    with nsqd(max_heartbeat_interval="10m") as found:
         yield found
 
 
@@ -69,21 +69,24 @@ def counts(daemon: Nsqd, queue: str) -> Counts:
 
 
 def test_a_worker_that_stops_requeues_what_it_has_not_begun(
-    shop: Shop, shared: Nsqd, queue: str, tmp_path: Path
+    shared: Nsqd, queue: str, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
-    worker = start(shop, "--max-async-tasks", "1")
-    publish(shop, "for _ in range(9): await hang.kiq(sys.argv[1])", str(gate))
-    shop.has_notes("hang", 1)
-    until(lambda: counts(shared, queue).in_flight == 9, "the worker has all messages")
-    worker.terminate()
-    until(lambda: counts(shared, queue).waiting == 8, "the other messages are back in nsqd")
-    gate.touch()
-    assert worker.wait(60) == 0
-    start(shop)
-    found = shop.has_notes("hang", 18)
-    until(lambda: counts(shared, queue).unfinished == 0, "all tasks are acknowledged")
-    assert len({each["pid"] for each in found}) == 2
+    idle = {"msg_timeout": 600, "heartbeat_interval": 600}  # nothing else wakes an idle worker
+    with shop_on(shared, tmp_path, queue_name=queue, **idle) as shop:
+        worker = start(shop, "--max-async-tasks", "1")
+        publish(shop, "for _ in range(9): await hang.kiq(sys.argv[1])", str(gate))
+        shop.has_notes("hang", 1)
+        until(lambda: counts(shared, queue).in_flight == 9, "the worker has all messages")
+        worker.terminate()
+        until(lambda: counts(shared, queue).waiting == 8, "the other messages are back in nsqd")
+        gate.touch()
+        assert worker.wait(60) == 0
+        worker = start(shop)
+        found = shop.has_notes("hang", 18)
+        until(lambda: counts(shared, queue).unfinished == 0, "all tasks are acknowledged")
+        assert len({each["pid"] for each in found}) == 2
+        shop.stop(worker)
 
 
 def test_a_task_runs_again_after_its_worker_is_killed(shop: Shop, tmp_path: Path) -> None:
@@ -99,7 +102,7 @@ def test_a_task_runs_again_after_its_worker_is_killed(shop: Shop, tmp_path: Path
 
 
 def test_a_task_that_kills_its_worker_becomes_a_dead_letter(
-    shop: Shop, shared: Nsqd, queue: str
+    shared: Nsqd, queue: str, tmp_path: Path
 ) -> None:
     dead = f"{queue}-dead"
     policy = json.dumps({"max_attempts": 1, "dead_letter_topic": dead})
@@ -107,12 +110,13 @@ def test_a_task_that_kills_its_worker_becomes_a_dead_letter(
     path = f"/channel/config?topic={queue}&channel=taskiq"
     answer = web.request("PUT", path, policy.encode())
     assert answer.status == 200, answer.body
-    start(shop)
-    publish(shop, "await crash.kiq()")
-    until(lambda: counts(shared, dead).waiting == 1, "nsqd has moved the message")
-    assert len(shop.notes("crash")) == 1
-    publish(shop, "await add.kiq(1, 1)")
-    shop.has_notes("add", 1)  # taskiq has started another process
+    with shop_on(shared, tmp_path, queue_name=queue, msg_timeout=1) as shop:
+        start(shop)
+        publish(shop, "await crash.kiq()")
+        until(lambda: counts(shared, dead).waiting == 1, "nsqd has moved the message")
+        assert len(shop.notes("crash")) == 1
+        publish(shop, "await add.kiq(1, 1)")
+        shop.has_notes("add", 1)  # taskiq has started another process
 
 
 def test_a_task_may_run_longer_than_the_message_timeout(

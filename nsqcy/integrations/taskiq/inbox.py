@@ -6,7 +6,6 @@ taskiq drops it without an acknowledgement, or if the process ends first.
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import suppress
 from typing import Any
 
 from taskiq import AckableMessage
@@ -16,6 +15,8 @@ from nsqcy.client.aio import Consumer
 from nsqcy.integrations.unanswered import Unanswered
 
 Handler = Callable[[Message], None]
+
+WAKE_INTERVAL = 0.2  # seconds; how soon taskiq notices a signal
 
 
 class Inbox:
@@ -37,12 +38,13 @@ class Inbox:
         self._consumers = [create(self._receive) for create in consumers]
         self._waiting: asyncio.Queue[Message] = asyncio.Queue()
         self._unanswered = Unanswered(msg_timeout)
-        self._touching: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False
 
     async def messages(self) -> AsyncGenerator[AckableMessage, None]:
         """Yield messages that are due, until the generator is closed."""
-        self._touching = asyncio.create_task(self._unanswered.touch_until_cancelled())
+        for work in (self._unanswered.touch_until_cancelled(), self._wake_until_cancelled()):
+            self._tasks.append(asyncio.create_task(work))
         try:
             for consumer in self._consumers:
                 await consumer.start()
@@ -51,6 +53,11 @@ class Inbox:
                 yield Delivery(data=message.body, ack=Answer(self, message))
         finally:
             self._stop()
+
+    async def _wake_until_cancelled(self) -> None:
+        """Wake the event loop regularly: taskiq's handler of SIGTERM does not."""
+        while True:
+            await asyncio.sleep(WAKE_INTERVAL)
 
     def _receive(self, message: Message) -> None:
         message.enable_async()
@@ -82,10 +89,9 @@ class Inbox:
         """Let other workers have the unanswered messages, and close the connections."""
         self._stop()
         self._unanswered.requeue_all()
-        if self._touching is not None:
-            self._touching.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._touching
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         for consumer in self._consumers:
             await consumer.close()
 
