@@ -26,7 +26,7 @@ class Nsqd(testing.Nsqd):
 
     @property
     def web(self) -> Web:
-        return Web(int(self.http_address.rpartition(":")[2]))
+        return Web.at(self.http_address)
 
     def connect(self, **options: Any) -> Conn:
         return Conn(self.address, **options)

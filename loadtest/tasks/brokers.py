@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from loadtest.bench import procfs
-from loadtest.bench.daemon import Address
-from loadtest.bench.peers import servers
+from loadtest.bench.daemon import Address, Daemon
+from loadtest.bench.peers import drivers, servers
 from loadtest.nsqd import Nsqd
 from nsqcy.testing.ports import Ports
 
@@ -52,8 +52,8 @@ class _Nsqd:
 
 class _Redis:
     def __init__(self, folder: str, port: int, *flags: str) -> None:
-        self._command = ["redis-server", "--bind", "127.0.0.1", "--port", str(port)]
-        self._command += ["--dir", folder, "--save", "", *flags]
+        words = [word.format(port=port, folder=folder) for word in servers.REDIS.words]
+        self._command = [*words, *flags]  # of a flag that is given twice, Redis takes the second
         self._address = ("127.0.0.1", port)
         self._killed = 0.0  # CPU seconds of killed processes
         self.url = f"redis://127.0.0.1:{port}/0"
@@ -78,7 +78,7 @@ class _Redis:
 
 
 class _RabbitMQ:
-    def __init__(self, server: servers.Server) -> None:
+    def __init__(self, server: Daemon) -> None:
         self._server = server
         self.url = f"amqp://guest:guest@127.0.0.1:{server.tcp[1]}//"
         self.options: dict[str, Any] = {"confirm_publish": True}
@@ -121,20 +121,14 @@ def _redis(*flags: str) -> Iterator[Broker]:
 
 @contextlib.contextmanager
 def _rabbitmq() -> Iterator[Broker]:
-    def ready(address: Address) -> None:
-        with socket.create_connection(address, 1.0) as connection:
-            connection.sendall(b"AMQP\x00\x00\x09\x01")
-            if not connection.recv(1):
-                raise OSError("RabbitMQ is not ready")
-
-    with servers.started(servers.RABBITMQ, ready) as server:
+    with drivers.Rabbitmq().start() as server:
         yield _RabbitMQ(server)
 
 
 BROKERS: dict[str, Callable[[], AbstractContextManager[Broker]]] = {
     "nsqd": lambda: _nsqd("memory"),
     "nsqd-os": lambda: _nsqd("os"),
-    "redis": lambda: _redis("--appendonly", "no"),
+    "redis": _redis,
     "redis-aof": lambda: _redis("--appendonly", "yes", "--appendfsync", "everysec"),
     "rabbitmq": _rabbitmq,
 }

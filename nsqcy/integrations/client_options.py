@@ -12,6 +12,7 @@ QUICK = {  # notices new nsqds, and shares few messages between nsqds, faster th
     "low_rdy_idle_timeout": 1.0,
     "rdy_redistribute_interval": 0.5,
 }
+UNTIL_ANSWERED = 7 * 86400.0  # a closed consumer ends when its last message has been answered
 
 
 def sorted_options(
@@ -35,6 +36,17 @@ def demand_seconds(name: str, value: object) -> None:
     """Raise ValueError unless the value of an option is a number of seconds."""
     if not isinstance(value, int | float) or not 0 < value < math.inf:
         raise ValueError(f"{name} must be a number of seconds above 0, not {value!r}")
+
+
+def demand_queue_pattern(name: str, value: str | None) -> None:
+    """Raise ValueError unless the value of an option is None, or a name that may contain
+    `{queue}`."""
+    try:
+        (value or "").format(queue="name")
+    except (LookupError, ValueError, AttributeError):
+        raise ValueError(
+            f"{name} may contain {{queue}}, and no other placeholders, not {value!r}"
+        ) from None
 
 
 def _names(keywords: Any) -> set[str]:

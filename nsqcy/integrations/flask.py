@@ -24,7 +24,7 @@ from flask.cli import AppGroup, with_appcontext
 
 from nsqcy.client import Producer
 from nsqcy.client.options import ConsumerKeywords
-from nsqcy.integrations.web.process_producer import ProcessProducer
+from nsqcy.integrations.process_producer import ProcessProducer
 from nsqcy.integrations.web.recording import Published, RecordingProducer
 from nsqcy.integrations.web.settings import Settings, checked_addresses, checked_options
 from nsqcy.integrations.web.subscriptions import H, Handler, Subscriptions

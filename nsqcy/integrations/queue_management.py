@@ -30,8 +30,23 @@ class Counts:
     published: int  # since the topics were created
 
     @property
+    def queued(self) -> int:
+        return self.waiting + self.deferred
+
+    @property
     def unfinished(self) -> int:
-        return self.waiting + self.deferred + self.in_flight
+        return self.queued + self.in_flight
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(
+            self.waiting + other.waiting,
+            self.deferred + other.deferred,
+            self.in_flight + other.in_flight,
+            self.published + other.published,
+        )
+
+
+NOTHING = Counts(0, 0, 0, 0)
 
 
 class QueueManagement:
@@ -60,23 +75,17 @@ class QueueManagement:
         """Return the number of messages that wait in the topics; 0 if it is unknown."""
         nsqds = [self._client(each) for each in self._http_addresses]
         with suppress(RequestError, ValueError):
-            return sum(self._depth(nsqd, topic) for nsqd in nsqds for topic in topics)
+            return sum(self._counts(nsqd, topic).queued for nsqd in nsqds for topic in topics)
         return 0
 
     def counts(self, topics: Iterable[str]) -> Counts:
         """Return the numbers of messages of topics. Raises ConnectionError."""
-        waiting = deferred = in_flight = published = 0
+        found = NOTHING
         for nsqd in self._all_nsqds():
             for topic in topics:
                 with _to(nsqd):
-                    for each in self._topic_stats(nsqd, topic):
-                        waiting += int(each["depth"])
-                        published += int(each["message_count"])
-                        for channel in self._channel_stats(each):
-                            waiting += int(channel["depth"])
-                            deferred += int(channel.get("deferred_count", 0))
-                            in_flight += int(channel.get("in_flight_count", 0))
-        return Counts(waiting, deferred, in_flight, published)
+                    found += self._counts(nsqd, topic)
+        return found
 
     def purge(self, topics: Iterable[str]) -> int:
         """Drop the messages of topics; return how many there were. Raises ConnectionError."""
@@ -84,7 +93,7 @@ class QueueManagement:
         for nsqd in self._all_nsqds():
             for topic in topics:
                 with _to(nsqd):
-                    size += self._depth(nsqd, topic)
+                    size += self._counts(nsqd, topic).queued
                     nsqd.empty_topic(topic)
                     nsqd.empty_channel(topic, self._channel)
         return size
@@ -114,22 +123,19 @@ class QueueManagement:
             if (start := page["next"]) is None:
                 return
 
-    def _depth(self, nsqd: NsqdHTTPClient, topic: str) -> int:
-        """Return the number of messages in the queue's channel, and in the topic itself."""
-        depth = 0
-        for each in self._topic_stats(nsqd, topic):
-            depth += int(each["depth"])
-            for channel in self._channel_stats(each):
-                depth += int(channel["depth"]) + int(channel.get("deferred_count", 0))
-        return depth
-
-    def _topic_stats(self, nsqd: NsqdHTTPClient, topic: str) -> list[dict[str, Any]]:
+    def _counts(self, nsqd: NsqdHTTPClient, topic: str) -> Counts:
+        """Return the numbers of messages in the topic itself and in the channel."""
         stats: Any = nsqd.stats(topic)
-        return stats["topics"] or []
-
-    def _channel_stats(self, topic: dict[str, Any]) -> list[dict[str, Any]]:
-        channels = topic["channels"] or ()
-        return [each for each in channels if each["channel_name"] == self._channel]
+        found = NOTHING
+        for each in stats["topics"] or ():
+            found += Counts(int(each["depth"]), 0, 0, int(each["message_count"]))
+            for channel in each["channels"] or ():
+                if channel["channel_name"] == self._channel:
+                    deferred, in_flight = (
+                        int(channel.get(f"{name}_count", 0)) for name in ("deferred", "in_flight")
+                    )
+                    found += Counts(int(channel["depth"]), deferred, in_flight, 0)
+        return found
 
     def _all_nsqds(self) -> list[NsqdHTTPClient]:
         """Raises ConnectionError if an nsqlookupd does not respond."""

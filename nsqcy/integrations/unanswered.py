@@ -7,7 +7,7 @@ begins.
 
 import asyncio
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from nsqcy.client import AlreadyAnswered, Message
@@ -22,7 +22,8 @@ class Unanswered:
         """msg_timeout: seconds until nsqd redelivers a message."""
         self._messages: set[Message] = set()
         self._interval = msg_timeout / TOUCHES
-        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._closing: threading.Event | None = None  # of the thread
 
     def add(self, message: Message) -> None:
         self._messages.add(message)
@@ -31,17 +32,19 @@ class Unanswered:
         """Remove those of the messages that have been answered elsewhere."""
         self._messages.difference_update([each for each in messages if each.has_responded()])
 
-    def finish(self, message: Message) -> None:
-        """Finish a message, unless it has been answered."""
+    def answer(self, message: Message, how: Callable[[Message], None]) -> None:
+        """Finish or requeue a message, unless it has been answered."""
         self._messages.discard(message)
         with suppress(AlreadyAnswered):
-            message.finish()
+            how(message)
+
+    def finish(self, message: Message) -> None:
+        """Finish a message, unless it has been answered."""
+        self.answer(message, lambda each: each.finish())
 
     def requeue(self, message: Message, delay: float = 0.0) -> None:
         """Requeue a message for redelivery after `delay` seconds, unless it has been answered."""
-        self._messages.discard(message)
-        with suppress(AlreadyAnswered):
-            message.requeue(delay, backoff=False)
+        self.answer(message, lambda each: each.requeue(delay, backoff=False))
 
     def requeue_all(self) -> None:
         """Let other consumers have the messages now."""
@@ -63,13 +66,23 @@ class Unanswered:
             self.touch_all()
 
     def start_thread(self) -> None:
-        """Touch the messages regularly, in a thread, until close()."""
-        threading.Thread(target=self._touch_until_closed, name="nsqcy touch", daemon=True).start()
+        """Touch the messages regularly, in a thread, until close(). May be called repeatedly."""
+        if self._closing is not None:
+            return
+        with self._lock:
+            if self._closing is None:
+                self._closing = threading.Event()
+                threading.Thread(
+                    target=self._touch_until, args=(self._closing,), name="nsqcy touch", daemon=True
+                ).start()
 
-    def _touch_until_closed(self) -> None:
-        while not self._closing.wait(self._interval):
+    def _touch_until(self, closing: threading.Event) -> None:
+        while not closing.wait(self._interval):
             self.touch_all()
 
     def close(self) -> None:
-        """Stop the thread."""
-        self._closing.set()
+        """Stop the thread, if there is one."""
+        with self._lock:
+            closing, self._closing = self._closing, None
+        if closing is not None:
+            closing.set()

@@ -53,6 +53,11 @@ class Web:
         self.host, self.port, self.timeout, self.context = host, port, timeout, context
         self.headers = headers or {}
 
+    @classmethod
+    def at(cls, address: str) -> "Web":
+        """Return the daemon at host:port on this machine."""
+        return cls(int(address.rpartition(":")[2]))
+
     def request(
         self,
         method: str,

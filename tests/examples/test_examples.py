@@ -1,6 +1,7 @@
 """Every program in examples/ works as its docstring states, with a separate nsqd."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -92,11 +93,13 @@ def started(daemon: testing.Nsqd, *command: str | Path) -> Iterator[Running]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     )
     try:
         yield Running(process)
     finally:
-        process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # also the processes that it has started
         process.wait()
 
 

@@ -19,13 +19,15 @@ from django.core.management import CommandError, call_command
 from django.db import transaction
 from django.test import TestCase, override_settings
 
-from nsqcy.client import ConnectionFailed, Consumer, Message, Producer
+from nsqcy.client import ConnectionFailed, Consumer, Message
 from nsqcy.integrations.django import consumer, handlers, producer, publish_on_commit
 from nsqcy.integrations.django.testing import recorded_messages
 from nsqcy.testing import Nsqd, nsqd
 from nsqcy.testing.http_requests import Web
 from nsqcy.testing.ports import Ports
-from support.shop_process import Shop, shop_of, until
+from support import web_workers
+from support.shop_process import Shop, shop_of
+from support.web_workers import publish
 
 pytestmark = pytest.mark.slow
 
@@ -58,11 +60,6 @@ def shop(daemon: Nsqd, tmp_path: Path) -> Iterator[Shop]:
         yield found
 
 
-def publish(daemon: Nsqd, topic: str, *bodies: str) -> None:
-    with Producer(daemon.tcp_address) as producer:
-        producer.multipublish(topic, [each.encode() for each in bodies])
-
-
 def worker(shop: Shop, *arguments: str) -> "subprocess.Popen[bytes]":
     return shop.worker("django", "nsqcy_consume", *arguments, ready="consuming ")
 
@@ -81,19 +78,7 @@ def test_each_process_of_gunicorn_has_a_producer(daemon: Nsqd, shop: Shop) -> No
     pytest.importorskip("gunicorn")
     with Ports() as ports:
         web = Web(ports.take())
-        command = ("gunicorn", "--preload", "--workers=2", f"--bind=127.0.0.1:{web.port}")
-        server = shop.worker(*command, "django_shop.urls", ready="Listening at")
-        until(lambda: shop.log().count("Booting worker") == 2, "both workers start")
-        pids: set[int] = set()
-
-        def both_have_published() -> bool:
-            answer = web.request("POST", f"/publish/orders/{len(pids)}")
-            assert answer.status == 200, shop.log()
-            pids.add(answer.json()["pid"])
-            return len(pids) == 2
-
-        until(both_have_published, "both workers publish")
-        shop.stop(server)
+        web_workers.check_that_both_processes_publish(shop, web, "django_shop.urls")
     worker(shop)
     assert {each["body"] for each in shop.has_notes("order", 2)} == {"0", "1"}
 
@@ -101,29 +86,13 @@ def test_each_process_of_gunicorn_has_a_producer(daemon: Nsqd, shop: Shop) -> No
 def test_a_handler_finishes_and_publishes_after_sigterm(
     daemon: Nsqd, shop: Shop, tmp_path: Path
 ) -> None:
-    gate = tmp_path / "gate"
-    running = worker(shop, "--only", "slow/billing")
-    publish(daemon, "slow", str(gate))
-    shop.has_notes("hang", 1)
-    running.terminate()
-    gate.touch()
-    assert running.wait(60) == 0, shop.log()
-    assert [each["state"] for each in shop.notes("hang")] == ["begun", "done"]
-    worker(shop)
-    assert shop.has_notes("order", 1)[0]["body"] == "after the stop"
+    web_workers.check_that_a_handler_finishes_after_sigterm(daemon, shop, worker, tmp_path / "gate")
 
 
 def test_a_message_is_redelivered_after_its_worker_is_killed(
     daemon: Nsqd, shop: Shop, tmp_path: Path
 ) -> None:
-    gate = tmp_path / "gate"
-    running = worker(shop)
-    publish(daemon, "slow", str(gate))
-    shop.has_notes("hang", 1)
-    shop.kill(running)
-    gate.touch()
-    worker(shop)
-    assert [each["state"] for each in shop.has_notes("hang", 3)] == ["begun", "begun", "done"]
+    web_workers.check_that_a_kill_redelivers(daemon, shop, worker, tmp_path / "gate")
 
 
 def test_a_message_is_published_on_commit_only() -> None:

@@ -155,7 +155,7 @@ def test_a_task_that_kills_its_worker_becomes_a_dead_letter(
     shop: Shop, shared: Nsqd, queues: Queues, tmp_path: Path
 ) -> None:
     policy = {"max_attempts": 1, "dead_letter_topic": queues.topic("default.XQ")}
-    web = Web(int(shared.http_address.rpartition(":")[2]))
+    web = Web.at(shared.http_address)
     path = f"/channel/config?topic={queues.topic()}&channel=dramatiq"
     answer = web.request("PUT", path, json.dumps(policy).encode())
     assert answer.status == 200, answer.body

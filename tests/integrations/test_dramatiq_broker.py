@@ -69,7 +69,7 @@ def running(broker: NsqBroker, threads: int = 1) -> Iterator[Worker]:
 
 
 def set_policy(daemon: Nsqd, topic: str, **policy: object) -> None:
-    web = Web(int(daemon.http_address.rpartition(":")[2]))
+    web = Web.at(daemon.http_address)
     answer = web.request("PUT", f"/topic/config?topic={topic}", json.dumps(policy).encode())
     assert answer.status == 200, answer.body
 

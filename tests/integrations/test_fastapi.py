@@ -127,7 +127,7 @@ def test_starlette_alone_is_enough(daemon: Nsqd) -> None:
 def test_the_inner_lifespan_is_open_while_handlers_run(daemon: Nsqd) -> None:
     events: list[str] = []
     nsq = NsqLifespan(daemon.tcp_address)
-    web = Web(int(daemon.http_address.rpartition(":")[2]))
+    web = Web.at(daemon.http_address)
 
     def is_queued() -> bool:
         (topic,) = web.get("/stats", format="json", topic="inner").json()["topics"]

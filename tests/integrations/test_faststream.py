@@ -150,7 +150,7 @@ def test_a_failure_requeues_and_a_rejection_drops(daemon: Nsqd) -> None:
     run(broker, work)
     expected = [("drop", 0), ("fail", 1), ("fail", 2), ("nack", 1), ("nack", 2), ("nack", 3)]
     assert sorted(seen) == expected
-    web = Web(int(daemon.http_address.rpartition(":")[2]))
+    web = Web.at(daemon.http_address)
     web.await_counts("fs-rejected", "faststream", depth=0, in_flight_count=0, requeue_count=0)
 
 
@@ -170,7 +170,7 @@ def test_a_message_with_a_manual_policy_stays_in_flight(daemon: Nsqd) -> None:
         await seen[0].ack()
 
     run(broker, work)
-    web = Web(int(daemon.http_address.rpartition(":")[2]))
+    web = Web.at(daemon.http_address)
     web.await_counts("fs-manual", "faststream", depth=1, in_flight_count=0)
 
 
@@ -359,7 +359,7 @@ def test_a_handler_stops_its_subscriber_and_another_starts(daemon: Nsqd) -> None
 
     run(broker, work)
     assert seen == ["first", "third"]
-    web = Web(int(daemon.http_address.rpartition(":")[2]))
+    web = Web.at(daemon.http_address)
     eventually(lambda: web.counts("fs-stopping", "a")["client_count"] == 0)
 
 
@@ -446,7 +446,7 @@ def test_stopping_waits_for_handlers_and_requeues_the_rest(daemon: Nsqd) -> None
 
     run(broker, work)
     assert len(seen) == 1
-    web = Web(int(daemon.http_address.rpartition(":")[2]))
+    web = Web.at(daemon.http_address)
     web.await_counts("fs-stopped", "faststream", depth=4, in_flight_count=0)
 
 

@@ -58,7 +58,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def web_of(daemon: Nsqd) -> Web:
-    return Web(int(daemon.http_address.rpartition(":")[2]))
+    return Web.at(daemon.http_address)
 
 
 def test_a_stopping_broker_does_not_get_its_requeued_messages_again(daemon: Nsqd) -> None:

@@ -13,11 +13,13 @@ from flask import Flask
 
 from nsqcy.client import Consumer, Message, Producer
 from nsqcy.integrations.flask import Nsq
-from nsqcy.integrations.web.process_producer import ProcessProducer
+from nsqcy.integrations.process_producer import ProcessProducer
 from nsqcy.testing import Nsqd, nsqd
 from nsqcy.testing.http_requests import Web
 from nsqcy.testing.ports import Ports
+from support import web_workers
 from support.shop_process import Shop, shop_of, until
+from support.web_workers import publish
 
 pytestmark = pytest.mark.slow
 
@@ -32,11 +34,6 @@ def daemon() -> Iterator[Nsqd]:
 def shop(daemon: Nsqd, tmp_path: Path) -> Iterator[Shop]:
     with shop_of(tmp_path, "flask_shop", nsqd=daemon.tcp_address) as found:
         yield found
-
-
-def publish(daemon: Nsqd, topic: str, body: str) -> None:
-    with Producer(daemon.tcp_address) as producer:
-        producer.publish(topic, body.encode())
 
 
 def worker(shop: Shop, *arguments: str) -> "subprocess.Popen[bytes]":
@@ -65,19 +62,7 @@ def test_each_process_of_gunicorn_has_a_producer(daemon: Nsqd, tmp_path: Path) -
         shop_of(tmp_path, "flask_shop", nsqd=daemon.tcp_address, preload=1) as shop,
     ):
         web = Web(ports.take())
-        command = ("gunicorn", "--preload", "--workers=2", f"--bind=127.0.0.1:{web.port}")
-        server = shop.worker(*command, "flask_shop:app", ready="Listening at")
-        until(lambda: shop.log().count("Booting worker") == 2, "both workers start")
-        pids: set[int] = set()
-
-        def both_have_published() -> bool:
-            answer = web.request("POST", f"/publish/orders/{len(pids)}")
-            assert answer.status == 200, shop.log()
-            pids.add(answer.json()["pid"])
-            return len(pids) == 2
-
-        until(both_have_published, "both workers publish")
-        shop.stop(server)
+        web_workers.check_that_both_processes_publish(shop, web, "flask_shop:app")
         worker(shop)
         bodies = {each["body"] for each in shop.has_notes("order", 3)}
         assert bodies == {"before the fork", "0", "1"}
@@ -86,29 +71,13 @@ def test_each_process_of_gunicorn_has_a_producer(daemon: Nsqd, tmp_path: Path) -
 def test_a_handler_finishes_and_publishes_after_sigterm(
     daemon: Nsqd, shop: Shop, tmp_path: Path
 ) -> None:
-    gate = tmp_path / "gate"
-    running = worker(shop, "--only", "slow/billing")
-    publish(daemon, "slow", str(gate))
-    shop.has_notes("hang", 1)
-    running.terminate()
-    gate.touch()
-    assert running.wait(60) == 0, shop.log()
-    assert [each["state"] for each in shop.notes("hang")] == ["begun", "done"]
-    worker(shop)
-    assert shop.has_notes("order", 1)[0]["body"] == "after the stop"
+    web_workers.check_that_a_handler_finishes_after_sigterm(daemon, shop, worker, tmp_path / "gate")
 
 
 def test_a_message_is_redelivered_after_its_worker_is_killed(
     daemon: Nsqd, shop: Shop, tmp_path: Path
 ) -> None:
-    gate = tmp_path / "gate"
-    running = worker(shop)
-    publish(daemon, "slow", str(gate))
-    shop.has_notes("hang", 1)
-    shop.kill(running)
-    gate.touch()
-    worker(shop)
-    assert [each["state"] for each in shop.has_notes("hang", 3)] == ["begun", "begun", "done"]
+    web_workers.check_that_a_kill_redelivers(daemon, shop, worker, tmp_path / "gate")
 
 
 def test_the_command_explains_what_is_missing(shop: Shop) -> None:

@@ -106,7 +106,7 @@ def test_a_task_that_kills_its_worker_becomes_a_dead_letter(
 ) -> None:
     dead = f"{queue}-dead"
     policy = json.dumps({"max_attempts": 1, "dead_letter_topic": dead})
-    web = Web(int(shared.http_address.rpartition(":")[2]))
+    web = Web.at(shared.http_address)
     path = f"/channel/config?topic={queue}&channel=taskiq"
     answer = web.request("PUT", path, policy.encode())
     assert answer.status == 200, answer.body

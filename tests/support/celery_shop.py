@@ -7,17 +7,16 @@ SHOP_FILE.
 import json
 import os
 import threading
-import time
 
 from celery import Celery
 from celery.exceptions import Reject
 
 import nsqcy.integrations.celery
 from nsqcy.integrations.celery.dead_letters import DeadLetterTask
+from support import shop_notes
+from support.shop_notes import note
 
 nsqcy.integrations.celery.register()
-
-FILE = os.environ["SHOP_FILE"]
 
 app = Celery("shop", broker=os.environ["SHOP_BROKER"], backend=os.environ.get("SHOP_BACKEND"))
 app.conf.update(
@@ -28,16 +27,6 @@ app.conf.update(
     task_publish_retry=True,
     worker_prefetch_multiplier=int(os.environ.get("SHOP_MULTIPLIER", "4")),
 )
-
-
-def note(**about: object) -> None:
-    """Append one line to the file, in a single write."""
-    line = json.dumps({"pid": os.getpid(), "time": time.time()} | about) + "\n"
-    descriptor = os.open(FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(descriptor, line.encode())
-    finally:
-        os.close(descriptor)
 
 
 @app.task
@@ -55,11 +44,7 @@ def again(self, number: int) -> None:  # type: ignore[no-untyped-def]
 
 @app.task
 def hang(gate: str) -> None:
-    """Run until there is a file."""
-    note(task="hang", state="begun")
-    while not os.path.exists(gate):
-        time.sleep(0.02)
-    note(task="hang", state="done")
+    shop_notes.hang(gate)
 
 
 @app.task(bind=True)

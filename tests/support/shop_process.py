@@ -6,10 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from nsqcy.testing.http_requests import eventually
 
 LIMIT = 60.0
 SUPPORT = Path(__file__).parent
@@ -17,11 +18,10 @@ SUPPORT = Path(__file__).parent
 
 def until(holds: Callable[[], Any], what: str, limit: float = LIMIT) -> Any:
     """Poll until `holds` returns something true, and return it."""
-    deadline = time.monotonic() + limit
-    while not (found := holds()):
-        assert time.monotonic() < deadline, f"{what}: not within {limit:g} s"
-        time.sleep(0.02)
-    return found
+    try:
+        return eventually(holds, limit, interval=0.02)
+    except AssertionError as error:
+        raise AssertionError(f"{what}: {error}") from None
 
 
 class Shop:

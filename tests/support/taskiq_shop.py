@@ -3,16 +3,16 @@
 The environment configures it: SHOP_NSQD, SHOP_OPTIONS and SHOP_FILE.
 """
 
-import asyncio
 import json
 import os
 import signal
-import time
 
 from taskiq import TaskiqScheduler
 from taskiq.schedule_sources import LabelScheduleSource
 
 from nsqcy.integrations.taskiq import NsqBroker, NsqScheduleSource
+from support import shop_notes
+from support.shop_notes import note
 
 broker = NsqBroker(
     os.environ["SHOP_NSQD"],
@@ -20,16 +20,6 @@ broker = NsqBroker(
 )
 source = NsqScheduleSource(broker)
 scheduler = TaskiqScheduler(broker, [LabelScheduleSource(broker)])
-
-
-def note(**about: object) -> None:
-    """Append one line to the file, in a single write."""
-    line = json.dumps({"pid": os.getpid(), "time": time.time()} | about) + "\n"
-    descriptor = os.open(os.environ["SHOP_FILE"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(descriptor, line.encode())
-    finally:
-        os.close(descriptor)
 
 
 @broker.task
@@ -40,11 +30,7 @@ async def add(left: int, right: int) -> int:
 
 @broker.task
 async def hang(gate: str) -> None:
-    """Run until there is a file."""
-    note(task="hang", state="begun")
-    while not os.path.exists(gate):
-        await asyncio.sleep(0.02)
-    note(task="hang", state="done")
+    await shop_notes.hang_on_loop(gate)
 
 
 @broker.task

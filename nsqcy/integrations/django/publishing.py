@@ -6,7 +6,7 @@ from nsqcy.client import Producer
 from nsqcy.client.face import Headers
 from nsqcy.client.producer import dpub_head
 from nsqcy.integrations.django.configuration import current_settings
-from nsqcy.integrations.web.process_producer import ProcessProducer
+from nsqcy.integrations.process_producer import ProcessProducer
 
 
 def _new() -> Producer:

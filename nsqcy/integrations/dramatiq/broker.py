@@ -13,7 +13,7 @@ from dramatiq.errors import BrokerError, ConnectionClosed, ConnectionFailed
 
 from nsqcy.client import Error, NsqdError
 from nsqcy.client.options import Addresses, as_strings
-from nsqcy.integrations.client_options import demand_seconds
+from nsqcy.integrations.client_options import demand_queue_pattern, demand_seconds
 from nsqcy.integrations.delays import DEFAULT_MAX_DEFER, milliseconds
 from nsqcy.integrations.dramatiq.connections import Connections, Settings
 from nsqcy.integrations.dramatiq.consumer import ETA, NsqConsumer, NsqMessage, seconds_left
@@ -59,9 +59,10 @@ class NsqBroker(dramatiq.Broker):
         super().__init__(middleware)
         demand_seconds("max_defer", max_defer)
         demand_seconds("publish_timeout", publish_timeout)
+        demand_queue_pattern("dead_letter_queue", dead_letter_queue)
         self.queues: set[str] = set()
         self._topic_prefix = topic_prefix
-        self._dead_letters = _pattern(dead_letter_queue)
+        self._dead_letters = dead_letter_queue
         self._max_defer = max_defer
         self._publish_timeout = publish_timeout
         nsqds, lookupds = as_strings(nsqd_tcp_addresses), as_strings(lookupd_http_addresses)
@@ -261,15 +262,3 @@ def _http_errors() -> Iterator[None]:
         yield
     except ConnectionError as error:
         raise ConnectionFailed(error) from error
-
-
-def _pattern(dead_letter_queue: str | None) -> str | None:
-    if dead_letter_queue is not None:
-        try:
-            dead_letter_queue.format(queue="name")
-        except (LookupError, ValueError, AttributeError):
-            raise ValueError(
-                "dead_letter_queue may contain {queue}, and no other placeholders, not "
-                f"{dead_letter_queue!r}"
-            ) from None
-    return dead_letter_queue

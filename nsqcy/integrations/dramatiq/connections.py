@@ -10,12 +10,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from nsqcy.client import Consumer, Producer
-from nsqcy.integrations.client_options import QUICK, demand_seconds, sorted_options
+from nsqcy.integrations.client_options import (
+    QUICK,
+    UNTIL_ANSWERED,
+    demand_seconds,
+    sorted_options,
+)
 from nsqcy.integrations.unanswered import Unanswered
 
 OWN_OPTIONS = ("max_tries", "max_attempts", "max_in_flight", "close_timeout")
 END_WAIT = 5.0  # seconds that closing waits for the last answers to be sent
-DAYS = 7 * 86400.0  # a closed consumer ends when its last message has been answered
 
 
 class Settings:
@@ -55,7 +59,7 @@ class Settings:
             self.lookupds,
             max_in_flight=max_in_flight,
             max_tries=0,
-            close_timeout=DAYS,
+            close_timeout=UNTIL_ANSWERED,
             **self._consumer,
         )
 
@@ -68,7 +72,6 @@ class Connections:
         self.unanswered = Unanswered(settings.msg_timeout)
         self._settings = settings
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
-        self._is_touching = False
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
@@ -82,9 +85,7 @@ class Connections:
         consumer = self._settings.consumer(topic, max_in_flight)
         with self._lock:
             self._consumers.add(consumer)
-            if not self._is_touching:
-                self._is_touching = True
-                self.unanswered.start_thread()
+        self.unanswered.start_thread()
         consumer.start()
         return consumer
 

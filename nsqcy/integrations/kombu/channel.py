@@ -3,15 +3,15 @@
 import queue
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 from kombu.transport import virtual
 
-from nsqcy.client import AlreadyAnswered, Consumer, Message
-from nsqcy.integrations.client_options import QUICK
+from nsqcy.client import Consumer, Message
+from nsqcy.integrations.client_options import QUICK, UNTIL_ANSWERED
+from nsqcy.integrations.delays import EARLY
 from nsqcy.integrations.kombu.inbox import NOT_PRIORITISED
 from nsqcy.integrations.kombu.payloads import payload_of, seconds_until, task_of
 from nsqcy.integrations.kombu.qos import QoS, requeue_now
@@ -21,8 +21,6 @@ from nsqcy.integrations.kombu.topics import Source, Topics
 UNLIMITED = 2500  # RDY for a prefetch count of 0: nsqd's default --max-rdy-count
 NO_ACK_READY = 100  # RDY for queues whose messages are acknowledged on delivery
 END_WAIT = 5.0  # seconds that closing a channel waits for its last answers to be sent
-DAYS = 7 * 86400.0  # a cancelled consumer ends when its last message has been answered
-EARLY = 0.001  # seconds that a task may arrive before its ETA
 
 
 @dataclass(slots=True, eq=False)
@@ -144,7 +142,7 @@ class Channel(virtual.Channel):
             self._transport.settings.lookupds,
             max_in_flight=ready,
             max_tries=0,
-            close_timeout=DAYS,
+            close_timeout=UNTIL_ANSWERED,
             msg_timeout=self._options.msg_timeout,
             **keywords,
         )
@@ -196,7 +194,8 @@ class Channel(virtual.Channel):
         properties["delivery_tag"] = tag
         properties["delivery_info"]["redelivered"] = unacked.message.attempts > 1
         self._unacked[tag] = unacked
-        self._transport.keep_touching()
+        self._transport.unanswered.add(unacked.message)
+        self._transport.unanswered.start_thread()
         return tag
 
     def _deliver(self, subscription: Subscription, tag: str, payload: dict[str, Any]) -> bool:
@@ -214,15 +213,8 @@ class Channel(virtual.Channel):
         """Finish or requeue an unacknowledged message. Unknown tags have been answered."""
         unacked = self._unacked.pop(delivery_tag, None)
         if unacked is not None and self._transport.is_ours:
-            with suppress(AlreadyAnswered):
-                how(unacked.message)
+            self._transport.unanswered.answer(unacked.message, how)
             self._transport.inbox.wake()
-
-    def touch_all(self) -> None:
-        """Restart the timeouts of the unacknowledged messages."""
-        for unacked in list(self._unacked.values()):
-            with suppress(AlreadyAnswered):
-                unacked.message.touch()
 
     def basic_cancel(self, consumer_tag: str) -> None:
         """Stop consuming; messages in flight may still be answered."""

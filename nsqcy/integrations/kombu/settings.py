@@ -11,7 +11,11 @@ from nsqcy.client.options import (
     ProducerKeywords,
     nsqd_addresses,
 )
-from nsqcy.integrations.client_options import demand_seconds, sorted_options
+from nsqcy.integrations.client_options import (
+    demand_queue_pattern,
+    demand_seconds,
+    sorted_options,
+)
 
 DEFAULT_LOOKUPD_PORT = 4161
 
@@ -50,13 +54,7 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("msg_timeout", "max_defer", "publish_timeout"):
             demand_seconds(name, getattr(self, name))
-        try:
-            (self.rejected_queue or "").format(queue="")
-        except (KeyError, IndexError, ValueError):
-            raise ValueError(
-                f"rejected_queue may contain {{queue}} and no other braces, not "
-                f"{self.rejected_queue!r}"
-            ) from None
+        demand_queue_pattern("rejected_queue", self.rejected_queue)
         steps = self.priority_steps
         if not steps or list(steps) != sorted({each for each in steps if 0 <= each <= 9}):
             raise ValueError(

@@ -1,13 +1,11 @@
-"""A transport of kombu: the producer, and the thread that touches, of one kombu connection.
+"""A transport of kombu: the producer, and the unacknowledged messages, of one kombu connection.
 
 It belongs to the process that created it. A child process opens its own connections.
 """
 
 import json
-import math
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterable
 from typing import Any, ClassVar
@@ -18,14 +16,15 @@ from nsqcy import __version__
 from nsqcy.client import ConnectionFailed, NoConnection, NsqdError, Producer, PublishTimeout
 from nsqcy.client.face import Headers
 from nsqcy.client.options import Address
+from nsqcy.integrations.delays import milliseconds
 from nsqcy.integrations.kombu.channel import Channel
 from nsqcy.integrations.kombu.inbox import Inbox
 from nsqcy.integrations.kombu.payloads import seconds_until
 from nsqcy.integrations.kombu.settings import settings
+from nsqcy.integrations.process_producer import ProcessProducer
 from nsqcy.integrations.queue_management import QueueManagement
 from nsqcy.integrations.queue_names import nsq_name
-
-TOUCHES = 3  # per message timeout
+from nsqcy.integrations.unanswered import Unanswered
 
 
 class Transport(virtual.Transport):
@@ -66,12 +65,9 @@ class Transport(virtual.Transport):
         )
         self.temporary: set[str] = set()  # auto-delete and exclusive queues
         self.inbox = Inbox()
-        self._producer: Producer | None = None
-        self._producer_pid = 0
-        self._max_defer = self.settings.options.max_defer
+        self.unanswered = Unanswered(self.settings.options.msg_timeout)
+        self._producer = ProcessProducer(self._new_producer)
         self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._closing: threading.Event | None = None  # of the thread that touches
 
     @property
     def is_ours(self) -> bool:
@@ -113,32 +109,27 @@ class Transport(virtual.Transport):
 
     def close_connection(self, connection: Any) -> None:
         super().close_connection(connection)
-        with self._lock:
-            if self._closing is not None:
-                self._closing.set()
-                self._closing = None
-            producer, self._producer = self._producer, None
         if self.is_ours:
+            self.unanswered.close()
             self.inbox.close()
-        if producer is not None and self._producer_pid == os.getpid():
-            producer.close()
+        self._producer.close()
 
     # -- publishing
 
     def publish(self, topic: str, payload: dict[str, Any]) -> None:
         """Publish a payload, deferred until the task's ETA. Returns once nsqd has confirmed it."""
-        delay = min(seconds_until(payload, time.time()), self._max_defer)
-        self.send(topic, json.dumps(payload).encode(), delay)
+        self.send(topic, json.dumps(payload).encode(), seconds_until(payload, time.time()))
 
     def send(
         self, topic: str, data: bytes, delay: float = 0.0, headers: Headers | None = None
     ) -> None:
         """Publish bytes. Raises the errors of nsqcy.client.Producer.publish()."""
-        self.producer.publish(
+        options = self.settings.options
+        self._producer.get().publish(
             topic,
             data,
-            math.ceil(delay * 1000) or None,
-            timeout=self.settings.options.publish_timeout,
+            milliseconds(delay, options.max_defer),
+            timeout=options.publish_timeout,
             headers=headers,
         )
 
@@ -147,16 +138,8 @@ class Transport(virtual.Transport):
         """Return whether messages may have headers of nsqd: the client's option `headers`."""
         return bool(self.settings.producer.get("headers"))
 
-    @property
-    def producer(self) -> Producer:
-        """The producer of this connection and process."""
-        with self._lock:
-            if self._producer is None or self._producer_pid != os.getpid():
-                self._producer_pid = os.getpid()
-                self._producer = Producer(
-                    self.settings.nsqds, self.settings.lookupds, **self.settings.producer
-                )
-            return self._producer
+    def _new_producer(self) -> Producer:
+        return Producer(self.settings.nsqds, self.settings.lookupds, **self.settings.producer)
 
     # -- consuming
 
@@ -174,20 +157,3 @@ class Transport(virtual.Transport):
                 raise TimeoutError
             if delivery.deliver():
                 return
-
-    def keep_touching(self) -> None:
-        """Start the thread that touches unacknowledged messages."""
-        if self._closing is not None:
-            return
-        with self._lock:
-            if self._closing is None:
-                self._closing = threading.Event()
-                threading.Thread(
-                    target=self._touch_until, args=(self._closing,), name="nsqcy touch", daemon=True
-                ).start()
-
-    def _touch_until(self, closing: threading.Event) -> None:
-        interval = self.settings.options.msg_timeout / TOUCHES
-        while not closing.wait(interval):
-            for channel in list(self.channels):
-                channel.touch_all()

@@ -1,4 +1,4 @@
-"""One producer per process, for servers that fork."""
+"""One producer per process, for servers and workers that fork."""
 
 import contextlib
 import os
