@@ -21,6 +21,7 @@ ROUTES = (
     Route("GET", "/ready", status.ready, plain=True, logged=False, need=Need.NOTHING),
     Route("GET", "/live", status.live, plain=True, logged=False, need=Need.NOTHING),
     Route("GET", "/info", status.info, need=Need.KNOWN),
+    Route("GET", "/node", status.node, logged=False, need=Need.KNOWN),
     Route("GET", "/stats", status.stats, body=ignored, need=Need.KNOWN),
     Route("GET", "/metrics", status.metrics, plain=True, logged=False, need=Need.KNOWN),
     Route(

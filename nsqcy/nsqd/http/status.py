@@ -1,4 +1,4 @@
-"""The status of nsqd: health, /info, /stats and /metrics."""
+"""The status of nsqd: health, /info, /node, /stats and /metrics."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from nsqcy.http.parser import JSON, PLAIN, Reply
 from nsqcy.http.router import Request, whole
 from nsqcy.nsqd.http.context import Context
 from nsqcy.nsqd.http.params import BOOLEANS
-from nsqcy.nsqd.master.verbs import GetAllCopies
+from nsqcy.nsqd.master.verbs import GetAllCopies, GetNode
 from nsqcy.nsqd.stats.forms import Query
 
 
@@ -54,6 +54,11 @@ def stats(api: Context, request: Request) -> Reply:
 def copies(api: Context, request: Request) -> dict[str, Any]:
     """Return the groups of copies that this nsqd owns or keeps, per worker."""
     return api.backend.at_master(GetAllCopies())
+
+
+def node(api: Context, request: Request) -> dict[str, Any]:
+    """Return the health of nsqd's processes and its disk."""
+    return api.backend.at_master(GetNode())
 
 
 def metrics(api: Context, request: Request) -> Reply:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from nsqcy.nsqd.calls import Call, Result
+from nsqcy.nsqd.stats import node_page
 from nsqcy.nsqd.stats.forms import Query
-from nsqcy.nsqd.worker.messages import GetCopies
+from nsqcy.nsqd.stats.metrics import process_figures
+from nsqcy.nsqd.worker.messages import GetCopies, GetFigures
 from nsqcy.options.option import Value
 from nsqcy.process.control import Answer
 
@@ -115,6 +117,18 @@ class GetAllCopies(MasterVerb[dict[str, Any]]):
         found = target.workers.ask_ready(GetCopies())
         workers = [{"worker": index, **each} for index, each in sorted(found.items()) if each]
         return {"workers": workers}
+
+
+@dataclass(frozen=True)
+class GetNode(MasterVerb[dict[str, Any]]):
+    """Return the /node object."""
+
+    timeout: ClassVar[float] = GATHER_TIMEOUT
+
+    def run(self, target: MasterSide) -> dict[str, Any]:
+        figures = target.workers.ask_ready(GetFigures())
+        whole, disk = target.metrics.facts()
+        return node_page.page(whole, figures, process_figures(), disk)
 
 
 @dataclass(frozen=True)

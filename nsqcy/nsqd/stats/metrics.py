@@ -154,8 +154,16 @@ class Metrics:
         shared, plan = self._pages.ask(form)
         return Answer([form.content_type, form.gzip], plan, (os.dup(shared.fd),))
 
+    def facts(self) -> tuple[Whole, Disk]:
+        """Return the master's own figures and the state of the disk."""
+        return self._whole(), self._disk()
+
+    def _disk(self) -> Disk:
+        found: Disk = gevent.get_hub().threadpool.apply(disk_space, (self._data_path,))
+        return found
+
     def _page(self, form: "Form") -> tuple[SharedBuffer, bytes]:
-        disk = gevent.get_hub().threadpool.apply(disk_space, (self._data_path,))
+        disk = self._disk()
         shared = SharedBuffer()
         shares = self._ask_all(shared.fd, form.gzip)
         whole = self._whole()

@@ -417,6 +417,9 @@ class Engine:
     def metrics(self, buffer: int, compress: bool) -> dict[str, Any]:
         return self._stats.metrics(buffer, compress)
 
+    def figures(self) -> dict[str, Any]:
+        return self._stats.figures()
+
     def remains(self) -> Remains:
         return self._stats.remains()
 

@@ -130,6 +130,7 @@ class Engine(Protocol):
     def inspect(self, what: str) -> bytes: ...
     def health(self) -> dict[str, Any]: ...
     def copies(self) -> dict[str, Any] | None: ...
+    def figures(self) -> dict[str, Any]: ...
     def hand_over(self, on: bool) -> int: ...
 
 
@@ -271,6 +272,16 @@ class GetCopies(EngineMessage[dict[str, Any] | None]):
 
     def run(self, target: Engine) -> dict[str, Any] | None:
         return target.copies()
+
+
+@dataclass(frozen=True)
+class GetFigures(EngineMessage[dict[str, Any]]):
+    """Return the worker's own figures for /node."""
+
+    timeout: ClassVar[float] = HEALTH_LIMIT
+
+    def run(self, target: Engine) -> dict[str, Any]:
+        return target.figures()
 
 
 @dataclass(frozen=True)

@@ -87,19 +87,28 @@ class WorkerStats:
         maximum = -(-self._options.metrics_max_series // self._workers)
         lines = Exposition(self._shard, maximum, *metrics.NAMES)
         figures = {
-            "tcp": self._manager.connections(),
-            "http": self._http.connections,
+            **self._levels(),
             "turns": self._loop.turn_times(),
             "syncs": self._io.sync_times(),
-            "failing": int(self._shard.health != "OK"),
-            "topics": len(self._shard.topics),
-            "memory": self._shard.pool.resident_bytes,
-            "memory_limit": self._shard.pool.budget,
             "events": self._event_counts(),
             "copies": None if self._copies is None else self._copies.figures(),
             "quotas": [] if self._users is None else self._users.quotas_told(),
         }
         return metrics.share(lines, figures, writer, compress, self._give_way)
+
+    def figures(self) -> dict[str, Any]:
+        """Of /node."""
+        return {**self._levels(), **metrics.process_figures()}
+
+    def _levels(self) -> dict[str, int]:
+        return {
+            "tcp": self._manager.connections(),
+            "http": self._http.connections,
+            "failing": int(self._shard.health != "OK"),
+            "topics": len(self._shard.topics),
+            "memory": self._shard.pool.resident_bytes,
+            "memory_limit": self._shard.pool.budget,
+        }
 
     def _event_counts(self) -> dict[str, int] | None:
         if self._events is None:

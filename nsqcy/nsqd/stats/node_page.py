@@ -1,0 +1,37 @@
+"""nsqd's /node object: the health of its processes and its disk, as nsqadmin shows it.
+
+Owns the object's form. Its size does not depend on the number of topics, so that it can be
+requested often. Workers return their figures; the master adds its own.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from nsqcy import __version__
+from nsqcy.nsqd.stats.metrics import Disk, Whole
+
+
+def page(
+    whole: Whole,
+    figures: Mapping[int, Mapping[str, Any]],
+    master: Mapping[str, float],
+    disk: Disk,
+) -> dict[str, Any]:
+    """Return the object. figures: by worker, of those that answered. master: the master's memory
+    and CPU time."""
+    refusing = {"draining": whole.draining, "disk": whole.disk_refuses}
+    return {
+        "nsqcy": __version__,
+        "start_time": whole.started // 1_000_000_000,
+        "refusing_publishes": [reason for reason, holds in refusing.items() if holds],
+        "disk": disk._asdict(),
+        "master": dict(master),
+        "workers": [_worker(each, figures.get(each["worker"])) for each in whole.workers],
+        "lookupds": dict(whole.lookupds),
+    }
+
+
+def _worker(child: Mapping[str, Any], figures: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a worker; without its own figures if it has not answered."""
+    known = {"worker": child["worker"], "up": figures is not None, "restarts": child["restarts"]}
+    return known | (dict(figures) if figures is not None else {})
