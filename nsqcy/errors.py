@@ -105,7 +105,7 @@ class VersionWanted(Stop):
 
 
 class UsageError(Stop):
-    """Invalid command line: the reason, then the usage."""
+    """Invalid command line: the reason, and what to write instead."""
 
     exit_code = 2
     shape = AS_IS

@@ -1,42 +1,17 @@
 """Flags of the daemons and NSQ's tools, in the syntax of Go's flag package.
 
-Independent of particular options. Commands that NSQ does not have use config/arguments.py instead.
+An error is one line with a hint; only -help prints the usage. Independent of particular options,
+and of words after the flags (config/stray_words.py). Commands that NSQ does not have use
+config/arguments.py instead.
 """
 
 from collections.abc import Sequence
 
-from nsqcy.config.options import BOOL, FALSE, FLOATS, TRUE, OptionTable
+from nsqcy.config import hints
+from nsqcy.config.options import FLOATS, OptionTable
 from nsqcy.errors import FloatListError, HelpWanted, UsageError
 from nsqcy.names import quote
 from nsqcy.options.option import Option, Value
-
-
-def parse_flags(table: OptionTable, argv: Sequence[str]) -> dict[str, Value]:
-    """Return the options set on the command line, by name.
-
-    As in NSQ, words after the flags are ignored, unless one of them may set a security option.
-    """
-    values, rest = split_flags(table, argv)
-    _check_ignored(table, argv, rest)
-    return values
-
-
-def _check_ignored(table: OptionTable, argv: Sequence[str], rest: Sequence[str]) -> None:
-    """Reject ignored words that contain a security flag or its value."""
-    if not rest:
-        return
-    last = argv[-len(rest) - 1] if len(rest) < len(argv) else ""
-    option = table.by_flag.get(last.lstrip("-")) if last.startswith("-") else None
-    if option and option.guard and option.kind is BOOL and rest[0] in TRUE | FALSE:
-        value = f"-{option.flag}={rest[0]}"
-        text = f"boolean flag -{option.flag} takes no separate value: write {value}"
-        raise _usage_error(table, text)
-    for word in rest:
-        name = word.lstrip("-").partition("=")[0] if word.startswith("-") else ""
-        option = table.by_flag.get(name)
-        if option and option.guard:
-            text = f"flag -{name} is ignored: flags must precede {quote(rest[0])}"
-            raise _usage_error(table, text)
 
 
 def split_flags(
@@ -57,24 +32,25 @@ def split_flags(
             break
         name, equals, text = word[2 if word[1] == "-" else 1 :].partition("=")
         if not name or name[0] == "-":
-            raise _usage_error(table, f"bad flag syntax: {word}")
+            raise UsageError(f"bad flag syntax: {word}{hints.bad_syntax(table, word)}")
         option = table.by_flag.get(name)
         if option is None:
             if name in ("h", "help"):
                 raise HelpWanted(usage(table))
-            raise _usage_error(table, f"flag provided but not defined: -{name}")
+            hint = hints.unknown_flag(table, name)
+            raise UsageError(f"flag provided but not defined: -{name}{hint}")
         if not equals:
             if option.kind.bare:
                 text = "true"
             elif words:
                 text = words.pop()
             else:
-                raise _usage_error(table, f"flag needs an argument: -{name}")
-        _set(table, values, option, text)
+                raise UsageError(f"flag needs an argument: -{name}{hints.no_value(option)}")
+        _set(values, option, text)
     return values, tuple(reversed(words))
 
 
-def _set(table: OptionTable, values: dict[str, Value], option: Option, text: str) -> None:
+def _set(values: dict[str, Value], option: Option, text: str) -> None:
     kind = option.kind
     try:
         value = kind.parse(text)
@@ -84,14 +60,10 @@ def _set(table: OptionTable, values: dict[str, Value], option: Option, text: str
         what = "boolean value" if kind.bare else "value"
         where = "" if kind.bare else "flag "
         message = f"invalid {what} {quote(text)} for {where}-{option.flag}: {error}"
-        raise _usage_error(table, message) from None
+        raise UsageError(message + hints.bad_value(option, text, error)) from None
     if kind.combine:
         value = kind.combine(values.get(option.name, ()), value)
     values[option.name] = value
-
-
-def _usage_error(table: OptionTable, message: str) -> UsageError:
-    return UsageError(f"{message}\n{usage(table)}")
 
 
 def usage(table: OptionTable) -> str:

@@ -8,8 +8,9 @@ import time
 from collections.abc import Mapping, Sequence
 
 from nsqcy import NSQ_VERSION, __version__
+from nsqcy.config import stray_words
 from nsqcy.config.files import FileSettings, read_file
-from nsqcy.config.flags import parse_flags
+from nsqcy.config.flags import split_flags
 from nsqcy.config.options import OptionTable
 from nsqcy.errors import DATED, LOGGED, Stop, VersionWanted
 from nsqcy.logging.logger import Log, date_time, write
@@ -47,12 +48,15 @@ class Settings:
 
 def load(table: OptionTable, argv: Sequence[str]) -> Settings:
     """Return the settings of a daemon started with these arguments; raise Stop."""
-    flags = parse_flags(table, argv)
+    flags, rest = split_flags(table, argv)
+    ignored = stray_words.check(table, argv, rest)
     if flags.get("version"):
         raise VersionWanted(version_line(table.daemon))
     path = flags.get("config")
     file = read_file(table, path) if path and isinstance(path, str) else None
-    return Settings(table, flags, file)
+    settings = Settings(table, flags, file)
+    settings.warnings += ignored
+    return settings
 
 
 def version_line(daemon: str) -> str:

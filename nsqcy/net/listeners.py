@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from nsqcy.errors import StartError
+from nsqcy.net import address_hints
 
 _BACKLOG = 65_535  # the kernel uses the minimum of this and net.core.somaxconn
 _KEEPALIVE = 15  # seconds
@@ -84,10 +85,16 @@ def bind(text: str, kind: str, daemon: str = "nsqd", *, unix: bool = True) -> Li
             return _bind_unix(address.path, kind)
         raise ValueError(f"listen tcp: address {text}: missing port in address")
     except (OSError, ValueError) as error:
-        reason = _reason(error, address)
+        reason = _reason(error, address) + _hint(error, text, kind)
         raise StartError(
             f"failed to instantiate {daemon} - listen ({text}) failed - {reason}"
         ) from None
+
+
+def _hint(error: Exception, text: str, kind: str) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return f"; stop the process that uses it, or change --{kind}-address"
+    return "" if os.path.isabs(text) else address_hints.listen_hint(text)
 
 
 def adopt(sock: socket.socket, kind: str) -> Listener:

@@ -7,6 +7,7 @@ import socket
 import ssl
 
 from nsqcy.errors import StartError
+from nsqcy.net.address_hints import LOOKUPD_HTTP, NSQD_HTTP, connect_hint
 from nsqcy.net.listeners import parse
 from nsqcy.nsqadmin.options import AdminOptions
 
@@ -17,9 +18,9 @@ def check(options: AdminOptions) -> None:
         raise _refusal("--nsqd-http-address or --lookupd-http-address required")
     _check_certificates(options)
     for address in options.lookupd_http_address:
-        _check_address("--lookupd-http-address", address)
+        _check_address("--lookupd-http-address", address, LOOKUPD_HTTP)
     for address in options.nsqd_http_address:
-        _check_address("--nsqd-http-address", address)
+        _check_address("--nsqd-http-address", address, NSQD_HTTP)
     if options.proxy_graphite:
         _check_url(options.graphite_url)
 
@@ -43,11 +44,11 @@ def _check_certificates(options: AdminOptions) -> None:
             raise _refusal(text) from None
 
 
-def _check_address(flag: str, text: str) -> None:
+def _check_address(flag: str, text: str, usual_port: int) -> None:
     address = parse(text)
     problem = ""
     if address.path is not None or not address.port:
-        problem = f"address {text}: missing port in address"
+        problem = f"address {text}: missing port in address{connect_hint(text, usual_port)}"
     elif not address.port.isdecimal():
         problem = f"lookup tcp/{address.port}: unknown port"
     else:

@@ -61,6 +61,7 @@ from nsqcy.config.policies import (
 )
 from nsqcy.errors import ConfigError
 from nsqcy.names import EVENTS_TOPIC, is_valid_name, quote
+from nsqcy.nsqd.address_warnings import suspicious_addresses
 from nsqcy.options.option import Option, Rule
 from nsqcy.process.limits import available_memory, usable_cpus
 
@@ -784,6 +785,7 @@ def _check_patterns(options: NsqdOptions, section: PatternSection) -> None:
 
 
 def _warn(settings: Settings, options: NsqdOptions) -> None:
+    settings.warnings += suspicious_addresses(settings)
     if _trusts_the_system(options):
         settings.warnings.append(
             "--tls-client-auth-policy=require-verify without --tls-root-ca-file accepts "

@@ -16,7 +16,7 @@ from nsqcy.config.durations import (
     parse_duration,
 )
 from nsqcy.config.options import STRINGS, parse_bool, parse_float, parse_int, toml_strings
-from nsqcy.options.option import Kind, Option
+from nsqcy.options.option import Expected, Kind, Option, suggestion
 from nsqcy.tools.common import ToolError
 
 if TYPE_CHECKING:
@@ -125,17 +125,17 @@ def read_one(text: str) -> tuple[str, Any]:
     name = name.replace("-", "_")
     rule = OPTIONS.get(name)
     if rule is None:
-        raise ValueError(f"invalid option {name}")
+        raise Expected(f"invalid option {name}{suggestion(name, OPTIONS)}")
     try:
         if not comma and rule is not _BOOL:
             raise ValueError("a value is required")
         read: Any = rule.parse(value if comma else "true")
     except ValueError as error:
-        raise ValueError(f"failed to coerce option {name} ({value}) - {error}") from None
+        raise Expected(f"failed to coerce option {name} ({value}) - {error}") from None
     if rule.low is not None and read < rule.low:
-        raise ValueError(f"invalid {name} ! {rule.show(read)} < {rule.show(rule.low)}")
+        raise Expected(f"invalid {name} ! {rule.show(read)} < {rule.show(rule.low)}")
     if rule.high is not None and read > rule.high:
-        raise ValueError(f"invalid {name} ! {rule.show(read)} > {rule.show(rule.high)}")
+        raise Expected(f"invalid {name} ! {rule.show(read)} > {rule.show(rule.high)}")
     return name, read
 
 

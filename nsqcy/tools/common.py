@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from nsqcy import NSQ_VERSION, __version__
-from nsqcy.config import loader
+from nsqcy.config import loader, stray_words
 from nsqcy.config.daemon_options import VERSION
 from nsqcy.config.durations import SECOND
 from nsqcy.config.flags import split_flags
@@ -77,6 +77,8 @@ def parse(table: OptionTable, argv: Sequence[str]) -> Settings:
     settings = Settings(table, argv)
     if settings.values.get("version"):
         raise VersionWanted(f"{table.daemon} v{NSQ_VERSION}")
+    for warning in stray_words.check(table, argv, settings.arguments):
+        say(f"WARNING: {warning}")
     return settings
 
 

@@ -56,7 +56,7 @@ def test_help(flag: str) -> None:
 def test_unknown_flag(dashes: str) -> None:
     result = run(dashes + "bogus")
     assert result.returncode == 2
-    assert "flag provided but not defined: -bogus\nUsage of nsqd:\n" in result.stderr
+    assert result.stderr == "flag provided but not defined: -bogus; see nsqd -help\n"
 
 
 @pytest.mark.case("CFG-04", "CFG-06", "CFG-07", "CFG-12", "CFG-13", "CFG-15", "TOOL-005")
@@ -80,7 +80,7 @@ def test_bad_value(flag: str) -> None:
     assert result.returncode == 2
     name, value = flag[2:].split("=")
     assert re.search(rf'invalid (boolean )?value "{value}" for (flag )?-{name}: ', result.stderr)
-    assert "Usage of nsqd:\n" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.case("CFG-05", "CFG-08", "CFG-14", "CFG-06", "CFG-07", "CFG-12", "H01", "H02")

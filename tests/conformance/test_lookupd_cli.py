@@ -75,7 +75,7 @@ def test_unix_sockets_are_not_for_it(kind: str, tmp_path: Path) -> None:
 def test_command_lines_that_cannot_be_read(flag: str) -> None:
     result = run(flag)
     assert result.returncode == 2
-    assert "Usage of nsqlookupd:\n" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_values_that_are_refused() -> None:
@@ -94,7 +94,8 @@ def test_an_address_in_use() -> None:
         result = run("--tcp-address=127.0.0.1:0", f"--http-address={address}")
     assert result.returncode == 1
     reason = f"listen ({address}) failed - listen tcp {address}: bind: address already in use"
-    assert result.stderr.endswith(f"FATAL: failed to instantiate nsqlookupd - {reason}\n")
+    hint = "; stop the process that uses it, or change --http-address"
+    assert result.stderr.endswith(f"FATAL: failed to instantiate nsqlookupd - {reason}{hint}\n")
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ VALID = ("--topic=t", SOURCE, POST)
         ([*VALID, "--mode=fastest"], 1, "--mode must be one of hostpool, epsilon-greedy, round"),
         ([*VALID, "--n=0"], 1, "--n must be 1 or more"),
         ([*VALID, "--topic=b d"], 1, "invalid topic name"),
-        ([*VALID, "--consumer-opt=bogus,1"], 2, "invalid option bogus\nUsage of nsq_to_http:"),
+        ([*VALID, "--consumer-opt=bogus,1"], 2, "invalid option bogus; allowed: dial_timeout, "),
         (
             [*VALID, "--consumer-opt=heartbeat_interval,90s"],
             1,

@@ -122,8 +122,8 @@ VALID = (TOPIC, SOURCE, "--destination-nsqd-tcp-address=b:1")
         ([TOPIC, SOURCE], 1, "--destination-nsqd-tcp-address required"),
         ([*VALID, "--mode=multicast"], 1, "--mode must be one of hostpool, epsilon-greedy, round"),
         ([*VALID, "--destination-nsqd-tcp-address=b:x"], 1, '"b:x" has no port from 1 to 65535'),
-        ([*VALID, "--consumer-opt=bogus,1"], 2, "invalid option bogus\nUsage of nsq_to_nsq:"),
-        ([*VALID, "--producer-opt=bogus,1"], 2, "invalid option bogus\nUsage of nsq_to_nsq:"),
+        ([*VALID, "--consumer-opt=bogus,1"], 2, "invalid option bogus; allowed: dial_timeout, "),
+        ([*VALID, "--producer-opt=bogus,1"], 2, "invalid option bogus; allowed: dial_timeout, "),
         (
             [*VALID, "--consumer-opt=heartbeat_interval,90s"],
             1,

@@ -83,7 +83,9 @@ def test_networks(block: str) -> None:
 @pytest.mark.case("ADM-006")
 @pytest.mark.parametrize("flag", ["--nsqd-http-address", "--lookupd-http-address"])
 def test_addresses(flag: str) -> None:
+    port = {"--nsqd-http-address": 4151, "--lookupd-http-address": 4161}[flag]
     text = f"failed to resolve {flag} (nohost) - address nohost: missing port in address"
+    text += f"; did you mean nohost:{port}?"
     assert last_words(f"{flag}=nohost") == text
     text = f"failed to resolve {flag} (h:http) - lookup tcp/http: unknown port"
     assert last_words(f"{flag}=h:http") == text
@@ -101,6 +103,7 @@ def test_an_address_in_use() -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         text = last_words(LOOKUPD, f"--http-address={address}")
     reason = f"listen tcp {address}: bind: address already in use"
+    reason += "; stop the process that uses it, or change --http-address"
     assert text == f"listen ({address}) failed - {reason}"
 
 
@@ -108,7 +111,7 @@ def test_an_address_in_use() -> None:
 def test_command_lines_that_cannot_be_read(flag: str) -> None:
     result = run(flag)
     assert result.returncode == 2
-    assert "Usage of nsqadmin:\n" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.case("ADM-068")

@@ -114,7 +114,7 @@ def test_a_port_that_is_taken(up: Callable[..., Up], flag: str, name: str) -> No
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         both = up(f"{flag}={address}")
         assert both.wait() == 1
-    assert f"listen tcp {address}: bind: address already in use\n" in both.log()
+    assert f"listen tcp {address}: bind: address already in use; " in both.log()
     line = f"FATAL: {name} exited with status 1 before it was ready; stopping everything"
     assert line in both.log()
     assert both.said() == ""
@@ -226,13 +226,13 @@ def test_nodes_need_etcd(tmp_path: Path) -> None:
         (["--help"], 0, "Usage: nsqcy up", ""),
         (["--version"], 0, "nsqd v1.3.0", ""),
         (["data"], 2, "", "unexpected argument: data\nUsage: nsqcy up"),
-        (["--bogus"], 2, "", "flag provided but not defined: -bogus\nUsage of nsqd:"),
-        (["--nsqlookupd-bogus=1"], 2, "", "flag provided but not defined: -bogus\nUsage of nsqlo"),
-        (["--nsqadmin-bogus=1"], 2, "", "flag provided but not defined: -bogus\nUsage of nsqadmin"),
+        (["--bogus"], 2, "", "flag provided but not defined: -bogus; see nsqd -help"),
+        (["--nsqlookupd-bogus=1"], 2, "", "flag provided but not defined: -bogus; see nsqlookupd"),
+        (["--nsqadmin-bogus=1"], 2, "", "flag provided but not defined: -bogus; see nsqadmin"),
         (["--no-nsqadmin", "--nsqadmin-base-path=/b"], 2, "", "--nsqadmin-base-path and --no-nsqa"),
         (["--nodes"], 2, "", "--nodes must be a number from 1 to 9\n"),
         (["--nodes=10"], 2, "", "--nodes must be a number from 1 to 9\n"),
-        (["--data-path"], 2, "", "flag needs an argument: -data-path\n"),
+        (["--data-path"], 2, "", "flag needs an argument: -data-path; write --data-path=STRING\n"),
         (["--config=/no/such"], 1, "", "[nsqcy up] "),
         (["--data-path=/dev/null/x"], 1, "", "[nsqcy up] "),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nsqcy.config import files, loader
 from nsqcy.config.durations import format_duration, parse_duration
-from nsqcy.config.flags import parse_flags
+from nsqcy.config.flags import split_flags
 from nsqcy.config.options import OptionTable
 from nsqcy.config.sample import sample
 from nsqcy.errors import Stop
@@ -61,7 +61,7 @@ def one(data: bytes) -> None:
     try:
         if kind == b"\3":
             words = text.decode("utf-8", "surrogateescape").split("\n")
-            found = loader.Settings(NSQD, parse_flags(NSQD, words))
+            found = loader.Settings(NSQD, split_flags(NSQD, words)[0])
         else:
             found = _file(TABLES[kind[0] % 3] if kind else NSQD, text)
         if found.table is NSQD:

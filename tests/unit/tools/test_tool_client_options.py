@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nsqcy.client.options import consumer_options, producer_options
-from nsqcy.config.flags import parse_flags
+from nsqcy.config.flags import split_flags
 from nsqcy.config.options import OptionTable
 from nsqcy.errors import UsageError
 from nsqcy.testing.certificates import make
@@ -25,15 +25,13 @@ TABLE = OptionTable("nsq_tail", {"": (CONSUMER_OPT, PRODUCER_OPT)})
 
 def refusal(*options: str) -> str:
     with pytest.raises(UsageError) as caught:
-        parse_flags(TABLE, [f"--consumer-opt={option}" for option in options])
-    line, _, usage = str(caught.value).partition("\n")
-    assert usage.startswith("Usage of nsq_tail:")
-    return line
+        split_flags(TABLE, [f"--consumer-opt={option}" for option in options])
+    return str(caught.value)
 
 
 def test_they_add_up() -> None:
     argv = ["--consumer-opt", "max_attempts,0", "-consumer-opt=snappy", "--producer-opt=deflate"]
-    assert parse_flags(TABLE, argv) == {
+    assert split_flags(TABLE, argv)[0] == {
         "consumer_opt": ("max_attempts,0", "snappy"),
         "producer_opt": ("deflate",),
     }
@@ -87,7 +85,7 @@ BOUNDS = {
 
 @pytest.mark.parametrize("name", BOUNDS)
 def test_bounds_are_within(name: str) -> None:
-    parse_flags(TABLE, [f"--consumer-opt={name},{bound}" for bound in BOUNDS[name]])
+    split_flags(TABLE, [f"--consumer-opt={name},{bound}" for bound in BOUNDS[name]])
 
 
 def test_every_range_is_tried() -> None:

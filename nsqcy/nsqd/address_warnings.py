@@ -1,0 +1,25 @@
+"""Warnings about nsqd's own addresses: valid values that are probably a mistake.
+
+Reads options only, without opening sockets.
+"""
+
+import re
+from collections.abc import Iterator
+
+from nsqcy.config.loader import Settings
+from nsqcy.net.address_hints import is_no_path, listen_hint
+
+
+def suspicious_addresses(settings: Settings) -> Iterator[str]:
+    for flag, name in (("--tcp-address", "tcp_address"), ("--http-address", "http_address")):
+        text = str(settings[name])
+        if is_no_path(text):
+            hint = listen_hint(text)
+            yield f"{flag} {text} is the path of a unix socket{hint}{settings.where(name)}"
+    name = "broadcast_address"
+    text = str(settings[name])
+    if re.fullmatch("[^:]+:[0-9]+", text):
+        yield (
+            f"--broadcast-address {text} contains a port: write the host alone, and set the ports"
+            f" with --broadcast-tcp-port and --broadcast-http-port{settings.where(name)}"
+        )

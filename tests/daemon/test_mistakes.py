@@ -1,0 +1,218 @@
+"""Typical mistakes: each gets one line that says what happened and what to do.
+
+Every test runs the real program and compares the complete line that the user sees.
+"""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from support.logged_process import Logged
+from support.nsqd_process import START_BUDGET, environment
+
+pytestmark = pytest.mark.ours
+
+# What precedes a text: the date, and the level and name in a FATAL line.
+LOG_PREFIX = re.compile(
+    r"^(\[\w+\] )?\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(\.\d+)? ((DEBUG|INFO|WARNING|ERROR|FATAL): )?",
+    re.MULTILINE,
+)
+MODULES = {name: f"nsqcy.{name}.main" for name in ("nsqd", "nsqlookupd", "nsqadmin")}
+
+
+class Running(Logged):
+    """A daemon that starts in spite of a mistake."""
+
+    def __init__(self, line: str, home: Path) -> None:
+        super().__init__()
+        name, *flags = line.split(" ")
+        self._spawn([sys.executable, "-m", MODULES[name], *flags], cwd=home, env=environment())
+
+    def __enter__(self) -> "Running":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def await_text(self, text: str) -> None:
+        deadline = time.monotonic() + START_BUDGET
+        while text not in self.log_text():
+            assert time.monotonic() < deadline, self.log_text()
+            time.sleep(0.01)
+
+    def warnings(self) -> list[str]:
+        """Return the warnings so far, without the prefix."""
+        lines = self.log_text().splitlines()
+        return [line.partition(" WARNING: ")[2] for line in lines if " WARNING: " in line]
+
+
+def run(line: str, home: Path) -> tuple[int, str]:
+    """Run a command line to its end; return the exit code and stderr without dates."""
+    name, *flags = line.split(" ")
+    module = MODULES.get(name, f"nsqcy.tools.{name}")
+    result = subprocess.run(
+        [sys.executable, "-m", module, *flags],
+        cwd=home,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert result.stdout == ""
+    return result.returncode, LOG_PREFIX.sub("", result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (
+            "nsqd --lookupd-tcp-adress=127.0.0.1:4160",
+            "flag provided but not defined: -lookupd-tcp-adress;"
+            " did you mean --lookupd-tcp-address?",
+        ),
+        (
+            "nsqd --data_path=/tmp",
+            "flag provided but not defined: -data_path; did you mean --data-path?",
+        ),
+        ("nsqd --bogus", "flag provided but not defined: -bogus; see nsqd -help"),
+        (
+            "nsqd --max-msg-size",
+            "flag needs an argument: -max-msg-size; write --max-msg-size=INT",
+        ),
+        (
+            "nsqd ---data-path=/tmp",
+            "bad flag syntax: ---data-path=/tmp; did you mean --data-path=/tmp?",
+        ),
+        (
+            "nsqd --msg-timeout=60",
+            'invalid value "60" for flag -msg-timeout: missing unit; did you mean 60s?',
+        ),
+        (
+            "nsqd --msg-timeout=1d",
+            'invalid value "1d" for flag -msg-timeout: unknown unit "d" (allowed: a number with a'
+            " unit, such as 250ms, 1.5h30m or 0; units are ns, us, ms, s, m, h)",
+        ),
+        (
+            "nsqd --mem-queue-size=10k",
+            'invalid value "10k" for flag -mem-queue-size: parse error'
+            " (allowed: an integer such as 2500, 1_000 or 0x10)",
+        ),
+        (
+            "nsqd --log-level=warning",
+            'invalid value "warning" for flag -log-level: invalid log level "warning"'
+            " (allowed: debug, info, warn, error or fatal)",
+        ),
+        (
+            "nsqd --snappy=yes",
+            'invalid boolean value "yes" for -snappy: parse error (allowed: true or false)',
+        ),
+        (
+            "nsqlookupd --inactive-producer-timeout=300",
+            'invalid value "300" for flag -inactive-producer-timeout: missing unit;'
+            " did you mean 300s?",
+        ),
+        (
+            "nsqadmin --lookupd-tcp-address=127.0.0.1:4160",
+            "flag provided but not defined: -lookupd-tcp-address;"
+            " did you mean --lookupd-http-address?",
+        ),
+        (
+            "nsq_tail --topics=orders",
+            "flag provided but not defined: -topics; did you mean --topic?",
+        ),
+        (
+            "nsq_to_file --consumer-opt=max_inflight,5",
+            'invalid value "max_inflight,5" for flag -consumer-opt: invalid option max_inflight;'
+            " did you mean max_in_flight?",
+        ),
+    ],
+)
+def test_a_mistyped_command_line(line: str, text: str, tmp_path: Path) -> None:
+    assert run(line, tmp_path) == (2, f"{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (
+            "nsqd --tcp-address=http://127.0.0.1:4150",
+            "failed to instantiate nsqd - listen (http://127.0.0.1:4150) failed - listen unix"
+            " http://127.0.0.1:4150: bind: no such file or directory; did you mean 127.0.0.1:4150?",
+        ),
+        (
+            "nsqlookupd --tcp-address=4160",
+            "failed to instantiate nsqlookupd - listen (4160) failed - listen tcp: address 4160:"
+            " missing port in address; did you mean :4160?",
+        ),
+        (
+            "nsqadmin --nsqd-http-address=127.0.0.1:4151 --http-address=0.0.0.0",
+            "failed to instantiate nsqadmin - listen (0.0.0.0) failed - listen tcp: address"
+            " 0.0.0.0: missing port in address; write HOST:PORT",
+        ),
+        (
+            "nsqadmin --lookupd-http-address=127.0.0.1",
+            "failed to instantiate nsqadmin - failed to resolve --lookupd-http-address (127.0.0.1)"
+            " - address 127.0.0.1: missing port in address; did you mean 127.0.0.1:4161?",
+        ),
+    ],
+)
+def test_an_address_of_the_wrong_form(line: str, text: str, tmp_path: Path) -> None:
+    code, err = run(line, tmp_path)
+    assert (code, err.splitlines()[-1]) == (1, text)
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, err = run(f"nsqd --tcp-address={address}", tmp_path)
+    assert (code, err.splitlines()[-1]) == (
+        1,
+        f"failed to instantiate nsqd - listen ({address}) failed - listen tcp {address}: bind:"
+        " address already in use; stop the process that uses it, or change --tcp-address",
+    )
+
+
+LOCAL = "nsqd --tcp-address=127.0.0.1:0 --http-address=127.0.0.1:0"
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (
+            f"{LOCAL} --verbose false",
+            '"false" is ignored: boolean flag --verbose takes no separate value,'
+            " write --verbose=false",
+        ),
+        (
+            f"{LOCAL} --workers 1 2",
+            '"2" is ignored: it is neither a flag nor the value of one',
+        ),
+        (
+            f"{LOCAL} start --workers=1",
+            '"start" and all words after it are ignored: flags must precede all other words',
+        ),
+        (
+            f"{LOCAL} --http-address=4151",
+            "--http-address 4151 is the path of a unix socket; did you mean :4151?",
+        ),
+        (
+            f"{LOCAL} --broadcast-address=10.0.0.1:4150",
+            "--broadcast-address 10.0.0.1:4150 contains a port: write the host alone, and set the"
+            " ports with --broadcast-tcp-port and --broadcast-http-port",
+        ),
+    ],
+)
+def test_a_suspicious_value(line: str, text: str, tmp_path: Path) -> None:
+    with Running(line, tmp_path) as nsqd:
+        nsqd.await_text("WARNING")
+        nsqd.await_text("TCP: listening on")
+        assert text in nsqd.warnings()
