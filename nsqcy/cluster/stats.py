@@ -13,10 +13,11 @@ from urllib.parse import urlencode
 
 from urllib3.util import Url
 
-from nsqcy.cluster import answers, discovery, latency
+from nsqcy.cluster import answers, discovery, latency, rates
 from nsqcy.cluster.discovery import Found, Producer, daemon_url
 from nsqcy.cluster.latency import Latency
 from nsqcy.cluster.parallel import Outcome, ask_all
+from nsqcy.cluster.rates import Rates
 from nsqcy.cluster.web_client import Answer, WebClient, unwanted
 from nsqcy.errors import RequestError
 from nsqcy.util import gojson
@@ -111,6 +112,9 @@ class ClientStats:
     tls_version: str = ""
     tls_negotiated_protocol: str = ""
     tls_negotiated_protocol_is_mutual: bool = False
+    # Only nsqcy's nsqd reports these.
+    finish_rate: float | None = None  # messages per second
+    saturated: bool = False  # whether its RDY count is in flight while messages are waiting
 
 
 class CursorStats(NamedTuple):
@@ -126,7 +130,8 @@ class CursorStats(NamedTuple):
 
 class ChannelStats(NamedTuple):
     """A channel on one node, or summed across `nodes`. `clients` is None if not queried; `latency`
-    is None if the node does not report it."""
+    and `rates` are None if the node does not report them. `saturated`: number of consumers whose
+    RDY count is in flight while messages are waiting."""
 
     topic: str
     name: str
@@ -137,6 +142,8 @@ class ChannelStats(NamedTuple):
     latency: Latency | None = None
     clients: tuple[ClientStats, ...] | None = None
     dead_letter_topic: str = ""  # in a sum, from the first node
+    rates: Rates | None = None
+    saturated: int = 0
 
 
 class TopicStats(NamedTuple):
@@ -150,6 +157,7 @@ class TopicStats(NamedTuple):
     nodes: tuple["TopicStats", ...] = ()
     latency: Latency | None = None
     cursors: tuple[CursorStats, ...] = ()  # one node only: logs of different nodes are unrelated
+    publish_rate: float | None = None  # messages per second; None if a node does not report it
 
 
 def sum_topics(stats: Iterable[TopicStats]) -> dict[str, TopicStats]:
@@ -162,6 +170,7 @@ def sum_topics(stats: Iterable[TopicStats]) -> dict[str, TopicStats]:
 
 
 def _sum_topic(rows: Sequence[TopicStats]) -> TopicStats:
+    published = [row.publish_rate for row in rows]
     channels: dict[str, list[ChannelStats]] = {}
     for row in rows:
         for name, channel in row.channels.items():
@@ -174,6 +183,7 @@ def _sum_topic(rows: Sequence[TopicStats]) -> TopicStats:
         channels={name: _sum_channel(each) for name, each in channels.items()},
         nodes=tuple(rows),
         latency=latency.merge(row.latency for row in rows),
+        publish_rate=None if None in published else sum(filter(None, published)),
     )
 
 
@@ -188,6 +198,8 @@ def _sum_channel(rows: Sequence[ChannelStats]) -> ChannelStats:
         latency=latency.merge(row.latency for row in rows),
         clients=tuple(each for row in rows for each in row.clients or ()) or None,
         dead_letter_topic=next(filter(None, (row.dead_letter_topic for row in rows)), ""),
+        rates=rates.total(row.rates for row in rows),
+        saturated=sum(row.saturated for row in rows),
     )
 
 
@@ -198,6 +210,7 @@ _READERS: dict[Any, gojson.Reader] = {
     bool: gojson.flag,
     int: gojson.int64,
     str: gojson.text,
+    float | None: gojson.number,
 }
 
 
@@ -215,6 +228,11 @@ _LATENCY = {"e2e_processing_latency": (latency.of_node, None)}
 _CLIENTS = gojson.array(gojson.structure(_readers(ClientStats)), gojson.EMPTY)
 _POLICY = gojson.structure({"dead_letter_topic": (gojson.text, "")})
 _CURSORS = gojson.array(gojson.structure(_readers(CursorStats)), gojson.EMPTY)
+# The keys of nsqcy's nsqd, in the order of Rates.
+_RATES: gojson.Fields = dict.fromkeys(
+    ("receive_rate", "finish_rate", "requeue_rate", "timeout_rate", "falling_behind"),
+    (gojson.number, None),
+)
 
 
 def _page(channel: gojson.Fields) -> gojson.Fields:
@@ -222,9 +240,11 @@ def _page(channel: gojson.Fields) -> gojson.Fields:
     channels = gojson.alike(
         {
             **_readers(ChannelFigures),
+            "saturated_client_count": (gojson.int64, 0),
             "channel_name": (gojson.text, ""),
             **_LATENCY,
             "policy": (_POLICY, None),
+            **_RATES,
             **channel,
         }
     )
@@ -235,6 +255,7 @@ def _page(channel: gojson.Fields) -> gojson.Fields:
             **_LATENCY,
             "channels": (gojson.array(channels, gojson.EMPTY), []),
             "cursors": (_CURSORS, []),
+            "publish_rate": (gojson.number, None),
         }
     )
     return {"topics": (gojson.array(topics, gojson.EMPTY), [])}
@@ -260,24 +281,27 @@ def parse_stats(
 
 
 def _topic(values: tuple[Any, ...], node: str, hostname: str) -> TopicStats:
-    *figures, name, times, rows, cursors = values
+    *figures, name, times, rows, cursors, published = values
     channels = {}
     for row in rows:
         channel = _channel(row, name, node, hostname)
         channels[channel.name] = channel
     counts = TopicFigures._make(figures)
     readers = tuple(CursorStats(**each) for each in cursors)
-    return TopicStats(name, node, hostname, counts, channels, (), times, readers)
+    return TopicStats(name, node, hostname, counts, channels, (), times, readers, published)
 
 
 def _channel(values: tuple[Any, ...], topic: str, node: str, hostname: str) -> ChannelStats:
     counts = ChannelFigures._make(values[:_COUNTS])
-    name, times, policy, *found = values[_COUNTS:]
-    clients = found[0] if found else None
+    saturated, name, times, policy, *found = values[_COUNTS:]
+    speeds, clients = found[: len(_RATES)], next(iter(found[len(_RATES) :]), None)
     if clients is not None:
         clients = tuple(_client(each, node) for each in clients)
     dead = policy["dead_letter_topic"] if policy else ""
-    return ChannelStats(topic, name, node, hostname, counts, (), times, clients, dead)
+    known = None if None in speeds else Rates._make(speeds)
+    return ChannelStats(
+        topic, name, node, hostname, counts, (), times, clients, dead, known, saturated
+    )
 
 
 _COUNTS = len(ChannelFigures._fields)

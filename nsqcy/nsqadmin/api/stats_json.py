@@ -72,11 +72,14 @@ class StatsJson:
             "node_topology_region": region,
             "node_topology_zone": zone,
         }
-        return {name: value for name, value in shown.items() if value or name not in _TOPOLOGY}
+        return {name: value for name, value in shown.items() if value or name not in _OPTIONAL}
 
 
-_TOPOLOGY = frozenset(
-    ["topology_region", "topology_zone", "node_topology_region", "node_topology_zone"]
+_OPTIONAL = frozenset(
+    [
+        *("topology_region", "topology_zone", "node_topology_region", "node_topology_zone"),
+        *("finish_rate", "saturated"),
+    ]
 )
 
 

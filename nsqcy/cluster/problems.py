@@ -1,0 +1,333 @@
+"""Problems of a cluster, with their severity: what is wrong, where, and what to do about it.
+
+Pure functions of the statistics that nsqds report. `nsqcy doctor`, `nsqcy top` and nsqadmin share
+them, so that all three judge a cluster alike. Does not query anything and formats no output.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from statistics import median
+from typing import NamedTuple
+
+from nsqcy.cluster.rates import Rates
+from nsqcy.cluster.stats import ChannelStats, ClientStats, TopicStats
+from nsqcy.names import is_ephemeral
+
+MIN_GROWTH = 1.0  # messages per second; slower growth is within the precision of a short sample
+MIN_GROWTH_SHARE = 0.02  # of the received messages: a busy queue is never constant
+MIN_SECONDS = 10.0  # a backlog that is smaller than this much growth may be a burst
+MIN_FAILURES = 0.1  # failed attempts per second
+TIMEOUT_SHARE = 0.05  # of all attempts
+SLOW_SHARE = 0.1  # of the median finish rate of a channel's consumers
+MIN_CONSUMERS = 3  # for a meaningful median
+DISK_WARNING, DISK_ERROR = 0.1, 0.02  # free share of a disk
+
+
+class Severity(IntEnum):
+    """Ordered: an error needs attention now, a warning soon; a note may be intended."""
+
+    NOTE = 1
+    WARNING = 2
+    ERROR = 3
+
+
+class Place(NamedTuple):
+    """A topic, channel, nsqd or nsqlookupd; unused fields are empty."""
+
+    topic: str = ""
+    channel: str = ""
+    node: str = ""  # HTTP address of an nsqd
+    lookupd: str = ""  # HTTP address of an nsqlookupd
+
+
+class Problem(NamedTuple):
+    """`kind` is a stable identifier; kind and place identify a problem over time. `label` is for a
+    table, `text` is a sentence that includes the place."""
+
+    severity: Severity
+    kind: str
+    place: Place
+    label: str
+    text: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """An nsqd's own state. With an error, it did not answer, and the rest is unknown."""
+
+    name: str
+    error: str = ""
+    health: str = "OK"
+    disk_free: float | None = None  # share of the data path's disk
+
+
+def find(
+    topics: Mapping[str, TopicStats],
+    nodes: Iterable[NodeState] = (),
+    lookupd_errors: Mapping[str, str] | None = None,
+) -> list[Problem]:
+    """Return all problems of a cluster, the most severe first. topics: summed across all nsqds, by
+    name, as in NodeStats.topics. lookupd_errors: by HTTP address of the nsqlookupd."""
+    found = [*_of_lookupds(lookupd_errors or {})]
+    for node in nodes:
+        found += of_node(node)
+    dead = dead_letter_topics(topics)
+    for name, topic in topics.items():
+        found += of_topic(topic, has_dead_letters=name in dead)
+        for channel in topic.channels.values():
+            if name not in dead:
+                found += of_channel(channel)
+    return by_severity(found)
+
+
+def by_severity(problems: Iterable[Problem]) -> list[Problem]:
+    """Return the problems with the most severe first, otherwise in the same order."""
+    return sorted(problems, key=lambda each: -each.severity)
+
+
+def dead_letter_topics(topics: Mapping[str, TopicStats]) -> set[str]:
+    """Return the topics that channels use for their dead letters."""
+    channels = (each for topic in topics.values() for each in topic.channels.values())
+    return {each.dead_letter_topic for each in channels} - {""}
+
+
+# --- daemons ------------------------------------------------------------------------------------
+
+
+def of_node(node: NodeState) -> Iterator[Problem]:
+    place, what = Place(node=node.name), f"nsqd {node.name}"
+    if node.error:
+        yield Problem(
+            *(Severity.ERROR, "node-unreachable", place, "unreachable"),
+            f"{what} does not answer: {node.error}",
+            "start it, or check firewalls and the address",
+        )
+        return
+    if node.health != "OK":
+        yield Problem(
+            *(Severity.ERROR, "node-unhealthy", place, "unhealthy"),
+            f"{what} is unhealthy: {node.health}",
+            "check the disk and nsqd's log",
+        )
+    if node.disk_free is not None and node.disk_free < DISK_WARNING:
+        yield Problem(
+            Severity.ERROR if node.disk_free < DISK_ERROR else Severity.WARNING,
+            *("disk-nearly-full", place, f"disk {1 - node.disk_free:.0%} full"),
+            f"the disk of {what} is {1 - node.disk_free:.0%} full",
+            "free disk space: grow the volume, or empty channels that are not needed",
+        )
+
+
+def _of_lookupds(errors: Mapping[str, str]) -> Iterator[Problem]:
+    for address, error in errors.items():
+        yield Problem(
+            *(Severity.ERROR, "lookupd-unreachable", Place(lookupd=address), "unreachable"),
+            f"nsqlookupd {address} does not answer: {error}",
+            "start it, or check firewalls and the address",
+        )
+
+
+# --- topics -------------------------------------------------------------------------------------
+
+
+def of_topic(topic: TopicStats, *, has_dead_letters: bool = False) -> Iterator[Problem]:
+    """Yield the topic's own problems; see of_channel() for its channels."""
+    place, depth = Place(topic=topic.name), topic.figures.depth
+    if has_dead_letters:
+        yield from _dead_letters(topic, place)
+        return
+    if topic.figures.paused and depth:
+        yield Problem(
+            *(Severity.WARNING, "paused", place, f"paused with {count(depth)}"),
+            f"topic {topic.name} is paused, and {waiting(depth)}",
+            "unpause it if this is not intended",
+        )
+    elif depth and not topic.channels:
+        yield Problem(
+            *(Severity.WARNING, "no-channel", place, "no channel"),
+            f"topic {topic.name} has no channel, and {waiting(depth)}",
+            "subscribe to it, empty it, or delete it",
+        )
+
+
+def _dead_letters(topic: TopicStats, place: Place) -> Iterator[Problem]:
+    held = topic.figures.depth + max(map(_held, topic.channels.values()), default=0)
+    if not held:
+        return
+    grows = bool(topic.publish_rate)
+    more = f", {rate(topic.publish_rate)} more" if topic.publish_rate else ""
+    yield Problem(
+        Severity.ERROR if grows else Severity.WARNING,
+        *("dead-letters", place, "dead letters growing" if grows else "dead letters"),
+        f"{waiting(held)} in dead-letter topic {topic.name}{more}",
+        "find out why they failed, then redrive them or empty the topic; see docs/POLICIES.md",
+    )
+
+
+# --- channels -----------------------------------------------------------------------------------
+
+
+def of_channel(channel: ChannelStats) -> Iterator[Problem]:
+    """Yield the problems of a channel, on one nsqd or summed across all. Clients are optional."""
+    if channel.figures.paused:
+        yield from _paused(channel)
+        return
+    if not channel.figures.client_count:
+        yield from _no_consumer(channel)
+        return
+    if channel.rates is not None:
+        yield from _falling_behind(channel, channel.rates)
+        yield from _saturated(channel, channel.rates)
+        yield from _failures(channel, channel.rates)
+    yield from _slow_consumers(channel)
+
+
+def _paused(channel: ChannelStats) -> Iterator[Problem]:
+    if depth := channel.figures.depth:
+        yield Problem(
+            *(Severity.WARNING, "paused", _place(channel), f"paused with {count(depth)}"),
+            f"{_name(channel)} is paused, and {waiting(depth)}",
+            "unpause it if this is not intended",
+        )
+
+
+def _no_consumer(channel: ChannelStats) -> Iterator[Problem]:
+    if not _held(channel) or is_ephemeral(channel.name):
+        return
+    growth = channel.rates.growth if channel.rates else 0.0
+    grows = growth >= MIN_GROWTH
+    deferred = channel.figures.deferred_count
+    text = f"{_name(channel)} has no consumer, and {waiting(channel.figures.depth)}"
+    text += f", {deferred} deferred" if deferred else ""
+    yield Problem(
+        Severity.ERROR if grows else Severity.WARNING,
+        *("no-consumer", _place(channel), "no consumer"),
+        f"{text}, {rate(growth)} more" if grows else text,
+        "start its consumers, or delete it: it keeps a copy of every message",
+    )
+
+
+def _falling_behind(channel: ChannelStats, rates: Rates) -> Iterator[Problem]:
+    if not is_falling_behind(channel, rates):
+        return
+    yield Problem(
+        *(Severity.WARNING, "falling-behind", _place(channel)),
+        f"falling behind by {rate(rates.growth)}",
+        f"{_name(channel)} is falling behind by {rate(rates.growth)}: it receives"
+        f" {rate(rates.received)} and finishes {rate(rates.finished)}, and"
+        f" {waiting(channel.figures.depth)}",
+        _how_to_keep_up(channel, rates),
+    )
+
+
+def is_falling_behind(channel: ChannelStats, rates: Rates) -> bool:
+    """Return whether a channel's backlog grows, by more than it would in a burst."""
+    return (
+        rates.growth >= max(MIN_GROWTH, MIN_GROWTH_SHARE * rates.received)
+        and channel.figures.depth >= MIN_SECONDS * rates.growth
+    )
+
+
+def _how_to_keep_up(channel: ChannelStats, rates: Rates) -> str:
+    if not rates.finished:
+        return "its consumers finish nothing: check their logs"
+    if _all_saturated(channel):
+        return "add consumers, or raise their max_in_flight"
+    return (
+        "its consumers do not take all the messages that they could: look for errors, backoff and"
+        " a slow network"
+    )
+
+
+def _saturated(channel: ChannelStats, rates: Rates) -> Iterator[Problem]:
+    """A consumer is saturated whenever it is busy. This is only a problem if all consumers are, and
+    the backlog grows all the same."""
+    if _all_saturated(channel) and is_falling_behind(channel, rates):
+        yield Problem(
+            *(Severity.WARNING, "saturated", _place(channel), "saturated clients"),
+            f"all consumers of {_name(channel)} have reached their RDY count",
+            "add consumers, or raise their max_in_flight",
+        )
+
+
+def _all_saturated(channel: ChannelStats) -> bool:
+    return channel.saturated == channel.figures.client_count > 0
+
+
+def _failures(channel: ChannelStats, rates: Rates) -> Iterator[Problem]:
+    failed = rates.requeued + rates.timed_out
+    if failed >= MIN_FAILURES and failed > rates.finished:
+        yield Problem(
+            *(Severity.WARNING, "failing", _place(channel), f"failing {rate(failed)}"),
+            f"most attempts of {_name(channel)} fail: {rate(rates.requeued)} are requeued,"
+            f" {rate(rates.timed_out)} time out and {rate(rates.finished)} finish",
+            "peek at messages with many attempts; set max_attempts and dead_letter_topic to remove"
+            " messages that always fail",
+        )
+    elif rates.timed_out >= MIN_FAILURES and rates.timed_out >= TIMEOUT_SHARE * (
+        failed + rates.finished
+    ):
+        yield Problem(
+            *(Severity.WARNING, "timeouts", _place(channel), f"timing out {rate(rates.timed_out)}"),
+            f"messages of {_name(channel)} time out: {rate(rates.timed_out)}",
+            "lower the consumers' max_in_flight, raise --msg-timeout, or send TOUCH while working",
+        )
+
+
+def _slow_consumers(channel: ChannelStats) -> Iterator[Problem]:
+    known = [
+        (each, each.finish_rate) for each in channel.clients or () if each.finish_rate is not None
+    ]
+    if len(known) < MIN_CONSUMERS:
+        return
+    usual = median(speed for _, speed in known)
+    slow = [(each, speed) for each, speed in known if each.saturated and speed < SLOW_SHARE * usual]
+    if usual < MIN_GROWTH or not slow:
+        return
+    names = ", ".join(
+        f"{client_name(each)} ({rate(speed)})" for each, speed in slow[:MIN_CONSUMERS]
+    )
+    more = f" and {len(slow) - MIN_CONSUMERS} more" if len(slow) > MIN_CONSUMERS else ""
+    yield Problem(
+        *(Severity.WARNING, "slow-consumer", _place(channel), "slow consumer"),
+        f"consumers of {_name(channel)} finish less than a tenth of what others do"
+        f" ({rate(usual)}): {names}{more}",
+        "check their hosts and logs; other consumers receive their messages if they stop",
+    )
+
+
+# --- parts --------------------------------------------------------------------------------------
+
+
+def rate(value: float | None) -> str:
+    """Format messages per second."""
+    value = value or 0.0
+    return f"{value:,.0f}/s" if abs(value) >= 10 else f"{value:.1f}/s"
+
+
+def count(messages: int) -> str:
+    return "1 message" if messages == 1 else f"{messages:,} messages"
+
+
+def waiting(messages: int) -> str:
+    return f"{count(messages)} {'is' if messages == 1 else 'are'} waiting"
+
+
+def client_name(client: ClientStats) -> str:
+    if not client.client_id:
+        return client.remote_address
+    return f"{client.remote_address} ({client.client_id})"
+
+
+def _name(channel: ChannelStats) -> str:
+    return f"channel {channel.topic}/{channel.name}"
+
+
+def _place(channel: ChannelStats) -> Place:
+    return Place(topic=channel.topic, channel=channel.name)
+
+
+def _held(channel: ChannelStats) -> int:
+    return channel.figures.depth + channel.figures.deferred_count
