@@ -12,7 +12,7 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.client import HTTPException, responses
+from http.client import BadStatusLine, HTTPException, responses
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote, urljoin
 
@@ -34,6 +34,12 @@ PORTS = {"http": 80, "https": 443}
 MAX_REDIRECTS = 10
 MAX_SHOWN = 300  # maximum characters of an error response that are quoted
 TIMED_OUT = "timed out"
+
+# How a TCP port of nsqd or nsqlookupd answers an HTTP request.
+_BAD_MAGIC = "E_BAD_PROTOCOL"
+_ERROR_FRAME = "\x00\x00\x00\x12\x00\x00\x00\x01"
+_NSQD_TCP = "this is nsqd's TCP port: use its HTTP port (4151)"
+_LOOKUPD_TCP = "this is nsqlookupd's TCP port: use its HTTP port (4161)"
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 SAME_METHOD = frozenset({307, 308})
@@ -193,6 +199,8 @@ def reason(error: BaseException) -> str:
         return f"certificate not accepted: {error.verify_message}"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
+    if isinstance(error, BadStatusLine) and str(error).endswith(_BAD_MAGIC):
+        return _NSQD_TCP if str(error).startswith(_ERROR_FRAME) else _LOOKUPD_TCP
     return type(error).__name__
 
 

@@ -10,12 +10,15 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.logged_process import Logged
-from support.nsqd_process import START_BUDGET, environment
+from support.nsqadmin_process import Admin, refused
+from support.nsqd_process import START_BUDGET, Nsqd, environment
+from support.nsqlookupd_process import Lookupd
 
 pytestmark = pytest.mark.ours
 
@@ -27,13 +30,18 @@ LOG_PREFIX = re.compile(
 MODULES = {name: f"nsqcy.{name}.main" for name in ("nsqd", "nsqlookupd", "nsqadmin")}
 
 
+def module(program: str) -> str:
+    return MODULES.get(program, f"nsqcy.tools.{program}")
+
+
 class Running(Logged):
-    """A daemon that starts in spite of a mistake."""
+    """A program that starts in spite of a mistake."""
 
     def __init__(self, line: str, home: Path) -> None:
         super().__init__()
         name, *flags = line.split(" ")
-        self._spawn([sys.executable, "-m", MODULES[name], *flags], cwd=home, env=environment())
+        words = [sys.executable, "-m", module(name), *flags]
+        self._spawn(words, cwd=home, env=environment())
 
     def __enter__(self) -> "Running":
         return self
@@ -57,9 +65,8 @@ class Running(Logged):
 def run(line: str, home: Path) -> tuple[int, str]:
     """Run a command line to its end; return the exit code and stderr without dates."""
     name, *flags = line.split(" ")
-    module = MODULES.get(name, f"nsqcy.tools.{name}")
     result = subprocess.run(
-        [sys.executable, "-m", module, *flags],
+        [sys.executable, "-m", module(name), *flags],
         cwd=home,
         env=environment(),
         stdin=subprocess.DEVNULL,
@@ -216,3 +223,84 @@ def test_a_suspicious_value(line: str, text: str, tmp_path: Path) -> None:
         nsqd.await_text("WARNING")
         nsqd.await_text("TCP: listening on")
         assert text in nsqd.warnings()
+
+
+# --- an HTTP port where a TCP port is meant, and vice versa -----------------------------------
+
+
+@pytest.fixture(scope="module")
+def lookupd() -> Iterator[Lookupd]:
+    with Lookupd() as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def one_nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
+    daemon = Nsqd(tmp_path_factory.mktemp("nsqd"), workers=1).start()
+    yield daemon
+    daemon.destroy()
+
+
+def assert_reported_once(address: str, text: str, home: Path) -> None:
+    line = f"{LOCAL} --log-level=debug --lookupd-tcp-address={address}"
+    text = f"LOOKUPD({address}): IDENTIFY - {text}"
+    with Running(line, home) as nsqd:
+        nsqd.await_text(f" ERROR: {text}\n")
+        nsqd.await_text(f" DEBUG: {text}\n")  # a later attempt
+        assert nsqd.log_text().count(f" ERROR: {text}\n") == 1
+
+
+def test_nsqd_with_the_http_port_of_nsqlookupd(lookupd: Lookupd, tmp_path: Path) -> None:
+    text = "the address answers HTTP: use nsqlookupd's TCP port (4160)"
+    assert_reported_once(lookupd.http_address, text, tmp_path)
+
+
+def test_nsqd_with_the_address_of_an_nsqd(one_nsqd: Nsqd, tmp_path: Path) -> None:
+    text = "the address belongs to an nsqd: use nsqlookupd's TCP port (4160)"
+    assert_reported_once(one_nsqd.addresses["TCP"], text, tmp_path)
+
+
+def test_nsqd_with_a_url_of_nsqlookupd(tmp_path: Path) -> None:
+    with Running(f"{LOCAL} --lookupd-tcp-address=http://127.0.0.1:4160", tmp_path) as nsqd:
+        nsqd.await_text(
+            " ERROR: LOOKUPD(http://127.0.0.1:4160): connecting - too many colons in address;"
+            " did you mean 127.0.0.1:4160?\n"
+        )
+
+
+def test_nsqadmin_with_the_tcp_port_of_nsqlookupd(lookupd: Lookupd) -> None:
+    address = lookupd.addresses["TCP"]
+    with Admin(lookupd_http_address=address) as admin:
+        text = (
+            f"failed to query any nsqlookupd: {address}: this is nsqlookupd's TCP port:"
+            " use its HTTP port (4161)"
+        )
+        refused(admin.web.get("/api/nodes"), 502, f"UPSTREAM_ERROR: {text}")
+
+
+def test_nsq_tail_with_the_tcp_port_of_nsqlookupd(lookupd: Lookupd, tmp_path: Path) -> None:
+    address = lookupd.addresses["TCP"]
+    with Running(f"nsq_tail --topic=t --lookupd-http-address={address}", tmp_path) as tail:
+        tail.await_text(
+            f"lookupd: {address}: this is nsqlookupd's TCP port: use its HTTP port (4161)\n"
+        )
+
+
+def test_nsq_stat_with_the_tcp_port_of_nsqd(one_nsqd: Nsqd, tmp_path: Path) -> None:
+    address = one_nsqd.addresses["TCP"]
+    line = f"nsq_stat --topic=t --channel=c --nsqd-http-address={address}"
+    assert run(line, tmp_path) == (
+        1,
+        f"failed to get topic producers - {address}: this is nsqd's TCP port:"
+        " use its HTTP port (4151)\n",
+    )
+
+
+def test_nsq_tail_with_the_http_port_of_nsqd(one_nsqd: Nsqd, tmp_path: Path) -> None:
+    address = one_nsqd.addresses["HTTP"]
+    code, err = run(f"nsq_tail --topic=t --nsqd-tcp-address={address}", tmp_path)
+    assert (code, err.splitlines()[-1]) == (
+        1,
+        f"failed to connect to nsqd - unexpected HTTP response from {address},"
+        " a nsqd TCP endpoint is required",
+    )

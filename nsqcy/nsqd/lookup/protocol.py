@@ -10,10 +10,13 @@ from typing import Any, NamedTuple
 
 from nsqcy import NSQ_VERSION
 from nsqcy.errors import NsqError
+from nsqcy.net.address_hints import LOOKUPD_TCP, connect_hint
 from nsqcy.util import gojson
 
 MAGIC = b"  V1"
 PING = b"PING\n"
+_HTTP = b"HTTP"  # as a size, more than any limit
+_NSQD = b"\x00\x00\x00\x01E_BAD_PROTOCOL"  # nsqd's error frame for our magic
 REGISTER, UNREGISTER = "REGISTER", "UNREGISTER"
 
 Where = tuple[Any, ...]  # in the form that the socket module expects
@@ -21,6 +24,13 @@ Where = tuple[Any, ...]  # in the form that the socket module expects
 
 class PeerFailure(NsqError):
     """An nsqlookupd has sent invalid data, so the connection cannot continue."""
+
+
+class WrongPort(PeerFailure):
+    """The configured address belongs to another kind of server, so retrying alone cannot help."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(f"{found}: use nsqlookupd's TCP port ({LOOKUPD_TCP})")
 
 
 class Command(NamedTuple):
@@ -75,6 +85,8 @@ class Answers:
         """Return the next response; None if it is not complete yet. Raises PeerFailure."""
         if len(self._data) < 4:
             return None
+        if self._data.startswith(_HTTP):
+            raise WrongPort("the address answers HTTP")
         (size,) = struct.unpack_from(">i", self._data)
         if not 0 <= size <= self._maximum:
             raise PeerFailure(f"a response of {size} bytes")
@@ -82,6 +94,8 @@ class Answers:
             return None
         answer = bytes(self._data[4 : 4 + size])
         del self._data[: 4 + size]
+        if answer == _NSQD:
+            raise WrongPort("the address belongs to an nsqd")
         return answer
 
     def __bool__(self) -> bool:
@@ -124,10 +138,11 @@ def split(address: str) -> tuple[str, int]:
     """Split `host:port`. Raises ValueError with Go's text."""
     host, colon, port = address.strip().rpartition(":")
     if not colon:
-        raise ValueError("missing port in address")
+        raise ValueError(f"missing port in address{connect_hint(address.strip(), LOOKUPD_TCP)}")
     bracketed = host.startswith("[") and host.endswith("]")
     if ":" in host and not bracketed:
-        raise ValueError("too many colons in address")
+        hint = connect_hint(address.strip(), LOOKUPD_TCP)
+        raise ValueError(f"too many colons in address{hint}")
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise ValueError("invalid port")
     return host.strip("[]") or "127.0.0.1", int(port)

@@ -31,6 +31,7 @@ from nsqcy.nsqd.lookup.protocol import (
     Info,
     PeerFailure,
     Where,
+    WrongPort,
 )
 from nsqcy.nsqd.master.metadata import KnownTopics
 from nsqcy.util.self_connect import refuse_itself
@@ -67,6 +68,7 @@ class Peer:
         self._sock: Any = None
         self._answers = protocol.Answers(lookup.max_answer)
         self._doing = "connecting"
+        self._mistake = ""  # why the configured address is wrong, once it is logged
         self._told = False  # it has been sent all topics that existed when `_sync` was created
         self._behind = False  # too many changes to send individually
         self._sync: list[bytes] = []
@@ -105,13 +107,7 @@ class Peer:
                 self._connect()
                 self._serve()
             except Exception as error:
-                self._log.error(
-                    f"LOOKUPD({self.name}): {self._doing} - {_reason(error)}",
-                    event="lookupd_lost",
-                    lookupd=self.name,
-                    doing=self._doing,
-                    error=_reason(error),
-                )
+                self._report(error)
             finally:
                 self._hang_up()
             self.settled.set()
@@ -119,6 +115,19 @@ class Peer:
                 wait = RETRY_FIRST
             sleep(wait * random.uniform(0.8, 1.2))
             wait = min(2 * wait, MAX_RETRY)
+
+    def _report(self, error: Exception) -> None:
+        """Log an error; a wrong port only once, because it stays wrong until it is corrected."""
+        reason = _reason(error)
+        repeated = reason == self._mistake
+        self._mistake = reason if isinstance(error, WrongPort) else ""
+        (self._log.debug if repeated else self._log.error)(
+            f"LOOKUPD({self.name}): {self._doing} - {reason}",
+            event="lookupd_lost",
+            lookupd=self.name,
+            doing=self._doing,
+            error=reason,
+        )
 
     def _hang_up(self) -> None:
         self._told = self._behind = False
@@ -131,7 +140,7 @@ class Peer:
 
     def _connect(self) -> None:
         self._doing = "connecting"
-        self._log.info(
+        (self._log.debug if self._mistake else self._log.info)(
             f"LOOKUP connecting to {self.name}", event="lookupd_connecting", lookupd=self.name
         )
         self._sock = self._dial()
@@ -145,6 +154,7 @@ class Peer:
             self.info = protocol.parse_info(answer)
         except ValueError as error:
             raise PeerFailure(f"parsing response - {error}: {answer[:100]!r}") from None
+        self._mistake = ""
         self._log.info(
             f"LOOKUPD({self.name}): peer info {self.info}",
             event="lookupd_connected",
