@@ -16,9 +16,12 @@ import select
 import signal
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from tempfile import TemporaryDirectory
 
-from nsqcy.cli import nodes
+from nsqcy.cli import nodes, welcome
 from nsqcy.cli.nodes import Etcd, Shared
+from nsqcy.cli.welcome import Node, reachable
 from nsqcy.config import loader
 from nsqcy.config.durations import SECOND
 from nsqcy.errors import NsqError, StartError, Stop, UsageError
@@ -51,14 +54,20 @@ the flags of nsqlookupd (nsqlookupd -help) and nsqadmin (nsqadmin -help), prefix
 
 and:
 
+  --demo                      also run a shop's producers and consumers, to watch in nsqadmin
   --no-nsqadmin               run nsqlookupd and nsqd only
   --nodes=N                   run N nsqds that keep copies of each other's messages, and etcd
+
+With --demo, nsqd keeps messages in a temporary directory, unless its data path is set, and the
+daemons log only warnings, unless their log level is set.
 
 With --nodes, each topic has up to 3 copies. Node I listens on nsqd's ports + 100 * I and keeps its
 messages in DIR/nodeI. If a node is killed, it is restarted only after other nodes have taken over
 its topics. etcd must be installed, unless --etcd-endpoints=URL names an existing one.
 """
 WITHOUT_ADMIN = "no-nsqadmin"
+DEMO = "demo"
+DEMO_MODULE = "nsqcy.cli.demo"
 TABLES = {"nsqlookupd": NSQLOOKUPD, "nsqd": NSQD, "nsqadmin": NSQADMIN}  # in start order
 MODULES = {name: f"nsqcy.{name}.main" for name in TABLES}
 PREFIXED = ("nsqlookupd", "nsqadmin")  # their flags are prefixed with their name
@@ -81,7 +90,6 @@ LOOKUPDS = {"nsqd": "lookupd_tcp_address", "nsqadmin": "lookupd_http_address"}
 # The broadcast address is the host of this option, unless that is a wildcard.
 BROADCAST = {"nsqlookupd": "http_address", "nsqd": "tcp_address"}
 EVERYWHERE = ("", "0.0.0.0", "::")
-HERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 ETCD_INTERVAL = 0.1  # seconds between checks whether etcd is ready
 RESTART_LEASES = 3  # lease durations until a killed node is restarted
 
@@ -94,19 +102,39 @@ def main(argv: Sequence[str]) -> int:
     # Block signals until we can forward them to the daemons.
     signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
     try:
-        count, rest = nodes.taken(argv)
-        words = split(rest)
-        lookupd = Plan("nsqlookupd", words["nsqlookupd"])
-        nsqd = Plan("nsqd", words["nsqd"])
-        admin = Plan("nsqadmin", words["nsqadmin"]) if "nsqadmin" in words else None
-        if count == 1:
-            return Up(lookupd, [nsqd], admin).run()
-        shared = nsqd.shared(count)
-        return Up(
-            lookupd, [nsqd.node(index, shared) for index in range(count)], admin, shared
-        ).run()
+        with ExitStack() as stack:
+            return _up(argv, stack).run()
     except Stop as stop:
         return loader.report(stop, "nsqcy up")
+
+
+def _up(argv: Sequence[str], stack: ExitStack) -> "Up":
+    """Return what the command line describes. `stack`: removes the temporary directory, if any."""
+    demo, words = _demo_taken(argv)
+    count, rest = nodes.taken(words)
+    plans = {name: Plan(name, flags) for name, flags in split(rest).items()}
+    nsqd = plans["nsqd"]
+    is_temporary = False
+    if demo:
+        for plan in plans.values():
+            plan.default("log_level", "warn")  # keeps the welcome text on the screen
+        directory = stack.enter_context(TemporaryDirectory(prefix="nsqcy-demo-"))
+        is_temporary = nsqd.default("data_path", directory)
+    shared = nsqd.shared(count) if count > 1 else None
+    return Up(
+        plans["nsqlookupd"],
+        [nsqd.node(index, shared) for index in range(count)] if shared else [nsqd],
+        plans.get("nsqadmin"),
+        shared,
+        demo=demo,
+        is_temporary=is_temporary,
+    )
+
+
+def _demo_taken(argv: Sequence[str]) -> tuple[bool, list[str]]:
+    """Return whether the demo is wanted, and the remaining words."""
+    rest = [word for word in argv if word not in (f"-{DEMO}", f"--{DEMO}")]
+    return len(rest) < len(argv), rest
 
 
 def split(argv: Sequence[str]) -> dict[str, list[str]]:
@@ -156,6 +184,13 @@ class Plan:
     def __getitem__(self, name: str) -> str:
         return self._last.get(name) or self._values.get(name) or str(self._settings[name])
 
+    def default(self, name: str, value: str) -> bool:
+        """Replace an option's default; return False if the option is given."""
+        if name in self._settings.given:
+            return False
+        self._values[name] = value
+        return True
+
     def shared(self, count: int) -> Shared:
         """Return what several nsqds started with these flags share. Raises Stop."""
         return Shared(self._settings, self["data_path"], count)
@@ -164,6 +199,7 @@ class Plan:
         """Return the plan for one of several nsqds. Raises UsageError."""
         plan = Plan(self.daemon, self._words)
         plan.name = f"node{index}"
+        plan._values = dict(self._values)
         plan._last = nodes.overrides(self._settings, self._values, index)
         plan._values |= shared.flags()
         return plan
@@ -209,11 +245,18 @@ class Up:
         nsqds: Sequence[Plan],
         admin: Plan | None = None,
         shared: Shared | None = None,
+        *,
+        demo: bool = False,
+        is_temporary: bool = False,
     ) -> None:
+        """is_temporary: the messages will be deleted after the stop."""
         self._lookupd = lookupd
         self._nsqds = nsqds
         self._admin = admin
         self._shared = shared  # if there are several nsqds
+        self._demo = demo
+        self._is_temporary = is_temporary
+        self._load: Child | None = None  # the running demo
         self._log = Log("[nsqcy up] ")
         self._children: list[Child] = []
         self._nodes: dict[Child, Plan] = {}  # running nsqds, if there are several
@@ -239,6 +282,8 @@ class Up:
         except End as end:
             self._log.fatal(f"{end}; stopping everything")
             code = 1
+        if self._load is not None:
+            code = max(code, self._stop(self._load))
         for child in self._nodes:
             self._terminate(child)
         while self._children:
@@ -250,7 +295,7 @@ class Up:
         lookupd = self._start(self._lookupd)
         if not self._await(lookupd):
             return
-        self._lookupd_address = _reachable(lookupd.addresses["TCP"])
+        self._lookupd_address = reachable(lookupd.addresses["TCP"])
         if self._shared is not None and self._shared.etcd is not None:
             self._start_etcd(self._shared.etcd)
         if self._asked_to_stop:
@@ -262,11 +307,13 @@ class Up:
             return
         page = ""
         if self._admin is not None:
-            admin = self._start(self._admin, _reachable(lookupd.addresses["HTTP"]))
+            admin = self._start(self._admin, reachable(lookupd.addresses["HTTP"]))
             if not self._await(admin):
                 return
             base = normal(self._admin["base_path"])
-            page = f"http://{_reachable(admin.addresses['HTTP'])}{base}"
+            page = f"http://{reachable(admin.addresses['HTTP'])}{base}"
+        if self._demo and not self._await(self._start_demo(started)):
+            return
         self._welcome(lookupd, started, page)
         while not self._asked_to_stop:
             self._restart_nodes()
@@ -275,20 +322,36 @@ class Up:
     def _welcome(self, lookupd: Child, nsqds: Sequence[Child], page: str) -> None:
         paths = [plan["data_path"] for plan in self._nsqds]
         if self._shared is None:
-            text = welcome(nsqds[0].addresses, lookupd.addresses, paths[0], page)
+            about = welcome.daemons(nsqds[0].addresses, paths[0], lookupd.addresses)
+            commands = welcome.commands(nsqds[0].addresses, lookupd.addresses)
         else:
             rows = [
-                (each.name, each.addresses, path, each.process.pid)
+                Node(each.name, each.addresses, path, each.process.pid)
                 for each, path in zip(nsqds, paths, strict=True)
             ]
+            etcd = self._shared.etcd
+            where = f"{etcd.url}, log in {etcd.log}" if etcd else ""
+            about = welcome.nodes(rows, where, lookupd.addresses)
             lease = self._nsqds[0].lease
-            text = welcome_nodes(rows, self._shared, lookupd.addresses, page, lease)
-        write(1, text)
+            commands = welcome.commands_for_nodes(rows, lookupd.addresses, lease)
+        if not self._demo:
+            write(1, about + welcome.admin(page) + commands)
+        else:
+            write(1, about + welcome.demo(page, is_temporary=self._is_temporary))
 
     def _start(self, plan: Plan, *lookupds: str) -> Child:
         child = Child(plan.name, MODULES[plan.daemon], plan.flags(*lookupds))
         self._children.append(child)
         return child
+
+    def _start_demo(self, nsqds: Sequence[Child]) -> Child:
+        kinds = ("TCP", "HTTP")
+        words = [
+            "=".join(reachable(nsqd.addresses.get(kind, "")) for kind in kinds) for nsqd in nsqds
+        ]
+        self._load = Child("demo", DEMO_MODULE, words)
+        self._children.append(self._load)
+        return self._load
 
     def _start_etcd(self, etcd: Etcd) -> None:
         """Start etcd and wait until it is ready, or until a stop signal arrives."""
@@ -389,55 +452,3 @@ def _write(shared: Shared) -> None:
     except OSError as error:
         reason = (error.strerror or "cannot be written").lower()
         raise StartError(f"failed to write {error.filename}: {reason}") from None
-
-
-def _reachable(address: str) -> str:
-    """Return an address for clients on this machine: a wildcard becomes the loopback address."""
-    host, _, port = address.rpartition(":")
-    return f"{HERE.get(host, host)}:{port}"
-
-
-def welcome(nsqd: dict[str, str], lookupd: dict[str, str], data_path: str, page: str) -> str:
-    """Return the text shown when all daemons are ready. `page`: nsqadmin's URL, or empty."""
-    lines = ["", f"  nsqd:       {_shown(nsqd)}, data in {data_path or '.'}"]
-    lines += [f"  nsqlookupd: {_shown(lookupd)}"]
-    lines += [f"  nsqadmin:   {page}"] if page else []
-    lines += ["", "  Ctrl-C stops everything and saves all messages."]
-    http = _reachable(nsqd.get("HTTP", ""))
-    if not http.startswith(("/", ":")):
-        lines[-1] += " In another terminal:"
-        lines += ["", f"    curl -d 'hello' 'http://{http}/pub?topic=greetings'"]
-        lines += [f"    curl 'http://{http}/stats'"]
-        lines += [f"    curl 'http://{_reachable(lookupd['HTTP'])}/lookup?topic=greetings'"]
-    return "\n".join([*lines, "", ""])
-
-
-def welcome_nodes(
-    nsqds: Sequence[tuple[str, dict[str, str], str, int]],
-    shared: Shared,
-    lookupd: dict[str, str],
-    page: str,
-    lease: float,
-) -> str:
-    """Return the text shown when several nsqds are ready. nsqds: name, addresses, data path and
-    process of each."""
-    lines = [""]
-    for name, addresses, path, pid in nsqds:
-        lines.append(f"  {name + ':':<11} {_shown(addresses)}, data in {path}, process {pid}")
-    if shared.etcd is not None:
-        lines.append(f"  etcd:       {shared.etcd.url}, log in {shared.etcd.log}")
-    lines += [f"  nsqlookupd: {_shown(lookupd)}"]
-    lines += [f"  nsqadmin:   {page}"] if page else []
-    lines += ["", "  Ctrl-C stops everything and saves all messages. In another terminal:", ""]
-    http = _reachable(nsqds[0][1].get("HTTP", ""))
-    if not http.startswith(("/", ":")):
-        lines.append(f"    curl -d 'hello' 'http://{http}/pub?topic=greetings'")
-    lines += [
-        f"    nsqcy copies status --lookupd-http-address={_reachable(lookupd['HTTP'])}",
-        f"    kill -9 {nsqds[0][3]}    # another node takes over its topics after {lease:.0f}s",
-    ]
-    return "\n".join([*lines, "", ""])
-
-
-def _shown(addresses: dict[str, str]) -> str:
-    return ", ".join(f"{title} on {address}" for title, address in addresses.items())

@@ -151,6 +151,43 @@ def test_it_can_be_stopped_before_it_is_ready(up: Callable[..., Up]) -> None:
     eventually(both.nothing_left)
 
 
+def test_the_demo_has_something_to_watch(up: Callable[..., Up], tmp_path: Path) -> None:
+    demo = up("--demo").serving_demo()
+
+    def channel(topic: str, channel: str) -> Any:
+        return demo.nsqd.counts(topic, channel)
+
+    eventually(lambda: channel("orders", "billing")["message_count"] > 10, BUDGET)
+    eventually(lambda: channel("page-views", "analytics")["message_count"] > 10, BUDGET)
+    eventually(lambda: channel("emails", "smtp")["message_count"] > 10, BUDGET)
+    eventually(lambda: channel("reminders", "push")["deferred_count"] > 0, BUDGET)
+    eventually(lambda: channel("payments-dead", "inspect")["depth"] > 0, BUDGET)
+    assert "INFO" not in demo.log()
+
+    os.killpg(demo.process.pid, signal.SIGINT)
+    assert demo.wait() == 0
+    assert demo.nothing_left()
+    assert demo.log() == ""
+    assert not Path(demo.data).exists() and not (tmp_path / "data").exists()
+
+
+def test_the_demo_keeps_messages_in_a_given_directory(
+    up: Callable[..., Up], tmp_path: Path
+) -> None:
+    demo = up("--demo", "--data-path=mine", "--log-level=info").serving_demo()
+    assert demo.data == "mine" and "INFO" in demo.log() and "saves all messages" in demo.said()
+    demo.process.terminate()
+    assert demo.wait() == 0
+    assert (tmp_path / "mine" / "nsqd.dat").exists()
+
+
+def test_the_demo_needs_http(up: Callable[..., Up]) -> None:
+    demo = up("--demo", "--http-address=", ports=[each for each in PORTS if each != PORTS[1]])
+    assert demo.wait() == 1
+    assert "[demo] " in demo.log() and "FATAL: failed to set up the demo on nsqd: " in demo.log()
+    assert demo.said() == ""
+
+
 @needs_etcd
 def test_nodes_keep_copies_of_each_others_messages(up: Callable[..., Up], tmp_path: Path) -> None:
     all_of_them = up("--nodes=3", "--copies-lease=2s", "--copies-timeout=2s")

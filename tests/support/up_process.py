@@ -24,6 +24,11 @@ WELCOME = re.compile(
     r" +nsqlookupd: TCP on 127.0.0.1:\d+, HTTP on 127.0.0.1:(\d+)\n"
     r"(?: +nsqadmin:   (http://127.0.0.1:(\d+)/\S*)\n)?\n"
 )
+DEMO = re.compile(
+    r"nsqd: +TCP on 127.0.0.1:\d+, HTTP on 127.0.0.1:(\d+), data in (\S+)\n.*"
+    r" Watch it in nsqadmin: http://127.0.0.1:(\d+)/\n\Z",
+    re.DOTALL,
+)
 NODE = re.compile(
     r"node(\d): +TCP on 127.0.0.1:\d+, HTTP on 127.0.0.1:(\d+), data in (\S+), process (\d+)\n"
 )
@@ -64,6 +69,15 @@ class Up:
         tcp, http, self.data, lookupd, self.page, admin = found.groups()
         self.tcp_port, self.nsqd, self.lookupd = int(tcp), Web(int(http)), Web(int(lookupd))
         self.admin = Web(int(admin)) if admin else None
+        self.family()
+        return self
+
+    def serving_demo(self) -> "Up":
+        """Wait until the demo of `--demo` is running."""
+        found = eventually(lambda: DEMO.search(self.said()) or self.ended(), BUDGET)
+        assert isinstance(found, re.Match), self.log()
+        http, self.data, admin = found.groups()
+        self.nsqd, self.admin = Web(int(http)), Web(int(admin))
         self.family()
         return self
 

@@ -114,16 +114,13 @@ def test_lookupds_of_the_file_are_not_replaced(tmp_path: Path) -> None:
     assert found == [f"--lookupd-tcp-address={each}" for each in ("b:1", "a:1", "a:2")]
 
 
-def test_the_welcome_shows_what_can_be_typed() -> None:
-    lookupd = {"TCP": "0.0.0.0:4160", "HTTP": "0.0.0.0:4161"}
-    text = up.welcome({"TCP": "[::]:1", "HTTP": "[::]:2"}, lookupd, "data", "http://[::1]:3/")
-    assert "nsqd:       TCP on [::]:1, HTTP on [::]:2, data in data\n" in text
-    assert "'http://[::1]:2/pub?topic=greetings'" in text
-    assert "'http://127.0.0.1:4161/lookup?topic=greetings'" in text
-    assert "nsqadmin:   http://[::1]:3/\n" in text
-    assert "nsqadmin" not in up.welcome({"TCP": "127.0.0.1:1"}, lookupd, "", "")
-    assert "curl" not in up.welcome({"TCP": "127.0.0.1:1"}, lookupd, "", "")
-    assert "curl" not in up.welcome({"TCP": "/a", "HTTP": "/b"}, lookupd, "", "")
+def test_defaults_do_not_replace_what_is_given() -> None:
+    _, nsqd, _ = plans("--log-level=info")
+    assert not nsqd.default("log_level", "warn") and nsqd.default("data_path", "/d")
+    assert nsqd["data_path"] == "/d"
+    flags = nsqd.flags()
+    assert "--data-path=/d" in flags and "--data-path=data" not in flags
+    assert "--log-level=info" in flags and "--log-level=warn" not in flags
 
 
 # -- several nsqds
