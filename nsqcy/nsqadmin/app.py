@@ -27,7 +27,7 @@ from nsqcy.nsqadmin.history.store import History
 from nsqcy.nsqadmin.html import templates
 from nsqcy.nsqadmin.metrics import CountedClient, Outcomes
 from nsqcy.nsqadmin.options import AdminOptions
-from nsqcy.nsqadmin.pages import copies, login, messages, nodes, topics
+from nsqcy.nsqadmin.pages import copies, login, messages, nodes, overview, topics
 from nsqcy.process.service import Notifier
 from nsqcy.users import token_file
 
@@ -48,7 +48,15 @@ class Daemon(single_process.Daemon):
     ) -> None:
         proxy = [service.PROXY] if options.proxy_graphite else []
         api = [*service.ROUTES, *queries.ROUTES, *actions.ROUTES]
-        routes = [*topics.ROUTES, *nodes.ROUTES, *copies.ROUTES, *messages.ROUTES, *api, *proxy]
+        routes = [
+            *overview.ROUTES,
+            *topics.ROUTES,
+            *nodes.ROUTES,
+            *copies.ROUTES,
+            *messages.ROUTES,
+            *api,
+            *proxy,
+        ]
         self._logins = logins
         if logins is not None:
             routes += login.ROUTES

@@ -23,6 +23,7 @@ from nsqcy.nsqadmin.auth.access import for_users
 from nsqcy.nsqadmin.auth.logins import Logins
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
 from nsqcy.nsqadmin.cluster.copies import Sighting
+from nsqcy.nsqadmin.cluster.health import CpuMeter, NodeHealth, of_nodes
 from nsqcy.nsqadmin.cluster.nodes import Clients, Node, NodeStats
 from nsqcy.nsqadmin.cluster.view import ClusterView, Done
 from nsqcy.nsqadmin.compression import compressed
@@ -69,6 +70,7 @@ class AppContext(router.Api):
         self.notifier = Notifier(options.notification_http_endpoint, others, log, self.user_of)
         self._history = history
         self.sighting = sighting or Sighting()
+        self._cpu = CpuMeter()
         self._web = web
         self._threads = ThreadPool(MAX_THREADS, hub=gevent.get_hub(), idle_task_timeout=IDLE_THREAD)
 
@@ -92,6 +94,10 @@ class AppContext(router.Api):
         answers = cluster.copies(nodes)
         self.sighting.note(answers)
         return answers
+
+    def health(self, cluster: ClusterView, nodes: Iterable[Node]) -> dict[str, NodeHealth]:
+        """Return the health of these nsqds, by node."""
+        return of_nodes(cluster.health(nodes), self._cpu, time.time())
 
     def all_copies(self, cluster: ClusterView) -> list[NodeAnswer]:
         """Return the groups of copies of all nsqds. Raises HttpError if none answers."""

@@ -39,7 +39,7 @@ def test_every_page(live: Lively, visit: Begin) -> None:
 
 
 def test_what_is_wrong_with_them(live: Lively, visit: Begin) -> None:
-    page = visit().to("/?sort=attention&q=refunds")
+    page = visit().to("/topics?sort=attention&q=refunds")
     assert row(page, "Topics", "refunds-dead")[:2] == ["refunds-dead", "⚠ dead letters"]
     expect(page.locator('tr[data-key="refunds"] .signs')).to_contain_text("paused: report")
     follow(page, "refunds")

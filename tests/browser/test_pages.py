@@ -40,7 +40,7 @@ def cell(page: Any, row: str, column: str) -> Any:
 def test_every_page(live: Lively, visit: Begin) -> None:
     visitor = visit()
     eventually(lambda: len(sampled(live, topic="orders")) > 2)
-    paths = ["/", "/topics/orders", "/topics/orders/billing", "/topics/audit", "/nodes"]
+    paths = ["/", "/topics", "/topics/orders", "/topics/orders/billing", "/topics/audit", "/nodes"]
     paths += [f"/nodes/{live.nodes[0]}", "/counter", "/lookup", "/topics/orders?ask=delete"]
     for path in paths:
         expect(visitor.look_at(path).locator("#theme")).to_be_visible()
@@ -53,7 +53,7 @@ def test_every_page(live: Lively, visit: Begin) -> None:
 
 def test_what_somebody_should_look_at(live: Lively, visit: Begin) -> None:
     eventually(lambda: len(sampled(live, topic="orders")) > 2)
-    page = visit().to("/?sort=attention")
+    page = visit().to("/topics?sort=attention")
     expect(cell(page, "audit", "Attention")).to_have_text("⚠ no channel")
     expect(cell(page, "invoices", "Attention")).to_have_text("⚠ no consumer: ledger")
     expect(cell(page, "orders", "Attention")).to_have_text(re.compile(r"⚠ requeued [\d.]+/s"))
@@ -98,7 +98,7 @@ def test_figures_are_kept_up_to_date(visit: Begin) -> None:
     """A visible page updates its figures in place, with one request."""
     visitor = visit()
     visitor.page.clock.install()
-    page = visitor.to("/")
+    page = visitor.to("/topics")
     page.evaluate("document.querySelector('tbody a').focus(); window.mark = 1")
     messages = cell(page, "orders", "Messages")
     before = number(messages.text_content())
@@ -108,15 +108,15 @@ def test_figures_are_kept_up_to_date(visit: Begin) -> None:
     assert number(messages.text_content()) > before
     assert page.evaluate("window.mark") == 1
     assert page.evaluate("document.activeElement.textContent") == "audit"
-    assert visitor.asked == [""]
+    assert visitor.asked == ["/topics"]
     expect(page.locator("#live")).to_have_text("live")
 
     page.evaluate("Object.defineProperty(document, 'hidden', {value: true, configurable: true})")
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     page.clock.run_for(100 * TICK)
-    assert visitor.asked == [""]
+    assert visitor.asked == ["/topics"]
     page.evaluate("Object.defineProperty(document, 'hidden', {value: false})")
-    with page.expect_response(visitor.url):
+    with page.expect_response(visitor.url + "/topics"):
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
 
@@ -148,7 +148,7 @@ def test_a_page_says_that_its_topic_is_gone(live: Lively, visit: Begin) -> None:
 
 
 def test_the_switch_of_colours_is_remembered(visit: Begin) -> None:
-    page = visit(color_scheme="light").to("/")
+    page = visit(color_scheme="light").to("/topics")
 
     def ground() -> str:
         found: str = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -166,12 +166,12 @@ def test_the_switch_of_colours_is_remembered(visit: Begin) -> None:
 
 def test_searching(visit: Begin) -> None:
     visitor = visit()
-    page = visitor.to("/?sort=depth")
+    page = visitor.to("/topics?sort=backlog")
     page.keyboard.press("/")
     page.keyboard.type("OIC")
     names = page.locator("tbody tr:visible th")
     expect(names).to_have_text(["invoices"])
-    page.wait_for_url(re.compile(r"\?sort=depth&q=OIC$"))
+    page.wait_for_url(re.compile(r"\?sort=backlog&q=OIC$"))
     expect(page.locator("tbody tr")).to_have_count(1)
     expect(page.locator("input[type=search]")).to_be_focused()
     page.keyboard.press("ArrowDown")
@@ -184,7 +184,7 @@ def test_searching(visit: Begin) -> None:
 
 
 def test_sorting(visit: Begin) -> None:
-    page = visit().to("/")
+    page = visit().to("/topics")
     names = page.locator("tbody th")
     page.locator("thead a", has_text="Topic").click()
     expect(names).to_have_text(["audit", "invoices", "mails", "orders"])
@@ -197,7 +197,7 @@ def test_sorting(visit: Begin) -> None:
 
 
 def test_with_the_keyboard_alone(visit: Begin) -> None:
-    page = visit().to("/")
+    page = visit().to("/topics")
     page.keyboard.press("Tab")
     skip = page.get_by_text("Skip to content")
     expect(skip).to_be_focused()
@@ -221,7 +221,7 @@ def test_without_scripts(live: Lively, visit: Begin) -> None:
     page = visitor.to("/topics/orders?range=15m")
     assert page.locator(".plot path.line0").count() >= 4
     expect(page.locator("#theme")).to_be_hidden()
-    page = visitor.to("/")
+    page = visitor.to("/topics")
     assert page.locator("svg.spark").count() >= 4
     page.locator("input[type=search]").fill("mail")
     page.get_by_role("button", name="Search").click()
@@ -248,7 +248,7 @@ def test_a_node_that_hangs(live: Lively, visit: Begin) -> None:
     eventually(lambda: len(sampled(live, node=node)) > 2)
     visitor = visit()
     visitor.page.clock.install()
-    page = visitor.to("/")
+    page = visitor.to("/topics")
     with hanging(live.nsqds[1]):
         eventually(lambda: f"history: {node} is omitted" in live.admin.log_text())
         page.clock.run_for(TICK)

@@ -71,7 +71,7 @@ def test_what_it_tells(admin: Admin, nsqd: Upstream) -> None:
     assert nsqd.asked.count(SAMPLE) == len(nsqd.asked) - 1
     assert nsqd.asked.count("GET /copies") == 1
     told = admin.get("/api/history")
-    assert (told["interval"], told["length"], told["series"]) == (0.1, 43200.0, 3)
+    assert (told["interval"], told["length"], told["series"]) == (0.1, 43200.0, 4)
     shown = admin.get("/api/history", topic="t0", range="10s")
     assert (shown["step"], len(shown["metrics"]["out"])) == (0.1, 100)
 
@@ -120,13 +120,21 @@ def test_known_nodes_are_queried_without_nsqlookupds(
 
 def test_pages_show_it(admin: Admin, nsqd: Upstream) -> None:
     eventually(lambda: len(values(admin, "in", topic="t0", channel="c")) > 1)
-    page = read(admin.web.get("/").body)
+    first = read(admin.web.get("/").body)
+    assert [each.one("span").text for each in first.all("li")[1:3]] == [
+        "Messages in",
+        "Messages out",
+    ]
+    assert len(first.one("ul", **{"class": "tiles"}).all("svg")) == 4
+    assert first.all("figure")
+    page = read(admin.web.get("/topics").body)
     assert page.table("Topics")[0][:3] == ["Topic", "Attention", "Rate In"]
     assert len(page.all("svg", **{"class": "spark"})) == 2
     for path in ("/topics/t0", "/topics/t0/c", f"/nodes/{nsqd.address}"):
         page = read(admin.web.get(path, range="15m").body)
         titles = [each.one("b").text for each in page.all("figcaption")]
-        assert titles == ["Throughput", "Depth", "In flight and deferred", "Errors"]
+        queue = "Depth" if path.endswith("/c") else "Backlog"
+        assert titles == ["Throughput", queue, "In flight and deferred", "Errors"]
         assert page.one("a", **{"aria-current": "true"}).text == "15m"
         assert page.all("path", **{"class": "line0"})[1].attributes["data-values"].endswith("5")
     assert read(admin.web.get("/nodes").body).table("NSQd Nodes")[0][-3:-1] == [
@@ -150,7 +158,8 @@ def test_pages_of_very_many_topics(lookupd: Upstream, nsqd: Upstream) -> None:
     with Admin(lookupd_http_address=lookupd.address) as admin:
 
         def shown(**query: str) -> list[str]:
-            return [row[0] for row in read(admin.web.get("/", **query).body).table("Topics")[1:]]
+            page = read(admin.web.get("/topics", **query).body)
+            return [row[0] for row in page.table("Topics")[1:]]
 
         names.sort()
         assert shown() == names[:500]
@@ -158,9 +167,9 @@ def test_pages_of_very_many_topics(lookupd: Upstream, nsqd: Upstream) -> None:
         assert shown(page="-1") == shown(page="x") == names[:500]
         assert shown(sort="-topic")[0] == "t999"
         assert shown(q="T109") == ["t109", *(f"t109{number}" for number in range(10))]
-        page = read(admin.web.get("/", q="t", sort="depth", page="2").body)
+        page = read(admin.web.get("/topics", q="t", sort="backlog", page="2").body)
         links = page.one("nav", **{"aria-label": "Pages of the list"}).all("a")
         assert [each.attributes["href"] for each in links] == [
-            "/?q=t&sort=depth&page=1",
-            "/?q=t&sort=depth&page=3",
+            "/topics?q=t&sort=backlog&page=1",
+            "/topics?q=t&sort=backlog&page=3",
         ]

@@ -45,7 +45,29 @@ CHANNEL: dict[str, Any] = {
     "e2e_processing_latency": {"count": 2, "percentiles": [{"quantile": 0.99, "value": 1500000}]},
 }
 CURSOR = {"name": "lake", "log_id": "5b0e", "seq": 4000, "lag": 1712, "age": 63, "overrun": True}
-COUNTS = ["Depth", "In-Flight", "Deferred", "Messages", "Channels", "Connections"]
+COUNTS = ["Backlog", "In-Flight", "Deferred", "Messages", "Channels", "Connections"]
+NODE: dict[str, Any] = {
+    "nsqcy": "0.1.0",
+    "start_time": 1_700_000_000,
+    "refusing_publishes": [],
+    "disk": {"size": 4 << 30, "free": 1 << 30},
+    "master": {"resident": 30 << 20, "cpu": 1.0},
+    "workers": [
+        {
+            "worker": 0,
+            "up": True,
+            "restarts": 1,
+            "tcp": 3,
+            "failing": 0,
+            "memory": 1 << 20,
+            "memory_limit": 4 << 20,
+            "resident": 50 << 20,
+            "cpu": 7.5,
+        },
+        {"worker": 1, "up": False, "restarts": 2},
+    ],
+    "lookupds": {"l:4160": True},
+}
 TOPIC: dict[str, Any] = {"depth": 7, "message_count": 2007, "paused": False}
 
 
@@ -56,7 +78,7 @@ def nsqd() -> Iterator[Upstream]:
         TOPIC | {"topic_name": "u", "channels": [], "depth": 9},
         TOPIC | {"topic_name": NAME, "channels": []},
     ]
-    with Upstream(stats={"topics": topics}) as nsqd:
+    with Upstream(stats={"topics": topics}, node=NODE) as nsqd:
         for action in ("create", "pause", "unpause", "empty", "delete"):
             for what in ("topic", "channel"):
                 nsqd.pages[f"/{what}/{action}"] = {}
@@ -130,7 +152,7 @@ def form(page: Element, action: str) -> Element:
 
 
 def test_streams(admin: Admin, nsqd: Upstream, lookupd: Upstream) -> None:
-    page = get(admin, "/")
+    page = get(admin, "/topics")
     assert page.one("h1").text == "Topics 3 ⚠ 2"
     assert page.table("Topics") == [
         ["Topic", "Attention", *COUNTS],
@@ -143,12 +165,50 @@ def test_streams(admin: Admin, nsqd: Upstream, lookupd: Upstream) -> None:
     assert lookupd.asked == ["GET /topics", "GET /nodes"]
 
 
+@pytest.mark.ours
+def test_the_overview(admin: Admin, nsqd: Upstream, lookupd: Upstream) -> None:
+    page = get(admin, "/")
+    assert page.one("h1").text == "Overview"
+    (tiles,) = page.all("ul", **{"class": "tiles"})
+    shown = {each.one("span").text: each.one("b").text for each in tiles.all("li")}
+    assert shown == {
+        "Nodes": "1 up",
+        "Backlog": "1,523",
+        "In flight": "2",
+        "Dead letters": "9",
+        "Fullest disk": "75 %",
+    }
+    (items,) = page.all("ul", **{"class": "items"})
+    assert [each.text for each in items.all("li")] == [
+        f"nsqd {nsqd.address} ⚠ 1 of 2 workers down",
+        "topic t ⚠ paused: c",
+        "topic u ⚠ dead letters",
+        f"topic {NAME} ⚠ no channel",
+    ]
+    assert page.all("a", href=f"/b/nodes/{nsqd.address.replace(':', '%3A')}")
+    asked = ["GET /stats?format=json&include_clients=false", "GET /node"]
+    assert nsqd.asked == asked
+    assert lookupd.asked == ["GET /topics", "GET /nodes"]
+
+
+@pytest.mark.ours
+def test_the_overview_of_another_nsqd(admin: Admin, nsqd: Upstream) -> None:
+    """NSQ's nsqd reports no disk and no workers."""
+    known = nsqd.pages.pop("/node")
+    try:
+        page = get(admin, "/")
+    finally:
+        nsqd.pages["/node"] = known
+    assert "Fullest disk" not in page.text
+    assert not page.all("div", role="status")
+
+
 def test_streams_that_are_looked_for(admin: Admin) -> None:
     def names(**query: str) -> list[str]:
         return [row[0] for row in get(admin, "/topics", **query).table("Topics")[1:]]
 
     assert names(sort="attention") == ["t", "u", "gone"]
-    assert names(sort="depth") == ["t", "u", "gone"]
+    assert names(sort="backlog") == ["t", "u", "gone"]
     assert names(q="o") == ["gone"]
     assert names(sort="nothing") == ["gone", "t", "u"]
 
@@ -158,8 +218,14 @@ def test_no_streams(admin: Admin) -> None:
         Upstream(topics={"topics": []}, nodes={"producers": []}) as empty,
         Admin(lookupd_http_address=empty.address) as other,
     ):
-        page = read(other.web.get("/").body)
+        page = read(other.web.get("/topics").body)
         assert "No Topics Found" in page.text
+        first = read(other.web.get("/").body)
+        for each in (page, first):
+            assert "curl -d hello 'http://127.0.0.1:4151/pub?topic=greetings'" in each.text
+            assert "nsqcy pub greetings hello" in each.text
+        assert "0 up" in first.text
+        assert "Nothing needs attention." in first.text
         assert page.one("body").attributes["data-admin"] == "true"
 
 
@@ -238,8 +304,8 @@ def test_the_counter(admin: Admin) -> None:
         ("/nodes/x:1", "NODE_NOT_FOUND", "nsqd x:1 is unknown.", "/nodes"),
         ("/topics/t/none", "CHANNEL_NOT_FOUND", "Topic t has no channel none.", "/topics/t"),
         ("/seek/t/none", "CHANNEL_NOT_FOUND", "Topic t has no channel none.", "/topics/t"),
-        ("/topics/none", "TOPIC_NOT_FOUND", "No nsqd has a topic none.", ""),
-        ("/topics/none/c", "TOPIC_NOT_FOUND", "No nsqd has a topic none.", ""),
+        ("/topics/none", "TOPIC_NOT_FOUND", "No nsqd has a topic none.", "/topics"),
+        ("/topics/none/c", "TOPIC_NOT_FOUND", "No nsqd has a topic none.", "/topics"),
         ("/peek/t/c?node=x:1", "NODE_NOT_FOUND", "nsqd x:1 has no topic t.", "/topics/t"),
     ],
 )
@@ -284,8 +350,11 @@ def test_names_that_are_no_text(admin: Admin, lookupd: Upstream) -> None:
     page = get(admin, "/topics/%FF", status=404)
     assert page.one("section", **{"class": "lost"}).one("p").text == "No nsqd has a topic \ufffd."
     assert "GET /lookup?topic=%EF%BF%BD" in lookupd.asked
-    assert get(admin, "/?q=%FF%22%3E").one("input", type="search").attributes["value"] == '\ufffd">'
-    assert get(admin, "/?q=%").one("input", type="search").attributes["value"] == ""
+    assert (
+        get(admin, "/topics?q=%FF%22%3E").one("input", type="search").attributes["value"]
+        == '\ufffd">'
+    )
+    assert get(admin, "/topics?q=%").one("input", type="search").attributes["value"] == ""
 
 
 def test_nobody_may_frame_them(admin: Admin) -> None:
@@ -320,7 +389,7 @@ def test_pausing(admin: Admin, nsqd: Upstream) -> None:
             "/topics/t",
             "delete",
             "/topic/delete?topic=t",
-            "/b",
+            "/b/topics",
             "1 channel and 1,507 messages on 1 node",
         ),
         (

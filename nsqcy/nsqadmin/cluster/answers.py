@@ -8,6 +8,7 @@ import json
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 from nsqcy.cluster.stats import ChannelStats
@@ -36,6 +37,11 @@ def is_flag(value: Any) -> bool:
 def is_number(value: Any) -> bool:
     """Return whether the value is a 64-bit integer."""
     return type(value) is int and -_LARGEST <= value < _LARGEST
+
+
+def is_amount(value: Any) -> bool:
+    """Return whether the value is a number; floats are finite."""
+    return is_number(value) or (isinstance(value, float) and isfinite(value))
 
 
 def or_null(form: Form) -> Form:
@@ -121,6 +127,27 @@ LOG = both(having(channels=by_name(is_number), fanout_seq=is_number), perhaps(at
 DRAIN = both(
     having(draining=is_flag, left=or_null(having(messages=is_number, places=is_number))),
     perhaps(seconds_left=is_number),
+)
+
+_WORKER = both(
+    having(worker=is_number, up=is_flag, restarts=is_number),
+    perhaps(
+        tcp=is_number,
+        failing=is_number,
+        memory=is_number,
+        memory_limit=is_number,
+        resident=is_number,
+        cpu=is_amount,
+    ),
+)
+NODE = having(
+    nsqcy=is_text,
+    start_time=is_number,
+    refusing_publishes=each(is_text),
+    disk=having(size=is_number, free=is_number),
+    master=having(resident=is_number, cpu=is_amount),
+    workers=each(_WORKER),
+    lookupds=by_name(is_flag),
 )
 
 _GROUP = both(

@@ -30,6 +30,7 @@ from nsqcy.nsqadmin.cluster.answers import (
     DRAIN,
     LOG,
     MAX_ANSWER,
+    NODE,
     NODE_NOT_FOUND,
     PEEKED,
     POLICY,
@@ -174,13 +175,17 @@ class ClusterView:
             raise self.not_found(CHANNEL_NOT_FOUND)
         raise self.not_found(TOPIC_NOT_FOUND)
 
-    def streams(self) -> tuple[list[str], NodeStats]:
-        """Return the names of all topics, and the rows for those that nsqds have."""
+    def whole(self) -> "Whole":
+        """Return the names of all topics, the rows for those that nsqds have, and the nsqds that do
+        not answer."""
         if not self.by_lookupds:
             rows = self._rows_of_nsqds()
-            return sorted({row.name for row in rows.topics}), rows
+            answering = {node.at for node in rows.nodes.values()}
+            silent = [at for at in self._nsqds if at not in answering]
+            return Whole(sorted({row.name for row in rows.topics}), rows, silent)
         names, nodes = self.topics(), self.nodes()
-        return names, self._rows(nodes) if nodes else NodeStats(())
+        rows = self._rows(nodes) if nodes else NodeStats(())
+        return Whole(names, rows, [each.name for each in nodes if each.name not in rows.nodes])
 
     def everything(self) -> NodeStats:
         """Return the rows for all topics, without clients."""
@@ -289,6 +294,10 @@ class ClusterView:
     def drain_state(self, node: Node) -> NodeAnswer | None:
         """Return a node's draining state; None if it does not answer."""
         return next(iter(self._request_each([node], DRAIN_PATH, {}, form=DRAIN)), None)
+
+    def health(self, nodes: Iterable[Node]) -> list[NodeAnswer]:
+        """Return the state of these nsqds' processes and disks."""
+        return self._request_each(nodes, "node", {}, form=NODE)
 
     def copies(self, nodes: Iterable[Node]) -> list[NodeAnswer]:
         """Return the groups of copies that these nsqds own or hold."""
@@ -411,6 +420,14 @@ def _outcome(found: discovery.Found) -> Outcome[str, Sequence[Producer]]:
     outcome.errors.update(found.unknown)
     outcome.errors.update(found.errors)
     return outcome
+
+
+class Whole(NamedTuple):
+    """All topics, and the nsqds. silent: names of the nsqds that do not answer."""
+
+    names: Sequence[str]
+    rows: NodeStats
+    silent: Sequence[str]
 
 
 class Done(NamedTuple):

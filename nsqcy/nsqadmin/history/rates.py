@@ -11,7 +11,7 @@ from typing import NamedTuple
 from nsqcy.cluster.latency import Latency
 from nsqcy.cluster.stats import ChannelStats, TopicStats
 from nsqcy.config.durations import SECOND
-from nsqcy.nsqadmin.history.store import METRICS, UNKNOWN, Subject
+from nsqcy.nsqadmin.history.store import CLUSTER, METRICS, UNKNOWN, Subject
 
 
 class Counters(NamedTuple):
@@ -145,11 +145,13 @@ class Rates:
             if before is not None and 0 < now.at - before.at <= self._patience:
                 _grow(tick, node, before, now)
             here = Subject(node=node)
-            tick.is_at(here, (0, 0, 0, UNKNOWN))
+            for whole in (here, CLUSTER):
+                tick.is_at(whole, (0, 0, 0, UNKNOWN))
             for subject, level in now.levels:
                 tick.is_at(subject, level)
                 if not subject.channel:
                     tick.is_at(here, level)
+                    tick.is_at(CLUSTER, level)
             self._last[node] = now._replace(levels=())
         self._forget(readings)
         return tick.rows()
@@ -178,5 +180,7 @@ def _grow(tick: Tick, node: str, before: Reading, now: Reading) -> None:
         more = ((topic.received - old.received) / seconds, left, requeued, timed_out)
         tick.grown(Subject(topic=name), more)
         tick.grown(here, more)
+        tick.grown(CLUSTER, more)
     if not now.topics:
-        tick.grown(here, (0.0, 0.0, 0.0, 0.0))
+        for whole in (here, CLUSTER):
+            tick.grown(whole, (0.0, 0.0, 0.0, 0.0))

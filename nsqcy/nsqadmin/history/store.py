@@ -22,6 +22,10 @@ class Subject(NamedTuple):
     channel: str = ""
 
 
+CLUSTER = Subject()
+"""All nodes together."""
+
+
 METRICS = (
     *("in", "out"),  # messages per second
     *("depth", "in_flight", "deferred"),  # messages
@@ -155,6 +159,12 @@ class History:
     def bytes_each(self) -> int:
         """Bytes per series."""
         return Series.size(self._fine, self._coarse)
+
+    def nodes(self, now: float) -> dict[str, float]:
+        """Return the nodes in the history, with the seconds since their latest sample."""
+        with self._lock:
+            last = {key.node: each.last for key, each in self._series.items() if key.node}
+        return {node: now - self._origin - tick * self.step for node, tick in last.items()}
 
     @property
     def series(self) -> int:

@@ -43,6 +43,34 @@ def plural(count: int, one: str) -> str:
     return f"{number(count)} {one}" if count == 1 else f"{number(count)} {one}s"
 
 
+def share(value: float) -> str:
+    """Format a share as `41 %`."""
+    return f"{100 * value:.0f} %"
+
+
+_BYTES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def size(count: float) -> str:
+    """Format bytes as `1.5 GiB`."""
+    unit, name = next((each for each in _BYTES if count >= each[0]), (1, "B"))
+    return f"{amount(round(count / unit, 1))} {name}"
+
+
+_SPANS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+def span(seconds: float) -> str:
+    """Format a length of time by its two largest units: `3d 4h`, `12m 5s`."""
+    left, parts = int(seconds), list[tuple[int, str]]()
+    for unit, name in _SPANS:
+        count, left = divmod(left, unit)
+        if count or parts:
+            parts.append((count, name))
+    shown = [f"{count}{name}" for count, name in parts[:2] if count]
+    return " ".join(shown) or "0s"
+
+
 def _short(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 

@@ -94,6 +94,17 @@ CHARTS = (
 )
 
 
+_BACKLOG = Chart("Backlog", "count", 10.0, amount, (("depth", "Backlog"),))
+
+
+def charts(subject: Subject) -> list[Chart]:
+    """Return the charts for a subject. Depth is a figure of one queue. The figure of a topic, a
+    node or the cluster includes all its channels, and is called the backlog."""
+    if subject.channel:
+        return [*CHARTS]
+    return [_BACKLOG if each.title == "Depth" else each for each in CHARTS]
+
+
 @dataclass(frozen=True)
 class Line:
     """One line in a plot. d: its path. latest: the formatted latest value. values: for scripts."""
@@ -140,11 +151,11 @@ class Plots:
 
     # In tables
 
-    def spark(self, subject: Subject, metric: str) -> str:
+    def spark(self, subject: Subject, metric: str, seconds: int = SPARK) -> str:
         """Return the path of a sparkline for the last minutes; empty if no value is known."""
         if self.history is None:
             return ""
-        values = self.history.read_one(subject, metric, self.now, SPARK, _SPARK_POINTS)
+        values = self.history.read_one(subject, metric, self.now, seconds, _SPARK_POINTS)
         return "" if values is None else line_path(values, scale_top(values, 1.0), *SPARK_BOX)
 
     def latest(self, subject: Subject, metric: str) -> float | None:
@@ -166,7 +177,7 @@ class Plots:
         window = self.history.read(subject, self.now, seconds, MAX_POINTS)
         if window is None:
             return None
-        drawn = [plot for chart in CHARTS if (plot := _plot(chart, window))]
+        drawn = [plot for chart in charts(subject) if (plot := _plot(chart, window))]
         start = f"{window.start + self.since_epoch:.3f}"
         return Section(drawn, start, f"{window.step:g}", _times(seconds))
 

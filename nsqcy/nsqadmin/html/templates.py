@@ -34,6 +34,9 @@ def environment() -> Environment:
         "number": formatting.number,
         "plural": formatting.plural,
         "rate": formatting.rate,
+        "share": formatting.share,
+        "size": formatting.size,
+        "span": formatting.span,
         "visible": message_bodies.visible,
     }
     for name in sources:

@@ -21,13 +21,13 @@ from nsqcy.nsqadmin.views import topics as views
 
 def streams(app: AppContext, request: Request) -> Page:
     layout, plots = app.layout(request), app.plots(request)
-    location = Location(layout.home, params(request))
+    location = Location(layout.link("topics"), params(request))
 
     def draw(cluster: ClusterView) -> View:
-        names, rows = cluster.streams()
+        names, rows, _ = cluster.whole()
         return views.streams(names, sum_topics(rows.topics), location, plots)
 
-    return Page("Streams", layout.home, draw, is_live=True)
+    return Page("Topics", location.path, draw, is_live=True)
 
 
 def topic(app: AppContext, request: Request, name: str) -> Page:
@@ -112,7 +112,6 @@ def act_on_position(app: AppContext, request: Request) -> Reply:
 
 
 ROUTES = (
-    page_route("/", streams),
     page_route("/topics", streams),
     page_route("/topics/:topic", topic),
     page_route("/topics/:topic/:channel", channel),

@@ -36,7 +36,7 @@ _ORDERS = {
     "topic": "Topic",
     "attention": attention.TITLE,
     "rate_in": "Rate In",
-    "depth": "Depth",
+    "backlog": "Backlog",
     "in_flight": "In-Flight",
     "deferred": "Deferred",
     "messages": "Messages",
@@ -63,7 +63,7 @@ def streams(
     names: Sequence[str], topics: Mapping[str, TopicStats], location: Location, plots: Plots
 ) -> View:
     """Return the list of topics whose names contain `q`, sorted by `sort`."""
-    signs = _signs(topics, plots)
+    signs = signs_by_topic(topics, plots)
     wanted = location.params.get("q", "").casefold()
     rows = [
         StreamRow(name, signs.get(name, ()), _counts(topics.get(name)))
@@ -100,10 +100,20 @@ def streams(
     return View("streams.html", values)
 
 
-def _signs(topics: Mapping[str, TopicStats], plots: Plots) -> dict[str, list[Sign]]:
-    """Return the signs by topic, excluding topics that have none."""
+def dead_letter_topics(topics: Mapping[str, TopicStats]) -> set[str]:
+    """Return the names of the topics that channels send their dead letters to."""
     channels = (each for stats in topics.values() for each in stats.channels.values())
-    dead = {each.dead_letter_topic for each in channels}
+    return {each.dead_letter_topic for each in channels} - {""}
+
+
+def backlog(stats: TopicStats) -> int:
+    """Return the messages that wait in a topic and in all its channels."""
+    return stats.figures.depth + sum(each.figures.depth for each in stats.channels.values())
+
+
+def signs_by_topic(topics: Mapping[str, TopicStats], plots: Plots) -> dict[str, list[Sign]]:
+    """Return the signs by topic, excluding topics that have none."""
+    dead = dead_letter_topics(topics)
     found = {
         name: attention.of_topic(stats, plots, has_dead_letters=name in dead)
         for name, stats in topics.items()
@@ -122,7 +132,7 @@ def _counts(stats: TopicStats | None) -> dict[str, int]:
     channels = [each.figures for each in stats.channels.values()] if stats else []
     counts = stats.figures if stats else TopicFigures()
     return {
-        "depth": counts.depth + sum(each.depth for each in channels),
+        "backlog": backlog(stats) if stats else 0,
         "in_flight": sum(each.in_flight_count for each in channels),
         "deferred": sum(each.deferred_count for each in channels),
         "messages": counts.message_count,

@@ -349,5 +349,5 @@ def test_the_navigation() -> None:
         page = read(render(Layout("", False, has_copies=has_copies), "Copies"))
         return [each.text for each in page.one("nav").all("a")]
 
-    assert links(True) == ["NSQ", "Streams", "Nodes", "Copies", "Counter", "Lookup"]
-    assert links(False) == ["NSQ", "Streams", "Nodes", "Counter", "Lookup"]
+    assert links(True) == ["nsqcy", "Overview", "Topics", "Nodes", "Copies", "Counter", "Lookup"]
+    assert links(False) == ["nsqcy", "Overview", "Topics", "Nodes", "Counter", "Lookup"]

@@ -11,7 +11,16 @@ from nsqcy.cluster.stats import ChannelFigures, ChannelStats, TopicFigures, Topi
 from nsqcy.config.durations import SECOND
 from nsqcy.nsqadmin.history.rates import Rates, reading
 from nsqcy.nsqadmin.history.sampler import next_due
-from nsqcy.nsqadmin.history.store import METRICS, UNKNOWN, History, Ring, Series, Subject, aggregate
+from nsqcy.nsqadmin.history.store import (
+    CLUSTER,
+    METRICS,
+    UNKNOWN,
+    History,
+    Ring,
+    Series,
+    Subject,
+    aggregate,
+)
 
 TOPIC, CHANNEL, NODE = Subject(topic="t"), Subject(topic="t", channel="c"), Subject(node="a")
 
@@ -41,6 +50,21 @@ def shown(rates: Rates, at: float, **nodes: TopicStats) -> dict[Subject, dict[st
 
 
 # -- rates
+
+
+def test_all_nodes_together() -> None:
+    rates = Rates(60)
+    shown(rates, 10, a=topic(100, 3), b=topic(50, 4))
+    found = shown(rates, 20, a=topic(200, 3), b=topic(70, 4))
+    assert (found[CLUSTER]["in"], found[CLUSTER]["depth"]) == (12, 7)
+    assert found[CLUSTER] == found[TOPIC]
+
+
+def test_nodes_that_the_history_knows() -> None:
+    kept = History(10, 3600)
+    kept.add(5, {NODE: [0.0] * len(METRICS), CLUSTER: [0.0] * len(METRICS)})
+    kept.add(45, {CLUSTER: [0.0] * len(METRICS)})
+    assert kept.nodes(65) == {"a": 65}
 
 
 def test_rates_are_what_counters_grow_by() -> None:

@@ -1,0 +1,129 @@
+"""The health of nsqds: processes, memory, CPU and disk, from their responses to /node.
+
+Pure: callers pass the time. An nsqd without /node (NSQ's, or an older version) has no health.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from nsqcy.nsqadmin.cluster.answers import NodeAnswer
+
+_MIN_SPAN = 1.0  # seconds between two readings; CPU time over a shorter span says little
+_MAX_SPAN = 120.0  # seconds; a mean over a longer span is not the current value
+
+
+class Worker(NamedTuple):
+    """One worker. memory and memory_limit: bytes of messages. cpu: cores in use."""
+
+    number: int
+    is_up: bool
+    restarts: int
+    connections: int = 0
+    is_failing: bool = False  # whether writes to the disk fail
+    memory: int = 0
+    memory_limit: int = 0
+    resident: int = 0
+    cpu: float = 0.0
+
+
+class NodeHealth(NamedTuple):
+    """An nsqd. resident: bytes of all processes. cpu: cores in use by all processes. lookupds:
+    whether all topics are registered with each of them."""
+
+    node: str
+    version: str
+    uptime: float  # seconds
+    disk_size: int
+    disk_free: int
+    resident: int
+    cpu: float
+    workers: tuple[Worker, ...]
+    refusing: tuple[str, ...]
+    lookupds: Mapping[str, bool]
+
+    @property
+    def disk_used(self) -> float:
+        """The used share of the disk, from 0 to 1."""
+        return 1 - self.disk_free / self.disk_size if self.disk_size else 0.0
+
+    @property
+    def memory(self) -> int:
+        return sum(each.memory for each in self.workers)
+
+    @property
+    def memory_limit(self) -> int:
+        return sum(each.memory_limit for each in self.workers)
+
+    @property
+    def workers_up(self) -> int:
+        return sum(each.is_up for each in self.workers)
+
+    @property
+    def restarts(self) -> int:
+        return sum(each.restarts for each in self.workers)
+
+
+class CpuMeter:
+    """Turns CPU times of processes into cores in use: since the previous reading if it is recent,
+    otherwise since the nsqd started."""
+
+    def __init__(self) -> None:
+        self._readings: dict[tuple[str, str], tuple[float, float, float]] = {}
+        self._lock = threading.Lock()
+
+    def cores(self, process: tuple[str, str], now: float, uptime: float, cpu: float) -> float:
+        """process: node and name. now: seconds. cpu: CPU time in seconds."""
+        with self._lock:
+            before, spent, known = self._readings.get(process, (now - uptime, 0.0, 0.0))
+            span = now - before
+            if process in self._readings and span < _MIN_SPAN:
+                return known
+            if span > _MAX_SPAN or cpu < spent:
+                span, spent = uptime, 0.0
+            cores = (cpu - spent) / span if span > 0 else 0.0
+            self._readings[process] = now, cpu, cores
+            return cores
+
+
+def of_nodes(answers: Iterable[NodeAnswer], meter: CpuMeter, now: float) -> dict[str, NodeHealth]:
+    """Return the health by node, without the nodes that do not report it. now: seconds since the
+    epoch."""
+    return {each.node: _of_node(each, meter, now) for each in answers if each.is_done}
+
+
+def _of_node(answer: NodeAnswer, meter: CpuMeter, now: float) -> NodeHealth:
+    value = answer.value
+    uptime = max(0.0, now - value["start_time"])
+
+    def cores(name: str, process: Mapping[str, Any]) -> float:
+        return meter.cores((answer.node, name), now, uptime, process.get("cpu", 0.0))
+
+    workers = tuple(_worker(each, cores(str(each["worker"]), each)) for each in value["workers"])
+    master = value["master"]
+    return NodeHealth(
+        answer.node,
+        value["nsqcy"],
+        uptime,
+        value["disk"]["size"],
+        value["disk"]["free"],
+        master["resident"] + sum(each.resident for each in workers),
+        cores("master", master) + sum(each.cpu for each in workers),
+        workers,
+        tuple(value["refusing_publishes"]),
+        value["lookupds"],
+    )
+
+
+def _worker(value: Mapping[str, Any], cpu: float) -> Worker:
+    return Worker(
+        value["worker"],
+        value["up"],
+        value["restarts"],
+        value.get("tcp", 0),
+        bool(value.get("failing")),
+        value.get("memory", 0),
+        value.get("memory_limit", 0),
+        value.get("resident", 0),
+        cpu if value["up"] else 0.0,
+    )

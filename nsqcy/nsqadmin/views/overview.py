@@ -1,0 +1,141 @@
+"""The first page: figures of the whole cluster, what needs attention, and the last hour.
+
+Pure: maps fetched data to template values.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from nsqcy.cluster.stats import TopicStats
+from nsqcy.nsqadmin.cluster.health import NodeHealth
+from nsqcy.nsqadmin.cluster.nodes import Node
+from nsqcy.nsqadmin.history.store import CLUSTER
+from nsqcy.nsqadmin.html import node_signs
+from nsqcy.nsqadmin.html.attention import Sign
+from nsqcy.nsqadmin.html.formatting import number, rate, share, span
+from nsqcy.nsqadmin.html.layout import View
+from nsqcy.nsqadmin.html.location import Location
+from nsqcy.nsqadmin.html.plots import Plots
+from nsqcy.nsqadmin.views.topics import backlog, dead_letter_topics, signs_by_topic
+
+MAX_ITEMS = 20  # topics to list; the list of topics has the rest
+GONE = 3600.0  # seconds for which the page shows a node that is no longer announced
+_SPARK = 3600  # seconds
+
+
+class Cluster(NamedTuple):
+    """The state of the cluster. topics: summed over the nodes. silent: names of nodes that do not
+    answer. health: by node."""
+
+    names: int
+    topics: Mapping[str, TopicStats]
+    nodes: Sequence[Node]
+    silent: Sequence[str]
+    health: Mapping[str, NodeHealth]
+
+
+class Tile(NamedTuple):
+    """A figure that links to its details. detail: text below the figure. spark: a path."""
+
+    title: str
+    value: str
+    path: tuple[str, ...]
+    sort: str = ""
+    detail: str = ""
+    spark: str = ""
+    is_bad: bool = False
+
+
+class Item(NamedTuple):
+    """Something that needs attention: a node or a topic."""
+
+    kind: str
+    name: str
+    path: tuple[str, ...]
+    signs: Sequence[Sign]
+
+
+def overview(cluster: Cluster, location: Location, plots: Plots) -> View:
+    gone = _gone(cluster, plots)
+    signs = signs_by_topic(cluster.topics, plots)
+    values = {
+        "tiles": _tiles(cluster, plots, len(cluster.silent) + len(gone)),
+        "items": _items(cluster, gone, signs),
+        "more": max(0, len(signs) - MAX_ITEMS),
+        "topics": cluster.names,
+        "address": next((each.name for each in cluster.nodes), ""),
+        "location": location,
+        "plots": plots,
+        "subject": CLUSTER,
+    }
+    return View("overview.html", values)
+
+
+def _gone(cluster: Cluster, plots: Plots) -> dict[str, float]:
+    """Return the nodes that nsqadmin has recently had samples of and no longer finds, with the
+    seconds since the latest sample."""
+    if plots.history is None:
+        return {}
+    known = {each.name for each in cluster.nodes} | {*cluster.silent}
+    seen = plots.history.nodes(plots.now)
+    return {node: ago for node, ago in seen.items() if node not in known and ago < GONE}
+
+
+# Figures
+
+
+def _tiles(cluster: Cluster, plots: Plots, down: int) -> list[Tile]:
+    topics = cluster.topics.values()
+    channels = [each.figures for stats in topics for each in stats.channels.values()]
+    dead = [cluster.topics[name] for name in dead_letter_topics(cluster.topics) & {*cluster.topics}]
+    waiting = sum(map(backlog, dead))
+    up = len(cluster.nodes)
+    rates = [
+        _rate("Messages in", "in", plots, "rate_in"),
+        _rate("Messages out", "out", plots),
+    ]
+    return [
+        Tile(
+            "Nodes", f"{up} up", ("nodes",), detail=f"{down} down" if down else "", is_bad=down > 0
+        ),
+        *(rates if plots else ()),
+        _count("Backlog", sum(map(backlog, topics)), "depth", plots, "backlog"),
+        _count("In flight", sum(each.in_flight_count for each in channels), "in_flight", plots),
+        Tile("Dead letters", number(waiting), ("topics",), "attention", is_bad=waiting > 0),
+        *_disk(cluster.health),
+    ]
+
+
+def _rate(title: str, metric: str, plots: Plots, sort: str = "") -> Tile:
+    value = plots.latest(CLUSTER, metric)
+    spark = plots.spark(CLUSTER, metric, _SPARK)
+    return Tile(title, "–" if value is None else rate(value), ("topics",), sort, spark=spark)
+
+
+def _count(title: str, value: int, metric: str, plots: Plots, sort: str = "") -> Tile:
+    spark = plots.spark(CLUSTER, metric, _SPARK)
+    return Tile(title, number(value), ("topics",), sort or metric, spark=spark)
+
+
+def _disk(health: Mapping[str, NodeHealth]) -> list[Tile]:
+    if not health:
+        return []
+    fullest = max(health.values(), key=lambda each: each.disk_used)
+    used = fullest.disk_used
+    where = ("nodes", fullest.node)
+    is_bad = used >= node_signs.FULL
+    return [Tile("Fullest disk", share(used), where, detail=fullest.node, is_bad=is_bad)]
+
+
+# Attention
+
+
+def _items(
+    cluster: Cluster, gone: Mapping[str, float], signs: Mapping[str, Sequence[Sign]]
+) -> list[Item]:
+    nodes = [(name, [node_signs.SILENT]) for name in cluster.silent]
+    nodes += [(name, [node_signs.gone(span(ago))]) for name, ago in gone.items()]
+    nodes += [(name, node_signs.of_health(each)) for name, each in cluster.health.items()]
+    items = [Item("nsqd", name, ("nodes", name), found) for name, found in nodes if found]
+    topics = sorted(signs, key=lambda name: -len(signs[name]))[:MAX_ITEMS]
+    return items + [Item("topic", name, ("topics", name), signs[name]) for name in topics]
