@@ -82,6 +82,7 @@ UNTYPED = {
     ("CLIENT", "NSQCY_TEST_NSQD="): "runs tests of this tree with another broker",
     ("DOCTOR", "nsqcy doctor"): NAMES,
     ("INSTALL", "docker build"): MACHINE,
+    ("INSTALL", "docker compose"): MACHINE,
     ("INSTALL", "kubectl apply"): MACHINE,
     ("INSTALL", "python3 -m venv"): MACHINE,
     ("INSTALL", "systemctl enable"): MACHINE,

@@ -10,13 +10,9 @@ from nsqcy.config import loader
 from nsqcy.config.durations import SECOND, parse_duration
 from nsqcy.config.options import Options
 from nsqcy.net import listeners
-from nsqcy.nsqadmin import options as nsqadmin
-from nsqcy.nsqadmin.api import service as nsqadmin_api
 from nsqcy.nsqd import options as nsqd
-from nsqcy.nsqd.http import api as nsqd_api
 from nsqcy.nsqd.master.worker_lifecycle import KILL_LIMIT, STOP_LIMIT
-from nsqcy.nsqlookupd import api as nsqlookupd_api
-from nsqcy.nsqlookupd import options as nsqlookupd
+from support.daemon_tables import DAEMONS
 from support.kubernetes_manifests import (
     FOLDER,
     KUSTOMIZATION,
@@ -31,11 +27,6 @@ from support.kubernetes_manifests import (
 
 kubernetes_validate: Any = pytest.importorskip("kubernetes_validate")
 
-DAEMONS: dict[str, tuple[Any, Any, Any]] = {
-    "nsqd": (nsqd.NSQD, nsqd.resolve, nsqd_api.ROUTES),
-    "nsqlookupd": (nsqlookupd.NSQLOOKUPD, nsqlookupd.resolve, nsqlookupd_api.ROUTES),
-    "nsqadmin": (nsqadmin.NSQADMIN, nsqadmin.resolve, nsqadmin_api.ROUTES),
-}
 OLDEST, NEWEST = "1.28", "1.37"  # the oldest one has a label with the pod's index
 
 each_workload = pytest.mark.parametrize("workload", WORKLOADS.values(), ids=lambda each: each.name)
