@@ -27,7 +27,7 @@ from nsqcy.nsqadmin.history.store import History
 from nsqcy.nsqadmin.html import templates
 from nsqcy.nsqadmin.metrics import CountedClient, Outcomes
 from nsqcy.nsqadmin.options import AdminOptions
-from nsqcy.nsqadmin.pages import copies, login, messages, nodes, overview, topics
+from nsqcy.nsqadmin.pages import copies, login, messages, missing, nodes, overview, topics
 from nsqcy.process.service import Notifier
 from nsqcy.users import token_file
 
@@ -68,7 +68,9 @@ class Daemon(single_process.Daemon):
         routes.append(metrics.route(outcomes, logins, requests, self._count_connections))
         sighting = Sighting()
         self._sampler = Sampler(options, web, history, log, sighting) if history else None
-        context = AppContext(options, web, others, log, routes, history, logins, sighting)
+        context = AppContext(
+            options, web, others, log, routes, missing.ROUTE, history, logins, sighting
+        )
         http = HttpServer(gevent.get_hub().loop, context)
         super().__init__([listener], http, log, reread, notifier, requests)
         self._options = options

@@ -15,7 +15,7 @@ from nsqcy.cluster.web_client import WebClient
 from nsqcy.errors import HttpError
 from nsqcy.http import router
 from nsqcy.http.parser import HTML, Head, Reply
-from nsqcy.http.router import Handler, Later, Request, Result, Route, Router
+from nsqcy.http.router import Handler, Later, Request, Result, Route
 from nsqcy.logging.logger import Log
 from nsqcy.nsqadmin.assets import Assets
 from nsqcy.nsqadmin.auth import access
@@ -33,6 +33,7 @@ from nsqcy.nsqadmin.html.layout import Layout, View, not_found, render
 from nsqcy.nsqadmin.html.plots import FRAME, Plots
 from nsqcy.nsqadmin.notifications import Notifier
 from nsqcy.nsqadmin.options import AdminOptions
+from nsqcy.nsqadmin.page_router import PageRouter
 from nsqcy.nsqadmin.requests import segments
 from nsqcy.options.option import Option, Value
 
@@ -55,6 +56,7 @@ class AppContext(router.Api):
         others: WebClient,
         log: Log,
         routes: Sequence[Route],
+        missing: Route,
         history: History | None = None,
         logins: Logins | None = None,
         sighting: Sighting | None = None,
@@ -63,8 +65,8 @@ class AppContext(router.Api):
         self.options = options
         self.logins = logins
         if logins is not None:
-            routes = [for_users(route) for route in routes]
-        self.router = Router(routes, options.base)
+            routes, missing = [for_users(route) for route in routes], for_users(missing)
+        self.router = PageRouter(routes, options.base, missing)
         self.assets = Assets(options.dev_static_dir)
         self.graphite = Graphite(options.graphite_url, options.statsd_interval, others)
         self.notifier = Notifier(options.notification_http_endpoint, others, log, self.user_of)

@@ -319,6 +319,27 @@ def test_what_there_is_not_has_a_page(
     assert shown.all("a", href=f"/b{back}")
 
 
+BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+
+@pytest.mark.ours
+def test_a_browser_gets_a_page_for_an_unknown_path(admin: Admin) -> None:
+    answer = admin.web.get("/b/nope", headers=BROWSER)
+    assert (answer.status, answer.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    (shown,) = read(answer.body).all("section", **{"class": "lost"})
+    assert shown.one("p").text == "nsqadmin has no page at this address."
+    assert [each.attributes["href"] for each in shown.all("a")] == ["/b", "/b/topics", "/b/nodes"]
+
+
+@pytest.mark.ours
+@pytest.mark.parametrize(
+    ("path", "headers"), [("/b/nope", {}), ("/b/api/nope", BROWSER), ("/nope", BROWSER)]
+)
+def test_programs_get_json(path: str, headers: dict[str, str], admin: Admin) -> None:
+    answer = admin.web.get(path, headers=headers)
+    assert (answer.status, answer.json()) == (404, {"message": "NOT_FOUND"})
+
+
 @pytest.mark.ours
 def test_an_action_on_what_there_is_not(admin: Admin, lookupd: Upstream) -> None:
     """The error appears once, although both the action and the page run into it."""
