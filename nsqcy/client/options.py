@@ -438,7 +438,12 @@ def _make_context(left: dict[str, Any]) -> ssl.SSLContext:
         context.verify_mode = required
     certificate, key = left.pop("certfile", None), left.pop("keyfile", None)
     if certificate is not None:
-        context.load_cert_chain(certificate, key)
+        try:
+            context.load_cert_chain(certificate, key)
+        except OSError as error:
+            from nsqcy.util import pem_files  # slow to import
+
+            raise OSError(pem_files.explain(certificate, key or certificate, error)) from error
     if (ciphers := left.pop("ciphers", None)) is not None:
         context.set_ciphers(ciphers)
     return context

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str]) -> int:
     settings = loader.load(NSQADMIN, argv)
     options = resolve(settings)
-    preflight.check(options)
+    settings.warnings += preflight.check(options)
     lines = open_log("nsqadmin", options)
     listener = listeners.bind(options.http_address, "http", "nsqadmin", unix=False)
     for warning in settings.warnings:

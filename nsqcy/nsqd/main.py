@@ -203,6 +203,8 @@ def _serve(
         # Keep the paths from startup: the content of the files may change, but their paths may not.
         material = _load_tls(settings, options)
         users = _load_users(settings, resolved)
+        for warning in settings.warnings:
+            lines.warn(warning, event="config_warning")
         return Reread(resolved.log_level, material, resolved.lookupd_tcp_address, users)
 
     reread = rereading(read, lines)

@@ -273,10 +273,18 @@ def _tls_context(given: Read) -> "ssl.SSLContext":
     }
     try:
         context = ssl.create_default_context(cafile=given.get("tls_root_ca_file"))
-        if "tls_cert" in given:
-            context.load_cert_chain(given["tls_cert"], given.get("tls_key"))
     except (OSError, ValueError) as error:
-        raise ToolError(f"cannot load certificates: {error}") from None
+        file = given.get("tls_root_ca_file")
+        raise ToolError(f"cannot load certificates: {file}: {error}") from None
+    if "tls_cert" in given:
+        certificate, key = given["tls_cert"], given.get("tls_key")
+        try:
+            context.load_cert_chain(certificate, key)
+        except (OSError, ValueError) as error:
+            from nsqcy.util import pem_files  # slow to import
+
+            reason = pem_files.explain(certificate, key or certificate, error)
+            raise ToolError(f"cannot load certificates: {reason}") from None
     if given.get("tls_insecure_skip_verify"):
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

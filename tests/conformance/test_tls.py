@@ -477,6 +477,7 @@ def test_files_that_will_not_do(which: str, content: str | None, files: Files) -
     if content is not None:
         path.write_text(content)
     options = files.options | {which: path}
+    options |= {f"{kind}_address": "127.0.0.1:0" for kind in ("tcp", "http", "https")}
     done = run(*(f"--{name.replace('_', '-')}={value}" for name, value in options.items()))
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from nsqcy.testing.certificates import make
 from support.logged_process import Logged
 from support.nsqadmin_process import Admin, refused
 from support.nsqd_process import START_BUDGET, Nsqd, environment
@@ -304,3 +305,65 @@ def test_nsq_tail_with_the_http_port_of_nsqd(one_nsqd: Nsqd, tmp_path: Path) -> 
         f"failed to connect to nsqd - unexpected HTTP response from {address},"
         " a nsqd TCP endpoint is required",
     )
+
+
+# --- certificates and keys --------------------------------------------------------------------
+
+SERVER, STRANGER, LATE = make("server"), make("stranger"), make("late", expired=True)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "key", "text"),
+    [
+        (
+            SERVER.certificate,
+            STRANGER.key,
+            "the key in a.key does not belong to the certificate in a.pem",
+        ),
+        (None, SERVER.key, "open a.pem: no such file or directory"),
+        (
+            "rubbish",
+            SERVER.key,
+            "a.pem is not in PEM format (allowed: a certificate in PEM format)",
+        ),
+        (
+            SERVER.key,
+            SERVER.certificate,
+            "a.pem contains a private key instead of a certificate"
+            " (allowed: a certificate in PEM format)",
+        ),
+        (
+            SERVER.certificate,
+            "",
+            "a.key is empty (allowed: a private key in PEM format, without a passphrase)",
+        ),
+    ],
+)
+def test_unusable_certificates(
+    certificate: str | None, key: str, text: str, tmp_path: Path
+) -> None:
+    if certificate is not None:
+        (tmp_path / "a.pem").write_text(certificate)
+    (tmp_path / "a.key").write_text(key)
+    code, err = run(f"{LOCAL} --tls-cert=a.pem --tls-key=a.key", tmp_path)
+    assert (code, err.splitlines()[-1]) == (
+        1,
+        f"failed to instantiate nsqd - failed to build TLS config - {text}",
+    )
+    code, err = run(
+        "nsqadmin --lookupd-http-address=127.0.0.1:4161"
+        " --http-client-tls-cert=a.pem --http-client-tls-key=a.key",
+        tmp_path,
+    )
+    assert (code, err.splitlines()[-1]) == (
+        1,
+        f"failed to instantiate nsqadmin - failed to LoadX509KeyPair a.pem, a.key - {text}",
+    )
+
+
+def test_an_expired_certificate(tmp_path: Path) -> None:
+    LATE.save(tmp_path)
+    line = f"{LOCAL} --https-address=127.0.0.1:0 --tls-cert=late.pem --tls-key=late.key"
+    with Running(line, tmp_path) as nsqd:
+        nsqd.await_text(" WARNING: late.pem: the certificate of CN=late expired on ")
+        nsqd.await_text("TCP: listening on")

@@ -126,7 +126,19 @@ def _tls(options: NsqdOptions) -> tuple[ssl.SSLContext | None, ssl.SSLContext | 
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
-        context.load_cert_chain(options.copies_tls_cert, options.copies_tls_key)
-        context.load_verify_locations(options.copies_tls_root_ca_file)
+        _load_files(context, *given)
         contexts.append(context)
     return contexts[0], contexts[1]
+
+
+def _load_files(context: ssl.SSLContext, certificate: str, key: str, root_ca: str) -> None:
+    try:
+        context.load_cert_chain(certificate, key)
+    except OSError as error:
+        from nsqcy.util import pem_files  # slow to import
+
+        raise ValueError(pem_files.explain(certificate, key, error)) from None
+    try:
+        context.load_verify_locations(root_ca)
+    except OSError as error:
+        raise ValueError(f"{root_ca}: {error.strerror or error}") from None

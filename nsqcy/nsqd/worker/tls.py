@@ -9,12 +9,12 @@ not depend on their protocols or on sockets.
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 from OpenSSL import SSL, crypto
@@ -22,6 +22,8 @@ from OpenSSL import SSL, crypto
 from nsqcy.errors import LayerError
 from nsqcy.net.tls_stream import TlsStream
 from nsqcy.nsqd.options import REQUIRE_VERIFY, NsqdOptions
+from nsqcy.util import pem_files
+from nsqcy.util.pem_files import PemError
 
 REQUIRE = "require"  # any certificate, regardless of its issuer
 TLS_1_2 = 0x0303
@@ -85,12 +87,29 @@ class Material(NamedTuple):
 def load(options: NsqdOptions, old_versions: bool) -> tuple[Material | None, list[str]]:
     """Read the configured files and check them; also return warnings for the operator. Raises
     TlsError."""
-    material = read_material(options, old_versions)
-    return material, make_context(material)[1] if material else []
+    try:
+        material = read_material(options, old_versions)
+        if material is None:
+            return None, []
+        return material, [*_check_files(options, material), *make_context(material)[1]]
+    except PemError as error:
+        raise TlsError(str(error)) from None
+
+
+def _check_files(options: NsqdOptions, material: Material) -> Iterator[str]:
+    """Check the files, so that errors name them; return warnings. Raises PemError."""
+    now = datetime.now(UTC)
+    chain = pem_files.check_pair(
+        material.certificate, options.tls_cert, material.key, options.tls_key
+    )
+    yield from pem_files.validity_warnings(chain, options.tls_cert, now)
+    if options.tls_root_ca_file:
+        roots = pem_files.certificates(material.root_ca, options.tls_root_ca_file)
+        yield from pem_files.validity_warnings(roots, options.tls_root_ca_file, now)
 
 
 def read_material(options: NsqdOptions, old_versions: bool) -> Material | None:
-    """Read the configured files; return None if there are none. Raises TlsError.
+    """Read the configured files; return None if there are none. Raises PemError.
 
     TLS before 1.2 requires OpenSSL's lowest security level, so NSQ's default does not enable it:
     `old_versions` means that the user has set the option.
@@ -98,25 +117,17 @@ def read_material(options: NsqdOptions, old_versions: bool) -> Material | None:
     if not options.tls_cert:
         return None
     return Material(
-        certificate=_read(options.tls_cert),
-        key=_read(options.tls_key),
-        root_ca=_read(options.tls_root_ca_file) if options.tls_root_ca_file else "",
+        certificate=pem_files.read(options.tls_cert),
+        key=pem_files.read(options.tls_key),
+        root_ca=pem_files.read(options.tls_root_ca_file) if options.tls_root_ca_file else "",
         policy=options.tls_client_auth_policy,
         min_version=options.tls_min_version,
         old_versions=old_versions and options.tls_min_version < TLS_1_2,
     )
 
 
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="latin-1") as file:
-            return file.read()
-    except OSError as error:
-        raise TlsError(f"open {path}: {(error.strerror or str(error)).lower()}") from None
-
-
 def make_context(material: Material) -> tuple[SSL.Context, list[str]]:
-    """Return a server context, and warnings for the operator. Raises TlsError."""
+    """Return a server context, and warnings for the operator. Raises TlsError and PemError."""
     warnings = []
     lowered = False
     if material.old_versions:
@@ -158,11 +169,11 @@ def _build(material: Material, lowered: bool) -> SSL.Context:
     context.set_options(SSL.OP_NO_TICKET | SSL.OP_NO_RENEGOTIATION | SSL.OP_NO_COMPRESSION)
     context.set_session_id(b"nsqd")
     context.set_mode(SSL.MODE_RELEASE_BUFFERS)
-    chain = _certificates(material.certificate, "the certificate file")
+    chain = pem_files.certificates(material.certificate, "the certificate file")
     context.use_certificate(chain[0])
     for above in chain[1:]:
         context.add_extra_chain_cert(above)
-    context.use_privatekey(_key(material.key))
+    context.use_privatekey(pem_files.private_key(material.key, "the key file"))
     context.check_privatekey()
     _set_policy(context, material)
     context.set_app_data(material.policy)
@@ -180,7 +191,7 @@ def _set_policy(context: SSL.Context, material: Material) -> None:
         return
     store = context.get_cert_store()
     assert store is not None  # every context has one
-    for each in _certificates(material.root_ca, "the root CA file"):
+    for each in pem_files.certificates(material.root_ca, "the root CA file"):
         store.add_cert(crypto.X509.from_cryptography(each))
         if material.policy == REQUIRE_VERIFY:
             context.add_client_ca(each)
@@ -191,26 +202,12 @@ def _accept(*found: object) -> bool:
     return True
 
 
-def _certificates(text: str, what: str) -> list[x509.Certificate]:
-    try:
-        return x509.load_pem_x509_certificates(text.encode("latin-1"))
-    except ValueError as error:
-        raise TlsError(f"{what} cannot be read: {error}") from None
-
-
-def _key(text: str) -> Any:
-    try:
-        return serialization.load_pem_private_key(text.encode("latin-1"), None)
-    except (TypeError, ValueError, UnsupportedAlgorithm) as error:
-        raise TlsError(f"the key file cannot be read: {error}") from None
-
-
 def _is_weak(root_ca: str) -> bool:
     """Return whether OpenSSL would reject signatures by one of these CAs."""
     return any(
         _bits(each.public_key()) < _STRONG_RSA
         or isinstance(each.signature_hash_algorithm, hashes.SHA1 | hashes.MD5)
-        for each in (_certificates(root_ca, "the root CA file") if root_ca else ())
+        for each in (pem_files.certificates(root_ca, "the root CA file") if root_ca else ())
     )
 
 
