@@ -319,3 +319,30 @@ def test_the_ledger_of_a_channel(nsqd: Starter) -> None:
             "kept": {"received": 8, "queued": 7, "deferred": 1},
             "emptied": {},
         }
+
+
+@pytest.mark.ours
+def test_what_is_slow(nsqd: Starter) -> None:
+    """A consumer that takes one message at a time does not keep up with a producer."""
+    daemon = nsqd()
+    consumer, producer = daemon.connect(), daemon.connect()
+    consumer.sub("orders", "billing", rdy=1)
+
+    def stats() -> dict[str, Any]:
+        (topic,) = daemon.web.stats(topic="orders")["topics"]
+        (channel,) = topic["channels"]
+        return {"publish_rate": topic["publish_rate"], **channel}
+
+    def growing() -> dict[str, Any] | None:
+        producer.pub("orders", b"x", b"y")
+        consumer.take(1)
+        found = stats()
+        return found if (found["falling_behind"] or 0) > 0 else None
+
+    channel = eventually(growing, 20.0)
+    assert channel["receive_rate"] > channel["finish_rate"] > 0 and channel["publish_rate"] > 0
+    assert channel["drain_seconds"] is None and channel["timeout_rate"] == 0
+    assert channel["clients"][0]["finish_rate"] > 0
+    eventually(lambda: stats()["in_flight_count"] == 1)
+    channel = stats()
+    assert channel["saturated_client_count"] == 1 and channel["clients"][0]["saturated"]

@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
 from nsqcy import NSQ_VERSION, __version__
+from nsqcy.cluster.rates import Rates, drain_seconds
 from nsqcy.config.durations import format_duration
 from nsqcy.util.gotext import json_bytes, json_string, rfc3339
 
@@ -107,17 +108,20 @@ _NO_LATENCY = '{"count":0,"percentiles":null}'
 
 _TOPIC = (
     '{"topic_name":"%s","channels":[%s],"depth":%d,"backend_depth":%d,"message_count":%d'
-    ',"message_bytes":%d,"paused":%s,"e2e_processing_latency":%s%s}'
+    ',"message_bytes":%d,"paused":%s,"e2e_processing_latency":%s%s%s}'
 )
 _topic_numbers = itemgetter("depth", "backend_depth", "message_count", "message_bytes")
 _TOPIC_KEYS = frozenset(
-    ["topic_name", "depth", "backend_depth", "message_count", "message_bytes", "paused", LATENCY]
+    [
+        *("topic_name", "depth", "backend_depth", "message_count", "message_bytes", "paused"),
+        *(LATENCY, "publish_rate"),
+    ]
 )
 
 _CHANNEL = (
     '{"channel_name":"%s","depth":%d,"backend_depth":%d,"in_flight_count":%d,"deferred_count":%d'
     ',"message_count":%d%s,"requeue_count":%d,"timeout_count":%d,"client_count":%d,"clients":%s'
-    ',"paused":%s,"e2e_processing_latency":%s%s}'
+    ',"paused":%s,"e2e_processing_latency":%s%s%s}'
 )
 _channel_numbers = itemgetter(
     *("depth", "backend_depth", "in_flight_count", "deferred_count", "message_count")
@@ -128,6 +132,7 @@ _CHANNEL_KEYS = frozenset(
         *("channel_name", "depth", "backend_depth", "in_flight_count", "deferred_count"),
         *("message_count", "requeue_count", "timeout_count", "client_count", "paused", LATENCY),
         *_LOCALITIES,
+        *("rates", "saturated_client_count"),
     ]
 )
 
@@ -136,7 +141,7 @@ _CLIENT = (
     ',"in_flight_count":%d,"message_count":%d,"finish_count":%d,"requeue_count":%d,"connect_ts":%d'
     ',"sample_rate":%d,"deflate":%s,"snappy":%s,"user_agent":%s%s,"topology_zone":%s'
     ',"topology_region":%s%s,"tls":%s,"tls_cipher_suite":"%s","tls_version":"%s"'
-    ',"tls_negotiated_protocol":%s,"tls_negotiated_protocol_is_mutual":%s%s}'
+    ',"tls_negotiated_protocol":%s,"tls_negotiated_protocol_is_mutual":%s%s%s}'
 )
 _client_numbers = itemgetter(
     *("state", "ready_count", "in_flight_count", "message_count", "finish_count"),
@@ -149,7 +154,7 @@ _CLIENT_KEYS = frozenset(
         *("sample_rate", "deflate", "snappy", "user_agent", "authed", "auth_identity"),
         *("auth_identity_url", "topology_zone", "topology_region", "pub_counts", "tls"),
         *("tls_cipher_suite", "tls_version", "tls_negotiated_protocol"),
-        "tls_negotiated_protocol_is_mutual",
+        *("tls_negotiated_protocol_is_mutual", "finish_rate", "saturated"),
     ]
 )
 
@@ -176,6 +181,7 @@ class JsonForm:
             counters["tls_version"],
             json_string(counters["tls_negotiated_protocol"]),
             _BOOL[counters["tls_negotiated_protocol_is_mutual"]],
+            _client_rates(counters),
             _others(counters, _CLIENT_KEYS),
         )
 
@@ -190,6 +196,7 @@ class JsonForm:
             "null" if clients is None else f"[{','.join(clients)}]",
             _BOOL[counters["paused"]],
             _json_latency(counters),
+            _channel_rates(counters),
             _others(counters, _CHANNEL_KEYS),
         )
 
@@ -200,6 +207,7 @@ class JsonForm:
             *_topic_numbers(counters),
             _BOOL[counters["paused"]],
             _json_latency(counters),
+            _topic_rate(counters),
             _others(counters, _TOPIC_KEYS),
         )
 
@@ -267,6 +275,41 @@ def _json_latency(counters: Counters) -> str:
 
 def _number(value: float) -> str:
     return str(int(value) if value == int(value) else value)
+
+
+_CHANNEL_RATES = (
+    ',"receive_rate":%.6g,"finish_rate":%.6g,"requeue_rate":%.6g,"timeout_rate":%.6g'
+    ',"falling_behind":%.6g,"drain_seconds":%s,"saturated_client_count":%d'
+)
+_UNKNOWN_RATES = _CHANNEL_RATES.replace("%.6g", "null").replace("%s", "null")
+
+
+def _channel_rates(counters: Counters) -> str:
+    if "rates" not in counters:
+        return ""
+    rates: Rates | None = counters["rates"]
+    saturated: int = counters["saturated_client_count"]
+    if rates is None:
+        return _UNKNOWN_RATES % saturated
+    drain = _rate(drain_seconds(counters["depth"], rates.growth))
+    return _CHANNEL_RATES % (*rates, drain, saturated)
+
+
+def _client_rates(counters: Counters) -> str:
+    if "saturated" not in counters:
+        return ""
+    finish_rate, saturated = _rate(counters["finish_rate"]), _BOOL[counters["saturated"]]
+    return f',"finish_rate":{finish_rate},"saturated":{saturated}'
+
+
+def _topic_rate(counters: Counters) -> str:
+    if "publish_rate" not in counters:
+        return ""
+    return f',"publish_rate":{_rate(counters["publish_rate"])}'
+
+
+def _rate(value: float | None) -> str:
+    return "null" if value is None else f"{value:.6g}"
 
 
 def _others(counters: Counters, known: frozenset[str]) -> str:

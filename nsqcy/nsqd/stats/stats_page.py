@@ -11,11 +11,12 @@ pieces of the page, which the master sorts and joins without parsing.
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from nsqcy.nsqd.stats import forms
+from nsqcy.nsqd.stats import forms, recent_rates
 from nsqcy.nsqd.stats.coalescer import RequestCoalescer
 from nsqcy.nsqd.stats.forms import Form, Head, Query
+from nsqcy.nsqd.stats.recent_rates import RecentRates
 from nsqcy.process.control import Answer
 
 SLICE = 64
@@ -36,20 +37,24 @@ class Client(Counted, Protocol):
     def closed(self) -> bool: ...
 
 
-class Channel(Counted, Protocol):
-    def ledger(self) -> dict[str, Any]: ...
+class Consumer(Client, recent_rates.Consumer, Protocol):
     @property
-    def consumers(self) -> Sequence[Any]: ...
+    def ready_count(self) -> int: ...
+    @property
+    def in_flight(self) -> int: ...
 
 
-class Topic(Counted, Protocol):
+AnyClient = TypeVar("AnyClient", bound=Client)
+
+
+class Channel(Counted, recent_rates.Channel, Protocol):
+    """A channel. Without rates, its single counters are not used."""
+
+
+class Topic(Counted, recent_rates.Topic, Protocol):
     def ledger(self) -> dict[str, Any]: ...
-    @property
-    def name(self) -> str: ...
     @property
     def gone(self) -> bool: ...
-    @property
-    def channels(self) -> Mapping[str, Any]: ...
 
 
 class Slices:
@@ -69,9 +74,17 @@ class Slices:
 
 
 class Walk:
-    """One share in progress. Objects that are deleted between slices are omitted."""
+    """One share in progress. Objects that are deleted between slices are omitted. JSON includes the
+    rates, if there are any."""
 
-    def __init__(self, query: Query, give_way: Callable[[], None], now: int) -> None:
+    def __init__(
+        self,
+        query: Query,
+        give_way: Callable[[], None],
+        now: int,
+        rates: RecentRates | None = None,
+    ) -> None:
+        self._rates = rates if query.json else None
         self._query = query
         self._form: Form = forms.form(query)
         self._now = now
@@ -87,7 +100,8 @@ class Walk:
     def producers(self, clients: Iterable[Client]) -> bytes:
         if not self._query.include_clients:
             return b""
-        return forms.encode(self._form.producers(self._clients(clients)))
+        pieces = [self._client(each.counters()) for each in self._open(clients)]
+        return forms.encode(self._form.producers(pieces))
 
     def _topic(self, topic: Topic) -> str | None:
         self._slices.step()
@@ -96,13 +110,23 @@ class Walk:
         if topic.gone or (wanted and wanted not in channels):
             return None
         names = [wanted] if wanted else sorted(channels)
-        pieces = [self._channel(channels[name]) for name in names if name in channels]
-        return self._form.topic(self._counters(topic), pieces)
+        pieces = [self._channel(topic.name, channels[name]) for name in names if name in channels]
+        counters = self._counters(topic)
+        if self._rates is not None:
+            counters["publish_rate"] = self._rates.of_topic(topic)
+        return self._form.topic(counters, pieces)
 
-    def _channel(self, channel: Channel) -> str:
+    def _channel(self, topic: str, channel: Channel) -> str:
         self._slices.step()
-        clients = self._clients(list(channel.consumers)) if self._query.include_clients else None
-        return self._form.channel(self._counters(channel), clients)
+        counters = self._counters(channel)
+        depth = counters["depth"]
+        if self._rates is not None:
+            backlog = depth + counters["in_flight_count"]
+            counters["rates"] = self._rates.of_channel(topic, channel, backlog)
+            counters["saturated_client_count"] = _saturated(channel, depth)
+        shows_clients = self._query.include_clients
+        clients = self._consumers(topic, channel, depth) if shows_clients else None
+        return self._form.channel(counters, clients)
 
     def _counters(self, counted: Topic | Channel) -> dict[str, Any]:
         counters = counted.counters()
@@ -110,14 +134,33 @@ class Walk:
             counters["ledger"] = counted.ledger()
         return counters
 
-    def _clients(self, clients: Iterable[Client]) -> list[str]:
-        form, topic, now, step = self._form, self._query.topic, self._now, self._slices.step
+    def _consumers(self, topic: str, channel: Channel, depth: int) -> list[str]:
         pieces = []
-        for client in clients:
-            step()
-            if not client.closed:
-                pieces.append(form.client(client.counters(), topic, now))
+        for consumer in self._open(list(channel.consumers)):
+            counters = consumer.counters()
+            if self._rates is not None:
+                counters["finish_rate"] = self._rates.of_consumer(topic, channel.name, consumer)
+                counters["saturated"] = depth > 0 and _is_full(consumer)
+            pieces.append(self._client(counters))
         return pieces
+
+    def _open(self, clients: Iterable[AnyClient]) -> Iterator[AnyClient]:
+        for client in clients:
+            self._slices.step()
+            if not client.closed:
+                yield client
+
+    def _client(self, counters: Mapping[str, Any]) -> str:
+        return self._form.client(counters, self._query.topic, self._now)
+
+
+def _saturated(channel: Channel, depth: int) -> int:
+    """Return the number of consumers that cannot take a waiting message."""
+    return sum(map(_is_full, channel.consumers)) if depth else 0
+
+
+def _is_full(consumer: Consumer) -> bool:
+    return 0 < consumer.ready_count <= consumer.in_flight
 
 
 class Health(NamedTuple):

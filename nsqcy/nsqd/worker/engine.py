@@ -35,6 +35,7 @@ from nsqcy.nsqd.worker.messages import EngineMessage
 from nsqcy.nsqd.worker.metadata_notifier import MasterNotices, MetadataNotifier
 from nsqcy.nsqd.worker.negotiate import negotiate
 from nsqcy.nsqd.worker.placement_requests import PlacementRequests
+from nsqcy.nsqd.worker.rate_sampler import RateSampler
 from nsqcy.nsqd.worker.session_migration import SessionMigration
 from nsqcy.nsqd.worker.slices import Turns
 from nsqcy.nsqd.worker.topic_verbs import TopicOwner, TopicVerb
@@ -201,6 +202,7 @@ class Engine:
             self._http.tls_only = tls_required(backend.port("https"))
         self._https = _https(self._handshakes)
         self._copies = self._make_copies(boot, backend)
+        self._rate_sampler = RateSampler(self._shard, self._give_way)
         self._stats = WorkerStats(
             self._shard,
             self._manager,
@@ -212,6 +214,7 @@ class Engine:
             events=scheduler.events,
             users=self._users,
             copies=self._copies,
+            rates=self._rate_sampler.rates,
             give_way=self._give_way,
         )
         self._stopped = False
@@ -243,6 +246,7 @@ class Engine:
         self._count_topics()
         for peer, generation in peers.items():
             self.peer_up(peer, generation)
+        self._rate_sampler.start()
         if self._copies is not None:
             self._copies.wait()
 
@@ -318,6 +322,7 @@ class Engine:
 
     def stop(self) -> None:
         self._stopped = True
+        self._rate_sampler.stop()
         self._loop.enter()
         self._loop.stop()
         self._http.close()

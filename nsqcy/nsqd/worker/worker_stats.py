@@ -18,6 +18,7 @@ from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.nsqd.stats import forms as stats
 from nsqcy.nsqd.stats import metrics, metrics_buffer, stats_page
 from nsqcy.nsqd.stats.forms import Query
+from nsqcy.nsqd.stats.recent_rates import RecentRates
 from nsqcy.process.control import Answer
 from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.server.metrics import Exposition
@@ -46,6 +47,7 @@ class WorkerStats:
         events: Events | None,
         users: "FileUsers | None",
         copies: "Copies | None",
+        rates: RecentRates,
         give_way: Callable[[], None],
     ) -> None:
         """give_way: lets other work run; when it returns, the counts are exact."""
@@ -59,12 +61,13 @@ class WorkerStats:
         self._events = events
         self._users = users
         self._copies = copies
+        self._rates = rates
         self._give_way = give_way
 
     def share(self, query: Query) -> Answer:
         """Of /stats."""
         self._give_way()
-        walk = stats_page.Walk(query, self._give_way, time.time_ns())
+        walk = stats_page.Walk(query, self._give_way, time.time_ns(), self._rates)
         topics = self._topics(query.topic)
         return stats_page.pack(
             walk.topics(topics),
