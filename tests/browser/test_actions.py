@@ -74,6 +74,7 @@ def test_deleting_a_channel_and_its_topic(channel: str, live: Lively, visit: Beg
 def test_tombstones(channel: str, live: Lively, visit: Begin) -> None:
     node = live.nodes[1]
     page = visit().to(f"/nodes/{node}")
+    page.get_by_title("Details of acted").click()
     page.get_by_title("Tombstone acted here").click()
     expect(page.locator("#question")).to_contain_text("hidden from consumers of acted")
     press(page, "Tombstone")

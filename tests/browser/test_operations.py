@@ -143,6 +143,7 @@ def test_one_node_only(live: Lively, visit: Begin) -> None:
     page = visit().to(f"/nodes/{live.nodes[0]}")
 
     def open_box() -> None:
+        page.get_by_title("Details of apart").click()
         page.get_by_title("Actions on channel apart/c here").click()
 
     open_box()

@@ -1,5 +1,6 @@
 """nsqadmin's pages with scripted daemons: their content, and the effects of their forms."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
@@ -270,20 +271,60 @@ def test_a_channel(admin: Admin, nsqd: Upstream) -> None:
 def test_nodes(admin: Admin, nsqd: Upstream, lookupd: Upstream) -> None:
     page = get(admin, "/nodes")
     assert page.one("h1").text == "NSQd Nodes (1)"
-    ((*row, seen, topics),) = page.table("NSQd Nodes")[1:]
-    port = str(nsqd.port)
-    assert row == ["host", "127.0.0.1", port, port, "1.3.0", "", "z"]
-    assert seen == f"1{lookupd.address}/127.0.0.1:{nsqd.port + 1}"
-    assert topics == "3gonetu"
+    head, row = page.table("NSQd Nodes")
+    shown = dict(zip(head, row, strict=True))
+    uptime = shown.pop("Uptime")
+    assert re.fullmatch(r"\d+d( \d+h)?", uptime)
+    assert shown == {
+        "Hostname": "host ⚠ 1 of 2 workers down",
+        "Address": nsqd.address,
+        "CPU": "0 %",
+        "Memory": "80 MiB",
+        "Disk Used": "75 %",
+        "Topics": "3gonetu",
+        "Lookupd Conns.": f"1{lookupd.address}/127.0.0.1:{nsqd.port + 1}",
+        "Version": "1.3.0",
+        "Zone": "z",
+        "TCP Port": str(nsqd.port),
+    }
     assert page.one("a", title="tombstoned").text == "gone"
 
 
 def test_a_node(admin: Admin, nsqd: Upstream) -> None:
     page = get(admin, f"/nodes/{nsqd.address}")
+    assert page.one("h1").text == f"{nsqd.address} ⚠ 1 of 2 workers down"
     assert "3 Topics · 6,021 Messages · 1 Client" in page.text
+    (tiles,) = page.all("ul", **{"class": "tiles"})
+    shown = {each.one("span").text: each.one("b").text for each in tiles.all("li")}
+    assert shown.pop("Uptime")
+    assert shown == {
+        "Workers": "1 of 2 up",
+        "CPU": "0 %",
+        "Memory": "80 MiB",
+        "Disk": "75 % used",
+        "Connections": "3",
+    }
+    assert [row[:2] for row in page.table("Workers")[1:]] == [["0", "up"], ["1", "down"]]
+    topics = {row[0]: row[1:] for row in page.table("Topics")[1:] if len(row) > 1}
+    assert topics["t ⋯"] == ["1,507", "1,007 + 500", "2", "3", "2,007", "1", "1"]
+    assert topics[f"{NAME} ⋯"] == ["7", "7 + 0", "0", "0", "2,007", "0", "0"]
+    assert page.one("summary", title="Details of t")
+    assert page.table("Channels of t")[1][:2] == ["c ⋯ ⚠ paused", "1,500"]
     assert page.table("Clients of t/c")[1][0] == "<i>:77 (i)"
-    assert page.table(f"Topic {NAME}")[1] == [NAME, "7", "7 + 0", "2,007", "0"]
     assert page.all("a", href="/b/topics/%3Cb%3E%26%23ephemeral")
+
+
+@pytest.mark.ours
+def test_a_node_of_another_nsqd(admin: Admin, nsqd: Upstream) -> None:
+    known = nsqd.pages.pop("/node")
+    try:
+        page = get(admin, f"/nodes/{nsqd.address}")
+        nodes = get(admin, "/nodes")
+    finally:
+        nsqd.pages["/node"] = known
+    assert not page.all("ul", **{"class": "tiles"})
+    assert "CPU" not in nodes.table("NSQd Nodes")[0]
+    assert [row[0] for row in page.table("Topics")[1:] if len(row) > 1]
 
 
 def test_lookup(admin: Admin, lookupd: Upstream) -> None:

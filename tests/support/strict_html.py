@@ -18,6 +18,10 @@ class Element:
         pieces = [each if isinstance(each, str) else each.text for each in self.children]
         return " ".join("".join(pieces).split())
 
+    @property
+    def elements(self) -> list["Element"]:
+        return [each for each in self.children if isinstance(each, Element)]
+
     def all(self, name: str, /, **attributes: str) -> list["Element"]:
         """Return the elements with this name and these attributes, in order."""
         found = []
@@ -42,10 +46,12 @@ class Element:
     def table(self, caption: str) -> list[list[str]]:
         """Return the cell texts of a table, row by row."""
         for table in self.all("table"):
-            if table.one("caption").text == caption:
+            if table.all("caption")[0].text == caption:
                 return [
-                    [cell.text for cell in row.children if isinstance(cell, Element)]
-                    for row in table.all("tr")
+                    [cell.text for cell in row.elements]
+                    for part in table.elements
+                    for row in part.elements
+                    if row.name == "tr"  # rows of the table itself, not of tables in its cells
                 ]
         raise AssertionError(f"no table {caption}: {self.text}")
 

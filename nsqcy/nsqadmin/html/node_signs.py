@@ -10,8 +10,10 @@ from nsqcy.nsqadmin.html.formatting import plural, share
 FULL = 0.9  # share of a disk that is used
 SILENT = Sign("does not answer", "nsqadmin gets no statistics from this nsqd")
 
+DRAINING = Sign("draining", "The nsqd refuses publishes, and exits when it is empty")
+
 _REFUSING = {
-    "draining": Sign("draining", "The nsqd refuses publishes, and exits when it is empty"),
+    "draining": DRAINING,
     "disk": Sign("refuses publishes", "The disk has too little free space"),
 }
 

@@ -20,7 +20,9 @@ def nodes(app: AppContext, request: Request) -> Page:
     location = Location(layout.link("nodes"), params(request))
 
     def draw(cluster: ClusterView) -> View:
-        return views.nodes(cluster.nodes(), len(cluster.lookupds), location, plots)
+        found = cluster.nodes()
+        health = app.health(cluster, found)
+        return views.nodes(found, len(cluster.lookupds), location, plots, health)
 
     return Page("Nodes", location.path, draw, is_live=True)
 
@@ -34,8 +36,8 @@ def node(app: AppContext, request: Request, name: str) -> Page:
         (found,) = rows.nodes.values()
         drain = cluster.drain_state(found)
         copies = next(iter(app.copies(cluster, [found])), None)
-        clients = app.clients(rows)
-        return views.node(name, rows.topics, clients, location, plots, drain, copies)
+        clients, health = app.clients(rows), app.health(cluster, [found]).get(name)
+        return views.node(name, rows.topics, clients, location, plots, drain, copies, health)
 
     return Page(name, location.path, draw, Subject(node=name), is_live=True)
 

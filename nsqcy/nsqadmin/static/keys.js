@@ -14,7 +14,9 @@ export function readKeys(page) {
 function step(event, by, isTyping) {
   const row = event.target.closest("tbody tr");
   if (!row && !(isTyping && event.target.type === "search" && by > 0)) return;
-  const links = [...document.querySelectorAll("tbody tr:not([hidden]) th a:not(.button)")];
+  const links = [...document.querySelectorAll("tbody tr:not([hidden]) th a:not(.button)")].filter(
+    (link) => link.getClientRects().length, // folded rows are skipped
+  );
   const here = row ? links.findIndex((link) => row.contains(link)) : -1;
   focus(event, links[here + by] ?? (by < 0 ? document.querySelector("input[type=search]") : null));
 }

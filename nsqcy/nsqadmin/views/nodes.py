@@ -3,49 +3,80 @@
 Pure: maps fetched data to template values.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from nsqcy.cluster.stats import AnyFigures, ClientStats, TopicStats
+from nsqcy.cluster.stats import AnyFigures, ChannelStats, ClientStats, TopicStats
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
 from nsqcy.nsqadmin.cluster.copies import of_nsqd
+from nsqcy.nsqadmin.cluster.health import NodeHealth
 from nsqcy.nsqadmin.cluster.nodes import Clients, Node
 from nsqcy.nsqadmin.history.store import Subject
-from nsqcy.nsqadmin.html import attention
+from nsqcy.nsqadmin.html import attention, node_signs, tiles
+from nsqcy.nsqadmin.html.attention import Sign
 from nsqcy.nsqadmin.html.formatting import client_name, plural
 from nsqcy.nsqadmin.html.layout import Question, View
 from nsqcy.nsqadmin.html.location import Location
 from nsqcy.nsqadmin.html.plots import Plots
-from nsqcy.nsqadmin.html.tables import CHANNEL, CLIENT_COUNTS, DEPTHS, Columns, table, unsorted
+from nsqcy.nsqadmin.html.tables import CHANNEL, CLIENT_COUNTS, Columns, Table, table, unsorted
+from nsqcy.nsqadmin.views.topics import backlog
 
 # Nodes
 
 
-def nodes(found: Sequence[Node], lookupds: int, location: Location, plots: Plots) -> View:
-    """Return the list of nodes. lookupds: number of nsqlookupds; each should list every node."""
+def nodes(
+    found: Sequence[Node],
+    lookupds: int,
+    location: Location,
+    plots: Plots,
+    health: Mapping[str, NodeHealth] | None = None,
+) -> View:
+    """Return the list of nodes. lookupds: number of nsqlookupds; each should list every node.
+    health: by node."""
+    health = health or {}
+    has_region = any(each.producer.topology_region for each in found)
+    has_zone = any(each.producer.topology_zone for each in found)
 
     def rate(metric: str) -> Columns[Node]:
         return [(f"Rate {metric.title()}", lambda row: plots.latest(_subject(row), metric) or 0.0)]
 
+    def of_health(value: Callable[[NodeHealth], float]) -> Callable[[Node], float]:
+        return lambda row: value(health[row.name]) if row.name in health else -1.0
+
     columns: Columns[Node] = [
         ("Hostname", lambda row: row.producer.hostname),
-        ("Broadcast Address", lambda row: row.producer.broadcast_address),
-        ("TCP Port", lambda row: row.producer.tcp_port),
-        ("HTTP Port", lambda row: row.producer.http_port),
-        ("Version", lambda row: row.producer.version),
-        ("Region", lambda row: row.producer.topology_region),
-        ("Zone", lambda row: row.producer.topology_zone),
-        *([("Lookupd Conns.", _sightings)] if lookupds else []),
+        ("Address", lambda row: row.name),
         *((*rate("in"), *rate("out")) if plots else ()),
+        *(_health_columns(of_health) if health else ()),
         ("Topics", lambda row: len(row.producer.topics)),
+        *([("Lookupd Conns.", _sightings)] if lookupds else []),
+        ("Version", lambda row: row.producer.version),
+        *([("Region", lambda row: row.producer.topology_region)] if has_region else []),
+        *([("Zone", lambda row: row.producer.topology_zone)] if has_zone else []),
+        ("TCP Port", lambda row: row.producer.tcp_port),
     ]
     values = {
         "nodes": table("NSQd Nodes", columns, found, location),
         "lookupds": lookupds,
+        "has_region": has_region,
+        "has_zone": has_zone,
+        "health": health,
+        "signs": {name: node_signs.of_health(each) for name, each in health.items()},
         "plots": plots,
         "subject": _subject,
     }
     return View("nodes.html", values)
+
+
+def _health_columns(
+    of_health: Callable[[Callable[[NodeHealth], float]], Callable[[Node], float]],
+) -> Columns[Node]:
+    return [
+        ("CPU", of_health(lambda each: each.cpu)),
+        ("Memory", of_health(lambda each: each.resident)),
+        ("Disk Used", of_health(lambda each: each.disk_used)),
+        ("Uptime", of_health(lambda each: each.uptime)),
+    ]
 
 
 def _sightings(node: Node) -> int:
@@ -57,12 +88,24 @@ def _subject(node: Node) -> Subject:
 
 
 class TopicOnNode(NamedTuple):
-    """A topic and its tables, for the node page."""
+    """A topic and the tables of its channels and clients, for the node page."""
 
     stats: TopicStats
-    topic: object
-    channels: object
-    clients: Sequence[object]
+    channels: Table[ChannelStats]
+    clients: Sequence[Table[ClientStats]]
+
+    @property
+    def name(self) -> str:
+        return self.stats.name
+
+    @property
+    def backlog(self) -> int:
+        return backlog(self.stats)
+
+    def total(self, count: str) -> int:
+        """Return the sum of a figure over the channels."""
+        figures = [each.figures for each in self.stats.channels.values()]
+        return sum(getattr(each, count) for each in figures)
 
 
 def node(
@@ -73,6 +116,7 @@ def node(
     plots: Plots,
     drain: NodeAnswer | None = None,
     copies: NodeAnswer | None = None,
+    health: NodeHealth | None = None,
 ) -> View:
     channels = [each for row in rows for each in row.channels.values()]
     counts = (
@@ -88,7 +132,12 @@ def node(
         "copies": None if copies is None else of_nsqd(copies),
         "drain": drain,
         "left": _left(drain) if drain is not None and drain.is_done else "",
-        "topics": [_topic_on_node(row, clients) for row in rows],
+        "tiles": tiles.of_health(health) if health else (),
+        "workers": tiles.workers(health) if health else None,
+        "signs": _signs(health) if health else (),
+        "topics": table(
+            "Topics", _TOPIC_COLUMNS, [_topic_on_node(row, clients) for row in rows], location
+        ),
         "clients": clients,
         "signs_of": attention.of_queue,
         "location": location,
@@ -98,13 +147,24 @@ def node(
     return View("node.html", values)
 
 
+def _signs(health: NodeHealth) -> list[Sign]:
+    """Return the signs, except for draining, which has its own section."""
+    return [each for each in node_signs.of_health(health) if each != node_signs.DRAINING]
+
+
+_TOPIC_COLUMNS: Columns[TopicOnNode] = [
+    ("Topic", lambda row: row.name),
+    ("Backlog", lambda row: row.backlog),
+    ("Memory + Disk", lambda row: row.stats.figures.backend_depth + row.total("backend_depth")),
+    ("In-Flight", lambda row: row.total("in_flight_count")),
+    ("Deferred", lambda row: row.total("deferred_count")),
+    ("Messages", lambda row: row.stats.figures.message_count),
+    ("Channels", lambda row: len(row.stats.channels)),
+    ("Connections", lambda row: row.total("client_count")),
+]
+
+
 def _topic_on_node(stats: TopicStats, clients: Clients) -> TopicOnNode:
-    topic_columns: Columns[TopicStats] = [
-        ("Topic", lambda row: row.name),
-        *DEPTHS,
-        ("Messages", unsorted),
-        ("Channels", unsorted),
-    ]
     client_columns: Columns[ClientStats] = [
         ("Client Host", client_name),
         ("User-Agent", unsorted),
@@ -115,7 +175,6 @@ def _topic_on_node(stats: TopicStats, clients: Clients) -> TopicOnNode:
     channels = list(stats.channels.values())
     return TopicOnNode(
         stats,
-        table(f"Topic {stats.name}", topic_columns, [stats]),
         table(f"Channels of {stats.name}", [("Channel", unsorted), *CHANNEL], channels),
         [
             table(

@@ -16,6 +16,7 @@ from nsqcy.nsqadmin.html.formatting import number, rate, share, span
 from nsqcy.nsqadmin.html.layout import View
 from nsqcy.nsqadmin.html.location import Location
 from nsqcy.nsqadmin.html.plots import Plots
+from nsqcy.nsqadmin.html.tiles import Tile
 from nsqcy.nsqadmin.views.topics import backlog, dead_letter_topics, signs_by_topic
 
 MAX_ITEMS = 20  # topics to list; the list of topics has the rest
@@ -32,18 +33,6 @@ class Cluster(NamedTuple):
     nodes: Sequence[Node]
     silent: Sequence[str]
     health: Mapping[str, NodeHealth]
-
-
-class Tile(NamedTuple):
-    """A figure that links to its details. detail: text below the figure. spark: a path."""
-
-    title: str
-    value: str
-    path: tuple[str, ...]
-    sort: str = ""
-    detail: str = ""
-    spark: str = ""
-    is_bad: bool = False
 
 
 class Item(NamedTuple):
