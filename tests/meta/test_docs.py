@@ -83,6 +83,7 @@ UNTYPED = {
     ("DOCTOR", "nsqcy doctor"): NAMES,
     ("INSTALL", "docker build"): MACHINE,
     ("INSTALL", "docker compose"): MACHINE,
+    ("INSTALL", "helm install"): MACHINE,
     ("INSTALL", "kubectl apply"): MACHINE,
     ("INSTALL", "python3 -m venv"): MACHINE,
     ("INSTALL", "systemctl enable"): MACHINE,

@@ -126,6 +126,8 @@ def test_units_and_manifests_are_installed(room: Room) -> None:
     assert (share / "systemd" / "nsqd.service").exists()
     assert (share / "kubernetes" / "kustomization.yaml").exists()
     assert room.run("nsqcy", "config", "check", f"{share}/kubernetes/nsqd.ini")
+    chart = {path.name for path in (share / "helm" / "nsqcy").rglob("*")}
+    assert {"Chart.yaml", "values.schema.json", "_helpers.tpl", "NOTES.txt"} <= chart
 
 
 @pytest.fixture
