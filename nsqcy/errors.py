@@ -5,6 +5,8 @@ and final message of a daemon that cannot start. Independent of sockets and logs
 attributes of an error, never its class.
 """
 
+from collections.abc import Sequence
+
 # Codes of errors that do not close the connection.
 NON_FATAL_CODES = frozenset({"E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"})
 
@@ -88,6 +90,11 @@ class Stop(NsqError):
     fd = 2
     shape = LOGGED
 
+    @property
+    def parts(self) -> "tuple[Stop, ...]":
+        """The messages, each for a line of its own."""
+        return (self,)
+
 
 class HelpWanted(Stop):
     """`--help`: the usage, on stderr as in Go's flag package; config/arguments.py sets stdout."""
@@ -119,6 +126,26 @@ class FloatListError(Stop):
 
 class StartError(Stop):
     """Reason why a daemon cannot start."""
+
+
+class StartErrors(StartError):
+    """Several reasons, in the order in which they should be read."""
+
+    def __init__(self, parts: tuple[StartError, ...]) -> None:
+        super().__init__(*parts)
+        self._parts = parts
+
+    @property
+    def parts(self) -> "tuple[Stop, ...]":
+        return self._parts
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self._parts))
+
+
+def all_of(errors: Sequence[StartError]) -> StartError:
+    """Return one exception for at least one error."""
+    return errors[0] if len(errors) == 1 else StartErrors(tuple(errors))
 
 
 class ConfigError(StartError):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from nsqcy.config.loader import Settings
 from nsqcy.config.options import BOOL, LEVEL, STRING
-from nsqcy.errors import StartError
+from nsqcy.errors import StartError, all_of
 from nsqcy.logging import logger
 from nsqcy.options.option import Option, Rule
 
@@ -85,9 +85,20 @@ def check_auth_file(settings: Settings) -> None:
 
 
 def obey_rules(settings: Settings, names: Iterable[str]) -> None:
-    """Raise StartError for the first of these options that violates its rule."""
-    for name in names:
-        option = settings.table.by_name[name]
-        if option.rule and not option.rule.holds(settings[name]):
-            text = f"--{option.flag} must be {option.rule.text}"
-            raise refuse(settings, text, name)
+    """Raise StartError if one of these options violates its rule.
+
+    The error then also covers all other options, so that one start shows all violations.
+    """
+    errors = _violations(settings, names)
+    if errors:
+        others = [name for name in settings.values if name not in names]
+        raise all_of([*errors, *_violations(settings, others)])
+
+
+def _violations(settings: Settings, names: Iterable[str]) -> list[StartError]:
+    options = [settings.table.by_name[name] for name in names]
+    return [
+        refuse(settings, f"--{option.flag} must be {option.rule.text}", option.name)
+        for option in options
+        if option.rule and not option.rule.holds(settings[option.name])
+    ]

@@ -5,7 +5,7 @@ precedence of the sources.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from nsqcy.config.durations import format_duration
 from nsqcy.config.options import (
@@ -16,7 +16,7 @@ from nsqcy.config.options import (
     OptionTable,
     unquoted,
 )
-from nsqcy.errors import CoerceError, ConfigError, ParseError
+from nsqcy.errors import CoerceError, ConfigError, ParseError, all_of
 from nsqcy.names import quote
 from nsqcy.options.option import Option, Value
 
@@ -29,6 +29,7 @@ _INI_START = r"\[\s*(?:(" + "|".join(DAEMONS) + r")\s*\]|(?:topic|channel)\s)"
 # NSQ checks these options before the others, with their own error texts.
 _PARSED_FIRST = (LEVEL, TLS_REQUIREMENT, TLS_VERSION)
 
+_MAX_LISTED = 40  # keys that an error lists
 _NEARLY = 0.8  # similarity of two keys, above which one may be a typo of the other
 
 # Words that Go's field names write in capitals.
@@ -78,7 +79,7 @@ class FileSettings(Section):
 
 
 def read_file(table: OptionTable, path: str) -> FileSettings:
-    """Read a file's settings in either format; raise ConfigError."""
+    """Read a file's settings in either format; raise StartError with all errors in the file."""
     text = read_text(path)
     if _first_header(text):
         return _read_ini(table, path, text)
@@ -123,29 +124,61 @@ def _first_header(text: str) -> re.Match[str] | None:
 
 def _read_ini(table: OptionTable, path: str, text: str) -> FileSettings:
     found = FileSettings(path)
-    section: Section = found
-    keys: Mapping[str, Option] = {}
+    section: Section | None = None  # None: the lines belong to a section with an invalid header
     first_lines: dict[str, int] = {}
+    errors: list[ConfigError] = []
     for number, line in enumerate(text.split("\n"), 1):
         line = line.strip()
         if not line or line.startswith("#"):
             continue
-        if line.startswith("["):
-            name = _section_name(table, path, number, line)
-            if name in first_lines:
-                problem = f"section [{name}] is already defined at line {first_lines[name]}"
-                raise ConfigError(path, number, problem, "each section once")
-            first_lines[name] = number
-            if name == table.daemon:
-                section, keys = found, table.by_ini_key
-            else:
-                kind, _, pattern = name.partition(" ")
-                section = PatternSection(path, number, kind, pattern)
-                keys = table.by_pattern[kind]
-                found.patterns.append(section)
-        else:
-            _read_ini_line(keys, section, number, line)
+        try:
+            if line.startswith("["):
+                section = None
+                section = _begin_section(table, found, first_lines, number, line)
+            elif section is not None:
+                _read_ini_line(table, section, number, line)
+        except ConfigError as error:
+            errors.append(error)
+    if errors:
+        raise all_of(_in_order([*errors, *_violations(table, found)]))
     return found
+
+
+def _begin_section(
+    table: OptionTable, found: FileSettings, first_lines: dict[str, int], number: int, line: str
+) -> Section:
+    name = _section_name(table, found.path, number, line)
+    if name in first_lines:
+        problem = f"section [{name}] is already defined at line {first_lines[name]}"
+        raise ConfigError(found.path, number, problem, "each section once")
+    first_lines[name] = number
+    if name == table.daemon:
+        return found
+    kind, _, pattern = name.partition(" ")
+    section = PatternSection(found.path, number, kind, pattern)
+    found.patterns.append(section)
+    return section
+
+
+def _violations(table: OptionTable, found: FileSettings) -> Iterator[ConfigError]:
+    """Return the errors that the daemon would report once the file can be read."""
+    for section in (found, *found.patterns):
+        keys = _keys(table, section)
+        for name, value in section.values.items():
+            option = keys[name]
+            if option.rule and not option.rule.holds(value):
+                problem = f"{name}: invalid value {quote(option.show(value))}"
+                yield ConfigError(found.path, section.lines[name], problem, option.rule.text)
+
+
+def _keys(table: OptionTable, section: Section) -> Mapping[str, Option]:
+    return (
+        table.by_pattern[section.kind] if isinstance(section, PatternSection) else table.by_ini_key
+    )
+
+
+def _in_order(errors: Iterable[ConfigError]) -> list[ConfigError]:
+    return sorted(errors, key=lambda error: error.line or 0)
 
 
 def _section_name(table: OptionTable, path: str, number: int, line: str) -> str:
@@ -163,14 +196,15 @@ def _section_name(table: OptionTable, path: str, number: int, line: str) -> str:
     raise ConfigError(path, number, f"unknown section {line}", allowed)
 
 
-def _read_ini_line(keys: Mapping[str, Option], found: Section, number: int, line: str) -> None:
+def _read_ini_line(table: OptionTable, found: Section, number: int, line: str) -> None:
+    keys = _keys(table, found)
     key, equals, text = (part.strip() for part in line.partition("="))
     if not equals or not key:
         allowed = "key = value, or # and a comment"
         raise ConfigError(found.path, number, f"not a setting: {line}", allowed)
     option = keys.get(key)
     if option is None:
-        raise ConfigError(found.path, number, *unknown_key(key, keys))
+        raise ConfigError(found.path, number, *_misplaced_key(table, key, keys))
     if option.name in found.values:
         problem = f"{key} is already set at line {found.lines[option.name]}"
         raise ConfigError(found.path, number, problem, "each option once")
@@ -186,6 +220,20 @@ def _ini_value(option: Option, text: str) -> Value:
     kind = option.kind
     value: Value = kind.ini(text) if kind.ini else kind.parse(unquoted(text))
     return value
+
+
+def _misplaced_key(table: OptionTable, key: str, keys: Mapping[str, Option]) -> tuple[str, str]:
+    """Return the problem of an unknown key, and the permitted keys unless one was clearly meant."""
+    for kind, others in {table.daemon: table.by_ini_key, **table.by_pattern}.items():
+        if key in others:
+            section = f"[{kind}]" if kind == table.daemon else f"[{kind} …]"
+            return f"unknown key {quote(key)}: it belongs in a section {section}", ""
+    problem, allowed = unknown_key(key, keys)
+    if "did you mean" in problem:
+        return problem, ""
+    if len(keys) > _MAX_LISTED:
+        allowed = f"the keys that nsqcy config sample {table.daemon} prints"
+    return problem, allowed
 
 
 def unknown_key(key: str, allowed: Iterable[str]) -> tuple[str, str]:
@@ -204,17 +252,24 @@ def unknown_key(key: str, allowed: Iterable[str]) -> tuple[str, str]:
 def _read_toml(table: OptionTable, path: str, text: str) -> FileSettings:
     found = FileSettings(path)
     known: list[tuple[Option, object]] = []
+    errors: list[ConfigError] = []
     for key, value in _parse_toml(table, path, text).items():
+        line = _toml_line(text, key)
         if option := table.by_toml_key.get(key):
             known.append((option, value))
-            found.lines[option.name] = _toml_line(text, key)
+            found.lines[option.name] = line
+        elif problem := _guard_problem(table, key, value):
+            errors.append(ConfigError(path, line, problem))
         else:
-            _refuse_guard(table, path, text, key, value)
-            place = _place(path, _toml_line(text, key))
-            found.warnings.append(f"{place}: {_ignored(table, key, value)}")
+            found.warnings.append(f"{_place(path, line)}: {_ignored(table, key, value)}")
     known.sort(key=lambda pair: pair[0].kind not in _PARSED_FIRST)
     for option, value in known:
-        found.values[option.name] = _toml_value(found, option, value)
+        try:
+            found.values[option.name] = _toml_value(found, option, value)
+        except ConfigError as error:
+            errors.append(error)
+    if errors:
+        raise all_of([*errors, *_violations(table, found)])
     return found
 
 
@@ -251,24 +306,28 @@ def _toml_value(found: FileSettings, option: Option, value: object) -> Value:
     return read
 
 
-def _refuse_guard(table: OptionTable, path: str, text: str, key: str, value: object) -> None:
-    """Raise ConfigError if an ignored key resembles a security option."""
+def _guard_problem(table: OptionTable, key: str, value: object) -> str:
+    """Return the problem if an unknown key resembles a security option, otherwise an empty
+    string."""
     named = {f"{key}.{each}": each for each in value} if isinstance(value, dict) else {key: key}
     for shown, each in named.items():
         if option := _guard_meant(table, each):
-            problem = f"unknown key {quote(shown)}, did you mean {option.toml_key}?"
-            allowed = ", ".join(sorted(table.by_toml_key))
-            raise ConfigError(path, _toml_line(text, key), problem, allowed)
+            return f"unknown key {quote(shown)}, did you mean {option.toml_key}?"
+    return ""
 
 
 def _guard_meant(table: OptionTable, key: str) -> Option | None:
     """Return a security option with a similar name."""
+    option = _similar(table, key)
+    return option if option and option.guard else None
+
+
+def _similar(table: OptionTable, key: str) -> Option | None:
     import difflib
 
     name = key.replace("-", "_").lower()[:64]
     near = difflib.get_close_matches(name, table.by_ini_key, 1, _NEARLY)
-    option = table.by_ini_key[near[0]] if near else None
-    return option if option and option.guard else None
+    return table.by_ini_key[near[0]] if near else None
 
 
 def _ignored(table: OptionTable, key: str, value: object) -> str:
@@ -280,6 +339,8 @@ def _ignored(table: OptionTable, key: str, value: object) -> str:
         hint = f" (the key of --{option.flag} is {option.toml_key})"
     elif (option := table.by_flag.get(key.replace("_", "-"))) and option.notice:
         hint = f" (--{option.flag} {option.notice})"
+    elif option := _similar(table, key):
+        hint = f", did you mean {option.toml_key}?"
     return f"unknown key {quote(key)} is ignored{hint}"
 
 

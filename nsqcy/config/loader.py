@@ -67,9 +67,10 @@ def version_line(daemon: str) -> str:
 
 def report(stop: Stop, daemon: str) -> int:
     """Write a daemon's final message and return the exit code."""
-    if stop.shape == LOGGED:
-        Log(f"[{daemon}] ").fatal(str(stop))
-    else:
-        moment = f"{date_time(int(time.time()))} " if stop.shape == DATED else ""
-        write(stop.fd, f"{moment}{stop}\n")
+    for part in stop.parts:
+        if part.shape == LOGGED:
+            Log(f"[{daemon}] ").fatal(str(part))
+        else:
+            moment = f"{date_time(int(time.time()))} " if part.shape == DATED else ""
+            write(part.fd, f"{moment}{part}\n")
     return stop.exit_code

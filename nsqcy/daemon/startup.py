@@ -40,11 +40,12 @@ def rereading(read: Callable[[], T], log: Log) -> Callable[[], T | None]:
         try:
             return read()
         except Stop as stop:
-            log.error(
-                f"SIGHUP: {stop}; the configuration stays unchanged",
-                event="config_refused",
-                error=str(stop),
-            )
+            for part in stop.parts:
+                log.error(
+                    f"SIGHUP: {part}; the configuration stays unchanged",
+                    event="config_refused",
+                    error=str(part),
+                )
             return None
 
     return reread

@@ -7,7 +7,7 @@ socket.
 import os
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from nsqcy.config.daemon_options import (
     CONFIG,
@@ -59,7 +59,7 @@ from nsqcy.config.policies import (
     can_match,
     can_match_channels,
 )
-from nsqcy.errors import ConfigError
+from nsqcy.errors import ConfigError, all_of
 from nsqcy.names import EVENTS_TOPIC, is_valid_name, quote
 from nsqcy.nsqd.address_warnings import suspicious_addresses
 from nsqcy.options.option import Option, Rule
@@ -665,8 +665,9 @@ def resolve(settings: Settings) -> NsqdOptions:
     obey_rules(settings, settings.values)
     check_auth_file(settings)
     _check_statsd(settings, options)
-    for section in settings.patterns:
-        _check_patterns(options, section)
+    errors = [error for each in settings.patterns for error in _pattern_errors(options, each)]
+    if errors:
+        raise all_of(errors)
     _warn(settings, options)
     return options.replace(
         max_input_bytes=_input_bytes(settings, options),
@@ -770,18 +771,18 @@ def _check_statsd(settings: Settings, options: NsqdOptions) -> None:
         raise refuse(settings, "--statsd-interval must be > 1s", "statsd_interval")
 
 
-def _check_patterns(options: NsqdOptions, section: PatternSection) -> None:
+def _pattern_errors(options: NsqdOptions, section: PatternSection) -> Iterator[ConfigError]:
     of_topics = section.kind == "topic"
     if not (can_match if of_topics else can_match_channels)(section.pattern):
         problem = f"no {section.kind} can match {quote(section.pattern)}"
         allowed = PATTERN_ALLOWED if of_topics else CHANNEL_PATTERN_ALLOWED
-        raise ConfigError(section.path, section.line, problem, allowed)
+        yield ConfigError(section.path, section.line, problem, allowed)
     for name, value in section.values.items():
         rule = policy_rule(options, name)
         if rule and not rule.holds(value):
             shown = NSQD.by_pattern[section.kind][name].show(value)
             problem = f"{name}: invalid value {quote(shown)}"
-            raise ConfigError(section.path, section.lines[name], problem, rule.text)
+            yield ConfigError(section.path, section.lines[name], problem, rule.text)
 
 
 def _warn(settings: Settings, options: NsqdOptions) -> None:

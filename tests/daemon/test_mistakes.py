@@ -25,8 +25,7 @@ pytestmark = pytest.mark.ours
 
 # What precedes a text: the date, and the level and name in a FATAL line.
 LOG_PREFIX = re.compile(
-    r"^(\[\w+\] )?\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(\.\d+)? ((DEBUG|INFO|WARNING|ERROR|FATAL): )?",
-    re.MULTILINE,
+    r"^(\[\w+\] )?\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(\.\d+ (INFO|FATAL): | )", re.MULTILINE
 )
 MODULES = {name: f"nsqcy.{name}.main" for name in ("nsqd", "nsqlookupd", "nsqadmin")}
 
@@ -292,7 +291,7 @@ def test_nsq_stat_with_the_tcp_port_of_nsqd(one_nsqd: Nsqd, tmp_path: Path) -> N
     line = f"nsq_stat --topic=t --channel=c --nsqd-http-address={address}"
     assert run(line, tmp_path) == (
         1,
-        f"failed to get topic producers - {address}: this is nsqd's TCP port:"
+        f"ERROR: failed to get topic producers - {address}: this is nsqd's TCP port:"
         " use its HTTP port (4151)\n",
     )
 
@@ -367,3 +366,63 @@ def test_an_expired_certificate(tmp_path: Path) -> None:
     with Running(line, tmp_path) as nsqd:
         nsqd.await_text(" WARNING: late.pem: the certificate of CN=late expired on ")
         nsqd.await_text("TCP: listening on")
+
+
+# --- configuration files ----------------------------------------------------------------------
+
+
+def test_all_errors_of_an_ini_file(tmp_path: Path) -> None:
+    (tmp_path / "nsqd.ini").write_text(
+        "[nsqd]\n"
+        "tcp_adress = 127.0.0.1:4150\n"
+        "msg_timeout = 60\n"
+        "id = 5000\n"
+        "durability: os\n"
+        "[topic orders]\n"
+        "max_attempts = 5\n"
+    )
+    start = "failed to load config file nsqd.ini - line"
+    assert run("nsqd --config=nsqd.ini", tmp_path) == (
+        1,
+        f'{start} 2: unknown key "tcp_adress", did you mean tcp_address?\n'
+        f'{start} 3: msg_timeout: invalid value "60": missing unit (allowed: a number with a unit,'
+        " such as 250ms, 1.5h30m or 0; units are ns, us, ms, s, m, h)\n"
+        f'{start} 4: node_id: invalid value "5000" (allowed: [0,1024))\n'
+        f"{start} 5: not a setting: durability: os (allowed: key = value, or # and a comment)\n"
+        f'{start} 7: unknown key "max_attempts": it belongs in a section [channel …]\n',
+    )
+
+
+def test_all_errors_of_a_toml_file(tmp_path: Path) -> None:
+    (tmp_path / "nsqd.toml").write_text(
+        'log_level = "trace"\nmsg_timeout = "60"\nmax_rdy_count = "many"\n'
+    )
+    assert run("nsqd --config=nsqd.toml", tmp_path) == (
+        1,
+        'failed parsing log_level trace - nsqd.toml: line 1: invalid log level "trace"'
+        " (allowed: debug, info, warn, error or fatal)\n"
+        "ERROR: Resolve failed to coerce value 60 (1m0s) for field MsgTimeout - nsqd.toml: line 2:"
+        " msg_timeout: missing unit (allowed: a number with a unit, such as 250ms, 1.5h30m or 0;"
+        " units are ns, us, ms, s, m, h)\n"
+        "ERROR: Resolve failed to coerce value many (2500) for field MaxRdyCount - nsqd.toml:"
+        " line 3: max_rdy_count: parse error (allowed: an integer such as 2500, 1_000 or 0x10)\n",
+    )
+
+
+def test_ini_without_a_section(tmp_path: Path) -> None:
+    (tmp_path / "nsqd.ini").write_text("tcp_address = 127.0.0.1:4150\n")
+    assert run("nsqd --config=nsqd.ini", tmp_path) == (
+        1,
+        "failed to load config file nsqd.ini - line 1: Expected newline or end of document after a"
+        " statement (allowed: TOML, or INI that starts with [nsqd])\n",
+    )
+
+
+def test_an_unknown_toml_key(tmp_path: Path) -> None:
+    (tmp_path / "nsqd.toml").write_text("max_mesage_size = 5\n")
+    with Running(f"{LOCAL} --config=nsqd.toml", tmp_path) as nsqd:
+        nsqd.await_text("TCP: listening on")
+        assert (
+            'nsqd.toml, line 1: unknown key "max_mesage_size" is ignored,'
+            " did you mean max_msg_size?" in nsqd.warnings()
+        )

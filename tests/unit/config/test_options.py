@@ -433,7 +433,10 @@ def test_tls_required(text: str, number: int) -> None:
 
 
 def test_bad_tls_required() -> None:
-    line = 'invalid boolean value "maybe" for -tls-required: parse error (allowed: false, true or tcp-https)'
+    line = (
+        'invalid boolean value "maybe" for -tls-required: parse error'
+        " (allowed: false, true or tcp-https)"
+    )
     assert_usage_error(refusal("--tls-required=maybe"), line)
 
 
@@ -577,7 +580,7 @@ def test_values_nsqd_does_not_start_with(argv: list[str], text: str) -> None:
     error = refusal(*argv)
     assert isinstance(error, StartError)
     assert (error.exit_code, error.fd, error.shape) == (1, 2, LOGGED)
-    assert str(error) == f"failed to instantiate nsqd - {text}"
+    assert str(error.parts[0]) == f"failed to instantiate nsqd - {text}"
 
 
 @pytest.mark.case("CFG-19")
