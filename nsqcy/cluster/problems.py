@@ -140,7 +140,7 @@ def of_topic(topic: TopicStats, *, has_dead_letters: bool = False) -> Iterator[P
         return
     if topic.figures.paused and depth:
         yield Problem(
-            *(Severity.WARNING, "paused", place, f"paused with {count(depth)}"),
+            *(Severity.WARNING, "paused", place, "paused"),
             f"topic {topic.name} is paused, and {waiting(depth)}",
             "unpause it if this is not intended",
         )
@@ -160,7 +160,7 @@ def _dead_letters(topic: TopicStats, place: Place) -> Iterator[Problem]:
     more = f", {rate(topic.publish_rate)} more" if topic.publish_rate else ""
     yield Problem(
         Severity.ERROR if grows else Severity.WARNING,
-        *("dead-letters", place, "dead letters growing" if grows else "dead letters"),
+        *("dead-letters", place, "dead letters"),
         f"{waiting(held)} in dead-letter topic {topic.name}{more}",
         "find out why they failed, then redrive them or empty the topic; see docs/POLICIES.md",
     )
@@ -187,7 +187,7 @@ def of_channel(channel: ChannelStats) -> Iterator[Problem]:
 def _paused(channel: ChannelStats) -> Iterator[Problem]:
     if depth := channel.figures.depth:
         yield Problem(
-            *(Severity.WARNING, "paused", _place(channel), f"paused with {count(depth)}"),
+            *(Severity.WARNING, "paused", _place(channel), "paused"),
             f"{_name(channel)} is paused, and {waiting(depth)}",
             "unpause it if this is not intended",
         )

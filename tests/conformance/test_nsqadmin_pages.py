@@ -162,6 +162,8 @@ def test_streams(admin: Admin, nsqd: Upstream, lookupd: Upstream) -> None:
         ["u", "⚠ dead letters", "9", "0", "0", "2,007", "0", "0"],
     ]
     assert page.all("a", href="/b/topics/t")
+    (sign,) = page.all("a", href="/b/topics/t/c")
+    assert sign.text == "⚠ paused: c", "a sign links to the page that shows the problem"
     assert nsqd.asked == ["GET /stats?format=json&include_clients=false"]
     assert lookupd.asked == ["GET /topics", "GET /nodes"]
 

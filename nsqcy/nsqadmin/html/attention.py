@@ -1,11 +1,16 @@
 """Signs that something needs attention: messages without a consumer, errors, dead letters.
 
-Pure. A sign has a mark and a background, so that it does not depend on colour alone.
+Pure. nsqcy.cluster.problems decides what is a problem; this module turns problems into signs, and
+adds what only the history knows. A sign has a mark and a background, so that it does not depend on
+colour alone.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
+from nsqcy.cluster import problems
+from nsqcy.cluster.problems import Problem, Severity
+from nsqcy.cluster.rates import Rates
 from nsqcy.cluster.stats import ChannelStats, TopicStats
 from nsqcy.nsqadmin.history.store import Subject
 from nsqcy.nsqadmin.html.formatting import rate
@@ -13,6 +18,17 @@ from nsqcy.nsqadmin.html.formatting import rate
 TITLE = "Attention"  # column heading
 _ERRORS = {"requeued": "requeued", "timed_out": "timed out"}  # metric -> verb for it in a sign
 _MIN_RATE = 0.01  # messages per second; lower rates show no sign
+_FAILURES = frozenset({"failing", "timeouts"})  # problems that include the rates of errors
+# Signs for several channels; a single channel's sign has its own figures.
+_OF_SEVERAL = {
+    "failing": "failing",
+    "falling-behind": "falling behind",
+    "no-consumer": "no consumer",
+    "paused": "paused",
+    "saturated": "saturated clients",
+    "slow-consumer": "slow consumers",
+    "timeouts": "timing out",
+}
 
 
 class LatestValues(Protocol):
@@ -22,14 +38,21 @@ class LatestValues(Protocol):
 
 
 class Sign(NamedTuple):
+    """`path`: segments of the path to the page that shows the problem; empty if it is this page."""
+
     text: str
     help: str
+    severity: Severity = Severity.WARNING
+    path: tuple[str, ...] = ()
+
+    @property
+    def is_error(self) -> bool:
+        return self.severity == Severity.ERROR
 
 
-_PAUSED = Sign("paused", "No messages are delivered until it is unpaused")
-_NO_CONSUMER = Sign("no consumer", "Messages are waiting, but no consumer is connected")
-_NO_CHANNEL = Sign("no channel", "Messages are waiting, but the topic has no channel")
-_DEAD = Sign("dead letters", "Messages that exceeded their maximum attempts are waiting")
+def weight(signs: Iterable[Sign]) -> int:
+    """Return the key by which lists are sorted: one error outweighs any number of warnings."""
+    return sum(1000 if each.is_error else 1 for each in signs)
 
 
 def of_topic(
@@ -37,52 +60,106 @@ def of_topic(
 ) -> list[Sign]:
     """Return the signs for a topic and all its channels. has_dead_letters: whether channels send
     their dead letters here; then missing consumers are expected."""
-    channels = list(stats.channels.values())
-    found = [_PAUSED] if stats.figures.paused else []
+    if stats.publish_rate is None:
+        stats = stats._replace(publish_rate=rates.latest(Subject(topic=stats.name), "in"))
+    found = list(map(_sign, problems.of_topic(stats, has_dead_letters=has_dead_letters)))
+    if stats.figures.paused and not any(each.text == "paused" for each in found):
+        help = "No messages are delivered until it is unpaused"
+        found.insert(0, Sign("paused", help, Severity.NOTE, ("topics", stats.name)))
     if has_dead_letters:
-        waiting = stats.figures.depth + sum(each.figures.depth for each in channels)
-        return [*found, _DEAD] if waiting else found
-    if stats.figures.depth and not channels:
-        found.append(_NO_CHANNEL)
-    found += _of_channels("paused: {}", "No delivery", filter(_is_paused, channels))
-    found += _of_channels("no consumer: {}", "No consumer", filter(_is_unread, channels))
-    return found + _errors(Subject(topic=stats.name), rates)
+        return found
+    of_channels = [each for channel in stats.channels.values() for each in _known(channel, rates)]
+    found += _by_kind(of_channels, stats)
+    if not _FAILURES.intersection(each.kind for each in of_channels):
+        found += _errors(Subject(topic=stats.name), rates)
+    return found
 
 
 def of_channel(stats: ChannelStats, rates: LatestValues) -> list[Sign]:
     """Return the signs for a channel across all nodes."""
-    return of_queue(stats) + _errors(Subject(topic=stats.topic, channel=stats.name), rates)
+    known = _known(stats, rates)
+    found = list(map(_sign, known))
+    if _FAILURES.intersection(each.kind for each in known):
+        return found
+    return found + _errors(Subject(topic=stats.topic, channel=stats.name), rates)
 
 
 def of_queue(stats: ChannelStats) -> list[Sign]:
     """Return the signs for a channel on one node or all: consumers may be missing on just this
     node."""
-    found = [_PAUSED] if stats.figures.paused else []
-    return [*found, _NO_CONSUMER] if _is_unread(stats) else found
+    return list(map(_sign, _problems(stats)))
 
 
-def _of_channels(text: str, help: str, channels: Iterable[ChannelStats]) -> list[Sign]:
-    """Return one sign for all of them, with the channel's name or, if there are several, their
-    number."""
-    names = [each.name for each in channels]
-    if not names:
-        return []
-    shown = names[0] if len(names) == 1 else f"{len(names)} channels"
-    return [Sign(text.format(shown), f"{help}: {', '.join(names)}")]
+# Problems
 
 
-def _is_paused(stats: ChannelStats) -> bool:
-    return stats.figures.paused
+def _known(stats: ChannelStats, rates: LatestValues) -> list[Problem]:
+    """Return a channel's problems; rates that its nsqds do not report come from the history."""
+    if stats.rates is None:
+        stats = stats._replace(rates=_from_history(stats, rates))
+    return _problems(stats)
 
 
-def _is_unread(stats: ChannelStats) -> bool:
-    return stats.figures.depth > 0 and not stats.figures.client_count and not stats.figures.paused
+def _from_history(stats: ChannelStats, rates: LatestValues) -> Rates | None:
+    subject = Subject(topic=stats.topic, channel=stats.name)
+    received, finished = rates.latest(subject, "in"), rates.latest(subject, "out")
+    if received is None or finished is None:
+        return None
+    requeued, timed_out = (rates.latest(subject, each) or 0.0 for each in _ERRORS)
+    return Rates(received, finished, requeued, timed_out, received - finished)
+
+
+def _problems(stats: ChannelStats) -> list[Problem]:
+    """Return a channel's problems, and a note if it is paused and empty."""
+    found = list(problems.of_channel(stats))
+    if stats.figures.paused and not found:
+        place = problems.Place(topic=stats.topic, channel=stats.name)
+        help = "no messages are delivered until it is unpaused"
+        found.append(Problem(Severity.NOTE, "paused", place, "paused", help, ""))
+    return found
+
+
+# Signs
+
+
+def _sign(problem: Problem) -> Sign:
+    place = problem.place
+    path = ("topics", place.topic, place.channel) if place.channel else ("topics", place.topic)
+    return Sign(problem.label, _help(problem), problem.severity, path)
+
+
+def _help(problem: Problem) -> str:
+    sentences = [problem.text, *filter(None, [problem.advice])]
+    return ". ".join(each[:1].upper() + each[1:] for each in sentences)
+
+
+def _by_kind(found: Iterable[Problem], stats: TopicStats) -> list[Sign]:
+    """Return one sign for each kind of problem, with the channel's name or, if there are several,
+    their number."""
+    in_order = sorted(found, key=lambda each: (-each.severity, each.kind))
+    by_kind: dict[str, list[Problem]] = {}
+    for each in in_order:
+        by_kind.setdefault(each.kind, []).append(each)
+    return [_of_channels(each, stats) for each in by_kind.values()]
+
+
+def _of_channels(found: list[Problem], stats: TopicStats) -> Sign:
+    first = found[0]
+    if len(found) == 1:
+        sign = _sign(first)
+        return sign._replace(text=f"{sign.text}: {first.place.channel}")
+    names = ", ".join(each.place.channel for each in found)
+    text = _OF_SEVERAL[first.kind]
+    help = f"{text[:1].upper()}{text[1:]}: {names}"
+    return Sign(f"{text}: {len(found)} channels", help, first.severity, ("topics", stats.name))
 
 
 def _errors(subject: Subject, rates: LatestValues) -> list[Sign]:
     found = []
+    path = tuple(filter(None, ("topics", subject.topic, subject.channel)))
     for metric, verb in _ERRORS.items():
         value = rates.latest(subject, metric) or 0.0
         if value >= _MIN_RATE:
-            found.append(Sign(f"{verb} {rate(value)}", f"Messages {verb} per second, currently"))
+            help = f"Messages {verb} per second, currently"
+            found.append(Sign(f"{verb} {rate(value)}", help, path=path))
     return found

@@ -10,7 +10,7 @@ from nsqcy.cluster.stats import TopicStats
 from nsqcy.nsqadmin.cluster.health import NodeHealth
 from nsqcy.nsqadmin.cluster.nodes import Node
 from nsqcy.nsqadmin.history.store import CLUSTER
-from nsqcy.nsqadmin.html import node_signs
+from nsqcy.nsqadmin.html import attention, node_signs
 from nsqcy.nsqadmin.html.attention import Sign
 from nsqcy.nsqadmin.html.formatting import number, rate, share, span
 from nsqcy.nsqadmin.html.layout import View
@@ -126,5 +126,5 @@ def _items(
     nodes += [(name, [node_signs.gone(span(ago))]) for name, ago in gone.items()]
     nodes += [(name, node_signs.of_health(each)) for name, each in cluster.health.items()]
     items = [Item("nsqd", name, ("nodes", name), found) for name, found in nodes if found]
-    topics = sorted(signs, key=lambda name: -len(signs[name]))[:MAX_ITEMS]
+    topics = sorted(signs, key=lambda name: -attention.weight(signs[name]))[:MAX_ITEMS]
     return items + [Item("topic", name, ("topics", name), signs[name]) for name in topics]

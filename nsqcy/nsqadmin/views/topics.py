@@ -77,7 +77,7 @@ def streams(
             case "topic":
                 return row.name
             case "attention":
-                return len(row.signs)
+                return attention.weight(row.signs)
             case "rate_in":
                 return plots.latest(row.subject, "in") or 0.0
             case order:
@@ -166,7 +166,7 @@ def topic(
     ]
     channel_columns: Columns[ChannelStats] = [
         ("Channel", lambda row: row.name),
-        (attention.TITLE, lambda row: len(signs[row.name])),
+        (attention.TITLE, lambda row: attention.weight(signs[row.name])),
     ]
     if plots:
         rate = ("Rate Out", lambda row: plots.latest(channel_subject(row), "out") or 0.0)

@@ -99,7 +99,7 @@ def test_no_consumer() -> None:
 
 def test_paused_with_a_backlog() -> None:
     (one,) = found(topic(channel(1, clients=0, paused=True)))
-    assert (one.kind, one.label) == ("paused", "paused with 1 message")
+    assert (one.kind, one.text) == ("paused", "channel t/c is paused, and 1 message is waiting")
     assert kinds(topic(channel(paused=True), depth=7, paused=True)) == [("WARNING", "paused")]
 
 
