@@ -196,6 +196,49 @@ def test_sorting(visit: Begin) -> None:
     expect(page.locator("th[aria-sort]")).to_have_text("Channels")
 
 
+def test_columns_can_be_hidden(visit: Begin) -> None:
+    """The choice outlives an update and a reload, and applies to this table only."""
+    visitor = visit()
+    visitor.page.clock.install()
+    page = visitor.to("/topics")
+    titles = page.locator("thead th:visible")
+    count = titles.count()
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_label("Deferred").uncheck()
+    expect(titles).to_have_count(count - 1)
+    expect(cell(page, "orders", "Deferred")).to_be_hidden()
+    page.clock.run_for(TICK)
+    expect(page.get_by_label("Deferred")).not_to_be_checked()
+    expect(titles).to_have_count(count - 1)
+    page.reload()
+    expect(titles).to_have_count(count - 1)
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_label("Deferred").check()
+    expect(titles).to_have_count(count)
+
+
+def test_the_name_stays_while_a_table_scrolls(visit: Begin) -> None:
+    page = visit(width=700).to("/topics")
+    box, name = page.locator(".table"), page.locator("tbody th").first
+    assert box.evaluate("(box) => box.scrollWidth > box.clientWidth")
+    before = name.bounding_box()["x"]
+    box.evaluate("(box) => box.scrollTo(10_000, 0)")
+    assert name.bounding_box()["x"] == before
+
+
+def test_rows_are_cards_on_a_phone(visit: Begin) -> None:
+    page = visit(width=390).to("/topics")
+    row = page.locator('tr[data-key="orders"]')
+    box = page.locator(".table")
+    assert box.evaluate("(box) => box.scrollWidth <= box.clientWidth")
+    label = "getComputedStyle(cell, '::before').content"
+    messages = row.locator("td", has_text=re.compile(r"^[\d,]+$")).last
+    assert "Connections" in messages.evaluate(f"(cell) => {label}")
+    name = row.locator("th").bounding_box()
+    assert messages.bounding_box()["y"] >= name["y"] + name["height"]
+    expect(cell(page, "audit", "Channels")).to_be_hidden()  # it is 0
+
+
 def test_with_the_keyboard_alone(visit: Begin) -> None:
     page = visit().to("/topics")
     page.keyboard.press("Tab")

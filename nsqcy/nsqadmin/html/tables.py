@@ -3,15 +3,20 @@
 Pure: computes headings and the order of rows; templates/macros.html draws both.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
+from markupsafe import Markup, escape
+
 from nsqcy.cluster.latency import Latency, Percentile
 from nsqcy.cluster.stats import ChannelStats, ClientStats, TopicStats
 from nsqcy.nsqadmin.html.formatting import percent
 from nsqcy.nsqadmin.html.location import Location, Value, slug
+
+_WIDE = 6  # columns
 
 Row = TypeVar("Row")
 Columns = Sequence[tuple[str, Callable[[Row], Value]]]  # title and sort key
@@ -36,6 +41,11 @@ class Table(Generic[Row]):
     headings: Sequence[Heading]
     rows: Sequence[Row]
     names: Sequence[str]
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the table does not fit on a phone, and columns can be hidden."""
+        return len(self.headings) >= _WIDE
 
 
 def table(
@@ -64,6 +74,21 @@ def heading(location: Location, title: str, *, is_text: bool = False) -> Heading
     other = name if location.is_reversed else f"-{name}"
     order = "ascending" if is_text != location.is_reversed else "descending"
     return Heading(title, location.link(sort=other), order)
+
+
+_CELL = re.compile(r"<td>(0</td>)?")
+
+
+def labelled(cells: str, headings: Sequence[Heading]) -> Markup:
+    """Return a row's cells with their headings as labels, for phones, where a row is a card. Cards
+    omit a cell that is just 0."""
+    titles = (each.title for each in headings[1:])  # the first cell names the row
+
+    def put(cell: re.Match[str]) -> str:
+        kind = ' class="zero"' if cell[1] else ""
+        return f'<td data-label="{escape(next(titles, ""))}"{kind}>{cell[1] or ""}'
+
+    return Markup(_CELL.sub(put, cells))
 
 
 def unsorted(row: object) -> str:

@@ -9,7 +9,7 @@ from importlib import resources
 
 from jinja2 import DictLoader, Environment, StrictUndefined, select_autoescape
 
-from nsqcy.nsqadmin.html import formatting, message_bodies
+from nsqcy.nsqadmin.html import formatting, message_bodies, tables
 
 _FOLDER = resources.files("nsqcy.nsqadmin") / "templates"
 
@@ -30,6 +30,7 @@ def environment() -> Environment:
     found.filters |= {
         "client_name": formatting.client_name,
         "duration": formatting.duration,
+        "labelled": tables.labelled,
         "moment": formatting.moment,
         "number": formatting.number,
         "plural": formatting.plural,

@@ -1,11 +1,13 @@
 // Entry point of the scripts. All pages work without them.
 
+import { chooseColumns } from "./columns.js";
 import { readKeys } from "./keys.js";
 import { keepLive } from "./live.js";
 import { readPlots } from "./plots.js";
 import { searchAsTyped } from "./search.js";
 
 const main = document.querySelector("main");
+chooseColumns(main);
 readPlots(main);
 readKeys(document);
 if (main.hasAttribute("data-live")) {

@@ -18,6 +18,7 @@ from nsqcy.nsqadmin.history.store import Subject
 from nsqcy.nsqadmin.html.layout import Layout, View, not_found, render
 from nsqcy.nsqadmin.html.location import Location
 from nsqcy.nsqadmin.html.plots import Plots
+from nsqcy.nsqadmin.html.tables import Heading, labelled
 from nsqcy.nsqadmin.html.templates import environment
 from nsqcy.nsqadmin.views import topics as views
 from support.strict_html import Element, read
@@ -120,3 +121,13 @@ def count(page: Element) -> dict[str, int]:
 def walk(element: Element) -> list[Element]:
     below = [each for each in element.children if isinstance(each, Element)]
     return [*below, *(deeper for each in below for deeper in walk(each))]
+
+
+def test_cells_have_their_headings_as_labels() -> None:
+    headings = [Heading("Name"), Heading("A"), Heading('"B"')]
+    cells = labelled("<th>0</th><td>0</td><td>10 <b>&lt;td&gt;</b></td>", headings)
+    assert cells == (
+        '<th>0</th><td data-label="A" class="zero">0</td>'
+        '<td data-label="&#34;B&#34;">10 <b>&lt;td&gt;</b></td>'
+    )
+    assert labelled("<td>1</td><td>2</td>", headings[:2]).endswith('<td data-label="">2</td>')
