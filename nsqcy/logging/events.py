@@ -305,17 +305,18 @@ EVENTS = (
         "write_failed",
         "error",
         NSQD,
-        "TOPIC(…): cannot … …: …: …",
+        "TOPIC(…): cannot … …: …: …; publishes to … that must be written are refused until a write "
+        "succeeds",
         ("topic", "path", "error"),
-        "A write, sync or rename of a topic's file failed; the line includes a remedy. Publishes "
-        "that must be written are refused until a write succeeds. At most one line per minute "
-        "and topic, and ten per worker.",
+        "A write, sync or rename of a topic's file failed; the line includes a remedy. One line "
+        "per topic until its writes succeed, repeated every hour; at most ten per minute and "
+        "worker.",
     ),
     Event(
         "write_recovered",
         "info",
         NSQD,
-        "TOPIC(…): writes succeed again",
+        "TOPIC(…): writes succeed again; publishes to … are accepted",
         ("topic",),
         "Writes succeed again after `write_failed`.",
     ),

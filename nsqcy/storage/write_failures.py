@@ -9,6 +9,7 @@ import os
 from nsqcy.logging.types import Lines
 
 PERIOD = 60_000_000_000  # ns
+REPEAT = 60 * PERIOD  # between two lines about one failure that persists
 LINES = 10  # maximum lines that a worker logs per period
 
 _ADVICE = {
@@ -25,13 +26,19 @@ _ADVICE = {
 
 
 class WriteFailures:
-    """A worker's log lines: at most one per topic and PERIOD, and LINES in total per PERIOD."""
+    """A worker's log lines: one when a topic's writes begin to fail, repeated after REPEAT, and one
+    when they succeed again.
+
+    To limit lines when writes fail and succeed in turn, there is at most one error per topic and
+    PERIOD, and at most LINES per PERIOD.
+    """
 
     def __init__(self, log: Lines) -> None:
         self._log = log
         self._ends = 0  # end of the period
         self._lines = 0  # lines logged in the period
-        self._quiet: dict[str, int] = {}  # when a topic may log its next line
+        self._logged: dict[str, int] = {}  # when each topic has logged its last error
+        self._failing: set[str] = set()  # topics whose last line is an error
 
     def failed(self, now: int, topic: str, verb: str, path: str, error: int) -> bool:
         """Log a failed write, unless the limit is reached; return whether the write was logged.
@@ -42,14 +49,16 @@ class WriteFailures:
             return False
         if now >= self._ends:
             self._begin(now)
-        if self._lines == LINES or now < self._quiet.get(topic, 0):
+        if self._lines == LINES or self._is_known(now, topic):
             return False
         self._lines += 1
-        self._quiet[topic] = now + PERIOD
+        self._logged[topic] = now
+        self._failing.add(topic)
         text = os.strerror(error).lower()
         advice = _ADVICE.get(error, "check the data path")
         self._log.error(
-            f"TOPIC({topic}): cannot {verb} {path}: {text}: {advice}",
+            f"TOPIC({topic}): cannot {verb} {path}: {text}: {advice}; publishes to {topic} that"
+            " must be written are refused until a write succeeds",
             event="write_failed",
             topic=topic,
             path=path,
@@ -59,11 +68,25 @@ class WriteFailures:
 
     def recovered(self, topic: str) -> None:
         """Log that writes to a topic succeed again after a logged failure."""
+        self._failing.discard(topic)
         self._log.info(
-            f"TOPIC({topic}): writes succeed again", event="write_recovered", topic=topic
+            f"TOPIC({topic}): writes succeed again; publishes to {topic} are accepted",
+            event="write_recovered",
+            topic=topic,
         )
+
+    def _is_known(self, now: int, topic: str) -> bool:
+        logged = self._logged.get(topic)
+        return logged is not None and now < logged + self._quiet_time(topic)
+
+    def _quiet_time(self, topic: str) -> int:
+        return REPEAT if topic in self._failing else PERIOD
 
     def _begin(self, now: int) -> None:
         self._ends = now + PERIOD
         self._lines = 0
-        self._quiet = {topic: due for topic, due in self._quiet.items() if due > now}
+        # Topics that have been deleted meanwhile are forgotten as well.
+        self._logged = {
+            topic: at for topic, at in self._logged.items() if self._is_known(now, topic)
+        }
+        self._failing &= self._logged.keys()

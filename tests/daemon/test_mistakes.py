@@ -3,6 +3,7 @@
 Every test runs the real program and compares the complete line that the user sees.
 """
 
+import contextlib
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from nsqcy.testing.certificates import make
+from nsqcy.testing.http_requests import eventually
 from support.logged_process import Logged
 from support.nsqadmin_process import Admin, refused
 from support.nsqd_process import START_BUDGET, Nsqd, environment
@@ -426,3 +428,42 @@ def test_an_unknown_toml_key(tmp_path: Path) -> None:
             'nsqd.toml, line 1: unknown key "max_mesage_size" is ignored,'
             " did you mean max_msg_size?" in nsqd.warnings()
         )
+
+
+# --- a full disk ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one megabyte."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
+    if subprocess.run(words, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a file system requires root")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk(small_disk: Path) -> None:
+    nsqd = Nsqd(small_disk, workers=1, mem_queue_size=0).start()
+    try:
+        filler = small_disk / "filler"
+        with contextlib.suppress(OSError):
+            filler.write_bytes(b"x" * (1 << 20))
+        for _ in range(3):
+            assert nsqd.web.post("/pub", b"x", topic="orders").status == 503
+        line = (
+            f" ERROR: TOPIC(orders): cannot write {small_disk}/orders.topic/00000000000000000001.seg:"
+            " no space left on device: free disk space or enlarge the file system;"
+            " publishes to orders that must be written are refused until a write succeeds\n"
+        )
+        eventually(lambda: nsqd.log_text().count(line) == 1)
+        filler.unlink()
+        nsqd.web.pub("orders", b"x")
+        text = " INFO: TOPIC(orders): writes succeed again; publishes to orders are accepted\n"
+        eventually(lambda: text in nsqd.log_text())
+        assert nsqd.log_text().count(line) == 1
+        nsqd.stop()
+    finally:
+        nsqd.destroy()

@@ -119,9 +119,11 @@ class Peer:
     def _report(self, error: Exception) -> None:
         """Log an error; a wrong port only once, because it stays wrong until it is corrected."""
         reason = _reason(error)
-        repeated = reason == self._mistake
+        if reason == self._mistake:
+            self._log.debug(f"LOOKUPD({self.name}): {self._doing} - {reason}")
+            return
         self._mistake = reason if isinstance(error, WrongPort) else ""
-        (self._log.debug if repeated else self._log.error)(
+        self._log.error(
             f"LOOKUPD({self.name}): {self._doing} - {reason}",
             event="lookupd_lost",
             lookupd=self.name,
@@ -140,9 +142,10 @@ class Peer:
 
     def _connect(self) -> None:
         self._doing = "connecting"
-        (self._log.debug if self._mistake else self._log.info)(
-            f"LOOKUP connecting to {self.name}", event="lookupd_connecting", lookupd=self.name
-        )
+        if not self._mistake:
+            self._log.info(
+                f"LOOKUP connecting to {self.name}", event="lookupd_connecting", lookupd=self.name
+            )
         self._sock = self._dial()
         self._answers = protocol.Answers(self._lookup.max_answer)
         self._doing = "IDENTIFY"

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from nsqcy.config.policies import Policies, TopicPolicy
-from nsqcy.storage.write_failures import LINES, PERIOD, WriteFailures
+from nsqcy.storage.write_failures import LINES, PERIOD, REPEAT, WriteFailures
 from support.worker_core import RESPONSE, SECOND, Core
 
 OK = (RESPONSE, b"OK")
+RECOVERED = "TOPIC(t): writes succeed again; publishes to t are accepted"
 Make = Callable[..., Core]
 
 
@@ -45,7 +46,8 @@ def test_a_line_names_what_failed_why_and_what_to_do(failures: WriteFailures, lo
     assert log.lines == [
         (
             "TOPIC(orders): cannot write /data/orders.topic/1.seg: no space left on device:"
-            " free disk space or enlarge the file system",
+            " free disk space or enlarge the file system; publishes to orders that must be written"
+            " are refused until a write succeeds",
             {
                 "event": "write_failed",
                 "topic": "orders",
@@ -56,7 +58,10 @@ def test_a_line_names_what_failed_why_and_what_to_do(failures: WriteFailures, lo
     ]
     failures.recovered("orders")
     assert log.lines[1:] == [
-        ("TOPIC(orders): writes succeed again", {"event": "write_recovered", "topic": "orders"})
+        (
+            "TOPIC(orders): writes succeed again; publishes to orders are accepted",
+            {"event": "write_recovered", "topic": "orders"},
+        )
     ]
 
 
@@ -73,17 +78,27 @@ def test_a_line_names_what_failed_why_and_what_to_do(failures: WriteFailures, lo
 )
 def test_advice(failures: WriteFailures, log: Log, error: int, advice: str) -> None:
     failures.failed(0, "t", "open", "x.seg", error)
-    assert log.lines[0][0] == f"TOPIC(t): cannot open x.seg: {advice}"
+    assert log.lines[0][0].partition(";")[0] == f"TOPIC(t): cannot open x.seg: {advice}"
 
 
-def test_a_topic_has_a_line_a_period(failures: WriteFailures, log: Log) -> None:
+def test_a_failure_that_persists_is_repeated_rarely(failures: WriteFailures, log: Log) -> None:
     first = 5 * SECOND
     told = [
         failures.failed(now, "t", "write", "x.seg", errno.EIO)
-        for now in (first, first + 1, first + PERIOD - 1, first + PERIOD)
+        for now in (first, first + 1, first + PERIOD, first + REPEAT - 1, first + REPEAT)
     ]
-    assert told == [True, False, False, True]
+    assert told == [True, False, False, False, True]
     assert len(log.lines) == 2
+
+
+def test_writes_that_fail_and_succeed_in_turn(failures: WriteFailures, log: Log) -> None:
+    told = []
+    for now in (0, PERIOD - 1, PERIOD, 2 * PERIOD):
+        told.append(failures.failed(now, "t", "write", "x.seg", errno.EIO))
+        if told[-1]:
+            failures.recovered("t")
+    assert told == [True, False, True, True]
+    assert len(log.lines) == 6
 
 
 def test_a_worker_has_so_many_lines_a_period(failures: WriteFailures, log: Log) -> None:
@@ -142,10 +157,10 @@ def test_a_failed_write_is_logged_and_so_is_its_end(
     assert line.startswith(f"TOPIC(t): cannot {verb} {core.path}/t.topic/")
     assert f": {text}: " in line
     core.io.clear_faults()
-    assert lines(core, "succeed") == []
+    assert lines(core, "succeed again") == []
     assert core.client().publish("t", b"taken") == OK
     core.advance(3 * SECOND)
-    assert lines(core, "succeed") == ["TOPIC(t): writes succeed again"]
+    assert lines(core, "succeed again") == [RECOVERED]
 
 
 def test_memory_that_overflows_onto_a_full_disk(make: Make) -> None:
@@ -172,7 +187,7 @@ def test_a_journal_that_cannot_be_written(make: Make, call: str, verb: str) -> N
     core.io.clear_faults()
     core.advance(3 * SECOND)
     assert core.client().publish("t", b"y") == OK
-    assert lines(core, "succeed") == ["TOPIC(t): writes succeed again"]
+    assert lines(core, "succeed again") == [RECOVERED]
 
 
 def test_a_background_sync_that_fails(make: Make) -> None:
