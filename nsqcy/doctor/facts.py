@@ -6,6 +6,7 @@ from functools import cached_property
 
 from nsqcy.cluster.discovery import Producer
 from nsqcy.cluster.stats import TopicStats, sum_topics
+from nsqcy.cluster.two_samples import with_rates
 
 # --- a host -------------------------------------------------------------------------------------
 
@@ -200,6 +201,7 @@ class Nsqd:
     error: str = ""
     offset: Offset | None = None
     health: str = "OK"
+    disk_free: float | None = None  # share of the data path's disk, if nsqd reports it
     draining: bool = False
     unready: str = ""  # text of /ready if not ready
     expires: float | None = None  # of the certificate of an https address
@@ -234,6 +236,16 @@ class Cluster:
         """The same a moment later; for an nsqd that did not answer the second time, the first
         response counts."""
         rows = [nsqd.topics if nsqd.later is None else nsqd.later for nsqd in self.nsqds]
+        return sum_topics(topic for topics in rows for topic in topics)
+
+    @cached_property
+    def rated_topics(self) -> dict[str, TopicStats]:
+        """The latest topics with their rates: those that an nsqd reports, or those between its two
+        responses."""
+        rows = [
+            nsqd.topics if nsqd.later is None else with_rates(nsqd.topics, nsqd.later, self.watched)
+            for nsqd in self.nsqds
+        ]
         return sum_topics(topic for topics in rows for topic in topics)
 
     @property

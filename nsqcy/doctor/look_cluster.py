@@ -49,6 +49,8 @@ _HEALTH: gojson.Fields = {
     "draining": (gojson.flag, False),
     "topics": (gojson.array(gojson.structure(_TOPIC), gojson.EMPTY), []),
 }
+_DISK: gojson.Fields = {"size": (gojson.int64, 0), "free": (gojson.int64, 0)}
+_NODE: gojson.Fields = {"disk": (gojson.structure(_DISK), None)}
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def _nsqds(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
         return _nsqd(nsqds[number], web)
 
     numbers = range(len(nsqds))
-    outcome = ask_all(numbers, ask, 5 * web.terms.whole)
+    outcome = ask_all(numbers, ask, 6 * web.terms.whole)
     return [
         outcome.values.get(each) or replace(nsqds[each], error=str(outcome.errors[each]))
         for each in numbers
@@ -164,6 +166,7 @@ def of_http(nsqd: Nsqd, web: WebClient) -> Nsqd:
         offset=offset,
         health=extra["health"],
         draining=extra["draining"],
+        disk_free=_disk_free(web, url),
         unready=_unready(web, url),
         expires=look_doors.https_expiry(url, web.terms),
         topics=_topics(page, node),
@@ -191,6 +194,15 @@ def _unready(web: WebClient, url: Url) -> str:
     if answer.status in (200, NOT_FOUND):
         return ""
     return " ".join(answer.body.decode("utf-8", "replace").split()) or f"status {answer.status}"
+
+
+def _disk_free(web: WebClient, url: Url) -> float | None:
+    """Return the free share of an nsqd's disk; None if nsqd does not report it."""
+    answer = web.ask(url._replace(path="/node"), maximum=MAX_TEXT)
+    if answer.status != 200:
+        return None
+    disk = answers.read(answer.body, answer.headers, _NODE)["disk"]
+    return disk["free"] / disk["size"] if disk and disk["size"] > 0 else None
 
 
 def _copies(web: WebClient, url: Url) -> Copies | None:

@@ -2,11 +2,12 @@
 
 Exit codes:
 
-    0  no problems; warnings and notes do not count
+    0  no problems; warnings and notes do not count, except with --fail-on=warning
     1  problems found
     2  invalid command line
 """
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,14 +27,19 @@ from nsqcy.doctor import (
     look_config,
     look_host,
     report,
+    speed,
     topics,
 )
 from nsqcy.doctor.checks import Judged, run
+from nsqcy.doctor.findings import PROBLEM, WARNING
 from nsqcy.doctor.look_cluster import Addresses
+from nsqcy.doctor.watch import Watch
 from nsqcy.errors import Stop
 from nsqcy.logging.logger import write
-from nsqcy.options.option import Option, Rule
+from nsqcy.options.option import Kind, Option, Rule
 from nsqcy.tools import cluster_flags
+
+DEFAULT_INTERVAL = 10 * SECOND
 
 HOST = (
     Option("host", BOOL, True, "check this host"),
@@ -52,7 +58,7 @@ CLUSTER = (
     Option("lookupd-http-address", WORDS, (), "host:port or URL of an nsqlookupd to query"),
     Option("nsqd-http-address", WORDS, (), "host:port or URL of an nsqd to query"),
     Option(
-        "watch",
+        "sample",
         DURATION,
         2 * SECOND,
         "time between two queries to each nsqd, to detect changes; 0 queries once",
@@ -60,7 +66,30 @@ CLUSTER = (
     ),
     *cluster_flags.REQUESTS,
 )
+FAIL_ON = {"warning": WARNING, "problem": PROBLEM, "error": PROBLEM}
+INTERVAL = Kind(
+    "interval",
+    DURATION.allowed,
+    lambda text: DEFAULT_INTERVAL if text == "true" else DURATION.parse(text),
+    DURATION.show,
+    typed="int",
+    bare=True,
+)
 OUTPUT = (
+    Option(
+        "watch",
+        INTERVAL,
+        0,
+        "check repeatedly until ^C, at this interval or every 10s, and print what is new or gone",
+        rule=NOT_NEGATIVE,
+    ),
+    Option(
+        "fail-on",
+        STRING,
+        "problem",
+        "the least severe level at which the exit code is 1; error is the same as problem",
+        rule=Rule(f"one of {', '.join(FAIL_ON)}", FAIL_ON.__contains__),
+    ),
     Option("json", BOOL, False, "print JSON"),
     Option("quiet", BOOL, False, "print only checks that are not ok"),
     Option("checks", BOOL, False, "print the table of all checks and exit"),
@@ -75,15 +104,33 @@ def main(words: Sequence[str]) -> int:
         if flags["checks"]:
             write(1, report.table())
             return 0
-        found = look_and_judge(flags)
+        return watch(flags) if flags["watch"] else check(flags)
     except Stop as stop:
         return loader.report(stop, "nsqcy doctor")
+
+
+def check(flags: dict[str, Any]) -> int:
+    found, fail_on = look_and_judge(flags), FAIL_ON[flags["fail_on"]]
     shown = report.not_ok(found) if flags["quiet"] else found
     if flags["json"]:
-        write(1, report.as_json(shown))
+        write(1, report.as_json(shown, fail_on))
     else:
         write(1, report.lines(shown) + ("" if flags["quiet"] else report.summary(found)))
-    return report.exit_code(found)
+    return report.exit_code(found, fail_on)
+
+
+def watch(flags: dict[str, Any]) -> int:
+    """Check until ^C. Return the exit code for the latest findings."""
+    rounds = Watch()
+    changes = rounds.as_json if flags["json"] else rounds.lines
+    found: list[Judged] = []
+    try:
+        while True:
+            found = look_and_judge(flags)
+            write(1, changes(found, time.strftime("%Y-%m-%d %H:%M:%S")))
+            time.sleep(flags["watch"] / SECOND)
+    except KeyboardInterrupt:
+        return report.exit_code(found, FAIL_ON[flags["fail_on"]])
 
 
 def parse(words: Sequence[str]) -> dict[str, Any]:
@@ -105,8 +152,9 @@ def look_and_judge(flags: dict[str, Any]) -> list[Judged]:
     if flags["cluster"]:
         asked = _addresses(flags, settings)
         web = WebClient(cluster_flags.terms(flags))
-        seen = look_cluster.look(asked, web, flags["watch"] / SECOND)
-        found += run((*cluster.CHECKS, *topics.CHECKS, *copies.OF_CLUSTER), seen)
+        seen = look_cluster.look(asked, web, flags["sample"] / SECOND)
+        checks = (*cluster.CHECKS, *topics.CHECKS, *speed.CHECKS, *copies.OF_CLUSTER)
+        found += run(checks, seen)
     return found
 
 

@@ -5,14 +5,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from nsqcy.doctor import cluster, copies, disk, host, topics
+from nsqcy.doctor import cluster, copies, disk, host, speed, topics
 from nsqcy.doctor.checks import Check, Judged
 from nsqcy.doctor.findings import LEVELS, OK, PROBLEM
 from nsqcy.names import one_line
 
 SECTIONS: Sequence[tuple[str, Sequence[Check[Any]]]] = (
     ("host", (*host.CHECKS, *disk.CHECKS, *copies.OF_HOST)),
-    ("cluster", (*cluster.CHECKS, *topics.CHECKS, *copies.OF_CLUSTER)),
+    ("cluster", (*cluster.CHECKS, *topics.CHECKS, *speed.CHECKS, *copies.OF_CLUSTER)),
 )
 
 
@@ -20,8 +20,10 @@ def not_ok(found: Sequence[Judged]) -> list[Judged]:
     return [each for each in found if each.finding.level != OK]
 
 
-def exit_code(found: Sequence[Judged]) -> int:
-    return int(any(each.finding.level == PROBLEM for each in found))
+def exit_code(found: Sequence[Judged], fail_on: str = PROBLEM) -> int:
+    """Return 1 if there is a finding of this level or a worse one."""
+    failing = LEVELS[LEVELS.index(fail_on) :]
+    return int(any(each.finding.level in failing for each in found))
 
 
 def lines(found: Sequence[Judged]) -> str:
@@ -40,9 +42,9 @@ def summary(found: Sequence[Judged]) -> str:
     return f"{', '.join(told)}\n"
 
 
-def as_json(found: Sequence[Judged]) -> str:
+def as_json(found: Sequence[Judged], fail_on: str = PROBLEM) -> str:
     shown = [{"check": check, **finding._asdict()} for check, finding in found]
-    return json.dumps({"findings": shown, "exit_code": exit_code(found)}, indent=2) + "\n"
+    return json.dumps({"findings": shown, "exit_code": exit_code(found, fail_on)}, indent=2) + "\n"
 
 
 def table() -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -52,7 +53,7 @@ def test_a_cluster_with_something_of_everything(starter: Starter, tmp_path: Path
         lookupd.web.do("create", "ghost")
 
         at = [f"--lookupd-http-address={each.http_address}" for each in (lookupd, lacking)]
-        done = doctor(*at, "--host=false", "--watch=10ms", "--json", "--quiet")
+        done = doctor(*at, "--host=false", "--sample=10ms", "--json", "--quiet")
         assert done.returncode == 1
         told = findings(done)
         assert told.keys() == {
@@ -73,7 +74,7 @@ def test_a_cluster_with_something_of_everything(starter: Starter, tmp_path: Path
         assert "ghost" in told["ghost-topics", "warning"]["text"]
 
         lacking.kill()
-        done = doctor(*at, "--host=false", "--watch=0", "--json", "--quiet")
+        done = doctor(*at, "--host=false", "--sample=0", "--json", "--quiet")
         assert "Connection refused" in findings(done)["lookupds", "problem"]["text"]
 
 
@@ -111,3 +112,33 @@ def test_a_command_line_that_cannot_be_read(capfd: pytest.CaptureFixture[str]) -
         assert out.startswith("usage: nsqcy doctor [FLAGS]\n") and not err
     assert main(["--checks"]) == 0
     assert capfd.readouterr().out == report.table()
+
+
+def test_watching(starter: Starter) -> None:
+    """Each round prints what is new and what is gone, until ^C."""
+    nsqd = starter()
+    nsqd.web.post("/pub", b"body", topic="t")
+    words = [f"--nsqd-http-address=127.0.0.1:{nsqd.http_port}", "--host=false", "--sample=0", "--json"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nsqcy", "doctor", *words, "--watch=50ms", "--fail-on=warning"],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+
+        def changed(way: str) -> list[str]:
+            assert process.stdout is not None
+            return [each["check"] for each in json.loads(process.stdout.readline())[way]]
+
+        assert changed("new") == ["unread-topics"]
+        nsqd.web.do("create", "t", "c")
+        assert changed("gone") == ["unread-topics"]
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.wait(10) == 1, "a message is still waiting"
+    finally:
+        process.kill()
+        process.wait()

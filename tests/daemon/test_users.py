@@ -143,7 +143,7 @@ def test_programs_show_a_token(cluster: Cluster) -> None:
     stat = ("nsqcy.tools.nsq_stat", "--topic=shown", "--channel=c", "--count=1", "--interval=10ms")
     assert run(*stat, where).returncode != 0
     assert run(*stat, where, f"--auth-token-file={cluster.token}").returncode == 0
-    doctor = ("nsqcy", "doctor", "--host=false", "--watch=0s", where)
+    doctor = ("nsqcy", "doctor", "--host=false", "--sample=0s", where)
     assert "UNAUTHORIZED" in run(*doctor).stdout
     told = run(*doctor, f"--auth-token-file={cluster.token}").stdout
     assert "UNAUTHORIZED" not in told and "nsqds: all nsqds answer" in told

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from nsqcy.cluster.discovery import Producer
+from nsqcy.cluster.rates import Rates
 from nsqcy.cluster.stats import (
     ChannelFigures,
     ChannelStats,
@@ -13,7 +14,7 @@ from nsqcy.cluster.stats import (
     TopicFigures,
     TopicStats,
 )
-from nsqcy.doctor import cluster, topics
+from nsqcy.doctor import cluster, speed, topics
 from nsqcy.doctor.checks import run
 from nsqcy.doctor.cluster import DAY
 from nsqcy.doctor.facts import Cluster, Door, Lookupd, Nsqd, Offset, Policy
@@ -21,7 +22,7 @@ from nsqcy.doctor.findings import Finding
 
 NOW = 1_800_000_000.0
 EXACT = Offset(0.0, 0.5)
-CHECKS = (*cluster.CHECKS, *topics.CHECKS)
+CHECKS = (*cluster.CHECKS, *topics.CHECKS, *speed.CHECKS)
 Channels = Mapping[str, ChannelStats]
 
 
@@ -48,10 +49,16 @@ def topic(name: str, depth: int = 0, *channels: ChannelStats, paused: bool = Fal
 
 
 def channel(
-    name: str, depth: int = 0, *clients: ClientStats, of: str = "t", at: str = "n", **values: Any
+    name: str,
+    depth: int = 0,
+    *clients: ClientStats,
+    of: str = "t",
+    at: str = "n",
+    rates: Rates | None = None,
+    **values: Any,
 ) -> ChannelStats:
     figures = ChannelFigures(depth=depth, client_count=len(clients), **values)
-    return ChannelStats(of, name, at, "h", figures, clients=clients)
+    return ChannelStats(of, name, at, "h", figures, clients=clients, rates=rates)
 
 
 def client(port: int = 1, ready: int = 1, **values: Any) -> ClientStats:
@@ -74,9 +81,10 @@ def only(check: Callable[[Cluster], Iterable[Finding]], facts: Cluster) -> str:
     return one
 
 
+STEADY = Rates(received=5.0, finished=5.0)
 GOOD = of(
-    nsqd(1, topic("t", 0, channel("c", 3, client()))),
-    nsqd(2, topic("t", 0, channel("c", 0, client(2)))),
+    nsqd(1, topic("t", 0, channel("c", 3, client(), rates=STEADY)), disk_free=0.5),
+    nsqd(2, topic("t", 0, channel("c", 0, client(2), rates=STEADY))),
     lookupds=[lookupd(name, node(1, t=False), node(2, t=False)) for name in ("l1", "l2")],
 )
 
@@ -346,3 +354,46 @@ def test_limits(depth: int, on_full: str, says: str) -> None:
     assert len(told) == bool(says) and all(each.startswith(says) for each in told)
     own = said(topics.limits, of(nsqd(1, stats, policies={("t", "c"): policy})))
     assert len(own) == bool(says) and all("in channel t/c" in each for each in own)
+
+
+# -- rates
+
+
+def test_growing_backlogs() -> None:
+    growing = Rates(received=9.0, finished=1.0, growth=8.0)
+    facts = of(nsqd(1, topic("t", 0, channel("c", 500, client(), rates=growing))))
+    told = only(speed.growing_backlogs, facts)
+    assert told.startswith("warning: channel t/c is falling behind by 8.0/s: it receives 9.0/s")
+    # The same from an nsqd that reports no rates: 16 more messages within 2 s.
+    before = topic("t", 0, channel("c", 500, client(), message_count=1000))
+    after = topic("t", 0, channel("c", 516, client(), message_count=1018))
+    facts = of(nsqd(1, before, later=[after]), watched=2.0)
+    assert told.replace("500", "516") == only(speed.growing_backlogs, facts)
+    assert not said(speed.growing_backlogs, of(nsqd(1, before)))
+
+
+def test_slow_consumers() -> None:
+    quick = [client(each, finish_rate=50.0) for each in (1, 2)]
+    slow = client(3, finish_rate=1.0, saturated=True)
+    facts = of(nsqd(1, topic("t", 0, channel("c", 9, *quick, slow, rates=STEADY))))
+    assert "c:3 (1.0/s)" in only(speed.slow_consumers, facts)
+
+
+def test_failing_messages() -> None:
+    failing = Rates(finished=1.0, requeued=4.0)
+    facts = of(nsqd(1, topic("t", 0, channel("c", 9, client(), rates=failing))))
+    assert "most attempts of channel t/c fail: 4.0/s are requeued" in only(
+        speed.failing_messages, facts
+    )
+    slow = Rates(finished=9.0, timed_out=1.0)
+    facts = of(nsqd(1, topic("t", 0, channel("c", 9, client(), rates=slow))))
+    assert "messages of channel t/c time out: 1.0/s" in only(speed.failing_messages, facts)
+
+
+def test_disks_of_nsqds() -> None:
+    facts = of(nsqd(1, disk_free=0.01), nsqd(2, disk_free=0.09), nsqd(3, disk_free=0.5), nsqd(4))
+    told = said(speed.disks, facts)
+    assert [each.partition(" ->")[0] for each in told] == [
+        "problem: the disk of nsqd 10.0.0.1:4151 is 99% full",
+        "warning: the disk of nsqd 10.0.0.2:4151 is 91% full",
+    ]

@@ -316,6 +316,22 @@ def test_policies_and_growth(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
+    ("disk", "free"),
+    [({"size": 200, "free": 50}, 0.25), ({"size": 0, "free": 0}, None), (None, None)],
+)
+def test_free_disk_space(node: Node, disk: Any, free: float | None) -> None:
+    node.tell(info=INFO | {"http_port": node.port}, stats={"topics": []}, node={"disk": disk})
+    (found,) = see(nsqds=[node.address]).nsqds
+    assert not found.error and found.disk_free == free
+
+
+def test_an_nsqd_that_does_not_report_its_disk(node: Node) -> None:
+    node.tell(info=INFO | {"http_port": node.port}, stats={"topics": []})
+    (found,) = see(nsqds=[node.address]).nsqds
+    assert not found.error and found.disk_free is None
+
+
+@pytest.mark.parametrize(
     ("date", "seconds"),
     [
         ("Thu, 01 Jan 1970 00:16:40 GMT", 0.5),

@@ -1,0 +1,91 @@
+"""Checks of what is slow or failing: pure functions of a cluster's facts, and their table.
+
+nsqcy.cluster.problems decides what is a problem; this module turns problems into findings.
+"""
+
+from collections.abc import Callable, Iterator
+
+from nsqcy.cluster import problems
+from nsqcy.cluster.problems import NodeState, Problem, Severity
+from nsqcy.doctor.checks import Check
+from nsqcy.doctor.facts import Cluster
+from nsqcy.doctor.findings import NOTE, PROBLEM, WARNING, Finding
+
+_LEVELS = {Severity.NOTE: NOTE, Severity.WARNING: WARNING, Severity.ERROR: PROBLEM}
+
+
+def finding(problem: Problem) -> Finding:
+    return Finding(_LEVELS[problem.severity], problem.text, problem.advice)
+
+
+def _of_channels(*kinds: str) -> Callable[[Cluster], Iterator[Finding]]:
+    """Return a check for these kinds of problems of channels."""
+
+    def judge(cluster: Cluster) -> Iterator[Finding]:
+        for topic in cluster.rated_topics.values():
+            for channel in topic.channels.values():
+                for each in problems.of_channel(channel):
+                    if each.kind in kinds:
+                        yield finding(each)
+
+    return judge
+
+
+growing_backlogs = _of_channels("falling-behind")
+slow_consumers = _of_channels("slow-consumer")
+failing_messages = _of_channels("failing", "timeouts")
+
+
+def disks(cluster: Cluster) -> Iterator[Finding]:
+    for nsqd in cluster.alive:
+        state = NodeState(nsqd.name, disk_free=nsqd.disk_free)
+        yield from map(finding, problems.of_node(state))
+
+
+def _has_rates(cluster: Cluster) -> bool:
+    """Return whether rates are known: without a second query, only nsqcy's nsqds report them."""
+    return any(
+        channel.rates is not None
+        for topic in cluster.rated_topics.values()
+        for channel in topic.channels.values()
+    )
+
+
+def _has_disks(cluster: Cluster) -> bool:
+    return any(each.disk_free is not None for each in cluster.alive)
+
+
+CHECKS = (
+    Check(
+        "growing-backlog",
+        "channels whose consumers finish fewer messages than arrive, so that at least"
+        f" {problems.MIN_SECONDS:.0f} s of this growth are waiting",
+        "no channel with consumers is falling behind",
+        growing_backlogs,
+        _has_rates,
+    ),
+    Check(
+        "slow-consumers",
+        f"consumers that finish less than {problems.SLOW_SHARE:.0%} of what the channel's other"
+        " consumers do, and have their maximum in flight",
+        "no consumer is much slower than the others of its channel",
+        slow_consumers,
+        _has_rates,
+    ),
+    Check(
+        "failing-messages",
+        "channels in which more attempts fail than finish, as with messages that always fail; in"
+        f" which {problems.TIMEOUT_SHARE:.0%} of attempts time out",
+        "most attempts succeed",
+        failing_messages,
+        _has_rates,
+    ),
+    Check(
+        "disks",
+        f"nsqds whose disk has less than {problems.DISK_WARNING:.0%} of free space (a problem below"
+        f" {problems.DISK_ERROR:.0%})",
+        "all nsqds have enough disk space",
+        disks,
+        _has_disks,
+    ),
+)
