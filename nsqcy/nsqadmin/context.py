@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import gevent
 from gevent.threadpool import ThreadPool
 
+from nsqcy.cluster.stats import ChannelStats
 from nsqcy.cluster.web_client import WebClient
 from nsqcy.errors import HttpError
 from nsqcy.http import router
@@ -23,8 +24,9 @@ from nsqcy.nsqadmin.auth.access import for_users
 from nsqcy.nsqadmin.auth.logins import Logins
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
 from nsqcy.nsqadmin.cluster.copies import Sighting
-from nsqcy.nsqadmin.cluster.health import CpuMeter, NodeHealth, of_nodes
+from nsqcy.nsqadmin.cluster.health import NodeHealth, of_nodes
 from nsqcy.nsqadmin.cluster.nodes import Clients, Node, NodeStats
+from nsqcy.nsqadmin.cluster.rate_meter import RateMeter, with_rates
 from nsqcy.nsqadmin.cluster.view import ClusterView, Done
 from nsqcy.nsqadmin.compression import compressed
 from nsqcy.nsqadmin.graphite import Graphite
@@ -72,7 +74,7 @@ class AppContext(router.Api):
         self.notifier = Notifier(options.notification_http_endpoint, others, log, self.user_of)
         self._history = history
         self.sighting = sighting or Sighting()
-        self._cpu = CpuMeter()
+        self._meter = RateMeter()
         self._web = web
         self._threads = ThreadPool(MAX_THREADS, hub=gevent.get_hub(), idle_task_timeout=IDLE_THREAD)
 
@@ -99,13 +101,17 @@ class AppContext(router.Api):
 
     def health(self, cluster: ClusterView, nodes: Iterable[Node]) -> dict[str, NodeHealth]:
         """Return the health of these nsqds, by node."""
-        return of_nodes(cluster.health(nodes), self._cpu, time.time())
+        return of_nodes(cluster.health(nodes), self._meter, time.time())
 
     def all_copies(self, cluster: ClusterView) -> list[NodeAnswer]:
         """Return the groups of copies of all nsqds. Raises HttpError if none answers."""
         answers, are_all = cluster.all_copies()
         self.sighting.note(answers, of_all=are_all)
         return answers
+
+    def with_rates(self, stats: ChannelStats) -> ChannelStats:
+        """Return a channel whose consumers have finish rates."""
+        return with_rates(stats, self._meter, time.time())
 
     def clients(self, rows: NodeStats) -> Clients:
         return Clients(rows.nodes, time.time())

@@ -41,6 +41,7 @@ CHANNEL: dict[str, Any] = {
             "sample_rate": 5,
             "topology_zone": "z",
             "ready_count": 2500,
+            "in_flight_count": 2500,
         }
     ],
     "e2e_processing_latency": {"count": 2, "percentiles": [{"quantile": 0.99, "value": 1500000}]},
@@ -264,9 +265,20 @@ def test_a_channel(admin: Admin, nsqd: Upstream) -> None:
     assert head[-2:] == ["Delivery", "99th"]
     assert row[1:] == total[1:]
     assert row[-2:] == ["global 100.00%", "1.5ms"]
-    (client,) = page.table("Client Connections")[1:]
-    assert client[:4] == ["<i>:77 (i)", "ua", "Sampled 5%TLSSnappyAuthedzzoneLocal", nsqd.address]
-    assert client[5] == "2,500"
+    head, client = page.table("Client Connections")
+    shown = dict(zip(head, client, strict=True))
+    assert shown.pop("Connected")
+    assert shown == {
+        "Client Host": "<i>:77 (i)",
+        "Finish Rate": "0/s",
+        "In-Flight / RDY": "saturated 2,500 / 2,500",
+        "Attributes": "Sampled 5%TLSSnappyAuthedzzoneLocal",
+        "NSQd Host": nsqd.address,
+        "Finished": "0",
+        "Requeued": "0",
+        "Messages": "0",
+        "User-Agent": "ua",
+    }
     assert not [each for each in page.all("a") if "javascript" in each.attributes["href"]]
 
 

@@ -3,14 +3,11 @@
 Pure: callers pass the time. An nsqd without /node (NSQ's, or an older version) has no health.
 """
 
-import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
-
-_MIN_SPAN = 1.0  # seconds between two readings; CPU time over a shorter span says little
-_MAX_SPAN = 120.0  # seconds; a mean over a longer span is not the current value
+from nsqcy.nsqadmin.cluster.rate_meter import RateMeter
 
 
 class Worker(NamedTuple):
@@ -64,40 +61,18 @@ class NodeHealth(NamedTuple):
         return sum(each.restarts for each in self.workers)
 
 
-class CpuMeter:
-    """Turns CPU times of processes into cores in use: since the previous reading if it is recent,
-    otherwise since the nsqd started."""
-
-    def __init__(self) -> None:
-        self._readings: dict[tuple[str, str], tuple[float, float, float]] = {}
-        self._lock = threading.Lock()
-
-    def cores(self, process: tuple[str, str], now: float, uptime: float, cpu: float) -> float:
-        """process: node and name. now: seconds. cpu: CPU time in seconds."""
-        with self._lock:
-            before, spent, known = self._readings.get(process, (now - uptime, 0.0, 0.0))
-            span = now - before
-            if process in self._readings and span < _MIN_SPAN:
-                return known
-            if span > _MAX_SPAN or cpu < spent:
-                span, spent = uptime, 0.0
-            cores = (cpu - spent) / span if span > 0 else 0.0
-            self._readings[process] = now, cpu, cores
-            return cores
-
-
-def of_nodes(answers: Iterable[NodeAnswer], meter: CpuMeter, now: float) -> dict[str, NodeHealth]:
+def of_nodes(answers: Iterable[NodeAnswer], meter: RateMeter, now: float) -> dict[str, NodeHealth]:
     """Return the health by node, without the nodes that do not report it. now: seconds since the
     epoch."""
     return {each.node: _of_node(each, meter, now) for each in answers if each.is_done}
 
 
-def _of_node(answer: NodeAnswer, meter: CpuMeter, now: float) -> NodeHealth:
+def _of_node(answer: NodeAnswer, meter: RateMeter, now: float) -> NodeHealth:
     value = answer.value
     uptime = max(0.0, now - value["start_time"])
 
     def cores(name: str, process: Mapping[str, Any]) -> float:
-        return meter.cores((answer.node, name), now, uptime, process.get("cpu", 0.0))
+        return meter.rate((answer.node, name), now, uptime, process.get("cpu", 0.0))
 
     workers = tuple(_worker(each, cores(str(each["worker"]), each)) for each in value["workers"])
     master = value["master"]

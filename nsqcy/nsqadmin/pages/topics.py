@@ -49,7 +49,7 @@ def channel(app: AppContext, request: Request, topic: str, name: str) -> Page:
     def draw(cluster: ClusterView) -> View:
         rows = cluster.topic(topic, name, clients=True)
         found = sum_topics(rows.topics)[topic].channels[name]
-        return views.channel(found, app.clients(rows), location, plots)
+        return views.channel(app.with_rates(found), app.clients(rows), location, plots)
 
     about = Subject(topic=topic, channel=name)
     return Page(f"{topic}/{name}", location.path, draw, about, is_live=True)

@@ -4,7 +4,7 @@ Pure: maps fetched data to template values. The list of topics is paged, so that
 even with thousands of topics.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nsqcy.cluster.stats import ChannelStats, ClientStats, CursorStats, TopicFigures, TopicStats
@@ -19,7 +19,6 @@ from nsqcy.nsqadmin.html.location import Location, Value
 from nsqcy.nsqadmin.html.plots import Plots
 from nsqcy.nsqadmin.html.tables import (
     CHANNEL,
-    CLIENT_COUNTS,
     DEPTHS,
     Columns,
     Table,
@@ -253,11 +252,15 @@ def channel(stats: ChannelStats, clients: Clients, location: Location, plots: Pl
     ]
     client_columns: Columns[ClientStats] = [
         ("Client Host", client_name),
-        ("User-Agent", lambda row: row.user_agent),
+        ("Finish Rate", lambda row: row.finish_rate or 0.0),
+        ("In-Flight / RDY", lambda row: row.in_flight_count),
         ("Attributes", unsorted),
         ("NSQd Host", lambda row: row.node),
-        *CLIENT_COUNTS,
+        ("Finished", lambda row: row.finish_count),
+        ("Requeued", lambda row: row.requeue_count),
+        ("Messages", lambda row: row.message_count),
         ("Connected", clients.connected),
+        ("User-Agent", lambda row: row.user_agent),
     ]
     values = {
         "stats": stats,
@@ -268,7 +271,7 @@ def channel(stats: ChannelStats, clients: Clients, location: Location, plots: Pl
         "times": times,
         "localities": localities if has_localities else None,
         "connections": table(
-            "Client Connections", client_columns, clients.in_order(stats.clients or ()), location
+            "Client Connections", client_columns, slowest_first(stats.clients or ()), location
         ),
         "clients": clients,
         "location": location,
@@ -276,6 +279,11 @@ def channel(stats: ChannelStats, clients: Clients, location: Location, plots: Pl
         "subject": channel_subject(stats),
     }
     return View("channel.html", values)
+
+
+def slowest_first(clients: Iterable[ClientStats]) -> list[ClientStats]:
+    """Sort consumers: those that could take no more messages first, then by finish rate."""
+    return sorted(clients, key=lambda each: (not each.saturated, each.finish_rate or 0.0))
 
 
 def _channel_question(stats: ChannelStats, params: Mapping[str, str]) -> Question | None:

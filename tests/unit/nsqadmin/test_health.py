@@ -1,11 +1,12 @@
-"""The health of nodes: what their responses say, the signs, and CPU time as cores in use."""
+"""The health of nodes: what their responses say, and the signs."""
 
 from typing import Any
 
 import pytest
 
 from nsqcy.nsqadmin.cluster.answers import NODE, NodeAnswer
-from nsqcy.nsqadmin.cluster.health import CpuMeter, NodeHealth, of_nodes
+from nsqcy.nsqadmin.cluster.health import NodeHealth, of_nodes
+from nsqcy.nsqadmin.cluster.rate_meter import RateMeter
 from nsqcy.nsqadmin.html import node_signs
 from nsqcy.nsqadmin.html.formatting import size, span
 
@@ -31,7 +32,7 @@ def value(*workers: dict[str, Any], **changes: Any) -> dict[str, Any]:
 def health(*workers: dict[str, Any], **changes: Any) -> NodeHealth:
     found = value(*workers, **changes)
     assert NODE(found)
-    return of_nodes([NodeAnswer("n:1", 200, found)], CpuMeter(), START + 10)["n:1"]
+    return of_nodes([NodeAnswer("n:1", 200, found)], RateMeter(), START + 10)["n:1"]
 
 
 def signs(*workers: dict[str, Any], **changes: Any) -> list[str]:
@@ -47,7 +48,7 @@ def test_figures_of_all_processes() -> None:
 
 
 def test_a_node_that_does_not_report_it() -> None:
-    assert of_nodes([NodeAnswer("n:1", 404, message="NOT_FOUND")], CpuMeter(), 0.0) == {}
+    assert of_nodes([NodeAnswer("n:1", 404, message="NOT_FOUND")], RateMeter(), 0.0) == {}
     assert not NODE(value({"worker": 0}))
     assert not NODE(value(master={"resident": 5, "cpu": float("inf")}))
 
@@ -63,16 +64,6 @@ def test_signs() -> None:
         "draining",
         "refuses publishes",
     ]
-
-
-def test_cores_in_use() -> None:
-    meter, process = CpuMeter(), ("n:1", "0")
-    assert meter.cores(process, 100.0, 50.0, 5.0) == pytest.approx(0.1)  # since the start
-    assert meter.cores(process, 110.0, 60.0, 10.0) == pytest.approx(0.5)
-    assert meter.cores(process, 110.5, 60.5, 10.4) == pytest.approx(0.5)  # too soon to tell
-    assert meter.cores(process, 112.0, 62.0, 12.0) == pytest.approx(1.0)
-    assert meter.cores(process, 113.0, 1.0, 0.2) == pytest.approx(0.2)  # restarted
-    assert meter.cores(process, 1113.0, 1001.0, 100.3) == pytest.approx(100.3 / 1001)
 
 
 @pytest.mark.parametrize(
