@@ -86,6 +86,7 @@ def backlog(host: Host) -> None:
     assert "orders/audit has no consumer" in seen
     assert re.search(r"\*P \[billing +\] depth: 1 .* inflt: 1 ", seen)
     assert '"state":"in_flight","messages":[{' in seen
+    assert '"falling_behind":' in page.type("include_mem=false")
     page.type("unpause")
     page.type("rate=500")
     consumer.close()
