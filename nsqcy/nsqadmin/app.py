@@ -21,6 +21,7 @@ from nsqcy.nsqadmin import metrics
 from nsqcy.nsqadmin.api import actions, queries, service
 from nsqcy.nsqadmin.auth.logins import Logins
 from nsqcy.nsqadmin.cluster.copies import Sighting
+from nsqcy.nsqadmin.cluster.outages import Outages
 from nsqcy.nsqadmin.context import AppContext
 from nsqcy.nsqadmin.history.sampler import Sampler
 from nsqcy.nsqadmin.history.store import History
@@ -66,10 +67,10 @@ class Daemon(single_process.Daemon):
         web, history = CountedClient(asking, outcomes), make_history(options)
         requests = Requests()
         routes.append(metrics.route(outcomes, logins, requests, self._count_connections))
-        sighting = Sighting()
-        self._sampler = Sampler(options, web, history, log, sighting) if history else None
+        sighting, outages = Sighting(), Outages(log)
+        self._sampler = Sampler(options, web, history, log, sighting, outages) if history else None
         context = AppContext(
-            options, web, others, log, routes, missing.ROUTE, history, logins, sighting
+            options, web, others, log, routes, missing.ROUTE, outages, history, logins, sighting
         )
         http = HttpServer(gevent.get_hub().loop, context)
         super().__init__([listener], http, log, reread, notifier, requests)

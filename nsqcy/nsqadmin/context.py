@@ -26,6 +26,7 @@ from nsqcy.nsqadmin.cluster.answers import NodeAnswer
 from nsqcy.nsqadmin.cluster.copies import Sighting
 from nsqcy.nsqadmin.cluster.health import NodeHealth, of_nodes
 from nsqcy.nsqadmin.cluster.nodes import Clients, Node, NodeStats
+from nsqcy.nsqadmin.cluster.outages import Outages
 from nsqcy.nsqadmin.cluster.rate_meter import RateMeter, with_rates
 from nsqcy.nsqadmin.cluster.view import ClusterView, Done
 from nsqcy.nsqadmin.compression import compressed
@@ -59,6 +60,7 @@ class AppContext(router.Api):
         log: Log,
         routes: Sequence[Route],
         missing: Route,
+        outages: Outages,
         history: History | None = None,
         logins: Logins | None = None,
         sighting: Sighting | None = None,
@@ -76,6 +78,7 @@ class AppContext(router.Api):
         self.sighting = sighting or Sighting()
         self._meter = RateMeter()
         self._web = web
+        self._outages = outages
         self._threads = ThreadPool(MAX_THREADS, hub=gevent.get_hub(), idle_task_timeout=IDLE_THREAD)
 
     def call(self, route: Route, request: Request) -> Reply | Later:
@@ -91,7 +94,7 @@ class AppContext(router.Api):
     # For handlers
 
     def cluster(self) -> ClusterView:
-        return ClusterView(self.options, self._web, self.log)
+        return ClusterView(self.options, self._web, self.log, self._outages)
 
     def copies(self, cluster: ClusterView, nodes: Iterable[Node]) -> list[NodeAnswer]:
         """Return the groups of copies of these nsqds."""
@@ -226,6 +229,7 @@ def show(
         warning="\n".join(warnings),
         error="\n".join(dict.fromkeys(filter(None, errors))),
         is_live=page.is_live,
+        is_current=status < 500,
         refresh=page.refresh,
     )
     return Reply(status, html, HTML, nsq=False, headers=HEADERS)

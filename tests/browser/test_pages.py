@@ -10,8 +10,10 @@ import psutil
 import pytest
 
 from nsqcy.testing.http_requests import eventually
-from support.browser_visit import BASE, DARK, LIGHT, Visit
+from support.browser_visit import BASE, DARK, LIGHT, Visit, press
 from support.loaded_cluster import Lively
+from support.nsqadmin_process import Admin
+from support.nsqlookupd_process import Lookupd
 
 expect: Any = pytest.importorskip("playwright.sync_api").expect
 Begin = Callable[..., Visit]
@@ -83,7 +85,9 @@ def test_values_are_read_out(live: Lively, visit: Begin) -> None:
     latest = value.text_content()
     box = plot.locator(".canvas").bounding_box()
     page.mouse.move(box["x"] + 2, box["y"] + 20)
-    expect(time).to_have_text(re.compile(r"\d:\d\d"))
+    expect(time).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$"))
+    shown = time.text_content()
+    expect(page.locator(".plot time")).to_have_text([shown] * page.locator(".plot").count())
     expect(value).to_have_text("–")  # no samples are that old
     page.mouse.move(0, 0)
     expect(value).to_have_text(latest)
@@ -92,6 +96,48 @@ def test_values_are_read_out(live: Lively, visit: Begin) -> None:
     expect(value).to_have_text(re.compile(r"[\d,.]+/s"))
     page.keyboard.press("Escape")
     expect(time).to_be_empty()
+
+
+def test_a_part_of_the_plots_is_enlarged(live: Lively, visit: Begin) -> None:
+    """All plots show the part, and keep it when they are updated."""
+    eventually(lambda: len(sampled(live, topic="orders")) > 2)
+    visitor = visit()
+    visitor.page.clock.install()
+    page = visitor.to("/topics/orders?range=15m")
+    whole = "0 -2 720 164"
+    boxes = (
+        "[...document.querySelectorAll('.plot svg')].map((each) => each.getAttribute('viewBox'))"
+    )
+    canvas = page.locator(".canvas").first.bounding_box()
+    middle = canvas["y"] + canvas["height"] / 2
+    page.mouse.move(canvas["x"] + canvas["width"] / 2, middle)
+    page.mouse.down()
+    page.mouse.move(canvas["x"] + canvas["width"], middle)
+    page.mouse.up()
+    expect(page.locator(".plot.zoomed")).to_have_count(page.locator(".plot").count())
+    (box,) = {*page.evaluate(boxes)}
+    left, _, width, _ = map(float, box.split())
+    assert left == pytest.approx(360, abs=15) and width == pytest.approx(360, abs=15)
+    label = page.locator(".plot .x span").first
+    expect(label).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
+    page.clock.run_for(TICK)
+    expect(page.locator(".plot.zoomed")).to_have_count(page.locator(".plot").count())
+    assert whole not in page.evaluate(boxes)
+    press(page, "Reset zoom")
+    assert {*page.evaluate(boxes)} == {whole}
+    expect(label).to_have_text("−15m")
+    expect(page.get_by_text("Reset zoom")).to_be_hidden()
+
+
+def test_plots_are_enlarged_by_keys(live: Lively, visit: Begin) -> None:
+    eventually(lambda: len(sampled(live, topic="orders")) > 2)
+    page = visit().to("/topics/orders?range=15m")
+    plot = page.locator(".plot").first
+    plot.focus()
+    page.keyboard.press("+")
+    expect(plot.locator("svg")).to_have_attribute("viewBox", re.compile(r"^180\S* -2 360"))
+    page.keyboard.press("Escape")
+    expect(plot.locator("svg")).to_have_attribute("viewBox", "0 -2 720 164")
 
 
 def test_figures_are_kept_up_to_date(visit: Begin) -> None:
@@ -131,6 +177,25 @@ def test_a_page_that_is_not_answered_says_so(visit: Begin) -> None:
     page.clock.run_for(TICK)
     expect(page.locator("#live")).to_have_text("live")
     visitor.forgive("ERR_FAILED")
+
+
+def test_a_page_without_its_cluster_says_so(visit: Begin) -> None:
+    with (
+        Lookupd() as lookupd,
+        Admin(lookupd_http_address=lookupd.http_address, base_path=BASE) as admin,
+    ):
+        visitor = visit(url=f"http://{admin.http_address}")
+        visitor.page.clock.install()
+        page = visitor.to("/topics")
+        expect(page.locator("#live")).to_have_text("live")
+        lookupd.kill()
+        page.clock.run_for(TICK)
+        expect(page.locator("main")).to_contain_text("failed to query any nsqlookupd")
+        expect(page.locator("#live")).to_have_text("not live")
+        lookupd.start()
+        page.clock.run_for(2 * TICK)
+        expect(page.locator("#live")).to_have_text("live")
+        visitor.forgive("502")
 
 
 def test_a_page_says_that_its_topic_is_gone(live: Lively, visit: Begin) -> None:

@@ -454,7 +454,7 @@ def test_a_full_disk(small_disk: Path) -> None:
         for _ in range(3):
             assert nsqd.web.post("/pub", b"x", topic="orders").status == 503
         line = (
-            f" ERROR: TOPIC(orders): cannot write {small_disk}/orders.topic/00000000000000000001.seg:"
+            f" ERROR: TOPIC(orders): cannot write {small_disk}/orders.topic/{1:020}.seg:"
             " no space left on device: free disk space or enlarge the file system;"
             " publishes to orders that must be written are refused until a write succeeds\n"
         )
@@ -467,3 +467,46 @@ def test_a_full_disk(small_disk: Path) -> None:
         nsqd.stop()
     finally:
         nsqd.destroy()
+
+
+# --- nsqadmin without its nsqlookupd ----------------------------------------------------------
+
+
+def test_nsqadmin_whose_nsqlookupd_is_down() -> None:
+    lookupd = Lookupd().start()
+    address = lookupd.http_address
+    failed = f" ERROR: failed to query any nsqlookupd: {address}: Connection refused\n"
+    try:
+        with Admin(lookupd_http_address=address) as admin:
+            assert b' data-live="current"' in admin.web.get("/topics").body
+            lookupd.kill()
+            for _ in range(3):
+                assert admin.web.get("/api/topics").status == 502
+                page = admin.web.get("/topics")
+                assert page.status == 502
+                assert b' data-live="outdated"' in page.body
+            lookupd.start()
+            admin.get("/api/topics")
+            eventually(lambda: f" INFO: {address} answers again\n" in admin.log_text())
+            assert admin.log_text().count(failed) == 1
+            assert b' data-live="current"' in admin.web.get("/topics").body
+            lookupd.kill()
+            assert admin.web.get("/api/topics").status == 502
+            eventually(lambda: admin.log_text().count(failed) == 2)
+    finally:
+        lookupd.destroy()
+
+
+def test_nsqadmin_reports_an_outage_that_no_page_has_met() -> None:
+    lookupd = Lookupd().start()
+    address = lookupd.http_address
+    try:
+        with Admin(lookupd_http_address=address, history_interval="1s") as admin:
+            lookupd.kill()
+            text = f" ERROR: failed to query any nsqlookupd: {address}: Connection refused\n"
+            eventually(lambda: text in admin.log_text())
+            lookupd.start()
+            eventually(lambda: f" INFO: {address} answers again\n" in admin.log_text())
+            assert admin.log_text().count(text) == 1
+    finally:
+        lookupd.destroy()

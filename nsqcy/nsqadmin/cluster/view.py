@@ -41,6 +41,7 @@ from nsqcy.nsqadmin.cluster.answers import (
     read_answer,
 )
 from nsqcy.nsqadmin.cluster.nodes import Node, NodeStats, by_http_address, known_nodes, with_topics
+from nsqcy.nsqadmin.cluster.outages import Outages
 
 NSQD, NSQLOOKUPD = "nsqd", "nsqlookupd"
 DRAIN_PATH = "config/drain"
@@ -63,13 +64,14 @@ class Sources(Protocol):
 class ClusterView:
     """The cluster as seen by one request. warnings: error texts, one per failed step."""
 
-    def __init__(self, sources: Sources, web: WebClient, log: Lines) -> None:
+    def __init__(self, sources: Sources, web: WebClient, log: Lines, outages: Outages) -> None:
         self.warnings: list[str] = []
         self._silent: list[str] = []  # daemons that did not answer, with the reason
         self.lookupds = tuple(dict.fromkeys(sources.lookupd_http_address))
         self._nsqds = tuple(dict.fromkeys(sources.nsqd_http_address))
         self._web = web
         self._log = log
+        self._outages = outages
 
     @property
     def by_lookupds(self) -> bool:
@@ -360,7 +362,7 @@ class ClusterView:
             )
 
         outcome = ask_all(list(by_name), ask, self._web.terms.whole)
-        self._note(outcome.errors)
+        self._note(outcome)
         return list(outcome.values.values())
 
     # Errors
@@ -385,26 +387,33 @@ class ClusterView:
         """Return the responses, and turn failures into warnings. Raises HttpError if there are no
         responses. unknown: daemons that answered although they are among the failures."""
         if not outcome.values:
-            raise self._no_answer(daemon, _texts(outcome.errors))
-        self._note(outcome.errors, unknown)
+            is_known = bool(outcome.errors) and not self._outages.note((), outcome.errors)
+            raise self._no_answer(daemon, _texts(outcome.errors), is_known=is_known)
+        self._note(outcome, unknown)
         return list(outcome.values.values())
 
-    def _note(self, errors: Mapping[Key, RequestError], answered: Container[Key] = ()) -> None:
+    def _note(self, outcome: Outcome[Key, Value], answered: Container[Key] = ()) -> None:
+        errors = outcome.errors
+        is_new = self._outages.note(outcome.values, errors)
         if errors:
-            self.warn(_texts(errors))
+            self.warn(_texts(errors), is_known=not is_new)
         silent = {key: error for key, error in errors.items() if key not in answered}
         if silent:
             self._silent.append(_texts(silent))
 
-    def warn(self, text: str) -> None:
-        self._log.warn(text, event="upstream_failed")
+    def warn(self, text: str, *, is_known: bool = False) -> None:
+        """Add a warning, and log it unless it is that of a known outage."""
+        if not is_known:
+            self._log.warn(text, event="upstream_failed")
         self.warnings.append(text)
 
-    def _no_answer(self, daemon: str, text: str) -> HttpError:
-        return self._failure(f"failed to query any {daemon}: {text or f'no {daemon} is known'}")
+    def _no_answer(self, daemon: str, text: str, *, is_known: bool = False) -> HttpError:
+        text = f"failed to query any {daemon}: {text or f'no {daemon} is known'}"
+        return self._failure(text, is_known=is_known)
 
-    def _failure(self, text: str) -> HttpError:
-        self._log.error(text, event="request_failed")
+    def _failure(self, text: str, *, is_known: bool = False) -> HttpError:
+        if not is_known:
+            self._log.error(text, event="request_failed")
         return HttpError(502, f"UPSTREAM_ERROR: {text}")
 
 

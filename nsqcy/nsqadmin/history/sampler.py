@@ -17,6 +17,7 @@ from nsqcy.errors import HttpError, RequestError
 from nsqcy.logging.types import Lines
 from nsqcy.nsqadmin.cluster.copies import Sighting
 from nsqcy.nsqadmin.cluster.nodes import Node
+from nsqcy.nsqadmin.cluster.outages import Outages
 from nsqcy.nsqadmin.cluster.view import ClusterView, Sources
 from nsqcy.nsqadmin.history.rates import Rates, Reading, reading
 from nsqcy.nsqadmin.history.store import History
@@ -35,6 +36,7 @@ class Sampler:
         history: History,
         log: Lines,
         sighting: Sighting,
+        outages: Outages,
     ) -> None:
         terms, maximum = web.terms, history.step * _SHARE
         self._web = WebClient(
@@ -48,6 +50,7 @@ class Sampler:
         self._history = history
         self._log = log
         self._sighting = sighting
+        self._outages = outages
         self._copies_due = float("-inf")
         self._rates = Rates(PATIENCE * history.step)
         self._nodes: Mapping[str, Node] = {}  # as last known
@@ -81,12 +84,14 @@ class Sampler:
 
     def _look_for_copies(self, answering: Sequence[Node], known: int) -> None:
         """Note whether nsqds have groups of copies, so that pages link to them."""
-        answers = ClusterView(self._sources, self._web, _NoLog()).copies(answering)
+        quiet = _NoLog()
+        cluster = ClusterView(self._sources, self._web, quiet, Outages(quiet))
+        answers = cluster.copies(answering)
         self._sighting.note(answers, of_all=len(answers) == known)
 
     def _known(self) -> Mapping[str, Node]:
         """Return the current nsqds, or the last known ones if nsqlookupds do not answer."""
-        cluster = ClusterView(self._sources, self._web, _NoLog())
+        cluster = ClusterView(self._sources, self._web, self._log, self._outages)
         try:
             self._nodes = {each.name: each for each in cluster.known()}
         except HttpError:
@@ -117,7 +122,7 @@ def next_due(due: float, now: float, step: float) -> float:
 
 
 class _NoLog:
-    """Drops errors that would recur with every sample; the sampler logs changes itself."""
+    """Drops errors that would recur with every sample."""
 
     def info(self, text: str, /, **fields: object) -> None: ...
     def warn(self, text: str, /, **fields: object) -> None: ...

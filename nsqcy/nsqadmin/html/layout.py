@@ -76,16 +76,18 @@ def render(
     warning: str = "",
     error: str = "",
     is_live: bool = False,
+    is_current: bool = True,
     refresh: int = 0,
 ) -> bytes:
-    """Return a page. is_live: a script keeps it up to date. refresh: seconds until a browser
-    without scripts reloads it."""
+    """Return a page. is_live: a script keeps it up to date. is_current: it shows the cluster's
+    present state. refresh: seconds until a browser without scripts reloads it."""
     return templates.render(
         view.template,
         layout=layout,
         title=title,
         bars=[("warning", warning), ("error", error)],
         is_live=is_live,
+        is_current=is_current,
         refresh=refresh,
         **view.values,
     )

@@ -19,7 +19,7 @@ export function keepLive(main, state) {
     const fresh = await ask(mine);
     if (mine !== request) return;
     if (fresh) show(fresh);
-    tell(Boolean(fresh));
+    tell(Boolean(fresh) && isCurrent(main));
     plan(Math.max(EVERY, SHARE * (performance.now() - begun)));
   }
 
@@ -44,9 +44,14 @@ export function keepLive(main, state) {
     if (document.hidden) clearTimeout(timer);
     else refresh();
   });
-  tell(true);
+  tell(isCurrent(main));
   plan(EVERY);
   return { refresh };
+}
+
+// Returns false if nsqadmin could not query the cluster.
+function isCurrent(main) {
+  return main.dataset.live === "current";
 }
 
 // Returns the <main> of the current page, also for error statuses (the topic may be gone). Returns

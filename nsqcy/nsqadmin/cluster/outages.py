@@ -1,0 +1,35 @@
+"""Outages: daemons that do not answer, so that each outage is logged once and not for each request.
+
+Owns the line that reports the end of an outage; its beginning is logged by the caller, which knows
+what the daemon was queried for. Thread-safe.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from nsqcy.errors import RequestError
+from nsqcy.logging.types import Lines
+
+
+class Outages:
+    def __init__(self, log: Lines) -> None:
+        self._log = log
+        self._reasons: dict[Any, str] = {}  # by address
+        self._lock = threading.Lock()
+
+    def note(self, answered: Iterable[Any], errors: Mapping[Any, RequestError]) -> bool:
+        """Note the results of queries by address; return whether an error has to be logged, because
+        it is not that of a known outage.
+
+        A daemon that does not know the name (404) has answered.
+        """
+        reasons = {at: str(error) for at, error in errors.items() if error.status != 404}
+        well = {*answered, *(errors.keys() - reasons.keys())}
+        with self._lock:
+            is_new = any(self._reasons.get(at) != text for at, text in reasons.items())
+            ended = sorted(str(at) for at in well if self._reasons.pop(at, None) is not None)
+            self._reasons |= reasons
+        for address in ended:
+            self._log.info(f"{address} answers again", event="upstream_recovered", upstream=address)
+        return is_new or len(reasons) < len(errors)
