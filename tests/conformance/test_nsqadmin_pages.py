@@ -254,7 +254,7 @@ def test_readers_of_a_log(admin: Admin, nsqd: Upstream) -> None:
     page = get(admin, "/topics/t")
     assert page.table("Log Readers") == [
         ["Reader", "NSQd Host", "Lag", "Position", "Last Seen"],
-        ["lake overrun", nsqd.address, "1,712", "4,000", "1m3s ago"],
+        ["lake overrun", nsqd.address, "1,712", "4,000", "1m 3s ago"],
     ]
     assert "Log Readers" not in get(admin, "/topics/u").text
 

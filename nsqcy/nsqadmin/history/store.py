@@ -160,6 +160,10 @@ class History:
         """Bytes per series."""
         return Series.size(self._fine, self._coarse)
 
+    def age(self, now: float) -> float:
+        """Return the seconds since the first sample, up to the length of the history."""
+        return min(self.length, now - self._origin) if self._tick >= 0 else 0.0
+
     def nodes(self, now: float) -> dict[str, float]:
         """Return the nodes in the history, with the seconds since their latest sample."""
         with self._lock:

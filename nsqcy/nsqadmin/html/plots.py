@@ -8,6 +8,7 @@ No plotting library is used, because the available ones need a canvas or a brows
 is only two SVG lines.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -54,6 +55,8 @@ def line_path(values: Sequence[float], top: float, width: int, height: int) -> s
 
 FRAMES = {"15m": 900, "1h": 3600, "6h": 21600, "12h": 43200, "24h": 86400, "48h": 172800}
 FRAME = "1h"
+START = "start"  # the time frame since nsqadmin's first sample
+_MIN_SECONDS = 60
 SPARK = 900  # seconds shown by a sparkline
 MAX_POINTS = 360
 _SPARK_POINTS = 30
@@ -173,7 +176,7 @@ class Plots:
         """Return all plots for a subject; None if no value is known."""
         if self.history is None:
             return None
-        seconds = FRAMES[self.frame]
+        seconds = self._seconds
         window = self.history.read(subject, self.now, seconds, MAX_POINTS)
         if window is None:
             return None
@@ -184,12 +187,18 @@ class Plots:
     @property
     def frames(self) -> list[str]:
         length = self.history.length if self.history else 0.0
-        return [name for name, seconds in FRAMES.items() if seconds <= length] or [FRAME]
+        return [name for name, seconds in FRAMES.items() if seconds <= length] + [START]
 
     @property
     def frame(self) -> str:
         """The chosen time range, if the history is long enough."""
         return next(each for each in (self.chosen, FRAME, *self.frames) if each in self.frames)
+
+    @property
+    def _seconds(self) -> int:
+        if self.frame != START or self.history is None:
+            return FRAMES[self.frame]
+        return max(_MIN_SECONDS, math.ceil(self.history.age(self.now)))
 
 
 def _plot(chart: Chart, window: Window) -> Plot | None:
@@ -235,4 +244,6 @@ def _times(seconds: int) -> list[str]:
 
 def _ago(seconds: int) -> str:
     minutes = seconds // 60
+    if seconds % 60:
+        return formatting.span(seconds)
     return f"{minutes // 60}h" if minutes % 60 == 0 else f"{minutes}m"

@@ -147,4 +147,4 @@ class Times:
 
     def _value(self, place: int, row: TopicStats | ChannelStats) -> Value:
         found = self.of(row.latency)[place]
-        return "" if found is None else found.average
+        return "" if found is None else found.max

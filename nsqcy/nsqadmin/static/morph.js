@@ -2,7 +2,7 @@
 // selection, open details and scroll positions survive.
 
 // Attributes that users or scripts change; updates keep them.
-const KEPT = { details: ["open", "hidden"], input: ["value"], "*": ["style"] };
+const KEPT = { details: ["open", "hidden"], button: ["hidden"], input: ["value"], "*": ["style"] };
 
 export function morph(old, fresh) {
   takeAttributes(old, fresh);

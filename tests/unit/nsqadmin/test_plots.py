@@ -4,11 +4,13 @@ import math
 
 import pytest
 
+from nsqcy.cluster.latency import Latency, Percentile, merge
+from nsqcy.cluster.stats import TopicFigures, TopicStats
 from nsqcy.nsqadmin.history.store import METRICS, History, Subject
 from nsqcy.nsqadmin.html.formatting import amount
 from nsqcy.nsqadmin.html.location import Location, slug
-from nsqcy.nsqadmin.html.plots import Plots, line_path, scale_top
-from nsqcy.nsqadmin.html.tables import Columns, Heading, heading, table
+from nsqcy.nsqadmin.html.plots import Plots, charts, line_path, scale_top
+from nsqcy.nsqadmin.html.tables import Columns, Heading, Times, heading, table
 from nsqcy.nsqadmin.html.templates import environment
 from support.strict_html import Element, read
 
@@ -64,7 +66,10 @@ def drawn(plots: Plots, location: Location) -> Element:
 
 def test_a_section_of_plots() -> None:
     page = drawn(plots(chosen="15m"), Location("/topics/t", {"sort": "depth"}))
-    assert [each.text for each in page.one("nav").all("a")] == ["15m", "1h", "6h", "12h"]
+    assert [each.text for each in page.one("nav").all("a")] == [
+        *("15m", "1h", "6h", "12h"),
+        "since start",
+    ]
     chosen = page.one("a", **{"aria-current": "true"})
     assert chosen.attributes["href"] == "/topics/t?sort=depth&range=15m"
     figure = page.all("figure")[0]
@@ -85,11 +90,38 @@ def test_a_section_of_plots() -> None:
 
 
 def test_time_frames_are_those_that_are_kept() -> None:
-    assert plots(length=172800.0).frames == ["15m", "1h", "6h", "12h", "24h", "48h"]
+    assert plots(length=172800.0).frames == ["15m", "1h", "6h", "12h", "24h", "48h", "start"]
     short = plots(length=1000.0, chosen="12h")
-    assert (short.frames, short.frame) == (["15m"], "15m")
+    assert (short.frames, short.frame) == (["15m", "start"], "15m")
     assert plots(chosen="nonsense").frame == "1h"
     assert drawn(plots(length=60.0), Location("/", {})).all("figure")
+
+
+def test_since_the_first_sample() -> None:
+    section = plots(chosen="start").section(TOPIC)
+    assert section is not None
+    assert section.plots[0].lines[0].values.split(",")[0] == "0"
+    assert section.ago == ["−1m 39s", "−1m 6s", "−33s", "now"]
+    long = plots(length=60.0, chosen="start").section(TOPIC)
+    assert long is not None and long.ago[0] == "−1m"
+
+
+def test_depth_has_one_meaning() -> None:
+    assert [each.title for each in charts(TOPIC)][1] == "Backlog"
+    assert [each.title for each in charts(TOPIC._replace(channel="c"))][1] == "Depth"
+
+
+def test_percentiles_of_several_nodes_are_their_maximum() -> None:
+    one = Latency(9, (Percentile(0.99, 2e6, 2e6, 2e6, 9, 2e6),))
+    both = merge([one, Latency(1, (Percentile(0.99, 7e6, 7e6, 7e6, 1, 7e6),))])
+    macro = environment().get_template("macros.html").module.times  # type: ignore[attr-defined]
+    times = Times([one, both])
+    (cell,) = read(str(macro(times.of(both)))).all("td")
+    assert cell.text == "7ms"
+    assert cell.one("span").attributes["title"] == "The slowest node; the fastest has 2ms"
+    (_, value) = times.columns[0]
+    row = TopicStats("t", "*", "", TopicFigures(), latency=both)
+    assert value(row) == 7e6
 
 
 def test_what_is_not_kept_is_not_drawn() -> None:
