@@ -3,7 +3,7 @@
 Exit codes:
 
     0  done, or stopped by SIGTERM or SIGINT
-    1  the job found what it checks for, or failed; the last line gives the reason
+    1  the job found what it checks for, or failed: stderr gives the reason in one line
     2  the command line or the file could not be read
 """
 
@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, cast
@@ -21,7 +22,8 @@ from nsqcy.errors import HelpWanted, UsageError
 from nsqcy.options.option import suggestion
 from nsqcy.pipeline.options import OUTPUT, Options, Table, parse
 from nsqcy.pipeline.report import Report
-from nsqcy.pipeline.session import Missing, reason
+from nsqcy.pipeline.session import Missing
+from nsqcy.spark.failures import reason
 
 JOBS = ("archive", "verify", "compact", "replay", "rollup", "dlq", "stats", "doctor")
 COMMAND = "nsqcy-pipeline"
@@ -55,8 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in JOBS:
         return refuse(COMMAND, f"unknown job {name!r}{suggestion(name, JOBS)}")
     asked = threading.Event()  # to stop
+    verbose = False
     try:
         options = parse(name, {each: table(each) for each in JOBS}, rest, load(name).HELP)
+        verbose = options["verbose"]
         json_lines = options["json"] or not os.isatty(1)
         with terminable(asked), Report(name, json_lines=json_lines) as report:
             return load(name).run(options, report)
@@ -72,9 +76,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if asked.is_set():
             return 0  # an interrupted call to the JVM; nothing was partially written
-        if "NSQCY_TRACEBACK" in os.environ:
-            raise
-        return fail(name, reason(error))
+        code = fail(name, reason(error))
+        if verbose:
+            traceback.print_exception(error)
+        return code
 
 
 @contextmanager

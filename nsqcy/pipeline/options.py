@@ -43,12 +43,13 @@ def _topics(text: str) -> str:
 
 def _root(text: str) -> str:
     """Accept a directory that the driver and executors share."""
-    found = re.match(r"([a-zA-Z][a-zA-Z0-9+.-]+)://", text)
+    found = re.match(r"([a-zA-Z][a-zA-Z0-9+.-]+):/", text)
     if found and found[1].lower() == "file":
-        text = re.sub(r"^[^:]+://", "", text)
+        text = re.sub(r"^[^:]+:(//)?", "", text)
     elif found:
         raise Expected(
-            f"a local path, not {found[1]}://: mount the storage and give the mount point"
+            f"a local path, because {found[1]}:// is not supported: mount the storage and give "
+            "the mount point"
         )
     read: str = TEXT.parse(text)
     return read
@@ -96,6 +97,7 @@ PAIRS = matching(
 OUTPUT = (
     Option("config", TEXT, None, "TOML file with a [common] table and one table per job"),
     Option("json", BOOLEAN, False, "print JSON lines even on a terminal"),
+    Option("verbose", BOOLEAN, False, "after an error, also print its traceback; short: -v"),
 )
 SPARK = (
     Option("master", TEXT, None, "Spark master; local[*] unless spark-submit sets it"),
@@ -195,7 +197,8 @@ def parse(
     tables for other jobs."""
     table = tables[job]
     parser = Parser(f"nsqcy-pipeline {job}", description, {"flags": table})
-    flags = {name.replace("_", "-"): value for name, value in parser.given(argv).items()}
+    words = ["--verbose" if word == "-v" else word for word in argv]
+    flags = {name.replace("_", "-"): value for name, value in parser.given(words).items()}
     given: dict[str, Any] = {}
     if "config" in flags:
         given = from_file(job, tables, flags["config"])

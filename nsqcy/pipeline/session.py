@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 PACKAGES = ("pyspark", "pyarrow")
 OLDEST_JAVA = 17
 INSTALL = 'pip install "nsqcy[spark]"'
-TRACEBACK = "Traceback (most recent call last)"
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -91,7 +90,9 @@ def settings(options: Options) -> dict[str, str]:
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # only Spark writes INT96
         "spark.ui.showConsoleProgress": "false",
     }
-    if not submitted():
+    if submitted():
+        found["spark.log.level"] = "WARN"  # spark-submit's default is INFO
+    else:
         cores = os.cpu_count() or 1
         found |= {
             "spark.driver.memory": options["driver-memory"],
@@ -108,7 +109,9 @@ def make_session(options: Options, job: str) -> "SparkSession":
     from pyspark.sql import SparkSession
 
     from nsqcy.spark import register
+    from nsqcy.spark.failures import quiet_pyspark
 
+    quiet_pyspark()
     builder = SparkSession.builder.appName(f"nsqcy-pipeline {job}")
     master = options["master"] or (None if submitted() else "local[*]")
     if master:
@@ -126,18 +129,3 @@ def make_session(options: Options, job: str) -> "SparkSession":
 def uri(path: Path) -> str:
     """Return the URI of a file or directory for Spark, which does not decode percent-encoding."""
     return f"file://{path.absolute()}"
-
-
-def reason(error: BaseException) -> str:
-    """Return an error as one line: the source's own message, or the end of the Python traceback
-    that Spark passes on."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [line[line.index("nsq: ") :] for line in lines if "nsq: " in line]
-    if ours:
-        return ours[-1]
-    if any(TRACEBACK in line for line in lines):
-        raised = [line for line in lines if re.match(r"[A-Za-z_][\w.]*: \S", line)]
-        if raised:
-            name, _, text = raised[-1].partition(": ")
-            return text if name.startswith("nsqcy.") else raised[-1]
-    return lines[0] if lines else type(error).__name__

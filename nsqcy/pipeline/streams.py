@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from nsqcy.pipeline.checkpoint import Positions
 from nsqcy.pipeline.options import Options
 from nsqcy.pipeline.report import Metrics, Report
-from nsqcy.pipeline.session import make_session, reason, uri
+from nsqcy.pipeline.session import make_session, uri
 from nsqcy.spark import offsets
+from nsqcy.spark.failures import reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -157,9 +157,15 @@ def check_view(options: Options, view: View, *, wait: bool) -> None:
             continue
         away = view.away.get(topic)
         if away:
-            raise Unreachable(f"topic {topic!r}: no answer from nsqd {', '.join(sorted(away))}")
+            raise Unreachable(
+                f"topic {topic!r}: no answer from nsqd {', '.join(sorted(away))}; start it, or "
+                "correct its address"
+            )
         asked = f" (nsqlookupd {','.join(options.lookupds)})" if options.lookupds else ""
-        raise Refused(f"topic {topic!r} not found on {len(view.asked)} nsqds{asked}")
+        raise Refused(
+            f"topic {topic!r} not found on {len(view.asked)} nsqds{asked}; publish a message to "
+            "it, or correct the name"
+        )
     check_kept(options, view)
 
 

@@ -5,12 +5,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from nsqcy.pipeline import __main__ as command
 from nsqcy.pipeline import session
 from nsqcy.pipeline.__main__ import JOBS, main
 from nsqcy.pipeline.options import SPARK, Options
+from nsqcy.pipeline.report import Report
 
 ROOT = Path(__file__).parents[2]
 
@@ -107,23 +110,23 @@ def test_what_spark_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (told["spark.driver.memory"], told["spark.ui.enabled"]) == ("2g", "true")
     # spark-submit has already set these options.
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    assert "spark.driver.memory" not in session.settings(options)
+    told = session.settings(options)
+    assert "spark.driver.memory" not in told and told["spark.log.level"] == "WARN"
 
 
-def test_one_line_of_a_long_story() -> None:
-    long = (
-        "Job aborted\n  Traceback\n nsqcy.spark.errors.DataLoss: nsq: rows are lost: 5\nJVM stack"
-    )
-    assert session.reason(Exception(long)) == "nsq: rows are lost: 5"
-    python = (
-        "[FOREACH] An error occurred\nTraceback (most recent call last):\n  File\n{}\n\tat org.x: 5"
-    )
-    damaged = python.format("nsqcy.pipeline.manifests.Damaged: batch a.b has no rows")
-    assert session.reason(Exception(damaged)) == "batch a.b has no rows"
-    full = python.format("OSError: [Errno 28] No space left on device: 'x.y'")
-    assert session.reason(Exception(full)) == "OSError: [Errno 28] No space left on device: 'x.y'"
-    assert session.reason(Exception("one\ntwo")) == "one"
-    assert session.reason(ValueError()) == "ValueError"
+def test_the_traceback_is_shown_on_request(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(options: Options, report: Report) -> int:
+        raise OSError(28, "No space left on device", "/full")
+
+    job = SimpleNamespace(HELP="fails", OPTIONS=(), run=run)
+    monkeypatch.setattr(command, "load", lambda name: job)
+    for flags, count in (([], 0), (["-v"], 1), (["--verbose"], 1)):
+        assert main(["verify", *flags]) == 1
+        err = capsys.readouterr().err
+        assert err.startswith("nsqcy-pipeline verify: /full: No space left on device\n")
+        assert err.count("Traceback") == count
 
 
 def test_doctor_without_java_and_nsqd(

@@ -364,7 +364,7 @@ def test_checkpoints_of_other_topics(query: Start) -> None:
 
 
 def test_topics_that_are_not_there(query: Start, broker: LogBroker) -> None:
-    with pytest.raises(Refused, match=r"^nsq: topic 'u' not found on 1 nsqds$"):
+    with pytest.raises(Refused, match=r"^nsq: topic 'u' not found on 1 nsqds; publish"):
         query(topic="u").trigger()
     engine = query(topic="u", waitForTopic="true", startingOffsets="latest")
     assert engine.trigger() and not engine.trigger()
