@@ -82,6 +82,13 @@ CHANNELS = (
     _channel("paused", "gauge", "1 for a paused channel; other channels have no sample."),
 )
 
+SATURATED = _channel(
+    "saturated_consumers",
+    "gauge",
+    "Consumers whose RDY count is in flight while messages are waiting, up to 5 s ago; channels "
+    "without such consumers have no sample.",
+)
+
 PAUSED = (TOPICS[-1], CHANNELS[-1])
 """Exported only if they are 1, because most are always 0."""
 
@@ -229,6 +236,7 @@ OF_NSQD = (
     *TOPICS,
     AGES,
     *CHANNELS,
+    SATURATED,
     SUMMED,
     CONNECTIONS,
     WORKER_UP,

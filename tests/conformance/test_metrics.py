@@ -80,6 +80,20 @@ def test_the_whole_of_nsqd(shared: Nsqd, workers: int) -> None:
     assert build["nsq"] == "1.3.0"
 
 
+def test_saturated_consumers(shared: Nsqd, topic: str) -> None:
+    consumer = shared.connect()
+    consumer.sub(topic, "c", rdy=1)
+    shared.connect().pub(topic, b"x", b"y")
+    consumer.message()
+
+    def saturated() -> float:
+        found = scrape(shared.web)
+        return found.value("nsqd_channel_saturated_consumers", topic=topic, channel="c")
+
+    eventually(lambda: saturated() == 1, 20.0)
+    consumer.close()
+
+
 def test_syncs_are_timed(shared: Nsqd, topic: str) -> None:
     shared.web.pub(topic, b"x", durability="fsync")
     found = scrape(shared.web)

@@ -10,6 +10,7 @@ a sequence of gzip members.
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +18,7 @@ import cramjam
 import gevent
 
 from nsqcy.metrics.families import AGES, CHANNELS, EPHEMERAL, OTHER, TOPICS
+from nsqcy.names import is_ephemeral
 from nsqcy.nsqd.stats.coalescer import RequestCoalescer
 from nsqcy.nsqd.stats.forms import process_memory
 from nsqcy.nsqd.stats.metrics_buffer import BULK, SharedBuffer, Writer
@@ -96,6 +98,20 @@ def _walk(lines: "Exposition", slices: int, give_way: Callable[[], None]) -> boo
         if not lines.go_on(SLICE):
             return False
     return True
+
+
+def in_series(values: Mapping[tuple[str, str], int], maximum: int) -> list[tuple[str, str, int]]:
+    """Return the values of channels as topic, channel and value, with at most this many series of
+    their own. The rest and ephemeral ones are summed, as in Exposition."""
+    series: Counter[tuple[str, str]] = Counter()
+    for (topic, channel), value in values.items():
+        key = topic, EPHEMERAL if is_ephemeral(channel) else channel
+        if is_ephemeral(topic):
+            key = EPHEMERAL, EPHEMERAL
+        elif key not in series and len(series) >= maximum:
+            key = OTHER, OTHER
+        series[key] += value
+    return [(*key, value) for key, value in series.items()]
 
 
 def compressed(part: bytes | memoryview) -> bytes:

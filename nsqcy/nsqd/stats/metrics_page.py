@@ -4,6 +4,7 @@ Topics and channels make up most of the page and are already in the shared buffe
 prometheus_client, which writes the rest, makes this module slow to import.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
@@ -59,7 +60,13 @@ class Page:
         writer = Writer(shared.fd, 0)
         others = write(
             self._form,
-            [*self._of_workers(), *self._of_copies(), *self._of_users(), *self._of_nsqd()],
+            [
+                *self._of_channels(),
+                *self._of_workers(),
+                *self._of_copies(),
+                *self._of_users(),
+                *self._of_nsqd(),
+            ],
         )
         return plan([*self._of_topics(writer), writer.write(self._pack(others))])
 
@@ -93,6 +100,14 @@ class Page:
         return metrics | ({AGES: histogram(AGES, AGE_BOUNDS, ages)} if ages else {})
 
     # The rest
+
+    def _of_channels(self) -> Iterator[Metric]:
+        """Yield the metrics of channels that do not come as lines."""
+        saturated: Counter[tuple[str, str]] = Counter()
+        for its in self._workers.values():
+            for topic, channel, count in its["saturated"]:
+                saturated[topic, channel] += count
+        yield metric(families.SATURATED, (([*key], count) for key, count in saturated.items()))
 
     def _of_workers(self) -> Iterator[Metric]:
         found = self._workers

@@ -2,8 +2,9 @@
 
 Keeps two samples of the counters, taken one PERIOD apart. A rate is the mean since the older one,
 so it covers between one and two periods and costs nothing per message. Objects are identified by
-name or, for consumers, by their id(), so that samples keep no deleted object alive. Sans I/O: the
-caller takes the samples and passes a clock.
+name or, for consumers, by their id(), so that samples keep no deleted object alive. Also counts
+saturated consumers, those that cannot take a waiting message. Sans I/O: the caller takes the
+samples and passes a clock.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +20,10 @@ MIN_SECONDS = 1.0  # a mean over less time says nothing
 class Consumer(Protocol):
     @property
     def finish_count(self) -> int: ...
+    @property
+    def ready_count(self) -> int: ...
+    @property
+    def in_flight(self) -> int: ...
 
 
 class Channel(Protocol):
@@ -50,6 +55,7 @@ class _ChannelSample(NamedTuple):
     at: float
     counts: Counts
     finished: Mapping[int, int]  # by consumer
+    saturated: int
 
 
 class _TopicSample(NamedTuple):
@@ -85,7 +91,8 @@ class RecentRates:
         ledger = channel.ledger()
         counts = _counts(channel, ledger["queued"] + ledger["in_flight"])
         finished = {id(each): each.finish_count for each in channel.consumers}
-        return _ChannelSample(self._clock(), counts, finished)
+        saturated = count_saturated(channel, ledger["queued"])
+        return _ChannelSample(self._clock(), counts, finished, saturated)
 
     def of_topic(self, topic: Topic) -> float | None:
         """Return the messages published per second; None if not known yet."""
@@ -114,11 +121,30 @@ class RecentRates:
                 return rates.per_second(finished, consumer.finish_count, now - before.at)
         return None
 
+    def saturated(self) -> dict[tuple[str, str], int]:
+        """Return the saturated consumers of the latest sample by topic and channel, without
+        channels that have none."""
+        return {
+            (topic, name): channel.saturated
+            for topic, sample in self._newer.items()
+            for name, channel in sample.channels.items()
+            if channel.saturated
+        }
+
     def _channel_samples(self, topic: str, channel: str) -> list[_ChannelSample]:
         """Return the channel's samples, the older one first."""
         found = [samples.get(topic) for samples in (self._older, self._newer)]
         samples = [each.channels.get(channel) for each in found if each is not None]
         return [each for each in samples if each is not None]
+
+
+def count_saturated(channel: Channel, depth: int) -> int:
+    """Return the number of consumers that cannot take a waiting message."""
+    return sum(map(is_full, channel.consumers)) if depth else 0
+
+
+def is_full(consumer: Consumer) -> bool:
+    return 0 < consumer.ready_count <= consumer.in_flight
 
 
 def _counts(channel: Channel, backlog: int) -> Counts:

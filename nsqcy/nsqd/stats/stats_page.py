@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from nsqcy.nsqd.stats import forms, recent_rates
 from nsqcy.nsqd.stats.coalescer import RequestCoalescer
 from nsqcy.nsqd.stats.forms import Form, Head, Query
-from nsqcy.nsqd.stats.recent_rates import RecentRates
+from nsqcy.nsqd.stats.recent_rates import RecentRates, count_saturated, is_full
 from nsqcy.process.control import Answer
 
 SLICE = 64
@@ -37,11 +37,7 @@ class Client(Counted, Protocol):
     def closed(self) -> bool: ...
 
 
-class Consumer(Client, recent_rates.Consumer, Protocol):
-    @property
-    def ready_count(self) -> int: ...
-    @property
-    def in_flight(self) -> int: ...
+class Consumer(Client, recent_rates.Consumer, Protocol): ...
 
 
 AnyClient = TypeVar("AnyClient", bound=Client)
@@ -123,7 +119,7 @@ class Walk:
         if self._rates is not None:
             backlog = depth + counters["in_flight_count"]
             counters["rates"] = self._rates.of_channel(topic, channel, backlog)
-            counters["saturated_client_count"] = _saturated(channel, depth)
+            counters["saturated_client_count"] = count_saturated(channel, depth)
         shows_clients = self._query.include_clients
         clients = self._consumers(topic, channel, depth) if shows_clients else None
         return self._form.channel(counters, clients)
@@ -140,7 +136,7 @@ class Walk:
             counters = consumer.counters()
             if self._rates is not None:
                 counters["finish_rate"] = self._rates.of_consumer(topic, channel.name, consumer)
-                counters["saturated"] = depth > 0 and _is_full(consumer)
+                counters["saturated"] = depth > 0 and is_full(consumer)
             pieces.append(self._client(counters))
         return pieces
 
@@ -152,15 +148,6 @@ class Walk:
 
     def _client(self, counters: Mapping[str, Any]) -> str:
         return self._form.client(counters, self._query.topic, self._now)
-
-
-def _saturated(channel: Channel, depth: int) -> int:
-    """Return the number of consumers that cannot take a waiting message."""
-    return sum(map(_is_full, channel.consumers)) if depth else 0
-
-
-def _is_full(consumer: Consumer) -> bool:
-    return 0 < consumer.ready_count <= consumer.in_flight
 
 
 class Health(NamedTuple):

@@ -95,6 +95,7 @@ class WorkerStats:
             "syncs": self._io.sync_times(),
             "events": self._event_counts(),
             "copies": None if self._copies is None else self._copies.figures(),
+            "saturated": metrics.in_series(self._rates.saturated(), maximum),
             "quotas": [] if self._users is None else self._users.quotas_told(),
         }
         return metrics.share(lines, figures, writer, compress, self._give_way)

@@ -5,6 +5,7 @@ from typing import Any
 
 from nsqcy.cluster.rates import Rates
 from nsqcy.nsqd.stats.forms import Query
+from nsqcy.nsqd.stats.metrics import in_series
 from nsqcy.nsqd.stats.recent_rates import PERIOD, RecentRates
 from nsqcy.nsqd.stats.stats_page import Walk
 
@@ -187,6 +188,35 @@ def test_a_sample_gives_way() -> None:
     steps: list[None] = []
     World().rates.sample([Topic(Channel("a"), Channel("b"))], lambda: steps.append(None))
     assert len(steps) == 3
+
+
+def test_saturated_consumers_of_the_latest_sample() -> None:
+    world = World()
+    world.channel.consumers = [Consumer(5, 5), Consumer(5, 4), Consumer(0, 0)]
+    world.sample()
+    assert world.rates.saturated() == {}, "no message is waiting"
+    world.channel.depth = 1
+    world.sample()
+    assert world.rates.saturated() == {("t", "c"): 1}
+    world.rates.sample([])
+    assert world.rates.saturated() == {}
+
+
+def test_series_are_bounded() -> None:
+    values = {
+        ("t", "a"): 1,
+        ("t", "x#ephemeral"): 2,
+        ("t", "y#ephemeral"): 3,
+        ("t", "b"): 4,
+        ("u", "c"): 5,
+        ("v#ephemeral", "d"): 6,
+    }
+    assert in_series(values, 2) == [
+        ("t", "a", 1),
+        ("t", "#ephemeral", 5),
+        ("(other)", "(other)", 9),
+        ("#ephemeral", "#ephemeral", 6),
+    ]
 
 
 # -- /stats
