@@ -229,7 +229,7 @@ def test_no_streams(admin: Admin) -> None:
             assert "curl -d hello 'http://127.0.0.1:4151/pub?topic=greetings'" in each.text
             assert "nsqcy pub greetings hello" in each.text
         assert "0 up" in first.text
-        assert "Nothing needs attention." in first.text
+        assert "No nsqd is known." in first.text
         assert page.one("body").attributes["data-admin"] == "true"
 
 

@@ -1,7 +1,12 @@
 """The first page: the state of the whole cluster."""
 
+from collections.abc import Iterable
+
 from nsqcy.cluster.stats import sum_topics
 from nsqcy.http.router import Request
+from nsqcy.nsqadmin.cluster import copies
+from nsqcy.nsqadmin.cluster.copies import Risk
+from nsqcy.nsqadmin.cluster.nodes import Node
 from nsqcy.nsqadmin.cluster.view import ClusterView
 from nsqcy.nsqadmin.context import AppContext, Page, page_route
 from nsqcy.nsqadmin.html.layout import View
@@ -23,10 +28,20 @@ def overview(app: AppContext, request: Request) -> Page:
             list(nodes.values()),
             silent,
             app.health(cluster, nodes.values()),
+            _risks(app, cluster, nodes.values()),
         )
         return views.overview(state, location, plots)
 
     return Page("Overview", layout.home, draw, is_live=True)
+
+
+def _risks(app: AppContext, cluster: ClusterView, nodes: Iterable[Node]) -> list[Risk]:
+    """Return the risks of topics with copies, if an nsqd has reported any."""
+    if not app.sighting.is_used:
+        return []
+    answers = app.copies(cluster, nodes)
+    found = copies.risks(copies.groups(answers, app.sighting.nsqds), answers)
+    return [each for each in found if each.severity != copies.NOTICE]
 
 
 ROUTES = (page_route("/", overview),)

@@ -6,7 +6,9 @@ Pure: maps fetched data to template values.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from nsqcy.cluster.problems import Severity
 from nsqcy.cluster.stats import TopicStats
+from nsqcy.nsqadmin.cluster.copies import CRITICAL, Risk
 from nsqcy.nsqadmin.cluster.health import NodeHealth
 from nsqcy.nsqadmin.cluster.nodes import Node
 from nsqcy.nsqadmin.history.store import CLUSTER
@@ -33,10 +35,12 @@ class Cluster(NamedTuple):
     nodes: Sequence[Node]
     silent: Sequence[str]
     health: Mapping[str, NodeHealth]
+    risks: Sequence[Risk] = ()  # of topics with copies
 
 
 class Item(NamedTuple):
-    """Something that needs attention: a node or a topic."""
+    """Something that needs attention: a node, a topic, or topics with copies. The path is empty if
+    it has no page."""
 
     kind: str
     name: str
@@ -50,6 +54,7 @@ def overview(cluster: Cluster, location: Location, plots: Plots) -> View:
     values = {
         "tiles": _tiles(cluster, plots, len(cluster.silent) + len(gone)),
         "items": _items(cluster, gone, signs),
+        "is_known": bool(cluster.nodes or cluster.silent or gone),
         "more": max(0, len(signs) - MAX_ITEMS),
         "topics": cluster.names,
         "address": next((each.name for each in cluster.nodes), ""),
@@ -123,8 +128,15 @@ def _items(
     cluster: Cluster, gone: Mapping[str, float], signs: Mapping[str, Sequence[Sign]]
 ) -> list[Item]:
     nodes = [(name, [node_signs.SILENT]) for name in cluster.silent]
-    nodes += [(name, [node_signs.gone(span(ago))]) for name, ago in gone.items()]
     nodes += [(name, node_signs.of_health(each)) for name, each in cluster.health.items()]
     items = [Item("nsqd", name, ("nodes", name), found) for name, found in nodes if found]
+    items += [Item("nsqd", name, (), [node_signs.gone(span(ago))]) for name, ago in gone.items()]
+    items += [Item("copies", each.text, ("copies",), [_of_risk(each)]) for each in cluster.risks]
     topics = sorted(signs, key=lambda name: -attention.weight(signs[name]))[:MAX_ITEMS]
+    items.sort(key=lambda each: -attention.weight(each.signs))
     return items + [Item("topic", name, ("topics", name), signs[name]) for name in topics]
+
+
+def _of_risk(risk: Risk) -> Sign:
+    severity = Severity.ERROR if risk.severity == CRITICAL else Severity.WARNING
+    return Sign(risk.severity, risk.text, severity)

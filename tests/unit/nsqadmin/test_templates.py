@@ -58,7 +58,8 @@ def test_the_frame_of_a_page() -> None:
 
 def test_what_was_not_found() -> None:
     def text(code: str, about: Subject) -> str:
-        return read(render(LAYOUT, "t", not_found(code, about))).one("main").text
+        page = read(render(LAYOUT, "t", not_found(code, about)))
+        return "".join(each.text for each in page.all("section", **{"class": "lost"}))
 
     assert text("TOPIC_NOT_FOUND", Subject(topic="<t>")).startswith("No nsqd has a topic <t>.")
     assert text("CHANNEL_NOT_FOUND", Subject(topic="t", channel="c")).startswith("Topic t has no")
