@@ -173,6 +173,16 @@ class Policy:
 
 
 @dataclass(frozen=True)
+class Attempted:
+    """A message in a channel, and the number of attempts to deliver it."""
+
+    topic: str
+    channel: str
+    id: str
+    attempts: int
+
+
+@dataclass(frozen=True)
 class OwnedGroup:
     """A group of topics with copies, as its owner reports it."""
 
@@ -208,6 +218,7 @@ class Nsqd:
     topics: Sequence[TopicStats] = ()
     later: Sequence[TopicStats] | None = None  # the same a moment later, if queried again
     policies: Mapping[tuple[str, str], Policy] = field(default_factory=dict)  # by topic, channel
+    attempted: Sequence[Attempted] = ()  # a message with the most attempts for each channel
     copies: Copies | None = None
     door: Door | None = None
     assumed: bool = False

@@ -17,8 +17,17 @@ from nsqcy.cluster.discovery import Producer, daemon_url
 from nsqcy.cluster.parallel import ask_all
 from nsqcy.cluster.stats import MAX_ANSWER, TopicStats, parse_stats
 from nsqcy.cluster.web_client import Answer, WebClient, unwanted
-from nsqcy.doctor import look_doors
-from nsqcy.doctor.facts import Cluster, Copies, Lookupd, Nsqd, Offset, OwnedGroup, Policy
+from nsqcy.doctor import look_doors, look_messages
+from nsqcy.doctor.facts import (
+    Attempted,
+    Cluster,
+    Copies,
+    Lookupd,
+    Nsqd,
+    Offset,
+    OwnedGroup,
+    Policy,
+)
 from nsqcy.errors import RequestError
 from nsqcy.util import gojson
 
@@ -69,6 +78,7 @@ def look(addresses: Addresses, web: WebClient, watch: float = 0.0) -> Cluster:
     lookupds = ask_lookupds(addresses.lookupds, web, assumed=assumed)
     named = [Nsqd(each, Producer("", 0, 0), assumed=assumed) for each in addresses.nsqds]
     nsqds = _once_each(_nsqds([*named, *_announced(lookupds)], web))
+    nsqds = _with_attempts(nsqds, web)
     watched = 0.0
     if watch > 0 and any(not each.error for each in nsqds):
         time.sleep(watch)
@@ -266,6 +276,18 @@ def _later(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
     numbers = [number for number, nsqd in enumerate(nsqds) if not nsqd.error]
     again = ask_all(numbers, ask, web.terms.whole).values
     return [replace(nsqd, later=again.get(number)) for number, nsqd in enumerate(nsqds)]
+
+
+def _with_attempts(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
+    """Add the messages with the most attempts, of nsqds that allow us to peek. Other nsqds have
+    answered all the same."""
+
+    def ask(number: int) -> list[Attempted]:
+        return look_messages.attempts(nsqds[number].topics, _url(nsqds[number]), web)
+
+    numbers = [number for number, nsqd in enumerate(nsqds) if not nsqd.error]
+    found = ask_all(numbers, ask, 2 * web.terms.whole).values
+    return [replace(nsqd, attempted=found.get(number, ())) for number, nsqd in enumerate(nsqds)]
 
 
 # --- one answer ---------------------------------------------------------------------------------

@@ -4,12 +4,15 @@ nsqcy.cluster.problems decides what is a problem; this module turns problems int
 """
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 from nsqcy.cluster import problems
 from nsqcy.cluster.problems import NodeState, Problem, Severity
 from nsqcy.doctor.checks import Check
-from nsqcy.doctor.facts import Cluster
-from nsqcy.doctor.findings import NOTE, PROBLEM, WARNING, Finding
+from nsqcy.doctor.facts import Attempted, Cluster
+from nsqcy.doctor.findings import NOTE, PROBLEM, WARNING, Finding, warning
+
+MANY_ATTEMPTS = 10
 
 _LEVELS = {Severity.NOTE: NOTE, Severity.WARNING: WARNING, Severity.ERROR: PROBLEM}
 
@@ -34,6 +37,23 @@ def _of_channels(*kinds: str) -> Callable[[Cluster], Iterator[Finding]]:
 growing_backlogs = _of_channels("falling-behind")
 slow_consumers = _of_channels("slow-consumer")
 failing_messages = _of_channels("failing", "timeouts")
+
+
+def poison_messages(cluster: Cluster) -> Iterator[Finding]:
+    most: dict[tuple[str, str], Attempted] = {}
+    for each in chain.from_iterable(nsqd.attempted for nsqd in cluster.alive):
+        place = each.topic, each.channel
+        if place not in most or each.attempts > most[place].attempts:
+            most[place] = each
+    for each in most.values():
+        if each.attempts >= MANY_ATTEMPTS:
+            name = f"message {each.id}" if each.id else "a message"
+            text = f"{name} of channel {each.topic}/{each.channel} has had {each.attempts} attempts"
+            yield warning(
+                text,
+                "peek at it to find out why it fails; set max_attempts and dead_letter_topic to"
+                " remove such messages: see docs/POLICIES.md",
+            )
 
 
 def disks(cluster: Cluster) -> Iterator[Finding]:
@@ -79,6 +99,14 @@ CHECKS = (
         "most attempts succeed",
         failing_messages,
         _has_rates,
+    ),
+    Check(
+        "poison-messages",
+        f"messages with {MANY_ATTEMPTS} or more attempts, among those that doctor peeks at in the"
+        " channels with the most failed attempts",
+        "no message has had many attempts",
+        poison_messages,
+        lambda cluster: any(each.attempted for each in cluster.alive),
     ),
     Check(
         "disks",

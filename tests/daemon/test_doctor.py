@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from conftest import Starter
-from nsqcy.doctor import report
+from nsqcy.doctor import report, speed
 from nsqcy.doctor.main import main
 from nsqcy.testing import certificates
 from nsqcy.testing.http_requests import eventually
@@ -78,6 +78,22 @@ def test_a_cluster_with_something_of_everything(starter: Starter, tmp_path: Path
         assert "Connection refused" in findings(done)["lookupds", "problem"]["text"]
 
 
+def test_a_message_that_always_fails(nsqd: Starter) -> None:
+    daemon = nsqd()
+    consumer = daemon.connect().sub("t", "c", rdy=1)
+    daemon.web.post("/pub", b"body", topic="t")
+    for _ in range(speed.MANY_ATTEMPTS):
+        message = consumer.message()
+        consumer.req(message)
+    consumer.message()
+    at = f"--nsqd-http-address=127.0.0.1:{daemon.http_port}"
+    done = doctor(at, "--host=false", "--sample=0", "--json", "--fail-on=warning")
+    told = findings(done)["poison-messages", "warning"]["text"]
+    name = message.id.decode()
+    assert told == f"message {name} of channel t/c has had {speed.MANY_ATTEMPTS + 1} attempts"
+    assert done.returncode == 1
+
+
 def test_a_host(tmp_path: Path) -> None:
     config = tmp_path / "nsqd.ini"
     config.write_text(
@@ -118,7 +134,12 @@ def test_watching(starter: Starter) -> None:
     """Each round prints what is new and what is gone, until ^C."""
     nsqd = starter()
     nsqd.web.post("/pub", b"body", topic="t")
-    words = [f"--nsqd-http-address=127.0.0.1:{nsqd.http_port}", "--host=false", "--sample=0", "--json"]
+    words = [
+        f"--nsqd-http-address=127.0.0.1:{nsqd.http_port}",
+        "--host=false",
+        "--sample=0",
+        "--json",
+    ]
     process = subprocess.Popen(
         [sys.executable, "-m", "nsqcy", "doctor", *words, "--watch=50ms", "--fail-on=warning"],
         env=environment(),

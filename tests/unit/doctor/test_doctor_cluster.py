@@ -17,7 +17,7 @@ from nsqcy.cluster.stats import (
 from nsqcy.doctor import cluster, speed, topics
 from nsqcy.doctor.checks import run
 from nsqcy.doctor.cluster import DAY
-from nsqcy.doctor.facts import Cluster, Door, Lookupd, Nsqd, Offset, Policy
+from nsqcy.doctor.facts import Attempted, Cluster, Door, Lookupd, Nsqd, Offset, Policy
 from nsqcy.doctor.findings import Finding
 
 NOW = 1_800_000_000.0
@@ -81,9 +81,10 @@ def only(check: Callable[[Cluster], Iterable[Finding]], facts: Cluster) -> str:
     return one
 
 
+FEW = Attempted("t", "c", "0123", 2)
 STEADY = Rates(received=5.0, finished=5.0)
 GOOD = of(
-    nsqd(1, topic("t", 0, channel("c", 3, client(), rates=STEADY)), disk_free=0.5),
+    nsqd(1, topic("t", 0, channel("c", 3, client(), rates=STEADY)), disk_free=0.5, attempted=[FEW]),
     nsqd(2, topic("t", 0, channel("c", 0, client(2), rates=STEADY))),
     lookupds=[lookupd(name, node(1, t=False), node(2, t=False)) for name in ("l1", "l2")],
 )
@@ -388,6 +389,17 @@ def test_failing_messages() -> None:
     slow = Rates(finished=9.0, timed_out=1.0)
     facts = of(nsqd(1, topic("t", 0, channel("c", 9, client(), rates=slow))))
     assert "messages of channel t/c time out: 1.0/s" in only(speed.failing_messages, facts)
+
+
+def test_poison_messages() -> None:
+    def peeked(attempts: int, channel: str = "c") -> Attempted:
+        return Attempted("t", channel, "0123", attempts)
+
+    facts = of(
+        nsqd(1, attempted=[peeked(10), peeked(9, "few")]), nsqd(2, attempted=[peeked(57)]), nsqd(3)
+    )
+    assert "message 0123 of channel t/c has had 57 attempts" in only(speed.poison_messages, facts)
+    assert not said(speed.poison_messages, of(nsqd(1, attempted=[peeked(9)])))
 
 
 def test_disks_of_nsqds() -> None:

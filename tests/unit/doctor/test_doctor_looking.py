@@ -30,7 +30,7 @@ from nsqcy.doctor import (
     topics,
 )
 from nsqcy.doctor.checks import run
-from nsqcy.doctor.facts import Cluster, Nsqd, Wanted
+from nsqcy.doctor.facts import Attempted, Cluster, Nsqd, Wanted
 from nsqcy.doctor.look_cluster import Addresses, look, offset
 from nsqcy.errors import RequestError
 from nsqcy.nsqd.options import NSQD
@@ -323,6 +323,31 @@ def test_free_disk_space(node: Node, disk: Any, free: float | None) -> None:
     node.tell(info=INFO | {"http_port": node.port}, stats={"topics": []}, node={"disk": disk})
     (found,) = see(nsqds=[node.address]).nsqds
     assert not found.error and found.disk_free == free
+
+
+def failing(name: str, failures: int, depth: int = 1) -> dict[str, Any]:
+    return {"channel_name": name, "depth": depth, "requeue_count": failures}
+
+
+def test_messages_with_many_attempts(node: Node) -> None:
+    """doctor peeks only where attempts have failed, and messages are left."""
+    channels = [failing("c", 5), failing("empty", 5, depth=0), failing("well", 0)]
+    messages = [{"id": "1", "attempts": 3}, {"id": "2", "attempts": 12}, {"id": "3"}]
+    stats = {"topics": [{"topic_name": "t", "channels": channels}]}
+    node.tell(
+        info=INFO | {"http_port": node.port},
+        stats=stats,
+        **{"channel/peek": {"messages": messages}},
+    )
+    (found,) = see(nsqds=[node.address]).nsqds
+    assert found.attempted == [Attempted("t", "c", "2", 12)]
+
+
+def test_an_nsqd_that_does_not_let_us_peek(node: Node) -> None:
+    stats = {"topics": [{"topic_name": "t", "channels": [failing("c", 5)]}]}
+    node.tell(info=INFO | {"http_port": node.port}, stats=stats)
+    (found,) = see(nsqds=[node.address]).nsqds
+    assert not found.error and not found.attempted
 
 
 def test_an_nsqd_that_does_not_report_its_disk(node: Node) -> None:
