@@ -147,13 +147,13 @@ def cpu(process: psutil.Process) -> float:
 
 def measure_pages(admin: Nsqadmin, ask: Connection, args: argparse.Namespace) -> bool:
     process = psutil.Process(admin.process.pid)
-    admin.web.get("/")
+    admin.web.get("/topics")
     ask.send(True)
     ask.recv()
     before, waits, size = cpu(process), [], 0
     for _ in range(args.pages):
         begun = time.monotonic()
-        size = len(admin.web.get("/").body)
+        size = len(admin.web.get("/topics").body)
         waits.append(1000 * (time.monotonic() - begun))
     used = (cpu(process) - before) / args.pages
     ask.send(True)
