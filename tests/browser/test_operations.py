@@ -149,7 +149,7 @@ def test_one_node_only(live: Lively, visit: Begin) -> None:
 
     open_box()
     press(page, "Pause Here")
-    expect(page.locator("tr", has_text="⚠ paused").locator("th a").first).to_have_text("c")
+    expect(page.locator('tr[data-key="apart"]')).to_contain_text("⚠ paused: c")
     here.web.await_counts("apart", "c", paused=True)
     open_box()
     press(page, "UnPause Here")

@@ -320,7 +320,7 @@ def test_a_node(admin: Admin, nsqd: Upstream) -> None:
     }
     assert [row[:2] for row in page.table("Workers")[1:]] == [["0", "up"], ["1", "down"]]
     topics = {row[0]: row[1:] for row in page.table("Topics")[1:] if len(row) > 1}
-    assert topics["t ⋯"] == ["1,507", "1,007 + 500", "2", "3", "2,007", "1", "1"]
+    assert topics["t ⋯ ⚠ paused: c"] == ["1,507", "1,007 + 500", "2", "3", "2,007", "1", "1"]
     assert topics[f"{NAME} ⋯"] == ["7", "7 + 0", "0", "0", "2,007", "0", "0"]
     assert page.one("summary", title="Details of t")
     assert page.table("Channels of t")[1][:2] == ["c ⋯ ⚠ paused", "1,500"]

@@ -117,6 +117,8 @@ def test_nobody_sees_anything(admin: Admin) -> None:
         there = urlsplit(answer.headers["location"])
         assert (there.path, parse_qs(there.query)) == ("/b/login", {"next": [f"/b{path}"]})
         assert admin.web.get(f"/b{path}").status == 401  # a script gets no redirect
+    unknown = admin.web.request("GET", "/b/nope", headers=PAGE)
+    assert (unknown.status, unknown.headers["location"]) == (303, "/b/login?next=%2Fb%2Fnope")
     refused(pause(admin, {}), 401, "UNAUTHORIZED")
     answer = press_pause(admin, {})
     assert (answer.status, answer.headers["location"]) == (303, "/b/login")

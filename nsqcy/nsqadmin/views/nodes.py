@@ -102,6 +102,15 @@ class TopicOnNode(NamedTuple):
     def backlog(self) -> int:
         return backlog(self.stats)
 
+    @property
+    def signs(self) -> list[Sign]:
+        """The signs of the channels on this node, which the row hides until it is opened."""
+        return [
+            sign._replace(text=f"{sign.text}: {each.name}")
+            for each in self.stats.channels.values()
+            for sign in attention.of_queue(each)
+        ]
+
     def total(self, count: str) -> int:
         """Return the sum of a figure over the channels."""
         figures = [each.figures for each in self.stats.channels.values()]
