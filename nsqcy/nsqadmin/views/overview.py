@@ -88,10 +88,9 @@ def _tiles(cluster: Cluster, plots: Plots, down: int) -> list[Tile]:
         _rate("Messages in", "in", plots, "rate_in"),
         _rate("Messages out", "out", plots),
     ]
+    problem = f"{down} down" if down else ""
     return [
-        Tile(
-            "Nodes", f"{up} up", ("nodes",), detail=f"{down} down" if down else "", is_bad=down > 0
-        ),
+        Tile("Nodes", f"{up} up", ("nodes",), detail=problem, is_bad=bool(problem) or not up),
         *(rates if plots else ()),
         _count("Backlog", sum(map(backlog, topics)), "depth", plots, "backlog"),
         _count("In flight", sum(each.in_flight_count for each in channels), "in_flight", plots),

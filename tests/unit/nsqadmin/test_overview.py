@@ -70,6 +70,12 @@ def test_nodes_that_are_missing() -> None:
     assert items[1].path == ()
 
 
+def test_no_node_is_known() -> None:
+    tiles, items = seen(Cluster(0, {}, [], [], {}))
+    assert (tiles["Nodes"].value, tiles["Nodes"].is_bad) == ("0 up", True)
+    assert items == []
+
+
 def test_errors_come_first() -> None:
     down = health(0.4, workers=(Worker(0, False, 1),))
     risks = [Risk(WARNING, "a copy is missing"), Risk(CRITICAL, "publishes are refused")]
