@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from nsqcy.errors import HttpError
 from nsqcy.http.parser import HTML, JSON, PLAIN, Body, Fault, Head, HeaderSelection, Reply
-from nsqcy.logging.types import Lines
+from nsqcy.logging.types import DetailedLines
 from nsqcy.server.http_fastpath import Sink
 from nsqcy.util.gotext import json_bytes
 
@@ -265,7 +265,7 @@ class Api:
     reads_headers: HeaderSelection = False
     """Headers that handlers and the gate read, in addition to X-Nsq- headers."""
 
-    def __init__(self, limits: Limits, log: Lines, gate: Gate | None = None) -> None:
+    def __init__(self, limits: Limits, log: DetailedLines, gate: Gate | None = None) -> None:
         """`gate` is None if all requests are allowed, or if the routes check them."""
         self.limits = limits
         self.log = log

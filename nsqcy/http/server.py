@@ -29,6 +29,7 @@ from nsqcy.http.parser import (
     Malformed,
     Reply,
 )
+from nsqcy.http.polls import Polls
 from nsqcy.http.router import EXITING, IGNORED, LOCAL_ONLY, Api, Later, Request, Route
 from nsqcy.server.http_fastpath import Connection, Server, Shape
 
@@ -67,12 +68,17 @@ class HttpServer(Server):
         self.now = time.monotonic()  # at the last sweep, which is precise enough for deadlines
         self.tls_only: Reply | None = None  # reply to every request without TLS
         self._send_buffer = send_buffer
+        self._polls = Polls()
         self._connections: set[HttpConnection] = set()
         self._to_resume: list[HttpConnection] = []
         self._wake_up = loop.async_()
         self._wake_up.start(self._resume)
         self._sweeper = loop.timer(self.timeouts.sweep, self.timeouts.sweep)
         self._sweeper.start(self._sweep)
+
+    def is_news(self, peer: str, target: str, status: int) -> bool:
+        """Return whether the log should show a GET request, which pollers repeat."""
+        return self._polls.is_news(self.now, peer, target, status)
 
     def adopt(self, sock: socket.socket, peer: str, connection: Make | None = None) -> None:
         """Serve an accepted socket. `peer` is its name in the log: `ip:port`, or `@`.
@@ -453,8 +459,12 @@ class HttpConnection(Connection):
         target = head.target
         if len(target) > _LOGGED:
             target = target[:_LOGGED] + "..."
+        text = f"{reply.status} {head.method} {target} ({self._peer}) {elapsed}"
+        if head.method == "GET" and not self._server.is_news(self._peer, target, reply.status):
+            self._server.api.log.debug(text)
+            return
         self._server.api.log.info(
-            f"{reply.status} {head.method} {target} ({self._peer}) {elapsed}",
+            text,
             event="http_request",
             status=reply.status,
             method=head.method,

@@ -526,7 +526,8 @@ EVENTS = (
         ALL,
         "… … … (…) …",
         ("status", "method", "target", "peer", "elapsed"),
-        "A request was answered. Not logged for /pub, /mpub, /metrics and health checks.",
+        "A request was answered. Not logged for /pub, /mpub, /metrics, and /ready and /live. A GET "
+        "that a host repeats with the same result is logged at debug, and at info once per hour.",
     ),
     Event(
         "http_handler_failed",

@@ -24,7 +24,7 @@ from nsqcy.http.router import (
     required,
     whole,
 )
-from nsqcy.logging.types import Lines
+from nsqcy.logging.types import DetailedLines
 from nsqcy.metrics import families
 from nsqcy.nsqlookupd.registry import Moment, Peer, Registry
 from nsqcy.util import debug, lazy_imports, procfs
@@ -208,7 +208,7 @@ class Api(router.Api):
         registry: Registry,
         clock: Callable[[], Moment],
         limits: Limits,
-        log: Lines,
+        log: DetailedLines,
         requests: Requests,
         connections: Callable[[], Mapping[str, int]],
         gate: Gate | None = None,

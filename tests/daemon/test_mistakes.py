@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from nsqcy.testing.certificates import make
-from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.http_requests import Web, eventually
 from support.logged_process import Logged
 from support.nsqadmin_process import Admin, refused
 from support.nsqd_process import START_BUDGET, Nsqd, environment
@@ -510,3 +510,25 @@ def test_nsqadmin_reports_an_outage_that_no_page_has_met() -> None:
             assert admin.log_text().count(text) == 1
     finally:
         lookupd.destroy()
+
+
+# --- pollers ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["nsqd", "nsqlookupd", "nsqadmin"])
+def test_pollers_do_not_fill_the_log(kind: str, one_nsqd: Nsqd, tmp_path: Path) -> None:
+    http = "--http-address=127.0.0.1:0"
+    line = {
+        "nsqd": f"nsqd --tcp-address=127.0.0.1:0 --workers=1 {http}",
+        "nsqlookupd": f"nsqlookupd --tcp-address=127.0.0.1:0 {http}",
+        "nsqadmin": f"nsqadmin --nsqd-http-address={one_nsqd.addresses['HTTP']} {http}",
+    }[kind]
+    with Running(f"{line} --log-level=debug", tmp_path) as daemon:
+        daemon.await_text("HTTP: listening on")
+        web = Web(int(daemon.addresses["HTTP"].rpartition(":")[2]))
+        for _ in range(3):
+            assert web.get("/ping").status == 200
+        assert web.get("/no-such-path").status == 404
+        daemon.await_text(" INFO: 404 GET /no-such-path (")
+        assert daemon.log_text().count(" INFO: 200 GET /ping (") == 1
+        assert daemon.log_text().count(" DEBUG: 200 GET /ping (") == 2

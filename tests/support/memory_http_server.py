@@ -62,6 +62,9 @@ class StderrLog:
     def _write(self, level: str, msg: str) -> None:
         print(f"{level}: {msg}", file=sys.stderr, flush=True)
 
+    def debug(self, msg: str, **_: object) -> None:
+        self._write("DEBUG", msg)
+
     def info(self, msg: str, **_: object) -> None:
         self._write("INFO", msg)
 

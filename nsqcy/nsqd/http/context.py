@@ -6,7 +6,7 @@ Defines no routes.
 from nsqcy.errors import NOT_WRITTEN, HttpError
 from nsqcy.http import router
 from nsqcy.http.router import Gate
-from nsqcy.logging.types import Lines
+from nsqcy.logging.types import DetailedLines
 from nsqcy.nsqd.calls import Refusal, Refused
 from nsqcy.nsqd.http.backend import Backend
 from nsqcy.nsqd.options import NsqdOptions
@@ -26,7 +26,7 @@ class Context(router.Api):
     reads_headers = frozenset((b"accept", b"accept-encoding", b"authorization"))
 
     def __init__(
-        self, backend: Backend, options: NsqdOptions, log: Lines, gate: Gate | None = None
+        self, backend: Backend, options: NsqdOptions, log: DetailedLines, gate: Gate | None = None
     ) -> None:
         super().__init__(options, log, gate)
         self.backend = backend

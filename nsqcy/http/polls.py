@@ -1,0 +1,27 @@
+"""GET requests that a poller repeats: health checks, monitoring, open pages, discovery.
+
+Decides whether a request is news for the log. Independent of connections and of the log; the caller
+passes the time.
+"""
+
+REPEAT = 3600.0  # seconds after which a repeated request is news again
+_MAX_SEEN = 2000  # different requests to remember
+
+
+class Polls:
+    def __init__(self) -> None:
+        self._seen: dict[
+            tuple[str, str], tuple[int, float]
+        ] = {}  # status and time, when it was news
+
+    def is_news(self, now: float, peer: str, target: str, status: int) -> bool:
+        """Return whether a GET request has another status than the last one of this host for this
+        target, or is the first one for a while; `peer` is `host:port`."""
+        key = (peer.rpartition(":")[0], target)
+        seen = self._seen.get(key)
+        if seen is not None and seen[0] == status and now < seen[1] + REPEAT:
+            return False
+        if len(self._seen) >= _MAX_SEEN:
+            self._seen.clear()
+        self._seen[key] = (status, now)
+        return True
