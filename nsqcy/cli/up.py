@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from nsqcy.cli import nodes, welcome
 from nsqcy.cli.nodes import Etcd, Shared
 from nsqcy.cli.welcome import Node, reachable
-from nsqcy.config import loader
+from nsqcy.config import hints, loader
 from nsqcy.config.durations import SECOND
 from nsqcy.errors import NsqError, StartError, Stop, UsageError
 from nsqcy.logging.logger import Log, write
@@ -67,6 +67,7 @@ its topics. etcd must be installed, unless --etcd-endpoints=URL names an existin
 """
 WITHOUT_ADMIN = "no-nsqadmin"
 DEMO = "demo"
+SEE_HELP = "; see nsqcy up --help"
 DEMO_MODULE = "nsqcy.cli.demo"
 TABLES = {"nsqlookupd": NSQLOOKUPD, "nsqd": NSQD, "nsqadmin": NSQADMIN}  # in start order
 MODULES = {name: f"nsqcy.{name}.main" for name in TABLES}
@@ -146,7 +147,7 @@ def split(argv: Sequence[str]) -> dict[str, list[str]]:
         word = words.pop()
         bare = word.lstrip("-")
         if bare == word or not bare:
-            raise UsageError(f"unexpected argument: {word}\n{USAGE}")
+            raise UsageError(f"unexpected argument: {word}{SEE_HELP}")
         if bare == WITHOUT_ADMIN:
             with_admin = False
             continue
@@ -155,13 +156,22 @@ def split(argv: Sequence[str]) -> dict[str, list[str]]:
         found[daemon].append(word[: len(word) - len(bare)] + flag)
         name, equals, _ = flag.partition("=")
         option = TABLES[daemon].by_flag.get(name)
-        if words and option and not equals and not option.kind.bare:
+        if option is None:
+            name = bare.partition("=")[0]
+            hint = hints.similar_flag(name, _all_flags()) or SEE_HELP
+            raise UsageError(f"flag provided but not defined: -{name}{hint}")
+        if words and not equals and not option.kind.bare:
             found[daemon].append(words.pop())
     if not with_admin:
         for flag in found.pop("nsqadmin"):
             name = flag.lstrip("-").partition("=")[0]
-            raise UsageError(f"--nsqadmin-{name} and --{WITHOUT_ADMIN} cannot be combined\n{USAGE}")
+            raise UsageError(f"--nsqadmin-{name} and --{WITHOUT_ADMIN} cannot be combined")
     return found
+
+
+def _all_flags() -> list[str]:
+    prefixed = [f"{name}-{flag}" for name in PREFIXED for flag in TABLES[name].by_flag]
+    return [*NSQD.by_flag, *prefixed, WITHOUT_ADMIN, DEMO, nodes.FLAG]
 
 
 class Plan:

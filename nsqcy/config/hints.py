@@ -4,6 +4,7 @@ Independent of particular options. NSQ's own text always comes first, because sc
 """
 
 import re
+from collections.abc import Iterable
 
 from nsqcy.config.options import DURATION, OptionTable
 from nsqcy.options.option import Expected, Option
@@ -17,11 +18,16 @@ _UNFINISHED = r"([0-9]+(?:\.[0-9]+)?) *(ns|us|ms|s|m|h|)"
 
 def unknown_flag(table: OptionTable, name: str) -> str:
     """Return the flag with the most similar name, or where to find all flags."""
+    return similar_flag(name, table.by_flag) or see_help(table)
+
+
+def similar_flag(name: str, flags: Iterable[str]) -> str:
+    """Return the flag with the most similar name, or an empty string."""
     import difflib  # slow to import, and daemons need it only for errors
 
     wanted = name.replace("_", "-").lower()[:_LONGEST]
-    near = difflib.get_close_matches(wanted, table.by_flag, 1, _SIMILAR)
-    return f"; did you mean --{near[0]}?" if near else see_help(table)
+    near = difflib.get_close_matches(wanted, list(flags), 1, _SIMILAR)
+    return f"; did you mean --{near[0]}?" if near else ""
 
 
 def see_help(table: OptionTable) -> str:

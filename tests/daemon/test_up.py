@@ -262,10 +262,22 @@ def test_nodes_need_etcd(tmp_path: Path) -> None:
     [
         (["--help"], 0, "Usage: nsqcy up", ""),
         (["--version"], 0, "nsqd v1.3.0", ""),
-        (["data"], 2, "", "unexpected argument: data\nUsage: nsqcy up"),
-        (["--bogus"], 2, "", "flag provided but not defined: -bogus; see nsqd -help"),
-        (["--nsqlookupd-bogus=1"], 2, "", "flag provided but not defined: -bogus; see nsqlookupd"),
-        (["--nsqadmin-bogus=1"], 2, "", "flag provided but not defined: -bogus; see nsqadmin"),
+        (["data"], 2, "", "unexpected argument: data; see nsqcy up --help\n"),
+        (["--bogus"], 2, "", "flag provided but not defined: -bogus; see nsqcy up --help\n"),
+        (
+            ["--nsqlookupd-tcp-adress=:1"],
+            2,
+            "",
+            "flag provided but not defined: -nsqlookupd-tcp-adress;"
+            " did you mean --nsqlookupd-tcp-address?\n",
+        ),
+        (
+            ["--nsqadmin-http-addr=:1"],
+            2,
+            "",
+            "flag provided but not defined: -nsqadmin-http-addr;"
+            " did you mean --nsqadmin-http-address?\n",
+        ),
         (["--no-nsqadmin", "--nsqadmin-base-path=/b"], 2, "", "--nsqadmin-base-path and --no-nsqa"),
         (["--nodes"], 2, "", "--nodes must be a number from 1 to 9\n"),
         (["--nodes=10"], 2, "", "--nodes must be a number from 1 to 9\n"),
