@@ -85,15 +85,20 @@ def bind(text: str, kind: str, daemon: str = "nsqd", *, unix: bool = True) -> Li
             return _bind_unix(address.path, kind)
         raise ValueError(f"listen tcp: address {text}: missing port in address")
     except (OSError, ValueError) as error:
-        reason = _reason(error, address) + _hint(error, text, kind)
+        reason = _reason(error, address) + _hint(error, text, address, kind)
         raise StartError(
             f"failed to instantiate {daemon} - listen ({text}) failed - {reason}"
         ) from None
 
 
-def _hint(error: Exception, text: str, kind: str) -> str:
-    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+def _hint(error: Exception, text: str, address: Address, kind: str) -> str:
+    number = error.errno if isinstance(error, OSError) else None
+    if number == errno.EADDRINUSE:
         return f"; stop the process that uses it, or change --{kind}-address"
+    if number == errno.EADDRNOTAVAIL:
+        return "; no network interface of this machine has the address"
+    if number == errno.EACCES and address.path is None:
+        return "; ports below 1024 require root or CAP_NET_BIND_SERVICE"
     return "" if os.path.isabs(text) else address_hints.listen_hint(text)
 
 

@@ -7,7 +7,10 @@ import re
 from collections.abc import Iterator
 
 from nsqcy.config.loader import Settings
-from nsqcy.net.address_hints import is_no_path, listen_hint
+from nsqcy.net.address_hints import connect_hint, is_no_path, listen_hint
+
+_WILDCARDS = ("0.0.0.0", "::", "[::]")
+_STATSD_PORT = 8125
 
 
 def suspicious_addresses(settings: Settings) -> Iterator[str]:
@@ -23,3 +26,13 @@ def suspicious_addresses(settings: Settings) -> Iterator[str]:
             f"--broadcast-address {text} contains a port: write the host alone, and set the ports"
             f" with --broadcast-tcp-port and --broadcast-http-port{settings.where(name)}"
         )
+    if text in _WILDCARDS:
+        yield (
+            f"--broadcast-address {text} is not an address to which clients can connect: write this"
+            f" machine's name or address{settings.where(name)}"
+        )
+    name = "statsd_address"
+    text = str(settings[name])
+    if text and ":" not in text:
+        hint = connect_hint(text, _STATSD_PORT)
+        yield f"--statsd-address {text} has no port{hint}{settings.where(name)}"

@@ -22,11 +22,16 @@ from types import TracebackType
 
 ORPHANS_WAIT = 5.0  # seconds
 _POLL = 0.02
+_HINTS = {
+    errno.ENOENT: "; create the directory, or change --data-path",
+    errno.ENOTDIR: "; --data-path must be a directory",
+    errno.EACCES: "; permit the user that runs nsqd to use the directory",
+}
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
 
 
 class DataPathError(Exception):
-    """The data path could not be locked; str() is NSQ's text."""
+    """The data path could not be locked; str() begins with NSQ's text."""
 
 
 class DataPathLock:
@@ -64,7 +69,9 @@ def _open(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise DataPathError(f"failed to lock data-path: open {path}: {_text(error)}") from error
+        hint = _HINTS.get(error.errno or 0, "")
+        text = f"failed to lock data-path: open {path}: {_text(error)}{hint}"
+        raise DataPathError(text) from error
 
 
 def _try_flock(fd: int) -> OSError | None:

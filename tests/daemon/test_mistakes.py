@@ -179,6 +179,31 @@ def test_an_address_of_the_wrong_form(line: str, text: str, tmp_path: Path) -> N
     assert (code, err.splitlines()[-1]) == (1, text)
 
 
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (
+            "nsqd --data-path=/no/such/dir",
+            "failed to lock data-path: open /no/such/dir: no such file or directory;"
+            " create the directory, or change --data-path",
+        ),
+        (
+            "nsqd --data-path=/dev/null",
+            "failed to lock data-path: open /dev/null: not a directory;"
+            " --data-path must be a directory",
+        ),
+        (
+            "nsqd --tcp-address=192.0.2.1:4150",
+            "listen (192.0.2.1:4150) failed - listen tcp 192.0.2.1:4150: bind: cannot assign"
+            " requested address; no network interface of this machine has the address",
+        ),
+    ],
+)
+def test_a_place_that_cannot_be_used(line: str, text: str, tmp_path: Path) -> None:
+    code, err = run(line, tmp_path)
+    assert (code, err.splitlines()[-1]) == (1, f"failed to instantiate nsqd - {text}")
+
+
 def test_a_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -217,6 +242,15 @@ LOCAL = "nsqd --tcp-address=127.0.0.1:0 --http-address=127.0.0.1:0"
             f"{LOCAL} --broadcast-address=10.0.0.1:4150",
             "--broadcast-address 10.0.0.1:4150 contains a port: write the host alone, and set the"
             " ports with --broadcast-tcp-port and --broadcast-http-port",
+        ),
+        (
+            f"{LOCAL} --broadcast-address=0.0.0.0",
+            "--broadcast-address 0.0.0.0 is not an address to which clients can connect:"
+            " write this machine's name or address",
+        ),
+        (
+            f"{LOCAL} --statsd-address=127.0.0.1",
+            "--statsd-address 127.0.0.1 has no port; did you mean 127.0.0.1:8125?",
         ),
     ],
 )

@@ -38,7 +38,10 @@ def test_a_flag_that_is_not_there(tmp_path):
 def test_a_data_path_that_is_not_there(tmp_path):
     done = nsqd(tmp_path, "--data-path=/no/such/dir")
     assert done.returncode == 1
-    text = "failed to lock data-path: open /no/such/dir: no such file or directory"
+    text = (
+        "failed to lock data-path: open /no/such/dir: no such file or directory;"
+        " create the directory, or change --data-path"
+    )
     assert done.stderr.endswith(f"FATAL: failed to instantiate nsqd - {text}\n")
 
 

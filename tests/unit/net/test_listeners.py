@@ -111,7 +111,11 @@ def test_a_port_in_use_of_a_name():
         ("127.0.0.1:99999", "listen tcp: address 99999: invalid port"),
         ("127.0.0.1:nope", "listen tcp: lookup tcp/nope: unknown port"),
         ("nobody.invalid:0", "listen tcp: lookup nobody.invalid: no such host"),
-        ("192.0.2.1:0", "listen tcp 192.0.2.1:0: bind: cannot assign requested address"),
+        (
+            "192.0.2.1:0",
+            "listen tcp 192.0.2.1:0: bind: cannot assign requested address;"
+            " no network interface of this machine has the address",
+        ),
         ("/no/such/dir", "listen unix /no/such/dir: bind: no such file or directory"),
     ],
 )

@@ -145,7 +145,8 @@ def test_a_missing_data_path(tmp_path):
     with pytest.raises(DataPathError) as caught:
         lock_data_path(f"{tmp_path}/none")
     assert str(caught.value) == (
-        f"failed to lock data-path: open {tmp_path}/none: no such file or directory"
+        f"failed to lock data-path: open {tmp_path}/none: no such file or directory;"
+        " create the directory, or change --data-path"
     )
 
 
