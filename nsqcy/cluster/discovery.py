@@ -147,7 +147,7 @@ def daemon_url(address: str) -> Url:
     if not url.host or url.scheme not in PORTS:
         raise ValueError(f"address {address!r} is neither host:port nor an HTTP URL")
     if bare and not url.port:
-        raise ValueError(f"address {address!r} has no port")
+        raise ValueError(f"address {address!r} has no port: write HOST:PORT")
     return url._replace(fragment=None)
 
 

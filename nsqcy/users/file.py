@@ -23,6 +23,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from nsqcy.config.files import unknown_key
 from nsqcy.config.options import FLOAT, INT, unquoted
 from nsqcy.config.policies import (
     CHANNEL_PATTERN_ALLOWED,
@@ -185,7 +186,7 @@ def _checked_name(path: str, line: int | None, name: str) -> str:
 def _set(path: str, section: _Section, line: int | None, key: str, value: Any) -> None:
     key = key.replace("-", "_")
     if key not in KEYS:
-        raise ConfigError(path, line, f"unknown key {quote(key)}", ", ".join(KEYS))
+        raise ConfigError(path, line, *unknown_key(key, KEYS))
     if key in section.values:
         problem = f"{key} is already set at line {section.lines[key]}"
         raise ConfigError(path, line, problem, "each key once")

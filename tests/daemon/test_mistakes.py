@@ -204,6 +204,11 @@ def test_a_place_that_cannot_be_used(line: str, text: str, tmp_path: Path) -> No
     assert (code, err.splitlines()[-1]) == (1, f"failed to instantiate nsqd - {text}")
 
 
+def test_a_tool_with_an_address_without_a_port(tmp_path: Path) -> None:
+    code, err = run("nsq_tail --topic=t --lookupd-http-address=4161", tmp_path)
+    assert (code, err.splitlines()[-1]) == (1, "address '4161' has no port: write HOST:PORT")
+
+
 def test_a_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -566,3 +571,13 @@ def test_pollers_do_not_fill_the_log(kind: str, one_nsqd: Nsqd, tmp_path: Path) 
         daemon.await_text(" INFO: 404 GET /no-such-path (")
         assert daemon.log_text().count(" INFO: 200 GET /ping (") == 1
         assert daemon.log_text().count(" DEBUG: 200 GET /ping (") == 2
+
+
+def test_a_mistyped_key_of_a_user(tmp_path: Path) -> None:
+    (tmp_path / "users.ini").write_text("[user alice]\ntokn = sha256:00\n")
+    code, err = run(f"{LOCAL} --auth-file=users.ini", tmp_path)
+    start = "failed to load config file users.ini - line 2: "
+    assert (code, err.splitlines()[-1].partition(" (allowed:")[0]) == (
+        1,
+        f'{start}unknown key "tokn", did you mean token?',
+    )

@@ -256,7 +256,10 @@ def test_a_unix_socket_that_has_a_listener_is_refused_and_left_alone(toy, tmp_pa
         sock.listen()
         nsqd = toy(addresses=[("tcp", path)])
         assert nsqd.wait() == 1
-    text = f"listen ({path}) failed - listen unix {path}: bind: address already in use"
+    text = (
+        f"listen ({path}) failed - listen unix {path}: bind: address already in use;"
+        " stop the process that uses it, or change --tcp-address"
+    )
     assert nsqd.lines[-1].endswith(f"FATAL: failed to instantiate nsqd - {text}")
     assert os.path.exists(path)
 

@@ -254,7 +254,10 @@ def test_daemons_that_fail(capfd: pytest.CaptureFixture[str]) -> None:
         ([], "Usage: nsqcy copies COMMAND"),
         (["bogus"], "unknown command: copies bogus"),
         (["status"], "--lookupd-http-address or --nsqd-http-address is required"),
-        (["status", "--nsqd-http-address=foo"], "--nsqd-http-address: address 'foo' has no port"),
+        (
+            ["status", "--nsqd-http-address=foo"],
+            "--nsqd-http-address: address 'foo' has no port: write HOST:PORT",
+        ),
         (["status", "--bogus"], "unknown flag --bogus"),
         (["force"], "GROUP is required"),
         (["force", "--yes"], "GROUP is required"),
