@@ -62,7 +62,10 @@ def test_messages(live: Lively, visit: Begin) -> None:
     follow(page, "Next messages")
     expect(bodies).to_have_count(3)
     page.go_back()
-    page.get_by_role("link", name="show as hex").first.click()
+    expect(page.locator(".message dl").first).to_be_hidden()
+    page.locator(".message summary").first.click()
+    expect(page.locator(".message dl").first).to_be_visible()
+    page.locator(".message").first.get_by_role("link", name="show as hex").click()
     expect(bodies).to_have_count(1)
     expect(bodies).to_have_text(re.compile(r"^00000000  7b 22 72"))
 

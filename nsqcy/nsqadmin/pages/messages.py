@@ -1,23 +1,34 @@
 """Message and policy pages, which NSQ does not have."""
 
+from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import replace
 
 from nsqcy.errors import HttpError
 from nsqcy.http.parser import Reply
-from nsqcy.http.router import Request
+from nsqcy.http.router import Request, Route
 from nsqcy.nsqadmin import actions
 from nsqcy.nsqadmin.cluster.view import ClusterView, Done, dead_letter_topics
-from nsqcy.nsqadmin.context import AppContext, Page, form_route, page_route, refusal, show, submit
+from nsqcy.nsqadmin.context import (
+    HEADERS,
+    AppContext,
+    Page,
+    form_route,
+    page_route,
+    refusal,
+    show,
+    submit,
+)
 from nsqcy.nsqadmin.history.store import Subject
 from nsqcy.nsqadmin.html.layout import View
 from nsqcy.nsqadmin.requests import params, read_form, segments
 from nsqcy.nsqadmin.views import messages as views
 from nsqcy.nsqadmin.views import policies as policy_views
-from nsqcy.nsqadmin.views.messages import TABS, MessageQuery
+from nsqcy.nsqadmin.views.messages import MAX_BYTES, TABS, MessageQuery
 from nsqcy.nsqadmin.views.policies import Problem
 
 COUNT, BYTES = "10", "16384"  # default messages per node, and default bytes per body
+FILTERED_COUNT = "100"  # messages per node that a filter examines: nsqd's maximum
 
 
 # Messages
@@ -32,7 +43,7 @@ def peek(app: AppContext, request: Request, topic: str, channel: str = "") -> Pa
         if query.tab == "dead":
             return _dead_letters(app, request, cluster, query)
         node = given.get("node", "") if "ask" not in given else ""
-        answers = cluster.peek(topic, channel, node, _peek_params(given, query.tab))
+        answers = cluster.peek(topic, channel, node, _peek_params(query, query.tab))
         waiting = 0
         if channel and given.get("ask") == "redrive":
             rows = cluster.topic(topic, channel).topics
@@ -55,21 +66,48 @@ def _dead_letters(
     channels.sort(key=lambda each: each != chosen)
     if channels:
         topic, channel = channels[0]
-        wanted = _peek_params(given, "queued")
+        wanted = _peek_params(query, "queued")
         answers = cluster.peek(topic, channel, given.get("node", ""), wanted)
     return views.dead_letters(layout, query, topics, channels, answers)
 
 
-def _peek_params(given: Mapping[str, str], state: str) -> dict[str, str]:
+def _peek_params(query: MessageQuery, state: str) -> dict[str, str]:
     """Return the parameters for nsqds, which validate them."""
+    given = query.params
     wanted = {
         "state": state,
-        "count": given.get("count", COUNT),
+        "count": given.get("count", FILTERED_COUNT if query.is_filtered else COUNT),
         "bytes": given.get("bytes", BYTES),
     }
     if "start" in given:
         wanted["start"] = given["start"]
     return wanted
+
+
+def download_from_topic(app: AppContext, request: Request) -> Reply:
+    return _download(app, request, *segments(request, 1))
+
+
+def download_from_channel(app: AppContext, request: Request) -> Reply:
+    return _download(app, request, *segments(request, 2))
+
+
+def _download(app: AppContext, request: Request, topic: str, channel: str = "") -> Reply:
+    """Return a message's body as a file. The name says if nsqd has cut a long body."""
+    if refusal(app, request):
+        raise HttpError(403, "FORBIDDEN")
+    given = params(request)
+    wanted = {"state": given.get("state", "queued"), "count": "1", "bytes": str(MAX_BYTES)}
+    wanted["start"] = given.get("start", "")
+    answers = app.cluster().peek(topic, channel, given.get("node", ""), wanted)
+    found = [message for each in answers if each.is_done for message in each.value["messages"]]
+    # The message may have moved on since the page was shown; nsqd then returns the one behind it.
+    if not found or found[0]["id"] != given.get("id") or found[0]["body"] is None:
+        raise HttpError(404, "MESSAGE_NOT_FOUND")
+    name = f"{found[0]['id']}{'-beginning' if found[0]['cut'] else ''}.bin"
+    headers = [*HEADERS, ("Content-Disposition", f'attachment; filename="{name}"')]
+    body = b64decode(found[0]["body"])
+    return Reply(200, body, "application/octet-stream", nsq=False, headers=headers)
 
 
 def act_on_messages(app: AppContext, request: Request) -> Reply:
@@ -148,6 +186,8 @@ def _set_policy(app: AppContext, request: Request, topic: str, channel: str = ""
 ROUTES = (
     page_route("/peek/:topic", peek),
     page_route("/peek/:topic/:channel", peek),
+    Route("GET", "/download/:topic", download_from_topic, plain=True),
+    Route("GET", "/download/:topic/:channel", download_from_channel, plain=True),
     page_route("/policy/:topic", policy),
     page_route("/policy/:topic/:channel", policy),
     form_route("/peek/:topic/:channel", act_on_messages),

@@ -3,11 +3,13 @@
 import { chooseColumns } from "./columns.js";
 import { readKeys } from "./keys.js";
 import { keepLive } from "./live.js";
+import { copyBodies } from "./messages.js";
 import { readPlots } from "./plots.js";
 import { searchAsTyped } from "./search.js";
 
 const main = document.querySelector("main");
 chooseColumns(main);
+copyBodies(main);
 readPlots(main);
 readKeys(document);
 if (main.hasAttribute("data-live")) {

@@ -1,4 +1,4 @@
-"""Message pages: queued, in-flight, deferred and dead-lettered messages, node by node.
+"""Message pages: queued, in-flight, deferred and dead-lettered messages of all nodes in one list.
 
 Pure: maps fetched data to template values. Bodies and headers are arbitrary bytes from producers;
 these pages always escape them as text.
@@ -7,12 +7,13 @@ these pages always escape them as text.
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import merge
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
-from nsqcy.nsqadmin.html import message_bodies
-from nsqcy.nsqadmin.html.formatting import moment, number, plural
+from nsqcy.nsqadmin.html import message_bodies, message_filter
+from nsqcy.nsqadmin.html.formatting import moment, number, plural, size
 from nsqcy.nsqadmin.html.layout import Layout, Question, View
 
 TABS = {
@@ -22,6 +23,8 @@ TABS = {
     "dead": "Dead Letters",
 }
 MAX_BYTES = 512 << 10  # bytes of a body on a single message's page
+PREVIEW = 120  # characters of a body in a row
+KEPT = ("dead", "via", "as", "q", "path")  # parameters that links on the page keep
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,18 @@ class MessageQuery:
     def link(self, layout: Layout, **params: str) -> str:
         """Return a link to this page and tab, with changed parameters."""
         kept = {"state": self.tab} | {
-            name: self.params[name] for name in ("dead", "via", "as") if name in self.params
+            name: self.params[name] for name in KEPT if self.params.get(name)
         }
         return f"{self.path(layout)}?{urlencode(kept | params)}"
+
+    @property
+    def filter(self) -> message_filter.Filter:
+        """The filter of the list. Raises ValueError if its path is invalid."""
+        return message_filter.parse(self.params.get("q", ""), self.params.get("path", ""))
+
+    @property
+    def is_filtered(self) -> bool:
+        return bool(self.params.get("q") or self.params.get("path"))
 
 
 def peek(
@@ -76,7 +88,7 @@ def dead_letters(
     """
     found = [MessageQuery(topic, channel, "queued", {}) for topic, channel in places]
     mine = [_only_from(each, subject) for each in answers] if places else []
-    values = _values(layout, subject, mine) | {
+    values = _values(layout, subject, mine, source=found[0] if found else None) | {
         "dead_letter_topics": topics,
         "place": found[0] if found else None,
         "others": [
@@ -107,26 +119,74 @@ def _only_from(answers: NodeAnswer, subject: MessageQuery) -> NodeAnswer:
 # All tabs
 
 
-class Messages(NamedTuple):
-    """One node's messages. reason: why the list is empty. following: link to the next messages."""
+class Refused(NamedTuple):
+    """A node that shows no messages, and the reason."""
 
     node: str
     reason: str
-    messages: Sequence["Message"]
-    following: str
+
+
+class Following(NamedTuple):
+    """The link to a node's next messages."""
+
+    node: str
+    path: str
 
 
 def _values(
-    layout: Layout, subject: MessageQuery, answers: Sequence[NodeAnswer], waiting: int = 0
+    layout: Layout,
+    subject: MessageQuery,
+    answers: Sequence[NodeAnswer],
+    waiting: int = 0,
+    source: MessageQuery | None = None,
 ) -> dict[str, object]:
+    """source: the queue that holds the messages, if it is not the page's own."""
+    done = [each for each in answers if each.is_done]
+    found = [
+        _message(layout, subject, source or subject, node, each) for node, each in _merged(done)
+    ]
+    shown, problem = _filtered(subject, found)
+    nexts = [(each.node, each.value["next"]) for each in done if each.value["next"]]
     return {
         "subject": subject,
         "path": subject.path(layout),
         "tabs": TABS,
         "asked": _question(subject, waiting),
         "is_missing": bool(answers) and all(each.is_missing for each in answers),
-        "nodes": [_node(layout, subject, each) for each in answers],
+        "refused": [Refused(each.node, each.reason) for each in answers if not each.is_done],
+        "messages": shown,
+        "examined": len(found),
+        "problem": problem,
+        "has_answers": bool(done),
+        "with_nodes": len(answers) > 1,
+        "following": [
+            Following(node, subject.link(layout, node=node, start=start)) for node, start in nexts
+        ],
     }
+
+
+def _merged(answers: Sequence[NodeAnswer]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the messages of all nodes by time. Each node's messages stay in the order in which it
+    delivers them."""
+    lists = [[(each.node, message) for message in each.value["messages"]] for each in answers]
+    return list(merge(*lists, key=lambda each: _time(each[1])))
+
+
+def _time(message: Mapping[str, Any]) -> int:
+    return message.get("deadline") or message.get("due") or message["timestamp"] or 0
+
+
+def _filtered(subject: MessageQuery, found: Sequence["Message"]) -> tuple[Sequence["Message"], str]:
+    """Return the messages that pass the filter, and the problem of an invalid filter."""
+    try:
+        wanted = subject.filter
+    except ValueError as error:
+        return (), str(error)
+    if not wanted.is_used:
+        return found, ""
+    return [
+        each for each in found if message_filter.matches(wanted, each.id, each.headers, each.raw)
+    ], ""
 
 
 def _question(subject: MessageQuery, waiting: int) -> Question | None:
@@ -145,18 +205,6 @@ def _question(subject: MessageQuery, waiting: int) -> Question | None:
     return None
 
 
-def _node(layout: Layout, subject: MessageQuery, answers: NodeAnswer) -> Messages:
-    if not answers.is_done:
-        return Messages(answers.node, answers.reason, (), "")
-    following = answers.value["next"]
-    return Messages(
-        answers.node,
-        "",
-        [_message(layout, subject, answers.node, each) for each in answers.value["messages"]],
-        subject.link(layout, node=answers.node, start=following) if following else "",
-    )
-
-
 # A message
 
 
@@ -172,32 +220,65 @@ class Body(NamedTuple):
 
 
 class Message(NamedTuple):
-    """One message. title: its id or number. cancel: link that cancels a deferred message, shown to
-    users who may act. body: None if it could not be read from disk."""
+    """One message. title: its id or number. preview: the beginning of its body, on one line.
+    cancel: link that cancels a deferred message, shown to users who may act. download: link to the
+    body as a file. body: None if it could not be read from disk; raw is then empty."""
 
     id: str
+    node: str
     title: str
+    time: str
+    attempts: int
+    size: str
+    preview: str
     facts: Sequence[tuple[str, str]]
     headers: Mapping[str, str]
     cancel: str
+    download: str
     body: Body | None
+    raw: bytes
 
 
 def _message(
-    layout: Layout, subject: MessageQuery, node: str, message: Mapping[str, Any]
+    layout: Layout,
+    subject: MessageQuery,
+    source: MessageQuery,
+    node: str,
+    message: Mapping[str, Any],
 ) -> Message:
-    id = message["id"]
+    id = message["id"] or ""
     cancel = ""
     if subject.tab == "deferred" and id:
         cancel = layout.asking(subject.path(layout), "cancel", state="deferred", node=node, id=id)
+    body = None if message["body"] is None else _body(layout, subject, node, message)
     return Message(
         id,
+        node,
         id or f"number {message['seq']}",
+        _moment(_time(message)),
+        message["attempts"],
+        "" if message["size"] is None else size(message["size"]),
+        _preview(body),
         [(name, value) for name, value in _facts(message) if value],
         message["headers"],
         cancel,
-        None if message["body"] is None else _body(layout, subject, node, message),
+        _download(layout, source, node, message) if id and body else "",
+        body,
+        b64decode(message["body"] or ""),
     )
+
+
+def _preview(body: Body | None) -> str:
+    if body is None:
+        return "unreadable"
+    text = " ".join(body.text[: 4 * PREVIEW].split())
+    return f"{text[:PREVIEW]}…" if len(text) > PREVIEW else text
+
+
+def _download(layout: Layout, source: MessageQuery, node: str, message: Mapping[str, Any]) -> str:
+    query = {"state": source.tab, "node": node, "start": message["start"], "id": message["id"]}
+    path = layout.queue("download", source.topic, source.channel)
+    return f"{path}?{urlencode(query)}"
 
 
 def _facts(message: Mapping[str, Any]) -> list[tuple[str, str | None]]:
