@@ -59,11 +59,16 @@ def test_emptying_asks(channel: str, live: Lively, visit: Begin) -> None:
 def test_deleting_a_channel_and_its_topic(channel: str, live: Lively, visit: Begin) -> None:
     page = visit().to(channel)
     follow(page, "Delete Channel")
+    page.get_by_label("Type c to confirm").fill("c")
     press(page, "Delete Channel")
     expect(page.locator("h1")).to_have_text("acted")
     expect(page.locator("main")).to_contain_text("No channels exist for this topic.")
     follow(page, "Delete Topic")
     expect(page.locator("#question")).to_contain_text("0 channels and")
+    page.get_by_label("Type acted to confirm").fill("act")
+    press(page, "Delete Topic")
+    expect(page.locator("[role=alert]")).to_contain_text("type the name acted")
+    page.get_by_label("Type acted to confirm").fill("acted")
     press(page, "Delete Topic")
     expect(page.locator("h1")).to_contain_text("Topics")
     for nsqd in live.nsqds:

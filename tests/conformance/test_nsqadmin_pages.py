@@ -495,8 +495,21 @@ def test_what_destroys_asks(
     assert words in box.text
     assert box.all("a", href=f"/b{path}")
     assert posts(nsqd) == []
-    assert led_to(press(admin, box.one("form"))) == then
+    confirmation = box.one("form")
+    if query == "delete":
+        for typed in ("", "other"):
+            type_name(confirmation, typed)
+            refused = press(admin, confirmation)
+            assert "type the name" in read(refused.body).one("div", role="alert").text
+            assert read(refused.body).one("section", id="question")
+        assert posts(nsqd) == []
+        type_name(confirmation, path.rpartition("/")[2])
+    assert led_to(press(admin, confirmation)) == then
     assert posts(nsqd) == [told]
+
+
+def type_name(confirmation: Element, name: str) -> None:
+    confirmation.one("input", name="typed").attributes["value"] = name
 
 
 def test_tombstones_ask(admin: Admin, nsqd: Upstream, lookupd: Upstream) -> None:

@@ -95,13 +95,15 @@ def render(
 
 @dataclass(frozen=True)
 class Question:
-    """A confirmation question before a destructive action, and the form that runs it."""
+    """A confirmation question before a destructive action, and the form that runs it. typed: the
+    name that the user must type; empty if the button suffices."""
 
     title: str
     text: str
     action: str
     verb: str  # label of the button
     fields: tuple[tuple[str, str], ...] = ()
+    typed: str = ""
 
 
 def not_found(code: str, about: Subject) -> View:

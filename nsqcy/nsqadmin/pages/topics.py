@@ -1,5 +1,6 @@
 """Pages for all topics, one topic, one channel, and seeking a channel."""
 
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from nsqcy.cluster.stats import sum_topics
@@ -62,7 +63,8 @@ def act_on_topic(app: AppContext, request: Request) -> Reply:
     match fields.get("action", ""):
         case "delete":
             then = streams(app, request)
-            return submit(app, request, lambda: actions.delete(app, request, name), page, then)
+            action = _typed(fields, name, partial(actions.delete, app, request, name))
+            return submit(app, request, action, page, then)
         case "tombstone":
             node = fields.get("node", "")
             action = partial(actions.tombstone, app, request, node, name)
@@ -73,12 +75,25 @@ def act_on_topic(app: AppContext, request: Request) -> Reply:
 
 def act_on_channel(app: AppContext, request: Request) -> Reply:
     of, name = segments(request, 2)
-    verb = read_form(request).get("action", "")
+    fields = read_form(request)
+    verb = fields.get("action", "")
     page = channel(app, request, of, name)
     if verb == "delete":
         then = topic(app, request, of)
-        return submit(app, request, lambda: actions.delete(app, request, of, name), page, then)
+        action = _typed(fields, name, partial(actions.delete, app, request, of, name))
+        return submit(app, request, action, page, then)
     return submit(app, request, lambda: actions.act(app, request, verb, of, name), page, page)
+
+
+def _typed(fields: Mapping[str, str], name: str, action: Callable[[], Done]) -> Callable[[], Done]:
+    """Return an action that fails unless the user has typed this name into the form."""
+
+    def checked() -> Done:
+        if fields.get("typed", "").strip() != name:
+            raise HttpError(400, f"not deleted: type the name {name} to confirm")
+        return action()
+
+    return checked
 
 
 # Seeking

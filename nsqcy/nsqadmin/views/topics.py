@@ -214,7 +214,7 @@ def _topic_question(stats: TopicStats, params: Mapping[str, str]) -> Question | 
         case "delete":
             channels = plural(len(stats.channels), "channel")
             text = f"The topic, {channels} and {plural(held, 'message')} on {nodes} will be lost."
-            return Question(f"Delete topic {name}?", text, "delete", "Delete Topic")
+            return Question(f"Delete topic {name}?", text, "delete", "Delete Topic", typed=name)
         case "tombstone":
             node = params.get("node", "")
             found = next((row for row in stats.nodes if row.node == node), None)
@@ -298,7 +298,8 @@ def _channel_question(stats: ChannelStats, params: Mapping[str, str]) -> Questio
         case "delete":
             text = f"The channel and {lost}. {plural(counts.client_count, 'consumer')} will be"
             text += " disconnected."
-            return Question(f"Delete channel {name}?", text, "delete", "Delete Channel")
+            verb, typed = "Delete Channel", stats.name
+            return Question(f"Delete channel {name}?", text, "delete", verb, typed=typed)
     return None
 
 
