@@ -1,4 +1,4 @@
-"""Hints at the end of errors about a command line: what the user probably meant.
+"""Hints at the end of errors about command lines and configuration files: what was probably meant.
 
 Independent of particular options. NSQ's own text always comes first, because scripts may match it.
 """
@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 from nsqcy.config.options import DURATION, OptionTable
+from nsqcy.names import quote
 from nsqcy.options.option import Expected, Option
 
 _SIMILAR = 0.6  # similarity of two names, above which one may be a typo of the other
@@ -63,3 +64,13 @@ def _duration_meant(text: str) -> str:
     except ValueError:
         return ""
     return meant
+
+
+def unknown_key(key: str, allowed: Iterable[str]) -> tuple[str, str]:
+    """Return the problem and the permitted keys."""
+    import difflib
+
+    names = sorted(allowed)
+    near = difflib.get_close_matches(key.replace("-", "_").lower()[:64], names, 1)
+    meant = f", did you mean {near[0]}?" if near else ""
+    return f"unknown key {quote(key)}{meant}", ", ".join(names)

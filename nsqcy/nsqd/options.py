@@ -24,7 +24,7 @@ from nsqcy.config.daemon_options import (
     refuse,
 )
 from nsqcy.config.durations import HOUR, MILLISECOND, MINUTE, SECOND
-from nsqcy.config.files import PatternSection
+from nsqcy.config.file_settings import PatternSection
 from nsqcy.config.loader import Settings
 from nsqcy.config.options import (
     BOOL,

@@ -23,7 +23,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from nsqcy.config.files import unknown_key
+from nsqcy.config.hints import unknown_key
 from nsqcy.config.options import FLOAT, INT, unquoted
 from nsqcy.config.policies import (
     CHANNEL_PATTERN_ALLOWED,

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nsqcy.config.files import unknown_key
+from nsqcy.config.hints import unknown_key
 from nsqcy.config.options import BOOL, DURATION, FLOAT, INT, int64
 from nsqcy.config.policies import CHANNEL_KEYS, TOPIC_KEYS, Policies, shown
 from nsqcy.names import quote

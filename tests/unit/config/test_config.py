@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from nsqcy import __main__ as command
 from nsqcy.config import files, loader
+from nsqcy.config.file_settings import FileSettings
 from nsqcy.config.policies import ChannelPolicy, Policies, TopicPolicy
 from nsqcy.errors import (
     AS_IS,
@@ -728,7 +729,7 @@ PATTERN_LINES = st.builds(
 )
 
 
-def read_or_refuse(directory: Path, data: bytes) -> files.FileSettings | None:
+def read_or_refuse(directory: Path, data: bytes) -> FileSettings | None:
     path = directory / "any"
     path.write_bytes(data)
     try:
