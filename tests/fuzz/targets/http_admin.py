@@ -24,9 +24,10 @@ from nsqcy.http.router import IGNORED, Request, Route
 from nsqcy.nsqadmin.api import actions, queries, service
 from nsqcy.nsqadmin.auth.logins import Logins
 from nsqcy.nsqadmin.cluster import view
+from nsqcy.nsqadmin.cluster.outages import Outages
 from nsqcy.nsqadmin.context import AppContext
 from nsqcy.nsqadmin.options import NSQADMIN, resolve
-from nsqcy.nsqadmin.pages import copies, login, messages, nodes, topics
+from nsqcy.nsqadmin.pages import copies, login, messages, missing, nodes, topics
 from nsqcy.nsqlookupd.api import Api
 from nsqcy.nsqlookupd.registry import Moment, Peer, Registry
 from nsqcy.users.hashes import hash_token
@@ -222,7 +223,17 @@ def admin(logins: bool) -> Daemon:
     web, log = Web(), Log()
     kept = Logins(USERS, 3600, log, time.monotonic) if logins else None
     routes = [*ROUTES, *(login.ROUTES if logins else [])]
-    return Daemon(Admin(options, web, web, log, routes, None, kept), log, web)  # type: ignore[arg-type]
+    made = Admin(
+        options,
+        web,  # type: ignore[arg-type]
+        web,  # type: ignore[arg-type]
+        log,  # type: ignore[arg-type]
+        routes,
+        missing.ROUTE,
+        Outages(log),
+        logins=kept,
+    )
+    return Daemon(made, log, web)
 
 
 USERS = users()
