@@ -7,7 +7,7 @@ The first byte of an input selects the daemon whose file the rest is, or a comma
 import tempfile
 from pathlib import Path
 
-from nsqcy.config import files, loader
+from nsqcy.config import files, loader, stray_words
 from nsqcy.config.durations import format_duration, parse_duration
 from nsqcy.config.flags import split_flags
 from nsqcy.config.options import OptionTable
@@ -21,6 +21,11 @@ from nsqcy.nsqlookupd.options import NSQLOOKUPD
 COVERS = [
     "config/loader.py",
     "config/files.py",
+    "config/file_settings.py",
+    "config/ini_file.py",
+    "config/toml_file.py",
+    "config/hints.py",
+    "config/stray_words.py",
     "config/options.py",
     "config/flags.py",
     "options/option.py",
@@ -61,7 +66,9 @@ def one(data: bytes) -> None:
     try:
         if kind == b"\3":
             words = text.decode("utf-8", "surrogateescape").split("\n")
-            found = loader.Settings(NSQD, split_flags(NSQD, words)[0])
+            values, rest = split_flags(NSQD, words)
+            stray_words.check(NSQD, words, rest)
+            found = loader.Settings(NSQD, values)
         else:
             found = _file(TABLES[kind[0] % 3] if kind else NSQD, text)
         if found.table is NSQD:
