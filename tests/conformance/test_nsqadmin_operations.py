@@ -273,6 +273,11 @@ def test_dead_letters_go_back(cluster: Cluster, topic: str) -> None:
     page = cluster.page(f"/peek/{topic}/c", state="dead")
     assert bodies(page) == ["bad"]
     assert f"in {dead}/look." in page.text
+    links = cluster.page(f"/topics/{topic}/c").one("nav", **{"class": "further"})
+    assert links.all("a", href=f"/peek/{topic}/c?state=dead")
+    own = cluster.page(f"/peek/{dead}/look")
+    assert own.all("a", href=f"/peek/{dead}/look?ask=redrive#question")
+    assert not cluster.page(f"/peek/{topic}/c").all("a", **{"class": "button danger"})
     href = page.one("a", **{"class": "button danger"}).attributes["href"].partition("#")[0]
     box = question(cluster.page(href))
     assert f"The queue of {dead}/look has 2 messages." in box.text
@@ -280,6 +285,9 @@ def test_dead_letters_go_back(cluster: Cluster, topic: str) -> None:
         assert led_to(cluster.press(box.one("form"))) == f"/peek/{dead}/look"
     web.await_counts(topic, "c", depth=1)
     web.await_counts(dead, "look", depth=1)
+    box.one("input", name="limit").attributes["value"] = "none"
+    refused = read(cluster.press(box.one("form")).body)
+    assert "INVALID_LIMIT" in refused.one("div", role="alert").text
     answer = cluster.ask("POST", f"/api/topics/{dead}/look", action="redrive", limit="5")
     assert cluster.ours(answer)["redriven"] == 1
 

@@ -96,7 +96,8 @@ def render(
 @dataclass(frozen=True)
 class Question:
     """A confirmation question before a destructive action, and the form that runs it. typed: the
-    name that the user must type; empty if the button suffices."""
+    name that the user must type; empty if the button suffices. limit: label of a field for the
+    maximum number of messages; empty if there is none."""
 
     title: str
     text: str
@@ -104,6 +105,7 @@ class Question:
     verb: str  # label of the button
     fields: tuple[tuple[str, str], ...] = ()
     typed: str = ""
+    limit: str = ""
 
 
 def not_found(code: str, about: Subject) -> View:

@@ -156,6 +156,7 @@ def _values(
         "refused": [Refused(each.node, each.reason) for each in answers if not each.is_done],
         "messages": shown,
         "examined": len(found),
+        "may_redrive": subject.tab == "queued" and _have_dead_letters(subject, found),
         "problem": problem,
         "has_answers": bool(done),
         "with_nodes": len(answers) > 1,
@@ -163,6 +164,11 @@ def _values(
             Following(node, subject.link(layout, node=node, start=start)) for node, start in nexts
         ],
     }
+
+
+def _have_dead_letters(subject: MessageQuery, found: Sequence["Message"]) -> bool:
+    """Return whether a channel has messages that a redrive returns to where they came from."""
+    return bool(subject.channel) and any("origin-channel" in each.headers for each in found)
 
 
 def _merged(answers: Sequence[NodeAnswer]) -> list[tuple[str, Mapping[str, Any]]]:
@@ -196,7 +202,8 @@ def _question(subject: MessageQuery, waiting: int) -> Question | None:
             text = f"The queue of {subject.name} has {plural(waiting, 'message')}. Dead letters"
             text += " among them return to their original channels and are"
             text += " redelivered there. Other messages stay."
-            return Question(f"Redrive {subject.name}?", text, "redrive", "Redrive")
+            limit = "Messages from the head of each node's queue; empty for all"
+            return Question(f"Redrive {subject.name}?", text, "redrive", "Redrive", limit=limit)
         case "cancel" if subject.channel:
             id, node = params.get("id", ""), params.get("node", "")
             text = f"The deferred message {id} of {subject.name} on {node} will be discarded."
