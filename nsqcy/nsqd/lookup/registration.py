@@ -119,7 +119,7 @@ class Peer:
     def _report(self, error: Exception) -> None:
         """Log an error; a wrong port only once, because it stays wrong until it is corrected."""
         reason = _reason(error)
-        if reason == self._mistake:
+        if self._mistake and reason == self._mistake:
             self._log.debug(f"LOOKUPD({self.name}): {self._doing} - {reason}")
             return
         self._mistake = reason if isinstance(error, WrongPort) else ""
