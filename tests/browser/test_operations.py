@@ -97,7 +97,7 @@ def test_a_policy(visit: Begin) -> None:
 
     def set_to(value: str) -> None:
         field.fill(value)
-        press(line, "Set")
+        press(page, "Save")
 
     set_to("12.5")
     expect(line).to_contain_text("http")
@@ -107,8 +107,11 @@ def test_a_policy(visit: Begin) -> None:
     expect(field).to_have_value("fast")
     expect(field).to_have_attribute("aria-invalid", "true")
     assert row(page, "Policy", "rate")[1:3] == ["12.5", "http"]
-    press(line, "Reset")
+    field.fill("12.5")
+    line.get_by_label("Reset").check()
+    press(page, "Save")
     expect(line).to_contain_text("default")
+    page.get_by_label("Unit of msg_timeout").select_option("min")
     set_to("7")
     follow(page, "Reset All")
     expect(page.locator("#question")).to_contain_text("return to their configured values")

@@ -303,35 +303,41 @@ def test_a_policy_is_shown_and_set(cluster: Cluster, topic: str) -> None:
         table = cluster.page(path).table("Policy")[1:]
         return {first.split()[0]: row[:2] for first, *row in table}
 
-    def said(key: str, value: str) -> Answer:
-        (form,) = [
-            each
-            for each in cluster.page(path).all("form")
-            if each.all("input", value=key) and each.all("button", value="set")
-        ]
-        (field,) = [each for each in form.all("input") if each.attributes["name"] == "value"]
-        field.attributes["value"] = value
-        return cluster.press(form)
+    def save(**changed: str) -> Answer:
+        """Submit the form as it is on the page, with these changes."""
+        form = cluster.page(path).one("form", **{"class": "policy"})
+        fields = {
+            each.attributes["name"]: each.attributes["value"]
+            for each in form.all("input")
+            if each.attributes.get("type") != "checkbox"
+        }
+        for each in form.all("select"):
+            (chosen,) = each.all("option", selected="")
+            fields[each.attributes["name"]] = chosen.text
+        fields |= {name.replace("__", "."): value for name, value in changed.items()}
+        headers = {"X-Forwarded-User": "me"}
+        body = urlencode({**fields, "action": "save"}).encode()
+        return cluster.admin.web.post(form.attributes["action"], body, headers=headers)
 
     assert rows()["rate"] == ["0", "default"]
-    with cluster.telling("set_channel_policy", "set_channel_policy"):
-        assert led_to(said("rate", "12.5")) == path
-        assert led_to(said("msg_timeout", "30s")) == path
+    with cluster.telling("set_channel_policy"):
+        answer = save(value__rate="12.5", value__msg_timeout="5", value__on_full="drop-oldest")
+        assert led_to(answer) == path
     assert rows()["rate"] == ["12.5", "http"]
-    assert rows()["msg_timeout"] == ["30s", "http"]
+    assert rows()["msg_timeout"] == ["5m", "http"]
+    assert rows()["on_full"] == ["drop-oldest", "http"]
+    assert rows()["max_depth"] == ["0", "default"]
 
-    problem = read(said("rate", "<fast>").body)
+    problem = read(save(value__rate="<fast>", value__max_depth="9").body)
     field = problem.one("p", id="problem-rate")
     assert 'rate: invalid value "<fast>"' in field.text
     assert problem.one("input", **{"aria-invalid": "true"}).attributes["value"] == "<fast>"
+    assert problem.one("input", name="value.max_depth").attributes["value"] == "9"
     assert rows()["rate"] == ["12.5", "http"]
+    assert rows()["max_depth"] == ["0", "default"]
 
-    (reset,) = [
-        each
-        for each in cluster.page(path).all("form")
-        if each.all("input", value="rate") and each.all("button", value="reset")
-    ]
-    assert led_to(cluster.press(reset)) == path
+    assert led_to(save()) == path
+    assert led_to(save(reset__rate="1")) == path
     assert rows()["rate"] == ["0", "default"]
     box = question(cluster.page(path, ask="reset-all"))
     assert "msg_timeout" in box.text

@@ -25,7 +25,8 @@ from nsqcy.nsqadmin.requests import params, read_form, segments
 from nsqcy.nsqadmin.views import messages as views
 from nsqcy.nsqadmin.views import policies as policy_views
 from nsqcy.nsqadmin.views.messages import MAX_BYTES, TABS, MessageQuery
-from nsqcy.nsqadmin.views.policies import Problem
+from nsqcy.nsqadmin.views.policies import EMPTY, Draft
+from nsqcy.nsqadmin.views.policy_fields import changes
 
 COUNT, BYTES = "10", "16384"  # default messages per node, and default bytes per body
 FILTERED_COUNT = "100"  # messages per node that a filter examines: nsqd's maximum
@@ -139,13 +140,13 @@ def policy(
     request: Request,
     topic: str,
     channel: str = "",
-    problem: Problem | None = None,
+    draft: Draft = EMPTY,
 ) -> Page:
     path = app.layout(request).queue("policy", topic, channel)
 
     def draw(cluster: ClusterView) -> View:
         answers = cluster.policies(topic, channel)
-        return policy_views.policy(topic, channel, path, answers, params(request), problem)
+        return policy_views.policy(topic, channel, path, answers, params(request), draft)
 
     title = f"Policy for {topic}/{channel}" if channel else f"Policy for {topic}"
     return Page(title, path, draw, Subject(topic=topic, channel=channel))
@@ -160,24 +161,26 @@ def set_channel_policy(app: AppContext, request: Request) -> Reply:
 
 
 def _set_policy(app: AppContext, request: Request, topic: str, channel: str = "") -> Reply:
-    """Set or reset keys of a policy. An error from the nsqds is shown next to the field."""
+    """Set and reset the changed keys of a policy. An error from the nsqds is shown next to the
+    field that it names, and the form keeps its texts."""
     fields = read_form(request)
-    key, text = fields.get("key", ""), fields.get("value", "")
     page = policy(app, request, topic, channel)
 
     def put(values: Mapping[str, object] | None) -> Done:
         return actions.set_policy(app, request, topic, channel, values)
 
     match fields.get("action"):
-        case "set":
+        case "save":
+            values = changes(channel, fields)
+            if not values:
+                return Reply(303, nsq=False, headers=[("Location", page.path)])
             try:
-                done = put({key: policy_views.value_of(channel, key, text)})
+                done = put(values)
             except HttpError as refused:
-                problem = Problem(key, text, refused.message)
-                return show(app, request, policy(app, request, topic, channel, problem))
+                draft = policy_views.draft(fields, values, refused.message)
+                again = policy(app, request, topic, channel, draft)
+                return show(app, request, again, error="" if draft.key else draft.text)
             return submit(app, request, lambda: done, page, page)
-        case "reset":
-            return submit(app, request, lambda: put({key: None}), page, page)
         case "reset-all":
             return submit(app, request, lambda: put(None), page, page)
     raise HttpError(400, "INVALID_ACTION")

@@ -5,37 +5,36 @@ Pure: maps fetched data to template values.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nsqcy.config.options import BOOL, FLOAT, INT
 from nsqcy.config.policies import CHANNEL_KEYS, TOPIC_KEYS
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
 from nsqcy.nsqadmin.html.formatting import plural
 from nsqcy.nsqadmin.html.layout import Question, View
 from nsqcy.nsqadmin.html.tables import table
+from nsqcy.nsqadmin.views import policy_fields
+from nsqcy.nsqadmin.views.policy_fields import Field
 
 HTTP = "http"  # source of a value that was set over HTTP
 
 
-class Problem(NamedTuple):
-    """A rejected value, with the error text from the nsqds."""
+class Draft(NamedTuple):
+    """A rejected form, and the error text from the nsqds. key: the field that the error is about;
+    empty if it is about none."""
 
+    fields: Mapping[str, str]
     key: str
-    value: str
     text: str
 
 
-def value_of(channel: str, key: str, text: str) -> Any:
-    """Convert a field's text to the JSON value for nsqds, which validate it."""
-    option = (CHANNEL_KEYS if channel else TOPIC_KEYS).get(key)
-    if option is None or option.kind not in (INT, FLOAT, BOOL):
-        return text
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return found if isinstance(found, int | float) else text
+EMPTY = Draft({}, "", "")
+
+
+def draft(fields: Mapping[str, str], keys: Iterable[str], error: str) -> Draft:
+    """Return the draft for a rejected form. The error names the key that it is about."""
+    key = next((each for each in keys if f"{each}: " in error), "")
+    return Draft(fields, key, error)
 
 
 class Key(NamedTuple):
@@ -46,7 +45,7 @@ class Key(NamedTuple):
     name: str
     help: str
     on_nodes: Sequence[tuple[str, str, str]]
-    field: str
+    field: Field
     is_set: bool
 
 
@@ -56,12 +55,12 @@ def policy(
     path: str,
     answers: Sequence[NodeAnswer],
     params: Mapping[str, str],
-    problem: Problem | None = None,
+    draft: Draft = EMPTY,
 ) -> View:
     name = f"{topic}/{channel}" if channel else topic
     known = [each for each in answers if each.is_done]
     keys = dict.fromkeys(key for each in known for key in each.value["config"])
-    rows = [_key(channel, key, known) for key in keys]
+    rows = [_key(channel, key, known, draft) for key in keys]
     columns = [(title, lambda row: row.name) for title in ("Key", "Value", "From", "Set")]
     values = {
         "topic": topic,
@@ -74,7 +73,7 @@ def policy(
         "readonly": table("Policy", columns[:3], rows),
         "editable": table("Policy", columns, rows),
         "is_set": any(row.is_set for row in rows),
-        "problem": problem,
+        "problem": draft,
     }
     return View("policy.html", values)
 
@@ -94,12 +93,14 @@ def _set_keys(answers: NodeAnswer) -> list[str]:
     return [key for key, each in answers.value["config"].items() if each["from"] == HTTP]
 
 
-def _key(channel: str, key: str, answers: Sequence[NodeAnswer]) -> Key:
+def _key(channel: str, key: str, answers: Sequence[NodeAnswer], draft: Draft) -> Key:
     option = (CHANNEL_KEYS if channel else TOPIC_KEYS).get(key)
     found = [(each.node, each.value["config"].get(key)) for each in answers]
     configs = [config for _, config in found if config]
-    if len(configs) == len(found) and all(config == configs[0] for config in configs):
+    same = len(configs) == len(found) and all(config == configs[0] for config in configs)
+    if same:
         found = [("", configs[0])]
+    is_one_value = all(config["value"] == configs[0]["value"] for config in configs)
     return Key(
         key,
         option.help if option else "",
@@ -107,7 +108,9 @@ def _key(channel: str, key: str, answers: Sequence[NodeAnswer]) -> Key:
             (node, _text(config["value"]), config["from"]) if config else (node, "–", "")
             for node, config in found
         ],
-        _text(configs[0]["value"]),
+        policy_fields.field(
+            channel, key, configs[0]["value"] if is_one_value else None, draft.fields
+        ),
         any(config["from"] == HTTP for config in configs),
     )
 
