@@ -385,7 +385,8 @@ def test_unusable_certificates(
     if certificate is not None:
         (tmp_path / "a.pem").write_text(certificate)
     (tmp_path / "a.key").write_text(key)
-    code, err = run(f"{LOCAL} --tls-cert=a.pem --tls-key=a.key", tmp_path)
+    line = f"{LOCAL} --https-address=127.0.0.1:0 --tls-cert=a.pem --tls-key=a.key"
+    code, err = run(line, tmp_path)
     assert (code, err.splitlines()[-1]) == (
         1,
         f"failed to instantiate nsqd - failed to build TLS config - {text}",
