@@ -130,6 +130,12 @@ def test_seeking(live: Lively, visit: Begin) -> None:
     page.get_by_label("A time such as").fill("never")
     press(page, "Show")
     expect(page.locator(".notice")).to_contain_text("INVALID")
+    page.get_by_label("Time in UTC").fill("2026-01-31T12:00:00")
+    expect(page.locator("output.local")).to_contain_text("in your time zone")
+    press(page, "Show Time")
+    expect(page.locator("#question")).to_contain_text("to 2026-01-31T12:00:00Z?")
+    follow(page, "1 h ago")
+    expect(page.locator("#question")).to_contain_text("Seek refunds/late to 20")
     follow(page, "To the Beginning")
     assert row(page, "Effect", live.nodes[0])[-1] == "1"
     expect(page.locator("#question")).to_contain_text("Seek refunds/late to earliest?")

@@ -1,5 +1,6 @@
 """Pages for all topics, one topic, one channel, and seeking a channel."""
 
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -100,13 +101,14 @@ def _typed(fields: Mapping[str, str], name: str, action: Callable[[], Done]) -> 
 
 
 def seek(app: AppContext, request: Request, topic: str, channel: str) -> Page:
-    path, given = app.layout(request).link("seek", topic, channel), params(request)
+    path = app.layout(request).link("seek", topic, channel)
+    given = seek_view.with_picked_time(params(request))
 
     def draw(cluster: ClusterView) -> View:
         answers = cluster.log_positions(topic, given.get("to", "") or "latest")
         rows = cluster.topic(topic, channel)
         effects = seek_effects(channel, answers, [row.channels[channel] for row in rows.topics])
-        return seek_view.seek(topic, channel, path, answers, effects, given)
+        return seek_view.seek(topic, channel, path, answers, effects, given, time.time())
 
     about = Subject(topic=topic, channel=channel)
     return Page(f"Seek {topic}/{channel}", path, draw, about, refusal=refusal(app, request))

@@ -6,10 +6,12 @@ import { keepLive } from "./live.js";
 import { copyBodies } from "./messages.js";
 import { readPlots } from "./plots.js";
 import { searchAsTyped } from "./search.js";
+import { showLocalTime } from "./seek.js";
 
 const main = document.querySelector("main");
 chooseColumns(main);
 copyBodies(main);
+showLocalTime(main);
 readPlots(main);
 readKeys(document);
 if (main.hasAttribute("data-live")) {

@@ -4,7 +4,10 @@ effect.
 Pure: maps fetched data to template values.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer, SeekEffect
 from nsqcy.nsqadmin.html.formatting import plural
@@ -21,6 +24,39 @@ _COLUMNS: Columns[SeekEffect] = [
 ]
 
 
+_PICKED = re.compile(r"\d{4,}-\d\d-\d\dT\d\d:\d\d(?::\d\d)?(?:\.\d+)?")
+
+
+class Shortcut(NamedTuple):
+    """A link to the effect of seeking to a time."""
+
+    text: str
+    to: str
+
+
+def with_picked_time(params: Mapping[str, str]) -> dict[str, str]:
+    """Return the parameters with `to` from the picker's field `at`, which is in UTC. A text that is
+    no picked time is passed on, so that nsqds reject it."""
+    at = params.get("at", "")
+    if not at or params.get("to"):
+        return dict(params)
+    seconds = ":00" if at.count(":") == 1 else ""
+    return {**params, "to": f"{at}{seconds}Z" if _PICKED.fullmatch(at) else at}
+
+
+def shortcuts(now: float) -> list[Shortcut]:
+    """Return the times that users often want. now: seconds since 1970."""
+    present = datetime.fromtimestamp(int(now), UTC)
+    today = present.replace(hour=0, minute=0, second=0)
+    times = {
+        "1 h ago": present - timedelta(hours=1),
+        "24 h ago": present - timedelta(hours=24),
+        "Today 00:00 UTC": today,
+        "Yesterday 00:00 UTC": today - timedelta(days=1),
+    }
+    return [Shortcut(text, f"{time:%Y-%m-%dT%H:%M:%SZ}") for text, time in times.items()]
+
+
 def seek(
     topic: str,
     channel: str,
@@ -28,6 +64,7 @@ def seek(
     answers: Sequence[NodeAnswer],
     found: Sequence[SeekEffect],
     params: Mapping[str, str],
+    now: float,
 ) -> View:
     to = params.get("to", "")
     is_previewed = bool(to and found)
@@ -36,6 +73,8 @@ def seek(
         "channel": channel,
         "path": path,
         "to": "" if to in ("earliest", "latest") else to,
+        "picked": to.removesuffix("Z") if _PICKED.fullmatch(to.removesuffix("Z")) else "",
+        "shortcuts": shortcuts(now),
         "is_missing": bool(answers) and all(each.is_missing for each in answers),
         "refused": [each for each in answers if not each.is_done],
         "effects": table("Effect", _COLUMNS, found) if is_previewed else None,
