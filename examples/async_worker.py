@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 
-from nsqcy.client.aio import Consumer, Message, Requeue
+from nsqcy.aio import Consumer, Message, Requeue
 
 TCP = os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150")
 

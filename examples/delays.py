@@ -10,7 +10,7 @@ import json
 import os
 from urllib.request import Request, urlopen
 
-from nsqcy.client import Consumer, Producer
+from nsqcy import Consumer, Producer
 
 TCP = os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150")
 HTTP = os.environ.get("NSQD_HTTP_ADDRESS", "127.0.0.1:4151")

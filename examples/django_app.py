@@ -21,7 +21,7 @@ from django.http import HttpRequest, JsonResponse
 from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 
-from nsqcy.client import Message
+from nsqcy import Message
 from nsqcy.integrations.django import consumer, publish_on_commit
 
 settings.configure(

@@ -16,7 +16,7 @@ from typing import Annotated
 
 from fastapi import Depends, FastAPI, HTTPException
 
-from nsqcy.client.aio import Error, Message, Producer
+from nsqcy.aio import Error, Message, Producer
 from nsqcy.integrations.fastapi import NsqLifespan, get_producer
 
 nsq = NsqLifespan(os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150"))

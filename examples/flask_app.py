@@ -13,7 +13,7 @@ import os
 
 from flask import Flask
 
-from nsqcy.client import Error, Message
+from nsqcy import Error, Message
 from nsqcy.integrations.flask import Nsq
 
 app = Flask(__name__)

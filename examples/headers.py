@@ -10,7 +10,7 @@ the body, so clients without support for headers can read the same topic.
 import os
 import uuid
 
-from nsqcy.client import Consumer, Producer
+from nsqcy import Consumer, Producer
 
 TCP = os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150")
 

@@ -6,7 +6,7 @@ python examples/publish.py
 
 import os
 
-from nsqcy.client import NsqdError, Producer
+from nsqcy import NsqdError, Producer
 
 TCP = os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150")
 

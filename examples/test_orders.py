@@ -6,7 +6,7 @@
 Each test has its own nsqd on free ports, which starts in a third of a second.
 """
 
-from nsqcy.client import Consumer, Producer
+from nsqcy import Consumer, Producer
 from nsqcy.testing import Nsqd
 
 

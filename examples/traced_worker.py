@@ -14,7 +14,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
-from nsqcy.client import Consumer, Message, Producer, Requeue
+from nsqcy import Consumer, Message, Producer, Requeue
 from nsqcy.integrations.opentelemetry import traced, traced_handler
 
 TCP = os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150")

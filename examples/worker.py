@@ -15,7 +15,7 @@ import os
 import signal
 from urllib.request import Request, urlopen
 
-from nsqcy.client import Consumer, Message
+from nsqcy import Consumer, Message
 
 TCP = os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150")
 HTTP = os.environ.get("NSQD_HTTP_ADDRESS", "127.0.0.1:4151")

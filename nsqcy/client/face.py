@@ -25,7 +25,8 @@ from nsqcy.client.producer import ProducerCore
 OK = b"OK"
 INFINITE = float("inf")
 Headers = Mapping[str, str]
-BATCH_MESSAGES, BATCH_BYTES = 1000, 1 << 20  # per MPUB, when publishing many messages
+BATCH_MESSAGES = 1000  # per MPUB, when publishing many messages
+BATCH_BYTES = 1 << 20  # per MPUB, when publishing many messages
 
 log = logging.getLogger("nsqcy.client")
 

@@ -104,7 +104,7 @@ def test_what_an_index_shows_of_the_project() -> None:
 
 def test_every_compiled_module_has_its_source() -> None:
     assert Path(topic_module.__file__).suffix == ".so"
-    stubs = {path.relative_to(ROOT).with_suffix("") for path in (ROOT / "nsqcy").rglob("*.pyi")}
+    stubs = {path.relative_to(ROOT).with_suffix("") for path in (ROOT / "nsqcy").rglob("*/*.pyi")}
     sources = (ROOT / "cext/nsqcy").rglob("*.pyx")
     assert stubs == {path.relative_to(ROOT / "cext").with_suffix("") for path in sources}
 

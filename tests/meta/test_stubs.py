@@ -19,7 +19,8 @@ MODULES = modules("cext", "*.pyx")
 
 
 def test_every_compiled_module_has_a_stub() -> None:
-    assert modules(".", "nsqcy/**/*.pyi") == MODULES
+    """The stub of nsqcy itself declares names that are imported when they are first used."""
+    assert modules(".", "nsqcy/*/**/*.pyi") == MODULES
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ ROWS = [
     "broker",
     "protocol",
     "client server",
-    "compat http integrations",
+    "aio compat http integrations",
     "daemon users",
     "nsqadmin nsqd nsqlookupd tools",
     "capacity cli doctor spark testing",

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+import nsqcy
+import nsqcy.aio
 import nsqcy.client
 import nsqcy.client.aio
 
 PACKAGES = [
+    "nsqcy",
+    "nsqcy.aio",
     "nsqcy.client",
     "nsqcy.client.aio",
     "nsqcy.compat.gnsq",
@@ -106,6 +110,23 @@ def test_both_faces_have_the_same_names() -> None:
     for name in nsqcy.client.__all__:
         same = getattr(nsqcy.client, name) is getattr(nsqcy.client.aio, name)
         assert same is (name not in own), name
+
+
+def test_the_short_names_are_those_of_the_client() -> None:
+    versions = ["NSQ_VERSION", "__version__"]
+    assert sorted(nsqcy.__all__) == sorted([*versions, *nsqcy.client.__all__])
+    assert nsqcy.aio.__all__ == nsqcy.client.aio.__all__
+    for name in nsqcy.client.__all__:
+        assert getattr(nsqcy, name) is getattr(nsqcy.client, name), name
+        assert getattr(nsqcy.aio, name) is getattr(nsqcy.client.aio, name), name
+        assert name in dir(nsqcy)
+    with pytest.raises(AttributeError, match="no attribute 'Consumr'"):
+        _ = nsqcy.Consumr  # type: ignore[attr-defined]
+
+
+def test_nsqcy_does_not_import_the_client_before_it_is_used() -> None:
+    code = "import sys, nsqcy; assert 'nsqcy.client' not in sys.modules; from nsqcy import Producer"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 @pytest.mark.slow

@@ -1,0 +1,40 @@
+from nsqcy.client import (
+    AlreadyAnswered,
+    Closed,
+    Connection,
+    ConnectionFailed,
+    Consumer,
+    Error,
+    Message,
+    NoConnection,
+    NsqdError,
+    Producer,
+    ProtocolError,
+    Publish,
+    PublishTimeout,
+    Requeue,
+    finish,
+)
+
+__all__ = [
+    "NSQ_VERSION",
+    "AlreadyAnswered",
+    "Closed",
+    "Connection",
+    "ConnectionFailed",
+    "Consumer",
+    "Error",
+    "Message",
+    "NoConnection",
+    "NsqdError",
+    "Producer",
+    "ProtocolError",
+    "Publish",
+    "PublishTimeout",
+    "Requeue",
+    "__version__",
+    "finish",
+]
+
+__version__: str
+NSQ_VERSION: str
