@@ -146,6 +146,28 @@ def cancel(app: Context, request: Request, topic: str, channel: str, id: str, no
     return done
 
 
+def publish(
+    app: Context,
+    request: Request,
+    topic: str,
+    body: bytes,
+    *,
+    defer: str = "",
+    headers: Mapping[str, str],
+    node: str = "",
+) -> Done:
+    """Publish a message on one node: the given one, or the first that has the topic. defer: in
+    milliseconds. headers: by name; NSQ's nsqd ignores them."""
+    check_names(topic)
+    cluster = app.cluster()
+    query = {"topic": topic, **({"defer": defer} if defer else {})}
+    there = cluster.nodes_with(topic, node)[0]
+    named = {f"X-Nsq-{name}": value for name, value in headers.items()}
+    cluster.publish(there, query, named, body)
+    app.notifier.send(request, "publish_message", topic, node=there.name)
+    return Done(cluster)
+
+
 def set_rate(
     app: Context, request: Request, topic: str, channel: str, rate: str, node: str
 ) -> Done:

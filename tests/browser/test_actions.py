@@ -76,6 +76,21 @@ def test_deleting_a_channel_and_its_topic(channel: str, live: Lively, visit: Beg
     expect(page.locator("tbody th", has_text="acted")).to_have_count(0)
 
 
+def test_publishing(channel: str, live: Lively, visit: Begin) -> None:
+    page = visit().to("/topics/acted")
+    page.get_by_text("Publish a message").click()
+    page.get_by_label("Body").fill("by hand")
+    page.get_by_label("Delay in seconds").fill("soon")
+    press(page, "Publish")
+    expect(page.locator("[role=alert]")).to_contain_text("invalid delay soon")
+    expect(page.get_by_label("Body")).to_have_value("by hand")
+    page.get_by_label("Delay in seconds").fill("")
+    page.get_by_label("Node").select_option(live.nodes[1])
+    press(page, "Publish")
+    expect(page.locator("[role=status]", has_text="published")).to_be_visible()
+    live.nsqds[1].web.await_counts("acted", "c", depth=4)
+
+
 def test_tombstones(channel: str, live: Lively, visit: Begin) -> None:
     node = live.nodes[1]
     page = visit().to(f"/nodes/{node}")

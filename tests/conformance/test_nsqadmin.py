@@ -243,7 +243,7 @@ def test_static_files(admin: Admin) -> None:
 def test_browsers_keep_static_files(admin: Admin, below: Admin) -> None:
     """Their path lets scripts find each other, and changes when the files do."""
     page = read(admin.web.get("/").body)
-    (sheet,) = [each.attributes["href"] for each in page.all("link", rel="stylesheet")]
+    sheet, _ = [each.attributes["href"] for each in page.all("link", rel="stylesheet")]
     folder, _, name = sheet.rpartition("/")
     kept = admin.web.get(sheet)
     assert (kept.status, kept.body) == (200, admin.web.get(f"/static/{name}").body)

@@ -292,6 +292,33 @@ def test_dead_letters_go_back(cluster: Cluster, topic: str) -> None:
     assert cluster.ours(answer)["redriven"] == 1
 
 
+# -- publishing
+
+
+def test_a_message_is_published(cluster: Cluster, topic: str) -> None:
+    cluster.web.create(topic, "c")
+    path = f"/topics/{topic}"
+    assert cluster.name in cluster.page(path).one("details", id="publish").text
+
+    def send(**fields: str) -> Answer:
+        body = urlencode({"action": "publish", "node": cluster.name, **fields}).encode()
+        return cluster.admin.web.post(path, body, headers={"X-Forwarded-User": "me"})
+
+    with cluster.telling("publish_message", "publish_message"):
+        assert led_to(send(body="a\r\nb", headers="trace: 4bf9")) == f"{path}?published=1"
+        assert led_to(send(body="later", defer="3600")) == f"{path}?published=1"
+    cluster.web.await_counts(topic, "c", depth=1, deferred_count=1)
+    message = article(cluster.page(f"/peek/{topic}/c"))
+    assert message.one("pre").children == ["a\nb"]
+    assert "trace4bf9" in message.one("dl", **{"class": "headers"}).text
+    assert "The message was published." in cluster.page(path, published="1").text
+    for fields in ({"body": ""}, {"body": "<b>", "defer": "-5"}, {"body": "<b>", "headers": "x"}):
+        page = read(send(**fields).body)
+        assert page.one("div", role="alert").text
+        assert page.one("textarea", name="body").text == fields["body"]
+    cluster.web.await_counts(topic, "c", depth=1, deferred_count=1)
+
+
 # -- policies
 
 

@@ -530,6 +530,11 @@ def test_creating(admin: Admin, lookupd: Upstream) -> None:
     answer = admin.web.post(creation.attributes["action"], body, headers={"X-Forwarded-User": "me"})
     assert led_to(answer) == "/b/lookup"
     assert posts(lookupd) == ["/topic/create?topic=new", "/channel/create?topic=new&channel=c"]
+    body = urlencode({"topic": "newer", "action": "create"}).encode()
+    assert form(get(admin, "/topics"), "create").attributes["action"] == "/b/topics"
+    answer = admin.web.post("/b/topics", body, headers={"X-Forwarded-User": "me"})
+    assert led_to(answer) == "/b/topics"
+    assert posts(lookupd)[2:] == ["/topic/create?topic=newer"]
     body = urlencode({"topic": "a b", "action": "create"}).encode()
     answer = admin.web.post("/b/lookup", body, headers={"X-Forwarded-User": "me"})
     assert read(answer.body).one("div", role="alert").text == "INVALID_TOPIC"

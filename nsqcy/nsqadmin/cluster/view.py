@@ -327,6 +327,18 @@ class ClusterView:
             self.warn(_reasons(refused))
         return answers
 
+    def publish(
+        self, node: Node, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
+    ) -> None:
+        """Publish a message to an nsqd. Raises HttpError if the nsqd does not accept it."""
+        url = node.url._replace(path="/pub", query=urlencode(query))
+        try:
+            answer = self._web.ask(url, "POST", headers, body, maximum=MAX_POST_ANSWER)
+        except RequestError as error:
+            raise self._failure(f"{node.name}: {error}") from None
+        if answer.status != 200:
+            raise HttpError(answer.status, read_answer(node.name, answer).reason)
+
     def _query_each(
         self, topic: str, node: str, path: str, query: Mapping[str, str], form: Form
     ) -> list[NodeAnswer]:

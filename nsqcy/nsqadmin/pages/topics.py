@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from nsqcy.cluster.stats import sum_topics
@@ -17,6 +18,7 @@ from nsqcy.nsqadmin.history.store import Subject
 from nsqcy.nsqadmin.html.layout import View
 from nsqcy.nsqadmin.html.location import Location
 from nsqcy.nsqadmin.requests import params, read_form, segments
+from nsqcy.nsqadmin.views import publish as publish_view
 from nsqcy.nsqadmin.views import seek as seek_view
 from nsqcy.nsqadmin.views import topics as views
 
@@ -32,14 +34,25 @@ def streams(app: AppContext, request: Request) -> Page:
     return Page("Topics", location.path, draw, is_live=True)
 
 
-def topic(app: AppContext, request: Request, name: str) -> Page:
+def act_on_topics(app: AppContext, request: Request) -> Reply:
+    fields = read_form(request)
+    if fields.get("action") != "create":
+        raise HttpError(400, "INVALID_ACTION")
+    name, channel = fields.get("topic", ""), fields.get("channel", "")
+    page = streams(app, request)
+    return submit(app, request, partial(actions.create, app, request, name, channel), page, page)
+
+
+def topic(
+    app: AppContext, request: Request, name: str, draft: Mapping[str, str] | None = None
+) -> Page:
     layout, plots = app.layout(request), app.plots(request)
     location = Location(layout.link("topics", name), params(request))
 
     def draw(cluster: ClusterView) -> View:
         rows = cluster.topic(name)
         copies = of_topic(app.copies(cluster, rows.nodes.values()), name)
-        return views.topic(sum_topics(rows.topics)[name], location, plots, copies)
+        return views.topic(sum_topics(rows.topics)[name], location, plots, copies, draft)
 
     return Page(name, location.path, draw, Subject(topic=name), is_live=True)
 
@@ -70,8 +83,21 @@ def act_on_topic(app: AppContext, request: Request) -> Reply:
             node = fields.get("node", "")
             action = partial(actions.tombstone, app, request, node, name)
             return submit(app, request, action, page, page)
+        case "publish":
+            return _publish(app, request, name, fields)
         case verb:
             return submit(app, request, lambda: actions.act(app, request, verb, name), page, page)
+
+
+def _publish(app: AppContext, request: Request, name: str, fields: Mapping[str, str]) -> Reply:
+    def action() -> Done:
+        body, defer, headers = publish_view.read(fields)
+        node = fields.get("node", "")
+        return actions.publish(app, request, name, body, defer=defer, headers=headers, node=node)
+
+    page = topic(app, request, name, fields)
+    then = replace(topic(app, request, name), path=f"{page.path}?published=1")
+    return submit(app, request, action, page, then)
 
 
 def act_on_channel(app: AppContext, request: Request) -> Reply:
@@ -133,6 +159,7 @@ ROUTES = (
     page_route("/topics/:topic", topic),
     page_route("/topics/:topic/:channel", channel),
     page_route("/seek/:topic/:channel", seek),
+    form_route("/topics", act_on_topics),
     form_route("/topics/:topic", act_on_topic),
     form_route("/topics/:topic/:channel", act_on_channel),
     form_route("/seek/:topic/:channel", act_on_position),

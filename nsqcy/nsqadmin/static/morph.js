@@ -6,7 +6,7 @@ const KEPT = { details: ["open", "hidden"], button: ["hidden"], input: ["value"]
 
 export function morph(old, fresh) {
   takeAttributes(old, fresh);
-  takeChildren(old, fresh);
+  if (old.localName !== "textarea") takeChildren(old, fresh); // its text is the user's
 }
 
 function takeAttributes(old, fresh) {

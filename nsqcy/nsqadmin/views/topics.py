@@ -148,8 +148,10 @@ def topic(
     location: Location,
     plots: Plots,
     copies: Mapping[str, TopicCopies] | None = None,
+    draft: Mapping[str, str] | None = None,
 ) -> View:
-    """copies: by node; nodes without copies are missing."""
+    """copies: by node; nodes without copies are missing. draft: fields of a rejected publish
+    form."""
     copies = copies or {}
     channels = list(stats.channels.values())
     signs = {each.name: attention.of_channel(each, plots) for each in channels}
@@ -179,6 +181,7 @@ def topic(
         "stats": stats,
         "signs": attention.of_topic(stats, plots),
         "channel_signs": signs,
+        "draft": draft or {},
         "asked": _topic_question(stats, location.params),
         "nodes": table("Topic Message Queue", node_columns, stats.nodes, location),
         "node_times": node_times,
