@@ -625,6 +625,14 @@ EVENTS = (
         "Repeated failures from one address are delayed.",
     ),
     Event(
+        "action",
+        "info",
+        NSQADMIN,
+        "action: … … by … from …: …",
+        ("action", "topic", "channel", "node", "user", "peer", "result"),
+        "A user has changed something; the result is done, a warning or the error.",
+    ),
+    Event(
         "users_reloaded",
         "info",
         NSQADMIN,

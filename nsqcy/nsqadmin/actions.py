@@ -14,6 +14,7 @@ from nsqcy.cluster.web_client import Answer
 from nsqcy.errors import HttpError
 from nsqcy.http.router import Request
 from nsqcy.names import is_valid_name
+from nsqcy.nsqadmin.audit import Audit, audited
 from nsqcy.nsqadmin.cluster.answers import NODE_NOT_FOUND, read_answer
 from nsqcy.nsqadmin.cluster.view import DRAIN_PATH, ClusterView, Done, Posted, target
 from nsqcy.nsqadmin.notifications import Notifier
@@ -28,12 +29,15 @@ class Context(Protocol):
 
     @property
     def notifier(self) -> Notifier: ...
+    @property
+    def audit(self) -> Audit: ...
     def cluster(self) -> ClusterView: ...
 
 
 # NSQ's
 
 
+@audited
 def create(app: Context, request: Request, topic: str, channel: str) -> Done:
     """Register a topic and channel with all nsqlookupds. nsqds that have the topic create the
     channel; no nsqd creates the topic before a message is published to it."""
@@ -60,6 +64,7 @@ def _create(cluster: ClusterView, topic: str, channel: str) -> None:
         cluster.post_to_nodes(nodes, "channel/create", topic=topic, channel=channel)
 
 
+@audited
 def delete(app: Context, request: Request, topic: str, channel: str = "") -> Done:
     """Delete a topic or one of its channels, including the messages, on all nodes."""
     cluster = app.cluster()
@@ -75,6 +80,7 @@ def delete(app: Context, request: Request, topic: str, channel: str = "") -> Don
     return Done(cluster)
 
 
+@audited
 def act(app: Context, request: Request, action: str, topic: str, channel: str = "") -> Done:
     """Pause, unpause or empty a topic or one of its channels, on all nodes."""
     if action not in ON_MESSAGES:
@@ -89,6 +95,7 @@ def act(app: Context, request: Request, action: str, topic: str, channel: str = 
     return Done(cluster)
 
 
+@audited
 def tombstone(app: Context, request: Request, node: str, topic: str) -> Done:
     """Hide a node from a topic's consumers for a while, and delete the topic there. Only known
     nodes get a request, so that users cannot direct requests to other hosts."""
@@ -122,6 +129,7 @@ def _check_known(*posted: Posted) -> None:
 # nsqcy's own actions: on all nodes that have the topic, or on one of them
 
 
+@audited
 def redrive(
     app: Context, request: Request, topic: str, channel: str, limit: str, node: str
 ) -> Done:
@@ -132,6 +140,7 @@ def redrive(
     return done
 
 
+@audited
 def seek(app: Context, request: Request, topic: str, channel: str, to: str, node: str) -> Done:
     """Move a channel to a position in its topic's log."""
     done = _post(app, "channel/seek", topic, channel, {"to": to}, node)
@@ -139,6 +148,7 @@ def seek(app: Context, request: Request, topic: str, channel: str, to: str, node
     return done
 
 
+@audited
 def cancel(app: Context, request: Request, topic: str, channel: str, id: str, node: str) -> Done:
     """Drop one deferred message."""
     done = _post(app, "message/cancel", topic, channel, {"id": id}, node)
@@ -146,6 +156,7 @@ def cancel(app: Context, request: Request, topic: str, channel: str, id: str, no
     return done
 
 
+@audited
 def publish(
     app: Context,
     request: Request,
@@ -168,6 +179,7 @@ def publish(
     return Done(cluster)
 
 
+@audited
 def set_rate(
     app: Context, request: Request, topic: str, channel: str, rate: str, node: str
 ) -> Done:
@@ -176,6 +188,7 @@ def set_rate(
     return done
 
 
+@audited
 def set_policy(
     app: Context,
     request: Request,
@@ -197,6 +210,7 @@ def set_policy(
     return Done(cluster, answers)
 
 
+@audited
 def drain(app: Context, request: Request, node: str, *, on: bool, timeout: str = "") -> Done:
     """Start or stop draining a node: it refuses publishes, and exits when it is empty."""
     cluster = app.cluster()
@@ -207,6 +221,7 @@ def drain(app: Context, request: Request, node: str, *, on: bool, timeout: str =
     return Done(cluster, answers)
 
 
+@audited
 def act_on_node(
     app: Context, request: Request, node: str, action: str, topic: str, channel: str
 ) -> Done:

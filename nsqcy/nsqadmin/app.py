@@ -28,7 +28,7 @@ from nsqcy.nsqadmin.history.store import History
 from nsqcy.nsqadmin.html import templates
 from nsqcy.nsqadmin.metrics import CountedClient, Outcomes
 from nsqcy.nsqadmin.options import AdminOptions
-from nsqcy.nsqadmin.pages import copies, login, messages, missing, nodes, overview, topics
+from nsqcy.nsqadmin.pages import audit, copies, login, messages, missing, nodes, overview, topics
 from nsqcy.process.service import Notifier
 from nsqcy.users import token_file
 
@@ -54,6 +54,7 @@ class Daemon(single_process.Daemon):
             *topics.ROUTES,
             *nodes.ROUTES,
             *copies.ROUTES,
+            *audit.ROUTES,
             *messages.ROUTES,
             *api,
             *proxy,

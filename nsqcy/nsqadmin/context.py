@@ -19,6 +19,7 @@ from nsqcy.http.parser import HTML, Head, Reply
 from nsqcy.http.router import Handler, Later, Request, Result, Route
 from nsqcy.logging.logger import Log
 from nsqcy.nsqadmin.assets import Assets
+from nsqcy.nsqadmin.audit import Audit
 from nsqcy.nsqadmin.auth import access
 from nsqcy.nsqadmin.auth.access import for_users
 from nsqcy.nsqadmin.auth.logins import Logins
@@ -74,6 +75,7 @@ class AppContext(router.Api):
         self.assets = Assets(options.dev_static_dir)
         self.graphite = Graphite(options.graphite_url, options.statsd_interval, others)
         self.notifier = Notifier(options.notification_http_endpoint, others, log, self.user_of)
+        self.audit = Audit(log, self._actor, time.time_ns)
         self._history = history
         self.sighting = sighting or Sighting()
         self._meter = RateMeter()
@@ -136,6 +138,10 @@ class AppContext(router.Api):
             return access.basic_user(head)
         user = self.logins.user(head)
         return user.name if user else ""
+
+    def _actor(self, request: Request) -> str:
+        """Return the name of the user who acts, also if only the ACL header has it."""
+        return self.user_of(request.head) or request.head.header(self.options.acl_http_header)
 
     def plots(self, request: Request) -> Plots:
         chosen = (request.head.params or {}).get("range", FRAME)

@@ -319,6 +319,24 @@ def test_a_message_is_published(cluster: Cluster, topic: str) -> None:
     cluster.web.await_counts(topic, "c", depth=1, deferred_count=1)
 
 
+# -- audit
+
+
+def test_actions_are_recorded(cluster: Cluster, topic: str) -> None:
+    cluster.web.create(topic, "c")
+    assert cluster.ask("POST", f"/api/topics/{topic}/c", action="pause").status == 200
+    assert cluster.ask("POST", f"/api/topics/{topic}/c", action="rate", rate="fast").status == 400
+    assert cluster.ask("POST", f"/api/topics/{topic}/c", "you", action="pause").status == 403
+    named = {"node": cluster.name, "topic": topic, "channel": "c"}
+    assert cluster.ask("POST", f"/api/nodes/{cluster.name}", action="empty", **named).status == 200
+    rows = [row[1:] for row in cluster.page("/audit").table("Actions")[1:4]]
+    where = ["me", "127.0.0.1"]
+    assert rows[0] == [*where, "empty", topic, "c", cluster.name, "done"]
+    assert rows[1][:-1] == [*where, "set_rate", topic, "c", ""] and "INVALID_RATE" in rows[1][-1]
+    assert rows[2] == [*where, "pause", topic, "c", "", "done"]
+    assert cluster.get("/audit", "you").status == 403
+
+
 # -- policies
 
 

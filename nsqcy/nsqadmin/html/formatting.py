@@ -86,6 +86,11 @@ def moment(nanoseconds: int) -> str:
     return f"{date:%Y-%m-%d %H:%M:%S}.{rest // MILLISECOND:03d} UTC"
 
 
+def instant(seconds: int) -> str:
+    """Format seconds since 1970 as `2026-01-31T12:00:00Z`."""
+    return f"{_EPOCH + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%SZ}"
+
+
 def rate(value: float) -> str:
     """Format a rate as `1,234/s` or `0.25/s`."""
     return f"{amount(value)}/s"

@@ -6,11 +6,10 @@ Pure: maps fetched data to template values.
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer, SeekEffect
-from nsqcy.nsqadmin.html.formatting import plural
+from nsqcy.nsqadmin.html.formatting import instant, plural
 from nsqcy.nsqadmin.html.layout import Question, View
 from nsqcy.nsqadmin.html.tables import Columns, table
 
@@ -24,6 +23,7 @@ _COLUMNS: Columns[SeekEffect] = [
 ]
 
 
+_HOUR, _DAY = 3600, 86400  # seconds
 _PICKED = re.compile(r"\d{4,}-\d\d-\d\dT\d\d:\d\d(?::\d\d)?(?:\.\d+)?")
 
 
@@ -46,15 +46,14 @@ def with_picked_time(params: Mapping[str, str]) -> dict[str, str]:
 
 def shortcuts(now: float) -> list[Shortcut]:
     """Return the times that users often want. now: seconds since 1970."""
-    present = datetime.fromtimestamp(int(now), UTC)
-    today = present.replace(hour=0, minute=0, second=0)
+    today = int(now) // _DAY * _DAY
     times = {
-        "1 h ago": present - timedelta(hours=1),
-        "24 h ago": present - timedelta(hours=24),
+        "1 h ago": int(now) - _HOUR,
+        "24 h ago": int(now) - _DAY,
         "Today 00:00 UTC": today,
-        "Yesterday 00:00 UTC": today - timedelta(days=1),
+        "Yesterday 00:00 UTC": today - _DAY,
     }
-    return [Shortcut(text, f"{time:%Y-%m-%dT%H:%M:%SZ}") for text, time in times.items()]
+    return [Shortcut(text, instant(time)) for text, time in times.items()]
 
 
 def seek(
