@@ -16,7 +16,7 @@ import asyncio
 import inspect
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, Unpack, cast
@@ -45,7 +45,7 @@ from nsqcy.client.face import (
     Headers,
     ProducerView,
     asked,
-    batched,
+    batched_async,
     default_in_flight,
     is_coroutine_function,
     log,
@@ -54,13 +54,17 @@ from nsqcy.client.face import (
     warn_of_idle_handlers,
 )
 from nsqcy.client.options import (
+    CONSUMER_PARTS,
+    PRODUCER_PARTS,
     Address,
     Addresses,
     Answer,
     ConsumerKeywords,
     ProducerKeywords,
+    with_options,
 )
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
+from nsqcy.client.times import Duration, Milliseconds, seconds
 from nsqcy.errors import LayerError
 from nsqcy.util.self_connect import reaches_itself, refusal
 
@@ -333,6 +337,7 @@ class _Batches(_Iteration):
         return await self._consumer._batch(self._maximum, self._within)
 
 
+@with_options(*CONSUMER_PARTS)
 class Consumer(ConsumerView, _Face):
     """Consumer of one channel, from fixed nsqds, from nsqds found by lookupds, or from both.
 
@@ -425,10 +430,10 @@ class Consumer(ConsumerView, _Face):
             raise
         await self.close()  # already closed; wait for handlers to finish, and for bytes to be sent
 
-    async def join(self, timeout: float | None = None) -> bool:
+    async def join(self, timeout: Duration | None = None) -> bool:
         """Wait up to `timeout` seconds for the consumer to end; return whether it has."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._ended.wait(), timeout)
+            await asyncio.wait_for(self._ended.wait(), seconds(timeout))
         return self._ended.is_set()
 
     async def close(self, *, graceful: bool = True) -> None:
@@ -488,13 +493,22 @@ class Consumer(ConsumerView, _Face):
             queue = self._queue
         return queue.popleft()
 
-    def batches(self, max_messages: int, *, within: float = 0.0) -> AsyncIterator[list[Message]]:
+    async def get(self, timeout: Duration | None = None) -> Message | None:
+        """Return the next message, or None after `timeout` or after the end."""
+        await self.start()
+        deadline = None if timeout is None else self.now() + seconds(timeout)
+        while not self._queue:
+            if self._closed or not await self._wait(deadline):
+                return None
+        return self._queue.popleft()
+
+    def batches(self, max_messages: int, *, within: Duration = 0.0) -> AsyncIterator[list[Message]]:
         """Iterate over lists of up to `max_messages` messages.
 
         A list is complete `within` seconds after its first message. It is complete earlier if no
         more messages can arrive until the program answers some of them.
         """
-        batches = _Batches(self, max_messages, within)
+        batches = _Batches(self, max_messages, seconds(within))
         self._iterations.add(batches)
         return batches
 
@@ -668,6 +682,7 @@ class _Awaited(Publish):
             future.set_exception(error)
 
 
+@with_options(*PRODUCER_PARTS)
 class Producer(ProducerView, _Face):
     """Producer for one nsqd, or for a pool of fixed nsqds and nsqds found by lookupds.
 
@@ -737,18 +752,18 @@ class Producer(ProducerView, _Face):
         self,
         topic: str,
         data: bytes,
-        defer: int | None = None,
-        timeout: float | None = None,
+        defer: Milliseconds | None = None,
+        timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
     ) -> bytes:
         """Publish one message and return b"OK".
 
-        nsqd delivers it after `defer` milliseconds. `headers` require a producer with the `headers`
-        option.
+        nsqd delivers it after `defer`, in milliseconds or as a timedelta. `headers` require a
+        producer with the `headers` option.
 
         Raises NsqdError if nsqd refuses the message, ConnectionFailed if the connection fails, and
-        NoConnection or PublishTimeout after `timeout` seconds. Raises ValueError and TypeError for
+        NoConnection or PublishTimeout after `timeout`. Raises ValueError and TypeError for
         invalid arguments, before anything is sent.
         """
         if self.core.is_full:
@@ -760,7 +775,7 @@ class Producer(ProducerView, _Face):
         self,
         topic: str,
         messages: Iterable[bytes],
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
     ) -> bytes:
@@ -777,13 +792,15 @@ class Producer(ProducerView, _Face):
     async def publish_all(
         self,
         topic: str,
-        messages: Iterable[bytes],
+        messages: Iterable[bytes] | AsyncIterable[bytes],
         *,
         batch_messages: int = BATCH_MESSAGES,
         batch_bytes: int = BATCH_BYTES,
         headers: Headers | None = None,
     ) -> int:
         """Publish any number of messages in batches and return their number.
+
+        `messages` may also be an asynchronous iterable, such as an async generator.
 
         A batch has at most `batch_messages` messages and `batch_bytes` bytes; a larger message is
         sent as its own batch. Raises the same errors as publish(), once all batches already sent
@@ -792,7 +809,7 @@ class Producer(ProducerView, _Face):
         sent: list[asyncio.Future[bytes]] = []
         count = 0
         try:
-            for batch in batched(messages, batch_messages, batch_bytes):
+            async for batch in batched_async(messages, batch_messages, batch_bytes):
                 await self._have_room()
                 sent = [each for each in sent if not each.done() or each.result() != OK]
                 sent.append(
@@ -810,8 +827,8 @@ class Producer(ProducerView, _Face):
         self,
         topic: str,
         data: bytes,
-        defer: int | None = None,
-        timeout: float | None = None,
+        defer: Milliseconds | None = None,
+        timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
     ) -> asyncio.Future[bytes]:
@@ -826,7 +843,7 @@ class Producer(ProducerView, _Face):
         self,
         topic: str,
         messages: Iterable[bytes],
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
     ) -> asyncio.Future[bytes]:
@@ -836,27 +853,27 @@ class Producer(ProducerView, _Face):
     pub = publish
     mpub = multipublish
 
-    async def dpub(self, topic: str, delay_ms: int, data: bytes) -> bytes:
+    async def dpub(self, topic: str, delay_ms: Milliseconds, data: bytes) -> bytes:
         """Publish one message, deferred by `delay_ms` milliseconds. Raises the same errors as
         publish()."""
         return await self.publish(topic, data, delay_ms)
 
     def _send(
-        self, topic: str, head: bytes, body: bytes, timeout: float | None
+        self, topic: str, head: bytes, body: bytes, timeout: Duration | None
     ) -> asyncio.Future[bytes]:
         core = self.core
         if not core.running:
             self._start()
         future: asyncio.Future[bytes] = self.loop.create_future()
-        deadline = INFINITE if timeout is None else self.now() + timeout
+        deadline = INFINITE if timeout is None else self.now() + seconds(timeout)
         core.publish(_Awaited(topic, head, body, future, deadline))
         if core.waiting or timeout is not None:
             self.rearm()
         return future
 
-    async def _have_room(self, timeout: float | None = None) -> float | None:
+    async def _have_room(self, timeout: Duration | None = None) -> float | None:
         """Wait until the publishes have been answered; return the remaining time."""
-        deadline = None if timeout is None else self.now() + timeout
+        deadline = None if timeout is None else self.now() + seconds(timeout)
         try:
             async with asyncio.timeout_at(deadline):
                 while self.core.is_full:

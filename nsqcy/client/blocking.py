@@ -41,9 +41,18 @@ from nsqcy.client.face import (
     warn_of_idle_handlers,
 )
 from nsqcy.client.loop import Loop
-from nsqcy.client.options import Address, Addresses, ConsumerKeywords, ProducerKeywords
+from nsqcy.client.options import (
+    CONSUMER_PARTS,
+    PRODUCER_PARTS,
+    Address,
+    Addresses,
+    ConsumerKeywords,
+    ProducerKeywords,
+    with_options,
+)
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
 from nsqcy.client.runtime import Event, Future, Gate, Kind, runtime_of
+from nsqcy.client.times import Duration, Milliseconds, seconds
 
 GRACE = 2.0  # seconds after close_timeout until the client ends on its own
 AT_EXIT = 1.0  # seconds that an unclosed consumer or producer may delay the program's exit
@@ -93,6 +102,7 @@ class _Waiters:
         return len(self._gates)
 
 
+@with_options(*CONSUMER_PARTS)
 class Consumer(ConsumerView):
     """Consumer of one channel, from fixed nsqds, from nsqds found by lookupds, or from both.
 
@@ -206,13 +216,13 @@ class Consumer(ConsumerView):
             self.close()
             raise
 
-    def join(self, timeout: float | None = None) -> bool:
+    def join(self, timeout: Duration | None = None) -> bool:
         """Wait up to `timeout` seconds for the consumer to end; return whether it has."""
         if not self._loop.has_begun:
             return self._closed
         self._inside.append(me := self._loop.runtime.current())
         try:
-            self._loop.ended.wait(timeout)
+            self._loop.ended.wait(seconds(timeout))
         finally:
             self._inside.remove(me)
         return self._loop.ended.is_set()
@@ -305,10 +315,10 @@ class Consumer(ConsumerView):
         finally:
             self._inside.remove(me)
 
-    def get(self, timeout: float | None = None) -> Message | None:
-        """Return the next message, or None after `timeout` seconds or after the end."""
+    def get(self, timeout: Duration | None = None) -> Message | None:
+        """Return the next message, or None after `timeout` or after the end."""
         self.start()
-        deadline = None if timeout is None else self._loop.now() + timeout
+        deadline = None if timeout is None else self._loop.now() + seconds(timeout)
         while True:
             with suppress(IndexError):
                 return self._queue.popleft()
@@ -317,7 +327,7 @@ class Consumer(ConsumerView):
                 return None
             self._waiters.wait(self._has_news, left)
 
-    def batches(self, max_messages: int, *, within: float = 0.0) -> Iterator[list[Message]]:
+    def batches(self, max_messages: int, *, within: Duration = 0.0) -> Iterator[list[Message]]:
         """Iterate over lists of up to `max_messages` messages.
 
         A list is complete `within` seconds after its first message. It is complete earlier if no
@@ -326,7 +336,7 @@ class Consumer(ConsumerView):
         self._inside.append(me := self._loop.runtime.current())
         try:
             while (first := self.get()) is not None:
-                yield self._batch(first, max_messages, within)
+                yield self._batch(first, max_messages, seconds(within))
         finally:
             self._inside.remove(me)
 
@@ -482,6 +492,7 @@ def _resolve(future: Future, error: Error | None) -> None:
             future.set_exception(error)
 
 
+@with_options(*PRODUCER_PARTS)
 class Producer(ProducerView):
     """Producer for one nsqd, or for a pool of fixed nsqds and nsqds found by lookupds.
 
@@ -570,18 +581,18 @@ class Producer(ProducerView):
         self,
         topic: str,
         data: bytes,
-        defer: int | None = None,
-        timeout: float | None = None,
+        defer: Milliseconds | None = None,
+        timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
     ) -> bytes:
         """Publish one message and return b"OK".
 
-        nsqd delivers it after `defer` milliseconds. `headers` require a producer with the `headers`
-        option.
+        nsqd delivers it after `defer`, in milliseconds or as a timedelta. `headers` require a
+        producer with the `headers` option.
 
         Raises NsqdError if nsqd refuses the message, ConnectionFailed if the connection fails, and
-        NoConnection or PublishTimeout after `timeout` seconds. Raises ValueError and TypeError for
+        NoConnection or PublishTimeout after `timeout`. Raises ValueError and TypeError for
         invalid arguments, before anything is sent.
         """
         head = self._pub[topic] if defer is None else dpub_head(topic, defer)
@@ -591,7 +602,7 @@ class Producer(ProducerView):
         self,
         topic: str,
         messages: Iterable[bytes],
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
     ) -> bytes:
@@ -636,8 +647,8 @@ class Producer(ProducerView):
         self,
         topic: str,
         data: bytes,
-        defer: int | None = None,
-        timeout: float | None = None,
+        defer: Milliseconds | None = None,
+        timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
     ) -> Future:
@@ -653,7 +664,7 @@ class Producer(ProducerView):
         self,
         topic: str,
         messages: Iterable[bytes],
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
     ) -> Future:
@@ -665,20 +676,20 @@ class Producer(ProducerView):
     pub = publish
     mpub = multipublish
 
-    def dpub(self, topic: str, delay_ms: int, data: bytes) -> bytes:
+    def dpub(self, topic: str, delay_ms: Milliseconds, data: bytes) -> bytes:
         """Publish one message, deferred by `delay_ms` milliseconds. Raises the same errors as
         publish()."""
         return self.publish(topic, data, delay_ms)
 
-    def _sent(self, topic: str, head: bytes, body: bytes, timeout: float | None) -> bytes:
+    def _sent(self, topic: str, head: bytes, body: bytes, timeout: Duration | None) -> bytes:
         if self._loop.is_current:
             raise RuntimeError("a callback cannot wait for its own producer: use publish_nowait()")
         deadline = self._deadline(timeout)
         self._have_room(deadline)
         return self._send(topic, head, body, deadline).result()
 
-    def _deadline(self, timeout: float | None) -> float:
-        return INFINITE if timeout is None else self._loop.now() + timeout
+    def _deadline(self, timeout: Duration | None) -> float:
+        return INFINITE if timeout is None else self._loop.now() + seconds(timeout)
 
     def _send(self, topic: str, head: bytes, body: bytes, deadline: float) -> Future:
         loop, core = self._loop, self.core

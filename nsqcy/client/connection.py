@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from nsqcy.client.codec import OK_FRAME, Codec, Message
 from nsqcy.client.errors import ConnectionFailed, NsqdError, ProtocolError
 from nsqcy.client.options import Address, ConnectionOptions
+from nsqcy.client.strangers import LONGEST, recognized
 from nsqcy.client.tls import TlsLayer
 from nsqcy.errors import LayerEnd, NsqError
 from nsqcy.net.byte_layer import ByteLayer
@@ -86,6 +87,7 @@ class Connection:
         self.peer: Any = None  # its owner's record of the nsqd
         self.drained = False  # nsqd has announced that it will deliver no more messages
         self._owner = owner
+        self._opening = b""  # the first bytes received
         self._layers: list[ByteLayer] = []
         self._step: _Step | None = None  # handles the next handshake response
         self._upgrades: list[Callable[[], ByteLayer]] = []
@@ -112,6 +114,8 @@ class Connection:
         if self.state is State.CLOSED:
             return
         self._last_received = now
+        if len(self._opening) < LONGEST:
+            self._recognize(data)
         if not self._layers and self._step is None:
             self._frames(data, now)
         else:
@@ -169,7 +173,19 @@ class Connection:
         self.state = State.CLOSING
         self.codec.write(command(b"CLS"))
 
+    def __repr__(self) -> str:
+        return (
+            f"<Connection to {self.address}, {self.state.value}, RDY {self.ready}, "
+            f"{self.in_flight} in flight>"
+        )
+
     # -- receiving
+
+    def _recognize(self, data: bytes) -> None:
+        """Raise ProtocolError if another kind of server has answered."""
+        self._opening += data[:LONGEST]
+        if (text := recognized(self._opening, self.address)) is not None:
+            raise ProtocolError(text)
 
     def _through(self, depth: int, data: bytes, now: float) -> None:
         """Accept bytes for the layer at `depth`; 0 is the socket's side."""

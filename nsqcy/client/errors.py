@@ -1,6 +1,7 @@
 """The client's exceptions, all subclasses of Error."""
 
 from nsqcy.client.codec import AlreadyAnswered, ProtocolError
+from nsqcy.client.times import Duration, seconds
 from nsqcy.errors import NON_FATAL_CODES, NsqError
 
 __all__ = [
@@ -55,12 +56,14 @@ class Closed(Error):
 class Requeue(Error):
     """Raised by a handler to requeue its message.
 
-    nsqd redelivers the message after `delay` seconds; the default is the consumer's delay for the
-    message's number of attempts. `backoff` decides whether the consumer backs off; the default is
-    the `backoff_on_requeue` option. Raises ValueError for an invalid `delay`.
+    nsqd redelivers the message after `delay`, in seconds or as a timedelta; the default is the
+    consumer's delay for the message's number of attempts. `backoff` decides whether
+    the consumer backs off; the default is the `backoff_on_requeue` option. Raises ValueError for an
+    invalid `delay`.
     """
 
-    def __init__(self, delay: float | None = None, *, backoff: bool | None = None) -> None:
+    def __init__(self, delay: Duration | None = None, *, backoff: bool | None = None) -> None:
+        delay = seconds(delay)
         if delay is not None and not 0 <= delay < MAX_DELAY:
             raise ValueError(f"a message cannot be requeued with a delay of {delay} s")
         super().__init__(delay)

@@ -8,7 +8,7 @@ import inspect
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 
 from nsqcy.client.codec import (
     Message,
@@ -68,11 +68,24 @@ def warn_of_idle_handlers(core: ConsumerCore, concurrency: int | None) -> None:
         )
 
 
+def state(core: ConsumerCore | ProducerCore) -> str:
+    """Return a word for the state of a consumer or producer."""
+    if core.running:
+        return "closing" if core.closing else "running"
+    return "closed" if core.closing else "not started"
+
+
 class ConsumerView:
     """A consumer's read-only state."""
 
     core: ConsumerCore
     _queue: deque[Message]  # delivered, but not yet taken by the program
+
+    def __repr__(self) -> str:
+        return (
+            f"<Consumer {self.core.name} {state(self.core)}, "
+            f"{len(self.connections)} connections, {self.total_in_flight} in flight>"
+        )
 
     @property
     def is_running(self) -> bool:
@@ -113,6 +126,13 @@ class ProducerView:
     """A producer's read-only state."""
 
     core: ProducerCore
+
+    def __repr__(self) -> str:
+        with self.core.lock:
+            nsqds = ", ".join(map(str, self.core.nsqds)) or "no nsqd"
+        return (
+            f"<Producer to {nsqds} {state(self.core)}, {self.core.pending_bytes} bytes unanswered>"
+        )
 
     @property
     def is_running(self) -> bool:
@@ -185,18 +205,52 @@ def asked(ask: Callable[[], Answer]) -> Answer:
         return [], [repr(error)]
 
 
+class _Batcher:
+    """Collects messages into lists of at most `count` messages and `size` bytes.
+
+    A message larger than `size` is in its own list.
+    """
+
+    def __init__(self, count: int, size: int) -> None:
+        self.batch: list[bytes] = []
+        self._count = count
+        self._size = size
+        self._room = size
+
+    def add(self, message: bytes) -> list[bytes]:
+        """Add a message; return the previous list if the message did not fit, or an empty one."""
+        full: list[bytes] = []
+        if self.batch and (len(self.batch) == self._count or len(message) > self._room):
+            full, self.batch, self._room = self.batch, [], self._size
+        self.batch.append(message)
+        self._room -= len(message)
+        return full
+
+
 def batched(messages: Iterable[bytes], count: int, size: int) -> Iterable[list[bytes]]:
     """Split messages into lists of at most `count` messages and `size` bytes.
 
     A message larger than `size` is returned in its own list.
     """
-    batch: list[bytes] = []
-    room = size
+    batcher = _Batcher(count, size)
     for message in messages:
-        if batch and (len(batch) == count or len(message) > room):
+        if full := batcher.add(message):
+            yield full
+    if batcher.batch:
+        yield batcher.batch
+
+
+async def batched_async(
+    messages: Iterable[bytes] | AsyncIterable[bytes], count: int, size: int
+) -> AsyncIterator[list[bytes]]:
+    """Like batched(), also for asynchronous iterables."""
+    if not isinstance(messages, AsyncIterable):
+        for batch in batched(messages, count, size):
             yield batch
-            batch, room = [], size
-        batch.append(message)
-        room -= len(message)
-    if batch:
-        yield batch
+        return
+    batcher = _Batcher(count, size)
+    async for message in messages:
+        if full := batcher.add(message):
+            yield full
+    if batcher.batch:
+        yield batcher.batch

@@ -1,27 +1,31 @@
 """Options of connections, consumers and producers (table: docs/CLIENT.md).
 
 Owns the allowed values: an invalid value raises ValueError (an unknown name, TypeError) when the
-consumer or producer is created, rather than causing an nsqd error later. Durations are in seconds.
-Does not depend on connections.
+consumer or producer is created, rather than causing an nsqd error later. Durations are timedeltas,
+or in seconds. Does not depend on connections.
 
 Source: the "options side by side" table for NSQ's clients; options that pynsq has keep pynsq's
 names.
 """
 
+import inspect
 import math
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Self, TypedDict
+from typing import Any, Self, TypedDict, TypeVar
 
 from nsqcy import __version__
 from nsqcy.client.flow import FlowSettings
+from nsqcy.client.times import Duration, Milliseconds, without_timedeltas
 from nsqcy.config.options import BOOL, FLOAT, INT, STRING
 from nsqcy.config.policies import DURABILITIES
 from nsqcy.names import quote
-from nsqcy.options.fields import check, option
+from nsqcy.options.fields import check, declared, option
 from nsqcy.options.option import Rule
+
+T = TypeVar("T")
 
 DEFAULT_PORT = 4150
 USER_AGENT = f"nsqcy/{__version__}"
@@ -48,10 +52,10 @@ class ConnectionKeywords(TypedDict, total=False):
     client_id: str
     hostname: str
     user_agent: str
-    heartbeat_interval: float
+    heartbeat_interval: Duration
     output_buffer_size: int
-    output_buffer_timeout: int
-    msg_timeout: float | None
+    output_buffer_timeout: Milliseconds
+    msg_timeout: Duration | None
     sample_rate: int
     tls_v1: bool
     tls_options: TlsOptions | None
@@ -59,7 +63,7 @@ class ConnectionKeywords(TypedDict, total=False):
     deflate_level: int
     snappy: bool
     auth_secret: str | None
-    timeout: float
+    timeout: Duration
     local_address: str | None
     max_msg_size: int
     durability: str | None
@@ -74,21 +78,21 @@ class ConsumerKeywords(ConnectionKeywords, total=False):
     max_tries: int
     max_attempts: int
     max_in_flight: int
-    requeue_delay: float
-    max_requeue_delay: float
+    requeue_delay: Duration
+    max_requeue_delay: Duration
     backoff_on_requeue: bool
-    lookupd_poll_interval: float
+    lookupd_poll_interval: Duration
     lookupd_poll_jitter: float
-    lookupd_connect_timeout: float
-    lookupd_request_timeout: float
+    lookupd_connect_timeout: Duration
+    lookupd_request_timeout: Duration
     lookupd_authorization: bool
-    low_rdy_idle_timeout: float
-    low_rdy_timeout: float
-    rdy_redistribute_interval: float
-    max_backoff_duration: float
+    low_rdy_idle_timeout: Duration
+    low_rdy_timeout: Duration
+    rdy_redistribute_interval: Duration
+    max_backoff_duration: Duration
     backoff_multiplier: float
     backoff_strategy: str
-    close_timeout: float
+    close_timeout: Duration
 
 
 class ProducerKeywords(ConnectionKeywords, total=False):
@@ -96,14 +100,14 @@ class ProducerKeywords(ConnectionKeywords, total=False):
 
     retries: int
     max_pending: int
-    reconnect_interval: float
-    max_reconnect_interval: float
-    lookupd_poll_interval: float
+    reconnect_interval: Duration
+    max_reconnect_interval: Duration
+    lookupd_poll_interval: Duration
     lookupd_poll_jitter: float
-    lookupd_connect_timeout: float
-    lookupd_request_timeout: float
+    lookupd_connect_timeout: Duration
+    lookupd_request_timeout: Duration
     lookupd_authorization: bool
-    close_timeout: float
+    close_timeout: Duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,13 +327,12 @@ def consumer_options(
         if "max_tries" in given:
             raise TypeError("max_tries and max_attempts are the same option: pass only one")
         given["max_tries"] = given.pop("max_attempts")
-    parts = (ConsumerOptions, FlowSettings, LookupOptions, ConnectionOptions)
-    sorted_ = _sort("Consumer", given, *parts)
+    first, second, third, fourth = _sort("Consumer", given, *CONSUMER_PARTS)
     return (
-        parts[0](**sorted_[0]),
-        parts[1](**sorted_[1]),
-        parts[2](**sorted_[2]),
-        parts[3](**sorted_[3]),
+        ConsumerOptions(**first),
+        FlowSettings(**second),
+        LookupOptions(**third),
+        ConnectionOptions(**fourth),
     )
 
 
@@ -337,21 +340,48 @@ def producer_options(
     keywords: Mapping[str, Any],
 ) -> tuple[ProducerOptions, LookupOptions, ConnectionOptions]:
     """Group a producer's keywords by the part that they belong to."""
-    first, second, third = _sort(
-        "Producer", keywords, ProducerOptions, LookupOptions, ConnectionOptions
-    )
+    first, second, third = _sort("Producer", keywords, *PRODUCER_PARTS)
     return ProducerOptions(**first), LookupOptions(**second), ConnectionOptions(**third)
+
+
+def with_options(*parts: Any) -> Callable[[type[T]], type[T]]:
+    """Return a decorator that adds the options of `parts`, with their defaults, to the docstring
+    of a class, so that help() shows them."""
+    lines = [
+        f"- {each.name}={each.default!r}: {each.help}" for part in parts for each in declared(part)
+    ]
+
+    def document(cls: type[T]) -> type[T]:
+        doc = inspect.cleandoc(cls.__doc__ or "")  # None with python -OO
+        cls.__doc__ = "\n".join([doc, "", "Options, with their defaults:", "", *lines, ""])
+        return cls
+
+    return document
+
+
+CONSUMER_PARTS: tuple[type, ...] = (ConsumerOptions, FlowSettings, LookupOptions, ConnectionOptions)
+PRODUCER_PARTS: tuple[type, ...] = (ProducerOptions, LookupOptions, ConnectionOptions)
 
 
 def _sort(what: str, given: Mapping[str, Any], *parts: Any) -> list[dict[str, Any]]:
     left = dict(given)
+    known = {part: [each.name for each in fields(part) if each.init] for part in parts}
     found = [
-        {each.name: left.pop(each.name) for each in fields(part) if each.init and each.name in left}
-        for part in parts
+        without_timedeltas({name: left.pop(name) for name in names if name in left}, part)
+        for part, names in known.items()
     ]
     if left:
-        raise TypeError(f"{what} has no option {quote(min(left))}")
+        name = min(left)
+        hint = _suggestion(name, [each for names in known.values() for each in names])
+        raise TypeError(f"{what} has no option {quote(name)}{hint}")
     return found
+
+
+def _suggestion(name: str, known: list[str]) -> str:
+    import difflib  # slow to import, and needed only for errors
+
+    near = difflib.get_close_matches(name, known, 1)
+    return f": did you mean {quote(near[0])}?" if near else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,7 +458,11 @@ def tls_context(options: TlsOptions | None) -> ssl.SSLContext:
 
 
 def _make_context(left: dict[str, Any]) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=left.pop("ca_certs", None))
+    authorities = left.pop("ca_certs", None)
+    try:
+        context = ssl.create_default_context(cafile=authorities)
+    except OSError as error:
+        raise OSError(f"cannot read ca_certs {authorities}: {error.strerror or error}") from error
     if "check_hostname" in left:
         context.check_hostname = bool(left.pop("check_hostname"))
     if "cert_reqs" in left:

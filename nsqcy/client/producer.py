@@ -31,6 +31,7 @@ from nsqcy.client.errors import (
     PublishTimeout,
 )
 from nsqcy.client.options import Address, Addresses, producer_options
+from nsqcy.client.times import Milliseconds, milliseconds
 from nsqcy.errors import LayerError
 from nsqcy.names import is_valid_name, quote
 
@@ -81,8 +82,9 @@ def topic_bytes(topic: str) -> bytes:
     return topic.encode()
 
 
-def dpub_head(topic: str, defer: int) -> bytes:
-    """Return the command line of a DPUB with a delay of `defer` milliseconds."""
+def dpub_head(topic: str, defer: Milliseconds) -> bytes:
+    """Return the command line of a DPUB with a delay of `defer` milliseconds, or a timedelta."""
+    defer = milliseconds(defer)
     if abs(defer) > MAX_DEFERRED:
         raise ValueError(f"a message cannot be deferred by {defer} ms")
     return b"DPUB %b %d\n" % (topic_bytes(topic), defer)

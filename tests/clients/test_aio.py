@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -40,6 +41,12 @@ async def until(predicate: Callable[[], Any]) -> Any:
     while not (found := predicate()):
         await asyncio.sleep(0.002)
     return found
+
+
+async def spread(messages: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for message in messages:
+        await asyncio.sleep(0)
+        yield message
 
 
 async def subscriber(nsqd: MockNsqd, number: int = 0) -> Link:
@@ -85,6 +92,24 @@ def test_iterating_starts_it_and_its_end_ends_that(nsqd: MockNsqd) -> None:
         await consumer.close()
         assert await asyncio.gather(*tasks) == [[], [], []]
         assert [message async for message in consumer] == []
+
+    run(main())
+
+
+def test_get(nsqd: MockNsqd) -> None:
+    async def main() -> None:
+        async with Consumer("t", "c", nsqd.address) as consumer:
+            assert await consumer.get(timedelta(0)) is None
+            waiting = asyncio.create_task(consumer.get())
+            deliver(await subscriber(nsqd), b"1")
+            message = await waiting
+            assert message is not None and message.body == b"1"
+            message.finish()
+            waiting = asyncio.create_task(consumer.get(FOREVER))
+            await until(lambda: consumer._waiters)
+            await consumer.close()
+            assert await waiting is None
+        assert await consumer.get() is None
 
     run(main())
 
@@ -904,6 +929,8 @@ def test_publish_all_tells_of_the_first_error() -> None:
             with pytest.raises(TypeError):
                 await producer.publish_all("t", [b"good", "text"])  # type: ignore[list-item]
             assert await producer.publish_all("t", [b"good"] * 5, batch_messages=2) == 5
+            good = spread([b"good"] * 5)
+            assert await producer.publish_all("t", good, batch_messages=2) == 5
 
     with MockNsqd(script=script) as nsqd:
         run(main(nsqd))

@@ -343,7 +343,7 @@ def test_nsq_tail_with_the_http_port_of_nsqd(one_nsqd: Nsqd, tmp_path: Path) -> 
     assert (code, err.splitlines()[-1]) == (
         1,
         f"failed to connect to nsqd - unexpected HTTP response from {address},"
-        " a nsqd TCP endpoint is required",
+        " a nsqd TCP endpoint is required: use nsqd's TCP port (4150)",
     )
 
 

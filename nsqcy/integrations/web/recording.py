@@ -8,6 +8,7 @@ from nsqcy.client import Producer
 from nsqcy.client.face import OK, Headers
 from nsqcy.client.producer import dpub_head
 from nsqcy.client.runtime import Future
+from nsqcy.client.times import Duration, Milliseconds, milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,8 @@ class RecordingProducer(Producer):
         self,
         topic: str,
         data: bytes,
-        defer: int | None = None,
-        timeout: float | None = None,
+        defer: Milliseconds | None = None,
+        timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
     ) -> bytes:
@@ -46,7 +47,7 @@ class RecordingProducer(Producer):
         self,
         topic: str,
         messages: Iterable[bytes],
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
     ) -> bytes:
@@ -62,8 +63,8 @@ class RecordingProducer(Producer):
         self,
         topic: str,
         data: bytes,
-        defer: int | None = None,
-        timeout: float | None = None,
+        defer: Milliseconds | None = None,
+        timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
     ) -> Future:
@@ -73,7 +74,7 @@ class RecordingProducer(Producer):
         self,
         topic: str,
         messages: Iterable[bytes],
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
     ) -> Future:
@@ -83,8 +84,13 @@ class RecordingProducer(Producer):
     mpub = multipublish
 
     def _record(
-        self, topic: str, bodies: Iterable[bytes], defer: int | None, headers: Headers | None
+        self,
+        topic: str,
+        bodies: Iterable[bytes],
+        defer: Milliseconds | None,
+        headers: Headers | None,
     ) -> int:
+        defer = None if defer is None else milliseconds(defer)
         dpub_head(topic, defer or 0)
         new = []
         for body in bodies:

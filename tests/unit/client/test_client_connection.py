@@ -310,7 +310,9 @@ def test_heartbeats_between_two_answers() -> None:
         (frame(RESPONSE, b'{"max_rdy_count": 1%s}' % (b"0" * 5000)), "answered IDENTIFY with"),
         (frame(3, b"{}"), "frame of unknown type 3"),
         (delivery(), "sent a message during the handshake"),
-        (b"HTTP/1.1 400 Bad Request\r\n", "unexpected HTTP response"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "TCP endpoint is required: use nsqd's TCP port"),
+        (struct.pack(">I", 14) + b"E_BAD_PROTOCOL", "nsqlookupd answered: use nsqd's TCP port"),
+        (bytes.fromhex("15030100020250"), "a TLS server answered"),
         (struct.pack(">iI", 1 << 30, RESPONSE), "announced a frame of 1073741824 bytes"),
     ],
 )

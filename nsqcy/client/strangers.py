@@ -1,0 +1,24 @@
+"""Recognizes servers other than nsqd by the first bytes that they send.
+
+Owns the texts that name the server and the port to use; that for HTTP begins as NSQ's. Does not
+know about connections.
+"""
+
+# How each server begins its response to a client of nsqd. nsqlookupd's responses have no frame
+# type. A TLS server sends an alert, because the client's first bytes are no TLS record.
+_OPENINGS = {
+    b"HTTP": "unexpected HTTP response from {address}, a nsqd TCP endpoint is required: use nsqd's "
+    "TCP port (4150)",
+    b"\x00\x00\x00\x0eE_BA": "{address}: nsqlookupd answered: use nsqd's TCP port (4150), or "
+    "query nsqlookupd through its HTTP port (4161)",
+    b"\x15\x03": "{address}: a TLS server answered: use nsqd's TCP port (4150)",
+}
+LONGEST = max(map(len, _OPENINGS))
+
+
+def recognized(opening: bytes, address: object) -> str | None:
+    """Return what is wrong with a server that begins with these bytes; None if it may be nsqd."""
+    for start, text in _OPENINGS.items():
+        if opening.startswith(start):
+            return text.format(address=address)
+    return None

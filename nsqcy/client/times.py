@@ -1,0 +1,48 @@
+"""Durations that a program passes to the client: numbers or timedeltas.
+
+Owns their conversion to numbers. Does not know which values an option allows.
+"""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, overload
+
+from nsqcy.options.fields import declared
+
+Duration = float | timedelta  # a number is in seconds, unless the parameter says otherwise
+Milliseconds = int | timedelta
+
+# Options in milliseconds, as in NSQ's IDENTIFY.
+_IN_MILLISECONDS = frozenset({"output_buffer_timeout"})
+
+
+@overload
+def seconds(value: Duration) -> float: ...
+@overload
+def seconds(value: None) -> None: ...
+def seconds(value: Duration | None) -> float | None:
+    """Return a duration in seconds."""
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def milliseconds(value: Milliseconds) -> int:
+    """Return a duration in milliseconds; a timedelta is rounded."""
+    return round(value.total_seconds() * 1000) if isinstance(value, timedelta) else value
+
+
+def without_timedeltas(options: Mapping[str, Any], part: Any) -> dict[str, Any]:
+    """Return a part's options with each timedelta as a number. Raises TypeError if the option is
+    not a duration."""
+    return {
+        name: _number(name, value, part) if isinstance(value, timedelta) else value
+        for name, value in options.items()
+    }
+
+
+def _number(name: str, value: timedelta, part: Any) -> float:
+    if name in _IN_MILLISECONDS:
+        return milliseconds(value)
+    kinds = {each.name: each.kind.typed for each in declared(part)}
+    if kinds.get(name) != "float":
+        raise TypeError(f"{name} cannot be {value!r} (it is not a duration)")
+    return value.total_seconds()
