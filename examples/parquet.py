@@ -26,6 +26,7 @@ def main(topic: str, output: str, checkpoint: str) -> None:
         SparkSession.builder.master("local[2]")
         .appName("topic to Parquet")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
     )

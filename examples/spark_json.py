@@ -28,6 +28,7 @@ def main(topic: str) -> None:
         SparkSession.builder.master("local[2]")
         .appName("JSON orders")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .getOrCreate()
     )

@@ -30,6 +30,7 @@ def main(topic: str, output: str, checkpoint: str) -> None:
         SparkSession.builder.master("local[2]")
         .appName("views per minute")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
         .getOrCreate()

@@ -11,25 +11,40 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 TRACEBACK = "Traceback (most recent call last)"
+JAVA_CALL = re.compile(r"An error occurred while calling \S+\.\n: ([\w.$]+)(?:: (.+))?")
+STREAM = re.compile(r"^\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ")
+SQLSTATE = re.compile(r" SQLSTATE: \w{5}(?:; line \d+ pos \d+;?)?")
 # PySpark logs some errors here, with their JVM stack, before it raises them.
 _LOGGER = "SQLQueryContextLogger"
 
 
 def reason(error: BaseException) -> str:
-    """Return an error as one line: the source's own message, or the end of the Python traceback
-    that Spark passes on."""
+    """Return an error as one line: the source's own message, the end of the Python traceback that
+    Spark passes on, or Spark's message without its query's ids."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [line[line.index("nsq: ") :] for line in lines if "nsq: " in line]
+    text = str(error)
+    lines = [line for line in text.splitlines() if line.strip()]
+    ours = [line[line.index("nsq: ") :].strip() for line in lines if "nsq: " in line]
     if ours:
         return ours[-1]
-    if any(TRACEBACK in line for line in lines):
-        raised = [line for line in lines if re.match(r"[A-Za-z_][\w.]*: \S", line)]
-        if raised:
-            name, _, text = raised[-1].partition(": ")
-            return text if name.startswith("nsqcy.") else raised[-1]
-    return lines[0] if lines else type(error).__name__
+    if raised := _raised(lines):
+        name, _, message = raised.partition(": ")
+        return message if message and name.startswith("nsqcy.") else raised
+    if found := JAVA_CALL.match(text):
+        return found[2] or found[1]
+    if not lines:
+        return type(error).__name__
+    return SQLSTATE.sub("", STREAM.sub("", lines[0].strip()))
+
+
+def _raised(lines: list[str]) -> str:
+    """Return the line after the last Python traceback; empty if there is none."""
+    starts = [number for number, line in enumerate(lines) if TRACEBACK in line]
+    if not starts:
+        return ""
+    after = (line for line in lines[starts[-1] + 1 :] if not line[0].isspace())
+    return next(after, "")
 
 
 def quiet_pyspark() -> None:

@@ -24,6 +24,46 @@ def test_one_line_of_a_long_story() -> None:
     assert reason(ValueError()) == "ValueError"
 
 
+STREAM = "[STREAM_FAILED] Query [id = 1a-6f, runId = 9e-00] terminated with exception: "
+PLAN = """
+ SQLSTATE: 39000 SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: [id = 1a-6f, runId = 9e-00]
+Current State: ACTIVE
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            f"{STREAM}[FOREACH_BATCH] Reason: Traceback (most recent call last):\n"
+            f'  File "a.py", line 9, in f\n    raise ValueError("bad")\nValueError: bad{PLAN}',
+            "ValueError: bad",
+        ),
+        (
+            f"{STREAM}[USER_RAISED_EXCEPTION] bad row SQLSTATE: P0001{PLAN}",
+            "[USER_RAISED_EXCEPTION] bad row",
+        ),
+        (
+            "An error occurred while calling o66.start.\n"
+            ": java.io.IOException: mkdir of file:/full failed\n\tat org.x(Y.java:3)\n",
+            "mkdir of file:/full failed",
+        ),
+        (
+            "An error occurred while calling o66.start.\n: java.lang.StackOverflowError\n\tat x",
+            "java.lang.StackOverflowError",
+        ),
+        (
+            "[UNRESOLVED_COLUMN] There is no column a. SQLSTATE: 42703; line 1 pos 0;\n'Filter",
+            "[UNRESOLVED_COLUMN] There is no column a.",
+        ),
+    ],
+)
+def test_what_spark_raises(text: str, line: str) -> None:
+    assert reason(Exception(text)) == line
+
+
 def test_a_file_is_named() -> None:
     with pytest.raises(OSError) as caught:
         Path("/no/such/file").read_text()

@@ -11,6 +11,7 @@ import pytest
 from nsqcy import testing
 from nsqcy.client import Producer
 from support.nsqd_process import environment
+from support.spark_requirements import QUICK_JAVA
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -30,9 +31,14 @@ def publish(daemon: testing.Nsqd, topic: str, *bodies: object) -> None:
 
 
 def run(daemon: testing.Nsqd, name: str, *words: str | Path) -> "subprocess.CompletedProcess[str]":
+    settings = {
+        "JAVA_TOOL_OPTIONS": QUICK_JAVA,
+        "NSQD_TCP_ADDRESS": daemon.tcp_address,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     return subprocess.run(
         [sys.executable, EXAMPLES / name, *words],
-        env=environment() | {"NSQD_TCP_ADDRESS": daemon.tcp_address, "SPARK_LOCAL_IP": "127.0.0.1"},
+        env=environment() | settings,
         capture_output=True,
         text=True,
     )
