@@ -24,6 +24,11 @@ from typing import Any, Self, Unpack, cast
 from nsqcy.client.codec import Message, Publish, finish
 from nsqcy.client.connection import Connection, State
 from nsqcy.client.consumer import ConsumerCore
+from nsqcy.client.dead_letters import (
+    check_dead_letters,
+    dead_letter_headers,
+    producer_keywords,
+)
 from nsqcy.client.errors import (
     AlreadyAnswered,
     Closed,
@@ -61,6 +66,7 @@ from nsqcy.client.options import (
     Answer,
     ConsumerKeywords,
     ProducerKeywords,
+    as_strings,
     with_options,
 )
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
@@ -359,6 +365,9 @@ class Consumer(ConsumerView, _Face):
     - on_giving_up(message): a message has had too many attempts. It is awaited. The message is
       finished when the callback returns, and requeued when it raises.
 
+    With `dead_letter_topic`, the consumer publishes a message that has had too many attempts to
+    that topic instead of calling on_giving_up.
+
     Raises ValueError and TypeError for invalid options.
     """
 
@@ -372,6 +381,7 @@ class Consumer(ConsumerView, _Face):
         *,
         concurrency: int | None = None,
         name: str | None = None,
+        dead_letter_topic: str | None = None,
         on_error: Callable[[Error], Outcome] | None = None,
         on_exception: Callable[[Message, BaseException], Outcome] | None = None,
         on_giving_up: Callable[[Message], Outcome] | None = None,
@@ -380,13 +390,14 @@ class Consumer(ConsumerView, _Face):
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         super().__init__()
+        nsqds, lookupds = as_strings(nsqd_tcp_addresses), as_strings(lookupd_http_addresses)
         in_flight = default_in_flight(concurrency)
         self.core: ConsumerCore = ConsumerCore(
             self,
             topic,
             channel,
-            nsqd_tcp_addresses,
-            lookupd_http_addresses,
+            nsqds,
+            lookupds,
             name=name,
             keywords={"max_in_flight": in_flight} | options,
         )
@@ -394,6 +405,14 @@ class Consumer(ConsumerView, _Face):
         self.core.on_error = self._hook(on_error)
         self.core.on_exception = on_exception
         self.core.on_giving_up = on_giving_up
+        self._dead_letters: Producer | None = None
+        if dead_letter_topic is not None:
+            check_dead_letters(self.core, dead_letter_topic, on_giving_up)
+            keywords: Any = producer_keywords(options)
+            self._dead_letters = Producer(
+                nsqds, lookupds, name=f"{self.core.name} dead letters", **keywords
+            )
+            self.core.on_giving_up = self._publisher(self._dead_letters, dead_letter_topic)
         self.core.on_heartbeat = self._hook(on_heartbeat)
         self.core.on_ready = self._hook(on_ready)
         self.message_handler = message_handler
@@ -403,6 +422,13 @@ class Consumer(ConsumerView, _Face):
         self._workers: set[asyncio.Task[None]] = set()  # tasks that run handlers
         self._iterations: weakref.WeakSet[_Iteration] = weakref.WeakSet()
         self._paused = 0  # max_in_flight before the pause
+
+    def _publisher(self, producer: "Producer", topic: str) -> Handler:
+        async def publish(message: Message) -> None:
+            headers = dead_letter_headers(self.core, message)
+            await producer.publish(topic, message.body, headers=headers)
+
+        return publish
 
     # -- lifecycle
 
@@ -454,6 +480,11 @@ class Consumer(ConsumerView, _Face):
             message.requeue(0, backoff=False)
         self._wake_all()
         await self._close(graceful=graceful)
+
+    async def _end(self, deadline: float | None) -> None:
+        await super()._end(deadline)
+        if self._dead_letters is not None:
+            await self._dead_letters.close(graceful=False)
 
     def _waits_for(self, task: asyncio.Task[Any] | None) -> bool:
         iterates = any(each.task is task for each in self._iterations)

@@ -20,11 +20,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from nsqcy.client.codec import Message, Publish
 from nsqcy.client.connection import Connection
 from nsqcy.client.consumer import ConsumerCore
+from nsqcy.client.dead_letters import (
+    check_dead_letters,
+    dead_letter_headers,
+    producer_keywords,
+)
 from nsqcy.client.errors import Error, PublishTimeout
 from nsqcy.client.face import (
     BATCH_BYTES,
@@ -48,6 +53,7 @@ from nsqcy.client.options import (
     Addresses,
     ConsumerKeywords,
     ProducerKeywords,
+    as_strings,
     with_options,
 )
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
@@ -125,6 +131,9 @@ class Consumer(ConsumerView):
       message at a time. The message is finished when the callback returns, and requeued when it
       raises.
 
+    With `dead_letter_topic`, the consumer publishes a message that has had too many attempts to
+    that topic instead of calling on_giving_up.
+
     Raises ValueError and TypeError for invalid options.
     """
 
@@ -139,6 +148,7 @@ class Consumer(ConsumerView):
         concurrency: int = 1,
         runtime: Kind = "auto",
         name: str | None = None,
+        dead_letter_topic: str | None = None,
         on_error: Callable[[Error], None] | None = None,
         on_exception: Callable[[Message, BaseException], None] | None = None,
         on_giving_up: GivingUp | None = None,
@@ -154,14 +164,15 @@ class Consumer(ConsumerView):
             on_heartbeat=on_heartbeat,
             on_ready=on_ready,
         )
+        nsqds, lookupds = as_strings(nsqd_tcp_addresses), as_strings(lookupd_http_addresses)
         in_flight = default_in_flight(concurrency)
         self._loop = Loop(runtime_of(runtime), self._deliver)
         self.core = ConsumerCore(
             self._loop,
             topic,
             channel,
-            nsqd_tcp_addresses,
-            lookupd_http_addresses,
+            nsqds,
+            lookupds,
             name=name,
             keywords={"max_in_flight": in_flight} | options,
             lock=self._loop.lock,
@@ -170,6 +181,18 @@ class Consumer(ConsumerView):
         self.core.on_error = self._loop.told_later(on_error)
         self.core.on_exception = on_exception
         self.core.on_giving_up = on_giving_up
+        self._dead_letters: Producer | None = None
+        if dead_letter_topic is not None:
+            check_dead_letters(self.core, dead_letter_topic, on_giving_up)
+            keywords: Any = producer_keywords(options)
+            self._dead_letters = Producer(
+                nsqds,
+                lookupds,
+                runtime=runtime,
+                name=f"{self.core.name} dead letters",
+                **keywords,
+            )
+            self.core.on_giving_up = self._publisher(self._dead_letters, dead_letter_topic)
         self.core.on_heartbeat = self._loop.told_later(on_heartbeat)
         self.core.on_ready = self._loop.told_later(on_ready)
         self._loop.core = self.core
@@ -186,6 +209,13 @@ class Consumer(ConsumerView):
         self._handlers: deque[Event] = deque()  # of workers that are continuing
         self._closed = False
         self._paused = 0  # max_in_flight before the pause
+
+    def _publisher(self, producer: "Producer", topic: str) -> GivingUp:
+        def publish(message: Message) -> None:
+            headers = dead_letter_headers(self.core, message)
+            producer.publish(topic, message.body, headers=headers)
+
+        return publish
 
     # -- lifecycle
 
@@ -281,6 +311,8 @@ class Consumer(ConsumerView):
         self._hopeless.clear()
         self._queue.clear()  # in a forked child, they belong to the parent
         self._waiters.wake_all()
+        if self._dead_letters is not None:
+            self._dead_letters.close(graceful=False, wait=False)
 
     def __enter__(self) -> Self:
         self.start()
@@ -543,17 +575,18 @@ class Producer(ProducerView):
             self._loop.start(self.core.name, lookup_query(self.core))
             self.core.start(self._loop.now())
 
-    def close(self, *, graceful: bool = True) -> None:
+    def close(self, *, graceful: bool = True, wait: bool = True) -> None:
         """Wait up to close_timeout seconds for pending responses, then close.
 
-        If `graceful` is false, close immediately: pending publishes fail with Closed.
+        If `graceful` is false, close immediately: pending publishes fail with Closed. If `wait` is
+        false, return before the producer has closed.
         """
         self.core.closing = True
         if not self._loop.has_begun:
             return
         self._loop.call(self._stop, graceful)
         self._waiters.wake_all()
-        if self._loop.may_be_awaited and self._loop.runtime.can_wait():
+        if wait and self._loop.may_be_awaited and self._loop.runtime.can_wait():
             self._loop.ended.wait(self.core.options.close_timeout + GRACE)
 
     def _close_at_exit(self) -> None:

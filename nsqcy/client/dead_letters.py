@@ -1,0 +1,56 @@
+"""A consumer's dead letters: messages that have used up their attempts, in a topic of their own.
+
+Owns the rules for the option `dead_letter_topic`, and the headers of a dead letter, which are those
+that nsqd itself writes. Does not publish: each interface has its own producer.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from nsqcy.client.codec import Message, headered_body
+from nsqcy.client.consumer import ConsumerCore
+from nsqcy.client.options import PRODUCER_PARTS
+from nsqcy.names import is_valid_name, quote
+
+TTL = "ttl"  # does not apply to the dead letter, so it gets another name
+
+
+def check_dead_letters(core: ConsumerCore, topic: str, on_giving_up: object) -> None:
+    """Raise ValueError if the consumer cannot have this dead-letter topic."""
+    if not is_valid_name(topic):
+        raise ValueError(f"dead_letter_topic {quote(topic)} is not a valid topic name")
+    if topic == core.topic:
+        raise ValueError("dead_letter_topic cannot be the topic of the consumer itself")
+    if not core.options.max_tries:
+        raise ValueError("dead_letter_topic requires max_tries above 0")
+    if on_giving_up is not None:
+        raise ValueError("dead_letter_topic and on_giving_up cannot be combined")
+
+
+def producer_keywords(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a consumer that its producer needs too, such as those for TLS."""
+    names = {each.name for part in PRODUCER_PARTS for each in fields(part)}
+    return {name: value for name, value in options.items() if name in names}
+
+
+def dead_letter_headers(core: ConsumerCore, message: Message) -> dict[str, str] | None:
+    """Return the headers of a dead letter: its origin, and the message's own headers if there is
+    room. None if the consumer has no headers."""
+    if not core.connection_options.headers:
+        return None
+    origin = {
+        "origin-topic": core.topic,
+        "origin-channel": core.channel,
+        "origin-id": message.id.decode("ascii", "backslashreplace"),
+        "attempts": str(message.attempts),
+        "first-time": str(message.timestamp),
+        "reason": "attempts",
+    }
+    own = {f"origin-{TTL}" if name == TTL else name: v for name, v in message.headers.items()}
+    headers = origin | {name: value for name, value in own.items() if name not in origin}
+    try:
+        headered_body(message.body, headers)
+    except ValueError:  # too many, or too long
+        return origin | {"headers-dropped": "true"}
+    return headers
