@@ -20,6 +20,7 @@ from nsqcy.net.listeners import Listener
 from nsqcy.nsqadmin import metrics
 from nsqcy.nsqadmin.api import actions, queries, service
 from nsqcy.nsqadmin.auth.logins import Logins
+from nsqcy.nsqadmin.auth.provider import LoginProvider
 from nsqcy.nsqadmin.cluster.copies import Sighting
 from nsqcy.nsqadmin.cluster.outages import Outages
 from nsqcy.nsqadmin.context import AppContext
@@ -28,7 +29,17 @@ from nsqcy.nsqadmin.history.store import History
 from nsqcy.nsqadmin.html import templates
 from nsqcy.nsqadmin.metrics import CountedClient, Outcomes
 from nsqcy.nsqadmin.options import AdminOptions
-from nsqcy.nsqadmin.pages import audit, copies, login, messages, missing, nodes, overview, topics
+from nsqcy.nsqadmin.pages import (
+    audit,
+    copies,
+    login,
+    messages,
+    missing,
+    nodes,
+    oidc,
+    overview,
+    topics,
+)
 from nsqcy.process.service import Notifier
 from nsqcy.users import token_file
 
@@ -46,6 +57,7 @@ class Daemon(single_process.Daemon):
         reread: Callable[[], int | None],
         notifier: Notifier,
         logins: Logins | None = None,
+        provider: LoginProvider | None = None,
     ) -> None:
         proxy = [service.PROXY] if options.proxy_graphite else []
         api = [*service.ROUTES, *queries.ROUTES, *actions.ROUTES]
@@ -62,6 +74,8 @@ class Daemon(single_process.Daemon):
         self._logins = logins
         if logins is not None:
             routes += login.ROUTES
+        if provider is not None:
+            routes += oidc.ROUTES
         asking, outcomes = terms(options), Outcomes()
         # Send the token to nsqds and nsqlookupds only.
         others = CountedClient(replace(asking, token=""), outcomes)
@@ -71,7 +85,17 @@ class Daemon(single_process.Daemon):
         sighting, outages = Sighting(), Outages(log)
         self._sampler = Sampler(options, web, history, log, sighting, outages) if history else None
         context = AppContext(
-            options, web, others, log, routes, missing.ROUTE, outages, history, logins, sighting
+            options,
+            web,
+            others,
+            log,
+            routes,
+            missing.ROUTE,
+            outages,
+            history,
+            logins,
+            sighting,
+            provider,
         )
         http = HttpServer(gevent.get_hub().loop, context)
         super().__init__([listener], http, log, reread, notifier, requests)

@@ -23,6 +23,7 @@ from nsqcy.nsqadmin.audit import Audit
 from nsqcy.nsqadmin.auth import access
 from nsqcy.nsqadmin.auth.access import for_users
 from nsqcy.nsqadmin.auth.logins import Logins
+from nsqcy.nsqadmin.auth.provider import LoginProvider
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
 from nsqcy.nsqadmin.cluster.copies import Sighting
 from nsqcy.nsqadmin.cluster.health import NodeHealth, of_nodes
@@ -65,10 +66,12 @@ class AppContext(router.Api):
         history: History | None = None,
         logins: Logins | None = None,
         sighting: Sighting | None = None,
+        provider: LoginProvider | None = None,
     ) -> None:
         super().__init__(options, log)
         self.options = options
         self.logins = logins
+        self.provider = provider
         if logins is not None:
             routes, missing = [for_users(route) for route in routes], for_users(missing)
         self.router = PageRouter(routes, options.base, missing)

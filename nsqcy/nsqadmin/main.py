@@ -16,14 +16,18 @@ import sys
 import time
 from collections.abc import Sequence
 
-from nsqcy.config import loader
+from nsqcy.config import files, loader
 from nsqcy.config.durations import SECOND
 from nsqcy.daemon.startup import open_log, rereading
-from nsqcy.errors import Stop
+from nsqcy.errors import StartError, Stop
 from nsqcy.net import listeners
 from nsqcy.nsqadmin import preflight
-from nsqcy.nsqadmin.options import NSQADMIN, resolve
+from nsqcy.nsqadmin.options import NSQADMIN, AdminOptions, resolve
 from nsqcy.process import openfiles, service, spawn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nsqcy.nsqadmin.auth.provider import LoginProvider
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,11 +59,34 @@ def _run(argv: Sequence[str]) -> int:
     if options.auth_file:
         session_time = options.auth_session_time / SECOND
         logins = Logins(options.auth_file, session_time, lines, time.monotonic)
+    provider = _provider(options) if options.oidc_issuer else None
 
     def level() -> int:
         return resolve(loader.load(NSQADMIN, argv)).log_level
 
-    return Daemon(options, listener, lines, rereading(level, lines), notifier, logins).run()
+    reread = rereading(level, lines)
+    return Daemon(options, listener, lines, reread, notifier, logins, provider).run()
+
+
+def _provider(options: AdminOptions) -> "LoginProvider":
+    """Return the log-in provider. Raises StartError."""
+    try:
+        from nsqcy.nsqadmin.auth.oidc import Provider, Settings
+    except ModuleNotFoundError as error:
+        text = f'--oidc-issuer needs the package {error.name}: pip install "nsqcy[oidc]"'
+        raise StartError(text) from None
+    path = options.oidc_client_secret_file
+    settings = Settings(
+        issuer=options.oidc_issuer,
+        client_id=options.oidc_client_id,
+        secret=files.read_text(path).strip() if path else "",
+        redirect=options.oidc_redirect_url,
+        name_claim=options.oidc_name_claim,
+        role_claim=options.oidc_role_claim,
+        operate=options.oidc_operate_value,
+        view=options.oidc_view_value,
+    )
+    return Provider(settings, time.monotonic, time.time)
 
 
 if __name__ == "__main__":

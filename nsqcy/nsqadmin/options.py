@@ -133,6 +133,42 @@ ACCESS = (
         guard=True,
     ),
     Option(
+        "oidc-issuer",
+        STRING,
+        "",
+        "URL of an OpenID Connect provider for log-ins, in addition to --auth-file",
+        guard=True,
+    ),
+    Option("oidc-client-id", STRING, "", "client id of nsqadmin at the provider"),
+    Option(
+        "oidc-client-secret-file",
+        STRING,
+        "",
+        "file with the client secret; empty for a client without a secret",
+    ),
+    Option(
+        "oidc-redirect-url",
+        STRING,
+        "",
+        "URL of nsqadmin's /login/callback, as registered at the provider",
+    ),
+    Option("oidc-name-claim", STRING, "email", "claim of the ID token with the user's name"),
+    Option("oidc-role-claim", STRING, "roles", "claim of the ID token that decides the role"),
+    Option(
+        "oidc-operate-value",
+        WORDS,
+        (),
+        "value of the role claim that gives the operate role",
+        guard=True,
+    ),
+    Option(
+        "oidc-view-value",
+        WORDS,
+        (),
+        "value of the role claim that gives the view role",
+        guard=True,
+    ),
+    Option(
         "notification-http-endpoint",
         STRING,
         "",
@@ -220,6 +256,14 @@ class AdminOptions(Options):
     auth_file: str
     auth_session_time: int
     auth_secure_cookie: bool
+    oidc_issuer: str
+    oidc_client_id: str
+    oidc_client_secret_file: str
+    oidc_redirect_url: str
+    oidc_name_claim: str
+    oidc_role_claim: str
+    oidc_operate_value: tuple[str, ...]
+    oidc_view_value: tuple[str, ...]
     notification_http_endpoint: str
     history_interval: int
     history_length: int
@@ -266,6 +310,7 @@ def resolve(settings: Settings) -> AdminOptions:
         raise refuse(settings, "use --nsqd-http-address or --lookupd-http-address not both")
     if options.auth_file and options.admin_user:
         raise refuse(settings, "use --auth-file or --admin-user not both")
+    _check_oidc(settings, options)
     if options.http_client_tls_cert and not options.http_client_tls_key:
         text = "--http-client-tls-key must be specified with --http-client-tls-cert"
         raise refuse(settings, text)
@@ -278,3 +323,20 @@ def resolve(settings: Settings) -> AdminOptions:
         text = f"failed to parse --allow-config-from-cidr ({options.allow_config_from_cidr})"
         raise refuse(settings, f"{text} - {error}", "allow_config_from_cidr") from None
     return options
+
+
+def _check_oidc(settings: Settings, options: AdminOptions) -> None:
+    """Raise StartError if the options of the log-in provider are incomplete."""
+    if not options.oidc_issuer:
+        return
+    needed = {
+        "--auth-file": options.auth_file,
+        "--oidc-client-id": options.oidc_client_id,
+        "--oidc-redirect-url": options.oidc_redirect_url,
+        "--oidc-operate-value or --oidc-view-value": (
+            options.oidc_operate_value or options.oidc_view_value
+        ),
+    }
+    for name, value in needed.items():
+        if not value:
+            raise refuse(settings, f"--oidc-issuer needs {name}")

@@ -89,6 +89,7 @@ UNTYPED = {
     ("INSTALL", "systemctl enable"): MACHINE,
     ("LOADTEST", ""): "runs for minutes; tests in tests/unit/loadtest read its flags",
     ("NSQADMIN", "nsqcy up"): MACHINE,
+    ("NSQADMIN", "nsqadmin --lookupd-http-address"): NAMES,
     ("NSQADMIN", "nsqcy passwd"): NAMES,
     ("PIPELINE", "nsqcy-pipeline"): LATER,
     ("PIPELINE", "nsqd --retention-time"): LATER,

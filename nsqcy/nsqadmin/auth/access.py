@@ -61,8 +61,9 @@ def is_inside(peer: str, network: Network | None) -> bool:
 
 
 LOGIN, LOGOUT = "/login", "/logout"
+OIDC, CALLBACK = f"{LOGIN}/oidc", f"{LOGIN}/callback"
 _FILES = {"/static/:asset", "/static/:version/:asset", "/fonts/:asset"}
-OPEN = frozenset({"/ping", *_FILES, LOGIN, LOGOUT})
+OPEN = frozenset({"/ping", *_FILES, LOGIN, LOGOUT, OIDC, CALLBACK})
 # Not Basic, because browsers would open their own dialog.
 CHALLENGE = ("WWW-Authenticate", 'Bearer realm="nsqadmin"')
 

@@ -36,8 +36,10 @@ class _Session(NamedTuple):
 class Sessions:
     """Sessions of logged-in browsers, by the hash of their secret key."""
 
-    def __init__(self, max_idle: float, clock: Callable[[], float]) -> None:
-        """max_idle: seconds of inactivity after which a session ends."""
+    def __init__(self, max_idle: float, clock: Callable[[], float], *, renews: bool = True) -> None:
+        """max_idle: seconds of inactivity after which a session ends; if sessions do not renew,
+        seconds after which it ends in any case."""
+        self._renews = renews
         self._max_idle = max_idle
         self._clock = clock
         self._lock = threading.Lock()
@@ -60,7 +62,7 @@ class Sessions:
             return sum(each.used >= oldest for each in self._sessions.values())
 
     def find(self, key: str) -> User | None:
-        """Return the user of an active session, and reset its idle time."""
+        """Return the user of an active session. Reset the idle time if sessions renew."""
         hashed, now = _hash(key), self._clock()
         with self._lock:
             found = self._sessions.get(hashed)
@@ -69,8 +71,9 @@ class Sessions:
             if now - found.used > self._max_idle:
                 del self._sessions[hashed]
                 return None
-            self._sessions[hashed] = found._replace(used=now)
-            self._sessions.move_to_end(hashed)
+            if self._renews:
+                self._sessions[hashed] = found._replace(used=now)
+                self._sessions.move_to_end(hashed)
             return found.user
 
     def end(self, key: str) -> None:
@@ -82,7 +85,7 @@ def _hash(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
-COOKIE = "nsqadmin_session"
+COOKIE, OIDC_COOKIE = "nsqadmin_session", "nsqadmin_oidc"
 MAX_VERIFIED = 1_000
 
 
@@ -123,6 +126,8 @@ class Logins:
         for each in warnings:
             log.warn(each)
         self._sessions = Sessions(session_time, clock)
+        # Users of a log-in provider, who are not in the file. Their roles must be checked again.
+        self._external = Sessions(session_time, clock, renews=False)
         self._failures = Failures(clock)
         # Checking a password is expensive: passwords are checked one at a time, and a verified
         # password is cached by a keyed hash that is useless outside this process.
@@ -169,6 +174,19 @@ class Logins:
     def enter(self, request: Request, name: str, password: str) -> str:
         """Log a user in and return the key of the session. Raises HttpError."""
         user = self._check(name, password, address_of(request))
+        return self._begin(request, user, self._sessions)
+
+    def enter_external(self, request: Request, user: User) -> str:
+        """Log in a user whom a log-in provider has authenticated, and return the session's key."""
+        return self._begin(request, user, self._external)
+
+    def refuse_external(self, request: Request, reason: str) -> None:
+        """Log that a log-in with the provider has failed."""
+        peer = address_of(request)
+        text = f"log-in with OpenID Connect ({reason!r}) failed, from {peer}"
+        self._log.warn(text, event="login_failed", peer=peer)
+
+    def _begin(self, request: Request, user: User, sessions: Sessions) -> str:
         self._log.info(
             f"log-in: {user.name} ({user.role}) from {address_of(request)}",
             event="login",
@@ -176,19 +194,22 @@ class Logins:
             role=user.role,
             peer=address_of(request),
         )
-        return self._sessions.begin(user)
+        return sessions.begin(user)
 
     def sessions(self) -> int:
         """Return the number of active sessions."""
-        return self._sessions.count()
+        return self._sessions.count() + self._external.count()
 
     def leave(self, head: Head) -> None:
         if key := cookie(head):
             self._sessions.end(key)
+            self._external.end(key)
 
     def _of_session(self, head: Head) -> User | None:
         key = cookie(head)
-        return self._current(self._sessions.find(key)) if key else None
+        if not key:
+            return None
+        return self._current(self._sessions.find(key)) or self._external.find(key)
 
     def _of_authorization(self, head: Head) -> User | None:
         scheme, _, text = head.header("Authorization").partition(" ")
@@ -241,11 +262,11 @@ class Logins:
         self._failures.add(address)
 
 
-def cookie(head: Head) -> str:
-    """Return the session key in the Cookie header."""
+def cookie(head: Head, wanted: str = COOKIE) -> str:
+    """Return the value of a cookie, by default the session key; empty if there is none."""
     for part in head.header("Cookie").split(";"):
         name, _, value = part.strip().partition("=")
-        if name == COOKIE:
+        if name == wanted:
             return value
     return ""
 

@@ -1,10 +1,12 @@
 """Log-in page and log-out. Both work without scripts."""
 
+from urllib.parse import urlencode
+
 from nsqcy.errors import HttpError
 from nsqcy.http.parser import HTML, Head, Reply
 from nsqcy.http.router import Request, Route
 from nsqcy.nsqadmin.auth import access
-from nsqcy.nsqadmin.auth.access import LOGIN, LOGOUT, own_path
+from nsqcy.nsqadmin.auth.access import LOGIN, LOGOUT, OIDC, own_path
 from nsqcy.nsqadmin.auth.logins import COOKIE, Logins, TooMany
 from nsqcy.nsqadmin.context import HEADERS, AppContext, body_limit
 from nsqcy.nsqadmin.html.layout import View, render
@@ -17,7 +19,7 @@ def show(app: AppContext, request: Request) -> Reply:
     there = own_path(params(request).get("next", ""), app.options.base)
     if _logins(app).user(request.head) is not None:
         return _go(app, there)
-    return _page(app, request, there)
+    return page(app, request, there)
 
 
 def enter(app: AppContext, request: Request) -> Reply:
@@ -32,9 +34,9 @@ def enter(app: AppContext, request: Request) -> Reply:
     except TooMany as error:
         wait = int(error.wait) + 1
         text = f"Too many failed attempts. Try again in {wait} s."
-        return _page(app, request, there, 429, text, [("Retry-After", str(wait))])
+        return page(app, request, there, 429, text, [("Retry-After", str(wait))])
     except HttpError:
-        return _page(app, request, there, 401, "Wrong name or password.")
+        return page(app, request, there, 401, "Wrong name or password.")
     return _go(app, there, ("Set-Cookie", set_cookie(app, request.head, key)))
 
 
@@ -51,10 +53,14 @@ def set_cookie(app: AppContext, head: Head, key: str) -> str:
     """Return the Set-Cookie value for a session. Scripts cannot read the cookie, browsers do not
     send it from pages of other sites, and it ends with the browser."""
     flags = f"Path={app.options.base or '/'}; HttpOnly; SameSite=Strict"
+    return f"{COOKIE}={key}; {flags}{'; Secure' if is_secure(app, head) else ''}"
+
+
+def is_secure(app: AppContext, head: Head) -> bool:
+    """Return whether cookies are restricted to HTTPS."""
     forwarded = head.header("X-Forwarded-Proto") or head.header("X-Scheme")
     is_https = forwarded.partition(",")[0].strip().lower() == "https"
-    is_secure = app.options.auth_secure_cookie or is_https
-    return f"{COOKIE}={key}; {flags}{'; Secure' if is_secure else ''}"
+    return app.options.auth_secure_cookie or is_https
 
 
 def _logins(app: AppContext) -> Logins:
@@ -67,7 +73,7 @@ def _go(app: AppContext, there: str, *headers: tuple[str, str]) -> Reply:
     return Reply(303, nsq=False, headers=[("Location", path), *headers])
 
 
-def _page(
+def page(
     app: AppContext,
     request: Request,
     there: str,
@@ -75,9 +81,22 @@ def _page(
     error: str = "",
     headers: list[tuple[str, str]] | None = None,
 ) -> Reply:
-    view = View("login.html", {"path": f"{app.options.base}{LOGIN}", "next": there})
-    page = render(app.layout(request), "Log in", view, error=error)
-    return Reply(status, page, HTML, nsq=False, headers=[*HEADERS, *(headers or ())])
+    values = {
+        "path": f"{app.options.base}{LOGIN}",
+        "next": there,
+        "provider": _provider(app, there),
+    }
+    view = View("login.html", values)
+    html = render(app.layout(request), "Log in", view, error=error)
+    return Reply(status, html, HTML, nsq=False, headers=[*HEADERS, *(headers or ())])
+
+
+def _provider(app: AppContext, there: str) -> str:
+    """Return the path that leads to the log-in provider; empty if there is none."""
+    if app.provider is None:
+        return ""
+    path = f"{app.options.base}{OIDC}"
+    return f"{path}?{urlencode({'next': there})}" if there else path
 
 
 ROUTES = (

@@ -294,6 +294,16 @@ def test_sessions_end_when_they_are_not_used() -> None:
     assert table.find(other) is None and table.find("") is None
 
 
+def test_sessions_that_do_not_renew_end_although_they_are_used() -> None:
+    now = Now()
+    table, user = Sessions(60, now, renews=False), User("anna", "view")
+    key = table.begin(user)
+    now.time += 60
+    assert table.find(key) == user
+    now.time += 0.1
+    assert table.find(key) is None
+
+
 def test_there_are_so_many_sessions_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logins, "MAX_SESSIONS", 2)
     table, user = Sessions(60, Now()), User("anna", "view")
