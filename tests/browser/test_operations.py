@@ -32,6 +32,7 @@ def test_every_page(live: Lively, visit: Begin) -> None:
     node = f"/nodes/{live.nodes[0]}"
     states = [f"{PEEK}?state={each}" for each in ("queued", "in_flight", "deferred", "dead")]
     others = ["/peek/refunds", "/policy/refunds", "/policy/refunds/bank", "/topics/refunds"]
+    others += ["/audit", "/peek/refunds-dead/look", f"{PEEK}?q=paid", "/topics/refunds?ask=delete"]
     others += ["/seek/refunds/bank", "/seek/refunds/bank?to=earliest", "/topics/refunds/report"]
     asking = [f"{node}?topic=refunds&channel=bank", f"{node}?ask=drain", f"{PEEK}?ask=redrive"]
     for path in [*states, *others, *asking]:
