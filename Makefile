@@ -211,6 +211,7 @@ conf: $(BUILT) $(VENV)/.extra-test
 	$(BIN)/python -m nsqcy config sample nsqlookupd > conf/nsqlookupd.ini
 	$(BIN)/python -m nsqcy config sample nsqadmin > conf/nsqadmin.ini
 	$(BIN)/python -m release.pages
+	$(BIN)/python -m release.command_help
 	$(BIN)/python -m loadtest.bench.measured
 
 # Fails on a dead link, and on a page that the navigation does not list (mkdocs.yml).

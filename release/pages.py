@@ -36,6 +36,7 @@ from nsqcy.tools.nsq_to_http import NSQ_TO_HTTP
 from nsqcy.tools.nsq_to_nsq import NSQ_TO_NSQ
 from nsqcy.tools.tail_options import NSQ_TAIL
 from nsqcy.tools.to_nsq import TO_NSQ
+from release import command_help
 
 DOCS = Path(__file__).parents[1] / "docs"
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -247,7 +248,8 @@ PAGES: dict[str, Blocks] = {
     "guides/tracing.md": examples("traced_worker.py"),
     "guides/worker.md": examples("worker.py", "async_worker.py"),
     "reference/commands.md": {
-        f"options of {name}": partial(command, sections) for name, sections in COMMANDS.items()
+        "commands of a cluster": command_help.markdown,
+        **{f"options of {name}": partial(command, sections) for name, sections in COMMANDS.items()},
     },
 }
 

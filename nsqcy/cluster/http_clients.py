@@ -6,7 +6,7 @@ and channel names raise InvalidName before anything is sent.
 
 import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Self
 from urllib.parse import urlencode
 
@@ -87,9 +87,9 @@ class DaemonClient:
         return self._request(method, path, query, body).body
 
     def _object(
-        self, method: str, path: str, query: dict[str, str] | None = None
+        self, method: str, path: str, query: dict[str, str] | None = None, body: bytes | None = None
     ) -> dict[str, Any]:
-        answer = self._request(method, path, query)
+        answer = self._request(method, path, query, body)
         try:
             value = json.loads(answer.body)
         except (ValueError, RecursionError):
@@ -103,10 +103,15 @@ class DaemonClient:
         self._bytes("POST", path, query, b"")
 
     def _request(
-        self, method: str, path: str, query: dict[str, str] | None, body: bytes | None = None
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str] | None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
         url: Url = self._url._replace(path=path, query=urlencode(query) if query else None)
-        answer = self._web.ask(url, method, body=body, maximum=MAX_ANSWER)
+        answer = self._web.ask(url, method, body=body, headers=headers, maximum=MAX_ANSWER)
         if answer.status != 200:
             raise unwanted(answer)
         return answer
@@ -117,12 +122,20 @@ class NsqdHTTPClient(DaemonClient):
 
     PORT = 4151
 
-    def publish(self, topic: str, data: bytes, defer: int | None = None) -> bytes:
-        """Publish a message. defer: delay in milliseconds."""
+    def publish(
+        self,
+        topic: str,
+        data: bytes,
+        defer: int | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        """Publish a message. defer: delay in milliseconds. headers: message headers; nsqcy only."""
         query = _named(topic)
         if defer is not None:
             query["defer"] = str(defer)
-        return self._bytes("POST", "/pub", query, data)
+        sent = {f"X-Nsq-{name}": value for name, value in (headers or {}).items()}
+        return self._request("POST", "/pub", query, data, sent).body
 
     def multipublish(self, topic: str, messages: Iterable[bytes], binary: bool = False) -> bytes:
         """Publish several messages atomically. Messages that contain a newline need `binary`."""
@@ -154,8 +167,20 @@ class NsqdHTTPClient(DaemonClient):
     def unpause_topic(self, topic: str) -> None:
         self._post("/topic/unpause", _named(topic))
 
-    def create_channel(self, topic: str, channel: str) -> None:
-        self._post("/channel/create", _named(topic, channel))
+    def topic_config(
+        self, topic: str, values: Mapping[str, Any] | None = None, *, reset: bool = False
+    ) -> dict[str, Any]:
+        """Return a topic's policy, after setting keys of it or resetting all keys; nsqcy only. A
+        value of None resets its key."""
+        return self._config("/topic/config", _named(topic), values, reset)
+
+    def topic_log(self, topic: str) -> dict[str, Any]:
+        """Describe a topic's log; nsqcy only."""
+        return self._object("GET", "/topic/log", _named(topic))
+
+    def create_channel(self, topic: str, channel: str, start: str | None = None) -> None:
+        """Create a channel. start: position in the topic's log; nsqcy only."""
+        self._post("/channel/create", _named(topic, channel) | ({"start": start} if start else {}))
 
     def delete_channel(self, topic: str, channel: str) -> None:
         self._post("/channel/delete", _named(topic, channel))
@@ -168,6 +193,42 @@ class NsqdHTTPClient(DaemonClient):
 
     def unpause_channel(self, topic: str, channel: str) -> None:
         self._post("/channel/unpause", _named(topic, channel))
+
+    def channel_config(
+        self,
+        topic: str,
+        channel: str,
+        values: Mapping[str, Any] | None = None,
+        *,
+        reset: bool = False,
+    ) -> dict[str, Any]:
+        """Return a channel's policy, like topic_config()."""
+        return self._config("/channel/config", _named(topic, channel), values, reset)
+
+    def seek_channel(self, topic: str, channel: str, to: str) -> int:
+        """Move a channel to a position in its topic's log; return the position. nsqcy only."""
+        answer = self._object("POST", "/channel/seek", _named(topic, channel) | {"to": to})
+        return int(answer["seq"])
+
+    def redrive_channel(self, topic: str, channel: str, limit: int | None = None) -> int:
+        """Return dead letters to the channels that they came from; return how many; nsqcy only."""
+        query = _named(topic, channel) | ({"limit": str(limit)} if limit else {})
+        return int(self._object("POST", "/channel/redrive", query)["redriven"])
+
+    def deferred(
+        self, topic: str, channel: str, *, limit: int = 100, after: str | None = None
+    ) -> dict[str, Any]:
+        """Return a page of a channel's deferred messages in order of due time; nsqcy only. after:
+        `next` of the previous page."""
+        query = {"limit": str(limit)} | ({"after": after} if after else {})
+        return self._object("GET", "/channel/deferred", _named(topic, channel) | query)
+
+    def peek_topic(
+        self, topic: str, *, count: int = 20, start: str | None = None, max_body: int = 65536
+    ) -> dict[str, Any]:
+        """Return a page of the messages that are not in any channel yet; nsqcy only."""
+        query = {"count": str(count), "bytes": str(max_body)} | ({"start": start} if start else {})
+        return self._object("GET", "/topic/peek", _named(topic) | query)
 
     def peek_channel(
         self,
@@ -188,6 +249,10 @@ class NsqdHTTPClient(DaemonClient):
         query |= _named(topic, channel) | ({"start": start} if start else {})
         return self._object("GET", "/channel/peek", query)
 
+    def node(self) -> dict[str, Any]:
+        """Return the health of nsqd's processes and its disk; nsqcy only."""
+        return self._object("GET", "/node")
+
     def cancel_message(self, topic: str, channel: str, id: str) -> None:
         """Drop a deferred message; nsqcy only."""
         self._post("/message/cancel", _named(topic, channel) | {"id": id})
@@ -201,6 +266,15 @@ class NsqdHTTPClient(DaemonClient):
         if topic:
             query |= _named(topic, channel or None)
         return self._bytes("GET", "/stats", query) if text else self._object("GET", "/stats", query)
+
+    def _config(
+        self, path: str, query: dict[str, str], values: Mapping[str, Any] | None, reset: bool
+    ) -> dict[str, Any]:
+        if reset:
+            return self._object("DELETE", path, query)
+        if values:
+            return self._object("PUT", path, query, json.dumps(dict(values)).encode())
+        return self._object("GET", path, query)
 
 
 class LookupdClient(DaemonClient):

@@ -6,19 +6,20 @@ import sys
 
 import pytest
 
-from nsqcy.__main__ import tools
+from nsqcy.cli.main import SECTIONS
 from support import tool_process
 from support.nsqd_process import Nsqd, environment
 
+TOOLS = list(SECTIONS["NSQ's tools"])
 DATE = r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d "
 
 
 def test_there_are_tools() -> None:
-    assert "nsq_stat" in tools()
+    assert "nsq_stat" in TOOLS
 
 
 @pytest.mark.case("TOOL-002")
-@pytest.mark.parametrize("name", tools())
+@pytest.mark.parametrize("name", TOOLS)
 def test_version(name: str) -> None:
     result = tool_process.run(name, "--version")
     assert (result.returncode, result.stderr) == (0, "")
@@ -26,7 +27,7 @@ def test_version(name: str) -> None:
 
 
 @pytest.mark.case("TOOL-003")
-@pytest.mark.parametrize("name", tools())
+@pytest.mark.parametrize("name", TOOLS)
 def test_help(name: str) -> None:
     result = tool_process.run(name, "-h")
     assert (result.returncode, result.stdout) == (0, "")
@@ -34,14 +35,14 @@ def test_help(name: str) -> None:
 
 
 @pytest.mark.case("TOOL-004")
-@pytest.mark.parametrize("name", tools())
+@pytest.mark.parametrize("name", TOOLS)
 def test_unknown_flag(name: str) -> None:
     result = tool_process.run(name, "--bogus")
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == f"flag provided but not defined: -bogus; see {name} -help\n"
 
 
-@pytest.mark.parametrize("name", tools())
+@pytest.mark.parametrize("name", TOOLS)
 def test_by_the_nsqcy_command(name: str) -> None:
     words = [sys.executable, "-m", "nsqcy", name, "--version"]
     result = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=30)

@@ -60,7 +60,8 @@ def compiled_modules() -> set[str]:
 
 def unwanted(names: set[str]) -> set[str]:
     """Return the files in a wheel outside the packages, their metadata and share/."""
-    places = ("nsqcy/*", "pyspark_nsq/*", "nsqcy-*.dist-info/*", "nsqcy-*.data/data/share/nsqcy/*")
+    shared = ("nsqcy-*.data/data/share/nsqcy/*", "nsqcy-*.data/data/share/man/man1/*")
+    places = ("nsqcy/*", "pyspark_nsq/*", "nsqcy-*.dist-info/*", *shared)
     return {
         name
         for name in names

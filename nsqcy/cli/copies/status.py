@@ -4,14 +4,16 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import click
+
 from nsqcy.cli.copies import answers
 from nsqcy.cli.copies.merged import Cluster, Group, as_json, merged, shown
+from nsqcy.cli.tables import size, table
 from nsqcy.cluster.copies import listed
 from nsqcy.cluster.web_client import WebClient
 from nsqcy.config.arguments import Parser
 from nsqcy.config.options import BOOL, WORDS
 from nsqcy.errors import UsageError
-from nsqcy.logging.logger import write
 from nsqcy.names import one_line
 from nsqcy.options.option import Option
 from nsqcy.tools.cluster_flags import ADDRESSES, REQUESTS, check_addresses, terms
@@ -29,8 +31,6 @@ CLUSTER = (
 OUTPUT = (Option("json", BOOL, False, "print JSON"),)
 SECTIONS = {"cluster": CLUSTER, "output": OUTPUT}
 
-UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-
 
 def run(words: Sequence[str]) -> int:
     """Print the state of the groups; return the exit code. Raises Stop."""
@@ -42,9 +42,9 @@ def run(words: Sequence[str]) -> int:
     )
     code = exit_code(found)
     if flags["json"]:
-        write(1, json.dumps({**as_json(found), "exit_code": code}, indent=2) + "\n")
+        click.echo(json.dumps({**as_json(found), "exit_code": code}, indent=2))
     else:
-        write(1, text(found))
+        click.echo(text(found), nl=False)
     return code
 
 
@@ -104,24 +104,3 @@ def _calm(cluster: Cluster) -> str:
     if not cluster.groups:
         return "no topic has copies\n"
     return "ok: all groups have all of their copies\n"
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return columns that are as wide as their widest cells."""
-    lines = [head, *([one_line(cell) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        + "\n"
-        for line in lines
-    )
-
-
-def size(count: int) -> str:
-    """Return a number of bytes with a unit."""
-    value = float(count)
-    for unit in UNITS[:-1]:
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} {UNITS[-1]}"

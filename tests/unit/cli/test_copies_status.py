@@ -4,8 +4,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import click
 import pytest
 
+from nsqcy.cli import tables
 from nsqcy.cli.copies import status
 from nsqcy.cli.copies.answers import Answer
 from nsqcy.cli.copies.main import main
@@ -68,7 +70,7 @@ def test_a_healthy_cluster() -> None:
     found = with_owner()
     assert found.risks == []
     assert status.exit_code(found) == 0
-    assert status.text(found) == (
+    assert click.unstyle(status.text(found)) == (
         "group  owner      copies  state  size     topics\n"
         "g1     a:1 (a.0)  3/3     ok     2.0 KiB  orders\n"
         "\n"
@@ -179,7 +181,7 @@ def test_many_topics_are_counted() -> None:
 
 
 def test_sizes() -> None:
-    assert [status.size(each) for each in (0, 1023, 1024, 1 << 20, 5 << 40, 5 << 50)] == [
+    assert [tables.size(each) for each in (0, 1023, 1024, 1 << 20, 5 << 40, 5 << 50)] == [
         "0 B",
         "1023 B",
         "1.0 KiB",

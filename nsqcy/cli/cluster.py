@@ -1,0 +1,196 @@
+"""The nsqds and nsqlookupds that a command works on, and requests to all of them.
+
+Errors of single daemons are warnings on stderr; a command fails if a request failed anywhere.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import click
+from urllib3.util import Url
+
+from nsqcy.cluster import discovery, stats
+from nsqcy.cluster.discovery import Producer, daemon_url, host_port
+from nsqcy.cluster.http_clients import LookupdClient, NsqdHTTPClient
+from nsqcy.cluster.parallel import ask_all
+from nsqcy.cluster.stats import NodeStats, TopicStats
+from nsqcy.cluster.web_client import PORTS, Terms, WebClient
+from nsqcy.errors import RequestError
+from nsqcy.names import one_line
+
+LOOKUPD = "127.0.0.1:4161"  # queried by default, if it responds
+NSQD = "127.0.0.1:4151"  # queried by default otherwise
+NOT_FOUND = 404
+
+Value = TypeVar("Value")
+
+
+def describe(error: RequestError) -> str:
+    """Return a daemon's own words for an error, or why there was no response."""
+    with suppress(ValueError, KeyError, TypeError):
+        return one_line(str(json.loads(error.body)["message"]))
+    return one_line(str(error))
+
+
+def warn(text: str) -> None:
+    click.secho(f"warning: {text}", fg="yellow", err=True)
+
+
+def warn_of(daemon: str, address: str, error: RequestError) -> None:
+    warn(f"{daemon} {address}: {describe(error)}")
+
+
+@dataclass(frozen=True)
+class Node:
+    """An nsqd. `name` is its HTTP address, without a scheme."""
+
+    producer: Producer
+    name: str
+    url: Url
+    nsqd: NsqdHTTPClient
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The daemons of a command, as its options name them."""
+
+    lookupds: tuple[str, ...]
+    nsqds: tuple[str, ...]
+    terms: Terms
+    on_error: Callable[[str, str, RequestError], None] = warn_of
+    """Called with the kind of daemon, its address and the error."""
+
+    @cached_property
+    def web(self) -> WebClient:
+        return WebClient(self.terms)
+
+    @cached_property
+    def nodes(self) -> list[Node]:
+        """The given nsqds, and those that the nsqlookupds list. Raises ClickException if there are
+        none."""
+        if not self.lookupds and not self.nsqds:
+            return self._local()
+        found = self._given(self.nsqds)
+        if self.lookupds:
+            found += self._listed(self.lookupds)
+        by_name = {each.name: each for each in reversed(found)}
+        if not by_name:
+            raise click.ClickException("no nsqd found")
+        return [by_name[name] for name in sorted(by_name)]
+
+    @cached_property
+    def registries(self) -> list[LookupdClient]:
+        """The nsqlookupds, to change what they list."""
+        addresses = self.lookupds
+        if not addresses and not self.nsqds and self._local_lookupd:
+            addresses = (LOOKUPD,)
+        return [LookupdClient.from_url(each, terms=self.terms) for each in addresses]
+
+    def stats(self, topic: str = "", channel: str = "", *, clients: bool = False) -> NodeStats:
+        """Return the statistics of the nsqds that respond; warn of the others. Raises
+        ClickException if none does."""
+        by_name = {each.name: each for each in self.nodes}
+
+        def ask(name: str) -> list[TopicStats]:
+            node = by_name[name]
+            return stats.of_nsqd(
+                node.url, node.producer, topic, channel, web=self.web, clients=clients
+            )
+
+        outcome = ask_all(list(by_name), ask, self.terms.whole)
+        found = NodeStats(outcome.values, outcome.errors)
+        self._report("nsqd", found.errors)
+        if not found.answers:
+            raise click.ClickException("no nsqd responds")
+        return found
+
+    def topic(self, name: str, *, clients: bool = False) -> TopicStats:
+        """Return a topic's statistics. Raises ClickException if no nsqd has it."""
+        found = self.stats(name, clients=clients).topics.get(name)
+        if found is None:
+            raise click.ClickException(f"no nsqd has topic {name}")
+        return found
+
+    def names(self, topic: str | None) -> list[str]:
+        """Return the names of all topics, or of a topic's channels."""
+        topics = self.stats(topic or "").topics
+        if topic is None:
+            return sorted(topics)
+        return sorted(topics[topic].channels) if topic in topics else []
+
+    def each(
+        self, request: Callable[[NsqdHTTPClient], Value], *, needs: str = "it"
+    ) -> dict[Node, Value]:
+        """Send a request to all nsqds; return the results by node.
+
+        nsqds that do not know the topic or channel are skipped. Raises ClickException if all of
+        them are, or if a request failed.
+
+        needs: what an nsqd must have, for the error
+        """
+        by_name = {each.name: each for each in self.nodes}
+        outcome = ask_all(list(by_name), lambda name: request(by_name[name].nsqd), self.terms.whole)
+        failed = {
+            name: error for name, error in outcome.errors.items() if error.status != NOT_FOUND
+        }
+        self._report("nsqd", failed)
+        if failed:
+            done = f", {len(outcome.values)} succeeded" if outcome.values else ""
+            raise click.ClickException(f"{len(failed)} of {len(by_name)} nsqds failed{done}")
+        if not outcome.values:
+            raise click.ClickException(f"no nsqd has {needs}")
+        return {by_name[name]: value for name, value in outcome.values.items()}
+
+    def register(self, request: Callable[[LookupdClient], Any]) -> None:
+        """Send a request to all nsqlookupds. Raises ClickException if one fails."""
+        by_name = {each.address: each for each in self.registries}
+        outcome = ask_all(list(by_name), lambda name: request(by_name[name]), self.terms.whole)
+        failed = {
+            name: error for name, error in outcome.errors.items() if error.status != NOT_FOUND
+        }
+        for name, error in failed.items():
+            raise click.ClickException(f"nsqlookupd {name}: {describe(error)}")
+
+    def _report(self, daemon: str, errors: Mapping[str, RequestError]) -> None:
+        for address, error in errors.items():
+            self.on_error(daemon, address, error)
+
+    def _given(self, addresses: Sequence[str]) -> list[Node]:
+        urls = {each: daemon_url(each) for each in addresses}
+        outcome = ask_all(
+            list(urls), lambda each: stats.node_info(urls[each], web=self.web), self.terms.whole
+        )
+        self._report("nsqd", outcome.errors)
+        # Requests go to the given address: the announced one may not be reachable from here.
+        return [self._node(producer, urls[each]) for each, producer in outcome.values.items()]
+
+    def _listed(self, addresses: Sequence[str]) -> list[Node]:
+        found = discovery.nodes(addresses, web=self.web)
+        self._report("nsqlookupd", found.errors)
+        return [self._node(each, each.url) for each in found.producers if each.http_port]
+
+    def _node(self, producer: Producer, url: Url) -> Node:
+        name = host_port((url.host or "").strip("[]"), url.port or PORTS[url.scheme or "http"])
+        return Node(producer, name, url, NsqdHTTPClient.from_url(url.url, terms=self.terms))
+
+    @cached_property
+    def _local_lookupd(self) -> bool:
+        return not discovery.nodes([LOOKUPD], web=self.web).errors
+
+    def _local(self) -> list[Node]:
+        if self._local_lookupd:
+            found = self._listed([LOOKUPD])
+            if not found:
+                raise click.ClickException(f"no nsqd is registered with nsqlookupd {LOOKUPD}")
+            return found
+        found = self._given([NSQD])
+        if not found:
+            raise click.ClickException(
+                f"neither an nsqlookupd at {LOOKUPD} nor an nsqd at {NSQD}:"
+                " set --lookupd-http-address or --nsqd-http-address"
+            )
+        return found

@@ -1,0 +1,102 @@
+"""Options of commands that query a cluster, and of their output.
+
+A command decorated with `on_cluster` gets a Cluster as its first argument.
+"""
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from nsqcy.cli.cluster import Cluster
+from nsqcy.cli.values import ADDRESS, DURATION
+from nsqcy.cluster.web_client import Terms
+from nsqcy.config.durations import SECOND
+from nsqcy.users import token_file
+
+ADDRESSES = ("lookupd_http_address", "nsqd_http_address")
+
+
+OPTIONS = (
+    click.option(
+        "-l",
+        "--lookupd-http-address",
+        type=ADDRESS,
+        multiple=True,
+        envvar="NSQCY_LOOKUPD_HTTP_ADDRESS",
+        help="host:port or URL of an nsqlookupd; all nsqds that it lists are used. Repeatable.",
+    ),
+    click.option(
+        "-n",
+        "--nsqd-http-address",
+        type=ADDRESS,
+        multiple=True,
+        envvar="NSQCY_NSQD_HTTP_ADDRESS",
+        help="host:port or URL of an nsqd. Repeatable.",
+    ),
+    click.option(
+        "--timeout", type=DURATION, default="5s", show_default=True, help="limit of a request"
+    ),
+    click.option(
+        "--tls-root-ca-file", default="", help="PEM file with CA certificates for HTTPS ports"
+    ),
+    click.option("--tls-insecure-skip-verify", is_flag=True, help="accept any certificate"),
+    click.option(
+        "--auth-token-file",
+        default="",
+        envvar="NSQCY_AUTH_TOKEN_FILE",
+        help="file with the token for daemons that use an --auth-file",
+    ),
+)
+NAMES = (
+    *ADDRESSES,
+    "timeout",
+    "tls_root_ca_file",
+    "tls_insecure_skip_verify",
+    "auth_token_file",
+)
+
+confirmed = click.option("--yes", is_flag=True, help="do not ask for confirmation")
+as_json = click.option("--json", "as_json", is_flag=True, help="print JSON")
+
+
+def on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a cluster to a command, which gets the Cluster."""
+
+    @functools.wraps(command)
+    def run(**values: Any) -> Any:
+        chosen = {name: values.pop(name) for name in NAMES}
+        return command(_cluster(chosen), **values)
+
+    for option in reversed(OPTIONS):
+        run = option(run)
+    return run
+
+
+def _cluster(values: Mapping[str, Any]) -> Cluster:
+    whole = values["timeout"] / SECOND
+    terms = Terms(
+        connect_timeout=min(2.0, whole),
+        request_timeout=whole,
+        root_ca_file=values["tls_root_ca_file"],
+        verify=not values["tls_insecure_skip_verify"],
+        token=token_file.read(values["auth_token_file"]),
+    )
+    lookupds, nsqds = (tuple(values[name]) for name in ADDRESSES)
+    return Cluster(lookupds, nsqds, terms)
+
+
+def confirm(yes: bool, question: str) -> None:
+    """Ask before an action, unless --yes is set. Raises Abort for another answer than y."""
+    if not yes:
+        click.confirm(question, abort=True, err=True)
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2))
+
+
+def print_json_line(value: Any) -> None:
+    click.echo(json.dumps(value, separators=(",", ":")))

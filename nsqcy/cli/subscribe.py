@@ -1,0 +1,83 @@
+"""`nsqcy sub`: prints the messages of a channel as they arrive, and finishes them."""
+
+import os
+from typing import Any
+
+import click
+
+from nsqcy.cli import bodies
+from nsqcy.cli.cluster import Cluster
+from nsqcy.cli.cluster_options import on_cluster, print_json_line
+from nsqcy.cli.values import CHANNEL, TOPIC
+from nsqcy.client import Consumer, Message
+from nsqcy.cluster.discovery import host_port
+
+
+@click.command()
+@click.argument("topic", type=TOPIC)
+@click.argument("channel", type=CHANNEL, required=False)
+@click.option("--count", type=click.IntRange(1), metavar="N", help="stop after this many messages")
+@click.option(
+    "--max-in-flight",
+    type=click.IntRange(1),
+    metavar="N",
+    default=100,
+    show_default=True,
+    help="messages to hold unfinished",
+)
+@click.option("--tls", is_flag=True, help="connect with TLS")
+@click.option("--json", "as_json", is_flag=True, help="print a JSON object per message")
+@on_cluster
+def sub(
+    cluster: Cluster,
+    topic: str,
+    channel: str | None,
+    count: int | None,
+    max_in_flight: int,
+    tls: bool,
+    as_json: bool,
+) -> None:
+    """Print the messages of TOPIC until Ctrl-C.
+
+    Without CHANNEL, a temporary channel gets a copy of each new message. With CHANNEL, the messages
+    are consumed: other consumers of the channel do not receive them.
+    """
+    options = _options(cluster, tls) | {"max_in_flight": min(max_in_flight, count or max_in_flight)}
+    addresses = [host_port(*each.producer.address) for each in cluster.nodes]
+    left = count
+    with Consumer(
+        topic, channel or f"nsqcy-sub-{os.getpid()}#ephemeral", addresses, **options
+    ) as consumer:
+        for message in consumer:
+            _print(message, as_json)
+            message.finish()
+            if left is not None:
+                left -= 1
+                if not left:
+                    return
+
+
+def _options(cluster: Cluster, tls: bool) -> dict[str, Any]:
+    terms = cluster.terms
+    found: dict[str, Any] = {"auth_secret": terms.token} if terms.token else {}
+    if tls:
+        found["tls_v1"] = True
+        if not terms.verify:
+            found["tls_options"] = {"verify": False}
+        elif terms.root_ca_file:
+            found["tls_options"] = {"ca_certs": terms.root_ca_file}
+    return found
+
+
+def _print(message: Message, as_json: bool) -> None:
+    if not as_json:
+        click.echo(message.body)
+        return
+    print_json_line(
+        {
+            "id": message.id.decode() if isinstance(message.id, bytes) else message.id,
+            "timestamp": message.timestamp,
+            "attempts": message.attempts,
+            **bodies.as_json(message.body),
+        }
+    )

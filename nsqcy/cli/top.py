@@ -1,0 +1,120 @@
+"""`nsqcy top`: a live table of channels and problems, the worst first."""
+
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import click
+
+from nsqcy.cli import top_screen
+from nsqcy.cli.cluster import Cluster, describe
+from nsqcy.cli.cluster_options import as_json, on_cluster, print_json
+from nsqcy.cli.top_screen import Snapshot
+from nsqcy.cli.values import DURATION
+from nsqcy.cluster.http_clients import NsqdHTTPClient
+from nsqcy.cluster.problems import NodeState
+from nsqcy.cluster.stats import NodeStats, TopicStats, sum_topics
+from nsqcy.cluster.two_samples import with_rates
+from nsqcy.config.durations import SECOND
+from nsqcy.errors import RequestError
+
+HOME, CLEAR_REST = "\x1b[H", "\x1b[J"
+HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+OWN_SCREEN, MAIN_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
+
+
+@click.command()
+@click.option(
+    "--interval", type=DURATION, default="2s", show_default=True, help="time between queries"
+)
+@click.option("--once", is_flag=True, help="print the table once, after one interval")
+@as_json
+@on_cluster
+def top(cluster: Cluster, interval: int, once: bool, as_json: bool) -> None:
+    """Show problems and channels, the worst first, until Ctrl-C.
+
+    --json prints one sample. If the output is not a terminal, prints the table once.
+    """
+    observer = Observer(cluster)
+    pause = interval / SECOND
+    if as_json or once or not sys.stdout.isatty():
+        observer.look()
+        time.sleep(pause)  # rates of NSQ's own nsqd need two samples
+        found = observer.look()
+        if as_json:
+            print_json(top_screen.as_json(found))
+        else:
+            click.echo(top_screen.text(found))
+        return
+    click.echo(OWN_SCREEN + HIDE_CURSOR, nl=False)
+    try:
+        while True:
+            width, height = _terminal()
+            lines = top_screen.text(observer.look(), width).splitlines()[: height - 1]
+            click.echo(HOME + "".join(f"{each}\x1b[K\n" for each in lines) + CLEAR_REST, nl=False)
+            time.sleep(pause)
+    finally:
+        click.echo(SHOW_CURSOR + MAIN_SCREEN, nl=False)
+
+
+def _terminal() -> tuple[int, int]:
+    return shutil.get_terminal_size()
+
+
+class Observer:
+    """Queries a cluster repeatedly, and keeps the last sample."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._time = 0.0
+        self._answers: dict[str, Sequence[TopicStats]] = {}
+
+    def look(self) -> Snapshot:
+        """Query all daemons again. Those that do not answer are problems, not errors."""
+        errors: dict[tuple[str, str], str] = {}
+
+        def note(daemon: str, address: str, error: RequestError) -> None:
+            errors[daemon, address] = describe(error)
+
+        cluster = replace(self._cluster, on_error=note)
+        disks: dict[str, float] = {}
+        found = NodeStats({}, {})
+        try:
+            found = cluster.stats(clients=True)
+            disks = _disks(cluster)
+        except click.ClickException as error:
+            if not errors:
+                errors["nsqd", "none"] = error.format_message()
+        now = time.monotonic()
+        answers = {
+            name: with_rates(self._answers.get(name, ()), topics, now - self._time)
+            for name, topics in found.answers.items()
+        }
+        self._time, self._answers = now, dict(found.answers)
+        return Snapshot(
+            sum_topics(topic for topics in answers.values() for topic in topics),
+            [
+                *(NodeState(name, disk_free=disks.get(name)) for name in answers),
+                *(NodeState(name, text) for (kind, name), text in errors.items() if kind == "nsqd"),
+            ],
+            {name: text for (kind, name), text in errors.items() if kind == "nsqlookupd"},
+            datetime.now(),
+        )
+
+
+def _disks(cluster: Cluster) -> dict[str, float]:
+    """Return the free share of each disk, of the nsqds that report it."""
+
+    def free(nsqd: NsqdHTTPClient) -> float | None:
+        try:
+            disk: Any = nsqd.node()["disk"]
+            return float(disk["free"] / disk["size"]) if disk["size"] else None
+        except (RequestError, KeyError, TypeError):
+            return None
+
+    shares = cluster.each(free)
+    return {node.name: share for node, share in shares.items() if share is not None}

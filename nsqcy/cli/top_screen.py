@@ -1,0 +1,165 @@
+"""The table of `nsqcy top`, as text and JSON. Pure: queries nothing and reads no clock."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+import click
+
+from nsqcy.cli.tables import number, plain, plural, table
+from nsqcy.cluster import problems
+from nsqcy.cluster.problems import NodeState, Place, Problem, Severity, rate
+from nsqcy.cluster.rates import Rates
+from nsqcy.cluster.stats import ChannelStats, TopicStats
+from nsqcy.config.durations import SECOND, format_duration
+
+MARKS = {
+    Severity.ERROR: ("✖", "red"),
+    Severity.WARNING: ("⚠", "yellow"),
+    Severity.NOTE: ("·", "blue"),
+}
+HEAD = ["", "channel", "depth", "in/s", "out/s", "drained in", "in flight", "deferred", "consumers"]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A cluster at one time. topics: summed across all nsqds."""
+
+    topics: Mapping[str, TopicStats]
+    nodes: Sequence[NodeState]
+    lookupd_errors: Mapping[str, str]
+    time: datetime
+
+    @cached_property
+    def problems(self) -> list[Problem]:
+        return problems.find(self.topics, self.nodes, self.lookupd_errors)
+
+    @property
+    def channels(self) -> list[ChannelStats]:
+        """All channels: those with the most severe problems first, then the longest."""
+        severity: dict[Place, Severity] = {}
+        for each in self.problems:
+            severity.setdefault(each.place, each.severity)
+        found = [each for topic in self.topics.values() for each in topic.channels.values()]
+        return sorted(
+            found,
+            key=lambda each: (
+                -severity.get(Place(each.topic, each.name), 0),
+                -each.figures.depth,
+                each.topic,
+                each.name,
+            ),
+        )
+
+    def label(self, channel: ChannelStats) -> Problem | None:
+        """Return the most severe problem of a channel."""
+        place = Place(channel.topic, channel.name)
+        return next((each for each in self.problems if each.place == place), None)
+
+
+def text(found: Snapshot, width: int = 0) -> str:
+    """Return the screen. width: of the terminal; 0 does not cut lines."""
+    parts = [_summary(found), ""]
+    parts += _problem_lines(found.problems, width)
+    parts += ["", *_channel_lines(found)]
+    return "\n".join(parts)
+
+
+def _summary(found: Snapshot) -> str:
+    down = sum(bool(each.error) for each in found.nodes)
+    backlog = sum(each.figures.depth for topic in found.topics.values() for each in _holders(topic))
+    in_flight = sum(each.figures.in_flight_count for each in found.channels)
+    published = sum(each.publish_rate or 0.0 for each in found.topics.values())
+    finished = sum(each.rates.finished for each in found.channels if each.rates)
+    nodes = plural(len(found.nodes), "nsqd") + (f", {down} down" if down else "")
+    return (
+        f"{click.style('nsqcy top', bold=True)}  {found.time:%H:%M:%S}  {nodes}"
+        f"  in {rate(published)}  out {rate(finished)}"
+        f"  backlog {number(backlog)}  in flight {number(in_flight)}"
+    )
+
+
+def _holders(topic: TopicStats) -> list[TopicStats | ChannelStats]:
+    return [topic, *topic.channels.values()]
+
+
+def _problem_lines(found: Sequence[Problem], width: int) -> list[str]:
+    if not found:
+        return [click.style("no problems", fg="green")]
+    lines = []
+    for each in found:
+        mark, colour = MARKS[each.severity]
+        lines.append(click.style(_cut(f"{mark} {plain(each.text)}", width), fg=colour))
+        lines.append(_cut(f"    {plain(each.advice)}", width))
+    return lines
+
+
+def _cut(text: str, width: int) -> str:
+    return text if not width or len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _channel_lines(found: Snapshot) -> list[str]:
+    rows = [_row(found, each) for each in found.channels]
+    return table(HEAD, rows, right=",".join(HEAD[2:])).splitlines() if rows else ["no channels"]
+
+
+def _row(found: Snapshot, channel: ChannelStats) -> list[str]:
+    problem = found.label(channel)
+    mark, colour = MARKS[problem.severity] if problem else (" ", "")
+    name = f"{channel.topic}/{channel.name}" + (f"  {problem.label}" if problem else "")
+    rates, figures = channel.rates, channel.figures
+    return [
+        click.style(mark, fg=colour or None),
+        click.style(name, fg=colour or None),
+        number(figures.depth),
+        rate(rates.received) if rates else "-",
+        rate(rates.finished) if rates else "-",
+        _drained_in(channel, rates),
+        number(figures.in_flight_count),
+        number(figures.deferred_count),
+        number(figures.client_count),
+    ]
+
+
+def _drained_in(channel: ChannelStats, rates: Rates | None) -> str:
+    if rates is None or not channel.figures.depth:
+        return "-"
+    if rates.growth >= 0:
+        return "never"
+    return format_duration(round(channel.figures.depth / -rates.growth) * SECOND)
+
+
+def as_json(found: Snapshot) -> dict[str, Any]:
+    return {
+        "nsqds": [
+            {"address": each.name, "error": each.error or None, "disk_free": each.disk_free}
+            for each in found.nodes
+        ],
+        "lookupd_errors": dict(found.lookupd_errors),
+        "problems": [
+            {
+                "severity": each.severity.name.lower(),
+                "kind": each.kind,
+                **{name: value for name, value in each.place._asdict().items() if value},
+                "text": each.text,
+                "advice": each.advice,
+            }
+            for each in found.problems
+        ],
+        "channels": [
+            {
+                "topic": each.topic,
+                "channel": each.name,
+                "depth": each.figures.depth,
+                "in_flight": each.figures.in_flight_count,
+                "deferred": each.figures.deferred_count,
+                "consumers": each.figures.client_count,
+                "received_per_second": each.rates.received if each.rates else None,
+                "finished_per_second": each.rates.finished if each.rates else None,
+                "growth_per_second": each.rates.growth if each.rates else None,
+            }
+            for each in found.channels
+        ],
+    }
