@@ -1,4 +1,4 @@
-"""What each daemon can be started with and asked for, for tests of files that start it."""
+"""The options and requests of each daemon, for tests of files that start it."""
 
 from typing import Any
 

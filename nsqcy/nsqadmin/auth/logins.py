@@ -177,7 +177,7 @@ class Logins:
         return self._begin(request, user, self._sessions)
 
     def enter_external(self, request: Request, user: User) -> str:
-        """Log in a user whom a log-in provider has authenticated, and return the session's key."""
+        """Log in a user that a log-in provider has authenticated, and return the session's key."""
         return self._begin(request, user, self._external)
 
     def refuse_external(self, request: Request, reason: str) -> None:
