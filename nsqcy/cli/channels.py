@@ -1,13 +1,13 @@
 """`nsqcy channel`: lists, shows, creates and changes channels on all nsqds."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from nsqcy.cli import places, policies, seeking
 from nsqcy.cli.cluster import Cluster
-from nsqcy.cli.cluster_options import as_json, confirm, confirmed, on_cluster, print_json
+from nsqcy.cli.cluster_options import act, as_json, confirm, confirmed, on_cluster, print_json
 from nsqcy.cli.main import Commands
 from nsqcy.cli.tables import number, plain, plural, table, yes
 from nsqcy.cli.topics import channel_table, named
@@ -121,7 +121,12 @@ def delete(cluster: Cluster, topic: str, channel: str, yes: bool) -> None:
     """Delete CHANNEL with its messages and policies."""
     confirm(yes, f"Delete channel {topic}/{channel} with all of its messages?")
     cluster.register(lambda lookupd: lookupd.delete_channel(topic, channel))
-    _act(cluster, topic, channel, "deleted", lambda nsqd: nsqd.delete_channel(topic, channel))
+    act(
+        cluster,
+        f"channel {topic}/{channel}",
+        "deleted",
+        lambda nsqd: nsqd.delete_channel(topic, channel),
+    )
 
 
 @channel.command()
@@ -132,7 +137,12 @@ def delete(cluster: Cluster, topic: str, channel: str, yes: bool) -> None:
 def empty(cluster: Cluster, topic: str, channel: str, yes: bool) -> None:
     """Drop all messages of CHANNEL."""
     confirm(yes, f"Drop all messages of channel {topic}/{channel}?")
-    _act(cluster, topic, channel, "emptied", lambda nsqd: nsqd.empty_channel(topic, channel))
+    act(
+        cluster,
+        f"channel {topic}/{channel}",
+        "emptied",
+        lambda nsqd: nsqd.empty_channel(topic, channel),
+    )
 
 
 @channel.command()
@@ -141,7 +151,12 @@ def empty(cluster: Cluster, topic: str, channel: str, yes: bool) -> None:
 @on_cluster
 def pause(cluster: Cluster, topic: str, channel: str) -> None:
     """Pause CHANNEL: its consumers receive no messages."""
-    _act(cluster, topic, channel, "paused", lambda nsqd: nsqd.pause_channel(topic, channel))
+    act(
+        cluster,
+        f"channel {topic}/{channel}",
+        "paused",
+        lambda nsqd: nsqd.pause_channel(topic, channel),
+    )
 
 
 @channel.command()
@@ -150,7 +165,12 @@ def pause(cluster: Cluster, topic: str, channel: str) -> None:
 @on_cluster
 def unpause(cluster: Cluster, topic: str, channel: str) -> None:
     """Unpause CHANNEL."""
-    _act(cluster, topic, channel, "unpaused", lambda nsqd: nsqd.unpause_channel(topic, channel))
+    act(
+        cluster,
+        f"channel {topic}/{channel}",
+        "unpaused",
+        lambda nsqd: nsqd.unpause_channel(topic, channel),
+    )
 
 
 @channel.command()
@@ -190,10 +210,3 @@ def config(
         return nsqd.channel_config(topic, channel, values, reset=reset)
 
     policies.configure(cluster, request, assignments, as_json=as_json)
-
-
-def _act(
-    cluster: Cluster, topic: str, channel: str, done: str, request: Callable[[NsqdHTTPClient], Any]
-) -> None:
-    nodes = cluster.each(request, needs=f"channel {topic}/{channel}")
-    click.echo(f"{done} channel {topic}/{channel} on {plural(len(nodes), 'nsqd')}")

@@ -1,4 +1,4 @@
-"""Options of commands that query a cluster, and of their output.
+"""What the commands of a cluster share: options, confirmation, and the form of their output.
 
 A command decorated with `on_cluster` gets a Cluster as its first argument.
 """
@@ -11,7 +11,9 @@ from typing import Any
 import click
 
 from nsqcy.cli.cluster import Cluster
+from nsqcy.cli.tables import plural
 from nsqcy.cli.values import ADDRESS, DURATION
+from nsqcy.cluster.http_clients import NsqdHTTPClient
 from nsqcy.cluster.web_client import Terms
 from nsqcy.config.durations import SECOND
 from nsqcy.users import token_file
@@ -92,6 +94,15 @@ def confirm(yes: bool, question: str) -> None:
     """Ask before an action, unless --yes is set. Raises Abort for another answer than y."""
     if not yes:
         click.confirm(question, abort=True, err=True)
+
+
+def act(cluster: Cluster, what: str, done: str, request: Callable[[NsqdHTTPClient], Any]) -> None:
+    """Change a topic or channel on all nsqds that have it, and report it.
+
+    what: for example `topic orders`. done: for example `paused`
+    """
+    nodes = cluster.each(request, needs=what)
+    click.echo(f"{done} {what} on {plural(len(nodes), 'nsqd')}")
 
 
 def print_json(value: Any) -> None:

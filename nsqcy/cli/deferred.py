@@ -8,8 +8,7 @@ import click
 from nsqcy.cli.cluster import Cluster
 from nsqcy.cli.cluster_options import as_json, on_cluster, print_json
 from nsqcy.cli.main import Commands
-from nsqcy.cli.peek import time
-from nsqcy.cli.tables import table
+from nsqcy.cli.tables import moment, table
 from nsqcy.cli.values import CHANNEL, TOPIC
 from nsqcy.cluster.http_clients import NsqdHTTPClient
 from nsqcy.errors import RequestError
@@ -44,7 +43,7 @@ def list_deferred(cluster: Cluster, topic: str, channel: str, count: int, as_jso
         head = ["due", "id", "attempts", "size", "nsqd"]
         cells = [
             [
-                time(each["due"]),
+                moment(each["due"]),
                 each["id"] or "-",
                 str(each["attempts"]),
                 "-" if each["size"] is None else str(each["size"]),

@@ -1,7 +1,6 @@
 """`nsqcy peek`: shows messages of a topic or channel without consuming them."""
 
 from base64 import b64decode
-from datetime import datetime
 from typing import Any, NamedTuple
 
 import click
@@ -9,10 +8,9 @@ import click
 from nsqcy.cli import bodies
 from nsqcy.cli.cluster import Cluster, Node
 from nsqcy.cli.cluster_options import as_json, on_cluster, print_json
-from nsqcy.cli.tables import table
+from nsqcy.cli.tables import moment, table
 from nsqcy.cli.values import CHANNEL, TOPIC
 from nsqcy.cluster.http_clients import NsqdHTTPClient
-from nsqcy.config.durations import SECOND
 
 PAGE = 100  # messages per request; nsqd's limit
 MAX_BODY = 512 << 10  # bytes of a body; nsqd's limit
@@ -114,7 +112,7 @@ def _table(messages: list[Peeked]) -> tuple[list[str], list[list[str]]]:
     head = ["time", "id", "attempts", "size", "nsqd", "message"]
     return head, [
         [
-            time(each.values["timestamp"]),
+            moment(each.values["timestamp"]),
             each.values["id"] or "-",
             str(each.values["attempts"]),
             str(each.values["size"]),
@@ -123,11 +121,3 @@ def _table(messages: list[Peeked]) -> tuple[list[str], list[list[str]]]:
         ]
         for each in messages
     ]
-
-
-def time(nanoseconds: int | None) -> str:
-    """Return a time in the local zone."""
-    if nanoseconds is None:
-        return "-"
-    moment = datetime.fromtimestamp(nanoseconds / SECOND)
-    return moment.strftime("%Y-%m-%d %H:%M:%S")

@@ -1,13 +1,15 @@
 """Tables and numbers for a terminal.
 
-Pure: returns text. Colours are ANSI sequences, which click.echo removes when the output is not a
-terminal.
+Pure, except for the local time zone: returns text. Colours are ANSI sequences, which click.echo
+removes when the output is not a terminal.
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 
 import click
 
+from nsqcy.config.durations import SECOND
 from nsqcy.names import one_line
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -57,6 +59,13 @@ def size(count: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} {UNITS[-1]}"
+
+
+def moment(nanoseconds: int | None) -> str:
+    """Return nanoseconds since 1970 as a time in the local zone."""
+    if nanoseconds is None:
+        return "-"
+    return datetime.fromtimestamp(nanoseconds / SECOND).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def yes(value: bool) -> str:

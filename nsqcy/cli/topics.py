@@ -1,13 +1,13 @@
 """`nsqcy topic`: lists, shows, creates and changes topics on all nsqds."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from nsqcy.cli import policies, seeking
 from nsqcy.cli.cluster import Cluster
-from nsqcy.cli.cluster_options import as_json, confirm, confirmed, on_cluster, print_json
+from nsqcy.cli.cluster_options import act, as_json, confirm, confirmed, on_cluster, print_json
 from nsqcy.cli.main import Commands
 from nsqcy.cli.tables import number, plural, table, yes
 from nsqcy.cli.values import TOPIC
@@ -133,7 +133,7 @@ def delete(cluster: Cluster, topic: str, yes: bool) -> None:
     """Delete TOPIC with its channels, messages and policies."""
     confirm(yes, f"Delete topic {topic} with all of its messages?")
     cluster.register(lambda lookupd: lookupd.delete_topic(topic))
-    _act(cluster, topic, "deleted", lambda nsqd: nsqd.delete_topic(topic))
+    act(cluster, f"topic {topic}", "deleted", lambda nsqd: nsqd.delete_topic(topic))
 
 
 @topic.command()
@@ -143,7 +143,7 @@ def delete(cluster: Cluster, topic: str, yes: bool) -> None:
 def empty(cluster: Cluster, topic: str, yes: bool) -> None:
     """Drop the messages of TOPIC that are not in any channel yet."""
     confirm(yes, f"Drop the messages of topic {topic} that are not in any channel?")
-    _act(cluster, topic, "emptied", lambda nsqd: nsqd.empty_topic(topic))
+    act(cluster, f"topic {topic}", "emptied", lambda nsqd: nsqd.empty_topic(topic))
 
 
 @topic.command()
@@ -151,7 +151,7 @@ def empty(cluster: Cluster, topic: str, yes: bool) -> None:
 @on_cluster
 def pause(cluster: Cluster, topic: str) -> None:
     """Pause TOPIC: its channels receive no new messages."""
-    _act(cluster, topic, "paused", lambda nsqd: nsqd.pause_topic(topic))
+    act(cluster, f"topic {topic}", "paused", lambda nsqd: nsqd.pause_topic(topic))
 
 
 @topic.command()
@@ -159,7 +159,7 @@ def pause(cluster: Cluster, topic: str) -> None:
 @on_cluster
 def unpause(cluster: Cluster, topic: str) -> None:
     """Unpause TOPIC."""
-    _act(cluster, topic, "unpaused", lambda nsqd: nsqd.unpause_topic(topic))
+    act(cluster, f"topic {topic}", "unpaused", lambda nsqd: nsqd.unpause_topic(topic))
 
 
 @topic.command()
@@ -194,8 +194,3 @@ def config(
         return nsqd.topic_config(topic, values, reset=reset)
 
     policies.configure(cluster, request, assignments, as_json=as_json)
-
-
-def _act(cluster: Cluster, topic: str, done: str, request: Callable[[NsqdHTTPClient], Any]) -> None:
-    nodes = cluster.each(request, needs=f"topic {topic}")
-    click.echo(f"{done} topic {topic} on {plural(len(nodes), 'nsqd')}")
