@@ -245,7 +245,7 @@ def test_a_body_is_downloaded(cluster: Cluster, topic: str) -> None:
 
 def test_a_deferred_message_is_cancelled(cluster: Cluster, filled: str) -> None:
     page = cluster.page(f"/peek/{filled}/c", state="deferred")
-    href = article(page).one("h3").one("a").attributes["href"].partition("#")[0]
+    href = article(page).one("h2").one("a").attributes["href"].partition("#")[0]
     box = question(cluster.page(href))
     assert "will be discarded" in box.text
     with cluster.telling("cancel_message"):
