@@ -24,6 +24,7 @@ from nsqcy.errors import RequestError
 
 HOME, CLEAR_REST = "\x1b[H", "\x1b[J"
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+CUT_LINES, WRAP_LINES = "\x1b[?7l", "\x1b[?7h"
 OWN_SCREEN, MAIN_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
 
 
@@ -50,19 +51,14 @@ def top(cluster: Cluster, interval: int, once: bool, as_json: bool) -> None:
         else:
             click.echo(top_screen.text(found))
         return
-    click.echo(OWN_SCREEN + HIDE_CURSOR, nl=False)
+    click.echo(OWN_SCREEN + HIDE_CURSOR + CUT_LINES, nl=False)
     try:
         while True:
-            width, height = _terminal()
-            lines = top_screen.text(observer.look(), width).splitlines()[: height - 1]
+            lines = top_screen.text(observer.look(), *shutil.get_terminal_size()).splitlines()
             click.echo(HOME + "".join(f"{each}\x1b[K\n" for each in lines) + CLEAR_REST, nl=False)
             time.sleep(pause)
     finally:
-        click.echo(SHOW_CURSOR + MAIN_SCREEN, nl=False)
-
-
-def _terminal() -> tuple[int, int]:
-    return shutil.get_terminal_size()
+        click.echo(WRAP_LINES + SHOW_CURSOR + MAIN_SCREEN, nl=False)
 
 
 class Observer:

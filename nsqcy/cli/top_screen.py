@@ -59,12 +59,17 @@ class Snapshot:
         return next((each for each in self.problems if each.place == place), None)
 
 
-def text(found: Snapshot, width: int = 0) -> str:
-    """Return the screen. width: of the terminal; 0 does not cut lines."""
-    parts = [_summary(found), ""]
-    parts += _problem_lines(found.problems, width)
-    parts += ["", *_channel_lines(found)]
-    return "\n".join(parts)
+def text(found: Snapshot, width: int = 0, height: int = 0) -> str:
+    """Return the screen. width, height: of the terminal; 0 shows everything.
+
+    Problems take at most half of the height, so that the table of channels remains visible.
+    """
+    shown = max(1, height // 4) if height else len(found.problems)
+    lines = [_summary(found), "", *_problem_lines(found.problems[:shown], width)]
+    if left := len(found.problems[shown:]):
+        lines += [f"  and {plural(left, 'more problem')}: nsqcy top --once"]
+    lines += ["", *_channel_lines(found)]
+    return "\n".join(lines[: height - 1] if height else lines)
 
 
 def _summary(found: Snapshot) -> str:
