@@ -531,7 +531,8 @@ def test_creating(admin: Admin, lookupd: Upstream) -> None:
     assert led_to(answer) == "/b/lookup"
     assert posts(lookupd) == ["/topic/create?topic=new", "/channel/create?topic=new&channel=c"]
     body = urlencode({"topic": "newer", "action": "create"}).encode()
-    assert form(get(admin, "/topics"), "create").attributes["action"] == "/b/topics"
+    for path in ("/", "/topics"):
+        assert form(get(admin, path), "create").attributes["action"] == "/b/topics"
     answer = admin.web.post("/b/topics", body, headers={"X-Forwarded-User": "me"})
     assert led_to(answer) == "/b/topics"
     assert posts(lookupd)[2:] == ["/topic/create?topic=newer"]
