@@ -10,7 +10,6 @@ import os
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 
@@ -18,7 +17,8 @@ from nsqcy.testing.http_requests import eventually
 from nsqcy.users.hashes import hash_password
 from support.copies_with_admin import BUDGET, copies_with_admin
 from support.etcd_process import needs_etcd
-from support.loaded_cluster import Lively, lively, trouble
+from support.loaded_cluster import lively, trouble
+from support.nsqadmin_pages import pages
 from support.nsqadmin_process import Admin
 from support.nsqlookupd_process import Lookupd
 
@@ -29,26 +29,6 @@ MINUTES = float(os.environ.get("NSQADMIN_SCREENSHOT_MINUTES", "31"))
 WIDTHS = 1440, 390
 SCHEMES = "light", "dark"
 CHEAP = 10  # hash cost that takes almost no time
-
-
-def pages(live: Lively) -> dict[str, str]:
-    """Return the pages of a cluster under load, by the names of their pictures."""
-    return {
-        "overview": "/",
-        "topics": "/topics",
-        "topic": "/topics/orders",
-        "channel": "/topics/mails/sender",
-        "nodes": "/nodes",
-        "node": f"/nodes/{quote(live.nodes[0], safe='')}",
-        "question": "/topics/invoices/ledger?ask=empty",
-        "messages": "/peek/refunds/bank",
-        "dead-letters": "/peek/refunds/bank?state=dead",
-        "policy": "/policy/refunds/bank",
-        "seek": "/seek/refunds/bank?to=earliest",
-        "lookup": "/lookup",
-        "counter": "/counter",
-        "not-found": "/topics/order",
-    }
 
 
 def waves() -> float:
