@@ -173,7 +173,7 @@ def test_a_producer_that_is_down(cluster: Cluster, topic: str) -> None:
             ["--nsqd-http-address=a:1", "--nsqd-http-address=https://127.0.0.1:4161"],
             "--nsqd-http-address error - address should not contain scheme",
         ),
-        (["--nsqd-http-address=a"], "address 'a' has no port"),
+        (["--nsqd-http-address=a"], "address 'a' has no port: write HOST:PORT"),
         (["--nsqd-http-address=a:1", "--count=0"], "--count should be positive"),
         (["--nsqd-http-address=a:1", "--interval=0s"], "--interval should be positive"),
         (

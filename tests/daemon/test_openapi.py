@@ -159,7 +159,7 @@ def calls_of_nsqd(deferred: str) -> list[Call]:
         Call("emptyTopic", TOPIC),
         Call("deleteTopic", {"topic": "other"}),
         Call("deleteTopic", {"topic": "other"}, status=404),
-        *(Call(each) for each in ("ping", "ready", "live", "info", "stats", "copies")),
+        *(Call(each) for each in ("ping", "ready", "live", "info", "stats", "node", "copies")),
         Call("metrics"),
         Call("stats", {"format": "json", "ledger": "true"}),
         Call("getOption", names={"opt": "log_level"}),

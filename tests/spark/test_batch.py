@@ -15,6 +15,9 @@ from support.spark_sources import batch, rows
 A, B = ("a" * 32, "b" * 32)
 
 
+NOT_FOUND = "topic 'u' not found on 1 nsqds; publish a message to it, or correct the name"
+
+
 @pytest.fixture
 def broker() -> Iterator[LogBroker]:
     broker = LogBroker()
@@ -144,7 +147,7 @@ def test_loading(broker: LogBroker) -> None:
 
 
 def test_an_unknown_topic(broker: LogBroker) -> None:
-    assert loading(given(broker, topic="u")) == "nsq: topic 'u' not found on 1 nsqds"
+    assert loading(given(broker, topic="u")) == f"nsq: {NOT_FOUND}"
     NsqDataSource(given(broker, topic="u", waitForTopic="true")).schema()
 
 
@@ -169,7 +172,8 @@ def test_an_nsqd_without_logs() -> None:
 
 def test_nobody_answers(broker: LogBroker) -> None:
     broker.close()
-    expected = f"nsq: topic 't': no answer from nsqd {broker.address}"
+    answer = f"nsq: topic 't': no answer from nsqd {broker.address}"
+    expected = f"{answer}; start it, or correct its address"
     assert loading(given(broker)) == expected
 
 
@@ -327,4 +331,4 @@ def test_an_answer_that_makes_no_sense(broker: LogBroker) -> None:
 
 def test_a_batch_does_not_wait_for_a_topic(broker: LogBroker) -> None:
     text = refusal(broker, Refused, topic="u", waitForTopic="true")
-    assert text == "nsq: topic 'u' not found on 1 nsqds"
+    assert text == f"nsq: {NOT_FOUND}"

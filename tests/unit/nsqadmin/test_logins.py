@@ -118,7 +118,11 @@ GOOD = f"token = {hash_token(TOKEN)}"
             "the token of user a is not a valid hash",
         ),
         (f"[user a]\nrole = view\nrole = view\n{GOOD}", 3, "role is already set at line 2"),
-        ("[user a]\npasswort = s3cret", 2, 'unknown key "passwort", did you mean password? (allowed: admin'),
+        (
+            "[user a]\npasswort = s3cret",
+            2,
+            'unknown key "passwort", did you mean password? (allowed: admin',
+        ),
         ("[user a]\ns3cret", 2, "not a user setting"),
         ("[user a b]\n", 1, '"a b" is not a valid user name'),
         (f"[user a]\nrole = view\n{GOOD}\n[users]", 4, "not a user section"),
