@@ -1,4 +1,4 @@
-"""What the commands of a cluster share: options, confirmation, and the form of their output.
+"""Shared parts of the commands of a cluster: options, confirmation, and the form of their output.
 
 A command decorated with `on_cluster` gets a Cluster as its first argument.
 """
