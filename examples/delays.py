@@ -8,6 +8,9 @@ Deferred messages survive a restart of nsqd. Cancelling is a feature of nsqcy's 
 
 import json
 import os
+from base64 import b64decode
+from collections.abc import Iterator
+from typing import Any
 from urllib.request import Request, urlopen
 
 from nsqcy import Consumer, Producer
@@ -21,6 +24,7 @@ def request(method: str, path: str) -> bytes:
         return bytes(answer.read())
 
 
+# Only a channel has a list of deferred messages: create it before publishing.
 request("POST", "/topic/create?topic=reminders")
 request("POST", "/channel/create?topic=reminders&channel=mail")
 
@@ -28,14 +32,23 @@ with Producer(TCP) as producer:
     producer.publish("reminders", b"call the dentist", defer=500)  # milliseconds
     producer.publish("reminders", b"renew the passport", defer=3_600_000)
 
-# Deferred messages of a channel, with their ids and due times.
-path = "/channel/deferred?topic=reminders&channel=mail"
-waiting = json.loads(request("GET", path))["deferred"]
-print(f"{len(waiting)} reminders are deferred")
 
-# Cancel the reminder that is due last.
-last = max(waiting, key=lambda each: each["due"])
-request("POST", f"/message/cancel?topic=reminders&channel=mail&id={last['id']}")
+def deferred() -> Iterator[dict[str, Any]]:
+    """Yield the deferred messages of the channel, page by page, with their ids and bodies."""
+    path = "/channel/peek?topic=reminders&channel=mail&state=deferred"
+    page = json.loads(request("GET", path))
+    yield from page["messages"]
+    while page["next"] is not None:
+        page = json.loads(request("GET", f"{path}&start={page['next']}"))
+        yield from page["messages"]
+
+
+print(f"{len(list(deferred()))} reminders are deferred")
+
+# Cancel a reminder. Its publish returned no id, so find it by its body.
+for each in deferred():
+    if b64decode(each["body"]) == b"renew the passport":
+        request("POST", f"/message/cancel?topic=reminders&channel=mail&id={each['id']}")
 
 with Consumer("reminders", "mail", TCP) as consumer:
     for message in consumer:
@@ -43,4 +56,4 @@ with Consumer("reminders", "mail", TCP) as consumer:
         message.finish()
         break
 
-print(f"{len(json.loads(request('GET', path))['deferred'])} reminders are deferred")
+print(f"{len(list(deferred()))} reminders are deferred")

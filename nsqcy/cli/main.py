@@ -130,6 +130,8 @@ def describe(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption):
         text = f"unknown option {error.option_name}"
         near = error.possibilities or []
+        if hint := _misplaced(error):
+            return f"{text}: {hint}"
     elif isinstance(error, UnknownCommand):
         text, near = error.message, error.near
     else:
@@ -137,6 +139,25 @@ def describe(error: click.UsageError) -> str:
     if near:
         return f"{text}: did you mean {' or '.join(near)}?"
     return f"{text.rstrip('.')} (see {_path(error.ctx, 'nsqcy')} --help)"
+
+
+def _misplaced(error: click.NoSuchOption) -> str:
+    """Return a hint for an argument that is written as an option, as in NSQ's tools, and for an
+    option before its command."""
+    if error.ctx is None:
+        return ""
+    name = error.option_name.lstrip("-")
+    for parameter in error.ctx.command.params:
+        if isinstance(parameter, click.Argument) and parameter.name == name:
+            return f"write {name.upper()} without it, as in {_usage(error.ctx)}"
+    if isinstance(error.ctx.command, click.Group):
+        return f"options follow the command (see {error.ctx.command_path} --help)"
+    return ""
+
+
+def _usage(context: click.Context) -> str:
+    pieces = context.command.collect_usage_pieces(context)
+    return " ".join([context.command_path, *pieces[1:]])
 
 
 def _lower(text: str) -> str:

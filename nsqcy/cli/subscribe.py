@@ -1,6 +1,7 @@
 """`nsqcy sub`: prints the messages of a channel as they arrive, and finishes them."""
 
 import os
+import sys
 from typing import Any
 
 import click
@@ -37,24 +38,27 @@ def sub(
     tls: bool,
     as_json: bool,
 ) -> None:
-    """Print the messages of TOPIC until Ctrl-C.
+    """Print the messages of TOPIC until Ctrl-C. Creates the topic if it does not exist.
 
     Without CHANNEL, a temporary channel gets a copy of each new message. With CHANNEL, the messages
     are consumed: other consumers of the channel do not receive them.
     """
     options = _options(cluster, tls) | {"max_in_flight": min(max_in_flight, count or max_in_flight)}
     addresses = [host_port(*each.producer.address) for each in cluster.nodes]
+    channel = channel or f"nsqcy-sub-{os.getpid()}#ephemeral"
+    if sys.stderr.isatty():
+        click.echo(f"waiting for messages of {topic}, channel {channel}; Ctrl-C ends", err=True)
     left = count
-    with Consumer(
-        topic, channel or f"nsqcy-sub-{os.getpid()}#ephemeral", addresses, **options
-    ) as consumer:
+    with Consumer(topic, channel, addresses, **options) as consumer:
         for message in consumer:
             _print(message, as_json)
-            message.finish()
             if left is not None:
                 left -= 1
-                if not left:
-                    return
+                # nsqd must not send more: their attempts would count.
+                consumer.set_max_in_flight(min(max_in_flight, left))
+            message.finish()
+            if left == 0:
+                return
 
 
 def _options(cluster: Cluster, tls: bool) -> dict[str, Any]:

@@ -199,7 +199,9 @@ def _no_consumer(channel: ChannelStats) -> Iterator[Problem]:
     growth = channel.rates.growth if channel.rates else 0.0
     grows = growth >= MIN_GROWTH
     deferred = channel.figures.deferred_count
-    text = f"{_name(channel)} has no consumer, and {waiting(channel.figures.depth)}"
+    depth = channel.figures.depth
+    text = f"{_name(channel)} has no consumer"
+    text += f", and {waiting(depth)}" if depth or not deferred else ""
     text += f", {deferred} deferred" if deferred else ""
     yield Problem(
         Severity.ERROR if grows else Severity.WARNING,

@@ -125,7 +125,7 @@ def test_messages_are_peeked_and_consumed(commands: Commands) -> None:
     commands.ok("topic", "create", "t")
     commands.ok("channel", "create", "t", "c")
     for body in ("first", "second", "third"):
-        commands.ok("pub", "t", body, "-H", "trace=7")
+        commands.ok("pub", "t", body, "--header", "trace=7")
     peeked = commands.json("peek", "t", "c")
     assert [each["body"] for each in peeked] == ["first", "second", "third"]
     assert {each["headers"]["trace"] for each in peeked} == {"7"}
@@ -137,6 +137,15 @@ def test_messages_are_peeked_and_consumed(commands: Commands) -> None:
     (body,) = commands.ok("pub", "t", stdin=b"\xff\n").splitlines()
     assert body.startswith("published 1 message ")
     assert commands.json("peek", "t", "c")[0]["body_base64"] == "/wo="
+
+
+def test_sub_takes_no_more_than_it_prints(commands: Commands) -> None:
+    commands.ok("topic", "create", "t")
+    commands.ok("channel", "create", "t", "c")
+    commands.ok("pub", "t", *map(str, range(10)))
+    assert commands.ok("sub", "t", "c", "--count=3").split() == ["0", "1", "2"]
+    left = [(each["body"], each["attempts"]) for each in commands.json("peek", "t", "c")]
+    assert left == [(str(number), 0) for number in range(3, 10)]
 
 
 def test_sub_without_a_channel_gets_copies(commands: Commands) -> None:

@@ -23,6 +23,11 @@ def test_every_command_is_there(name: str) -> None:
         ("topic lst", "nsqcy topic: unknown command lst: did you mean list?"),
         ("topic list --jsn", "nsqcy topic list: unknown option --jsn: did you mean --json?"),
         ("pub", "nsqcy pub: missing argument 'TOPIC' (see nsqcy pub --help)"),
+        (
+            "pub --topic=t x",
+            "nsqcy pub: unknown option --topic: write TOPIC without it, as in",
+        ),
+        ("-n a:1 topic list", "nsqcy: unknown option -n: options follow the command (see nsqcy"),
         ("pub t --lines x", "nsqcy pub: --lines reads stdin: remove MESSAGES or --lines"),
         ("topic show a:b", "nsqcy topic show: invalid value for 'TOPIC': \"a:b\" is not a valid"),
         ("pub t x --defer=60", "nsqcy pub: invalid value for '--defer': \"60\" is not a duration,"),
