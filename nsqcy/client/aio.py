@@ -21,6 +21,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, Unpack, cast
 
+from nsqcy.client.bodies import Codec, decoder, encoder, handler_of
 from nsqcy.client.codec import Message, Publish, finish
 from nsqcy.client.connection import Connection, State
 from nsqcy.client.consumer import ConsumerCore
@@ -33,6 +34,7 @@ from nsqcy.client.errors import (
     AlreadyAnswered,
     Closed,
     ConnectionFailed,
+    DecodeError,
     Error,
     NoConnection,
     NsqdError,
@@ -80,6 +82,7 @@ __all__ = [
     "Connection",
     "ConnectionFailed",
     "Consumer",
+    "DecodeError",
     "Error",
     "Message",
     "NoConnection",
@@ -96,6 +99,7 @@ MAX_STRETCH = 0.01  # maximum seconds for which handlers that never await may oc
 
 Outcome = object | Awaitable[object]  # result of a function or coroutine function
 Handler = Callable[[Message], Outcome]
+ValueHandler = Callable[[Any], Outcome] | Callable[[Any, Message], Outcome]  # with a codec
 
 
 class _Driver(asyncio.Protocol):
@@ -365,6 +369,11 @@ class Consumer(ConsumerView, _Face):
     - on_giving_up(message): a message has had too many attempts. It is awaited. The message is
       finished when the callback returns, and requeued when it raises.
 
+    With `codec`, the handler gets the decoded body instead of the message, converted to the type of
+    its first parameter. A second parameter gets the message. A handler that declares
+    `message: Message` still gets the message. `codec` is `json`, `msgpack` or an object with encode
+    and decode methods.
+
     With `dead_letter_topic`, the consumer publishes a message that has had too many attempts to
     that topic instead of calling on_giving_up.
 
@@ -377,10 +386,11 @@ class Consumer(ConsumerView, _Face):
         channel: str,
         nsqd_tcp_addresses: Addresses = (),
         lookupd_http_addresses: Addresses = (),
-        message_handler: Handler | None = None,
+        message_handler: Handler | ValueHandler | None = None,
         *,
         concurrency: int | None = None,
         name: str | None = None,
+        codec: Codec | None = None,
         dead_letter_topic: str | None = None,
         on_error: Callable[[Error], Outcome] | None = None,
         on_exception: Callable[[Message, BaseException], Outcome] | None = None,
@@ -415,7 +425,8 @@ class Consumer(ConsumerView, _Face):
             self.core.on_giving_up = self._publisher(self._dead_letters, dead_letter_topic)
         self.core.on_heartbeat = self._hook(on_heartbeat)
         self.core.on_ready = self._hook(on_ready)
-        self.message_handler = message_handler
+        self.message_handler: Handler | None = handler_of(message_handler, codec)
+        self._decode = decoder(codec)
         self._concurrency = concurrency
         self._queue = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()  # waiting for a message
@@ -720,6 +731,9 @@ class Producer(ProducerView, _Face):
     publish() waits until nsqd has responded. Any number of publishes may be pending. With several
     nsqds, a failed publish is retried on another nsqd, up to `retries` times.
 
+    With `codec`, the messages to publish are values instead of bytes. `codec` is `json`, `msgpack`
+    or an object with encode and decode methods.
+
     Callbacks are functions or coroutine functions: on_error(error) for failed connections,
     on_retry(publish, error) for retries. Raises ValueError and TypeError for invalid options.
     """
@@ -730,6 +744,7 @@ class Producer(ProducerView, _Face):
         lookupd_http_addresses: Addresses = (),
         *,
         name: str | None = None,
+        codec: Codec | None = None,
         on_error: Callable[[Error], Outcome] | None = None,
         on_retry: Callable[[Publish, Error], Outcome] | None = None,
         **options: Unpack[ProducerKeywords],
@@ -745,6 +760,7 @@ class Producer(ProducerView, _Face):
         self.core.on_error = self._hook(on_error)
         self.core.on_retry = self._hook(on_retry)
         self._room = asyncio.Event()
+        self._encode = encoder(codec)
         self._pub, self._mpub = Heads(b"PUB"), Heads(b"MPUB")
 
     async def start(self) -> None:
@@ -782,7 +798,7 @@ class Producer(ProducerView, _Face):
     async def publish(
         self,
         topic: str,
-        data: bytes,
+        data: Any,
         defer: Milliseconds | None = None,
         timeout: Duration | None = None,
         *,
@@ -790,7 +806,8 @@ class Producer(ProducerView, _Face):
     ) -> bytes:
         """Publish one message and return b"OK".
 
-        nsqd delivers it after `defer`, in milliseconds or as a timedelta. `headers` require a
+        `data` is bytes or, for a producer with a codec, any value that the codec can encode. nsqd
+        delivers it after `defer`, in milliseconds or as a timedelta. `headers` require a
         producer with the `headers` option.
 
         Raises NsqdError if nsqd refuses the message, ConnectionFailed if the connection fails, and
@@ -805,7 +822,7 @@ class Producer(ProducerView, _Face):
     async def multipublish(
         self,
         topic: str,
-        messages: Iterable[bytes],
+        messages: Iterable[Any],
         timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
@@ -816,14 +833,12 @@ class Producer(ProducerView, _Face):
         """
         if self.core.is_full:
             timeout = await self._have_room(timeout)
-        return await self._send(
-            topic, self._mpub[topic], self._mpub_body(messages, headers), timeout
-        )
+        return await self._send(topic, self._mpub[topic], self._several(messages, headers), timeout)
 
     async def publish_all(
         self,
         topic: str,
-        messages: Iterable[bytes] | AsyncIterable[bytes],
+        messages: Iterable[Any] | AsyncIterable[Any],
         *,
         batch_messages: int = BATCH_MESSAGES,
         batch_bytes: int = BATCH_BYTES,
@@ -840,7 +855,7 @@ class Producer(ProducerView, _Face):
         sent: list[asyncio.Future[bytes]] = []
         count = 0
         try:
-            async for batch in batched_async(messages, batch_messages, batch_bytes):
+            async for batch in batched_async(messages, batch_messages, batch_bytes, self._encode):
                 await self._have_room()
                 sent = [each for each in sent if not each.done() or each.result() != OK]
                 sent.append(
@@ -857,7 +872,7 @@ class Producer(ProducerView, _Face):
     def publish_nowait(
         self,
         topic: str,
-        data: bytes,
+        data: Any,
         defer: Milliseconds | None = None,
         timeout: Duration | None = None,
         *,
@@ -873,18 +888,18 @@ class Producer(ProducerView, _Face):
     def multipublish_nowait(
         self,
         topic: str,
-        messages: Iterable[bytes],
+        messages: Iterable[Any],
         timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
     ) -> asyncio.Future[bytes]:
         """Like multipublish(), but return a future for the result without waiting."""
-        return self._send(topic, self._mpub[topic], self._mpub_body(messages, headers), timeout)
+        return self._send(topic, self._mpub[topic], self._several(messages, headers), timeout)
 
     pub = publish
     mpub = multipublish
 
-    async def dpub(self, topic: str, delay_ms: Milliseconds, data: bytes) -> bytes:
+    async def dpub(self, topic: str, delay_ms: Milliseconds, data: Any) -> bytes:
         """Publish one message, deferred by `delay_ms` milliseconds. Raises the same errors as
         publish()."""
         return await self.publish(topic, data, delay_ms)

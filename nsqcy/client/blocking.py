@@ -22,6 +22,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from nsqcy.client.bodies import Codec, decoder, encoder, handler_of
 from nsqcy.client.codec import Message, Publish
 from nsqcy.client.connection import Connection
 from nsqcy.client.consumer import ConsumerCore
@@ -65,7 +66,9 @@ AT_EXIT = 1.0  # seconds that an unclosed consumer or producer may delay the pro
 
 # Result types that mypy accepts. Coroutines are excluded, because they would never be awaited.
 # b"OK" is the result of a publish.
-Handler = Callable[[Message], bool | bytes | None]
+Result = bool | bytes | None
+Handler = Callable[[Message], Result]
+ValueHandler = Callable[[Any], Result] | Callable[[Any, Message], Result]  # with a codec
 GivingUp = Callable[[Message], bytes | None]
 
 
@@ -131,6 +134,11 @@ class Consumer(ConsumerView):
       message at a time. The message is finished when the callback returns, and requeued when it
       raises.
 
+    With `codec`, the handler gets the decoded body instead of the message, converted to the type of
+    its first parameter. A second parameter gets the message. A handler that declares
+    `message: Message` still gets the message. `codec` is `json`, `msgpack` or an object with encode
+    and decode methods.
+
     With `dead_letter_topic`, the consumer publishes a message that has had too many attempts to
     that topic instead of calling on_giving_up.
 
@@ -143,11 +151,12 @@ class Consumer(ConsumerView):
         channel: str,
         nsqd_tcp_addresses: Addresses = (),
         lookupd_http_addresses: Addresses = (),
-        message_handler: Handler | None = None,
+        message_handler: Handler | ValueHandler | None = None,
         *,
         concurrency: int = 1,
         runtime: Kind = "auto",
         name: str | None = None,
+        codec: Codec | None = None,
         dead_letter_topic: str | None = None,
         on_error: Callable[[Error], None] | None = None,
         on_exception: Callable[[Message, BaseException], None] | None = None,
@@ -199,7 +208,8 @@ class Consumer(ConsumerView):
         self._loop.on_hopeless = self._give_up
         self._loop.on_end = self._end
         self._loop.at_exit = self._close_at_exit
-        self.message_handler = message_handler
+        self.message_handler: Handler | None = handler_of(message_handler, codec)
+        self._decode = decoder(codec)
         self._concurrency = concurrency
         self._queue = deque()
         self._hopeless: deque[Message] = deque()  # delivered messages, for on_giving_up
@@ -531,6 +541,9 @@ class Producer(ProducerView):
     publish() waits until nsqd has responded. Any number of threads may publish. With several nsqds,
     a failed publish is retried on another nsqd, up to `retries` times.
 
+    With `codec`, the messages to publish are values instead of bytes. `codec` is `json`, `msgpack`
+    or an object with encode and decode methods.
+
     Callbacks are plain functions: on_error(error) for failed connections, on_retry(publish, error)
     for retries. They run in one of the client's threads and must not wait for the producer.
 
@@ -544,6 +557,7 @@ class Producer(ProducerView):
         *,
         runtime: Kind = "auto",
         name: str | None = None,
+        codec: Codec | None = None,
         on_error: Callable[[Error], None] | None = None,
         on_retry: Callable[[Publish, Error], None] | None = None,
         **options: Unpack[ProducerKeywords],
@@ -565,6 +579,7 @@ class Producer(ProducerView):
         self._loop.after_turn = self._offer_room
         self._loop.at_exit = self._close_at_exit
         self._waiters = _Waiters(self._loop)  # for room
+        self._encode = encoder(codec)
         self._pub, self._mpub = Heads(b"PUB"), Heads(b"MPUB")
 
     def start(self) -> None:
@@ -613,7 +628,7 @@ class Producer(ProducerView):
     def publish(
         self,
         topic: str,
-        data: bytes,
+        data: Any,
         defer: Milliseconds | None = None,
         timeout: Duration | None = None,
         *,
@@ -621,7 +636,8 @@ class Producer(ProducerView):
     ) -> bytes:
         """Publish one message and return b"OK".
 
-        nsqd delivers it after `defer`, in milliseconds or as a timedelta. `headers` require a
+        `data` is bytes or, for a producer with a codec, any value that the codec can encode. nsqd
+        delivers it after `defer`, in milliseconds or as a timedelta. `headers` require a
         producer with the `headers` option.
 
         Raises NsqdError if nsqd refuses the message, ConnectionFailed if the connection fails, and
@@ -634,7 +650,7 @@ class Producer(ProducerView):
     def multipublish(
         self,
         topic: str,
-        messages: Iterable[bytes],
+        messages: Iterable[Any],
         timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
@@ -643,12 +659,12 @@ class Producer(ProducerView):
 
         Raises the same errors as publish().
         """
-        return self._sent(topic, self._mpub[topic], self._mpub_body(messages, headers), timeout)
+        return self._sent(topic, self._mpub[topic], self._several(messages, headers), timeout)
 
     def publish_all(
         self,
         topic: str,
-        messages: Iterable[bytes],
+        messages: Iterable[Any],
         *,
         batch_messages: int = BATCH_MESSAGES,
         batch_bytes: int = BATCH_BYTES,
@@ -664,7 +680,7 @@ class Producer(ProducerView):
         sent: deque[Future] = deque()
         count = 0
         try:
-            for batch in batched(messages, batch_messages, batch_bytes):
+            for batch in batched(messages, batch_messages, batch_bytes, self._encode):
                 self._have_room(INFINITE)
                 while sent and sent[0].done():
                     sent.popleft().result()
@@ -679,7 +695,7 @@ class Producer(ProducerView):
     def publish_nowait(
         self,
         topic: str,
-        data: bytes,
+        data: Any,
         defer: Milliseconds | None = None,
         timeout: Duration | None = None,
         *,
@@ -696,20 +712,20 @@ class Producer(ProducerView):
     def multipublish_nowait(
         self,
         topic: str,
-        messages: Iterable[bytes],
+        messages: Iterable[Any],
         timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
     ) -> Future:
         """Like multipublish(), but return a future for the result without waiting."""
         return self._send(
-            topic, self._mpub[topic], self._mpub_body(messages, headers), self._deadline(timeout)
+            topic, self._mpub[topic], self._several(messages, headers), self._deadline(timeout)
         )
 
     pub = publish
     mpub = multipublish
 
-    def dpub(self, topic: str, delay_ms: Milliseconds, data: bytes) -> bytes:
+    def dpub(self, topic: str, delay_ms: Milliseconds, data: Any) -> bytes:
         """Publish one message, deferred by `delay_ms` milliseconds. Raises the same errors as
         publish()."""
         return self.publish(topic, data, delay_ms)

@@ -8,6 +8,7 @@ __all__ = [
     "AlreadyAnswered",
     "Closed",
     "ConnectionFailed",
+    "DecodeError",
     "Error",
     "NoConnection",
     "NsqdError",
@@ -51,6 +52,13 @@ class PublishTimeout(Error):
 
 class Closed(Error):
     """The consumer or producer has been closed."""
+
+
+class DecodeError(Error):
+    """The codec cannot decode a body, or it is not of the type that the handler declares.
+
+    `__cause__` is the codec's own exception.
+    """
 
 
 class Requeue(Error):

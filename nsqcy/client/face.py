@@ -9,6 +9,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from typing import Any
 
 from nsqcy.client.codec import (
     Message,
@@ -25,6 +26,7 @@ from nsqcy.client.producer import ProducerCore
 OK = b"OK"
 INFINITE = float("inf")
 Headers = Mapping[str, str]
+Encode = Callable[[Any], bytes]
 BATCH_MESSAGES = 1000  # per MPUB, when publishing many messages
 BATCH_BYTES = 1 << 20  # per MPUB, when publishing many messages
 
@@ -80,6 +82,7 @@ class ConsumerView:
 
     core: ConsumerCore
     _queue: deque[Message]  # delivered, but not yet taken by the program
+    _decode: Callable[[Message], Any] | None  # of the codec
 
     def __repr__(self) -> str:
         return (
@@ -121,11 +124,19 @@ class ConsumerView:
         with self.core.lock:
             return {str(each.address): each for each in self.core.connections}
 
+    def decode(self, message: Message) -> Any:
+        """Return the message's body, decoded by the consumer's codec. Raises DecodeError, and
+        TypeError if the consumer has no codec."""
+        if self._decode is None:
+            raise TypeError("decode() requires a consumer with the option codec")
+        return self._decode(message)
+
 
 class ProducerView:
     """A producer's read-only state."""
 
     core: ProducerCore
+    _encode: Encode | None  # of the codec
 
     def __repr__(self) -> str:
         with self.core.lock:
@@ -151,11 +162,20 @@ class ProducerView:
 
     def _body(self, data: object, headers: Headers | None) -> bytes:
         """Return the body of a PUB or DPUB, without its length. Raises ValueError and TypeError."""
+        if self._encode is not None:
+            data = self._encode(data)
         if self._has_headers(headers):
             return headered_body(data, headers)
         return message_body(data)
 
+    def _several(self, messages: Iterable[object], headers: Headers | None) -> bytes:
+        """Return the body of an MPUB. Raises ValueError and TypeError."""
+        if self._encode is not None:
+            messages = map(self._encode, messages)
+        return self._mpub_body(messages, headers)
+
     def _mpub_body(self, messages: Iterable[object], headers: Headers | None) -> bytes:
+        """Return the body of an MPUB of encoded messages."""
         if self._has_headers(headers):
             return headered_mpub_body(messages, headers)
         return mpub_body(messages)
@@ -208,17 +228,19 @@ def asked(ask: Callable[[], Answer]) -> Answer:
 class _Batcher:
     """Collects messages into lists of at most `count` messages and `size` bytes.
 
-    A message larger than `size` is in its own list.
+    A message larger than `size` is in its own list. `encode` makes messages of values.
     """
 
-    def __init__(self, count: int, size: int) -> None:
+    def __init__(self, count: int, size: int, encode: Encode | None) -> None:
         self.batch: list[bytes] = []
         self._count = count
         self._size = size
         self._room = size
+        self._encode = encode
 
-    def add(self, message: bytes) -> list[bytes]:
+    def add(self, value: Any) -> list[bytes]:
         """Add a message; return the previous list if the message did not fit, or an empty one."""
+        message: bytes = value if self._encode is None else self._encode(value)
         full: list[bytes] = []
         if self.batch and (len(self.batch) == self._count or len(message) > self._room):
             full, self.batch, self._room = self.batch, [], self._size
@@ -227,12 +249,14 @@ class _Batcher:
         return full
 
 
-def batched(messages: Iterable[bytes], count: int, size: int) -> Iterable[list[bytes]]:
+def batched(
+    messages: Iterable[Any], count: int, size: int, encode: Encode | None = None
+) -> Iterable[list[bytes]]:
     """Split messages into lists of at most `count` messages and `size` bytes.
 
     A message larger than `size` is returned in its own list.
     """
-    batcher = _Batcher(count, size)
+    batcher = _Batcher(count, size, encode)
     for message in messages:
         if full := batcher.add(message):
             yield full
@@ -241,14 +265,17 @@ def batched(messages: Iterable[bytes], count: int, size: int) -> Iterable[list[b
 
 
 async def batched_async(
-    messages: Iterable[bytes] | AsyncIterable[bytes], count: int, size: int
+    messages: Iterable[Any] | AsyncIterable[Any],
+    count: int,
+    size: int,
+    encode: Encode | None = None,
 ) -> AsyncIterator[list[bytes]]:
     """Like batched(), also for asynchronous iterables."""
     if not isinstance(messages, AsyncIterable):
-        for batch in batched(messages, count, size):
+        for batch in batched(messages, count, size, encode):
             yield batch
         return
-    batcher = _Batcher(count, size)
+    batcher = _Batcher(count, size, encode)
     async for message in messages:
         if full := batcher.add(message):
             yield full

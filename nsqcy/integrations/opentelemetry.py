@@ -25,7 +25,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, cast, overload
 
 from opentelemetry import context as contexts
 from opentelemetry import propagate, trace
@@ -224,7 +224,7 @@ class _Publish(_Operation):
         self._propagator.inject(carrier, self.context)
         return _joined(headers or {}, carrier)
 
-    def counted(self, messages: Iterable[bytes]) -> Iterator[bytes]:
+    def counted(self, messages: Iterable[Any]) -> Iterator[Any]:
         """Iterate over messages and count them."""
         for message in messages:
             self._count += 1
@@ -310,7 +310,7 @@ class _Traced(Generic[P]):
         return nsqds[0] if len(nsqds) == 1 else None
 
 
-def _listed(messages: Iterable[bytes]) -> tuple[Iterable[bytes], int]:
+def _listed(messages: Iterable[Any]) -> tuple[Iterable[Any], int]:
     """Return the messages with their number."""
     known = messages if isinstance(messages, Sized) else list(messages)
     return known, len(known)
@@ -332,7 +332,7 @@ class TracedProducer(_Traced[client.Producer]):
     def publish(
         self,
         topic: str,
-        data: bytes,
+        data: Any,
         defer: int | None = None,
         timeout: float | None = None,
         *,
@@ -346,7 +346,7 @@ class TracedProducer(_Traced[client.Producer]):
     def multipublish(
         self,
         topic: str,
-        messages: Iterable[bytes],
+        messages: Iterable[Any],
         timeout: float | None = None,
         *,
         headers: Headers | None = None,
@@ -361,7 +361,7 @@ class TracedProducer(_Traced[client.Producer]):
     def publish_all(
         self,
         topic: str,
-        messages: Iterable[bytes],
+        messages: Iterable[Any],
         *,
         batch_messages: int = BATCH_MESSAGES,
         batch_bytes: int = BATCH_BYTES,
@@ -382,7 +382,7 @@ class TracedProducer(_Traced[client.Producer]):
     def publish_nowait(
         self,
         topic: str,
-        data: bytes,
+        data: Any,
         defer: int | None = None,
         timeout: float | None = None,
         *,
@@ -397,7 +397,7 @@ class TracedProducer(_Traced[client.Producer]):
     def multipublish_nowait(
         self,
         topic: str,
-        messages: Iterable[bytes],
+        messages: Iterable[Any],
         timeout: float | None = None,
         *,
         headers: Headers | None = None,
@@ -412,7 +412,7 @@ class TracedProducer(_Traced[client.Producer]):
     pub = publish
     mpub = multipublish
 
-    def dpub(self, topic: str, delay_ms: int, data: bytes) -> bytes:
+    def dpub(self, topic: str, delay_ms: int, data: Any) -> bytes:
         """Publish one message, deferred by `delay_ms` milliseconds, in a span."""
         return self.publish(topic, data, delay_ms)
 
@@ -433,7 +433,7 @@ class TracedAioProducer(_Traced[aio.Producer]):
     async def publish(
         self,
         topic: str,
-        data: bytes,
+        data: Any,
         defer: int | None = None,
         timeout: float | None = None,
         *,
@@ -448,7 +448,7 @@ class TracedAioProducer(_Traced[aio.Producer]):
     async def multipublish(
         self,
         topic: str,
-        messages: Iterable[bytes],
+        messages: Iterable[Any],
         timeout: float | None = None,
         *,
         headers: Headers | None = None,
@@ -463,7 +463,7 @@ class TracedAioProducer(_Traced[aio.Producer]):
     async def publish_all(
         self,
         topic: str,
-        messages: Iterable[bytes],
+        messages: Iterable[Any],
         *,
         batch_messages: int = BATCH_MESSAGES,
         batch_bytes: int = BATCH_BYTES,
@@ -484,7 +484,7 @@ class TracedAioProducer(_Traced[aio.Producer]):
     def publish_nowait(
         self,
         topic: str,
-        data: bytes,
+        data: Any,
         defer: int | None = None,
         timeout: float | None = None,
         *,
@@ -499,7 +499,7 @@ class TracedAioProducer(_Traced[aio.Producer]):
     def multipublish_nowait(
         self,
         topic: str,
-        messages: Iterable[bytes],
+        messages: Iterable[Any],
         timeout: float | None = None,
         *,
         headers: Headers | None = None,
@@ -514,7 +514,7 @@ class TracedAioProducer(_Traced[aio.Producer]):
     pub = publish
     mpub = multipublish
 
-    async def dpub(self, topic: str, delay_ms: int, data: bytes) -> bytes:
+    async def dpub(self, topic: str, delay_ms: int, data: Any) -> bytes:
         """Publish one message, deferred by `delay_ms` milliseconds, in a span."""
         return await self.publish(topic, data, delay_ms)
 
@@ -697,6 +697,8 @@ def traced_handler(
     async def call_coroutine(message: Message) -> Any:
         return await call(message)
 
-    wrapper = call_coroutine if is_coroutine_function(handler) else call
+    wrapper: Any = call_coroutine if is_coroutine_function(handler) else call
+    # A consumer with a codec must see that this function gets messages.
+    wrapper.__signature__ = inspect.signature(wrapper)
     functools.update_wrapper(wrapper, handler)
-    return wrapper  # type: ignore[return-value]
+    return cast(H, wrapper)

@@ -24,6 +24,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from nsqcy import client, testing
 from nsqcy.client import ConnectionFailed, NsqdError, Requeue
+from nsqcy.client.bodies import decoding
 from nsqcy.integrations.opentelemetry import Telemetry, processing, traced, traced_handler
 from nsqcy.testing.http_requests import eventually
 from support.client_interfaces import FACES, Aio, Face
@@ -502,6 +503,17 @@ def test_handlers_stay_functions_or_coroutine_functions() -> None:
         client.Consumer(
             "t", "c", "127.0.0.1:1", message_handler=traced_handler(coroutine, "t", "c")
         )
+
+
+def test_handlers_with_a_codec() -> None:
+    """The consumer passes the message, not its value, to the function that makes the span."""
+
+    def handle(message: Any) -> None: ...
+    async def handle_later(message: Any) -> None: ...
+
+    for each in (handle, handle_later, decoding(handle, "json")):
+        wrapped = traced_handler(each, "t", "c")
+        assert decoding(wrapped, "json") is wrapped
 
 
 GEVENT = """

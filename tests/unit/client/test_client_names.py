@@ -49,6 +49,11 @@ async def on_connection_later(connection: Connection) -> None: ...
 def on_retry(publish: Publish, error: Error) -> None: ...
 async def on_retry_later(publish: Publish, error: Error) -> None: ...
 
+def add(order: dict[str, int]) -> None: ...
+def add_with_message(order: int, message: Message) -> bool: return True
+async def add_later(order: list[int], message: Message) -> None: ...
+def add_three(order: int, message: Message, more: int) -> None: ...
+
 async def forgetful() -> None: ...
 
 dead: list[bytes] = []
@@ -68,12 +73,20 @@ blocking.Consumer("t", "c", "a", on_exception=on_exception_later)  # error
 blocking.Consumer("t", "c", "a", on_ready=on_connection, on_heartbeat=on_connection)
 blocking.Consumer("t", "c", "a", on_ready=on_connection_later)  # error
 blocking.Consumer("t", "c", "a", on_heartbeat=on_connection_later)  # error
+blocking.Consumer("t", "c", "a", message_handler=add, codec="json")
+blocking.Consumer("t", "c", "a", message_handler=add_with_message, codec="msgpack")
+blocking.Consumer("t", "c", "a", message_handler=add_later, codec="json")  # error
+blocking.Consumer("t", "c", "a", message_handler=add_three, codec="json")  # error
+blocking.Consumer("t", "c", "a", codec="yaml")  # error
+blocking.Producer("a", codec="json").publish("t", {"any": 1})
 blocking.Producer("a", on_error=on_error, on_retry=on_retry)
 blocking.Producer("a", on_error=on_error_later)  # error
 blocking.Producer("a", on_retry=on_retry_later)  # error
 
 aio.Consumer("t", "c", "a", message_handler=handle)
 aio.Consumer("t", "c", "a", message_handler=handle_later)
+aio.Consumer("t", "c", "a", message_handler=add, codec="json")
+aio.Consumer("t", "c", "a", message_handler=add_later, codec="json")
 aio.Consumer("t", "c", "a", on_giving_up=save, on_error=on_error, on_exception=on_exception)
 aio.Consumer("t", "c", "a", on_giving_up=save_later, on_error=on_error_later)
 aio.Consumer("t", "c", "a", on_giving_up=lambda message: later.publish("d", message.body))
