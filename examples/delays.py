@@ -8,12 +8,10 @@ Deferred messages survive a restart of nsqd. Cancelling is a feature of nsqcy's 
 
 import json
 import os
-from base64 import b64decode
-from collections.abc import Iterator
-from typing import Any
+from datetime import timedelta
 from urllib.request import Request, urlopen
 
-from nsqcy import Consumer, Producer
+from nsqcy import Consumer, Producer, cancel
 
 TCP = os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150")
 HTTP = os.environ.get("NSQD_HTTP_ADDRESS", "127.0.0.1:4151")
@@ -28,27 +26,21 @@ def request(method: str, path: str) -> bytes:
 request("POST", "/topic/create?topic=reminders")
 request("POST", "/channel/create?topic=reminders&channel=mail")
 
-with Producer(TCP) as producer:
-    producer.publish("reminders", b"call the dentist", defer=500)  # milliseconds
-    producer.publish("reminders", b"renew the passport", defer=3_600_000)
+with Producer(TCP, headers=True) as producer:
+    producer.publish("reminders", b"call the dentist", timedelta(seconds=0.5))
+    producer.publish(
+        "reminders", b"renew the passport", timedelta(hours=1), headers={"cancel-key": "passport"}
+    )
 
 
-def deferred() -> Iterator[dict[str, Any]]:
-    """Yield the deferred messages of the channel, page by page, with their ids and bodies."""
-    path = "/channel/peek?topic=reminders&channel=mail&state=deferred"
-    page = json.loads(request("GET", path))
-    yield from page["messages"]
-    while page["next"] is not None:
-        page = json.loads(request("GET", f"{path}&start={page['next']}"))
-        yield from page["messages"]
+def deferred() -> int:
+    """Return the number of deferred messages."""
+    stats = json.loads(request("GET", "/stats?format=json&topic=reminders&channel=mail"))
+    return int(stats["topics"][0]["channels"][0]["deferred_count"])
 
 
-print(f"{len(list(deferred()))} reminders are deferred")
-
-# Cancel a reminder. Its publish returned no id, so find it by its body.
-for each in deferred():
-    if b64decode(each["body"]) == b"renew the passport":
-        request("POST", f"/message/cancel?topic=reminders&channel=mail&id={each['id']}")
+print(f"{deferred()} reminders are deferred")
+print(f"{cancel('reminders', 'mail', 'passport', HTTP)} is cancelled")
 
 with Consumer("reminders", "mail", TCP) as consumer:
     for message in consumer:
@@ -56,4 +48,4 @@ with Consumer("reminders", "mail", TCP) as consumer:
         message.finish()
         break
 
-print(f"{len(list(deferred()))} reminders are deferred")
+print(f"{deferred()} reminders are deferred")

@@ -28,6 +28,7 @@ _CLIENT = (
     "Publish",
     "PublishTimeout",
     "Requeue",
+    "cancel",
     "finish",
 )
 __all__ = ["NSQ_VERSION", "__version__", *_CLIENT]

@@ -14,6 +14,7 @@ from nsqcy.client import (
     Publish,
     PublishTimeout,
     Requeue,
+    cancel,
     finish,
 )
 
@@ -35,6 +36,7 @@ __all__ = [
     "PublishTimeout",
     "Requeue",
     "__version__",
+    "cancel",
     "finish",
 ]
 

@@ -16,6 +16,7 @@ from nsqcy.client.aio import (
     Publish,
     PublishTimeout,
     Requeue,
+    cancel,
     finish,
 )
 
@@ -35,5 +36,6 @@ __all__ = [
     "Publish",
     "PublishTimeout",
     "Requeue",
+    "cancel",
     "finish",
 ]

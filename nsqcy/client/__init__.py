@@ -4,6 +4,7 @@ This module is for threads and gevent. nsqcy.client.aio provides the same names 
 """
 
 from nsqcy.client.blocking import Consumer, Producer
+from nsqcy.client.cancelling import cancel
 from nsqcy.client.codec import Message, Publish, finish
 from nsqcy.client.connection import Connection
 from nsqcy.client.errors import (
@@ -35,5 +36,6 @@ __all__ = [
     "Publish",
     "PublishTimeout",
     "Requeue",
+    "cancel",
     "finish",
 ]

@@ -21,6 +21,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, Unpack, cast
 
+from nsqcy.client import cancelling
 from nsqcy.client.bodies import Codec, decoder, encoder, handler_of
 from nsqcy.client.codec import Message, Publish, finish
 from nsqcy.client.connection import Connection, State
@@ -92,6 +93,7 @@ __all__ = [
     "Publish",
     "PublishTimeout",
     "Requeue",
+    "cancel",
     "finish",
 ]
 
@@ -934,3 +936,29 @@ class Producer(ProducerView, _Face):
         super().rearm()
         if not self.core.is_full:
             self._room.set()
+
+
+async def cancel(
+    topic: str,
+    channel: str,
+    key: str,
+    nsqd_http_addresses: Addresses,
+    *,
+    header: str = cancelling.CANCEL_KEY,
+    auth_secret: str | None = None,
+    timeout: Duration = 5.0,
+) -> int:
+    """Drop a channel's deferred messages that have this key in a header; return their number.
+
+    Runs nsqcy.client.cancel(), which describes the arguments and errors, in a thread.
+    """
+    return await asyncio.to_thread(
+        cancelling.cancel,
+        topic,
+        channel,
+        key,
+        nsqd_http_addresses,
+        header=header,
+        auth_secret=auth_secret,
+        timeout=timeout,
+    )

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from nsqcy.client.options import Address
+from nsqcy.cluster.deferred import cancel_deferred
 from nsqcy.cluster.http_clients import LookupdClient, NsqdHTTPClient
 from nsqcy.cluster.web_client import Terms
 from nsqcy.errors import RequestError
 
 TIMEOUT = 5.0  # seconds for a response
 NOT_FOUND = 404
-PAGE = 100  # messages per request; nsqd's limit
 MAX_BODY = 512 << 10  # bytes of each body to look at; nsqd's limit
 
 
@@ -107,21 +107,14 @@ class QueueManagement:
                 with _to(nsqd):
                     # Before the first worker has run, the messages are in the topic itself.
                     nsqd.create_channel(topic, self._channel)
-                    for message in self._deferred(nsqd, topic):
-                        if is_wanted(b64decode(message["body"])):
-                            nsqd.cancel_message(topic, self._channel, message["id"])
-                            cancelled += 1
+                    cancelled += cancel_deferred(
+                        nsqd,
+                        topic,
+                        self._channel,
+                        lambda message: is_wanted(b64decode(message["body"])),
+                        max_body=MAX_BODY,
+                    )
         return cancelled
-
-    def _deferred(self, nsqd: NsqdHTTPClient, topic: str) -> Iterator[dict[str, Any]]:
-        start: str | None = None
-        while True:
-            page = nsqd.peek_channel(
-                topic, self._channel, "deferred", count=PAGE, start=start, max_body=MAX_BODY
-            )
-            yield from page["messages"]
-            if (start := page["next"]) is None:
-                return
 
     def _counts(self, nsqd: NsqdHTTPClient, topic: str) -> Counts:
         """Return the numbers of messages in the topic itself and in the channel."""

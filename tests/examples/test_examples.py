@@ -245,6 +245,7 @@ def test_publishing(daemon: testing.Nsqd) -> None:
 def test_delays(daemon: testing.Nsqd) -> None:
     assert run(daemon, "delays.py").splitlines() == [
         "2 reminders are deferred",
+        "1 is cancelled",
         "due now: call the dentist",
         "0 reminders are deferred",
     ]

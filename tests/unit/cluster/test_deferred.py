@@ -1,0 +1,66 @@
+"""Cancelling deferred messages while they change."""
+
+from typing import Any
+
+import pytest
+
+from nsqcy.cluster.deferred import cancel_deferred, is_missing
+from nsqcy.errors import RequestError
+
+MISSING = RequestError("got response 404", 404, b'{"message":"MESSAGE_NOT_FOUND"}')
+
+
+class FakeNsqd:
+    """An nsqd with pages of messages; it answers the cancelling of some ids with an error."""
+
+    def __init__(self, pages: list[list[Any]], errors: dict[str, RequestError]) -> None:
+        self.pages = pages
+        self.errors = errors
+        self.cancelled: list[str] = []
+        self.requests: list[tuple[Any, ...]] = []
+
+    def peek_channel(self, *about: Any, start: str | None, **more: Any) -> Any:
+        self.requests.append((*about, more))
+        number = int(start or 0)
+        following = number + 1 if number + 1 < len(self.pages) else None
+        messages = [{"id": id, "headers": {}} for id in self.pages[number]]
+        return {"messages": messages, "next": following and str(following)}
+
+    def cancel_message(self, topic: str, channel: str, id: str) -> None:
+        if id in self.errors:
+            raise self.errors[id]
+        self.cancelled.append(id)
+
+
+def cancel(pages: list[list[Any]], **errors: RequestError) -> tuple[int, FakeNsqd]:
+    nsqd: Any = FakeNsqd(pages, errors)
+    return cancel_deferred(nsqd, "t", "c", lambda each: each["id"] != "kept", max_body=7), nsqd
+
+
+def test_all_pages_are_read() -> None:
+    count, nsqd = cancel([["a", "kept"], [], ["b"]])
+    assert (count, nsqd.cancelled) == (2, ["a", "b"])
+    assert nsqd.requests == [("t", "c", "deferred", {"count": 100, "max_body": 7})] * 3
+
+
+def test_messages_that_are_delivered_meanwhile_or_cannot_be_read() -> None:
+    count, nsqd = cancel([["a", None, "b", "c"]], b=MISSING)
+    assert (count, nsqd.cancelled) == (2, ["a", "c"])
+
+
+def test_other_errors_end_it() -> None:
+    with pytest.raises(RequestError, match="broken"):
+        cancel([["a", "b"]], a=RequestError("broken", 500))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        (404, b'{"message":"CHANNEL_NOT_FOUND"}', True),
+        (404, b'{"message":"NOT_FOUND"}', False),  # NSQ's nsqd, which has no /channel/peek
+        (500, b"TOPIC_NOT_FOUND", False),
+        (0, b"", False),
+    ],
+)
+def test_what_is_missing(status: int, body: bytes, expected: bool) -> None:
+    assert is_missing(RequestError("no", status, body)) is expected
