@@ -1,12 +1,16 @@
-"""A worker on asyncio that handles up to 20 messages at a time.
+"""A worker on asyncio with retries, dead letters and a graceful shutdown.
 
     nsqcy up                      # in another terminal
     python examples/async_worker.py
+    nsqcy pub pictures cat broken dog
 
-SIGTERM or Ctrl-C stops the worker once it has finished the messages that it is working on.
+The worker handles up to 20 pictures at a time. A picture that fails three times goes to the
+pictures-dead topic. SIGTERM or Ctrl-C stops the worker once it has finished the pictures that it is
+working on.
 """
 
 import asyncio
+import logging
 import os
 import signal
 
@@ -16,23 +20,34 @@ TCP = os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150")
 
 
 async def resize(message: Message) -> None:
-    """Handle one picture. Returning finishes the message."""
+    """Handle one picture. Returning finishes the message; raising an exception requeues it."""
+    if message.body == b"broken":
+        raise ValueError("not a picture")
     if message.body == b"busy" and message.attempts == 1:
-        raise Requeue(delay=0.5, backoff=False)  # retry it later; continue with others
+        raise Requeue(delay=0.5)  # retry it in half a second
     await asyncio.sleep(0.01)  # the work
     print(f"{message.body.decode()}: resized, attempt {message.attempts}", flush=True)
 
 
 async def main() -> None:
-    consumer = Consumer("pictures", "resize", TCP, message_handler=resize, concurrency=20)
-    running = asyncio.create_task(consumer.run())
-    loop = asyncio.get_running_loop()
+    logging.basicConfig(level=logging.INFO)
+    consumer = Consumer(
+        "pictures",
+        "resize",
+        TCP,
+        message_handler=resize,
+        concurrency=20,
+        max_tries=3,
+        dead_letter_topic="pictures-dead",
+        requeue_delay=0.2,  # seconds, multiplied by the number of attempts
+        max_backoff_duration=0,  # keep working on other pictures when one fails
+    )
+    stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, running.cancel)
-    try:
-        await running
-    except asyncio.CancelledError:
-        print("stopped", flush=True)
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with consumer:  # starts it, and closes it at the end of the block
+        await stop.wait()
+    print("stopped", flush=True)
 
 
 if __name__ == "__main__":

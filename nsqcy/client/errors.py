@@ -21,18 +21,29 @@ Error = NsqError
 
 MAX_DELAY = 1e9  # seconds
 
+# What to do, by words of nsqd's description.
+_LIMITS = {
+    "DPUB timeout": "nsqd's options --max-defer-timeout and --max-req-timeout limit the delay",
+    "message too big": "nsqd's option --max-msg-size limits a message",
+    "body too big": "nsqd's option --max-body-size limits a command with all its messages",
+}
+
 
 class NsqdError(Error):
     """An error response from nsqd.
 
     `code` is its error code, e.g. "E_BAD_TOPIC", and `description` the text after the code. If
-    `fatal` is true, nsqd closes the connection.
+    `fatal` is true, nsqd closes the connection. If a limit is exceeded, a note names the option
+    that sets it.
     """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.code, _, self.description = text.partition(" ")
         self.fatal = self.code not in NON_FATAL_CODES
+        for words, advice in _LIMITS.items():
+            if words in self.description:
+                self.add_note(advice)
 
 
 class ConnectionFailed(Error):

@@ -229,9 +229,13 @@ def ask(daemon: testing.Nsqd, method: str, path: str, body: str = "") -> bytes:
 
 
 def test_the_worker_on_asyncio(daemon: testing.Nsqd) -> None:
-    publish(daemon, "pictures", b"cat", b"busy", b"dog")
+    publish(daemon, "pictures", b"cat", b"busy", b"broken")
     with started(daemon, EXAMPLES / "async_worker.py") as worker:
         worker.line("busy: resized, attempt 2")
+        with Consumer("pictures-dead", "test", daemon.tcp_address) as dead_letters:
+            message = dead_letters.get(timeout=20)
+            assert message is not None and message.body == b"broken"
+            message.finish()
         worker.stop()
         worker.line("stopped")
 

@@ -58,6 +58,8 @@ class Reader:
         self._ports = ports or {}
         path = os.pathsep.join([str(Path(python).parent), os.environ["PATH"]])
         self.environment = os.environ | {"HOME": str(folder), "PATH": path}
+        if 4151 in self._ports:  # the nsqcy command queries the usual ports by default
+            self.environment["NSQCY_NSQD_HTTP_ADDRESS"] = f"127.0.0.1:{self._ports[4151]}"
 
     def type(self, block: Block, timeout: float = 60.0) -> None:
         """Run a block, which must succeed and print the output shown on the page."""

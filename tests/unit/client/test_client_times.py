@@ -30,6 +30,11 @@ def test_durations_are_numbers_or_timedeltas() -> None:
     assert dpub_head("t", MINUTE) == b"DPUB t 60000\n"
 
 
+def test_text_is_no_duration() -> None:
+    with pytest.raises(TypeError, match="'10m' is not a duration"):
+        milliseconds("10m")  # type: ignore[arg-type]
+
+
 def test_options_are_timedeltas() -> None:
     given = {"requeue_delay": MINUTE, "max_backoff_duration": MINUTE, "heartbeat_interval": MINUTE}
     consumer, flow, lookup, connection = consumer_options(
