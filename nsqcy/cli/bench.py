@@ -18,7 +18,7 @@ import click
 from nsqcy.cli.cluster import Cluster
 from nsqcy.cli.cluster_options import as_json, on_cluster, print_json
 from nsqcy.cli.tables import number, size
-from nsqcy.cli.values import DURATION
+from nsqcy.cli.values import DURATION, Count
 from nsqcy.client.aio import Consumer, Message, Producer
 from nsqcy.client.errors import Error
 from nsqcy.cluster.discovery import host_port
@@ -71,7 +71,7 @@ def upper(bucket: int) -> int:
 @click.option(
     "--size",
     "body_size",
-    type=click.IntRange(STAMP.size),
+    type=Count(STAMP.size),
     metavar="N",
     default=200,
     show_default=True,
@@ -79,7 +79,7 @@ def upper(bucket: int) -> int:
 )
 @click.option(
     "--batch",
-    type=click.IntRange(1),
+    type=Count(1),
     metavar="N",
     default=1,
     show_default=True,
@@ -87,7 +87,7 @@ def upper(bucket: int) -> int:
 )
 @click.option(
     "--producers",
-    type=click.IntRange(1),
+    type=Count(1),
     metavar="N",
     default=4,
     show_default=True,
@@ -95,15 +95,13 @@ def upper(bucket: int) -> int:
 )
 @click.option(
     "--consumers",
-    type=click.IntRange(0),
+    type=Count(0),
     metavar="N",
     default=4,
     show_default=True,
     help="how many; 0 only publishes",
 )
-@click.option(
-    "--rate", type=click.IntRange(1), metavar="N", help="limit of messages per second, in total"
-)
+@click.option("--rate", type=Count(1), metavar="N", help="limit of messages per second, in total")
 @as_json
 @on_cluster
 def bench(

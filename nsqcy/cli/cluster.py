@@ -79,7 +79,10 @@ class Cluster:
             found += self._listed(self.lookupds)
         by_name = {each.name: each for each in reversed(found)}
         if not by_name:
-            raise click.ClickException("no nsqd found")
+            raise click.ClickException(
+                f"no nsqd found through {', '.join((*self.lookupds, *self.nsqds))}: check these"
+                " addresses, and the nsqds' --lookupd-tcp-address"
+            )
         return [by_name[name] for name in sorted(by_name)]
 
     @cached_property
@@ -185,7 +188,10 @@ class Cluster:
         if self._local_lookupd:
             found = self._listed([LOOKUPD])
             if not found:
-                raise click.ClickException(f"no nsqd is registered with nsqlookupd {LOOKUPD}")
+                raise click.ClickException(
+                    f"no nsqd is registered with nsqlookupd {LOOKUPD}: start one with"
+                    " --lookupd-tcp-address, or set --nsqd-http-address"
+                )
             return found
         found = self._given([NSQD])
         if not found:

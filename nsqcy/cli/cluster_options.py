@@ -16,6 +16,7 @@ from nsqcy.cli.values import ADDRESS, DURATION
 from nsqcy.cluster.http_clients import NsqdHTTPClient
 from nsqcy.cluster.web_client import Terms
 from nsqcy.config.durations import SECOND
+from nsqcy.tools.cluster_flags import ENVIRONMENT
 from nsqcy.users import token_file
 
 ADDRESSES = ("lookupd_http_address", "nsqd_http_address")
@@ -27,7 +28,7 @@ OPTIONS = (
         "--lookupd-http-address",
         type=ADDRESS,
         multiple=True,
-        envvar="NSQCY_LOOKUPD_HTTP_ADDRESS",
+        envvar=ENVIRONMENT["lookupd_http_address"],
         help="host:port or URL of an nsqlookupd; all nsqds that it lists are used. Repeatable.",
     ),
     click.option(
@@ -35,7 +36,7 @@ OPTIONS = (
         "--nsqd-http-address",
         type=ADDRESS,
         multiple=True,
-        envvar="NSQCY_NSQD_HTTP_ADDRESS",
+        envvar=ENVIRONMENT["nsqd_http_address"],
         help="host:port or URL of an nsqd. Repeatable.",
     ),
     click.option(
@@ -48,7 +49,7 @@ OPTIONS = (
     click.option(
         "--auth-token-file",
         default="",
-        envvar="NSQCY_AUTH_TOKEN_FILE",
+        envvar=ENVIRONMENT["auth_token_file"],
         help="file with the token for daemons that use an --auth-file",
     ),
 )

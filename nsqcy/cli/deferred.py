@@ -9,7 +9,7 @@ from nsqcy.cli.cluster import Cluster
 from nsqcy.cli.cluster_options import as_json, on_cluster, print_json
 from nsqcy.cli.main import Commands
 from nsqcy.cli.tables import moment, table
-from nsqcy.cli.values import CHANNEL, TOPIC
+from nsqcy.cli.values import CHANNEL, TOPIC, Count
 from nsqcy.cluster.http_clients import NsqdHTTPClient
 from nsqcy.errors import RequestError
 
@@ -26,7 +26,7 @@ def deferred() -> None:
 @click.argument("topic", type=TOPIC)
 @click.argument("channel", type=CHANNEL)
 @click.option(
-    "--count", type=click.IntRange(1), metavar="N", default=100, show_default=True, help="how many"
+    "--count", type=Count(1), metavar="N", default=100, show_default=True, help="how many"
 )
 @as_json
 @on_cluster

@@ -239,7 +239,7 @@ def _starter(name: str, program: Program) -> Callable[..., int]:
     help=f"nsqcy {__version__}, compatible with NSQ {NSQ_VERSION}.\n\n"
     "Commands that query a cluster find it by --lookupd-http-address or --nsqd-http-address; by"
     " default on this machine. NSQCY_LOOKUPD_HTTP_ADDRESS and NSQCY_NSQD_HTTP_ADDRESS set other"
-    " defaults, except for doctor, capacity and copies.",
+    " defaults.",
     epilog="`nsqcy COMMAND --help` describes a command.",
 )
 @click.pass_context

@@ -9,7 +9,7 @@ from nsqcy.cli import bodies
 from nsqcy.cli.cluster import Cluster, Node
 from nsqcy.cli.cluster_options import as_json, on_cluster, print_json
 from nsqcy.cli.tables import moment, table
-from nsqcy.cli.values import CHANNEL, TOPIC
+from nsqcy.cli.values import CHANNEL, TOPIC, Count
 from nsqcy.cluster.http_clients import NsqdHTTPClient
 
 PAGE = 100  # messages per request; nsqd's limit
@@ -39,7 +39,7 @@ class Peeked(NamedTuple):
 )
 @click.option(
     "--count",
-    type=click.IntRange(1, 10_000),
+    type=Count(1, 10_000),
     metavar="N",
     default=20,
     show_default=True,

@@ -5,7 +5,7 @@ import click
 from nsqcy.cli.cluster import Cluster
 from nsqcy.cli.cluster_options import as_json, on_cluster, print_json
 from nsqcy.cli.tables import plural
-from nsqcy.cli.values import CHANNEL, TOPIC
+from nsqcy.cli.values import CHANNEL, TOPIC, Count
 
 
 @click.command()
@@ -13,7 +13,7 @@ from nsqcy.cli.values import CHANNEL, TOPIC
 @click.argument("channel", type=CHANNEL)
 @click.option(
     "--limit",
-    type=click.IntRange(1),
+    type=Count(1),
     metavar="N",
     help="maximum number of messages on each nsqd; default: all",
 )

@@ -9,7 +9,7 @@ import click
 from nsqcy.cli import bodies
 from nsqcy.cli.cluster import Cluster
 from nsqcy.cli.cluster_options import on_cluster, print_json_line
-from nsqcy.cli.values import CHANNEL, TOPIC
+from nsqcy.cli.values import CHANNEL, TOPIC, Count
 from nsqcy.client import Consumer, Message
 from nsqcy.cluster.discovery import host_port
 
@@ -17,10 +17,10 @@ from nsqcy.cluster.discovery import host_port
 @click.command()
 @click.argument("topic", type=TOPIC)
 @click.argument("channel", type=CHANNEL, required=False)
-@click.option("--count", type=click.IntRange(1), metavar="N", help="stop after this many messages")
+@click.option("--count", type=Count(1), metavar="N", help="stop after this many messages")
 @click.option(
     "--max-in-flight",
-    type=click.IntRange(1),
+    type=Count(1),
     metavar="N",
     default=100,
     show_default=True,

@@ -4,6 +4,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -16,6 +17,7 @@ from nsqcy.cli.cluster_options import as_json, on_cluster, print_json
 from nsqcy.cli.top_screen import Snapshot
 from nsqcy.cli.values import DURATION
 from nsqcy.cluster.http_clients import NsqdHTTPClient
+from nsqcy.cluster.node_answer import state_of
 from nsqcy.cluster.problems import NodeState
 from nsqcy.cluster.stats import NodeStats, TopicStats, sum_topics
 from nsqcy.cluster.two_samples import with_rates
@@ -38,7 +40,8 @@ OWN_SCREEN, MAIN_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
 def top(cluster: Cluster, interval: int, once: bool, as_json: bool) -> None:
     """Show problems and channels, the worst first, until Ctrl-C.
 
-    --json prints one sample. If the output is not a terminal, prints the table once.
+    --json prints one sample. If the output is not a terminal, prints the table once. After printing
+    once, the exit code is 1 if an nsqd or nsqlookupd did not respond.
     """
     observer = Observer(cluster)
     pause = interval / SECOND
@@ -50,7 +53,7 @@ def top(cluster: Cluster, interval: int, once: bool, as_json: bool) -> None:
             print_json(top_screen.as_json(found))
         else:
             click.echo(top_screen.text(found))
-        return
+        sys.exit(int(found.is_partial))
     click.echo(OWN_SCREEN + HIDE_CURSOR + CUT_LINES, nl=False)
     try:
         while True:
@@ -77,11 +80,11 @@ class Observer:
             errors[daemon, address] = describe(error)
 
         cluster = replace(self._cluster, on_error=note)
-        disks: dict[str, float] = {}
+        states: dict[str, NodeState] = {}
         found = NodeStats({}, {})
         try:
             found = cluster.stats(clients=True)
-            disks = _disks(cluster)
+            states = _states(cluster)
         except click.ClickException as error:
             if not errors:
                 errors["nsqd", "none"] = error.format_message()
@@ -94,7 +97,7 @@ class Observer:
         return Snapshot(
             sum_topics(topic for topics in answers.values() for topic in topics),
             [
-                *(NodeState(name, disk_free=disks.get(name)) for name in answers),
+                *(states.get(name, NodeState(name)) for name in answers),
                 *(NodeState(name, text) for (kind, name), text in errors.items() if kind == "nsqd"),
             ],
             {name: text for (kind, name), text in errors.items() if kind == "nsqlookupd"},
@@ -102,15 +105,15 @@ class Observer:
         )
 
 
-def _disks(cluster: Cluster) -> dict[str, float]:
-    """Return the free share of each disk, of the nsqds that report it."""
+def _states(cluster: Cluster) -> dict[str, NodeState]:
+    """Return the state of the nsqds that report it."""
 
-    def free(nsqd: NsqdHTTPClient) -> float | None:
-        try:
-            disk: Any = nsqd.node()["disk"]
-            return float(disk["free"] / disk["size"]) if disk["size"] else None
-        except (RequestError, KeyError, TypeError):
-            return None
+    def ask(nsqd: NsqdHTTPClient) -> Any:
+        with suppress(RequestError):
+            return nsqd.node()
 
-    shares = cluster.each(free)
-    return {node.name: share for node, share in shares.items() if share is not None}
+    return {
+        node.name: state_of(node.name, answer, time.time())
+        for node, answer in cluster.each(ask).items()
+        if answer
+    }

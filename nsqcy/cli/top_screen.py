@@ -37,6 +37,11 @@ class Snapshot:
         return problems.find(self.topics, self.nodes, self.lookupd_errors)
 
     @property
+    def is_partial(self) -> bool:
+        """Whether an nsqd or nsqlookupd did not respond."""
+        return bool(self.lookupd_errors) or any(each.error for each in self.nodes)
+
+    @property
     def channels(self) -> list[ChannelStats]:
         """All channels: those with the most severe problems first, then the longest."""
         severity: dict[Place, Severity] = {}
@@ -79,9 +84,11 @@ def _summary(found: Snapshot) -> str:
     published = sum(each.publish_rate or 0.0 for each in found.topics.values())
     finished = sum(each.rates.finished for each in found.channels if each.rates)
     nodes = plural(len(found.nodes), "nsqd") + (f", {down} down" if down else "")
+    title = f"{click.style('nsqcy top', bold=True)}  {found.time:%H:%M:%S}  {nodes}"
+    if down == len(found.nodes):
+        return title
     return (
-        f"{click.style('nsqcy top', bold=True)}  {found.time:%H:%M:%S}  {nodes}"
-        f"  in {rate(published)}  out {rate(finished)}"
+        f"{title}  in {rate(published)}  out {rate(finished)}"
         f"  backlog {number(backlog)}  in flight {number(in_flight)}"
     )
 
@@ -107,7 +114,9 @@ def _cut(text: str, width: int) -> str:
 
 def _channel_lines(found: Snapshot) -> list[str]:
     rows = [_row(found, each) for each in found.channels]
-    return table(HEAD, rows, right=",".join(HEAD[2:])).splitlines() if rows else ["no channels"]
+    if not rows:
+        return ["no channels"] if any(not each.error for each in found.nodes) else []
+    return table(HEAD, rows, right=",".join(HEAD[2:])).splitlines()
 
 
 def _row(found: Snapshot, channel: ChannelStats) -> list[str]:
@@ -131,6 +140,8 @@ def _row(found: Snapshot, channel: ChannelStats) -> list[str]:
 def _drained_in(channel: ChannelStats, rates: Rates | None) -> str:
     if rates is None or not channel.figures.depth:
         return "-"
+    if channel.figures.paused:
+        return "paused"
     if rates.growth >= 0:
         return "never"
     return format_duration(round(channel.figures.depth / -rates.growth) * SECOND)

@@ -105,6 +105,12 @@ class _Address(ParamType):
         return value
 
 
+class Count(click.IntRange):
+    """Whole number within limits."""
+
+    name = "number"  # click names it "integer range" in errors
+
+
 TOPIC = _Name("topic")
 CHANNEL = _Name("channel")
 DURATION = _Duration()

@@ -4,7 +4,7 @@ Pure functions of the statistics that nsqds report. `nsqcy doctor`, `nsqcy top` 
 them, so that all three judge a cluster alike. Does not query anything and formats no output.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from statistics import median
@@ -22,6 +22,7 @@ TIMEOUT_SHARE = 0.05  # of all attempts
 SLOW_SHARE = 0.1  # of the median finish rate of a channel's consumers
 MIN_CONSUMERS = 3  # for a meaningful median
 DISK_WARNING, DISK_ERROR = 0.1, 0.02  # free share of a disk
+CERTIFICATE_DAYS = 30
 
 
 class Severity(IntEnum):
@@ -61,6 +62,8 @@ class NodeState:
     error: str = ""
     health: str = "OK"
     disk_free: float | None = None  # share of the data path's disk
+    unregistered: Sequence[str] = ()  # TCP addresses of nsqlookupds that it cannot register with
+    certificate_days: float | None = None  # until its TLS certificate expires
 
 
 def find(
@@ -102,7 +105,7 @@ def of_node(node: NodeState) -> Iterator[Problem]:
         yield Problem(
             *(Severity.ERROR, "node-unreachable", place, "unreachable"),
             f"{what} does not answer: {node.error}",
-            "start it, or check firewalls and the address",
+            "start it, or check the address and firewalls",
         )
         return
     if node.health != "OK":
@@ -116,8 +119,29 @@ def of_node(node: NodeState) -> Iterator[Problem]:
             Severity.ERROR if node.disk_free < DISK_ERROR else Severity.WARNING,
             *("disk-nearly-full", place, f"disk {1 - node.disk_free:.0%} full"),
             f"the disk of {what} is {1 - node.disk_free:.0%} full",
-            "free disk space: grow the volume, or empty channels that are not needed",
+            "free disk space, or grow the volume: nsqd refuses messages that it cannot write",
         )
+    for address in node.unregistered:
+        yield Problem(
+            *(Severity.ERROR, "unregistered", place, f"not registered with {address}"),
+            f"{what} cannot register with nsqlookupd {address}",
+            "start that nsqlookupd, or check nsqd's --lookupd-tcp-address and firewalls",
+        )
+    yield from _of_certificate(node, place)
+
+
+def _of_certificate(node: NodeState, place: Place) -> Iterator[Problem]:
+    days = node.certificate_days
+    if days is None or days >= CERTIFICATE_DAYS:
+        return
+    when = f"expired {-days:.0f} days ago" if days < 0 else f"expires in {days:.0f} days"
+    yield Problem(
+        Severity.ERROR if days < 0 else Severity.WARNING,
+        *("certificate", place, f"certificate {when}"),
+        f"the TLS certificate of nsqd {node.name} {when}",
+        "clients that verify it cannot connect once it has expired: replace the file, and send"
+        " SIGHUP to nsqd",
+    )
 
 
 def _of_lookupds(errors: Mapping[str, str]) -> Iterator[Problem]:
@@ -125,7 +149,7 @@ def _of_lookupds(errors: Mapping[str, str]) -> Iterator[Problem]:
         yield Problem(
             *(Severity.ERROR, "lookupd-unreachable", Place(lookupd=address), "unreachable"),
             f"nsqlookupd {address} does not answer: {error}",
-            "start it, or check firewalls and the address",
+            "start it, or check the address and firewalls",
         )
 
 
@@ -142,7 +166,7 @@ def of_topic(topic: TopicStats, *, has_dead_letters: bool = False) -> Iterator[P
         yield Problem(
             *(Severity.WARNING, "paused", place, "paused"),
             f"topic {topic.name} is paused, and {waiting(depth)}",
-            "unpause it if this is not intended",
+            how_to_unpause(topic.name),
         )
     elif depth and not topic.channels:
         yield Problem(
@@ -179,18 +203,25 @@ def of_channel(channel: ChannelStats) -> Iterator[Problem]:
         return
     if channel.rates is not None:
         yield from _falling_behind(channel, channel.rates)
-        yield from _saturated(channel, channel.rates)
         yield from _failures(channel, channel.rates)
     yield from _slow_consumers(channel)
+    yield from _backing_off(channel)
 
 
 def _paused(channel: ChannelStats) -> Iterator[Problem]:
     if depth := channel.figures.depth:
+        consumers = "" if channel.figures.client_count else "has no consumer, "
         yield Problem(
             *(Severity.WARNING, "paused", _place(channel), "paused"),
-            f"{_name(channel)} is paused, and {waiting(depth)}",
-            "unpause it if this is not intended",
+            f"{_name(channel)} is paused, {consumers}and {waiting(depth)}",
+            how_to_unpause(channel.topic, channel.name),
         )
+
+
+def how_to_unpause(*names: str) -> str:
+    """Return advice for a paused topic, or topic and channel."""
+    command = "channel unpause" if len(names) > 1 else "topic unpause"
+    return f"if this is not intended: nsqcy {command} {' '.join(names)}"
 
 
 def _no_consumer(channel: ChannelStats) -> Iterator[Problem]:
@@ -236,25 +267,18 @@ def _how_to_keep_up(channel: ChannelStats, rates: Rates) -> str:
     if not rates.finished:
         return "its consumers finish nothing: check their logs"
     if _all_saturated(channel):
-        return "add consumers, or raise their max_in_flight"
+        return (
+            "all consumers have as many messages in flight as they accept: add consumers, or raise"
+            " their max_in_flight"
+        )
     return (
         "its consumers do not take all the messages that they could: look for errors, backoff and"
         " a slow network"
     )
 
 
-def _saturated(channel: ChannelStats, rates: Rates) -> Iterator[Problem]:
-    """A consumer is saturated whenever it is busy. This is only a problem if all consumers are, and
-    the backlog grows all the same."""
-    if _all_saturated(channel) and is_falling_behind(channel, rates):
-        yield Problem(
-            *(Severity.WARNING, "saturated", _place(channel), "saturated clients"),
-            f"all consumers of {_name(channel)} have reached their RDY count",
-            "add consumers, or raise their max_in_flight",
-        )
-
-
 def _all_saturated(channel: ChannelStats) -> bool:
+    """A consumer is saturated whenever it is busy, which alone is no problem."""
     return channel.saturated == channel.figures.client_count > 0
 
 
@@ -275,6 +299,21 @@ def _failures(channel: ChannelStats, rates: Rates) -> Iterator[Problem]:
             *(Severity.WARNING, "timeouts", _place(channel), f"timing out {rate(rates.timed_out)}"),
             f"messages of {_name(channel)} time out: {rate(rates.timed_out)}",
             "lower the consumers' max_in_flight, raise --msg-timeout, or send TOUCH while working",
+        )
+
+
+def _backing_off(channel: ChannelStats) -> Iterator[Problem]:
+    """A consumer sets RDY 0 after failures, to receive nothing for a while; others may not."""
+    refusing = channel.backing_off  # NSQ's nsqd does not report it
+    if not refusing and channel.figures.depth:
+        refusing = sum(not each.ready_count for each in channel.clients or ())
+    if refusing == channel.figures.client_count:
+        yield Problem(
+            *(Severity.WARNING, "backing-off", _place(channel), "backing off"),
+            f"all consumers of {_name(channel)} refuse messages (RDY 0), and"
+            f" {waiting(channel.figures.depth)}",
+            "they are backing off after failures, or closing: check their logs, and peek at"
+            f" messages with many attempts: nsqcy peek {channel.topic} {channel.name}",
         )
 
 

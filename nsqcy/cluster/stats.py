@@ -131,7 +131,8 @@ class CursorStats(NamedTuple):
 class ChannelStats(NamedTuple):
     """A channel on one node, or summed across `nodes`. `clients` is None if not queried; `latency`
     and `rates` are None if the node does not report them. `saturated`: number of consumers whose
-    RDY count is in flight while messages are waiting."""
+    RDY count is in flight while messages are waiting. `backing_off`: number of those whose RDY
+    count is 0 instead."""
 
     topic: str
     name: str
@@ -144,6 +145,7 @@ class ChannelStats(NamedTuple):
     dead_letter_topic: str = ""  # in a sum, from the first node
     rates: Rates | None = None
     saturated: int = 0
+    backing_off: int = 0
 
 
 class TopicStats(NamedTuple):
@@ -200,6 +202,7 @@ def _sum_channel(rows: Sequence[ChannelStats]) -> ChannelStats:
         dead_letter_topic=next(filter(None, (row.dead_letter_topic for row in rows)), ""),
         rates=rates.total(row.rates for row in rows),
         saturated=sum(row.saturated for row in rows),
+        backing_off=sum(row.backing_off for row in rows),
     )
 
 
@@ -241,6 +244,7 @@ def _page(channel: gojson.Fields) -> gojson.Fields:
         {
             **_readers(ChannelFigures),
             "saturated_client_count": (gojson.int64, 0),
+            "backing_off_client_count": (gojson.int64, 0),
             "channel_name": (gojson.text, ""),
             **_LATENCY,
             "policy": (_POLICY, None),
@@ -293,14 +297,14 @@ def _topic(values: tuple[Any, ...], node: str, hostname: str) -> TopicStats:
 
 def _channel(values: tuple[Any, ...], topic: str, node: str, hostname: str) -> ChannelStats:
     counts = ChannelFigures._make(values[:_COUNTS])
-    saturated, name, times, policy, *found = values[_COUNTS:]
+    saturated, backing_off, name, times, policy, *found = values[_COUNTS:]
     speeds, clients = found[: len(_RATES)], next(iter(found[len(_RATES) :]), None)
     if clients is not None:
         clients = tuple(_client(each, node) for each in clients)
     dead = policy["dead_letter_topic"] if policy else ""
     known = None if None in speeds else Rates._make(speeds)
     return ChannelStats(
-        topic, name, node, hostname, counts, (), times, clients, dead, known, saturated
+        topic, name, node, hostname, counts, (), times, clients, dead, known, saturated, backing_off
     )
 
 

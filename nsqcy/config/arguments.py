@@ -10,9 +10,13 @@ from typing import Any, NoReturn
 from nsqcy.errors import HelpWanted, UsageError
 from nsqcy.options.option import InvalidOption, Option, suggestion
 
+# Short names of flags, as in the commands that click parses.
+SHORT = {"lookupd-http-address": ["-l"], "nsqd-http-address": ["-n"]}
+
 
 class Parser(argparse.ArgumentParser):
-    """Parser for `--name value`, `--name=value`, and `--name` alone for a boolean."""
+    """Parser for `--name value`, `--name=value`, and `--name` alone for a boolean. As in Go, one
+    dash is enough."""
 
     def __init__(
         self, command: str, description: str, sections: Mapping[str, Iterable[Option]]
@@ -31,7 +35,8 @@ class Parser(argparse.ArgumentParser):
         for title, options in sections.items():
             group = self.add_argument_group(title)
             for option in options:
-                group.add_argument(f"--{option.flag}", action=SetOption, option=option)
+                names = [*SHORT.get(option.flag, ()), f"--{option.flag}"]
+                group.add_argument(*names, action=SetOption, option=option)
 
     def values(self, words: Sequence[str]) -> dict[str, Any]:
         """Return the value of every option, by name. Raises UsageError and HelpWanted."""
@@ -39,6 +44,8 @@ class Parser(argparse.ArgumentParser):
 
     def given(self, words: Sequence[str]) -> dict[str, Any]:
         """Return the values of the options that are set on the command line, by name."""
+        short = {f"-{option.flag}" for option in self._options}
+        words = [f"-{each}" if each.partition("=")[0] in short else each for each in words]
         found, rest = self.parse_known_args(words)
         if rest:
             name, _, _ = rest[0].partition("=")

@@ -6,14 +6,15 @@ The first two checks report daemons that do not answer; the other checks judge t
 from collections import Counter
 from collections.abc import Iterator
 
+from nsqcy.cluster import problems
+from nsqcy.cluster.problems import NodeState
 from nsqcy.doctor.checks import Check
 from nsqcy.doctor.facts import Cluster, Nsqd, Offset
-from nsqcy.doctor.findings import Finding, note, problem, several, warning
+from nsqcy.doctor.findings import Finding, error, from_problem, note, several, warning
 
 APART = 2.0  # maximum seconds between clocks
 FAR_APART = 30.0
 DAY = 86_400.0
-EXPIRES_SOON = 30  # days
 LOOPBACK = ("localhost", "127.", "::1", "0.0.0.0")
 
 
@@ -26,7 +27,7 @@ def lookupds(cluster: Cluster) -> Iterator[Finding]:
         if each.error and each.assumed:
             yield note(text, "if it runs elsewhere, set --lookupd-http-address")
         elif each.error:
-            yield problem(text, "start it, or check firewalls and the address")
+            yield error(text, "start it, or check the address and firewalls")
 
 
 def nsqds(cluster: Cluster) -> Iterator[Finding]:
@@ -36,9 +37,10 @@ def nsqds(cluster: Cluster) -> Iterator[Finding]:
         door = each.door
         if door and door.error and not each.error:
             text = f"nsqd {each.name} answers over HTTP, but not to clients at {door.address}"
-            yield problem(f"{text}: {door.error}", _reach(each))
+            yield error(f"{text}: {door.error}", _reach(each))
     if not cluster.nsqds:
-        yield note("no nsqd found", "set --nsqd-http-address")
+        advice = "set --nsqd-http-address, or check the nsqds' --lookupd-tcp-address"
+        yield note("no nsqd found", advice)
 
 
 def _silent(nsqd: Nsqd, cluster: Cluster) -> Finding:
@@ -47,13 +49,13 @@ def _silent(nsqd: Nsqd, cluster: Cluster) -> Finding:
         return note(text, "if it runs elsewhere, set --nsqd-http-address")
     if not nsqd.lookupds:
         text = f"nsqd {nsqd.address} does not answer: {nsqd.error}"
-        return problem(text, "start it, or check firewalls and the address")
+        return error(text, "start it, or check the address and firewalls")
     who = f"announced by {several(nsqd.lookupds)}"
     text = f"nsqd {nsqd.name}, {who}, does not answer: {nsqd.error}"
     if nsqd.door and not nsqd.door.error:
         port = nsqd.node.http_port
         advice = f"clients can reach it: open HTTP port {port}, or set --broadcast-http-port"
-        return problem(text, advice)
+        return error(text, advice)
     elsewhere = [
         each.address
         for each in cluster.alive
@@ -61,7 +63,7 @@ def _silent(nsqd: Nsqd, cluster: Cluster) -> Finding:
     ]
     if elsewhere and nsqd.node.hostname:
         text += f" (an nsqd on the same host answers at {several(elsewhere)})"
-    return problem(text, _reach(nsqd))
+    return error(text, _reach(nsqd))
 
 
 def _reach(nsqd: Nsqd) -> str:
@@ -76,14 +78,17 @@ def _reach(nsqd: Nsqd) -> str:
 
 
 def registration(cluster: Cluster) -> Iterator[Finding]:
-    """Find nsqds and topics that are unknown to all nsqlookupds."""
+    """Find nsqds that cannot register, and nsqds and topics that are unknown to all nsqlookupds."""
+    for nsqd in cluster.alive:
+        state = NodeState(nsqd.name, unregistered=nsqd.unregistered)
+        yield from map(from_problem, problems.of_node(state))
     if not cluster.answering:
         return
     announced = {each.address for lookupd in cluster.answering for each in lookupd.producers}
     for nsqd in cluster.alive:
         if nsqd.node.address not in announced:
             text = f"nsqd {nsqd.name} is not announced by any nsqlookupd: consumers cannot find it"
-            yield problem(text, "check its --lookupd-tcp-address, and its log for LOOKUPD")
+            yield error(text, "check its --lookupd-tcp-address, and its log for LOOKUPD")
             continue
         known = {
             topic
@@ -134,7 +139,7 @@ def agreement(cluster: Cluster) -> Iterator[Finding]:
         has = {each.address for each in lookupd.producers}
         if lacking := [name for address, name in every.items() if address not in has]:
             text = f"nsqlookupd {lookupd.address} lacks nsqd {several(lacking)}"
-            yield problem(text, "add it to their --lookupd-tcp-address; check their logs")
+            yield error(text, "add it to their --lookupd-tcp-address; check their logs")
         if missing := topics - lookupd.topics:
             text = f"nsqlookupd {lookupd.address} lacks topics that others have: {several(missing)}"
             yield warning(
@@ -164,7 +169,7 @@ def clocks(cluster: Cluster) -> Iterator[Finding]:
     for name, each in known:
         if _surely(each) > APART:
             way = "ahead of" if each.seconds > 0 else "behind"
-            say = problem if _surely(each) > FAR_APART else warning
+            say = error if _surely(each) > FAR_APART else warning
             text = f"the clock of {name} is {abs(each.seconds):.0f} s {way} this machine's clock"
             yield say(text, "synchronise both: message and due times depend on each node's clock")
     if len(known) < 2:
@@ -195,25 +200,23 @@ def certificates(cluster: Cluster) -> Iterator[Finding]:
         where = ((door.address, door.expires),) if door else ()
         for address, expires in (*where, (nsqd.address, nsqd.expires)):
             if expires is not None:
-                yield from _expiry(address, (expires - cluster.now) / DAY)
+                what = nsqd.name if address == nsqd.name else f"{nsqd.name}, at {address},"
+                yield from _expiry(what, (expires - cluster.now) / DAY)
 
 
-def _expiry(address: str, days: float) -> Iterator[Finding]:
-    advice = "replace the certificate file and send SIGHUP to nsqd"
-    if days < 0:
-        yield problem(f"the certificate of {address} expired {-days:.0f} days ago", advice)
-    elif days < EXPIRES_SOON:
-        yield warning(f"the certificate of {address} expires in {days:.0f} days", advice)
+def _expiry(what: str, days: float) -> Iterator[Finding]:
+    for each in problems.of_node(NodeState(what, certificate_days=days)):
+        yield from_problem(each)
 
 
 def health(cluster: Cluster) -> Iterator[Finding]:
     for nsqd in cluster.alive:
         if nsqd.unready:
             advice = "check its log; /ready shows when it has recovered"
-            yield problem(f"nsqd {nsqd.name} is not ready: {nsqd.unready}", advice)
+            yield error(f"nsqd {nsqd.name} is not ready: {nsqd.unready}", advice)
         elif nsqd.health != "OK":
             advice = "check the disk; nsqd's log lists the failed writes"
-            yield problem(f"nsqd {nsqd.name} is unhealthy: {nsqd.health}", advice)
+            yield error(f"nsqd {nsqd.name} is unhealthy: {nsqd.health}", advice)
         if nsqd.draining:
             text = f"nsqd {nsqd.name} is draining: it refuses publishes"
             yield note(text, "it exits when consumers have emptied it")
@@ -223,7 +226,7 @@ CHECKS = (
     Check(
         "lookupds",
         "nsqlookupds that do not answer, or whose response cannot be read",
-        "all nsqlookupds answer",
+        "the given nsqlookupds answer",
         lookupds,
         lambda cluster: cluster.lookupds,
     ),
@@ -236,10 +239,11 @@ CHECKS = (
     ),
     Check(
         "registration",
-        "nsqds and topics that no nsqlookupd announces",
+        "nsqds that cannot register with one of their nsqlookupds; nsqds and topics that no"
+        " nsqlookupd announces",
         "every nsqd and topic is announced",
         registration,
-        lambda cluster: cluster.answering and cluster.alive,
+        lambda cluster: cluster.alive,
     ),
     Check(
         "agreement",
@@ -258,23 +262,23 @@ CHECKS = (
     Check(
         "clocks",
         f"nodes whose clock differs by more than {APART:.0f} s from ours or from another node's,"
-        f" according to the Date header of their responses (a problem from {FAR_APART:.0f} s)",
+        f" according to the Date header of their responses (an error from {FAR_APART:.0f} s)",
         "all clocks agree, within the precision of the measurement",
         clocks,
         lambda cluster: cluster.answering or cluster.alive,
     ),
     Check(
         "certificates",
-        f"certificates of TCP and HTTPS ports that expire within {EXPIRES_SOON} days, or have"
-        " expired",
+        "certificates of TCP and HTTPS ports that expire within"
+        f" {problems.CERTIFICATE_DAYS} days, or have expired",
         "no certificate expires soon",
         certificates,
         lambda cluster: cluster.alive,
     ),
     Check(
         "health",
-        "nsqds that are not ready, unhealthy (a full or failing disk), or draining",
-        "all nsqds are ready",
+        "nsqds that are not ready, unhealthy (a write has failed), or draining",
+        "/ready and /stats of all nsqds report no failure",
         health,
         lambda cluster: cluster.alive,
     ),

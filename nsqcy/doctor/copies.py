@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from nsqcy.doctor.checks import Check
 from nsqcy.doctor.cluster import LOOPBACK
 from nsqcy.doctor.facts import Cluster, CopiesOptions, Host, Nsqd
-from nsqcy.doctor.findings import Finding, problem, several, warning
+from nsqcy.doctor.findings import Finding, error, several, warning
 
 ENDPOINTS = 3
 """Minimum number of etcd members for etcd to survive the loss of one."""
@@ -20,7 +20,7 @@ def options(host: Host) -> Iterator[Finding]:
         each.startswith(LOOPBACK) for each in copies.etcd_hosts
     ):
         text = f"other nsqds cannot reach this nsqd at {copies.advertised} for copies"
-        yield problem(text, "set --copies-broadcast-address, or --broadcast-address")
+        yield error(text, "set --copies-broadcast-address, or --broadcast-address")
     if not copies.protected:
         text = "any client that can reach the port for copies can read and replace them"
         yield warning(text, "set --copies-secret-file or --copies-tls-cert, and use a firewall")
@@ -48,7 +48,7 @@ def _of_nsqd(nsqd: Nsqd) -> Iterator[Finding]:
     assert copies is not None
     if not copies.etcd:
         text = f"nsqd {nsqd.name} cannot reach etcd: no machine can take over or be replaced"
-        yield problem(text, "see docs/runbooks/etcd-away.md")
+        yield error(text, "see docs/runbooks/etcd-away.md")
         return
     wanted = max((each.copies for each in copies.owned), default=0)
     if copies.machines < wanted:
@@ -60,7 +60,7 @@ def _of_nsqd(nsqd: Nsqd) -> Iterator[Finding]:
     refusing = [_names(each.topics) for each in copies.owned if each.accepts is False]
     if refusing:
         text = f"nsqd {nsqd.name} refuses publishes because copies are missing: "
-        yield problem(text + several(refusing), "see docs/runbooks/too-few-copies.md")
+        yield error(text + several(refusing), "see docs/runbooks/too-few-copies.md")
     missing = [
         _names(each.topics)
         for each in copies.owned

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from nsqcy.doctor.checks import Check, size
 from nsqcy.doctor.facts import Disk, Host
-from nsqcy.doctor.findings import Finding, note, ok, problem, warning
+from nsqcy.doctor.findings import Finding, error, note, ok, warning
 
 FREE_SHARE = 0.1  # of a disk
 MIN_FREE = 1 << 30
@@ -23,10 +23,10 @@ WITHOUT_BARRIERS = frozenset({"nobarrier", "barrier=0"})
 def data_path(host: Host) -> Iterator[Finding]:
     disk = _disk(host)
     if disk.error:
-        yield problem(disk.error, "create it, or set a different --data-path")
+        yield error(disk.error, "create it, or set a different --data-path")
     elif disk.write_error:
         text = f"{disk.path} is not writable: {disk.write_error}"
-        yield problem(
+        yield error(
             text, "change its owner to the user that nsqd runs as, and run doctor as that user"
         )
     else:
@@ -38,10 +38,10 @@ def file_system(host: Host) -> Iterator[Finding]:
     yield from _kind(disk, host.wanted.durable)
     if "ro" in disk.mount_options:
         text = f"{disk.path} is mounted read-only"
-        yield problem(text, "check dmesg for the reason, then mount -o remount,rw")
+        yield error(text, "check dmesg for the reason, then mount -o remount,rw")
     if disk.mount_options & WITHOUT_BARRIERS:
         text = f"{disk.path} is mounted without barriers: a sync does not reach the disk"
-        yield problem(text, "remove nobarrier from its mount options")
+        yield error(text, "remove nobarrier from its mount options")
     if "sync" in disk.mount_options:
         text = f"{disk.path} is mounted with `sync`: each write waits for the disk"
         yield warning(text, "remove the option: nsqd syncs its files itself")
@@ -51,7 +51,7 @@ def _kind(disk: Disk, durable: bool) -> Iterator[Finding]:
     where = f"{disk.path} is on {disk.kind or 'a file system of unknown kind'}"
     if disk.kind in VOLATILE_KINDS:
         text = f"{where}, which is in memory: messages do not survive a reboot"
-        say = problem if durable else warning
+        say = error if durable else warning
         yield say(text, "put the data path on a disk")
     elif disk.kind in REMOTE_KINDS:
         text = f"{where}: locks and syncs are only as reliable as the file server"
@@ -71,9 +71,9 @@ def disk_space(host: Host) -> Iterator[Finding]:
     minimum = host.wanted.min_free_disk
     if minimum and disk.bytes_free < minimum:
         text = f"{free}, less than --min-free-disk: publishes that need disk space are refused"
-        yield problem(text, "free disk space, or consume channels with a backlog")
+        yield error(text, "free disk space, or consume channels with a backlog")
     elif disk.bytes_free < min(MIN_FREE, FREE_SHARE * disk.bytes_all):
-        yield problem(free, "free disk space; set --min-free-disk to refuse publishes in time")
+        yield error(free, "free disk space; set --min-free-disk to refuse publishes in time")
     elif disk.bytes_free < FREE_SHARE * disk.bytes_all:
         yield warning(free, "free disk space before the disk is full")
     else:

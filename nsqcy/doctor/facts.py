@@ -212,6 +212,7 @@ class Nsqd:
     offset: Offset | None = None
     health: str = "OK"
     disk_free: float | None = None  # share of the data path's disk, if nsqd reports it
+    unregistered: Sequence[str] = ()  # TCP addresses of nsqlookupds that it cannot register with
     draining: bool = False
     unready: str = ""  # text of /ready if not ready
     expires: float | None = None  # of the certificate of an https address

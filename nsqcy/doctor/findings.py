@@ -3,9 +3,12 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-OK, NOTE, WARNING, PROBLEM = LEVELS = ("ok", "note", "warning", "problem")
+from nsqcy.cluster.problems import Problem, Severity
+
+OK, NOTE, WARNING, ERROR = LEVELS = ("ok", "note", "warning", "error")
 
 NAMES_SHOWN = 8
+_LEVELS = {Severity.NOTE: NOTE, Severity.WARNING: WARNING, Severity.ERROR: ERROR}
 
 
 class Finding(NamedTuple):
@@ -29,9 +32,14 @@ def warning(text: str, advice: str = "") -> Finding:
     return Finding(WARNING, text, advice)
 
 
-def problem(text: str, advice: str = "") -> Finding:
+def error(text: str, advice: str = "") -> Finding:
     """Return a finding about something that does not work."""
-    return Finding(PROBLEM, text, advice)
+    return Finding(ERROR, text, advice)
+
+
+def from_problem(problem: Problem) -> Finding:
+    """Return a problem that is shared with nsqadmin and `nsqcy top` as a finding."""
+    return Finding(_LEVELS[problem.severity], problem.text, problem.advice)
 
 
 def several(names: Iterable[str]) -> str:

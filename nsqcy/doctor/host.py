@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nsqcy.doctor.checks import Check, size
 from nsqcy.doctor.facts import Host, Port
-from nsqcy.doctor.findings import Finding, note, ok, problem, warning
+from nsqcy.doctor.findings import Finding, error, note, ok, warning
 from nsqcy.process.openfiles import FEW
 
 MIN_FILES = 4_096  # open files; fewer allow only a few thousand clients
@@ -23,7 +23,7 @@ def config(host: Host) -> Iterator[Finding]:
     file = host.config
     assert file is not None
     if file.error:
-        yield problem(file.error, f"see docs/CONFIG.md, or `nsqcy config sample {file.daemon}`")
+        yield error(file.error, f"see docs/CONFIG.md, or `nsqcy config sample {file.daemon}`")
         return
     for each in file.warnings:
         yield warning(each, "remove or correct it")
@@ -34,16 +34,16 @@ def config(host: Host) -> Iterator[Finding]:
 def libraries(host: Host) -> Iterator[Finding]:
     found = ".".join(map(str, host.python))
     if host.python[:2] < PYTHON:
-        yield problem(f"python {found} is too old", "install python 3.11 or later")
+        yield error(f"python {found} is too old", "install python 3.11 or later")
     for each in host.broken_modules:
-        yield problem(each, "reinstall nsqcy for this python")
+        yield error(each, "reinstall nsqcy for this python")
     for package in host.packages:
         wanted = f"{package.name} {package.oldest} or later"
         if not package.found:
-            yield problem(f"{package.name} is not installed", f"pip install '{wanted}'")
+            yield error(f"{package.name} is not installed", f"pip install '{wanted}'")
         elif version(package.found) < version(package.oldest):
             text = f"{package.name} {package.found} is too old: {wanted} is needed"
-            yield problem(text, f"pip install --upgrade {package.name}")
+            yield error(text, f"pip install --upgrade {package.name}")
     if not host.packages:
         yield note("nsqcy is not installed as a package: its dependencies are unknown")
 
@@ -65,7 +65,7 @@ def open_files(host: Host) -> Iterator[Finding]:
     hard = host.files_hard
     if hard < MIN_FILES:
         text = f"only {hard} open files are allowed, and each connection uses a file descriptor"
-        yield problem(text, advice)
+        yield error(text, advice)
     elif hard < FEW:
         text = f"a limit of {hard} open files is low: each connection uses a file descriptor"
         yield warning(text, advice)
@@ -75,7 +75,7 @@ def open_files(host: Host) -> Iterator[Finding]:
         process = port.process
         if process and process.max_files and process.files >= NEARLY * process.max_files:
             text = f"pid {process.pid} has {process.files} of {process.max_files} files open"
-            yield problem(f"{text} ({process.command})", advice)
+            yield error(f"{text} ({process.command})", advice)
     if host.files_on_machine:
         used, maximum = host.files_on_machine
         if used >= NEARLY * maximum:
@@ -103,7 +103,7 @@ def memory(host: Host) -> Iterator[Finding]:
     free = f"{size(found.available)} of memory is available within all cgroup limits"
     if wanted.memory_bytes * wanted.workers > found.available:
         text = f"{wanted.workers} workers with this --memory-bytes exceed the limit: {free}"
-        yield problem(
+        yield error(
             text, "lower --memory-bytes, or leave it unset to use half of the available memory"
         )
     elif found.available < MIN_MEMORY:
@@ -129,7 +129,7 @@ def cpus(host: Host) -> Iterator[Finding]:
 def kernel(host: Host) -> Iterator[Finding]:
     for call in host.missing_calls:
         text = f"the system call {call}, which workers need, is not available"
-        yield problem(text, "allow it in the seccomp profile, or use Linux 4.5 or later")
+        yield error(text, "allow it in the seccomp profile, or use Linux 4.5 or later")
     if host.somaxconn is not None and host.somaxconn < MIN_BACKLOG:
         text = f"net.core.somaxconn is {host.somaxconn}: bursts of connections are refused"
         yield warning(text, "run sysctl -w net.core.somaxconn=4096, and set it in /etc/sysctl.d")
@@ -143,7 +143,7 @@ def ports(host: Host) -> Iterator[Finding]:
 def _port(port: Port, daemon: str) -> Finding:
     where = f"--{port.flag} {port.address}"
     if port.error:
-        return problem(f"{where}: {port.error}", f"set --{port.flag} to an address of this machine")
+        return error(f"{where}: {port.error}", f"set --{port.flag} to an address of this machine")
     if not port.busy:
         return ok(f"{where} is free")
     process = port.process
@@ -154,7 +154,7 @@ def _port(port: Port, daemon: str) -> Finding:
     who = f"pid {process.pid} ({process.command})"
     if daemon in process.command:
         return ok(f"{where}: {who} is listening")
-    return problem(f"{where} is in use by {who}", f"stop it, or set a different --{port.flag}")
+    return error(f"{where} is in use by {who}", f"stop it, or set a different --{port.flag}")
 
 
 CHECKS = (

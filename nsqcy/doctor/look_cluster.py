@@ -12,9 +12,10 @@ from urllib.parse import urlencode
 
 from urllib3.util import Url, parse_url
 
-from nsqcy.cluster import answers, copies, discovery
+from nsqcy.cluster import answers, copies, discovery, node_answer
 from nsqcy.cluster.discovery import Producer, daemon_url
 from nsqcy.cluster.parallel import ask_all
+from nsqcy.cluster.problems import NodeState
 from nsqcy.cluster.stats import MAX_ANSWER, TopicStats, parse_stats
 from nsqcy.cluster.web_client import Answer, WebClient, unwanted
 from nsqcy.doctor import look_doors, look_messages
@@ -58,8 +59,6 @@ _HEALTH: gojson.Fields = {
     "draining": (gojson.flag, False),
     "topics": (gojson.array(gojson.structure(_TOPIC), gojson.EMPTY), []),
 }
-_DISK: gojson.Fields = {"size": (gojson.int64, 0), "free": (gojson.int64, 0)}
-_NODE: gojson.Fields = {"disk": (gojson.structure(_DISK), None)}
 
 
 @dataclass(frozen=True)
@@ -169,6 +168,7 @@ def of_http(nsqd: Nsqd, web: WebClient) -> Nsqd:
         known = nsqd.node
         node = replace(known, version=node.version or known.version)
     page = _stats(web, url)
+    state = _state(web, url)
     extra = answers.read(page.body, page.headers, _HEALTH)
     return replace(
         nsqd,
@@ -176,7 +176,8 @@ def of_http(nsqd: Nsqd, web: WebClient) -> Nsqd:
         offset=offset,
         health=extra["health"],
         draining=extra["draining"],
-        disk_free=_disk_free(web, url),
+        disk_free=state.disk_free,
+        unregistered=state.unregistered,
         unready=_unready(web, url),
         expires=look_doors.https_expiry(url, web.terms),
         topics=_topics(page, node),
@@ -206,13 +207,13 @@ def _unready(web: WebClient, url: Url) -> str:
     return " ".join(answer.body.decode("utf-8", "replace").split()) or f"status {answer.status}"
 
 
-def _disk_free(web: WebClient, url: Url) -> float | None:
-    """Return the free share of an nsqd's disk; None if nsqd does not report it."""
+def _state(web: WebClient, url: Url) -> NodeState:
+    """Return what an nsqd reports of itself; nothing is known of one without /node."""
     answer = web.ask(url._replace(path="/node"), maximum=MAX_TEXT)
     if answer.status != 200:
-        return None
-    disk = answers.read(answer.body, answer.headers, _NODE)["disk"]
-    return disk["free"] / disk["size"] if disk and disk["size"] > 0 else None
+        return NodeState("")
+    node = answers.read(answer.body, answer.headers, node_answer.FIELDS)
+    return node_answer.of_fields("", node, time.time())
 
 
 def _copies(web: WebClient, url: Url) -> Copies | None:

@@ -2,13 +2,14 @@
 
 Exit codes:
 
-    0  no problems; warnings and notes do not count, except with --fail-on=warning
-    1  problems found
+    0  no errors; warnings and notes do not count, except with --fail-on=warning
+    1  errors found
     2  invalid command line
 """
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from nsqcy.cluster.web_client import WebClient
@@ -31,7 +32,7 @@ from nsqcy.doctor import (
     topics,
 )
 from nsqcy.doctor.checks import Judged, run
-from nsqcy.doctor.findings import PROBLEM, WARNING
+from nsqcy.doctor.findings import ERROR, WARNING
 from nsqcy.doctor.look_cluster import Addresses
 from nsqcy.doctor.watch import Watch
 from nsqcy.errors import Stop
@@ -66,7 +67,7 @@ CLUSTER = (
     ),
     *cluster_flags.REQUESTS,
 )
-FAIL_ON = {"warning": WARNING, "problem": PROBLEM, "error": PROBLEM}
+FAIL_ON = (WARNING, ERROR)
 INTERVAL = Kind(
     "interval",
     DURATION.allowed,
@@ -86,8 +87,8 @@ OUTPUT = (
     Option(
         "fail-on",
         STRING,
-        "problem",
-        "the least severe level at which the exit code is 1; error is the same as problem",
+        ERROR,
+        f"the least severe level at which the exit code is 1: {' or '.join(FAIL_ON)}",
         rule=Rule(f"one of {', '.join(FAIL_ON)}", FAIL_ON.__contains__),
     ),
     Option("json", BOOL, False, "print JSON"),
@@ -102,7 +103,7 @@ def main(words: Sequence[str]) -> int:
     try:
         flags = parse(words)
         if flags["checks"]:
-            write(1, report.table())
+            write(1, report.list_of_checks())
             return 0
         return watch(flags) if flags["watch"] else check(flags)
     except Stop as stop:
@@ -110,12 +111,14 @@ def main(words: Sequence[str]) -> int:
 
 
 def check(flags: dict[str, Any]) -> int:
-    found, fail_on = look_and_judge(flags), FAIL_ON[flags["fail_on"]]
-    shown = report.not_ok(found) if flags["quiet"] else found
+    found, fail_on = look_and_judge(flags), flags["fail_on"]
+    shown = report.by_level(report.not_ok(found) if flags["quiet"] else found)
     if flags["json"]:
         write(1, report.as_json(shown, fail_on))
     else:
-        write(1, report.lines(shown) + ("" if flags["quiet"] else report.summary(found)))
+        scopes = [scope for scope in ("host", "cluster") if flags[scope]]
+        summary = "" if flags["quiet"] else report.summary(found, scopes)
+        write(1, report.lines(shown) + summary)
     return report.exit_code(found, fail_on)
 
 
@@ -130,14 +133,14 @@ def watch(flags: dict[str, Any]) -> int:
             write(1, changes(found, time.strftime("%Y-%m-%d %H:%M:%S")))
             time.sleep(flags["watch"] / SECOND)
     except KeyboardInterrupt:
-        return report.exit_code(found, FAIL_ON[flags["fail_on"]])
+        return report.exit_code(found, flags["fail_on"])
 
 
 def parse(words: Sequence[str]) -> dict[str, Any]:
     """Return the parsed flags. Raises Stop."""
     parser = Parser("nsqcy doctor", "Check this host and a cluster, and give advice.", SECTIONS)
     flags = parser.values(words)
-    cluster_flags.check_addresses(flags)
+    cluster_flags.complete(flags)
     return flags
 
 
@@ -162,4 +165,6 @@ def _addresses(flags: dict[str, Any], settings: Settings) -> Addresses:
     lookupds, nsqds = flags["lookupd_http_address"], flags["nsqd_http_address"]
     if lookupds or nsqds:
         return Addresses(lookupds, nsqds)
-    return look_config.addresses(settings, given=bool(flags["config"]))
+    found = look_config.addresses(settings, given=bool(flags["config"]))
+    # If only the cluster is checked, there must be one.
+    return replace(found, assumed=found.assumed and flags["host"])

@@ -7,7 +7,7 @@ from typing import Any
 
 from nsqcy.doctor import cluster, copies, disk, host, speed, topics
 from nsqcy.doctor.checks import Check, Judged
-from nsqcy.doctor.findings import LEVELS, OK, PROBLEM
+from nsqcy.doctor.findings import ERROR, LEVELS, OK
 from nsqcy.names import one_line
 
 SECTIONS: Sequence[tuple[str, Sequence[Check[Any]]]] = (
@@ -20,7 +20,12 @@ def not_ok(found: Sequence[Judged]) -> list[Judged]:
     return [each for each in found if each.finding.level != OK]
 
 
-def exit_code(found: Sequence[Judged], fail_on: str = PROBLEM) -> int:
+def by_level(found: Sequence[Judged]) -> list[Judged]:
+    """Return the findings with the most severe last, next to the summary."""
+    return sorted(found, key=lambda each: LEVELS.index(each.finding.level))
+
+
+def exit_code(found: Sequence[Judged], fail_on: str = ERROR) -> int:
     """Return 1 if there is a finding of this level or a worse one."""
     failing = LEVELS[LEVELS.index(fail_on) :]
     return int(any(each.finding.level in failing for each in found))
@@ -36,15 +41,31 @@ def lines(found: Sequence[Judged]) -> str:
     return "".join(text)
 
 
-def summary(found: Sequence[Judged]) -> str:
+def summary(found: Sequence[Judged], scopes: Sequence[str] = ()) -> str:
+    """Return the number of findings of each level, and of checks in these scopes that did not
+    apply."""
     count = Counter(each.finding.level for each in found)
-    told = [f"{count[level]} {level}" for level in LEVELS if count[level]]
+    told = [_plural(count[level], level) for level in LEVELS if count[level]]
+    names = {each.check for each in found}
+    checks = [each for scope, those in SECTIONS if scope in scopes for each in those]
+    if skipped := sum(each.name not in names for each in checks):
+        told.append(f"{_plural(skipped, 'check')} skipped: nothing to check")
     return f"{', '.join(told)}\n"
 
 
-def as_json(found: Sequence[Judged], fail_on: str = PROBLEM) -> str:
+def _plural(count: int, level: str) -> str:
+    return f"{count} {level}" if count == 1 or level == OK else f"{count} {level}s"
+
+
+def as_json(found: Sequence[Judged], fail_on: str = ERROR) -> str:
     shown = [{"check": check, **finding._asdict()} for check, finding in found]
     return json.dumps({"findings": shown, "exit_code": exit_code(found, fail_on)}, indent=2) + "\n"
+
+
+def list_of_checks() -> str:
+    """Return all checks as lines for a terminal."""
+    rows = [(scope, each.name, each.told) for scope, checks in SECTIONS for each in checks]
+    return "".join(f"{scope:<8} {name:<18} {told}\n" for scope, name, told in rows)
 
 
 def table() -> str:

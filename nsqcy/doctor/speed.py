@@ -7,18 +7,12 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 
 from nsqcy.cluster import problems
-from nsqcy.cluster.problems import NodeState, Problem, Severity
+from nsqcy.cluster.problems import NodeState
 from nsqcy.doctor.checks import Check
 from nsqcy.doctor.facts import Attempted, Cluster
-from nsqcy.doctor.findings import NOTE, PROBLEM, WARNING, Finding, warning
+from nsqcy.doctor.findings import Finding, from_problem, warning
 
-MANY_ATTEMPTS = 10
-
-_LEVELS = {Severity.NOTE: NOTE, Severity.WARNING: WARNING, Severity.ERROR: PROBLEM}
-
-
-def finding(problem: Problem) -> Finding:
-    return Finding(_LEVELS[problem.severity], problem.text, problem.advice)
+MANY_ATTEMPTS = 5  # after which most clients give up by default
 
 
 def _of_channels(*kinds: str) -> Callable[[Cluster], Iterator[Finding]]:
@@ -29,7 +23,7 @@ def _of_channels(*kinds: str) -> Callable[[Cluster], Iterator[Finding]]:
             for channel in topic.channels.values():
                 for each in problems.of_channel(channel):
                     if each.kind in kinds:
-                        yield finding(each)
+                        yield from_problem(each)
 
     return judge
 
@@ -50,16 +44,16 @@ def poison_messages(cluster: Cluster) -> Iterator[Finding]:
             name = f"message {each.id}" if each.id else "a message"
             text = f"{name} of channel {each.topic}/{each.channel} has had {each.attempts} attempts"
             yield warning(
-                text,
-                "peek at it to find out why it fails; set max_attempts and dead_letter_topic to"
-                " remove such messages: see docs/POLICIES.md",
+                f"{text}, the most in this channel",
+                f"see its messages with: nsqcy peek {each.topic} {each.channel}; to remove messages"
+                " that always fail, set max_attempts and dead_letter_topic",
             )
 
 
 def disks(cluster: Cluster) -> Iterator[Finding]:
     for nsqd in cluster.alive:
         state = NodeState(nsqd.name, disk_free=nsqd.disk_free)
-        yield from map(finding, problems.of_node(state))
+        yield from map(from_problem, problems.of_node(state))
 
 
 def _has_rates(cluster: Cluster) -> bool:
@@ -96,7 +90,7 @@ CHECKS = (
         "failing-messages",
         "channels in which more attempts fail than finish, as with messages that always fail; in"
         f" which {problems.TIMEOUT_SHARE:.0%} of attempts time out",
-        "most attempts succeed",
+        "in no channel do most attempts fail at the moment",
         failing_messages,
         _has_rates,
     ),
@@ -110,7 +104,7 @@ CHECKS = (
     ),
     Check(
         "disks",
-        f"nsqds whose disk has less than {problems.DISK_WARNING:.0%} of free space (a problem below"
+        f"nsqds whose disk has less than {problems.DISK_WARNING:.0%} of free space (an error below"
         f" {problems.DISK_ERROR:.0%})",
         "all nsqds have enough disk space",
         disks,

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
+from nsqcy.cluster.problems import how_to_unpause
 from nsqcy.cluster.stats import AnyFigures, ChannelStats, ClientStats
 from nsqcy.doctor.checks import Check
 from nsqcy.doctor.facts import Cluster, Nsqd, Policy
-from nsqcy.doctor.findings import Finding, note, problem, several, warning
+from nsqcy.doctor.findings import Finding, error, note, several, warning
 from nsqcy.names import is_ephemeral
 
 NEARLY = 0.8  # share of a limit
@@ -34,6 +35,8 @@ def idle_channels(cluster: Cluster) -> Iterator[Finding]:
         figures = channel.figures
         if figures.client_count or not _held(channel) or is_ephemeral(channel.name):
             continue
+        if figures.paused:
+            continue  # one finding for both
         waiting = _waiting(cluster, figures, later.figures)
         text = f"channel {_name(channel)} has no consumer, and {waiting}"
         if figures.deferred_count:
@@ -90,16 +93,17 @@ def stuck_consumers(cluster: Cluster) -> Iterator[Finding]:
 def paused(cluster: Cluster) -> Iterator[Finding]:
     for name, topic in cluster.topics.items():
         if topic.figures.paused:
-            yield _paused(f"topic {name}", topic.figures.depth)
+            yield _paused(f"topic {name}", topic.figures.depth, how_to_unpause(name))
     for channel, _ in _channels(cluster):
         if channel.figures.paused:
-            yield _paused(f"channel {_name(channel)}", channel.figures.depth)
+            advice = how_to_unpause(channel.topic, channel.name)
+            consumers = "" if channel.figures.client_count else ", has no consumer"
+            yield _paused(f"channel {_name(channel)}", channel.figures.depth, advice, consumers)
 
 
-def _paused(what: str, depth: int) -> Finding:
-    advice = "unpause it in nsqadmin if this is not intended"
+def _paused(what: str, depth: int, advice: str, more: str = "") -> Finding:
     if depth:
-        return warning(f"{what} is paused, and {_messages(depth)}", advice)
+        return warning(f"{what} is paused{more}, and {_messages(depth)}", advice)
     return note(f"{what} is paused", advice)
 
 
@@ -161,7 +165,7 @@ def _limit(nsqd: Nsqd, what: str, depth: int, policy: Policy) -> Iterator[Findin
     if depth < maximum:
         yield warning(text, advice)
     elif policy.on_full == "reject":
-        yield problem(f"{text}: publishes are refused", advice)
+        yield error(f"{text}: publishes are refused", advice)
     else:
         yield warning(f"{text}: messages are dropped ({policy.on_full})", advice)
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsqcy.doctor.findings import PROBLEM, Finding, ok, problem, warning
+from nsqcy.doctor.findings import ERROR, Finding, error, ok, warning
 from nsqcy.options.option import Option
 from nsqcy.pipeline import checkpoint, session
 from nsqcy.pipeline.options import PATH, SOURCE, Options
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 HELP = """\
 checks whether jobs can run here: what is installed, which nsqds answer, how far jobs are behind
 
-Prints one line per check: ok, warning or problem. Works without java and pyspark. Exits with code 1
-if there is a problem."""
+Prints one line per check: ok, warning or error. Works without java and pyspark. Exits with code 1
+if there is an error."""
 
 OPTIONS = (
     Option("checkpoint", PATH, None, "a job's checkpoint, for reporting the job's lag"),
@@ -35,7 +35,7 @@ NEAR_THE_END = 0.5  # fraction of the records that retention keeps
 def run(options: Options, report: Report) -> int:
     failed = False
     for found in findings(options):
-        failed |= found.level == PROBLEM
+        failed |= found.level == ERROR
         report.line(f"{found.level:<8} {found.text}", level=found.level)
     return int(failed)
 
@@ -54,14 +54,12 @@ def findings(options: Options) -> Iterator[Finding]:
 def java() -> Finding:
     path = session.java()
     if path is None:
-        return problem(
-            f"java is not installed, or not on the PATH; {session.OLDEST_JAVA} is needed"
-        )
+        return error(f"java is not installed, or not on the PATH; {session.OLDEST_JAVA} is needed")
     found = session.java_version(path)
     if not found:
         return warning(f"java does not report its version ({path})")
     if session.major(found) < session.OLDEST_JAVA:
-        return problem(f"java {found} is too old; {session.OLDEST_JAVA} is needed ({path})")
+        return error(f"java {found} is too old; {session.OLDEST_JAVA} is needed ({path})")
     return ok(f"java {found} ({path})")
 
 
@@ -70,9 +68,9 @@ def package(name: str) -> Finding:
     try:
         found = version(name)
     except PackageNotFoundError:
-        return problem(f"{name} is not installed: {session.INSTALL}")
+        return error(f"{name} is not installed: {session.INSTALL}")
     if tuple(int(part) for part in re.findall(r"[0-9]+", found)[:2]) < OLDEST[name]:
-        return problem(f"{name} {found} is too old; {oldest} is needed: {session.INSTALL}")
+        return error(f"{name} {found} is too old; {oldest} is needed: {session.INSTALL}")
     return ok(f"{name} {found}")
 
 
@@ -93,8 +91,8 @@ def reachability(options: Options) -> Iterator[Finding]:
         asked = parse(given if subject else given | {"topic": "any"})
         discovery = Discovery(asked)
         discovery.refresh(tries=1)
-    except NsqError as error:
-        yield problem(error.args[0])
+    except NsqError as reason:
+        yield error(reason.args[0])
         return
     if asked.lookupds:
         yield ok(f"lookupd {', '.join(asked.lookupds)}")
@@ -105,7 +103,7 @@ def reachability(options: Options) -> Iterator[Finding]:
     topics = discovery.topics() if subject else []
     addresses = sorted({each for topic in topics for each in discovery.nsqds(topic)})
     if not addresses and not asked.nsqds:
-        yield problem("no nsqlookupd lists an nsqd that has the topic")
+        yield error("no nsqlookupd lists an nsqd that has the topic")
     for address in addresses or asked.nsqds:
         yield from nsqd(address, asked, topics, state)
 
@@ -113,8 +111,8 @@ def reachability(options: Options) -> Iterator[Finding]:
 def saved(path: Path) -> tuple[checkpoint.Checkpoint, Finding]:
     try:
         found = checkpoint.read(path)
-    except checkpoint.Unreadable as error:
-        return checkpoint.Checkpoint(-1, -1, {}), problem(f"checkpoint: {error}")
+    except checkpoint.Unreadable as reason:
+        return checkpoint.Checkpoint(-1, -1, {}), error(f"checkpoint: {reason}")
     if found.planned < 0:
         return found, warning(f"checkpoint {path}: no batch yet")
     return found, ok(f"checkpoint {path}: batch {found.committed} has been written")
@@ -128,8 +126,8 @@ def nsqd(
 
     try:
         connection = Connection(address, asked.access)
-    except NsqError as error:
-        yield problem(error.args[0])
+    except NsqError as reason:
+        yield error(reason.args[0])
         return
     try:
         yield ok(f"nsqd {address} has logs to read")
@@ -138,8 +136,8 @@ def nsqd(
                 yield from log(address, connection.meta(topic), state.pos.get(topic, {}))
             except NoTopic:
                 yield warning(f"nsqd {address} has no topic {topic!r}")
-    except NsqError as error:
-        yield problem(error.args[0])
+    except NsqError as reason:
+        yield error(reason.args[0])
     finally:
         connection.close()
 
@@ -150,13 +148,13 @@ def log(address: str, meta: dict[str, Any], pos: dict[str, int]) -> Iterator[Fin
     first, following = meta["first_seq"], meta["next_seq"]
     retention = meta["retention"]
     if retention is None and not meta["cursors"]:
-        yield problem(
+        yield error(
             f"{who} keeps no log: start nsqd with --retention-time, or set a retention policy"
         )
         return
     yield ok(f"{who}: {following - first:,} records in {meta['bytes']:,} bytes, {kept(retention)}")
     for cursor in meta["cursors"]:
-        say = problem if cursor["overrun"] else ok
+        say = error if cursor["overrun"] else ok
         yield say(
             f"{who}: cursor {cursor['name']!r} is {cursor['lag']:,} records behind"
             f"{', and retention has removed records after it' if cursor['overrun'] else ''}"
@@ -180,9 +178,7 @@ def kept(retention: dict[str, int] | None) -> str:
 def lag(who: str, seq: int, first: int, following: int) -> Finding:
     """Check the job to which the checkpoint belongs: retention removes records before `first`."""
     if seq < first:
-        return problem(
-            f"{who}: retention removed {first - seq:,} records that the job has not read"
-        )
+        return error(f"{who}: retention removed {first - seq:,} records that the job has not read")
     behind = following - seq
     text = f"{who}: the job is {behind:,} records behind"
     if following > first and behind > NEAR_THE_END * (following - first):

@@ -1,5 +1,7 @@
 """Flags of commands that query a cluster, beyond NSQ's own tools."""
 
+import os
+from collections.abc import Mapping
 from typing import Any
 
 from nsqcy.cluster.discovery import daemon_url
@@ -12,6 +14,13 @@ from nsqcy.options.option import Option
 from nsqcy.users import token_file
 
 ADDRESSES = ("lookupd-http-address", "nsqd-http-address")
+# Variables of the environment that replace flags which are not set. Addresses are separated by
+# white space.
+ENVIRONMENT = {
+    "lookupd_http_address": "NSQCY_LOOKUPD_HTTP_ADDRESS",
+    "nsqd_http_address": "NSQCY_NSQD_HTTP_ADDRESS",
+    "auth_token_file": "NSQCY_AUTH_TOKEN_FILE",
+}
 REQUESTS = (
     Option("timeout", DURATION, 5 * SECOND, "total timeout for a request", rule=POSITIVE),
     Option("tls-root-ca-file", STRING, "", "PEM file with CA certificates for HTTPS ports"),
@@ -20,8 +29,16 @@ REQUESTS = (
 )
 
 
-def check_addresses(flags: dict[str, Any]) -> None:
-    """Raise UsageError for the first invalid address."""
+def complete(flags: dict[str, Any], environment: Mapping[str, str] = os.environ) -> None:
+    """Set flags that are not given from the environment. Raises UsageError for the first invalid
+    address."""
+    for name, variable in ENVIRONMENT.items():
+        if not flags[name] and (value := environment.get(variable, "").strip()):
+            flags[name] = value if name == "auth_token_file" else tuple(value.split())
+    _check_addresses(flags)
+
+
+def _check_addresses(flags: Mapping[str, Any]) -> None:
     for flag in ADDRESSES:
         for address in flags[flag.replace("-", "_")]:
             try:

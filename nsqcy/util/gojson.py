@@ -64,6 +64,14 @@ def flag(value: Any) -> bool:
     return value
 
 
+def flags(value: Any) -> dict[str, bool]:
+    """Read an object with any keys, whose values are booleans."""
+    pairs = value.items() if isinstance(value, dict) else value
+    if not isinstance(value, dict | _Pairs):
+        raise ValueError("not an object")
+    return {text(key): flag(each) for key, each in pairs}
+
+
 def _integer(bits: int) -> Reader:
     def read(value: Any) -> int:
         if type(value) is not int or not -(1 << bits) <= value < 1 << bits:

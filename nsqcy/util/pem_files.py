@@ -5,6 +5,7 @@ OpenSSL's own errors name neither. Independent of TLS connections and of any opt
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from cryptography import x509
@@ -78,6 +79,13 @@ def validity_warnings(found: Iterable[x509.Certificate], file: str, now: datetim
             yield f"{file}: the certificate of {subject} expired on {_minute(end)}"
         elif now < start:
             yield f"{file}: the certificate of {subject} is not valid before {_minute(start)}"
+
+
+@lru_cache(maxsize=2)
+def expiry(text: str) -> int:
+    """Return when the first certificate in `text` expires, in seconds since the epoch. Raises
+    PemError."""
+    return int(certificates(text, "the certificate file")[0].not_valid_after_utc.timestamp())
 
 
 def _minute(moment: datetime) -> str:

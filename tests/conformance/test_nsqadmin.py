@@ -272,7 +272,7 @@ def test_topics(admin: Admin, cluster: Cluster, topic: str) -> None:
 def test_a_lookupd_that_is_down(admin: Admin, cluster: Cluster, nobody: str) -> None:
     admin.point_at(nobody, cluster.lookupd.http_address)
     for path in ("/api/topics", "/api/nodes"):
-        assert admin.get(path)["message"] == f"WARNING: {nobody}: Connection refused"
+        assert admin.get(path)["message"] == f"WARNING: nsqlookupd {nobody}: Connection refused"
     eventually(lambda: "WARNING: " in admin.log_text())
 
 

@@ -347,7 +347,7 @@ def test_a_node_that_is_down(cluster: Cluster) -> None:
     assert (found["message_count"], len(found["nodes"])) == (3, 1)
     address = cluster.nsqds[1].address
     text = 'got response 500 Internal Server Error "{\\"message\\": \\"SCRIPTED\\"}"'
-    assert found["message"] == f"WARNING: {address}: {text}"
+    assert found["message"] == f"WARNING: nsqd {address}: {text}"
     refused(
         cluster.admin.web.get(f"/api/nodes/{address}"),
         502,
@@ -382,7 +382,7 @@ def test_a_node_that_hangs(cluster: Cluster) -> None:
     with Admin(**options, http_client_request_timeout="300ms") as admin:
         found = admin.get("/api/topics/t")
         assert found["message_count"] == 3
-        assert found["message"] == f"WARNING: {cluster.nsqds[1].address}: timed out"
+        assert found["message"] == f"WARNING: nsqd {cluster.nsqds[1].address}: timed out"
     cluster.nsqds[1].asked.clear()
     with Admin(**options, http_client_request_timeout="1h") as admin:
         waiting = socket.create_connection(("127.0.0.1", admin.http_port))

@@ -234,7 +234,7 @@ def test_top_shows_the_worst_first(commands: Commands) -> None:
     commands.ok("channel", "pause", "calm", "c")
     screen = commands.ok("top", "--interval=100ms")
     assert f"  {nsqds_of(commands)}  " in screen
-    assert "channel calm/c is paused, and 1 message is waiting" in screen
+    assert "channel calm/c is paused, has no consumer, and 1 message is waiting" in screen
     found = commands.json("top", "--interval=100ms")
     assert {each["kind"] for each in found["problems"]} == {"no-consumer", "paused"}
     assert [each["topic"] for each in found["channels"]] == ["long", "calm"]
@@ -243,7 +243,9 @@ def test_top_shows_the_worst_first(commands: Commands) -> None:
 def test_top_shows_an_nsqd_that_is_down(commands: Commands) -> None:
     where = [f"--nsqd-http-address=127.0.0.1:{each.http_port}" for each in commands.nsqds]
     commands.nsqds[0].kill()
-    found = commands.json("top", "--interval=100ms", *where)
+    done = commands.run("top", "--interval=100ms", "--json", *where)
+    assert done.returncode == 1
+    found = json.loads(done.stdout)
     problem = found["problems"][0]
     assert (problem["kind"], problem["severity"]) == ("node-unreachable", "error")
     assert problem["node"] == f"127.0.0.1:{commands.nsqds[0].http_port}"
@@ -294,4 +296,8 @@ def test_no_daemon_is_an_error_of_one_line() -> None:
         timeout=TIMEOUT,
     )
     assert done.returncode == 1
-    assert done.stderr == ("warning: nsqd 127.0.0.1:1: Connection refused\nnsqcy: no nsqd found\n")
+    assert done.stderr == (
+        "warning: nsqd 127.0.0.1:1: Connection refused\n"
+        "nsqcy: no nsqd found through 127.0.0.1:1: check these addresses, and the nsqds'"
+        " --lookupd-tcp-address\n"
+    )

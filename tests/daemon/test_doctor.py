@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,8 +12,8 @@ from typing import Any
 import pytest
 
 from conftest import Starter
-from nsqcy.doctor import report, speed
-from nsqcy.doctor.main import main
+from nsqcy.doctor import look_config, report, speed
+from nsqcy.doctor.main import look_and_judge, main, parse
 from nsqcy.testing import certificates
 from nsqcy.testing.http_requests import eventually
 from support.nsqd_process import environment
@@ -57,25 +58,25 @@ def test_a_cluster_with_something_of_everything(starter: Starter, tmp_path: Path
         assert done.returncode == 1
         told = findings(done)
         assert told.keys() == {
-            ("agreement", "problem"),
+            ("agreement", "error"),
             ("agreement", "warning"),
-            ("certificates", "problem"),
+            ("certificates", "error"),
             ("ghost-topics", "warning"),
             ("unread-topics", "warning"),
             ("idle-channels", "warning"),
             ("dead-letters", "warning"),
-            ("limits", "problem"),
+            ("limits", "error"),
         }
         assert all(each["advice"] for each in told.values())
         assert (
-            f"127.0.0.1:{nsqd.tcp_port} expired 1 days ago"
-            in told["certificates", "problem"]["text"]
+            f"nsqd 127.0.0.1:{nsqd.http_port}, at 127.0.0.1:{nsqd.tcp_port}, expired 1 days ago"
+            in told["certificates", "error"]["text"]
         )
         assert "ghost" in told["ghost-topics", "warning"]["text"]
 
         lacking.kill()
         done = doctor(*at, "--host=false", "--sample=0", "--json", "--quiet")
-        assert "Connection refused" in findings(done)["lookupds", "problem"]["text"]
+        assert "Connection refused" in findings(done)["lookupds", "error"]["text"]
 
 
 def test_a_message_that_always_fails(nsqd: Starter) -> None:
@@ -90,8 +91,30 @@ def test_a_message_that_always_fails(nsqd: Starter) -> None:
     done = doctor(at, "--host=false", "--sample=0", "--json", "--fail-on=warning")
     told = findings(done)["poison-messages", "warning"]["text"]
     name = message.id.decode()
-    assert told == f"message {name} of channel t/c has had {speed.MANY_ATTEMPTS + 1} attempts"
+    attempts = speed.MANY_ATTEMPTS + 1
+    assert told == (
+        f"message {name} of channel t/c has had {attempts} attempts, the most in this channel"
+    )
     assert done.returncode == 1
+
+
+def test_a_cluster_named_by_the_environment(nsqd: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon = nsqd(broadcast_address="127.0.0.1", lookupd_tcp_address="127.0.0.1:1")
+    monkeypatch.setenv("NSQCY_NSQD_HTTP_ADDRESS", f"127.0.0.1:{daemon.http_port}")
+    done = doctor("--host=false", "--sample=0")
+    assert done.returncode == 1
+    text = f"nsqd 127.0.0.1:{daemon.http_port} cannot register with nsqlookupd 127.0.0.1:1"
+    assert f"error    registration: {text}\n" in done.stdout
+    assert re.search(r"^\d+ ok, 1 error, \d checks skipped: nothing to check$", done.stdout, re.M)
+
+
+def test_a_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(look_config, "USUAL_LOOKUPD", "127.0.0.1:1")
+    monkeypatch.setattr(look_config, "USUAL_NSQD", "127.0.0.1:1")
+    assert main(["--host=false", "--quiet"]) == 1  # there is nothing else to check
+    facts = look_and_judge(parse(["--sample=0"]))
+    levels = {each.finding.level for each in facts if each.check in ("nsqds", "lookupds")}
+    assert levels == {"note"}
 
 
 def test_a_host(tmp_path: Path) -> None:
@@ -100,7 +123,7 @@ def test_a_host(tmp_path: Path) -> None:
         f"[nsqd]\ndata_path = {tmp_path}\ntcp_address = 127.0.0.1:0\nhttp_address =\n"
     )
     done = doctor(f"--config={config}", "--cluster=false")
-    assert done.returncode == 0 or "problem  " in done.stdout
+    assert done.returncode == 0 or "error    " in done.stdout
     assert f"ok       config: {config}: valid for nsqd, 3 options set\n" in done.stdout
     assert f"ok       data-path: {tmp_path} is writable\n" in done.stdout
     assert os.listdir(tmp_path) == ["nsqd.ini"]
@@ -108,7 +131,7 @@ def test_a_host(tmp_path: Path) -> None:
     config.write_text("[nsqd]\ndata_pith = x\n")
     done = doctor(f"--config={config}", "--cluster=false", "--quiet")
     assert done.returncode == 1
-    assert done.stdout.startswith("problem  config: ")
+    assert "error    config: " in done.stdout
     assert 'line 2: unknown key "data_pith", did you mean data_path?' in done.stdout
 
 
@@ -127,7 +150,7 @@ def test_a_command_line_that_cannot_be_read(capfd: pytest.CaptureFixture[str]) -
         out, err = capfd.readouterr()
         assert out.startswith("usage: nsqcy doctor [FLAGS]\n") and not err
     assert main(["--checks"]) == 0
-    assert capfd.readouterr().out == report.table()
+    assert capfd.readouterr().out == report.list_of_checks()
 
 
 def test_watching(starter: Starter) -> None:

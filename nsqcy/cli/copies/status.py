@@ -16,7 +16,7 @@ from nsqcy.config.options import BOOL, WORDS
 from nsqcy.errors import UsageError
 from nsqcy.names import one_line
 from nsqcy.options.option import Option
-from nsqcy.tools.cluster_flags import ADDRESSES, REQUESTS, check_addresses, terms
+from nsqcy.tools.cluster_flags import ADDRESSES, REQUESTS, complete, terms
 
 CLUSTER = (
     Option(
@@ -52,7 +52,7 @@ def parse(words: Sequence[str]) -> dict[str, Any]:
     """Return the parsed flags. Raises Stop."""
     description = "Show the groups of topics with copies on several machines, and what is at risk."
     flags = Parser("nsqcy copies status", description, SECTIONS).values(words)
-    check_addresses(flags)
+    complete(flags)
     if not (flags["lookupd_http_address"] or flags["nsqd_http_address"]):
         raise UsageError("--lookupd-http-address or --nsqd-http-address is required")
     return flags

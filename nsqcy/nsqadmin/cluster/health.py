@@ -6,6 +6,7 @@ Pure: callers pass the time. An nsqd without /node (NSQ's, or an older version) 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from nsqcy.cluster.node_answer import state_of
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
 from nsqcy.nsqadmin.cluster.rate_meter import RateMeter
 
@@ -38,6 +39,7 @@ class NodeHealth(NamedTuple):
     workers: tuple[Worker, ...]
     refusing: tuple[str, ...]
     lookupds: Mapping[str, bool]
+    certificate_days: float | None = None  # until its TLS certificate expires
 
     @property
     def disk_used(self) -> float:
@@ -87,6 +89,7 @@ def _of_node(answer: NodeAnswer, meter: RateMeter, now: float) -> NodeHealth:
         workers,
         tuple(value["refusing_publishes"]),
         value["lookupds"],
+        state_of(answer.node, value, now).certificate_days,
     )
 
 

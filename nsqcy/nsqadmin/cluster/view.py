@@ -374,7 +374,7 @@ class ClusterView:
             )
 
         outcome = ask_all(list(by_name), ask, self._web.terms.whole)
-        self._note(outcome)
+        self._note(outcome, "nsqd")
         return list(outcome.values.values())
 
     # Errors
@@ -401,14 +401,16 @@ class ClusterView:
         if not outcome.values:
             is_known = bool(outcome.errors) and not self._outages.note((), outcome.errors)
             raise self._no_answer(daemon, _texts(outcome.errors), is_known=is_known)
-        self._note(outcome, unknown)
+        self._note(outcome, daemon, unknown)
         return list(outcome.values.values())
 
-    def _note(self, outcome: Outcome[Key, Value], answered: Container[Key] = ()) -> None:
+    def _note(
+        self, outcome: Outcome[Key, Value], daemon: str, answered: Container[Key] = ()
+    ) -> None:
         errors = outcome.errors
         is_new = self._outages.note(outcome.values, errors)
         if errors:
-            self.warn(_texts(errors), is_known=not is_new)
+            self.warn(_texts(errors, f"{daemon} "), is_known=not is_new)
         silent = {key: error for key, error in errors.items() if key not in answered}
         if silent:
             self._silent.append(_texts(silent))
@@ -429,8 +431,9 @@ class ClusterView:
         return HttpError(502, f"UPSTREAM_ERROR: {text}")
 
 
-def _texts(errors: Mapping[Key, RequestError]) -> str:
-    return "\n".join(f"{address}: {error}" for address, error in errors.items())
+def _texts(errors: Mapping[Key, RequestError], before: str = "") -> str:
+    """Return a line for each address. before: the kind of daemon, where it is not obvious."""
+    return "\n".join(f"{before}{address}: {error}" for address, error in errors.items())
 
 
 def _outcome(found: discovery.Found) -> Outcome[str, Sequence[Producer]]:

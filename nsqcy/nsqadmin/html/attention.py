@@ -21,11 +21,11 @@ _MIN_RATE = 0.01  # messages per second; lower rates show no sign
 _FAILURES = frozenset({"failing", "timeouts"})  # problems that include the rates of errors
 # Signs for several channels; a single channel's sign has its own figures.
 _OF_SEVERAL = {
+    "backing-off": "backing off",
     "failing": "failing",
     "falling-behind": "falling behind",
     "no-consumer": "no consumer",
     "paused": "paused",
-    "saturated": "saturated clients",
     "slow-consumer": "slow consumers",
     "timeouts": "timing out",
 }
@@ -62,7 +62,7 @@ def of_topic(
     their dead letters here; then missing consumers are expected."""
     if stats.publish_rate is None:
         stats = stats._replace(publish_rate=rates.latest(Subject(topic=stats.name), "in"))
-    found = list(map(_sign, problems.of_topic(stats, has_dead_letters=has_dead_letters)))
+    found = list(map(of_problem, problems.of_topic(stats, has_dead_letters=has_dead_letters)))
     if stats.figures.paused and not any(each.text == "paused" for each in found):
         help = "No messages are delivered until it is unpaused"
         found.insert(0, Sign("paused", help, Severity.NOTE, ("topics", stats.name)))
@@ -78,7 +78,7 @@ def of_topic(
 def of_channel(stats: ChannelStats, rates: LatestValues) -> list[Sign]:
     """Return the signs for a channel across all nodes."""
     known = _known(stats, rates)
-    found = list(map(_sign, known))
+    found = list(map(of_problem, known))
     if _FAILURES.intersection(each.kind for each in known):
         return found
     return found + _errors(Subject(topic=stats.topic, channel=stats.name), rates)
@@ -87,7 +87,7 @@ def of_channel(stats: ChannelStats, rates: LatestValues) -> list[Sign]:
 def of_queue(stats: ChannelStats) -> list[Sign]:
     """Return the signs for a channel on one node or all: consumers may be missing on just this
     node."""
-    return list(map(_sign, _problems(stats)))
+    return list(map(of_problem, _problems(stats)))
 
 
 # Problems
@@ -122,9 +122,10 @@ def _problems(stats: ChannelStats) -> list[Problem]:
 # Signs
 
 
-def _sign(problem: Problem) -> Sign:
+def of_problem(problem: Problem) -> Sign:
+    """Return the sign for a problem of a topic, channel or nsqd."""
     place = problem.place
-    path = ("topics", place.topic, place.channel) if place.channel else ("topics", place.topic)
+    path = tuple(filter(None, ("topics" if place.topic else "", place.topic, place.channel)))
     return Sign(problem.label, _help(problem), problem.severity, path)
 
 
@@ -146,7 +147,7 @@ def _by_kind(found: Iterable[Problem], stats: TopicStats) -> list[Sign]:
 def _of_channels(found: list[Problem], stats: TopicStats) -> Sign:
     first = found[0]
     if len(found) == 1:
-        sign = _sign(first)
+        sign = of_problem(first)
         return sign._replace(text=f"{sign.text}: {first.place.channel}")
     names = ", ".join(each.place.channel for each in found)
     text = _OF_SEVERAL[first.kind]

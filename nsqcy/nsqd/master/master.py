@@ -12,7 +12,7 @@ workers stop and save; nsqd.dat written; "NSQ: bye".
 import faulthandler
 import signal
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import gevent
@@ -234,6 +234,7 @@ class Master:
             draining=self._drain.under_way,
             disk_refuses=self._guard is not None and self._guard.refusal is not None,
             started=self._launcher.context["started"],
+            certificate_expires=_expiry(self._launcher.context["tls"]),
         )
 
     # -- signals and shutdown
@@ -314,3 +315,12 @@ class Master:
             signal.signal(signum, signal.SIG_IGN)
         self._log.info("NSQ: bye", event="stopped")
         self._done.set(code)
+
+
+def _expiry(material: Mapping[str, Any] | None) -> int | None:
+    """Return when nsqd's certificate expires; None without TLS."""
+    if material is None:
+        return None
+    from nsqcy.util import pem_files  # slow to import
+
+    return pem_files.expiry(material["certificate"])

@@ -132,7 +132,7 @@ _CHANNEL_KEYS = frozenset(
         *("channel_name", "depth", "backend_depth", "in_flight_count", "deferred_count"),
         *("message_count", "requeue_count", "timeout_count", "client_count", "paused", LATENCY),
         *_LOCALITIES,
-        *("rates", "saturated_client_count"),
+        *("rates", "saturated_client_count", "backing_off_client_count"),
     ]
 )
 
@@ -280,6 +280,7 @@ def _number(value: float) -> str:
 _CHANNEL_RATES = (
     ',"receive_rate":%.6g,"finish_rate":%.6g,"requeue_rate":%.6g,"timeout_rate":%.6g'
     ',"falling_behind":%.6g,"drain_seconds":%s,"saturated_client_count":%d'
+    ',"backing_off_client_count":%d'
 )
 _UNKNOWN_RATES = _CHANNEL_RATES.replace("%.6g", "null").replace("%s", "null")
 
@@ -288,11 +289,11 @@ def _channel_rates(counters: Counters) -> str:
     if "rates" not in counters:
         return ""
     rates: Rates | None = counters["rates"]
-    saturated: int = counters["saturated_client_count"]
+    clients = counters["saturated_client_count"], counters["backing_off_client_count"]
     if rates is None:
-        return _UNKNOWN_RATES % saturated
+        return _UNKNOWN_RATES % clients
     drain = _rate(drain_seconds(counters["depth"], rates.growth))
-    return _CHANNEL_RATES % (*rates, drain, saturated)
+    return _CHANNEL_RATES % (*rates, drain, *clients)
 
 
 def _client_rates(counters: Counters) -> str:

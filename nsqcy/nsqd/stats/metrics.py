@@ -135,6 +135,7 @@ class Whole(NamedTuple):
     draining: bool
     disk_refuses: bool
     started: int  # wall clock, ns
+    certificate_expires: int | None = None  # seconds since the epoch; None without TLS
 
 
 class Disk(NamedTuple):

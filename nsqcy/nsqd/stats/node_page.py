@@ -28,6 +28,7 @@ def page(
         "master": dict(master),
         "workers": [_worker(each, figures.get(each["worker"])) for each in whole.workers],
         "lookupds": dict(whole.lookupds),
+        "certificate_expires": whole.certificate_expires,
     }
 
 

@@ -143,6 +143,11 @@ def count_saturated(channel: Channel, depth: int) -> int:
     return sum(map(is_full, channel.consumers)) if depth else 0
 
 
+def count_backing_off(channel: Channel, depth: int) -> int:
+    """Return the number of consumers that refuse a waiting message, usually after failures."""
+    return sum(not each.ready_count for each in channel.consumers) if depth else 0
+
+
 def is_full(consumer: Consumer) -> bool:
     return 0 < consumer.ready_count <= consumer.in_flight
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from nsqcy.nsqd.stats import forms, recent_rates
 from nsqcy.nsqd.stats.coalescer import RequestCoalescer
 from nsqcy.nsqd.stats.forms import Form, Head, Query
-from nsqcy.nsqd.stats.recent_rates import RecentRates, count_saturated, is_full
+from nsqcy.nsqd.stats.recent_rates import RecentRates, count_backing_off, count_saturated, is_full
 from nsqcy.process.control import Answer
 
 SLICE = 64
@@ -120,6 +120,7 @@ class Walk:
             backlog = depth + counters["in_flight_count"]
             counters["rates"] = self._rates.of_channel(topic, channel, backlog)
             counters["saturated_client_count"] = count_saturated(channel, depth)
+            counters["backing_off_client_count"] = count_backing_off(channel, depth)
         shows_clients = self._query.include_clients
         clients = self._consumers(topic, channel, depth) if shows_clients else None
         return self._form.channel(counters, clients)

@@ -20,7 +20,11 @@ def topic(name: str, rates: Rates | None = None, **figures: Any) -> TopicStats:
     return TopicStats(name, "*", "", TopicFigures(), {"c": channel}, publish_rate=10.0)
 
 
-def snapshot(*topics: TopicStats, nodes: tuple[NodeState, ...] = ()) -> Snapshot:
+UP = NodeState("a:4151")
+DOWN = NodeState("a:1", "Connection refused")
+
+
+def snapshot(*topics: TopicStats, nodes: tuple[NodeState, ...] = (UP,)) -> Snapshot:
     return Snapshot({each.name: each for each in topics}, nodes, {}, NOW)
 
 
@@ -34,7 +38,7 @@ def test_the_worst_channels_come_first() -> None:
     assert [each.topic for each in found.channels] == ["slow", "idle", "busy", "empty"]
     lines = click.unstyle(top_screen.text(found)).splitlines()
     assert lines[0] == (
-        "nsqcy top  12:00:05  0 nsqds  in 40/s  out 24/s  backlog 1,501  in flight 0"
+        "nsqcy top  12:00:05  1 nsqd  in 40/s  out 24/s  backlog 1,501  in flight 0"
     )
     rows = [line.split() for line in lines[-4:]]
     assert rows[0][:6] == ["⚠", "slow/c", "falling", "behind", "by", "6.0/s"]
@@ -43,7 +47,7 @@ def test_the_worst_channels_come_first() -> None:
 
 
 def test_a_calm_cluster_has_no_problems() -> None:
-    text = click.unstyle(top_screen.text(snapshot(nodes=(NodeState("a:4151"),))))
+    text = click.unstyle(top_screen.text(snapshot()))
     assert "1 nsqd " in text
     assert "no problems" in text
     assert text.endswith("no channels")
@@ -59,7 +63,16 @@ def test_problems_leave_room_for_channels() -> None:
 
 
 def test_as_json() -> None:
-    found = top_screen.as_json(snapshot(SLOW, nodes=(NodeState("a:1", "Connection refused"),)))
+    found = top_screen.as_json(snapshot(SLOW, nodes=(DOWN,)))
     assert found["nsqds"] == [{"address": "a:1", "error": "Connection refused", "disk_free": None}]
     assert [each["kind"] for each in found["problems"]] == ["node-unreachable", "falling-behind"]
     assert found["channels"][0]["growth_per_second"] == 6
+
+
+def test_figures_that_are_unknown_are_not_shown() -> None:
+    found = snapshot(nodes=(DOWN,))
+    lines = click.unstyle(top_screen.text(found)).splitlines()
+    assert lines[0] == "nsqcy top  12:00:05  1 nsqd, 1 down"
+    assert "no channels" not in lines
+    assert found.is_partial
+    assert not snapshot().is_partial

@@ -31,6 +31,7 @@ def test_values() -> None:
     assert values() == defaults
     assert values("--max-tries=1", "--max-tries", "5") == defaults | {"max_tries": 5}
     assert values("--dry-run") == values("--dry-run=true") == defaults | {"dry_run": True}
+    assert values("-name=b", "-dry-run")["name"] == ("b",)
     assert values("--dry-run=false", "--name=b", "--name", "c")["name"] == ("b", "c")
     assert values("--pair=a=1", "--pair=b=2", "--pair=a=3")["pair"] == {"a": "3", "b": "2"}
 
@@ -45,7 +46,7 @@ def test_values() -> None:
         (["--dry"], "unknown flag --dry; did you mean --dry-run?"),
         (["--zzz"], "unknown flag --zzz; allowed: --max-tries, --dry-run, --name, --pair"),
         (["word"], "'word' is not a flag: flags begin with --"),
-        (["-name=b"], "'-name=b' is not a flag: flags begin with --"),
+        (["-nme=b"], "'-nme=b' is not a flag: flags begin with --"),
     ],
 )
 def test_what_is_refused(words: list[str], text: str) -> None:

@@ -103,13 +103,13 @@ def test_of_a_dead_cluster_only_that_is_said() -> None:
     )
     found = run(CHECKS, dead)
     assert [(each.check, each.finding.level) for each in found] == [
-        ("lookupds", "problem"),
-        ("nsqds", "problem"),
+        ("lookupds", "error"),
+        ("nsqds", "error"),
     ]
     assert run(CHECKS, of())[0].finding.text == "no nsqd found"
 
 
-def test_nobody_at_the_usual_addresses_is_no_problem() -> None:
+def test_nobody_at_the_usual_addresses_is_no_error() -> None:
     nobody = of(
         Nsqd("127.0.0.1:4151", Producer("", 0, 0), error="refused", assumed=True),
         lookupds=[Lookupd("127.0.0.1:4161", error="refused", assumed=True)],
@@ -123,7 +123,7 @@ def test_nobody_at_the_usual_addresses_is_no_problem() -> None:
 def test_a_broadcast_address_that_is_not_reached() -> None:
     silent = nsqd(1, error="timed out", door=Door("10.0.0.1:4150", "timed out"))
     told = only(cluster.nsqds, of(silent))
-    assert told.startswith("problem: nsqd 10.0.0.1:4151, announced by l1, does not answer: timed")
+    assert told.startswith("error: nsqd 10.0.0.1:4151, announced by l1, does not answer: timed")
     assert "10.0.0.1 is its --broadcast-address" in told
 
     answers = Nsqd("far:4151", node(1), offset=EXACT)
@@ -170,7 +170,7 @@ def test_agreement() -> None:
     full = lookupd("l1", node(1, t=False), node(2, t=False))
     lacking = lookupd("l2", node(1, t=False), topics=frozenset({"t", "u"}))
     lacks_topic, lacks_nsqd = said(cluster.agreement, of(lookupds=[full, lacking]))
-    assert lacks_nsqd.startswith("problem: nsqlookupd l2 lacks nsqd 10.0.0.2:4150")
+    assert lacks_nsqd.startswith("error: nsqlookupd l2 lacks nsqd 10.0.0.2:4150")
     assert "nsqlookupd l1 lacks topics that others have: u" in lacks_topic
     assert not said(cluster.agreement, of(lookupds=[full, lookupd("l3", error="refused")]))
 
@@ -182,7 +182,7 @@ def test_tombstones_of_some() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "within", "level"),
-    [(2.4, 0.5, ""), (2.6, 0.5, "warning"), (-2.6, 0.5, "warning"), (9, 8, ""), (31, 0, "problem")],
+    [(2.4, 0.5, ""), (2.6, 0.5, "warning"), (-2.6, 0.5, "warning"), (9, 8, ""), (31, 0, "error")],
 )
 def test_clocks(seconds: float, within: float, level: str) -> None:
     told = said(cluster.clocks, of(nsqd(1, offset=Offset(seconds, within)), nsqd(2, offset=None)))
@@ -197,7 +197,11 @@ def test_clocks_apart() -> None:
 
 @pytest.mark.parametrize(
     ("days", "says"),
-    [(31, ""), (29.9, "warning: the certificate of h:1 expires in 30"), (-2, "problem: the cert")],
+    [
+        (31, ""),
+        (29.9, "warning: the TLS certificate of nsqd 10.0.0.1:4151, at h:1, expires in 30"),
+        (-2, "error: the TLS cert"),
+    ],
 )
 def test_certificates(days: float, says: str) -> None:
     door = Door("h:1", tls=True, expires=NOW + days * DAY)
@@ -218,7 +222,7 @@ def test_health() -> None:
         nsqd(3, draining=True),
     )
     told = said(cluster.health, facts)
-    assert [each.partition(":")[0] for each in told] == ["problem", "problem", "note"]
+    assert [each.partition(":")[0] for each in told] == ["error", "error", "note"]
     assert "is not ready: worker 0: no space left" in told[0]
     assert "is unhealthy: NOK - input/output error" in told[1]
 
@@ -298,6 +302,11 @@ def test_consumers_that_finish_nothing() -> None:
         assert not said(topics.stuck_consumers, facts(full, other))
 
 
+def test_a_paused_channel_is_one_finding() -> None:
+    facts = of(nsqd(1, topic("u", 0, channel("d", 1, paused=True, of="u"))))
+    assert said(topics.idle_channels, facts) == []
+
+
 def test_paused() -> None:
     facts = of(
         nsqd(
@@ -310,7 +319,7 @@ def test_paused() -> None:
     assert [each.partition(" ->")[0] for each in told] == [
         "warning: topic t is paused, and 2 messages are waiting",
         "note: channel t/c is paused",
-        "warning: channel u/d is paused, and 1 message is waiting",
+        "warning: channel u/d is paused, has no consumer, and 1 message is waiting",
     ]
 
 
@@ -344,7 +353,7 @@ def test_dead_letters() -> None:
     [
         (7, "reject", ""),
         (8, "reject", "warning: 8 messages are waiting in topic t on 10.0.0.1:4151, and max_"),
-        (10, "reject", "problem: "),
+        (10, "reject", "error: "),
         (10, "drop-oldest", "warning: "),
     ],
 )
@@ -396,16 +405,16 @@ def test_poison_messages() -> None:
         return Attempted("t", channel, "0123", attempts)
 
     facts = of(
-        nsqd(1, attempted=[peeked(10), peeked(9, "few")]), nsqd(2, attempted=[peeked(57)]), nsqd(3)
+        nsqd(1, attempted=[peeked(5), peeked(4, "few")]), nsqd(2, attempted=[peeked(57)]), nsqd(3)
     )
     assert "message 0123 of channel t/c has had 57 attempts" in only(speed.poison_messages, facts)
-    assert not said(speed.poison_messages, of(nsqd(1, attempted=[peeked(9)])))
+    assert not said(speed.poison_messages, of(nsqd(1, attempted=[peeked(4)])))
 
 
 def test_disks_of_nsqds() -> None:
     facts = of(nsqd(1, disk_free=0.01), nsqd(2, disk_free=0.09), nsqd(3, disk_free=0.5), nsqd(4))
     told = said(speed.disks, facts)
     assert [each.partition(" ->")[0] for each in told] == [
-        "problem: the disk of nsqd 10.0.0.1:4151 is 99% full",
+        "error: the disk of nsqd 10.0.0.1:4151 is 99% full",
         "warning: the disk of nsqd 10.0.0.2:4151 is 91% full",
     ]

@@ -39,7 +39,7 @@ def test_without_copies_there_is_nothing_to_report() -> None:
         (GOOD, "ok", "complete"),
         (replace(GOOD, etcd_hosts=["a"]), "warning", "fewer than 3"),
         (replace(GOOD, etcd_hosts=["a", "a", "a"]), "warning", "on one host: a"),
-        (replace(GOOD, advertised="127.0.0.1"), "problem", "at 127.0.0.1"),
+        (replace(GOOD, advertised="127.0.0.1"), "error", "at 127.0.0.1"),
         (replace(GOOD, protected=False), "warning", "any client"),
     ],
 )
@@ -57,9 +57,9 @@ def test_a_cluster_on_one_machine_may_use_its_loopback_address() -> None:
     ("state", "level", "says"),
     [
         (Copies(True, 3, [OwnedGroup(3, 3)]), "ok", "no copies"),
-        (Copies(False), "problem", "n1:4151 cannot reach etcd"),
+        (Copies(False), "error", "n1:4151 cannot reach etcd"),
         (Copies(True, 2, [OwnedGroup(3, 2)]), "warning", "3 copies, but only 2 nsqds"),
-        (Copies(True, 3, [OwnedGroup(3, 1, False, ("t",))]), "problem", "refuses publishes"),
+        (Copies(True, 3, [OwnedGroup(3, 1, False, ("t",))]), "error", "refuses publishes"),
         (Copies(True, 3, [OwnedGroup(3, 2, True, ("t", "u"))]), "warning", "of these topics: t, u"),
         (Copies(True, 3, [OwnedGroup(3, 2, None)]), "warning", "a group without topics"),
     ],

@@ -8,7 +8,7 @@ import pytest
 from nsqcy.doctor import disk, host, report
 from nsqcy.doctor.checks import Judged, run
 from nsqcy.doctor.facts import Clock, ConfigFile, Disk, Host, Memory, Package, Port, Process, Wanted
-from nsqcy.doctor.findings import NAMES_SHOWN, Finding, note, ok, problem, several, warning
+from nsqcy.doctor.findings import NAMES_SHOWN, Finding, error, note, ok, several, warning
 
 CHECKS = (*host.CHECKS, *disk.CHECKS)
 GIB = 1 << 30
@@ -31,7 +31,7 @@ GOOD = Host(
 
 def levels(check: Callable[[Host], Iterable[Finding]], facts: Host) -> list[str]:
     found = list(check(facts))
-    assert all(each.advice for each in found if each.level in ("warning", "problem"))
+    assert all(each.advice for each in found if each.level in ("warning", "error"))
     return [each.level for each in found]
 
 
@@ -57,7 +57,7 @@ def test_unknown_facts_are_not_reported_as_problems() -> None:
     [
         (ConfigFile("f", "nsqd", 3), "ok", "f: valid for nsqd, 3 options set"),
         (ConfigFile("f", "nsqd", warnings=["line 1 is ignored"]), "warning", "line 1 is ignored"),
-        (ConfigFile("f", "nsqadmin", error="line 2: bad"), "problem", "config sample nsqadmin"),
+        (ConfigFile("f", "nsqadmin", error="line 2: bad"), "error", "config sample nsqadmin"),
     ],
 )
 def test_config(file: ConfigFile, level: str, says: str) -> None:
@@ -70,15 +70,15 @@ def test_libraries() -> None:
         return levels(host.libraries, replace(GOOD, packages=packages))
 
     assert found(Package("a", "25.5", "25.5"), Package("b", "43", "43.0.1rc2")) == []
-    assert found(Package("a", "2.10", "2.9.9")) == ["problem"]
-    assert found(Package("a", "2.10")) == ["problem"]
+    assert found(Package("a", "2.10", "2.9.9")) == ["error"]
+    assert found(Package("a", "2.10")) == ["error"]
     assert found() == ["note"]
     broken = replace(GOOD, broken_modules=["nsqcy._x cannot be imported"], python=(3, 10, 1))
-    assert levels(host.libraries, broken) == ["problem", "problem"]
+    assert levels(host.libraries, broken) == ["error", "error"]
 
 
 @pytest.mark.parametrize(
-    ("hard", "level"), [(4095, "problem"), (4096, "warning"), (16383, "warning"), (16384, "ok")]
+    ("hard", "level"), [(4095, "error"), (4096, "warning"), (16383, "warning"), (16384, "ok")]
 )
 def test_open_files(hard: int, level: str) -> None:
     assert levels(host.open_files, replace(GOOD, files_hard=hard)) == [level]
@@ -90,7 +90,7 @@ def test_open_files_of_a_daemon_that_runs_and_of_the_machine() -> None:
         return levels(host.open_files, replace(GOOD, ports=[port], files_on_machine=(used, 1000)))
 
     assert found(799, 799) == ["ok"]
-    assert found(800, 0) == ["ok", "problem"]
+    assert found(800, 0) == ["ok", "error"]
     assert found(0, 800) == ["ok", "warning"]
 
 
@@ -103,7 +103,7 @@ def test_clock() -> None:
 
 def test_memory_and_cpus() -> None:
     wanted = Wanted("nsqd", workers=4, memory_bytes=3 * GIB)
-    assert levels(host.memory, replace(GOOD, wanted=wanted)) == ["problem"]
+    assert levels(host.memory, replace(GOOD, wanted=wanted)) == ["error"]
     assert levels(host.memory, replace(GOOD, memory=Memory(100 << 20))) == ["warning"]
     strict = Memory(GIB, overcommit=2, commit_limit=100, committed=80)
     assert levels(host.memory, replace(GOOD, memory=strict)) == ["ok", "warning"]
@@ -112,7 +112,7 @@ def test_memory_and_cpus() -> None:
 
 def test_kernel() -> None:
     assert levels(host.kernel, replace(GOOD, somaxconn=128)) == ["warning"]
-    assert levels(host.kernel, replace(GOOD, missing_calls=["eventfd"])) == ["problem"]
+    assert levels(host.kernel, replace(GOOD, missing_calls=["eventfd"])) == ["error"]
     assert levels(host.kernel, replace(GOOD, somaxconn=None)) == []
 
 
@@ -120,13 +120,13 @@ def test_kernel() -> None:
     ("port", "level"),
     [
         (Port("tcp-address", ":4150"), "ok"),
-        (Port("tcp-address", "1.2.3.4:1", "cannot assign"), "problem"),
+        (Port("tcp-address", "1.2.3.4:1", "cannot assign"), "error"),
         (Port("tcp-address", ":1", busy=True), "note"),
         (
             Port("tcp-address", ":1", busy=True, process=Process(7, "python -m nsqcy.nsqd.main")),
             "ok",
         ),
-        (Port("tcp-address", ":1", busy=True, process=Process(7, "redis-server")), "problem"),
+        (Port("tcp-address", ":1", busy=True, process=Process(7, "redis-server")), "error"),
     ],
 )
 def test_ports(port: Port, level: str) -> None:
@@ -143,7 +143,7 @@ def test_ports(port: Port, level: str) -> None:
     [
         ("xfs", True, "ok"),
         ("tmpfs", False, "warning"),
-        ("tmpfs", True, "problem"),
+        ("tmpfs", True, "error"),
         ("nfs4", False, "warning"),
         ("overlay", False, "warning"),
         ("fuse.something", False, "note"),
@@ -158,7 +158,7 @@ def test_file_systems(kind: str, durable: bool, level: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "level"), [("ro", "problem"), ("barrier=0", "problem"), ("sync", "warning")]
+    ("option", "level"), [("ro", "error"), ("barrier=0", "error"), ("sync", "warning")]
 )
 def test_mount_options(option: str, level: str) -> None:
     facts = replace(GOOD, disk=replace(GOOD_DISK, mount_options=frozenset({option})))
@@ -170,8 +170,8 @@ def test_mount_options(option: str, level: str) -> None:
     [
         (50 * GIB, 0, "ok"),
         (9 * GIB, 0, "warning"),
-        (GIB // 2, 0, "problem"),
-        (50 * GIB, 60 * GIB, "problem"),
+        (GIB // 2, 0, "error"),
+        (50 * GIB, 60 * GIB, "error"),
     ],
 )
 def test_disk_space(free: int, minimum: int, level: str) -> None:
@@ -201,7 +201,7 @@ def test_disk_latency(sync: float, level: str) -> None:
 def test_a_data_path_that_cannot_be_used() -> None:
     for one in (Disk("/x", "/x: no such file"), replace(GOOD_DISK, write_error="no", syncs=())):
         facts = replace(GOOD, disk=one)
-        assert levels(disk.data_path, facts) == ["problem"]
+        assert levels(disk.data_path, facts) == ["error"]
         assert report.exit_code(run(disk.CHECKS, facts)) == 1
 
 
@@ -211,7 +211,7 @@ FOUND = [
     Judged("a", ok("fine")),
     Judged("b", note("so it is")),
     Judged("c", warning("look", "do this")),
-    Judged("d", problem("bad\n\x1b[2Jnode", "do that")),
+    Judged("d", error("bad\n\x1b[2Jnode", "do that")),
 ]
 
 
@@ -221,10 +221,10 @@ def test_lines() -> None:
         "note     b: so it is",
         "warning  c: look",
         "         -> do this",
-        "problem  d: bad  [2Jnode",
+        "error    d: bad  [2Jnode",
         "         -> do that",
     ]
-    assert report.summary(FOUND) == "1 ok, 1 note, 1 warning, 1 problem\n"
+    assert report.summary(FOUND) == "1 ok, 1 note, 1 warning, 1 error\n"
     assert [each.check for each in report.not_ok(FOUND)] == ["b", "c", "d"]
 
 

@@ -277,7 +277,7 @@ def test_one_that_hangs_and_one_that_is_not_there(node: Node, other: Node) -> No
     nobody = listening(free_port())
     facts = see(IMPATIENT, lookupds=[node.address, nobody], nsqds=[node.address])
     assert [each.error for each in facts.lookupds] == ["timed out", "Connection refused"]
-    assert judged(facts) == {"lookupds": ["problem", "problem"], "nsqds": ["problem"]}
+    assert judged(facts) == {"lookupds": ["error", "error"], "nsqds": ["error"]}
 
 
 def test_an_unreachable_broadcast_address(node: Node, other: Node) -> None:

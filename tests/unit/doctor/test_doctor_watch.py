@@ -7,15 +7,15 @@ import pytest
 from nsqcy.config.durations import SECOND
 from nsqcy.doctor import report
 from nsqcy.doctor.checks import Judged
-from nsqcy.doctor.findings import Finding, note, ok, problem, warning
+from nsqcy.doctor.findings import Finding, error, note, ok, warning
 from nsqcy.doctor.main import parse
 from nsqcy.doctor.watch import Watch
 from nsqcy.errors import UsageError
 
 WELL = Judged("health", ok("all nsqds are ready"))
 PAUSED = Judged("paused", note("channel t/c is paused", "unpause it"))
-SILENT = Judged("nsqds", problem("nsqd 10.0.0.1:4151 does not answer: refused", "start it"))
-OTHER = Judged("nsqds", problem("nsqd 10.0.0.2:4151 does not answer: refused", "start it"))
+SILENT = Judged("nsqds", error("nsqd 10.0.0.1:4151 does not answer: refused", "start it"))
+OTHER = Judged("nsqds", error("nsqd 10.0.0.2:4151 does not answer: refused", "start it"))
 
 
 def waiting(count: int) -> Judged:
@@ -35,7 +35,7 @@ def test_what_is_new_and_what_is_gone() -> None:
     watch.lines([WELL, PAUSED], "12:00")
     assert watch.lines([SILENT], "12:01") == (
         "12:01 1 new, 1 gone\n"
-        "+ problem  nsqds: nsqd 10.0.0.1:4151 does not answer: refused\n"
+        "+ error    nsqds: nsqd 10.0.0.1:4151 does not answer: refused\n"
         "+          -> start it\n"
         "- paused: channel t/c is paused\n"
     )

@@ -57,9 +57,9 @@ def test_signs() -> None:
     assert signs(worker()) == []
     assert signs(worker(failing=1)) == ["writes fail"]
     assert signs(worker(), worker(1, up=False)) == ["1 of 2 workers down"]
-    assert signs(worker(), disk={"size": 100, "free": 5}) == ["disk 95 % full"]
+    assert signs(worker(), disk={"size": 100, "free": 5}) == ["disk 95% full"]
     assert signs(worker(), disk={"size": 0, "free": 0}) == []
-    assert signs(worker(), lookupds={"l:1": True, "l:2": False}) == ["not registered"]
+    assert signs(worker(), lookupds={"l:1": True, "l:2": False}) == ["not registered with l:2"]
     assert signs(worker(), refusing_publishes=["disk", "draining", "new"]) == [
         "draining",
         "refuses publishes",

@@ -26,4 +26,5 @@ def test_the_node_as_a_whole() -> None:
     found = page()
     assert (found["start_time"], found["disk"]) == (STARTED, {"size": 100, "free": 40})
     assert (found["lookupds"], found["refusing_publishes"]) == ({"l:4160": True}, [])
+    assert found["certificate_expires"] is None
     assert page(draining=True, disk_refuses=True)["refusing_publishes"] == ["draining", "disk"]

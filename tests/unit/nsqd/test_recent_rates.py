@@ -244,6 +244,7 @@ def test_keys_follow_those_of_nsq() -> None:
         "falling_behind": 20.0,
         "drain_seconds": None,
         "saturated_client_count": 0,
+        "backing_off_client_count": 0,
     }
     assert keys == [*usual, *added]
     assert {key: channel.pop(key) for key in added} == added
@@ -285,6 +286,7 @@ def test_saturated_consumers() -> None:
     assert saturated() == (2, [True, False, False, True])
     (channel,) = shown(world, world.rates, include_clients=False)["channels"]
     assert (channel["saturated_client_count"], channel["clients"]) == (2, None)
+    assert channel["backing_off_client_count"] == 1
     world.channel.depth = 0
     assert saturated() == (0, [False] * 4)
 
