@@ -136,7 +136,9 @@ def test_a_node_that_is_gone(admin: Admin, cluster: Cluster) -> None:
     cluster.owner.close()
     cluster.holder.pages["/copies"] = worker("b.0", group("holder"), sessions=["b.0"])
     page = get(admin, "/copies")
-    assert page.one("div", role="status").text.startswith(f"WARNING: nsqd {cluster.owner.address}: ")
+    assert page.one("div", role="status").text.startswith(
+        f"WARNING: nsqd {cluster.owner.address}: "
+    )
     assert "critical Group 5b0e has no owner" in text(page)
     assert page.table("Groups")[1][1] == cluster.owner.address  # known from an earlier response
     linked = {each.text for each in page.one("main").all("a")}
