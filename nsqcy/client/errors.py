@@ -21,7 +21,7 @@ Error = NsqError
 
 MAX_DELAY = 1e9  # seconds
 
-# What to do, by words of nsqd's description.
+# Advice, by words of nsqd's description.
 _LIMITS = {
     "DPUB timeout": "nsqd's options --max-defer-timeout and --max-req-timeout limit the delay",
     "message too big": "nsqd's option --max-msg-size limits a message",

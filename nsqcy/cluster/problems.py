@@ -201,11 +201,12 @@ def of_channel(channel: ChannelStats) -> Iterator[Problem]:
     if not channel.figures.client_count:
         yield from _no_consumer(channel)
         return
+    failures: list[Problem] = []
     if channel.rates is not None:
         yield from _falling_behind(channel, channel.rates)
-        yield from _failures(channel, channel.rates)
+        failures += _failures(channel, channel.rates)
+    yield from failures or _backing_off(channel)
     yield from _slow_consumers(channel)
-    yield from _backing_off(channel)
 
 
 def _paused(channel: ChannelStats) -> Iterator[Problem]:
@@ -289,8 +290,8 @@ def _failures(channel: ChannelStats, rates: Rates) -> Iterator[Problem]:
             *(Severity.WARNING, "failing", _place(channel), f"failing {rate(failed)}"),
             f"most attempts of {_name(channel)} fail: {rate(rates.requeued)} are requeued,"
             f" {rate(rates.timed_out)} time out and {rate(rates.finished)} finish",
-            "peek at messages with many attempts; set max_attempts and dead_letter_topic to remove"
-            " messages that always fail",
+            f"see the messages with: nsqcy peek {channel.topic} {channel.name}; to remove those"
+            " that always fail, set max_attempts and dead_letter_topic",
         )
     elif rates.timed_out >= MIN_FAILURES and rates.timed_out >= TIMEOUT_SHARE * (
         failed + rates.finished
@@ -312,8 +313,8 @@ def _backing_off(channel: ChannelStats) -> Iterator[Problem]:
             *(Severity.WARNING, "backing-off", _place(channel), "backing off"),
             f"all consumers of {_name(channel)} refuse messages (RDY 0), and"
             f" {waiting(channel.figures.depth)}",
-            "they are backing off after failures, or closing: check their logs, and peek at"
-            f" messages with many attempts: nsqcy peek {channel.topic} {channel.name}",
+            "they are backing off after failures, or closing: check their logs, and see the"
+            f" messages with: nsqcy peek {channel.topic} {channel.name}",
         )
 
 
