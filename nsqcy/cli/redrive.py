@@ -6,6 +6,7 @@ from nsqcy.cli.cluster import Cluster
 from nsqcy.cli.cluster_options import as_json, on_cluster, print_json
 from nsqcy.cli.tables import plural
 from nsqcy.cli.values import CHANNEL, TOPIC, Count
+from nsqcy.cluster.http_clients import NsqdHTTPClient
 
 
 @click.command()
@@ -17,16 +18,27 @@ from nsqcy.cli.values import CHANNEL, TOPIC, Count
     metavar="N",
     help="maximum number of messages on each nsqd; default: all",
 )
+@click.option("--id", metavar="ID", help="only this message, as `nsqcy peek` shows its id")
 @as_json
 @on_cluster
-def redrive(cluster: Cluster, topic: str, channel: str, limit: int | None, as_json: bool) -> None:
+def redrive(
+    cluster: Cluster, topic: str, channel: str, limit: int | None, id: str | None, as_json: bool
+) -> None:
     """Return the dead letters in CHANNEL of the dead-letter TOPIC to where they came from.
 
     The channel must exist before the dead letters are published. Needs nsqcy's nsqd.
     """
-    counts = cluster.each(
-        lambda nsqd: nsqd.redrive_channel(topic, channel, limit), needs=f"channel {topic}/{channel}"
-    )
+    if id is not None and limit is not None:
+        raise click.UsageError("--limit is not allowed with --id")
+
+    def request(nsqd: NsqdHTTPClient) -> int:
+        if id is None:
+            return nsqd.redrive_channel(topic, channel, limit)
+        nsqd.redrive_message(topic, channel, id)
+        return 1
+
+    needs = f"channel {topic}/{channel}" + (f" with message {id}" if id else "")
+    counts = cluster.each(request, needs=needs)
     total = sum(counts.values())
     if as_json:
         by_node = {node.name: count for node, count in counts.items()}

@@ -215,6 +215,10 @@ class NsqdHTTPClient(DaemonClient):
         query = _named(topic, channel) | ({"limit": str(limit)} if limit else {})
         return int(self._object("POST", "/channel/redrive", query)["redriven"])
 
+    def redrive_message(self, topic: str, channel: str, id: str) -> None:
+        """Return one dead letter to the channel that it came from; nsqcy only."""
+        self._post("/channel/redrive", _named(topic, channel) | {"id": id})
+
     def deferred(
         self, topic: str, channel: str, *, limit: int = 100, after: str | None = None
     ) -> dict[str, Any]:

@@ -157,6 +157,26 @@ def cancel(app: Context, request: Request, topic: str, channel: str, id: str, no
 
 
 @audited
+def redrive_message(
+    app: Context, request: Request, topic: str, channel: str, id: str, node: str
+) -> Done:
+    """Send one dead letter back to the channel it came from."""
+    done = _post(app, "channel/redrive", topic, channel, {"id": id}, node)
+    app.notifier.send(request, "redrive_message", topic, channel, node)
+    return done
+
+
+@audited
+def delete_message(
+    app: Context, request: Request, topic: str, channel: str, id: str, node: str
+) -> Done:
+    """Drop one waiting message."""
+    done = _post(app, "message/delete", topic, channel, {"id": id}, node)
+    app.notifier.send(request, "delete_message", topic, channel, node)
+    return done
+
+
+@audited
 def publish(
     app: Context,
     request: Request,

@@ -26,6 +26,9 @@ Refusal = Literal[
     "CHANNEL_EXISTS",
     "TOO_MANY_TOPICS",
     "NOT_READ",
+    "NOT_A_DEAD_LETTER",
+    "REDRIVE_UNDER_WAY",
+    "TOO_MANY_MESSAGES",
 ]
 
 

@@ -278,8 +278,8 @@ def test_dead_letters_go_back(cluster: Cluster, topic: str) -> None:
     own = cluster.page(f"/peek/{dead}/look")
     assert own.all("a", href=f"/peek/{dead}/look?ask=redrive#question")
     assert not cluster.page(f"/peek/{topic}/c").all("a", **{"class": "button danger"})
-    href = page.one("a", **{"class": "button danger"}).attributes["href"].partition("#")[0]
-    box = question(cluster.page(href))
+    href = page.one("a", href=f"/peek/{dead}/look?ask=redrive#question").attributes["href"]
+    box = question(cluster.page(href.partition("#")[0]))
     assert f"The queue of {dead}/look has 2 messages." in box.text
     with cluster.telling("redrive_channel"):
         assert led_to(cluster.press(box.one("form"))) == f"/peek/{dead}/look"
@@ -290,6 +290,38 @@ def test_dead_letters_go_back(cluster: Cluster, topic: str) -> None:
     assert "INVALID_LIMIT" in refused.one("div", role="alert").text
     answer = cluster.ask("POST", f"/api/topics/{dead}/look", action="redrive", limit="5")
     assert cluster.ours(answer)["redriven"] == 1
+
+
+def test_one_message(cluster: Cluster, topic: str) -> None:
+    web, dead = cluster.web, f"{topic}-dead"
+    web.create(topic, "c")
+    web.create(dead, "look")
+    cluster.ask("PUT", f"/api/policy/{topic}/c", max_attempts=1, dead_letter_topic=dead)
+    web.mpub(topic, [b"again", b"junk"])
+    with cluster.nsqd.connect() as consumer:
+        consumer.sub(topic, "c", 2)
+        for message in consumer.messages(2):
+            consumer.req(message)
+        web.await_counts(dead, "look", depth=2)
+
+    def press(text: str, body: str) -> None:
+        page = cluster.page(f"/peek/{topic}/c", state="dead")
+        (message,) = (each for each in page.all("article") if body in each.text)
+        (link,) = (each for each in message.all("a") if each.text == text)
+        asked = link.attributes["href"].partition("#")[0]
+        sent = cluster.press(question(cluster.page(asked)).one("form"))
+        assert led_to(sent) == f"/peek/{dead}/look"
+
+    with cluster.telling("redrive_message"):
+        press("Redrive", "again")
+    web.await_counts(topic, "c", depth=1)
+    with cluster.telling("delete_message"):
+        press("Delete", "junk")
+    web.await_counts(dead, "look", depth=0)
+    answer = cluster.ask("POST", f"/api/topics/{dead}/look", action="delete_message", id="0" * 16)
+    assert answer.status == 404
+    waiting = cluster.page(f"/peek/{topic}/c")
+    assert [each.text for each in waiting.all("a", **{"class": "button danger"})] == ["Delete"]
 
 
 # -- publishing

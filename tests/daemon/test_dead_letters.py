@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from base64 import b64decode
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -198,3 +199,34 @@ def test_what_redrive_refuses(starter: Starter) -> None:
         answer = daemon.web.post("/channel/redrive", **query)
         assert answer.status == status
         assert answer.json()["message"].startswith(text)
+
+
+def test_one_message(starter: Starter) -> None:
+    """One dead letter is redriven, one is deleted; the result survives a restart and a kill."""
+    daemon = begun(starter, 1, durability="os")
+    daemon.web.mpub("t0", [b"1", b"2", b"3", b"4"])
+    daemon.web.await_counts("t0", "c", depth=4)
+    conn = daemon.connect().sub("t0", "c", rdy=4)
+    for message in conn.messages(4):
+        conn.req(message)
+    conn.close()
+    daemon.web.await_counts("d0", "look", depth=4)
+    look = {"topic": "d0", "channel": "look"}
+
+    def ids() -> dict[bytes, str]:
+        page = daemon.web.get("/channel/peek", **look).json()
+        return {b64decode(each["body"]): each["id"] for each in page["messages"]}
+
+    before = ids()
+    assert list(before) == [b"1", b"2", b"3", b"4"]
+    answer = daemon.web.post("/channel/redrive", **look, id=before[b"2"])
+    assert (answer.status, answer.json()) == (200, {"redriven": 1})
+    daemon.web.await_counts("t0", "c", depth=1)
+    assert daemon.web.post("/message/delete", **look, id=before[b"3"]).status == 200
+    assert daemon.web.post("/message/delete", **look, id=before[b"3"]).status == 404
+    assert list(ids()) == [b"1", b"4"]
+    daemon.restart()
+    assert list(ids()) == [b"1", b"4"]
+    assert daemon.connect().sub("t0", "c", rdy=1).message().body == b"2"
+    answer = daemon.web.post("/channel/redrive", **look, id=before[b"1"], limit="1")
+    assert (answer.status, answer.json()["message"]) == (400, "INVALID_LIMIT (not allowed with id)")

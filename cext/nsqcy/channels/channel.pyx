@@ -392,13 +392,32 @@ cdef class Channel(Dispatch):
     def redrive(self, uint64_t limit):
         """Send the next waiting messages, at most this many (0: all), back to the topics named in
         their headers. Messages without these headers stay in the channel. Return the number of
-        messages to check."""
-        cdef uint64_t count = self.depth()
+        messages to check: none while take_out() checks them."""
+        cdef uint64_t count = 0 if self.wanted else self.depth()
         if limit:
             count = min(count, limit)
         self.redriving = max(self.redriving, count)
         self.touch_dirty()
         return count
+
+    def take_out(self, uint64_t id, bint drop, done):
+        """Send the waiting message with this id back to the topic named in its headers, or drop it.
+
+        Checks each waiting message once, in several turns. Calls done(None), or done(reason) if no
+        waiting message has this id or it has no such headers. Return False if messages are being
+        redriven already.
+        """
+        if self.redriving:
+            return False
+        self.redriving = self.depth()
+        self.wanted = id
+        self.drops_wanted = drop
+        self.wanted_done = done
+        if self.redriving == 0:
+            self.wanted = 0
+            self.end_search("MESSAGE_NOT_FOUND")
+        self.touch_dirty()
+        return True
 
     cdef void move(self) noexcept:
         """Send each message to the same channel of the open topic as soon as it is due."""

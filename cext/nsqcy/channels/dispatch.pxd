@@ -17,7 +17,10 @@ cdef class Dispatch(Expiry):
     cdef double next_send                   # when the rate allows the next message; monotonic, ns
     cdef bint held_back                     # the last dispatch sent everything that the rate allows
     cdef Timer pacer                        # its timer in the scheduler, until the rate allows more
-    cdef uint64_t redriving                 # number of waiting messages to redrive
+    cdef uint64_t redriving                 # number of waiting messages to redrive, or to check
+    cdef uint64_t wanted                    # the only message to redrive or drop; 0: all
+    cdef bint drops_wanted                  # drop it instead of redriving it
+    cdef object wanted_done                 # called with the result; None: there is one already
     cdef bint moves                         # its messages always move to the open topic
     cdef uint64_t full_count                # oldest messages dropped, because there were too many
     cdef readonly uint64_t sampled_count    # consumed without delivery
@@ -33,3 +36,5 @@ cdef class Dispatch(Expiry):
     cdef int clear_out(self, int budget) except -1
     cdef int drop_oldest(self, int budget) except -1
     cdef int redrive_some(self, int budget) except -1
+    cdef int take_out(self, Entry *entry, Record *record) except -1
+    cdef int end_search(self, str problem) except -1

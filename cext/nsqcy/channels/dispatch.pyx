@@ -24,6 +24,9 @@ cdef enum:
 
 cdef double SECOND = 1e9
 
+cdef str NOT_FOUND = "MESSAGE_NOT_FOUND"
+cdef str NO_ORIGIN = "NOT_A_DEAD_LETTER"
+
 
 cdef class Dispatch(Expiry):
     def __cinit__(self):
@@ -237,6 +240,33 @@ cdef class Dispatch(Expiry):
                 continue
             entry.id = record.id
             entry.timestamp = record.timestamp
-            if not self.make_transfer().send_back(entry, record):
+            if self.wanted:
+                self.take_out(entry, record)
+            elif not self.make_transfer().send_back(entry, record):
                 self.queue_entry(entry, size_tag(record.body_length))
+        if self.redriving == 0 and self.wanted:
+            self.end_search(NOT_FOUND)
+            self.wanted = 0
         return max(0, budget - self.stepped)
+
+    cdef int take_out(self, Entry *entry, Record *record) except -1:
+        """Redrive or drop the wanted message. Every other message goes to the tail of the queue;
+        once all of them have, they are in their previous order."""
+        if entry.id != self.wanted:
+            self.queue_entry(entry, size_tag(record.body_length))
+        elif self.drops_wanted:
+            self.cancelled_count += 1
+            self.drop_entry(entry)
+            self.end_search(None)
+        elif self.make_transfer().send_back(entry, record):
+            self.end_search(None)
+        else:
+            self.queue_entry(entry, size_tag(record.body_length))
+            self.end_search(NO_ORIGIN)
+        return 0
+
+    cdef int end_search(self, str problem) except -1:
+        done, self.wanted_done = self.wanted_done, None
+        if done is not None:
+            done(problem)
+        return 0

@@ -74,13 +74,30 @@ def cancel(app: AppContext, request: Request, topic: str, channel: str) -> Json:
     return _answers(actions.cancel(app, request, topic, channel, id, node))
 
 
+def redrive_message(app: AppContext, request: Request, topic: str, channel: str) -> Json:
+    id, node = read_body(request, "id", "node")
+    return _answers(actions.redrive_message(app, request, topic, channel, id, node))
+
+
+def delete_message(app: AppContext, request: Request, topic: str, channel: str) -> Json:
+    id, node = read_body(request, "id", "node")
+    return _answers(actions.delete_message(app, request, topic, channel, id, node))
+
+
 def set_rate(app: AppContext, request: Request, topic: str, channel: str) -> Json:
     rate, node = read_body(request, "rate", "node")
     return _answers(actions.set_rate(app, request, topic, channel, rate, node))
 
 
 # By action name, for POST /api/topics/:topic/:channel.
-ON_CHANNEL = {"redrive": redrive, "seek": seek, "cancel": cancel, "rate": set_rate}
+ON_CHANNEL = {
+    "redrive": redrive,
+    "redrive_message": redrive_message,
+    "seek": seek,
+    "cancel": cancel,
+    "delete_message": delete_message,
+    "rate": set_rate,
+}
 
 
 def act_on_node(app: AppContext, request: Request) -> Json:

@@ -120,12 +120,22 @@ def act_on_messages(app: AppContext, request: Request) -> Reply:
     def redrive() -> Done:
         return actions.redrive(app, request, topic, channel, fields.get("limit", ""), node)
 
+    def redrive_message() -> Done:
+        return actions.redrive_message(app, request, topic, channel, fields.get("id", ""), node)
+
     def cancel() -> Done:
         return actions.cancel(app, request, topic, channel, fields.get("id", ""), node)
+
+    def delete() -> Done:
+        return actions.delete_message(app, request, topic, channel, fields.get("id", ""), node)
 
     match fields.get("action"):
         case "redrive":
             return submit(app, request, redrive, page, page)
+        case "redrive-message":
+            return submit(app, request, redrive_message, page, page)
+        case "delete-message":
+            return submit(app, request, delete, page, page)
         case "cancel":
             then = replace(page, path=f"{page.path}?state=deferred")
             return submit(app, request, cancel, page, then)

@@ -204,12 +204,24 @@ def _question(subject: MessageQuery, waiting: int) -> Question | None:
             text += " redelivered there. Other messages stay."
             limit = "Messages from the head of each node's queue; empty for all"
             return Question(f"Redrive {subject.name}?", text, "redrive", "Redrive", limit=limit)
-        case "cancel" if subject.channel:
-            id, node = params.get("id", ""), params.get("node", "")
-            text = f"The deferred message {id} of {subject.name} on {node} will be discarded."
-            fields = (("id", id), ("node", node))
-            return Question(f"Cancel message {id}?", text, "cancel", "Cancel Message", fields)
+        case "cancel" | "redrive-message" | "delete-message" as action if subject.channel:
+            return _of_one(subject, action, params.get("id", ""), params.get("node", ""))
     return None
+
+
+def _of_one(subject: MessageQuery, action: str, id: str, node: str) -> Question:
+    """Return the question for an action on one message."""
+    where = f"message {id} of {subject.name} on {node}"
+    verb, text = {
+        "cancel": ("Cancel", f"The deferred {where} will be discarded."),
+        "delete-message": ("Delete", f"The waiting {where} will be discarded."),
+        "redrive-message": (
+            "Redrive",
+            f"The {where} returns to the channel that it came from, and is redelivered there.",
+        ),
+    }[action]
+    fields = (("id", id), ("node", node))
+    return Question(f"{verb} message {id}?", text, action, f"{verb} Message", fields)
 
 
 # A message
@@ -226,10 +238,17 @@ class Body(NamedTuple):
     as_hex: str
 
 
+class Ask(NamedTuple):
+    """The link to the question of an action on one message."""
+
+    text: str
+    path: str
+
+
 class Message(NamedTuple):
     """One message. title: its id or number. preview: the beginning of its body, on one line.
-    cancel: link that cancels a deferred message, shown to users who may act. download: link to the
-    body as a file. body: None if it could not be read from disk; raw is then empty."""
+    asks: links to the questions of what can be done with it, shown to users who may act. download:
+    link to the body as a file. body: None if it could not be read from disk; raw is then empty."""
 
     id: str
     node: str
@@ -240,7 +259,7 @@ class Message(NamedTuple):
     preview: str
     facts: Sequence[tuple[str, str]]
     headers: Mapping[str, str]
-    cancel: str
+    asks: Sequence[Ask]
     download: str
     body: Body | None
     raw: bytes
@@ -254,9 +273,6 @@ def _message(
     message: Mapping[str, Any],
 ) -> Message:
     id = message["id"] or ""
-    cancel = ""
-    if subject.tab == "deferred" and id:
-        cancel = layout.asking(subject.path(layout), "cancel", state="deferred", node=node, id=id)
     body = None if message["body"] is None else _body(layout, subject, node, message)
     return Message(
         id,
@@ -268,11 +284,29 @@ def _message(
         _preview(body),
         [(name, value) for name, value in _facts(message) if value],
         message["headers"],
-        cancel,
+        _asks(layout, source, node, message) if id and source.channel else (),
         _download(layout, source, node, message) if id and body else "",
         body,
         b64decode(message["body"] or ""),
     )
+
+
+def _asks(
+    layout: Layout, source: MessageQuery, node: str, message: Mapping[str, Any]
+) -> Sequence[Ask]:
+    """Return what can be done with a deferred or waiting message."""
+    texts: dict[str, str] = {}
+    if source.tab == "deferred":
+        texts["cancel"] = "Cancel"
+    if source.tab == "queued" and "origin-channel" in message["headers"]:
+        texts["redrive-message"] = "Redrive"
+    if source.tab == "queued":
+        texts["delete-message"] = "Delete"
+    place = {"state": source.tab, "node": node, "id": message["id"]}
+    return [
+        Ask(text, layout.asking(source.path(layout), action, **place))
+        for action, text in texts.items()
+    ]
 
 
 def _preview(body: Body | None) -> str:

@@ -69,6 +69,7 @@ ROUTES = (
     Route("GET", "/topic/peek", messages.peek_topic, need=Need.SUBSCRIBE),
     Route("POST", "/channel/redrive", messages.redrive, body=ignored, need=Need.ADMIN),
     Route("POST", "/message/cancel", messages.cancel_message, body=ignored, need=Need.ADMIN),
+    Route("POST", "/message/delete", messages.delete_message, body=ignored, need=Need.ADMIN),
     Route("POST", "/channel/rate", policies.set_rate, body=ignored, need=Need.ADMIN),
     Route("GET", "/copies", status.copies, need=Need.KNOWN),
     Route("GET", "/config/drain", settings.get_drain, need=Need.KNOWN),

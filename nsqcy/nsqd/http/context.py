@@ -16,6 +16,9 @@ from nsqcy.process.control import is_unreachable
 _REFUSED_STATUS: dict[Refusal, int] = {
     "CHANNEL_EXISTS": 409,
     "NOT_READ": 503,
+    "NOT_A_DEAD_LETTER": 400,
+    "REDRIVE_UNDER_WAY": 409,
+    "TOO_MANY_MESSAGES": 400,
     "TOO_MANY_TOPICS": 400,
 }
 

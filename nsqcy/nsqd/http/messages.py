@@ -54,16 +54,31 @@ def redrive(api: Context, request: Request) -> Reply:
     limit = _COUNT.fullmatch(request.params.get("limit", "0"))
     if limit is None or ("limit" in request.params and int(limit[0]) == 0):
         raise HttpError(400, "INVALID_LIMIT (allowed: a number of messages, not 0)")
-    found = api.backend.at_owner(verbs.Redrive(topic, channel, int(limit[0])))
+    if "id" in request.params:
+        if "limit" in request.params:
+            raise HttpError(400, "INVALID_LIMIT (not allowed with id)")
+        api.backend.at_owner(verbs.TakeOut(topic, channel, _message_id(request), drop=False))
+        found = 1
+    else:
+        found = api.backend.at_owner(verbs.Redrive(topic, channel, int(limit[0])))
     return Reply(200, json_bytes({"redriven": found}), JSON)
 
 
 def cancel_message(api: Context, request: Request) -> None:
     topic, channel = topic_and_channel(request)
+    api.backend.at_owner(verbs.CancelMessage(topic, channel, _message_id(request)))
+
+
+def delete_message(api: Context, request: Request) -> None:
+    topic, channel = topic_and_channel(request)
+    api.backend.at_owner(verbs.TakeOut(topic, channel, _message_id(request), drop=True))
+
+
+def _message_id(request: Request) -> int:
     id = _MESSAGE_ID.fullmatch(required(request.params, "id"))
     if id is None:
         raise HttpError(400, "INVALID_ID (allowed: 16 hexadecimal digits)")
-    api.backend.at_owner(verbs.CancelMessage(topic, channel, int(id[0], 16)))
+    return int(id[0], 16)
 
 
 def _peek(api: Context, topic: str, channel: str, look: peek.Look) -> Reply:

@@ -24,6 +24,7 @@ from nsqcy.nsqd.worker.positions import Place
 
 READ_INTERVAL = 0.002  # seconds between checks for whether a log block has been read
 WRITE_LIMIT = 4.0  # seconds for a write
+MAX_SEARCHED = 10_000  # waiting messages among which one is searched
 PEEK_LIMIT = 4.0  # seconds to read messages
 MAX_PEEKS = 8  # concurrent peeks: each may hold some megabytes
 
@@ -264,6 +265,31 @@ class Redrive(TopicVerb[int]):
 
     def run(self, target: TopicOwner) -> int:
         return target.channel(self.topic, self.channel).redrive(self.limit)
+
+
+@dataclass(frozen=True)
+class TakeOut(TopicVerb[None]):
+    """Redrive or drop one waiting message. Raises Refused."""
+
+    topic: str
+    channel: str
+    id: int
+    drop: bool
+
+    def run(self, target: TopicOwner) -> None:
+        channel = target.channel(self.topic, self.channel)
+        if channel.counters()["depth"] > MAX_SEARCHED:
+            raise Refused("TOO_MANY_MESSAGES")
+        found: AsyncResult[str | None] = AsyncResult()
+        if not channel.take_out(self.id, self.drop, found.set):
+            raise Refused("REDRIVE_UNDER_WAY")
+        target.wake()
+        try:
+            problem = found.get(timeout=WRITE_LIMIT)
+        except gevent.Timeout:  # for instance because the channel has been deleted
+            problem = "MESSAGE_NOT_FOUND"
+        if problem is not None:
+            raise Refused(problem)
 
 
 # Messages

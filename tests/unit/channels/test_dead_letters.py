@@ -446,6 +446,69 @@ def test_some_of_them(make: Make) -> None:
     assert [each.body for each in dead(core)] == [b"3"]
 
 
+def taken_out(core: Core, body: bytes, drop: bool) -> list[str | None]:
+    """Take a message out of the dead-letter channel; return the results."""
+    results: list[str | None] = []
+    id = next((int(each.id, 16) for each in dead(core) if each.body == body), 1)
+    assert core.topic("dead").channels["look"].take_out(id, drop, results.append)
+    core.settle()
+    core.advance(SECOND)
+    return results
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_one_of_them(make: Make, durability: str) -> None:
+    core = make(durability, attempts=1)
+    client = prepared(core, b"1", b"2", b"3", b"4")
+    fail(client, 1)
+    core.settle()
+    assert taken_out(core, b"3", drop=False) == [None]
+    assert [each.body for each in dead(core)] == [b"1", b"2", b"4"]
+    assert ledger(core, "dead", "look")["redriven"] == 1
+    client.ready(1)
+    core.settle()
+    assert [each.body for each in client.delivered()] == [b"3"]
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_one_is_dropped(make: Make, durability: str) -> None:
+    core = make(durability, attempts=1)
+    fail(prepared(core, b"1", b"2", b"3"), 1)
+    core.settle()
+    assert taken_out(core, b"1", drop=True) == [None]
+    assert taken_out(core, b"1", drop=True) == ["MESSAGE_NOT_FOUND"]
+    assert [each.body for each in dead(core)] == [b"2", b"3"]
+    counts = ledger(core, "dead", "look")
+    assert (counts["dropped"]["cancelled"], counts["redriven"]) == (1, 0)
+    assert core.counters("dead", "look")["depth"] == 2
+
+
+def test_one_that_came_from_nowhere_stays(make: Make) -> None:
+    core = make(attempts=1)
+    fail(prepared(core, b"letter"), 1)
+    core.client().publish("dead", b"plain")
+    core.settle()
+    assert taken_out(core, b"plain", drop=False) == ["NOT_A_DEAD_LETTER"]
+    assert [each.body for each in dead(core)] == [b"letter", b"plain"]
+
+
+def test_one_of_none(make: Make) -> None:
+    core = make(attempts=1)
+    fail(prepared(core, b"1"), 1)
+    core.settle()
+    assert taken_out(core, b"1", drop=True) == [None]
+    assert taken_out(core, b"1", drop=False) == ["MESSAGE_NOT_FOUND"]
+
+
+def test_one_while_others_are_redriven(make: Make) -> None:
+    core = make(attempts=1)
+    fail(prepared(core, b"1", b"2"), 1)
+    core.settle()
+    channel = core.topic("dead").channels["look"]
+    channel.redrive(0)
+    assert not channel.take_out(1, False, lambda _: None)
+
+
 def test_what_came_from_nowhere_stays(make: Make) -> None:
     core = make(attempts=1)
     fail(prepared(core, b"letter"), 1)
