@@ -66,6 +66,7 @@ class Channel:
         self.finish_count = 0
         self.dropped_count = 0
         self.lost_count = 0  # removed by emptying
+        self.cancelled_count = 0  # taken out one by one
         self.missing_count = 0  # lost in a crash
         self.carried = 0  # left from before a restart
         self.latencies: list[int] = []  # from publish to finish
@@ -200,6 +201,13 @@ class Channel:
         for client in self.clients:
             client.in_flight = 0
 
+    def take_out(self, copy: Copy) -> None:
+        """Drop a waiting message. The search has made all others explicit entries."""
+        self.waiting.remove(copy)
+        self.cancelled_count += 1
+        for each in self.waiting:
+            each.due = each.due or 1
+
     def restart(self, passed: int) -> None:
         """Exit cleanly and start again: messages in flight are queued before all others, and
         deferred ones stay deferred. `passed`: jump of the deadlines' clock beyond the elapsed
@@ -218,7 +226,7 @@ class Channel:
         for copy in self.deferred:
             copy.due += passed
         self.message_count = self.requeue_count = self.timeout_count = self.finish_count = 0
-        self.dropped_count = self.lost_count = self.missing_count = 0
+        self.dropped_count = self.lost_count = self.missing_count = self.cancelled_count = 0
         self.latencies.clear()
         self.carried = len(self.waiting) + len(self.deferred)
 
@@ -231,6 +239,7 @@ class Channel:
             + self.finish_count
             + self.dropped_count
             + self.lost_count
+            + self.cancelled_count
             + self.missing_count
         )
 

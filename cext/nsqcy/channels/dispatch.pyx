@@ -38,6 +38,8 @@ cdef class Dispatch(Expiry):
         0 if more could be delivered now."""
         if self.redriving:
             budget = self.redrive_some(budget)
+        if self.wanted:
+            return budget       # the queue is not in order until the search ends
         if self.paused or self.cut_off:
             pass
         elif self.rate:

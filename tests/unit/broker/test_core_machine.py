@@ -160,7 +160,7 @@ class CoreMachine(RuleBasedStateMachine):
             "deferred": len(channel.deferred),
             "dropped": {
                 "attempts": 0,
-                "cancelled": 0,
+                "cancelled": channel.cancelled_count,
                 "damaged": channel.missing_count,
                 "emptied": channel.lost_count,
                 "full": 0,
@@ -552,6 +552,21 @@ class CoreMachine(RuleBasedStateMachine):
             self.core.topic(found[0]).channels[found[1].name].empty()
             found[1].empty()
             self.settle()
+
+    @rule(which=pick, message=pick)
+    def delete_message(self, which: int, message: int) -> None:
+        """Drop a waiting message, whose id is known from an earlier delivery."""
+        found = self.a_channel(which)
+        known = [each for each in found[1].waiting if each.message.id] if found else []
+        if not found or not known:
+            return
+        copy = known[message % len(known)]
+        results: list[str | None] = []
+        channel = self.core.topic(found[0]).channels[found[1].name]
+        assert channel.take_out(int(copy.message.id or b"", 16), True, results.append)
+        found[1].take_out(copy)
+        self.settle()
+        assert results == [None]
 
     @rule(which=pick)
     def delete_channel(self, which: int) -> None:
