@@ -69,12 +69,21 @@ def text(found: Snapshot, width: int = 0, height: int = 0) -> str:
 
     Problems take at most half of the height, so that the table of channels remains visible.
     """
-    shown = max(1, height // 4) if height else len(found.problems)
-    lines = [_summary(found), "", *_problem_lines(found.problems[:shown], width)]
-    if left := len(found.problems[shown:]):
-        lines += [f"  and {plural(left, 'more problem')}: nsqcy top --once"]
-    lines += ["", *_channel_lines(found)]
+    lines = [_summary(found), "", *_problem_part(found.problems, width, height // 2)]
+    lines += ["", *(_cut(line, width) for line in _channel_lines(found))]
     return "\n".join(lines[: height - 1] if height else lines)
+
+
+def _problem_part(found: Sequence[Problem], width: int, room: int) -> list[str]:
+    """Return the problems, in at most `room` lines if it is not 0: without advice if that does not
+    fit, and then without the least severe ones."""
+    lines = _problem_lines(found, width)
+    if room and len(lines) > room:
+        lines = lines[::2]
+    if room and len(lines) > room:
+        left = plural(len(lines) - room + 1, "more problem")
+        return [*lines[: room - 1], f"  and {left}: add --once"]
+    return lines
 
 
 def _summary(found: Snapshot) -> str:
@@ -109,7 +118,9 @@ def _problem_lines(found: Sequence[Problem], width: int) -> list[str]:
 
 
 def _cut(text: str, width: int) -> str:
-    return text if not width or len(text) <= width else f"{text[: width - 1]}…"
+    """Cut a line, which may have colours, at the width of the screen."""
+    bare = click.unstyle(text)
+    return text if not width or len(bare) <= width else f"{bare[: width - 1]}…"
 
 
 def _channel_lines(found: Snapshot) -> list[str]:

@@ -125,7 +125,8 @@ def of_node(node: NodeState) -> Iterator[Problem]:
         yield Problem(
             *(Severity.ERROR, "unregistered", place, f"not registered with {address}"),
             f"{what} cannot register with nsqlookupd {address}",
-            "start that nsqlookupd, or check nsqd's --lookupd-tcp-address and firewalls",
+            "start that nsqlookupd, or check nsqd's --lookupd-tcp-address; nsqd's log has the"
+            " reason",
         )
     yield from _of_certificate(node, place)
 
@@ -134,13 +135,14 @@ def _of_certificate(node: NodeState, place: Place) -> Iterator[Problem]:
     days = node.certificate_days
     if days is None or days >= CERTIFICATE_DAYS:
         return
-    when = f"expired {-days:.0f} days ago" if days < 0 else f"expires in {days:.0f} days"
+    span = count(round(abs(days)), "day")
+    when = f"expired {span} ago" if days < 0 else f"expires in {span}"
+    cannot = "cannot connect" if days < 0 else "will not be able to connect"
     yield Problem(
         Severity.ERROR if days < 0 else Severity.WARNING,
         *("certificate", place, f"certificate {when}"),
         f"the TLS certificate of nsqd {node.name} {when}",
-        "clients that verify it cannot connect once it has expired: replace the file, and send"
-        " SIGHUP to nsqd",
+        f"clients that verify it {cannot}: replace the file, and send SIGHUP to nsqd",
     )
 
 
@@ -172,7 +174,8 @@ def of_topic(topic: TopicStats, *, has_dead_letters: bool = False) -> Iterator[P
         yield Problem(
             *(Severity.WARNING, "no-channel", place, "no channel"),
             f"topic {topic.name} has no channel, and {waiting(depth)}",
-            "subscribe to it, empty it, or delete it",
+            "start its consumers, which creates a channel; delete the topic only if nobody needs"
+            " it",
         )
 
 
@@ -201,11 +204,11 @@ def of_channel(channel: ChannelStats) -> Iterator[Problem]:
     if not channel.figures.client_count:
         yield from _no_consumer(channel)
         return
-    failures: list[Problem] = []
+    refusals = list(_backing_off(channel))
+    yield from refusals
     if channel.rates is not None:
         yield from _falling_behind(channel, channel.rates)
-        failures += _failures(channel, channel.rates)
-    yield from failures or _backing_off(channel)
+        yield from () if refusals else _failures(channel, channel.rates)
     yield from _slow_consumers(channel)
 
 
@@ -215,7 +218,8 @@ def _paused(channel: ChannelStats) -> Iterator[Problem]:
         yield Problem(
             *(Severity.WARNING, "paused", _place(channel), "paused"),
             f"{_name(channel)} is paused, {consumers}and {waiting(depth)}",
-            how_to_unpause(channel.topic, channel.name),
+            how_to_unpause(channel.topic, channel.name)
+            + ("" if channel.figures.client_count else "; then start its consumers"),
         )
 
 
@@ -290,8 +294,7 @@ def _failures(channel: ChannelStats, rates: Rates) -> Iterator[Problem]:
             *(Severity.WARNING, "failing", _place(channel), f"failing {rate(failed)}"),
             f"most attempts of {_name(channel)} fail: {rate(rates.requeued)} are requeued,"
             f" {rate(rates.timed_out)} time out and {rate(rates.finished)} finish",
-            f"see the messages with: nsqcy peek {channel.topic} {channel.name}; to remove those"
-            " that always fail, set max_attempts and dead_letter_topic",
+            _how_to_see_failing(channel),
         )
     elif rates.timed_out >= MIN_FAILURES and rates.timed_out >= TIMEOUT_SHARE * (
         failed + rates.finished
@@ -309,13 +312,21 @@ def _backing_off(channel: ChannelStats) -> Iterator[Problem]:
     if not refusing and channel.figures.depth:
         refusing = sum(not each.ready_count for each in channel.clients or ())
     if refusing == channel.figures.client_count:
+        failed = channel.figures.requeue_count + channel.figures.timeout_count
+        since = f", after {count(failed, 'failed attempt')}" if failed else ""
         yield Problem(
             *(Severity.WARNING, "backing-off", _place(channel), "backing off"),
-            f"all consumers of {_name(channel)} refuse messages (RDY 0), and"
+            f"all consumers of {_name(channel)} refuse messages at the moment (RDY 0){since}, and"
             f" {waiting(channel.figures.depth)}",
-            "they are backing off after failures, or closing: check their logs, and see the"
-            f" messages with: nsqcy peek {channel.topic} {channel.name}",
+            f"check the logs of the consumers; {_how_to_see_failing(channel)}",
         )
+
+
+def _how_to_see_failing(channel: ChannelStats) -> str:
+    return (
+        f"see the messages with: nsqcy peek {channel.topic} {channel.name}; to remove those that"
+        " always fail, set max_attempts and dead_letter_topic"
+    )
 
 
 def _slow_consumers(channel: ChannelStats) -> Iterator[Problem]:
@@ -349,8 +360,8 @@ def rate(value: float | None) -> str:
     return f"{value:,.0f}/s" if abs(value) >= 10 else f"{value:.1f}/s"
 
 
-def count(messages: int) -> str:
-    return "1 message" if messages == 1 else f"{messages:,} messages"
+def count(number: int, noun: str = "message") -> str:
+    return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def waiting(messages: int) -> str:

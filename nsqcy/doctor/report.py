@@ -21,8 +21,8 @@ def not_ok(found: Sequence[Judged]) -> list[Judged]:
 
 
 def by_level(found: Sequence[Judged]) -> list[Judged]:
-    """Return the findings with the most severe last, next to the summary."""
-    return sorted(found, key=lambda each: LEVELS.index(each.finding.level))
+    """Return the findings with the most severe first."""
+    return sorted(found, key=lambda each: -LEVELS.index(each.finding.level))
 
 
 def exit_code(found: Sequence[Judged], fail_on: str = ERROR) -> int:
@@ -42,15 +42,15 @@ def lines(found: Sequence[Judged]) -> str:
 
 
 def summary(found: Sequence[Judged], scopes: Sequence[str] = ()) -> str:
-    """Return the number of findings of each level, and of checks in these scopes that did not
+    """Return the number of findings of each level, and the checks in these scopes that did not
     apply."""
     count = Counter(each.finding.level for each in found)
     told = [_plural(count[level], level) for level in LEVELS if count[level]]
     names = {each.check for each in found}
     checks = [each for scope, those in SECTIONS if scope in scopes for each in those]
-    if skipped := sum(each.name not in names for each in checks):
-        told.append(f"{_plural(skipped, 'check')} skipped: nothing to check")
-    return f"{', '.join(told)}\n"
+    skipped = [each.name for each in checks if each.name not in names]
+    nothing = f"nothing to check: {', '.join(skipped)}\n" if skipped else ""
+    return f"{', '.join(told)}\n{nothing}"
 
 
 def _plural(count: int, level: str) -> str:

@@ -27,7 +27,8 @@ def unread_topics(cluster: Cluster) -> Iterator[Finding]:
             later = cluster.topics_later.get(name, topic)
             waiting = _waiting(cluster, topic.figures, later.figures)
             text = f"topic {name} has no channel, and {waiting}"
-            yield warning(text, "subscribe to it, empty it, or delete it")
+            advice = "start its consumers, which creates a channel; delete the topic only if nobody"
+            yield warning(text, f"{advice} needs it")
 
 
 def idle_channels(cluster: Cluster) -> Iterator[Finding]:
@@ -66,10 +67,10 @@ def stuck_consumers(cluster: Cluster) -> Iterator[Finding]:
         silent = [_client(each) for each in channel.clients if _asks_nothing(each, cluster.now)]
         if silent:
             text = (
-                f"consumers of {_name(channel)} have RDY 0 while messages are waiting: "
-                f"{several(silent)}"
+                f"consumers of {_name(channel)} refuse messages (RDY 0) while"
+                f" {_messages(channel.figures.depth)}: {several(silent)}"
             )
-            yield warning(text, "they are backing off after failures, or closing: check their logs")
+            yield warning(text, "they back off after failures, or are closing: check their logs")
         if not cluster.watched:
             continue
         before = {_identity(each): each for each in channel.clients}
@@ -98,6 +99,7 @@ def paused(cluster: Cluster) -> Iterator[Finding]:
         if channel.figures.paused:
             advice = how_to_unpause(channel.topic, channel.name)
             consumers = "" if channel.figures.client_count else ", has no consumer"
+            advice += "; then start its consumers" if consumers and channel.figures.depth else ""
             yield _paused(f"channel {_name(channel)}", channel.figures.depth, advice, consumers)
 
 
@@ -255,7 +257,7 @@ CHECKS = (
         "idle-channels",
         "channels without a consumer in which messages are waiting, and whether their number is "
         "growing",
-        "no channel without a consumer has messages",
+        "no channel without a consumer has messages, unless it is paused",
         idle_channels,
         _any_alive,
     ),

@@ -66,6 +66,7 @@ class ClusterView:
 
     def __init__(self, sources: Sources, web: WebClient, log: Lines, outages: Outages) -> None:
         self.warnings: list[str] = []
+        self.failed_lookupds: dict[str, str] = {}  # reason by address, as far as they were queried
         self._silent: list[str] = []  # daemons that did not answer, with the reason
         self.lookupds = tuple(dict.fromkeys(sources.lookupd_http_address))
         self._nsqds = tuple(dict.fromkeys(sources.nsqd_http_address))
@@ -97,6 +98,7 @@ class ClusterView:
         if not self.by_lookupds:
             return {}
         outcome = discovery.topics(self.lookupds, web=self._web)
+        self.failed_lookupds = {address: str(error) for address, error in outcome.errors.items()}
         names = {name for names in self._collect(outcome, NSQLOOKUPD) for name in names}
         active = {
             topic

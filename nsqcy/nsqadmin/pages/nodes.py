@@ -54,7 +54,9 @@ def lookup(app: AppContext, request: Request) -> Page:
     path = app.layout(request).link("lookup")
 
     def draw(cluster: ClusterView) -> View:
-        return views.lookup(cluster.lookupds, cluster.inactive_topics(), path, params(request))
+        inactive = cluster.inactive_topics()
+        failed = cluster.failed_lookupds
+        return views.lookup(cluster.lookupds, failed, inactive, path, params(request))
 
     return Page("Lookup", path, draw)
 

@@ -6,6 +6,7 @@ Pure: maps fetched data to template values.
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from nsqcy.cluster.problems import Severity
 from nsqcy.cluster.stats import AnyFigures, ChannelStats, ClientStats, TopicStats
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
 from nsqcy.nsqadmin.cluster.copies import of_nsqd
@@ -216,13 +217,19 @@ def _node_question(
 
 def lookup(
     lookupds: Sequence[str],
+    failed: Mapping[str, str],
     inactive: Mapping[str, Sequence[str]],
     path: str,
     asked: Mapping[str, str],
 ) -> View:
-    """Return the view of topics that no nsqd has, with a form to create topics."""
+    """Return the view of topics that no nsqd has, with a form to create topics. failed: the reason,
+    by address, of nsqlookupds that do not answer."""
     values = {
         "lookupds": lookupds,
+        "failed": {
+            address: Sign(f"does not answer: {reason}", "", Severity.ERROR)
+            for address, reason in failed.items()
+        },
         "inactive": inactive,
         "path": path,
         "asked": _lookup_question(inactive, asked),

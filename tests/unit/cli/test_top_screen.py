@@ -57,9 +57,16 @@ def test_problems_leave_room_for_channels() -> None:
     idle = [topic(f"idle{number}", depth=1) for number in range(50)]
     lines = click.unstyle(top_screen.text(snapshot(*idle), 40, 24)).splitlines()
     assert len(lines) == 23
-    assert "  and 44 more problems: nsqcy top --once" in lines
-    assert all(len(line) <= 40 for line in lines[2:14])
+    assert "  and 39 more problems: add --once" in lines
+    assert all(len(line) <= 40 for line in lines[2:])
     assert sum("idle" in line for line in lines[15:]) > 5
+
+
+def test_advice_makes_room_for_problems() -> None:
+    idle = [topic(f"idle{number}", depth=1) for number in range(5)]
+    rows = {height: top_screen.text(snapshot(*idle), 120, height) for height in (16, 24)}
+    assert all(text.count("has no consumer") == 5 for text in rows.values())
+    assert ["start its consumers" in text for text in rows.values()] == [False, True]
 
 
 def test_as_json() -> None:

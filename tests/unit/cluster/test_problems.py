@@ -155,11 +155,14 @@ def test_slow_consumers() -> None:
 
 def test_consumers_that_back_off() -> None:
     failing = consumer(1, 0.0, saturated=False, ready_count=0)
-    (one,) = found(topic(channel(3, consumers=(failing,))))
+    failed = {"requeue_count": 4, "timeout_count": 1, "rates": Rates(requeued=1.0)}
+    (one,) = found(topic(channel(3, consumers=(failing,), **failed)))
     assert (one.severity, one.kind) == (Severity.WARNING, "backing-off")
     assert one.text == (
-        "all consumers of channel t/c refuse messages (RDY 0), and 3 messages are waiting"
+        "all consumers of channel t/c refuse messages at the moment (RDY 0), after 5 failed"
+        " attempts, and 3 messages are waiting"
     )
+    assert "nsqcy peek t c" in one.advice
     working = consumer(2, 1.0, saturated=False)
     assert found(topic(channel(3, clients=2, consumers=(failing, working)))) == []
     reported = channel(3, clients=2)._replace(backing_off=2)  # without the list of consumers

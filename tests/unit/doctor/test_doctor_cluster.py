@@ -281,7 +281,7 @@ def test_consumers_that_ask_for_nothing() -> None:
 
     silent = client(7, 0, client_id="me")
     told = only(topics.stuck_consumers, facts(1, client(), silent))
-    assert "consumers of t/c have RDY 0 while messages are waiting: c:7 (me)" in told
+    assert "consumers of t/c refuse messages (RDY 0) while 1 message is waiting: c:7 (me)" in told
     assert not said(topics.stuck_consumers, facts(0, silent))
     assert not said(topics.stuck_consumers, facts(1, client(7, 0, connect_ts=int(NOW) - 10)))
 
