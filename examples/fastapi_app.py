@@ -36,7 +36,7 @@ async def create_order(
 ) -> dict[str, int]:
     body = json.dumps({"id": number, "total": total}).encode()
     try:
-        await producer.publish("web-orders", body)
+        await producer.publish("web-orders", body, timeout=5)
     except Error as error:
         raise HTTPException(503, "the order could not be accepted, try again") from error
     return {"id": number}

@@ -8,8 +8,10 @@ import click
 from nsqcy.cli.cluster import Cluster
 from nsqcy.cli.cluster_options import as_json, on_cluster, print_json
 from nsqcy.cli.main import Commands
-from nsqcy.cli.tables import moment, table
+from nsqcy.cli.tables import moment, plural, table
 from nsqcy.cli.values import CHANNEL, TOPIC, Count
+from nsqcy.client.cancelling import CANCEL_KEY
+from nsqcy.cluster.deferred import PeekedMessage, cancel_deferred
 from nsqcy.cluster.http_clients import NsqdHTTPClient
 from nsqcy.errors import RequestError
 
@@ -71,11 +73,19 @@ def _deferred(nsqd: NsqdHTTPClient, topic: str, channel: str, count: int) -> lis
 @deferred.command()
 @click.argument("topic", type=TOPIC)
 @click.argument("channel", type=CHANNEL)
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--key", help="all messages whose header cancel-key has this value")
 @as_json
 @on_cluster
-def cancel(cluster: Cluster, topic: str, channel: str, ids: Sequence[str], as_json: bool) -> None:
-    """Drop the deferred messages with these IDs from CHANNEL."""
+def cancel(
+    cluster: Cluster, topic: str, channel: str, ids: Sequence[str], key: str | None, as_json: bool
+) -> None:
+    """Drop the deferred messages with these IDs, or with a key, from CHANNEL."""
+    if bool(ids) == (key is not None):
+        raise click.UsageError("name either IDs or a --key")
+    if key is not None:
+        _cancel_key(cluster, topic, channel, key, as_json=as_json)
+        return
     by_node = cluster.each(lambda nsqd: _cancelled(nsqd, topic, channel, ids))
     cancelled = {id for found in by_node.values() for id in found}
     if as_json:
@@ -84,6 +94,21 @@ def cancel(cluster: Cluster, topic: str, channel: str, ids: Sequence[str], as_js
         click.echo(f"cancelled {len(cancelled)} of {len(ids)} messages")
     if missing := [id for id in ids if id not in cancelled]:
         raise click.ClickException(f"not a deferred message of {topic}/{channel}: {missing[0]}")
+
+
+def _cancel_key(cluster: Cluster, topic: str, channel: str, key: str, *, as_json: bool) -> None:
+    def has_key(message: PeekedMessage) -> bool:
+        return bool(message["headers"].get(CANCEL_KEY) == key)
+
+    by_node = cluster.each(
+        lambda nsqd: cancel_deferred(nsqd, topic, channel, has_key),
+        needs=f"channel {topic}/{channel}",
+    )
+    total = sum(by_node.values())
+    if as_json:
+        print_json({"cancelled": total})
+    else:
+        click.echo(f"cancelled {plural(total, 'message')} with key {key}")
 
 
 def _cancelled(nsqd: NsqdHTTPClient, topic: str, channel: str, ids: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ import click
 from nsqcy.cli import bodies
 from nsqcy.cli.cluster import Cluster, Node
 from nsqcy.cli.cluster_options import as_json, on_cluster, print_json
-from nsqcy.cli.tables import moment, table
+from nsqcy.cli.tables import moment, plain, table
 from nsqcy.cli.values import CHANNEL, TOPIC, Count
 from nsqcy.cluster.http_clients import NsqdHTTPClient
 
@@ -25,6 +25,17 @@ class Peeked(NamedTuple):
     @property
     def body(self) -> bytes:
         return b64decode(self.values["body"] or "")
+
+    @property
+    def reason(self) -> str:
+        """Return why a dead letter was moved, and from where; empty for other messages."""
+        headers = self.values.get("headers") or {}
+        if "reason" not in headers or "origin-topic" not in headers:
+            return ""
+        origin = f"{headers['origin-topic']}/{headers.get('origin-channel', '')}"
+        if headers["reason"] == "attempts":
+            return plain(f"attempts in {origin}: {headers.get('attempts', '?')}")
+        return plain(f"{headers['reason']} in {origin}")
 
 
 @click.command()
@@ -109,7 +120,9 @@ def _as_json(message: Peeked) -> dict[str, Any]:
 
 
 def _table(messages: list[Peeked]) -> tuple[list[str], list[list[str]]]:
-    head = ["time", "id", "attempts", "size", "nsqd", "message"]
+    """Return the titles and cells. Dead letters show why they are there."""
+    with_reasons = any(each.reason for each in messages)
+    head = ["time", "id", "attempts", "size", "nsqd", *(["reason"] * with_reasons), "message"]
     return head, [
         [
             moment(each.values["timestamp"]),
@@ -117,6 +130,7 @@ def _table(messages: list[Peeked]) -> tuple[list[str], list[list[str]]]:
             str(each.values["attempts"]),
             str(each.values["size"]),
             each.node,
+            *([each.reason] * with_reasons),
             bodies.preview(each.body),
         ]
         for each in messages

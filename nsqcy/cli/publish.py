@@ -17,13 +17,19 @@ from nsqcy.config.durations import MILLISECOND
 from nsqcy.errors import RequestError
 
 BATCH = 100  # messages of stdin per request
+LIMIT = "; nsqd's options --max-defer-timeout and --max-req-timeout (1h) limit the delay"
 
 
 @click.command()
 @click.argument("topic", type=TOPIC)
 @click.argument("messages", nargs=-1)
 @click.option("--lines", is_flag=True, help="stdin has a message per line")
-@click.option("--defer", type=DURATION, default="0", help="deliver after this time, such as 10m")
+@click.option(
+    "--defer",
+    type=DURATION,
+    default="0",
+    help="deliver after this time, such as 10m; at most 1h by default",
+)
 @click.option(
     "-H", "--header", "headers", type=HEADER, multiple=True, help="message header. Repeatable."
 )
@@ -89,7 +95,9 @@ class _Publisher:
                 self._batch(batch)
             except RequestError as error:
                 done = f", after {count} published messages" if count else ""
-                raise click.ClickException(f"{self.node.name}: {describe(error)}{done}") from None
+                limit = LIMIT if b"INVALID_DEFER" in error.body else ""
+                text = f"{self.node.name}: {describe(error)}{done}{limit}"
+                raise click.ClickException(text) from None
             count += len(batch)
             self._others = []  # all messages go to one nsqd
         return count

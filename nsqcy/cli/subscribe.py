@@ -12,6 +12,7 @@ from nsqcy.cli.cluster_options import on_cluster, print_json_line
 from nsqcy.cli.values import CHANNEL, TOPIC, Count
 from nsqcy.client import Consumer, Message
 from nsqcy.cluster.discovery import host_port
+from nsqcy.cluster.problems import waiting
 
 
 @click.command()
@@ -43,6 +44,8 @@ def sub(
     Without CHANNEL, a temporary channel gets a copy of each new message. With CHANNEL, the messages
     are consumed: other consumers of the channel do not receive them.
     """
+    if channel is None:
+        _check_backlog(cluster, topic)
     options = _options(cluster, tls) | {"max_in_flight": min(max_in_flight, count or max_in_flight)}
     addresses = [host_port(*each.producer.address) for each in cluster.nodes]
     channel = channel or f"nsqcy-sub-{os.getpid()}#ephemeral"
@@ -59,6 +62,18 @@ def sub(
             message.finish()
             if left == 0:
                 return
+
+
+def _check_backlog(cluster: Cluster, topic: str) -> None:
+    """Raise ClickException if a temporary channel would take the messages of a topic that has no
+    channel yet, and drop them when it ends."""
+    found = cluster.stats(topic).topics.get(topic)
+    if found is not None and not found.channels and found.figures.depth:
+        raise click.ClickException(
+            f"{waiting(found.figures.depth)} in topic {topic}, which has no channel: a temporary"
+            f" channel would take and then drop them; see them with nsqcy peek {topic}, or name a"
+            f" channel that keeps them: nsqcy sub {topic} CHANNEL"
+        )
 
 
 def _options(cluster: Cluster, tls: bool) -> dict[str, Any]:

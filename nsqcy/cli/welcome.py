@@ -62,9 +62,9 @@ def commands(nsqd: Addresses, lookupd: Addresses) -> str:
         return f"\n  {SAVED}\n\n"
     return f"""
   {SAVED} In another terminal:
-
-    curl -d 'hello' 'http://{http}/pub?topic=greetings'
-    curl 'http://{http}/stats'
+{_other_ports(http)}
+    nsqcy pub greetings hello
+    nsqcy topic list
     curl 'http://{reachable(lookupd["HTTP"])}/lookup?topic=greetings'
 
 """
@@ -86,6 +86,13 @@ def demo(page: str, *, is_temporary: bool) -> str:
     """Return what the demo shows; the last line is nsqadmin's URL, if there is one."""
     text = f"\n{DEMO}\n\n  {DISCARDED if is_temporary else SAVED}\n\n"
     return text + (f"  Watch it in nsqadmin: {page}\n" if page else "")
+
+
+def _other_ports(http: str) -> str:
+    """Return the line that makes the nsqcy command find an nsqd at another address than the usual
+    one."""
+    usual = http in ("127.0.0.1:4151", "localhost:4151")
+    return "" if usual else f"\n    export NSQCY_NSQD_HTTP_ADDRESS={http}"
 
 
 def _for_curl(nsqd: Addresses) -> str:

@@ -53,8 +53,8 @@ class ConnectionFailed(Error):
     """
 
 
-class NoConnection(Error):
-    """No nsqd is available to publish to."""
+class NoConnection(ConnectionFailed):
+    """No nsqd could be reached, so nothing was published."""
 
 
 class PublishTimeout(Error):

@@ -331,14 +331,16 @@ class ProducerCore(Core[Nsqd]):
         error = error or NoConnection("no nsqd is registered with the lookupds")
         hopeless = errors and all(isinstance(each, (ProtocolError, NsqdError)) for each in errors)
         waiting, self.waiting = self.waiting, deque()
-        failed: list[Publish] = []
+        failed: list[tuple[Publish, Error]] = []
         for publish in waiting:
             publish.tries += 1
-            publish.error = error
-            over = hopeless or publish.tries > self.options.retries
-            (failed if over else self.waiting).append(publish)
-        for publish in failed:
-            self._done(publish, error)
+            publish.error = _of_unreachable(publish, error)
+            if hopeless or publish.tries > self.options.retries:
+                failed.append((publish, publish.error))
+            else:
+                self.waiting.append(publish)
+        for publish, reason in failed:
+            self._done(publish, reason)
 
     def _done(self, publish: Publish, error: Error | None) -> None:
         self.pending_bytes -= len(publish.body)
@@ -391,3 +393,9 @@ class ProducerCore(Core[Nsqd]):
         for publish in left:
             self._done(publish, Closed("the producer was closed before nsqd answered"))
         self._net.stopped()
+
+
+def _of_unreachable(publish: Publish, error: Error) -> Error:
+    """Return the error of a publish that no nsqd took: NoConnection if it has never been sent."""
+    was_sent = publish.error is not None and not isinstance(publish.error, NoConnection)
+    return NoConnection(str(error)) if type(error) is ConnectionFailed and not was_sent else error

@@ -5,7 +5,7 @@ Owns their conversion to numbers. Does not know which values an option allows.
 
 from collections.abc import Mapping
 from datetime import timedelta
-from numbers import Real
+from numbers import Integral
 from typing import Any, overload
 
 from nsqcy.options.fields import declared
@@ -30,9 +30,9 @@ def milliseconds(value: Milliseconds) -> int:
     """Return a duration in milliseconds; a timedelta is rounded. Raises TypeError."""
     if isinstance(value, timedelta):
         return round(value.total_seconds() * 1000)
-    if not isinstance(value, Real):
-        raise TypeError(f"{value!r} is not a duration (allowed: milliseconds or a timedelta)")
-    return round(value)
+    if not isinstance(value, Integral):
+        raise TypeError(f"{value!r} is not a duration (allowed: whole milliseconds or a timedelta)")
+    return int(value)
 
 
 def without_timedeltas(options: Mapping[str, Any], part: Any) -> dict[str, Any]:

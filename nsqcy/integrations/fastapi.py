@@ -13,19 +13,18 @@ Imports Starlette only, so apps without FastAPI can use it.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeVar, Unpack
+from typing import Any, Unpack
 
 from starlette.requests import HTTPConnection
 from starlette.types import Lifespan
 
-from nsqcy.client.aio import Consumer, Handler, Producer
-from nsqcy.client.options import Addresses, ConsumerKeywords
+from nsqcy.client.aio import Consumer, Producer
+from nsqcy.client.bodies import Codec
+from nsqcy.client.options import Addresses
 from nsqcy.integrations.web.settings import Settings, checked_addresses, checked_options
-from nsqcy.integrations.web.subscriptions import Subscriptions
+from nsqcy.integrations.web.subscriptions import H, HandlerKeywords, Subscriptions
 
 STATE = "nsqcy_producer"  # name of the producer in the state of the lifespan
-
-H = TypeVar("H", bound=Handler)
 
 
 class NsqLifespan:
@@ -34,16 +33,19 @@ class NsqLifespan:
     When the app stops, consumers close first: handlers that are running may finish, and publish,
     for up to close_timeout seconds.
 
-    Options are the client's, for the producer and for all consumers. Raises ValueError and
-    TypeError for invalid options.
+    Options are the client's, for the producer and for all consumers; so is `codec`. Raises
+    ValueError and TypeError for invalid options.
     """
 
     def __init__(
         self,
         nsqd_tcp_addresses: Addresses = (),
         lookupd_http_addresses: Addresses = (),
+        *,
+        codec: Codec | None = None,
         **options: Any,
     ) -> None:
+        self._codec = codec
         self._settings = Settings(
             *checked_addresses(nsqd_tcp_addresses, lookupd_http_addresses, "NsqLifespan"),
             *checked_options(options, "NsqLifespan"),
@@ -57,12 +59,13 @@ class NsqLifespan:
         channel: str,
         *,
         concurrency: int | None = None,
-        **options: Unpack[ConsumerKeywords],
+        **options: Unpack[HandlerKeywords],
     ) -> Callable[[H], H]:
         """Return a decorator: the function handles the messages of a channel while the app runs.
 
         The function may be a coroutine function. Its result answers the message, as in Consumer.
-        Options override those of the NsqLifespan. Raises ValueError and TypeError.
+        Options, `codec` and `dead_letter_topic` are those of Consumer, and override those of the
+        NsqLifespan. Raises ValueError and TypeError.
         """
         return self._subscriptions.registering(topic, channel, concurrency, options)
 
@@ -100,7 +103,9 @@ class NsqLifespan:
         if self._producer is not None:
             raise RuntimeError("the lifespan is running: create one NsqLifespan for each app")
         settings = self._settings
-        async with Producer(settings.nsqds, settings.lookupds, **settings.producer) as producer:
+        async with Producer(
+            settings.nsqds, settings.lookupds, codec=self._codec, **settings.producer
+        ) as producer:
             self._producer = producer
             try:
                 yield producer
@@ -122,6 +127,7 @@ class NsqLifespan:
         found = []
         for each in self._subscriptions:
             options: Any = settings.consumer | each.options
+            parameters: Any = {"codec": self._codec, **each.parameters}
             found.append(
                 Consumer(
                     each.topic,
@@ -130,6 +136,7 @@ class NsqLifespan:
                     settings.lookupds,
                     each.handler,
                     concurrency=each.concurrency,
+                    **parameters,
                     **options,
                 )
             )

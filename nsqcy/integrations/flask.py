@@ -23,11 +23,10 @@ from flask import Flask, current_app
 from flask.cli import AppGroup, with_appcontext
 
 from nsqcy.client import Producer
-from nsqcy.client.options import ConsumerKeywords
 from nsqcy.integrations.process_producer import ProcessProducer
 from nsqcy.integrations.web.recording import Published, RecordingProducer
 from nsqcy.integrations.web.settings import Settings, checked_addresses, checked_options
-from nsqcy.integrations.web.subscriptions import H, Handler, Subscriptions
+from nsqcy.integrations.web.subscriptions import H, Handler, HandlerKeywords, Subscriptions
 from nsqcy.integrations.web.worker import consume, consumers_of
 
 EXTENSION = "nsqcy"
@@ -90,7 +89,7 @@ class Nsq:
         channel: str,
         *,
         concurrency: int = 1,
-        **options: Unpack[ConsumerKeywords],
+        **options: Unpack[HandlerKeywords],
     ) -> Callable[[H], H]:
         """Return a decorator: `flask nsqcy consume` runs the function for messages of a channel.
 
@@ -145,9 +144,9 @@ commands.add_command(
 
 def _in_context(app: Flask, handler: Handler) -> Handler:
     @functools.wraps(handler)
-    def handle(message: Any) -> Any:
+    def handle(*received: Any) -> Any:
         with app.app_context():
-            return handler(message)
+            return handler(*received)
 
     return handle
 

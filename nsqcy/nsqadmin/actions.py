@@ -38,12 +38,18 @@ class Context(Protocol):
 
 
 @audited
-def create(app: Context, request: Request, topic: str, channel: str) -> Done:
+def create(
+    app: Context, request: Request, topic: str, channel: str, *, on_nsqds: bool = False
+) -> Done:
     """Register a topic and channel with all nsqlookupds. nsqds that have the topic create the
-    channel; no nsqd creates the topic before a message is published to it."""
+    channel; without on_nsqds, as in NSQ, no nsqd creates the topic before a message is published
+    to it."""
     check_names(topic, channel)
     cluster = app.cluster()
-    _create(cluster, topic, channel)
+    if on_nsqds:
+        _create_everywhere(cluster, topic, channel)
+    else:
+        _create(cluster, topic, channel)
     app.notifier.send(request, "create_topic", topic)
     if channel:
         app.notifier.send(request, "create_channel", topic, channel)
@@ -62,6 +68,16 @@ def _create(cluster: ClusterView, topic: str, channel: str) -> None:
         cluster.post_to_lookupds("channel/create", topic=topic, channel=channel)
         nodes = cluster.producers(topic)
         cluster.post_to_nodes(nodes, "channel/create", topic=topic, channel=channel)
+
+
+def _create_everywhere(cluster: ClusterView, topic: str, channel: str) -> None:
+    nodes = cluster.nodes()
+    named: dict[str, dict[str, str]] = {"topic/create": {"topic": topic}}
+    if channel:
+        named["channel/create"] = {"topic": topic, "channel": channel}
+    for path, names in named.items():
+        cluster.post_to_lookupds(path, **names)
+        cluster.post_to_nodes(nodes, path, **names)
 
 
 @audited

@@ -35,7 +35,7 @@ from nsqcy.nsqadmin.compression import compressed
 from nsqcy.nsqadmin.graphite import Graphite
 from nsqcy.nsqadmin.history.store import History, Subject
 from nsqcy.nsqadmin.html.layout import Layout, View, not_found, render
-from nsqcy.nsqadmin.html.plots import FRAME, Plots
+from nsqcy.nsqadmin.html.plots import Plots
 from nsqcy.nsqadmin.notifications import Notifier
 from nsqcy.nsqadmin.options import AdminOptions
 from nsqcy.nsqadmin.page_router import PageRouter
@@ -147,7 +147,7 @@ class AppContext(router.Api):
         return self.user_of(request.head) or request.head.header(self.options.acl_http_header)
 
     def plots(self, request: Request) -> Plots:
-        chosen = (request.head.params or {}).get("range", FRAME)
+        chosen = (request.head.params or {}).get("range", "")
         now = time.monotonic()
         return Plots(self._history, now, time.time() - now, chosen)
 

@@ -226,6 +226,48 @@ def test_dead_letters_are_redriven(commands: Commands) -> None:
     assert commands.json("redrive", "failed", "look")["redriven"] == 1
 
 
+def test_sub_leaves_messages_that_no_channel_keeps(commands: Commands) -> None:
+    commands.ok("topic", "create", "old")
+    commands.ok("pub", "old", "first")
+    error = commands.fails("sub", "old", "--count=1")
+    assert error.startswith("nsqcy: 1 message is waiting in topic old, which has no channel: ")
+    assert commands.ok("sub", "old", "readers", "--count=1") == "first\n"
+
+
+def test_cancel_by_key(commands: Commands) -> None:
+    commands.ok("topic", "create", "later")
+    commands.ok("channel", "create", "later", "mail")
+    for key in ("a", "a", "b"):
+        commands.ok("pub", "later", "hello", "--defer=1h", "-H", f"cancel-key={key}")
+    done = commands.ok("deferred", "cancel", "later", "mail", "--key=a")
+    assert done == "cancelled 2 messages with key a\n"
+    assert len(commands.json("deferred", "list", "later", "mail")) == 1
+    assert commands.run("deferred", "cancel", "later", "mail").returncode == 2
+
+
+def test_redrive_one(commands: Commands) -> None:
+    """Its id is known from peek, which shows why it failed."""
+    commands.ok("topic", "create", "failed")
+    commands.ok("channel", "create", "failed", "look")
+    commands.ok("topic", "create", "t")
+    commands.ok("channel", "create", "t", "c")
+    commands.ok("channel", "config", "t", "c", "dead_letter_topic=failed", "max_attempts=1")
+    commands.ok("pub", "t", "one", "two")
+    with Consumer("t", "c", [f"127.0.0.1:{each.tcp_port}" for each in commands.nsqds]) as consumer:
+        for _ in range(2):
+            next(iter(consumer)).requeue(0, backoff=False)
+    eventually(lambda: len(commands.json("peek", "failed", "look")) == 2)
+    assert "attempts in t/c: 1" in commands.ok("peek", "failed", "look")
+    found = {each["body"]: each["id"] for each in commands.json("peek", "failed", "look")}
+    assert commands.json("redrive", "failed", "look", "--id", found["one"])["redriven"] == 1
+    assert [each["body"] for each in commands.json("peek", "failed", "look")] == ["two"]
+
+
+def test_pub_names_the_limit_of_a_delay(commands: Commands) -> None:
+    error = commands.fails("pub", "later", "hello", "--defer=2h")
+    assert "INVALID_DEFER" in error and "--max-defer-timeout" in error
+
+
 def test_top_shows_the_worst_first(commands: Commands) -> None:
     for topic, count in (("calm", 1), ("long", 3)):
         commands.ok("topic", "create", topic)

@@ -151,10 +151,11 @@ def test_dead_letters_of_the_tutorial_survive_a_kill(daemon: testing.Nsqd) -> No
     """The order fails while all other topics have the default durability."""
     page = (EXAMPLES.parent / "docs" / "start" / "tutorial.md").read_text()
     step = page.partition("## 4.")[2].partition("## 5.")[0]
-    requests = re.findall(r"curl -s -X (\w+) (?:-d '(.*?)' )?(?:\\\n *)?'http://[^/]*(/.*?)'", step)
-    assert len(requests) == 4
-    for method, body, path in requests:
-        ask(daemon, method, path, body)
+    commands = re.findall(r"^nsqcy (.*(?:create|config).*)", step, re.MULTILINE)
+    assert len(commands) == 4
+    for command in commands:
+        words = [*command.split(), f"--nsqd-http-address={daemon.http_address}"]
+        subprocess.run([sys.executable, "-m", "nsqcy", *words], check=True, env=environment())
     with Consumer(
         "orders",
         "billing",

@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from queue import Queue
 from typing import Annotated, Any
 
 import pytest
@@ -14,6 +15,7 @@ pytest.importorskip("fastapi")
 
 from fastapi import APIRouter, Depends, FastAPI, WebSocket
 from fastapi.testclient import TestClient
+from pydantic import BaseModel
 from starlette.requests import Request
 
 from nsqcy.client.aio import Message, Producer
@@ -157,6 +159,29 @@ def test_the_inner_lifespan_is_open_while_handlers_run(daemon: Nsqd) -> None:
         assert client.get("/").json() == "shop"
         until(lambda: len(events) == 2, "the message is handled")
     assert events == ["open", "handled 1", "closed"]
+
+
+class Order(BaseModel):
+    id: int
+
+
+def test_values_instead_of_bytes(daemon: Nsqd) -> None:
+    nsq = NsqLifespan(daemon.tcp_address, codec="json")
+    received: Queue[tuple[Order, int]] = Queue()
+
+    @nsq.consumer("values", "readers", dead_letter_topic="values-dead")
+    async def handle(order: Order, message: Message) -> None:
+        received.put((order, message.attempts))
+
+    app = FastAPI(lifespan=nsq)
+
+    @app.post("/")
+    async def create(order: Order, producer: Annotated[Producer, Depends(get_producer)]) -> None:
+        await producer.publish("values", order)
+
+    with TestClient(app) as client:
+        assert client.post("/", json={"id": 7}).status_code == 200
+        assert received.get(timeout=60) == (Order(id=7), 1)
 
 
 def test_an_app_may_start_repeatedly_but_not_twice_at_a_time(daemon: Nsqd) -> None:

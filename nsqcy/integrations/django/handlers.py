@@ -8,10 +8,8 @@ from typing import Any, Unpack
 from django.db import close_old_connections
 from django.utils.module_loading import autodiscover_modules
 
-from nsqcy.client import Message
-from nsqcy.client.options import ConsumerKeywords
 from nsqcy.integrations.django.configuration import given_setting, handler_modules
-from nsqcy.integrations.web.subscriptions import H, Handler, Subscriptions
+from nsqcy.integrations.web.subscriptions import H, Handler, HandlerKeywords, Subscriptions
 
 MODULE = "consumers"  # of each app
 
@@ -19,7 +17,7 @@ subscriptions = Subscriptions(blocking=True)
 
 
 def consumer(
-    topic: str, channel: str, *, concurrency: int = 1, **options: Unpack[ConsumerKeywords]
+    topic: str, channel: str, *, concurrency: int = 1, **options: Unpack[HandlerKeywords]
 ) -> Callable[[H], H]:
     """Return a decorator: `manage.py nsqcy_consume` runs the function for messages of a channel.
 
@@ -41,10 +39,10 @@ def with_connections(handler: Handler) -> Handler:
     """Return a handler that has usable database connections, as a view has."""
 
     @functools.wraps(handler)
-    def handle(message: Message) -> Any:
+    def handle(*received: Any) -> Any:
         close_old_connections()
         try:
-            return handler(message)
+            return handler(*received)
         finally:
             close_old_connections()
 

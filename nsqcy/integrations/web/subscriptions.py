@@ -1,28 +1,40 @@
 """Handlers that an app registers, each for one channel of a topic."""
 
 import difflib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from nsqcy.client import Message
+from nsqcy.client.bodies import Codec
 from nsqcy.client.face import refuse_coroutine_functions
 from nsqcy.client.options import ConsumerKeywords, consumer_options
 from nsqcy.names import is_valid_name, quote
 
-Handler = Callable[[Message], Any]
+Handler = Callable[..., Any]  # of a message, or with a codec of a value
 H = TypeVar("H", bound=Handler)
+
+
+class HandlerKeywords(ConsumerKeywords, total=False):
+    """Keyword arguments for a handler: the consumer's options, and parameters of Consumer."""
+
+    codec: Codec | None
+    dead_letter_topic: str | None
+
+
+PARAMETERS = HandlerKeywords.__annotations__.keys() - ConsumerKeywords.__annotations__.keys()
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A handler, its channel, and its own options."""
+    """A handler, its channel, and its own options. parameters: of Consumer, which are not
+    options."""
 
     topic: str
     channel: str
     handler: Handler
     concurrency: int | None
     options: ConsumerKeywords
+    parameters: Mapping[str, Any]
 
     @property
     def name(self) -> str:
@@ -43,7 +55,7 @@ class Subscriptions:
         return iter(self._by_name.values())
 
     def registering(
-        self, topic: str, channel: str, concurrency: int | None, options: ConsumerKeywords
+        self, topic: str, channel: str, concurrency: int | None, keywords: HandlerKeywords
     ) -> Callable[[H], H]:
         """Return a decorator that registers a handler, and returns it unchanged.
 
@@ -55,10 +67,12 @@ class Subscriptions:
                 raise ValueError(f"{quote(each)} is not a valid {what} name")
         if concurrency is not None and concurrency < 1:
             raise ValueError(f"concurrency cannot be {concurrency} (allowed: 1 or more)")
+        options: Any = {name: keywords[name] for name in keywords.keys() - PARAMETERS}  # type: ignore[literal-required]
+        parameters: Any = {name: keywords[name] for name in keywords.keys() & PARAMETERS}  # type: ignore[literal-required]
         consumer_options(options)
 
         def register(handler: H) -> H:
-            self._add(Subscription(topic, channel, handler, concurrency, options))
+            self._add(Subscription(topic, channel, handler, concurrency, options, parameters))
             return handler
 
         return register

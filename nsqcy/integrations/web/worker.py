@@ -33,7 +33,7 @@ def consumers_of(
 
 
 def _merged(settings: Settings, subscription: Subscription) -> Any:
-    return settings.consumer | subscription.options
+    return {**settings.consumer, **subscription.options, **subscription.parameters}
 
 
 def consume(consumers: Sequence[Consumer]) -> None:

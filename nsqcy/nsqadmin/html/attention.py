@@ -131,7 +131,12 @@ def of_problem(problem: Problem) -> Sign:
 
 def _help(problem: Problem) -> str:
     sentences = [problem.text, *filter(None, [problem.advice])]
-    return ". ".join(each[:1].upper() + each[1:] for each in sentences)
+    return ". ".join(map(_capitalised, sentences))
+
+
+def _capitalised(sentence: str) -> str:
+    """Return a sentence with an initial capital, unless it begins with the name of a daemon."""
+    return sentence if sentence.startswith("nsq") else sentence[:1].upper() + sentence[1:]
 
 
 def _by_kind(found: Iterable[Problem], stats: TopicStats) -> list[Sign]:

@@ -56,6 +56,7 @@ def line_path(values: Sequence[float], top: float, width: int, height: int) -> s
 FRAMES = {"15m": 900, "1h": 3600, "6h": 21600, "12h": 43200, "24h": 86400, "48h": 172800}
 FRAME = "1h"
 START = "start"  # the time frame since nsqadmin's first sample
+YOUNG = 900  # seconds
 _MIN_SECONDS = 60
 SPARK = 900  # seconds shown by a sparkline
 MAX_POINTS = 360
@@ -147,7 +148,7 @@ class Plots:
     history: History | None
     now: float
     since_epoch: float
-    chosen: str = FRAME
+    chosen: str = ""
 
     def __bool__(self) -> bool:
         return self.history is not None
@@ -191,8 +192,11 @@ class Plots:
 
     @property
     def frame(self) -> str:
-        """The chosen time range, if the history is long enough."""
-        return next(each for each in (self.chosen, FRAME, *self.frames) if each in self.frames)
+        """The chosen time range, if the history is long enough. By default, all of a history that
+        has just begun."""
+        is_young = self.history is not None and self.history.age(self.now) < YOUNG
+        usual = START if is_young else FRAME
+        return next(each for each in (self.chosen, usual, *self.frames) if each in self.frames)
 
     @property
     def _seconds(self) -> int:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from nsqcy.cluster.problems import DISK_ERROR
 from nsqcy.nsqadmin.cluster.health import NodeHealth, Worker
 from nsqcy.nsqadmin.html.formatting import number, plural, share, size, span
 from nsqcy.nsqadmin.html.node_signs import FULL
@@ -10,7 +11,7 @@ from nsqcy.nsqadmin.html.tables import Columns, Table, table
 
 class Tile(NamedTuple):
     """A figure. path: segments of the path to its details. detail: text below the figure. spark: a
-    path."""
+    path. is_bad, is_error: whether it is a warning, or even an error."""
 
     title: str
     value: str
@@ -19,6 +20,7 @@ class Tile(NamedTuple):
     detail: str = ""
     spark: str = ""
     is_bad: bool = False
+    is_error: bool = False
 
 
 def of_health(health: NodeHealth) -> list[Tile]:
@@ -39,6 +41,7 @@ def of_health(health: NodeHealth) -> list[Tile]:
             f"{share(health.disk_used)} used",
             detail=f"{size(health.disk_free)} of {size(health.disk_size)} free",
             is_bad=health.disk_used >= FULL,
+            is_error=1 - health.disk_used < DISK_ERROR,
         ),
         Tile("Uptime", span(health.uptime), detail=f"nsqcy {health.version}"),
         Tile("Connections", number(connections)),

@@ -1,5 +1,7 @@
 """Pages for nodes, for topics that only nsqlookupds list, and for the counter."""
 
+from collections.abc import Callable
+
 from nsqcy.errors import HttpError
 from nsqcy.http.parser import Reply
 from nsqcy.http.router import Request
@@ -82,6 +84,7 @@ def act_on_node(app: AppContext, request: Request) -> Reply:
 def act_on_lookupds(app: AppContext, request: Request) -> Reply:
     fields = read_form(request)
     topic, channel = fields.get("topic", ""), fields.get("channel", "")
+    do: Callable[..., Done]
     match fields.get("action", ""):
         case "create":
             do = actions.create

@@ -40,7 +40,8 @@ def act_on_topics(app: AppContext, request: Request) -> Reply:
         raise HttpError(400, "INVALID_ACTION")
     name, channel = fields.get("topic", ""), fields.get("channel", "")
     page = streams(app, request)
-    return submit(app, request, partial(actions.create, app, request, name, channel), page, page)
+    do = partial(actions.create, app, request, name, channel, on_nsqds=True)
+    return submit(app, request, do, page, topic(app, request, name))
 
 
 def topic(

@@ -279,7 +279,7 @@ def _message(
         node,
         id or f"number {message['seq']}",
         _moment(_time(message)),
-        message["attempts"],
+        _attempts(message),
         "" if message["size"] is None else size(message["size"]),
         _preview(body),
         [(name, value) for name, value in _facts(message) if value],
@@ -322,12 +322,19 @@ def _download(layout: Layout, source: MessageQuery, node: str, message: Mapping[
     return f"{path}?{urlencode(query)}"
 
 
+def _attempts(message: Mapping[str, Any]) -> int:
+    """Return a message's attempts; for a dead letter, those after which it was moved."""
+    headers = message["headers"]
+    told = headers.get("attempts", "") if "origin-channel" in headers else ""
+    return int(told) if told.isdecimal() and len(told) < 10 else message["attempts"]
+
+
 def _facts(message: Mapping[str, Any]) -> list[tuple[str, str | None]]:
     size = message["size"]
     consumer = message.get("consumer")
     facts: list[tuple[str, str | None]] = [
         ("Published", _moment(message["timestamp"])),
-        ("Attempts", number(message["attempts"])),
+        ("Attempts", number(_attempts(message))),
         ("Size", None if size is None else plural(size, "byte")),
         ("Due", _moment(message.get("due"))),
     ]

@@ -6,7 +6,7 @@ Pure: maps fetched data to template values.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from nsqcy.cluster.problems import Severity
+from nsqcy.cluster.problems import DISK_ERROR, Severity
 from nsqcy.cluster.stats import TopicStats
 from nsqcy.nsqadmin.cluster.copies import CRITICAL, Risk
 from nsqcy.nsqadmin.cluster.health import NodeHealth
@@ -117,7 +117,9 @@ def _disk(health: Mapping[str, NodeHealth]) -> list[Tile]:
     used = fullest.disk_used
     where = ("nodes", fullest.node)
     is_bad = used >= node_signs.FULL
-    return [Tile("Fullest disk", share(used), where, detail=fullest.node, is_bad=is_bad)]
+    is_error = 1 - used < DISK_ERROR
+    name = fullest.node
+    return [Tile("Fullest disk", share(used), where, detail=name, is_bad=is_bad, is_error=is_error)]
 
 
 # Attention

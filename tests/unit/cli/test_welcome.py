@@ -11,8 +11,13 @@ def test_it_shows_the_daemons_and_commands_that_can_be_typed() -> None:
         nsqd, "data", LOOKUPD
     )
     text = welcome.commands(nsqd, LOOKUPD)
-    assert "'http://[::1]:2/pub?topic=greetings'" in text
+    assert "    export NSQCY_NSQD_HTTP_ADDRESS=[::1]:2\n    nsqcy pub greetings hello\n" in text
     assert "'http://127.0.0.1:4161/lookup?topic=greetings'" in text
+
+
+def test_the_usual_port_needs_no_variable() -> None:
+    text = welcome.commands({"TCP": "127.0.0.1:4150", "HTTP": "127.0.0.1:4151"}, LOOKUPD)
+    assert "NSQCY" not in text
 
 
 def test_without_an_http_port_there_are_no_requests() -> None:

@@ -1,6 +1,7 @@
 """Plots and lists as drawn: paths, scales, gaps, sorting."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -92,8 +93,10 @@ def test_a_section_of_plots() -> None:
 def test_time_frames_are_those_that_are_kept() -> None:
     assert plots(length=172800.0).frames == ["15m", "1h", "6h", "12h", "24h", "48h", "start"]
     short = plots(length=1000.0, chosen="12h")
-    assert (short.frames, short.frame) == (["15m", "start"], "15m")
-    assert plots(chosen="nonsense").frame == "1h"
+    assert (short.frames, short.frame) == (["15m", "start"], "start")  # it has just begun
+    old = replace(plots(), now=10_000.0)
+    assert (old.frame, replace(old, chosen="nonsense").frame) == ("1h", "1h")
+    assert replace(plots(length=1000.0), now=10_000.0).frame == "15m"
     assert drawn(plots(length=60.0), Location("/", {})).all("figure")
 
 
