@@ -88,7 +88,7 @@ class SetOption(argparse.Action):
     ) -> None:
         kind = self._option.kind
         try:
-            value = self._option.parse("true" if text is None else text, self.option_strings[0])
+            value = self._option.parse("true" if text is None else text, self.option_strings[-1])
         except InvalidOption as error:
             parser.error(str(error))
         if kind.combine:

@@ -136,5 +136,5 @@ def test_doctor_without_java_and_nsqd(
     monkeypatch.delenv("JAVA_HOME", raising=False)
     assert main(["doctor", "--nsqd-tcp-address=127.0.0.1:1"]) == 1
     lines = [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()]
-    assert lines[1].startswith("problem  java is not installed")
-    assert lines[-1] == "problem  nsqd 127.0.0.1:1 cannot be reached: Connection refused"
+    assert lines[1].startswith("error    java is not installed")
+    assert lines[-1] == "error    nsqd 127.0.0.1:1 cannot be reached: Connection refused"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nsqcy.doctor.findings import Finding, ok, problem, warning
+from nsqcy.doctor.findings import Finding, error, ok, warning
 from nsqcy.pipeline import doctor, manifests
 from nsqcy.pipeline.options import Options
 from support.archive_files import LOG, HandmadeArchive
@@ -44,7 +44,7 @@ def test_topics_that_cannot_be_read(broker: LogBroker, ask: Ask) -> None:
     assert ask()[1] == warning(f"nsqd {broker.address} has no topic 'orders'")
     broker.topics["orders"] = FakeTopic(LOG, 5)
     broker.topics["orders"].kept = False
-    assert ask()[1].level == "problem" and "keeps no log" in ask()[1].text
+    assert ask()[1].level == "error" and "keeps no log" in ask()[1].text
 
 
 def test_without_a_topic_only_addresses_are_tried(broker: LogBroker, ask: Ask) -> None:
@@ -57,17 +57,15 @@ def test_an_nsqd_of_somebody_else(ask: Ask) -> None:
         (found,) = ask(**{"nsqd-tcp-address": (other.address,)})
     finally:
         other.close()
-    assert (
-        found.level == "problem" and "does not offer topic_log (version nsqd/1.3.0)" in found.text
-    )
+    assert found.level == "error" and "does not offer topic_log (version nsqd/1.3.0)" in found.text
 
 
 def test_lookupds_and_options(ask: Ask) -> None:
     given: dict[str, Any] = {"nsqd-tcp-address": (), "lookupd-http-address": ("127.0.0.1:1",)}
     (found,) = ask(**given)
-    assert found.level == "problem" and "none of 1 nsqlookupds answered" in found.text
+    assert found.level == "error" and "none of 1 nsqlookupds answered" in found.text
     (found,) = ask(option={"fetchBites": "1m"})
-    assert found == problem("unknown option 'fetchBites'; did you mean 'fetchBytes'?")
+    assert found == error("unknown option 'fetchBites'; did you mean 'fetchBytes'?")
 
 
 def test_how_far_a_job_is(broker: LogBroker, ask: Ask, tmp_path: Path) -> None:
@@ -85,11 +83,11 @@ def test_how_far_a_job_is(broker: LogBroker, ask: Ask, tmp_path: Path) -> None:
     assert last.text.endswith("the job is 13 records behind, more than half of the kept records")
     topic.logs[0].let_go(9)
     last = ask(checkpoint=state)[-1]
-    assert last.level == "problem"
+    assert last.level == "error"
     assert last.text.endswith("retention removed 2 records that the job has not read")
     handmade.checkpoint({LOG: 8}, 3)
     (Path(state) / "offsets" / "3").write_text("?")
-    assert ask(checkpoint=state)[0].level == "problem"
+    assert ask(checkpoint=state)[0].level == "error"
 
 
 def test_cursors_and_retention() -> None:
@@ -108,7 +106,7 @@ def test_cursors_and_retention() -> None:
     kept, overrun, fine = doctor.log("h:1", meta, {})
     assert kept.text.endswith("1,000 bytes, kept for 25 h and kept up to 5,000 bytes")
     assert (
-        overrun.level == "problem"
+        overrun.level == "error"
         and "4 records behind, and retention has removed records after it" in overrun.text
     )
     assert fine.level == "ok"
@@ -120,8 +118,8 @@ def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     for found, level in [
         ("4.2.0", "ok"),
         ("5.0", "ok"),
-        ("4.1.4", "problem"),
-        ("3.5.1", "problem"),
+        ("4.1.4", "error"),
+        ("3.5.1", "error"),
     ]:
         monkeypatch.setattr(doctor, "version", lambda name, found=found: found)
         assert doctor.package("pyspark").level == level
