@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nsqcy import Error, cancel
 from nsqcy.errors import ConfigError
 from nsqcy.testing.http_requests import Web, eventually
 from nsqcy.users import token_file
@@ -42,6 +43,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         section("admin", admin="*", subscribe="*"),
         section("some", admin="a.*"),
         section("looks", role="view"),
+        section("writes", publish="*"),
     )
     (folder / "token").write_text(token("admin") + "\n")
     (folder / "data").mkdir()
@@ -125,6 +127,22 @@ def test_nsqadmin_shows_its_token_to_daemons_alone(
         said = stranger.post("/api/topics/seen", action="unpause").json()["message"]
         assert "UNAUTHORIZED" in said
         assert cluster.web("looks", cluster.nsqd).counts("seen")["paused"]
+
+
+def test_cancelling_needs_a_token(cluster: Cluster) -> None:
+    web = cluster.web("admin", cluster.nsqd)
+    web.create("later", "mail")
+    for key in ("a", "b"):
+        headers = {**bearer("writes"), "X-Nsq-cancel-key": key}
+        answer = Web(cluster.nsqd.http_port, headers=headers).post(
+            "/pub", b"hello", topic="later", defer="3600000"
+        )
+        assert answer.status == 200, answer
+    address = f"127.0.0.1:{cluster.nsqd.http_port}"
+    with pytest.raises(Error, match="401"):
+        cancel("later", "mail", "a", address)
+    assert cancel("later", "mail", "a", address, auth_secret=token("admin")) == 1
+    assert web.channel("later", "mail")["deferred_count"] == 1
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
