@@ -155,10 +155,10 @@ def form(page: Element, action: str) -> Element:
 
 def test_streams(admin: Admin, nsqd: Upstream, lookupd: Upstream) -> None:
     page = get(admin, "/topics")
-    assert page.one("h1").text == "Topics 3 ⚠ 2"
+    assert page.one("h1").text == "Topics 3 ⚠ 3"
     assert page.table("Topics") == [
         ["Topic", "Attention", *COUNTS],
-        ["gone", "", "0", "0", "0", "0", "0", "0"],
+        ["gone", "⚠ no nsqd", "0", "0", "0", "0", "0", "0"],
         ["t", "⚠ paused: c", "1,507", "2", "3", "2,007", "1", "1"],
         ["u", "⚠ dead letters", "9", "0", "0", "2,007", "0", "0"],
     ]
@@ -214,7 +214,7 @@ def test_streams_that_are_looked_for(admin: Admin) -> None:
     def names(**query: str) -> list[str]:
         return [row[0] for row in get(admin, "/topics", **query).table("Topics")[1:]]
 
-    assert names(sort="attention") == ["t", "u", "gone"]
+    assert names(sort="attention") == ["gone", "t", "u"]
     assert names(sort="backlog") == ["t", "u", "gone"]
     assert names(q="o") == ["gone"]
     assert names(sort="nothing") == ["gone", "t", "u"]

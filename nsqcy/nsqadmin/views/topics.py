@@ -29,6 +29,11 @@ from nsqcy.nsqadmin.html.tables import (
 )
 
 PAGE = 500  # rows
+NO_NSQD = Sign(
+    "no nsqd",
+    "No nsqd that responds has this topic. Publish to it, or delete it on the Lookup page",
+    path=("lookup",),
+)
 
 # Sort key for topics -> heading of its column.
 _ORDERS = {
@@ -62,7 +67,8 @@ def streams(
     names: Sequence[str], topics: Mapping[str, TopicStats], location: Location, plots: Plots
 ) -> View:
     """Return the list of topics whose names contain `q`, sorted by `sort`."""
-    signs = signs_by_topic(topics, plots)
+    signs: dict[str, list[Sign]] = {name: [NO_NSQD] for name in names if name not in topics}
+    signs |= signs_by_topic(topics, plots)
     wanted = location.params.get("q", "").casefold()
     rows = [
         StreamRow(name, signs.get(name, ()), _counts(topics.get(name)))
