@@ -4,7 +4,7 @@
     python examples/async_worker.py
     nsqcy pub pictures cat broken dog
 
-The worker handles up to 20 pictures at a time. A picture that fails three times goes to the
+The worker handles up to 20 pictures at a time. nsqd moves a picture that fails three times to the
 pictures-dead topic. SIGTERM or Ctrl-C stops the worker once it has finished the pictures that it is
 working on.
 """
@@ -14,9 +14,19 @@ import logging
 import os
 import signal
 
-from nsqcy.aio import Consumer, Message, Requeue
+from nsqcy.aio import Consumer, Message, NsqdAdmin, Requeue
 
 TCP = os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150")
+HTTP = os.environ.get("NSQD_HTTP_ADDRESS", "127.0.0.1:4151")
+
+
+async def configure_nsqd() -> None:
+    """Set the channel's policy, and create a second channel that keeps the dead letters."""
+    admin = NsqdAdmin(HTTP)
+    await admin.create_channel("pictures-dead", "inspect")
+    await admin.channel_policy(
+        "pictures", "resize", max_attempts=3, dead_letter_topic="pictures-dead"
+    )
 
 
 async def resize(message: Message) -> None:
@@ -31,14 +41,14 @@ async def resize(message: Message) -> None:
 
 async def main() -> None:
     logging.basicConfig(level=logging.INFO)
+    await configure_nsqd()
     consumer = Consumer(
         "pictures",
         "resize",
         TCP,
         message_handler=resize,
         concurrency=20,
-        max_tries=3,
-        dead_letter_topic="pictures-dead",
+        max_tries=0,  # nsqd counts the attempts
         requeue_delay=0.2,  # seconds, multiplied by the number of attempts
         max_backoff_duration=0,  # keep working on other pictures when one fails
     )

@@ -9,22 +9,16 @@ Deferred messages survive a restart of nsqd. Cancelling is a feature of nsqcy's 
 import json
 import os
 from datetime import timedelta
-from urllib.request import Request, urlopen
+from urllib.request import urlopen
 
-from nsqcy import Consumer, Producer, cancel
+from nsqcy import Consumer, NsqdAdmin, Producer, cancel
 
 TCP = os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150")
 HTTP = os.environ.get("NSQD_HTTP_ADDRESS", "127.0.0.1:4151")
 
 
-def request(method: str, path: str) -> bytes:
-    with urlopen(Request(f"http://{HTTP}{path}", method=method), timeout=10) as answer:
-        return bytes(answer.read())
-
-
 # Only a channel has a list of deferred messages: create it before publishing.
-request("POST", "/topic/create?topic=reminders")
-request("POST", "/channel/create?topic=reminders&channel=mail")
+NsqdAdmin(HTTP).create_channel("reminders", "mail")
 
 with Producer(TCP, headers=True) as producer:
     producer.publish("reminders", b"call the dentist", timedelta(seconds=0.5))
@@ -35,7 +29,8 @@ with Producer(TCP, headers=True) as producer:
 
 def deferred() -> int:
     """Return the number of deferred messages."""
-    stats = json.loads(request("GET", "/stats?format=json&topic=reminders&channel=mail"))
+    with urlopen(f"http://{HTTP}/stats?format=json&topic=reminders&channel=mail") as answer:
+        stats = json.load(answer)
     return int(stats["topics"][0]["channels"][0]["deferred_count"])
 
 

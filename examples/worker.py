@@ -13,24 +13,18 @@ import json
 import logging
 import os
 import signal
-from urllib.request import Request, urlopen
 
-from nsqcy import Consumer, Message
+from nsqcy import Consumer, Message, NsqdAdmin
 
 TCP = os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150")
 HTTP = os.environ.get("NSQD_HTTP_ADDRESS", "127.0.0.1:4151")
-POLICY = {"max_attempts": 3, "dead_letter_topic": "orders-dead"}
 
 
 def configure_nsqd() -> None:
     """Set the channel's policy, and create a second channel that keeps the dead letters."""
-    request("POST", "/topic/create?topic=orders-dead")
-    request("POST", "/channel/create?topic=orders-dead&channel=inspect")
-    request("PUT", "/channel/config?topic=orders&channel=billing", json.dumps(POLICY).encode())
-
-
-def request(method: str, path: str, body: bytes | None = None) -> None:
-    urlopen(Request(f"http://{HTTP}{path}", body, method=method), timeout=10).close()
+    admin = NsqdAdmin(HTTP)
+    admin.create_channel("orders-dead", "inspect")
+    admin.channel_policy("orders", "billing", max_attempts=3, dead_letter_topic="orders-dead")
 
 
 def send_invoice(message: Message) -> None:
@@ -50,7 +44,7 @@ def main() -> None:
         TCP,
         message_handler=send_invoice,
         concurrency=4,
-        max_tries=0,  # nsqd counts the attempts: see POLICY
+        max_tries=0,  # nsqd counts the attempts
         requeue_delay=1,  # seconds, multiplied by the number of attempts
         max_backoff_duration=0,  # keep working on other orders when one fails
     )

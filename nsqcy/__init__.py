@@ -22,6 +22,7 @@ _CLIENT = (
     "Error",
     "Message",
     "NoConnection",
+    "NsqdAdmin",
     "NsqdError",
     "Producer",
     "ProtocolError",

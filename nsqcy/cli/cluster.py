@@ -79,9 +79,10 @@ class Cluster:
             found += self._listed(self.lookupds)
         by_name = {each.name: each for each in reversed(found)}
         if not by_name:
+            hint = ", and the nsqds' --lookupd-tcp-address" if self.lookupds else ""
             raise click.ClickException(
-                f"no nsqd found through {', '.join((*self.lookupds, *self.nsqds))}: check these"
-                " addresses, and the nsqds' --lookupd-tcp-address"
+                f"no nsqd found through {', '.join((*self.lookupds, *self.nsqds))}: check the"
+                f" address{hint}"
             )
         return [by_name[name] for name in sorted(by_name)]
 

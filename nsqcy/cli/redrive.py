@@ -26,7 +26,7 @@ def redrive(
 ) -> None:
     """Return the dead letters in CHANNEL of the dead-letter TOPIC to where they came from.
 
-    The channel must exist before the dead letters are published. Needs nsqcy's nsqd.
+    Messages whose headers name no origin stay. Needs nsqcy's nsqd.
     """
     if id is not None and limit is not None:
         raise click.UsageError("--limit is not allowed with --id")
@@ -44,4 +44,4 @@ def redrive(
         by_node = {node.name: count for node, count in counts.items()}
         print_json({"redriven": total, "nsqds": by_node})
     else:
-        click.echo(f"returning {plural(total, 'dead letter')}")
+        click.echo(f"examining {plural(total, 'message')}; dead letters return in the background")

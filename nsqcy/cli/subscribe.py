@@ -54,7 +54,11 @@ def sub(
     left = count
     with Consumer(topic, channel, addresses, **options) as consumer:
         for message in consumer:
-            _print(message, as_json)
+            try:
+                _print(message, as_json)
+            except BrokenPipeError:  # the reader has ended: nsqd keeps the rest
+                message.requeue(0, backoff=False)
+                return
             if left is not None:
                 left -= 1
                 # nsqd must not send more: their attempts would count.

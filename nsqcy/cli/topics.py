@@ -26,16 +26,20 @@ def topic() -> None:
 @as_json
 @on_cluster
 def list_topics(cluster: Cluster, as_json: bool) -> None:
-    """List all topics with their figures, summed across all nsqds."""
+    """List all topics with their figures, summed across all nsqds.
+
+    backlog: messages that wait in the topic and in its channels. messages: all that it has received
+    since nsqd started.
+    """
     topics = [each for _, each in sorted(cluster.stats().topics.items())]
     if as_json:
         print_json([_json(each) for each in topics])
     elif topics:
-        head = ["topic", "depth", "messages", "channels", "nsqds", "paused"]
+        head = ["topic", "backlog", "messages", "channels", "nsqds", "paused"]
         rows = [
             [
                 each.name,
-                number(each.figures.depth),
+                number(_backlog(each)),
                 number(each.figures.message_count),
                 str(len(each.channels)),
                 str(len(each.nodes)),
@@ -43,7 +47,7 @@ def list_topics(cluster: Cluster, as_json: bool) -> None:
             ]
             for each in topics
         ]
-        click.echo(table(head, rows, right="depth,messages,channels,nsqds"), nl=False)
+        click.echo(table(head, rows, right="backlog,messages,channels,nsqds"), nl=False)
     else:
         click.echo("no topics; create one: nsqcy pub greetings hello")
 
@@ -104,11 +108,17 @@ def channel_table(topic: TopicStats) -> str:
     return table(head, rows, right=",".join(head[1:-1]))
 
 
+def _backlog(topic: TopicStats) -> int:
+    channels = sum(each.figures.depth for each in topic.channels.values())
+    return topic.figures.depth + channels
+
+
 def _json(topic: TopicStats) -> dict[str, Any]:
     figures = topic.figures
     return {
         "topic": topic.name,
         "depth": figures.depth,
+        "backlog": _backlog(topic),
         "messages": figures.message_count,
         "paused": figures.paused,
         "channels": {name: each.figures._asdict() for name, each in topic.channels.items()},

@@ -3,6 +3,7 @@
 This module is for threads and gevent. nsqcy.client.aio provides the same names for asyncio.
 """
 
+from nsqcy.client.administration import NsqdAdmin
 from nsqcy.client.blocking import Consumer, Producer
 from nsqcy.client.cancelling import cancel
 from nsqcy.client.codec import Message, Publish, finish
@@ -30,6 +31,7 @@ __all__ = [
     "Error",
     "Message",
     "NoConnection",
+    "NsqdAdmin",
     "NsqdError",
     "Producer",
     "ProtocolError",

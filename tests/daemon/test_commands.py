@@ -340,6 +340,5 @@ def test_no_daemon_is_an_error_of_one_line() -> None:
     assert done.returncode == 1
     assert done.stderr == (
         "warning: nsqd 127.0.0.1:1: Connection refused\n"
-        "nsqcy: no nsqd found through 127.0.0.1:1: check these addresses, and the nsqds'"
-        " --lookupd-tcp-address\n"
+        "nsqcy: no nsqd found through 127.0.0.1:1: check the address\n"
     )

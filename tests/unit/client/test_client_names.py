@@ -119,7 +119,7 @@ def complaints(folder: Path, text: str) -> dict[int, str]:
 
 def test_both_faces_have_the_same_names() -> None:
     assert nsqcy.client.__all__ == nsqcy.client.aio.__all__
-    own = {"Consumer", "Producer", "cancel"}
+    own = {"Consumer", "NsqdAdmin", "Producer", "cancel"}
     for name in nsqcy.client.__all__:
         same = getattr(nsqcy.client, name) is getattr(nsqcy.client.aio, name)
         assert same is (name not in own), name

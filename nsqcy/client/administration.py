@@ -1,0 +1,122 @@
+"""Topics, channels and policies of an nsqd, for programs that set up what they need.
+
+Owns the choice of requests for this. cluster/http_clients.py sends them; it imports urllib3, which
+is slow to import, so that happens when an NsqdAdmin is created. Does not know consumers or
+producers.
+"""
+
+import asyncio
+from typing import Any
+
+from nsqcy.client.times import Duration, seconds
+
+
+class NsqdAdmin:
+    """Creates topics and channels of one nsqd, and sets their policies, through its HTTP port.
+
+        admin = NsqdAdmin("127.0.0.1:4151")
+        admin.create_channel("orders", "billing")
+        admin.channel_policy("orders", "billing", max_attempts=3, dead_letter_topic="orders-dead")
+
+    `auth_secret` is the token of a user who may do this, for an nsqd with --auth-file. `timeout`
+    applies to each request. All methods may be called from any thread, and repeatedly with the same
+    result. They raise Error if nsqd refuses or does not answer, and ValueError for an invalid name.
+    Policies and redrive() are features of nsqcy's nsqd.
+    """
+
+    def __init__(
+        self,
+        nsqd_http_address: str,
+        *,
+        auth_secret: str | None = None,
+        timeout: Duration = 5.0,
+    ) -> None:
+        from nsqcy.cluster.http_clients import NsqdHTTPClient
+        from nsqcy.cluster.web_client import Terms
+
+        terms = Terms(request_timeout=seconds(timeout), token=auth_secret or "")
+        self._nsqd = NsqdHTTPClient.from_url(nsqd_http_address, terms=terms)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._nsqd.address!r}>"
+
+    def create_topic(self, topic: str) -> None:
+        """Create a topic, unless it exists."""
+        self._nsqd.create_topic(topic)
+
+    def create_channel(self, topic: str, channel: str) -> None:
+        """Create a channel, and its topic, unless they exist."""
+        self._nsqd.create_topic(topic)
+        self._nsqd.create_channel(topic, channel)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic with its channels and all messages."""
+        self._nsqd.delete_topic(topic)
+
+    def delete_channel(self, topic: str, channel: str) -> None:
+        """Delete a channel with its messages."""
+        self._nsqd.delete_channel(topic, channel)
+
+    def topic_policy(self, topic: str, **keys: Any) -> dict[str, Any]:
+        """Set keys of a topic's policy; None resets a key. Return all keys with their values.
+
+        Neither the topic nor the channel of a policy has to exist.
+        """
+        return _values(self._nsqd.topic_config(topic, keys or None))
+
+    def channel_policy(self, topic: str, channel: str, **keys: Any) -> dict[str, Any]:
+        """Set keys of a channel's policy, like topic_policy()."""
+        return _values(self._nsqd.channel_config(topic, channel, keys or None))
+
+    def redrive(self, topic: str, channel: str) -> int:
+        """Return the dead letters in a channel to the channels that they came from. Return the
+        number of messages that nsqd examines for this."""
+        return self._nsqd.redrive_channel(topic, channel)
+
+
+class AsyncNsqdAdmin:
+    """NsqdAdmin for asyncio: sends each request in a thread."""
+
+    def __init__(
+        self,
+        nsqd_http_address: str,
+        *,
+        auth_secret: str | None = None,
+        timeout: Duration = 5.0,
+    ) -> None:
+        self._admin = NsqdAdmin(nsqd_http_address, auth_secret=auth_secret, timeout=timeout)
+
+    def __repr__(self) -> str:
+        return repr(self._admin)
+
+    async def create_topic(self, topic: str) -> None:
+        """Create a topic, unless it exists."""
+        await asyncio.to_thread(self._admin.create_topic, topic)
+
+    async def create_channel(self, topic: str, channel: str) -> None:
+        """Create a channel, and its topic, unless they exist."""
+        await asyncio.to_thread(self._admin.create_channel, topic, channel)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic with its channels and all messages."""
+        await asyncio.to_thread(self._admin.delete_topic, topic)
+
+    async def delete_channel(self, topic: str, channel: str) -> None:
+        """Delete a channel with its messages."""
+        await asyncio.to_thread(self._admin.delete_channel, topic, channel)
+
+    async def topic_policy(self, topic: str, **keys: Any) -> dict[str, Any]:
+        """Set keys of a topic's policy, and return all; see NsqdAdmin."""
+        return await asyncio.to_thread(self._admin.topic_policy, topic, **keys)
+
+    async def channel_policy(self, topic: str, channel: str, **keys: Any) -> dict[str, Any]:
+        """Set keys of a channel's policy, and return all; see NsqdAdmin."""
+        return await asyncio.to_thread(self._admin.channel_policy, topic, channel, **keys)
+
+    async def redrive(self, topic: str, channel: str) -> int:
+        """Return dead letters to the channels that they came from; see NsqdAdmin."""
+        return await asyncio.to_thread(self._admin.redrive, topic, channel)
+
+
+def _values(answer: dict[str, Any]) -> dict[str, Any]:
+    return {key: each["value"] for key, each in answer["config"].items()}

@@ -1,0 +1,48 @@
+"""NsqdAdmin with a real nsqd, for both interfaces."""
+
+import pytest
+
+from nsqcy.client import Error
+from support.client_interfaces import Face
+from support.nsqd_process import Nsqd, free_port
+
+
+def test_topics_channels_and_policies(face: Face, shared: Nsqd, topic: str) -> None:
+    admin = face.module.NsqdAdmin(f"127.0.0.1:{shared.http_port}")
+    assert str(shared.http_port) in repr(admin)
+    for _ in range(2):
+        face.call(admin.create_channel, topic, "c")
+    assert shared.web.channel(topic, "c") is not None
+    dead = f"{topic}-dead"
+    face.call(admin.create_topic, dead)
+    policy = face.call(admin.channel_policy, topic, "c", max_attempts=1, dead_letter_topic=dead)
+    assert (policy["max_attempts"], policy["dead_letter_topic"]) == (1, dead)
+    assert face.call(admin.topic_policy, topic, durability="os")["durability"] == "os"
+    assert face.call(admin.topic_policy, topic)["durability"] == "os"
+    assert face.call(admin.topic_policy, topic, durability=None)["durability"] == "memory"
+
+    face.call(admin.create_channel, dead, "look")
+    shared.web.pub(topic, b"bad")
+    with shared.connect() as consumer:
+        consumer.sub(topic, "c", 1)
+        consumer.req(consumer.message())
+        shared.web.await_counts(dead, "look", depth=1)
+    assert face.call(admin.redrive, dead, "look") == 1
+    shared.web.await_counts(topic, "c", depth=1)
+
+    face.call(admin.delete_channel, topic, "c")
+    assert shared.web.channel(topic, "c") is None
+    face.call(admin.delete_topic, topic)
+    topics = shared.web.get("/stats", format="json").json()["topics"]
+    assert topic not in [each["topic_name"] for each in topics]
+
+
+def test_mistakes(face: Face, shared: Nsqd) -> None:
+    admin = face.module.NsqdAdmin(f"http://127.0.0.1:{shared.http_port}")
+    with pytest.raises(ValueError, match="not a valid topic name"):
+        face.call(admin.create_topic, "a b")
+    with pytest.raises(Error, match="max_atempts"):
+        face.call(admin.channel_policy, "t", "c", max_atempts=1)
+    nobody = face.module.NsqdAdmin(f"127.0.0.1:{free_port()}", timeout=2)
+    with pytest.raises(Error, match="refused"):
+        face.call(nobody.create_topic, "t")
