@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+import signal
 import socket
 import tempfile
 import threading
@@ -39,6 +40,10 @@ numbers = itertools.count(1)
 # A deadline would measure the load of the machine.
 settings.register_profile("nsqcy", deadline=None)
 settings.load_profile("nsqcy")
+
+# A shell ignores SIGINT in its background jobs, and programs inherit that from the tests.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -7,12 +7,9 @@ Exit codes:
     2  invalid command line
 """
 
-import signal
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from types import FrameType
 from typing import Any
 
 from nsqcy.cluster.web_client import WebClient
@@ -126,28 +123,17 @@ def check(flags: dict[str, Any]) -> int:
 
 
 def watch(flags: dict[str, Any]) -> int:
-    """Check until ^C, which ends the round, or until a second ^C. Return the exit code for the
-    latest findings."""
-    rounds, stop = Watch(), threading.Event()
+    """Check until ^C. Return the exit code for the latest findings."""
+    rounds = Watch()
     changes = rounds.as_json if flags["json"] else rounds.lines
     found: list[Judged] = []
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        # A KeyboardInterrupt in the middle of a round could get lost in a callback.
-        stop.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = signal.signal(signal.SIGINT, interrupt)
     try:
-        while not stop.is_set():
+        while True:
             found = look_and_judge(flags)
             write(1, changes(found, time.strftime("%Y-%m-%d %H:%M:%S")))
-            stop.wait(flags["watch"] / SECOND)
+            time.sleep(flags["watch"] / SECOND)
     except KeyboardInterrupt:
-        pass
-    finally:
-        signal.signal(signal.SIGINT, before)
-    return report.exit_code(found, flags["fail_on"])
+        return report.exit_code(found, flags["fail_on"])
 
 
 def parse(words: Sequence[str]) -> dict[str, Any]:
