@@ -7,29 +7,19 @@
 The headers of a dead letter state its origin, its number of attempts, and why it was moved.
 """
 
-import base64
-import json
 import os
-from urllib.request import Request, urlopen
 
-HTTP = os.environ.get("NSQD_HTTP_ADDRESS", "127.0.0.1:4151")
+from nsqcy import NsqdAdmin
 
-
-def request(method: str, path: str) -> bytes:
-    with urlopen(Request(f"http://{HTTP}{path}", method=method), timeout=10) as answer:
-        return bytes(answer.read())
-
+admin = NsqdAdmin(os.environ.get("NSQD_HTTP_ADDRESS", "127.0.0.1:4151"))
 
 # Look at the messages without consuming them.
-peeked = json.loads(request("GET", "/channel/peek?topic=orders-dead&channel=inspect&state=queued"))
-for message in peeked["messages"]:
-    headers = message["headers"]
+for message in admin.peek("orders-dead", "inspect"):
+    headers = message.headers
     print(
         f"from {headers['origin-topic']}/{headers['origin-channel']}: "
-        f"{headers['attempts']} attempts, reason {headers['reason']}: "
-        f"{base64.b64decode(message['body'])!r}"
+        f"{headers['attempts']} attempts, reason {headers['reason']}: {message.body!r}"
     )
 
-# Once the cause is fixed, put all of them back.
-answer = request("POST", "/channel/redrive?topic=orders-dead&channel=inspect")
-print(f"redriven: {json.loads(answer)['redriven']}")
+# Once the cause is fixed, put all of them back. nsqd does this in the background.
+print(f"messages to put back: {admin.redrive('orders-dead', 'inspect')}")

@@ -6,19 +6,17 @@
 Deferred messages survive a restart of nsqd. Cancelling is a feature of nsqcy's nsqd.
 """
 
-import json
 import os
 from datetime import timedelta
-from urllib.request import urlopen
 
 from nsqcy import Consumer, NsqdAdmin, Producer, cancel
 
 TCP = os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150")
 HTTP = os.environ.get("NSQD_HTTP_ADDRESS", "127.0.0.1:4151")
-
+admin = NsqdAdmin(HTTP)
 
 # Only a channel has a list of deferred messages: create it before publishing.
-NsqdAdmin(HTTP).create_channel("reminders", "mail")
+admin.create_channel("reminders", "mail")
 
 with Producer(TCP, headers=True) as producer:
     producer.publish("reminders", b"call the dentist", timedelta(seconds=0.5))
@@ -29,9 +27,7 @@ with Producer(TCP, headers=True) as producer:
 
 def deferred() -> int:
     """Return the number of deferred messages."""
-    with urlopen(f"http://{HTTP}/stats?format=json&topic=reminders&channel=mail") as answer:
-        stats = json.load(answer)
-    return int(stats["topics"][0]["channels"][0]["deferred_count"])
+    return len(admin.peek("reminders", "mail", state="deferred"))
 
 
 print(f"{deferred()} reminders are deferred")

@@ -24,6 +24,7 @@ _CLIENT = (
     "NoConnection",
     "NsqdAdmin",
     "NsqdError",
+    "PeekedMessage",
     "Producer",
     "ProtocolError",
     "Publish",

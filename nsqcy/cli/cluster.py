@@ -3,9 +3,7 @@
 Errors of single daemons are warnings on stderr; a command fails if a request failed anywhere.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -18,22 +16,14 @@ from nsqcy.cluster.discovery import Producer, daemon_url, host_port
 from nsqcy.cluster.http_clients import LookupdClient, NsqdHTTPClient
 from nsqcy.cluster.parallel import ask_all
 from nsqcy.cluster.stats import NodeStats, TopicStats
-from nsqcy.cluster.web_client import PORTS, Terms, WebClient
+from nsqcy.cluster.web_client import PORTS, Terms, WebClient, describe
 from nsqcy.errors import RequestError
-from nsqcy.names import one_line
 
 LOOKUPD = "127.0.0.1:4161"  # queried by default, if it responds
 NSQD = "127.0.0.1:4151"  # queried by default otherwise
 NOT_FOUND = 404
 
 Value = TypeVar("Value")
-
-
-def describe(error: RequestError) -> str:
-    """Return a daemon's own words for an error, or why there was no response."""
-    with suppress(ValueError, KeyError, TypeError):
-        return one_line(str(json.loads(error.body)["message"]))
-    return one_line(str(error))
 
 
 def warn(text: str) -> None:

@@ -8,11 +8,12 @@ from typing import BinaryIO
 
 import click
 
-from nsqcy.cli.cluster import Cluster, Node, describe, warn
+from nsqcy.cli.cluster import Cluster, Node, warn
 from nsqcy.cli.cluster_options import as_json, on_cluster, print_json
 from nsqcy.cli.tables import plural
 from nsqcy.cli.values import DURATION, HEADER, TOPIC
 from nsqcy.cluster.http_clients import NsqdHTTPClient
+from nsqcy.cluster.web_client import describe
 from nsqcy.config.durations import MILLISECOND
 from nsqcy.errors import RequestError
 
@@ -31,7 +32,12 @@ LIMIT = "; nsqd's options --max-defer-timeout and --max-req-timeout (1h) limit t
     help="deliver after this time, such as 10m; at most 1h by default",
 )
 @click.option(
-    "-H", "--header", "headers", type=HEADER, multiple=True, help="message header. Repeatable."
+    "-H",
+    "--header",
+    "headers",
+    type=HEADER,
+    multiple=True,
+    help="message header; its name becomes lower case. Repeatable.",
 )
 @as_json
 @on_cluster

@@ -44,4 +44,5 @@ def redrive(
         by_node = {node.name: count for node, count in counts.items()}
         print_json({"redriven": total, "nsqds": by_node})
     else:
-        click.echo(f"examining {plural(total, 'message')}; dead letters return in the background")
+        examined = plural(total, "message")
+        click.echo(f"examining {examined}: dead letters return in the background, others stay")

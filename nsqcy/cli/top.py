@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from nsqcy.cli import top_screen
-from nsqcy.cli.cluster import Cluster, describe
+from nsqcy.cli.cluster import Cluster
 from nsqcy.cli.cluster_options import as_json, on_cluster, print_json
 from nsqcy.cli.top_screen import Snapshot
 from nsqcy.cli.values import DURATION
@@ -21,6 +21,7 @@ from nsqcy.cluster.node_answer import state_of
 from nsqcy.cluster.problems import NodeState
 from nsqcy.cluster.stats import NodeStats, TopicStats, sum_topics
 from nsqcy.cluster.two_samples import with_rates
+from nsqcy.cluster.web_client import describe
 from nsqcy.config.durations import SECOND
 from nsqcy.errors import RequestError
 

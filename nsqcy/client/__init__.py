@@ -20,6 +20,7 @@ from nsqcy.client.errors import (
     PublishTimeout,
     Requeue,
 )
+from nsqcy.client.peeked_message import PeekedMessage
 
 __all__ = [
     "AlreadyAnswered",
@@ -33,6 +34,7 @@ __all__ = [
     "NoConnection",
     "NsqdAdmin",
     "NsqdError",
+    "PeekedMessage",
     "Producer",
     "ProtocolError",
     "Publish",

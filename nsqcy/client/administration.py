@@ -1,13 +1,18 @@
-"""Topics, channels and policies of an nsqd, for programs that set up what they need.
+"""Topics, channels and policies of an nsqd, for programs that set up what they need, and a look at
+its messages.
 
 Owns the choice of requests for this. cluster/http_clients.py sends them; it imports urllib3, which
 is slow to import, so that happens when an NsqdAdmin is created. Does not know consumers or
 producers.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from nsqcy.client.peeked_message import PeekedMessage
 from nsqcy.client.times import Duration, seconds
+from nsqcy.errors import RequestError
 
 
 class NsqdAdmin:
@@ -20,7 +25,7 @@ class NsqdAdmin:
     `auth_secret` is the token of a user who may do this, for an nsqd with --auth-file. `timeout`
     applies to each request. All methods may be called from any thread, and repeatedly with the same
     result. They raise Error if nsqd refuses or does not answer, and ValueError for an invalid name.
-    Policies and redrive() are features of nsqcy's nsqd.
+    Policies, peek() and redrive() are features of nsqcy's nsqd.
     """
 
     def __init__(
@@ -39,38 +44,72 @@ class NsqdAdmin:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._nsqd.address!r}>"
 
+    @contextmanager
+    def _errors_with_address(self) -> Iterator[None]:
+        try:
+            yield
+        except RequestError as error:
+            from nsqcy.cluster.web_client import describe
+
+            text = f"{self._nsqd.address.rstrip('/')}: {describe(error)}"
+            raise RequestError(text, error.status, error.body) from None
+
     def create_topic(self, topic: str) -> None:
         """Create a topic, unless it exists."""
-        self._nsqd.create_topic(topic)
+        with self._errors_with_address():
+            self._nsqd.create_topic(topic)
 
     def create_channel(self, topic: str, channel: str) -> None:
         """Create a channel, and its topic, unless they exist."""
-        self._nsqd.create_topic(topic)
-        self._nsqd.create_channel(topic, channel)
+        with self._errors_with_address():
+            self._nsqd.create_topic(topic)
+            self._nsqd.create_channel(topic, channel)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic with its channels and all messages."""
-        self._nsqd.delete_topic(topic)
+        with self._errors_with_address():
+            self._nsqd.delete_topic(topic)
 
     def delete_channel(self, topic: str, channel: str) -> None:
         """Delete a channel with its messages."""
-        self._nsqd.delete_channel(topic, channel)
+        with self._errors_with_address():
+            self._nsqd.delete_channel(topic, channel)
 
     def topic_policy(self, topic: str, **keys: Any) -> dict[str, Any]:
         """Set keys of a topic's policy; None resets a key. Return all keys with their values.
 
         Neither the topic nor the channel of a policy has to exist.
         """
-        return _values(self._nsqd.topic_config(topic, keys or None))
+        with self._errors_with_address():
+            return _values(self._nsqd.topic_config(topic, keys or None))
 
     def channel_policy(self, topic: str, channel: str, **keys: Any) -> dict[str, Any]:
         """Set keys of a channel's policy, like topic_policy()."""
-        return _values(self._nsqd.channel_config(topic, channel, keys or None))
+        with self._errors_with_address():
+            return _values(self._nsqd.channel_config(topic, channel, keys or None))
+
+    def peek(
+        self, topic: str, channel: str, state: str = "queued", *, count: int = 20
+    ) -> list[PeekedMessage]:
+        """Return the first `count` messages of a channel without consuming them.
+
+        state: `queued`, `in_flight` or `deferred`; deferred messages are ordered by due time.
+        """
+        from nsqcy.cluster.peeking import MAX_BODY, first_messages
+
+        def page(count: int, start: str | None) -> dict[str, Any]:
+            return self._nsqd.peek_channel(
+                topic, channel, state, count=count, start=start, max_body=MAX_BODY
+            )
+
+        with self._errors_with_address():
+            return [PeekedMessage.of(each) for each in first_messages(page, count)]
 
     def redrive(self, topic: str, channel: str) -> int:
         """Return the dead letters in a channel to the channels that they came from. Return the
         number of messages that nsqd examines for this."""
-        return self._nsqd.redrive_channel(topic, channel)
+        with self._errors_with_address():
+            return self._nsqd.redrive_channel(topic, channel)
 
 
 def _values(answer: dict[str, Any]) -> dict[str, Any]:

@@ -73,6 +73,7 @@ from nsqcy.client.options import (
     as_strings,
     with_options,
 )
+from nsqcy.client.peeked_message import PeekedMessage
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
 from nsqcy.client.times import Duration, Milliseconds, seconds
 from nsqcy.errors import LayerError
@@ -90,6 +91,7 @@ __all__ = [
     "NoConnection",
     "NsqdAdmin",
     "NsqdError",
+    "PeekedMessage",
     "Producer",
     "ProtocolError",
     "Publish",

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from nsqcy.client.administration import NsqdAdmin
+from nsqcy.client.peeked_message import PeekedMessage
 from nsqcy.client.times import Duration
 
 
@@ -45,6 +46,12 @@ class AsyncNsqdAdmin:
     async def channel_policy(self, topic: str, channel: str, **keys: Any) -> dict[str, Any]:
         """Set keys of a channel's policy, and return all; see NsqdAdmin."""
         return await asyncio.to_thread(self._admin.channel_policy, topic, channel, **keys)
+
+    async def peek(
+        self, topic: str, channel: str, state: str = "queued", *, count: int = 20
+    ) -> list[PeekedMessage]:
+        """Return a channel's first messages without consuming them; see NsqdAdmin."""
+        return await asyncio.to_thread(self._admin.peek, topic, channel, state, count=count)
 
     async def redrive(self, topic: str, channel: str) -> int:
         """Return dead letters to the channels that they came from; see NsqdAdmin."""

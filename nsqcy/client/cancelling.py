@@ -52,7 +52,9 @@ def cancel(
         except RequestError as error:
             if not is_missing(error):
                 failure = failure or RequestError(
-                    f"{nsqd.address}: cannot cancel {quote(key)}: {error}", error.status, error.body
+                    f"{nsqd.address.rstrip('/')}: cannot cancel {quote(key)}: {error}",
+                    error.status,
+                    error.body,
                 )
     if failure is not None:
         raise failure

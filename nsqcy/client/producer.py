@@ -40,6 +40,9 @@ from nsqcy.names import is_valid_name, quote
 WORTH_ANOTHER = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 MAX_DEFERRED = 0x7FFFFFFFFFFF  # milliseconds
 MAX_HEADS = 1000  # topics with cached command lines
+IMPATIENCE = (
+    4  # times reconnect_interval: the longest pause before a reconnect that callers wait for
+)
 
 
 class Nsqd(AnyNsqd):
@@ -163,11 +166,9 @@ class ProducerCore(Core[Nsqd]):
             self._open.remove(nsqd)
         log.warning("[%s] %s", self.name, connection.blames(error))
         self.tell(self.on_error, error)
-        interval = self.options.reconnect_interval * 2 ** min(nsqd.failures, 10)
-        wait = min(interval, self.options.max_reconnect_interval)
         # Reconnect now if the connection had worked: nsqd may have closed only this one.
         worked = was_ready and not nsqd.failures
-        self._retry(nsqd, now, 0 if worked else wait)
+        self._retry(nsqd, now, 0 if worked else self._pause(nsqd))
         if worked and self.lookupd_http_addresses:
             self._ask_at = min(self._ask_at, now)
         lost, nsqd.pending = nsqd.pending, deque()
@@ -211,10 +212,19 @@ class ProducerCore(Core[Nsqd]):
 
     def _keep(self, publish: Publish, now: float) -> None:
         self.waiting.append(publish)
-        for nsqd in self.nsqds.values():  # a caller waits, so connect now
-            if nsqd.connection is None and nsqd.failures < 2:
-                nsqd.retry_at = now
+        for nsqd in self.nsqds.values():  # a caller waits, so connect soon
+            wait = 0 if nsqd.failures < 2 else self.options.reconnect_interval
+            nsqd.retry_at = min(nsqd.retry_at, now + wait)
         self.tick(now)
+
+    def _pause(self, nsqd: Nsqd) -> float:
+        """Return the seconds before a reconnect. They grow, but callers must not wait for long
+        until their publishes fail."""
+        longest = self.options.max_reconnect_interval
+        if self.waiting:
+            longest = min(longest, IMPATIENCE * self.options.reconnect_interval)
+        grown: float = self.options.reconnect_interval * 2 ** min(nsqd.failures, 10)
+        return min(grown, longest)
 
     @property
     def is_connected(self) -> bool:
@@ -356,7 +366,9 @@ class ProducerCore(Core[Nsqd]):
                 self.waiting.append(publish)
             else:
                 self.pending_bytes -= len(publish.body)
-                why = f": {publish.error}" if publish.error else ""
+                known = (each.error for each in self.nsqds.values() if each.error is not None)
+                error = publish.error or next(known, None)
+                why = f": {error}" if error else ""
                 late.append((publish, NoConnection(f"no nsqd became available in time{why}")))
         for address, nsqd in self.nsqds.items():
             for at, publish in enumerate(list(nsqd.pending)):

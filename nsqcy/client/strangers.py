@@ -8,10 +8,10 @@ know about connections.
 # type. A TLS server sends an alert, because the client's first bytes are no TLS record.
 _OPENINGS = {
     b"HTTP": "unexpected HTTP response from {address}, a nsqd TCP endpoint is required: use nsqd's "
-    "TCP port (4150)",
-    b"\x00\x00\x00\x0eE_BA": "{address}: nsqlookupd answered: use nsqd's TCP port (4150), or "
-    "query nsqlookupd through its HTTP port (4161)",
-    b"\x15\x03": "{address}: a TLS server answered: use nsqd's TCP port (4150)",
+    "TCP port (4150 by default)",
+    b"\x00\x00\x00\x0eE_BA": "{address}: nsqlookupd answered: use nsqd's TCP port (4150 by "
+    "default), or query nsqlookupd through its HTTP port (4161 by default)",
+    b"\x15\x03": "{address}: a TLS server answered: use nsqd's TCP port (4150 by default)",
 }
 LONGEST = max(map(len, _OPENINGS))
 

@@ -5,12 +5,13 @@ address. Error texts are built here, because library exceptions may contain the 
 secret. Does not interpret requests or responses.
 """
 
-import contextlib
+import json
 import os
 import socket
 import ssl
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import BadStatusLine, HTTPException, responses
 from typing import Any, NamedTuple, Protocol
@@ -23,7 +24,7 @@ from urllib3.util import Url, parse_url
 
 from nsqcy import __version__
 from nsqcy.errors import RequestError
-from nsqcy.names import quote
+from nsqcy.names import one_line, quote
 from nsqcy.util import gojson
 from nsqcy.util.self_connect import refuse_itself
 
@@ -38,8 +39,8 @@ TIMED_OUT = "timed out"
 # How a TCP port of nsqd or nsqlookupd answers an HTTP request.
 _BAD_MAGIC = "E_BAD_PROTOCOL"
 _ERROR_FRAME = "\x00\x00\x00\x12\x00\x00\x00\x01"
-_NSQD_TCP = "this is nsqd's TCP port: use its HTTP port (4151)"
-_LOOKUPD_TCP = "this is nsqlookupd's TCP port: use its HTTP port (4161)"
+_NSQD_TCP = "this is nsqd's TCP port: use its HTTP port (4151 by default)"
+_LOOKUPD_TCP = "this is nsqlookupd's TCP port: use its HTTP port (4161 by default)"
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 SAME_METHOD = frozenset({307, 308})
@@ -183,7 +184,7 @@ class ResponseStream:
 
     def close(self) -> None:
         """End the response, even if a read is waiting in another thread."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             # Not SSLSocket's: the reading thread still needs the TLS state.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
@@ -213,6 +214,13 @@ def https_instead(url: Url, body: bytes) -> Url:
     if not 0 < port < 65536:
         raise RequestError("status 403", 403)
     return url._replace(scheme="https", port=port)
+
+
+def describe(error: RequestError) -> str:
+    """Return a daemon's own words for an error, or why there was no response."""
+    with suppress(ValueError, RecursionError, KeyError, TypeError):
+        return one_line(str(json.loads(error.body)["message"]))
+    return one_line(str(error))
 
 
 def unwanted(answer: Answer) -> RequestError:

@@ -27,6 +27,9 @@ def test_topics_channels_and_policies(face: Face, shared: Nsqd, topic: str) -> N
         consumer.sub(topic, "c", 1)
         consumer.req(consumer.message())
         shared.web.await_counts(dead, "look", depth=1)
+    (letter,) = face.call(admin.peek, dead, "look")
+    assert (letter.body, letter.size, letter.attempts, letter.due) == (b"bad", 3, 0, None)
+    assert letter.headers["origin-channel"] == "c"
     assert face.call(admin.redrive, dead, "look") == 1
     shared.web.await_counts(topic, "c", depth=1)
 
@@ -37,12 +40,36 @@ def test_topics_channels_and_policies(face: Face, shared: Nsqd, topic: str) -> N
     assert topic not in [each["topic_name"] for each in topics]
 
 
+def test_a_look_at_messages(face: Face, shared: Nsqd, topic: str) -> None:
+    admin = face.module.NsqdAdmin(f"127.0.0.1:{shared.http_port}")
+    face.call(admin.create_channel, topic, "c")
+    shared.web.mpub(topic, [b"%d" % number for number in range(250)])
+    shared.web.pub(topic, b"later", defer=50_000)
+    found = face.call(admin.peek, topic, "c", count=220)
+    assert [each.body for each in found] == [b"%d" % number for number in range(220)]
+    assert len(face.call(admin.peek, topic, "c")) == 20
+    (later,) = face.call(admin.peek, topic, "c", "deferred")
+    assert later.body == b"later"
+    assert abs(later.due - later.timestamp - 50_000_000_000) < 10_000_000_000
+    assert isinstance(later, face.module.PeekedMessage)
+    assert face.call(admin.peek, topic, "c", state="in_flight") == []
+
+
 def test_mistakes(face: Face, shared: Nsqd) -> None:
     admin = face.module.NsqdAdmin(f"http://127.0.0.1:{shared.http_port}")
     with pytest.raises(ValueError, match="not a valid topic name"):
         face.call(admin.create_topic, "a b")
-    with pytest.raises(Error, match="max_atempts"):
+    with pytest.raises(
+        Error, match=r"^http://127\.0\.0\.1:\d+: INVALID_CONFIG .* did you mean max_at"
+    ):
         face.call(admin.channel_policy, "t", "c", max_atempts=1)
+    with pytest.raises(Error, match="TOPIC_NOT_FOUND"):
+        face.call(admin.peek, "no-such", "c")
+    with pytest.raises(Error, match="INVALID_STATE"):
+        face.call(admin.peek, "no-such", "c", state="gone")
+    wrong_port = face.module.NsqdAdmin(f"127.0.0.1:{shared.tcp_port}")
+    with pytest.raises(Error, match=r"^http://127\.0\.0\.1:\d+: this is nsqd's TCP port"):
+        face.call(wrong_port.create_topic, "t")
     nobody = face.module.NsqdAdmin(f"127.0.0.1:{free_port()}", timeout=2)
     with pytest.raises(Error, match="refused"):
         face.call(nobody.create_topic, "t")

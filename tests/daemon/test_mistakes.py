@@ -292,12 +292,12 @@ def assert_reported_once(address: str, text: str, home: Path) -> None:
 
 
 def test_nsqd_with_the_http_port_of_nsqlookupd(lookupd: Lookupd, tmp_path: Path) -> None:
-    text = "the address answers HTTP: use nsqlookupd's TCP port (4160)"
+    text = "the address answers HTTP: use nsqlookupd's TCP port (4160 by default)"
     assert_reported_once(lookupd.http_address, text, tmp_path)
 
 
 def test_nsqd_with_the_address_of_an_nsqd(one_nsqd: Nsqd, tmp_path: Path) -> None:
-    text = "the address belongs to an nsqd: use nsqlookupd's TCP port (4160)"
+    text = "the address belongs to an nsqd: use nsqlookupd's TCP port (4160 by default)"
     assert_reported_once(one_nsqd.addresses["TCP"], text, tmp_path)
 
 
@@ -314,7 +314,7 @@ def test_nsqadmin_with_the_tcp_port_of_nsqlookupd(lookupd: Lookupd) -> None:
     with Admin(lookupd_http_address=address) as admin:
         text = (
             f"failed to query any nsqlookupd: {address}: this is nsqlookupd's TCP port:"
-            " use its HTTP port (4161)"
+            " use its HTTP port (4161 by default)"
         )
         refused(admin.web.get("/api/nodes"), 502, f"UPSTREAM_ERROR: {text}")
 
@@ -323,7 +323,8 @@ def test_nsq_tail_with_the_tcp_port_of_nsqlookupd(lookupd: Lookupd, tmp_path: Pa
     address = lookupd.addresses["TCP"]
     with Running(f"nsq_tail --topic=t --lookupd-http-address={address}", tmp_path) as tail:
         tail.await_text(
-            f"lookupd: {address}: this is nsqlookupd's TCP port: use its HTTP port (4161)\n"
+            f"lookupd: {address}: this is nsqlookupd's TCP port: use its HTTP port (4161 by "
+            "default)\n"
         )
 
 
@@ -333,7 +334,7 @@ def test_nsq_stat_with_the_tcp_port_of_nsqd(one_nsqd: Nsqd, tmp_path: Path) -> N
     assert run(line, tmp_path) == (
         1,
         f"ERROR: failed to get topic producers - {address}: this is nsqd's TCP port:"
-        " use its HTTP port (4151)\n",
+        " use its HTTP port (4151 by default)\n",
     )
 
 
@@ -343,7 +344,7 @@ def test_nsq_tail_with_the_http_port_of_nsqd(one_nsqd: Nsqd, tmp_path: Path) -> 
     assert (code, err.splitlines()[-1]) == (
         1,
         f"failed to connect to nsqd - unexpected HTTP response from {address},"
-        " a nsqd TCP endpoint is required: use nsqd's TCP port (4150)",
+        " a nsqd TCP endpoint is required: use nsqd's TCP port (4150 by default)",
     )
 
 

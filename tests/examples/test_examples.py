@@ -143,7 +143,7 @@ def test_the_worker(daemon: testing.Nsqd) -> None:
     printed = run(daemon, "dead_letters.py")
     assert printed == (
         'from orders/billing: 3 attempts, reason attempts: b\'{"id": 2, "total": -1}\'\n'
-        "redriven: 1\n"
+        "messages to put back: 1\n"
     )
 
 

@@ -122,6 +122,7 @@ UNTYPED = {
     ("fastapi", "@asynccontextmanager"): "tests/integrations/test_fastapi.py has it",
     ("fastapi", "app.dependency_overrides"): "tests/integrations/test_fastapi.py has it",
     ("fastapi", "async def create_order"): "tests/integrations/test_fastapi.py has it",
+    ("fastapi", "class Order(BaseModel):"): "tests/integrations/test_fastapi.py has it",
     ("fastapi", "nsq = NsqLifespan("): NAMES,
     ("fastapi", "pip install"): MACHINE,
     ("dramatiq", 'broker = NsqBroker("127'): "examples/dramatiq_app.py has this line",

@@ -440,6 +440,11 @@ cdef bytes join(list bodies):
     cdef uint64_t size = 4
     for body in bodies:
         size += 4 + <size_t>len(body)
-    if not bodies or size > MAX_FRAME:
-        raise ValueError(f"{len(bodies)} messages of {size - 4} bytes cannot be published as one")
+    if not bodies:
+        raise ValueError("there are no messages to publish: give at least one")
+    if size > MAX_FRAME:
+        raise ValueError(
+            f"{len(bodies)} messages of {size - 4} bytes exceed the {MAX_FRAME} bytes of one "
+            "command: publish_all() sends several"
+        )
     return _wire.mpub_body(bodies)

@@ -30,7 +30,7 @@ class WrongPort(PeerFailure):
     """The configured address belongs to another kind of server, so retrying alone cannot help."""
 
     def __init__(self, found: str) -> None:
-        super().__init__(f"{found}: use nsqlookupd's TCP port ({LOOKUPD_TCP})")
+        super().__init__(f"{found}: use nsqlookupd's TCP port ({LOOKUPD_TCP} by default)")
 
 
 class Command(NamedTuple):

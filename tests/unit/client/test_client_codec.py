@@ -443,7 +443,7 @@ def test_no_message_is_empty() -> None:
         body_of(b"")
     with pytest.raises(ValueError, match="cannot be empty"):
         mpub_body([b"x", b""])
-    with pytest.raises(ValueError, match="0 messages"):
+    with pytest.raises(ValueError, match="there are no messages"):
         mpub_body([])
 
 

@@ -241,6 +241,28 @@ def test_nothing_waits_for_ever_for_one_that_is_down() -> None:
     assert isinstance(late.end, ConnectionFailed)
 
 
+def test_a_long_outage_does_not_make_callers_wait_longer() -> None:
+    """The pauses between reconnects grow while nobody waits for them."""
+    pool = Pool(retries=3)
+    pool.fail_all(300)
+    publish = pool.publish()
+    pool.fail_all(8)
+    assert isinstance(publish.end, NoConnection)
+    wires = len(pool.net.wires)
+    pool.fail_all(300)
+    assert len(pool.net.wires) - wires < 50
+
+
+def test_many_callers_do_not_cause_many_connections() -> None:
+    pool = Pool(retries=3)
+    pool.fail_all(300)
+    wires = len(pool.net.wires)
+    for _ in range(100):
+        pool.publish(within=0.05)
+        pool.fail_all(0.1)
+    assert len(pool.net.wires) - wires <= 20
+
+
 def test_one_that_comes_back_in_time() -> None:
     pool = Pool(retries=3)
     publish = pool.publish()
@@ -356,6 +378,11 @@ def test_no_answer_in_time() -> None:
 
 
 def test_no_connection_in_time() -> None:
+    pool = Pool()
+    pool.fail_all(300)
+    late = pool.publish(within=0.1)
+    pool.net.tick(0.2)
+    assert str(late.end) == "no nsqd became available in time: a:4150: lost"
     pool = Pool()
     publish, other = pool.publish(within=5), pool.publish(within=7)
     pool.net.tick(5.5)
