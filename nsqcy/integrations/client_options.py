@@ -21,12 +21,12 @@ def sorted_options(
     """Return the options for consumers and those for producers; connection options are in both.
 
     own: options of consumers that the integration sets itself, and that are refused. where: a name
-    for the error text. Raises ValueError for an unknown option.
+    for the error text. Raises TypeError for an unknown option, as the client does.
     """
     consumer = _names(ConsumerKeywords) - set(own)
     producer = _names(ProducerKeywords)
     for name in given.keys() - consumer - producer:
-        raise ValueError(f"{where} has no option {name!r}{_suggestion(name, consumer | producer)}")
+        raise TypeError(f"{where} has no option {name!r}{_suggestion(name, consumer | producer)}")
     for_consumer: Any = {name: given[name] for name in given.keys() & consumer}
     for_producer: Any = {name: given[name] for name in given.keys() & producer}
     return for_consumer, for_producer

@@ -142,7 +142,7 @@ def test_mistakes_are_refused() -> None:
         Nsq(Flask("shop"))
     with pytest.raises(ValueError, match="NSQCY_NSQD_TCP_ADRESSES: did you mean NSQCY_NSQD_TCP_"):
         Nsq(configured(Flask("shop"), NSQCY_NSQD_TCP_ADRESSES="127.0.0.1:1"))
-    with pytest.raises(ValueError, match="NSQCY_OPTIONS has no option 'snapy'"):
+    with pytest.raises(TypeError, match="NSQCY_OPTIONS has no option 'snapy'"):
         Nsq(configured(Flask("shop"), NSQCY_OPTIONS={"snapy": True}))
     with pytest.raises(TypeError, match="NSQCY_OPTIONS must be a dict of options, not 7"):
         Nsq(configured(Flask("shop"), NSQCY_OPTIONS=7))

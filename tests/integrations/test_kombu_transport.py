@@ -64,7 +64,7 @@ def test_the_secret_is_masked() -> None:
 
 
 def test_an_unknown_option_is_refused() -> None:
-    with pytest.raises(ValueError, match="no option 'msg_timeuot'"):
+    with pytest.raises(TypeError, match="no option 'msg_timeuot'"):
         settings(Connection("nsqcy://a", transport_options={"msg_timeuot": 3}))
 
 

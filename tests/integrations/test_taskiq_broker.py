@@ -438,5 +438,5 @@ def test_a_publish_that_is_not_confirmed_fails() -> None:
     ],
 )
 def test_unknown_and_invalid_options_are_refused(options: dict[str, Any], error: str) -> None:
-    with pytest.raises(ValueError, match=error):
+    with pytest.raises((TypeError, ValueError), match=error):
         NsqBroker("127.0.0.1:1", **options)

@@ -70,8 +70,8 @@ class NsqBroker(NsqRegistrator, BrokerUsecase[Message, Producer, NsqBrokerConfig
 
     - security: FastStream's BaseSecurity, for TLS
 
-    The other parameters are FastStream's. Raises ValueError for unknown client options and for
-    other kinds of security.
+    The other parameters are FastStream's. Raises TypeError for unknown client options, and
+    ValueError for other kinds of security.
     """
 
     def __init__(

@@ -74,7 +74,8 @@ class Settings:
 
 
 def settings(client: Any) -> Settings:
-    """Read the addresses and options of a kombu connection. Raises ValueError."""
+    """Read the addresses and options of a kombu connection. Raises ValueError, and
+    TypeError for an unknown option."""
     nsqds: list[str] = []
     lookupds: list[str] = []
     secret = None
