@@ -1,19 +1,18 @@
 """`nsqcy peek`: shows messages of a topic or channel without consuming them."""
 
 from base64 import b64decode
+from functools import partial
 from typing import Any, NamedTuple
 
 import click
 
-from nsqcy.cli import bodies
+from nsqcy.cli import bodies, places, seeking
 from nsqcy.cli.cluster import Cluster, Node
 from nsqcy.cli.cluster_options import as_json, on_cluster, print_json
 from nsqcy.cli.tables import moment, plain, table
-from nsqcy.cli.values import CHANNEL, TOPIC, Count
+from nsqcy.cli.values import CHANNEL, PLACE, TOPIC, Count
 from nsqcy.cluster.http_clients import NsqdHTTPClient
-
-PAGE = 100  # messages per request; nsqd's limit
-MAX_BODY = 512 << 10  # bytes of a body; nsqd's limit
+from nsqcy.cluster.peeking import MAX_BODY, first_messages
 
 
 class Peeked(NamedTuple):
@@ -25,6 +24,13 @@ class Peeked(NamedTuple):
     @property
     def body(self) -> bytes:
         return b64decode(self.values["body"] or "")
+
+    @property
+    def attempts(self) -> str:
+        """Return the attempts; for a dead letter, those after which it was moved."""
+        headers = self.values.get("headers") or {}
+        told = headers.get("attempts") if "origin-channel" in headers else None
+        return plain(str(told or self.values["attempts"]))
 
     @property
     def reason(self) -> str:
@@ -49,6 +55,13 @@ class Peeked(NamedTuple):
     help="which messages to show",
 )
 @click.option(
+    "--from",
+    "place",
+    type=PLACE,
+    help="show what TOPIC keeps from here on, also what its channels have finished: "
+    + places.ALLOWED,
+)
+@click.option(
     "--count",
     type=Count(1, 10_000),
     metavar="N",
@@ -64,6 +77,7 @@ def peek(
     topic: str,
     channel: str | None,
     state: str,
+    place: str | None,
     count: int,
     full: bool,
     as_json: bool,
@@ -71,11 +85,20 @@ def peek(
     """Show the messages of CHANNEL without consuming them, oldest first.
 
     Without CHANNEL, show the messages of TOPIC that are not in any channel yet. Needs nsqcy's nsqd.
+
+    \b
+      nsqcy peek orders billing --state=deferred
+      nsqcy peek orders --from=-24h --count=100
     """
     name = f"channel {topic}/{channel}" if channel else f"topic {topic}"
     if channel is None and state != "queued":
         raise click.UsageError("--state needs a CHANNEL")
-    found = cluster.each(lambda nsqd: _messages(nsqd, topic, channel, state, count), needs=name)
+    if channel is not None and place is not None:
+        raise click.UsageError("--from shows TOPIC's log: omit CHANNEL")
+    if place is not None:
+        seeking.check(cluster, place)
+    ask = _Ask(topic, channel, state, place)
+    found = cluster.each(lambda nsqd: first_messages(partial(ask.page, nsqd), count), needs=name)
     shown = merged(found)[:count]
     if as_json:
         print_json([_as_json(each) for each in shown])
@@ -83,29 +106,32 @@ def peek(
         for each in shown:
             click.echo(each.body)
     elif shown:
-        click.echo(table(*_table(shown), right="size,attempts"), nl=False)
+        head, rows = _table(shown, in_log=place is not None)
+        click.echo(table(head, rows, right="size,attempts,number"), nl=False)
+    elif place is not None:
+        click.echo(f"{name} has no messages from there on")
     else:
         click.echo(f"{name} has no {state.replace('_', ' ')} messages")
 
 
-def _messages(
-    nsqd: NsqdHTTPClient, topic: str, channel: str | None, state: str, count: int
-) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    start = None
-    while len(found) < count:
-        many = min(PAGE, count - len(found))
-        if channel is None:
-            page = nsqd.peek_topic(topic, count=many, start=start, max_body=MAX_BODY)
-        else:
-            page = nsqd.peek_channel(
-                topic, channel, state, count=many, start=start, max_body=MAX_BODY
+class _Ask(NamedTuple):
+    """Which messages to show: those of a channel, of a topic's backlog, or of its log from a place
+    on."""
+
+    topic: str
+    channel: str | None
+    state: str
+    place: str | None
+
+    def page(self, nsqd: NsqdHTTPClient, count: int, start: str | None) -> dict[str, Any]:
+        if self.channel is not None:
+            return nsqd.peek_channel(
+                self.topic, self.channel, self.state, count=count, start=start, max_body=MAX_BODY
             )
-        found += page["messages"]
-        start = page["next"]
-        if start is None:
-            break
-    return found
+        state = "backlog" if self.place is None else "log"
+        return nsqd.peek_topic(
+            self.topic, state, count=count, place=self.place, start=start, max_body=MAX_BODY
+        )
 
 
 def merged(found: dict[Node, list[dict[str, Any]]]) -> list[Peeked]:
@@ -119,15 +145,24 @@ def _as_json(message: Peeked) -> dict[str, Any]:
     return values | {"body": None, "nsqd": message.node} | bodies.as_json(message.body)
 
 
-def _table(messages: list[Peeked]) -> tuple[list[str], list[list[str]]]:
-    """Return the titles and cells. Dead letters show why they are there."""
+def _table(messages: list[Peeked], *, in_log: bool) -> tuple[list[str], list[list[str]]]:
+    """Return the titles and cells. Dead letters show why they are there. Messages in a log show
+    their numbers instead of their attempts, which the log does not know."""
     with_reasons = any(each.reason for each in messages)
-    head = ["time", "id", "attempts", "size", "nsqd", *(["reason"] * with_reasons), "message"]
+    head = [
+        "time",
+        "id",
+        "number" if in_log else "attempts",
+        "size",
+        "nsqd",
+        *(["reason"] * with_reasons),
+        "message",
+    ]
     return head, [
         [
             moment(each.values["timestamp"]),
             each.values["id"] or "-",
-            str(each.values["attempts"]),
+            str(each.values["seq"]) if in_log else each.attempts,
             str(each.values["size"]),
             each.node,
             *([each.reason] * with_reasons),

@@ -228,11 +228,24 @@ class NsqdHTTPClient(DaemonClient):
         return self._object("GET", "/channel/deferred", _named(topic, channel) | query)
 
     def peek_topic(
-        self, topic: str, *, count: int = 20, start: str | None = None, max_body: int = 65536
+        self,
+        topic: str,
+        state: str = "backlog",
+        *,
+        count: int = 20,
+        place: str | None = None,
+        start: str | None = None,
+        max_body: int = 65536,
     ) -> dict[str, Any]:
-        """Return a page of the messages that are not in any channel yet; nsqcy only."""
-        query = {"count": str(count), "bytes": str(max_body)} | ({"start": start} if start else {})
-        return self._object("GET", "/topic/peek", _named(topic) | query)
+        """Return a page of a topic's messages without consuming them; nsqcy only.
+
+        state: `backlog`, those in no channel yet, or `log`, all that the topic keeps. place: where
+        to begin in the log. start: `next` of the previous page. max_body: as for peek_channel().
+        """
+        query = {"state": state, "count": str(count), "bytes": str(max_body)}
+        query |= _named(topic) | ({"start": start} if start else {})
+        query |= {"from": place} if place and not start else {}
+        return self._object("GET", "/topic/peek", query)
 
     def peek_channel(
         self,

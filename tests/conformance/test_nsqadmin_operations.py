@@ -173,6 +173,36 @@ def test_what_a_topic_has_for_itself(cluster: Cluster, topic: str) -> None:
     assert len(cluster.api(f"/peek/{topic}")["messages"]) == 1
 
 
+def test_the_log_of_a_topic(cluster: Cluster, topic: str) -> None:
+    """The newest messages first; from there to the beginning, and on from a time."""
+    cluster.web.put("/topic/config", b'{"retention_time": "1h"}', topic=topic)
+    cluster.web.create(topic, "c")
+    cluster.web.mpub(topic, [b"%d" % each for each in range(25)])
+    cluster.web.do("empty", topic, "c")
+    path = f"/peek/{topic}"
+    assert bodies(cluster.page(path)) == []
+    newest = cluster.page(path, state="log")
+    assert bodies(newest) == [str(each) for each in range(15, 25)]
+    assert newest.all("a", rel="next") == []
+    assert "number 25" in newest.all("article")[-1].text
+    assert "attempt" not in newest.all("article")[-1].text
+    earlier = cluster.page(newest.one("a", rel="prev").attributes["href"])
+    assert bodies(earlier) == [str(each) for each in range(5, 15)]
+    first = cluster.page(earlier.one("a", rel="prev").attributes["href"])
+    assert bodies(first) == [str(each) for each in range(10)]
+    assert first.all("a", rel="prev") == []
+    assert bodies(cluster.page(first.one("a", rel="next").attributes["href"]))[0] == "10"
+    starts = {each.text: each for each in newest.all("a", **{"class": "button"})}
+    assert bodies(cluster.page(starts["Beginning"].attributes["href"]))[0] == "0"
+    assert bodies(cluster.page(starts["1 h ago"].attributes["href"]))[0] == "0"
+    assert bodies(cluster.page(f"{path}?state=log&at=2199-01-01T00:00")) == []
+    wrong = cluster.page(f"{path}?state=log&at=noon")
+    assert "INVALID_FROM" in wrong.text
+    assert len(cluster.api(path, state="log", **{"from": "-3"})["messages"]) == 3
+    cut = article(cluster.page(path, state="log", count="1")).one("a", download="")
+    assert cluster.get(cut.attributes["href"]).body == b"24"
+
+
 def test_bodies_are_never_more_than_text(cluster: Cluster, topic: str) -> None:
     cluster.web.create(topic, "c")
     whole = b"\x00\xff" + SCRIPT + bytes(1 << 20)
@@ -223,6 +253,22 @@ def test_messages_are_filtered(cluster: Cluster, topic: str) -> None:
     wrong = cluster.page(f"{path}?path=a+b")
     assert "invalid JSON path" in wrong.one("p", role="alert").text
     assert bodies(wrong) == []
+
+
+def test_a_filter_searches_page_after_page(cluster: Cluster, topic: str) -> None:
+    cluster.web.create(topic, "c")
+    cluster.web.mpub(topic, [b"%04d" % each for each in range(2500)])
+    path = f"/peek/{topic}/c"
+    found = cluster.page(path, q="0999")
+    assert bodies(found) == ["0999"]
+    assert "1 of 2,000 examined messages match." in found.text
+    assert bodies(cluster.page(found.one("a", rel="next").attributes["href"])) == []
+    assert bodies(cluster.page(path, q="2499")) == []
+    further = cluster.page(path, q="2499").one("a", rel="next").attributes["href"]
+    assert bodies(cluster.page(further)) == ["2499"]
+    in_log = cluster.page(f"/peek/{topic}?state=log&q=2499")
+    assert bodies(in_log) == ["2499"]
+    assert bodies(cluster.page(f"/peek/{topic}?state=log&q=0007&from=earliest")) == ["0007"]
 
 
 def test_a_body_is_downloaded(cluster: Cluster, topic: str) -> None:

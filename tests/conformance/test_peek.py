@@ -2,6 +2,7 @@
 
 import json
 from base64 import b64decode
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -81,6 +82,44 @@ def test_every_state_in_every_class(nsqd: Starter) -> None:
         web.await_counts(topic, "c", depth=9, in_flight_count=1, deferred_count=1)
 
 
+def test_the_log_of_a_topic(nsqd: Starter) -> None:
+    """With what consumers have finished, from any position."""
+    daemon = nsqd()
+    web = daemon.web
+    for topic, durability in TOPICS.items():
+        policy = {"durability": durability, "retention_time": "1h"}
+        web.put("/topic/config", json.dumps(policy).encode(), topic=topic)
+        web.create(topic, "c")
+        web.mpub(topic, [b"%d" % each for each in range(9)])
+        consumer = daemon.connect()
+        consumer.identify()
+        consumer.sub(topic, "c", 9)
+        for _ in range(9):
+            consumer.fin(consumer.message().id)
+        web.pub(topic, b"later", defer=DAY_MS // 100)
+        web.await_counts(topic, "c", depth=0, in_flight_count=0, deferred_count=1)
+
+        whole = page(web, topic, state="log", **{"from": "earliest"})
+        assert whole == page(web, topic, state="log") | {"next": None}
+        assert bodies(whole) == [*(b"%d" % each for each in range(9)), b"later"]
+        fifth = whole["messages"][5]
+        assert page(web, topic, state="log", start=fifth["start"])["messages"][0] == fifth
+        rest = page(web, topic, state="log", count=2, **{"from": fifth["seq"]})
+        assert bodies(rest) == [b"5", b"6"]
+        assert bodies(page(web, topic, state="log", start=rest["next"])) == [b"7", b"8", b"later"]
+        last = datetime.fromtimestamp(whole["messages"][-1]["timestamp"] // 1000 / 1e6, UTC)
+        at = last.isoformat().replace("+00:00", "Z")
+        assert bodies(page(web, topic, state="log", **{"from": at})) == [b"later"]
+        assert page(web, topic, state="log", **{"from": "latest"})["messages"] == []
+        newest = page(web, topic, state="log", count=3, **{"from": -3})
+        assert bodies(newest) == [b"7", b"8", b"later"]
+        before = page(web, topic, state="log", count=6, start=newest["previous"])
+        assert bodies(before)[:3] == [b"4", b"5", b"6"]
+        before = page(web, topic, state="log", count=9, start=before["previous"])
+        assert (bodies(before)[0], before["previous"]) == (b"0", None)
+        assert page(web, topic)["messages"] == []
+
+
 def test_bodies_are_what_they_are(shared: Nsqd, topic: str) -> None:
     shared.web.create(topic, "c")
     for body in HOSTILE:
@@ -124,6 +163,13 @@ def test_pages_end_at_a_megabyte(shared: Nsqd, topic: str) -> None:
             "INVALID_STATE (allowed: queued, in_flight, deferred)",
         ),
         ("/topic/peek", {"count": 101}, 400, "INVALID_COUNT (allowed: 1 to 100)"),
+        ("/topic/peek", {"state": "queued"}, 400, "INVALID_STATE (allowed: backlog, log)"),
+        (
+            "/topic/peek",
+            {"from": "earliest"},
+            400,
+            "INVALID_FROM (allowed with state=log, and without start)",
+        ),
     ],
 )
 def test_refusals(

@@ -15,6 +15,7 @@ def pages(live: Lively) -> dict[str, str]:
         "nodes": "/nodes",
         "node": f"/nodes/{quote(live.nodes[0], safe='')}",
         "question": "/topics/invoices/ledger?ask=empty",
+        "log": "/peek/refunds?state=log",
         "messages": "/peek/refunds/bank",
         "dead-letters": "/peek/refunds/bank?state=dead",
         "policy": "/policy/refunds/bank",

@@ -29,6 +29,7 @@ CALLS: list[Call[Any, Any]] = [
     verbs.ListDeferred("t", "c", 10, (-1, 1 << 62)),
     verbs.Peek("t", "", Look("queued", 1, None, 100)),
     verbs.Peek("t", "c", Look("queued", 1, (5, 6), 100)),
+    verbs.Peek("t", "", Look("log", 1, None, 100, Place(time=5))),
     master_verbs.SetPolicy("t", {"rate": 1}),
     master_verbs.GetStats(Query(json=True, topic="t\udc80")),
     reports.TopicCreated(1, "t", True),

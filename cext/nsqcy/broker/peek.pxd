@@ -1,4 +1,4 @@
-# Peek: view messages in a channel, or messages in a topic that have not been fanned out yet.
+# Peek: view messages in a channel, or messages in a topic: all, or those not fanned out yet.
 #
 #   channel   its entries: queued again, in flight, deferred     ──► entries ┐
 #   window    ──cursor──────────────fan-out position──►          ──► records ┴─► joined by caller
@@ -53,7 +53,7 @@ cdef class PeekWaiter(Waiter):
 
 
 cdef class Peek(LogRead):
-    cdef Channel channel                # None: the topic's own backlog
+    cdef Channel channel                # None: the topic itself
     cdef Held *held_messages
     cdef uint32_t held_count
     cdef uint32_t read_count            # messages already read

@@ -1,5 +1,5 @@
-"""Peek: view messages in a channel, and records that its cursor has not reached, without consuming
-them.
+"""Peek: view messages in a channel, records that its cursor has not reached, or any records of a
+topic, without consuming them.
 
 Decides which messages are viewed, and how much of each. The caller orders the two kinds and formats
 the response. Rules:
@@ -62,6 +62,7 @@ cdef class Peek(LogRead):
     in_flight   (deadline, seq) of the last, None   messages in flight
     deferred    (due, seq) of the last, None        deferred messages
     backlog     (seq, 0)                            none, and the topic's own backlog
+    log         (seq, 0)                            none, and everything that the topic keeps
     """
 
     def __cinit__(self, RecordWindow window not None, Channel channel, str state, int limit, after,
@@ -76,6 +77,9 @@ cdef class Peek(LogRead):
         self.records = []
         if state == "backlog":
             self.begin_records(max(<uint64_t>after[0], window.fanout.seq), window.visible.seq)
+            return
+        if state == "log":
+            self.begin_records(after[0], window.visible.seq)
             return
         if state == "queued":
             self.begin_records(max(<uint64_t>after[0], channel.cursor.seq), window.fanout.seq)

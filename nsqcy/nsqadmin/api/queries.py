@@ -72,7 +72,7 @@ def counter(app: AppContext, request: Request) -> Json:
     return _with_warnings({"stats": stats_json.counter(cluster.everything().topics)}, cluster)
 
 
-PEEK_PARAMS = ("state", "count", "start", "bytes")  # parameters forwarded to nsqd
+PEEK_PARAMS = ("state", "count", "start", "from", "bytes")  # parameters forwarded to nsqd
 
 
 def _params(request: Request) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Message and policy pages, which NSQ does not have."""
 
+import time
 from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,6 +9,7 @@ from nsqcy.errors import HttpError
 from nsqcy.http.parser import Reply
 from nsqcy.http.router import Request, Route
 from nsqcy.nsqadmin import actions
+from nsqcy.nsqadmin.cluster.answers import NodeAnswer
 from nsqcy.nsqadmin.cluster.view import ClusterView, Done, dead_letter_topics
 from nsqcy.nsqadmin.context import (
     HEADERS,
@@ -21,35 +23,37 @@ from nsqcy.nsqadmin.context import (
 )
 from nsqcy.nsqadmin.history.store import Subject
 from nsqcy.nsqadmin.html.layout import View
+from nsqcy.nsqadmin.html.log_positions import with_picked_time
+from nsqcy.nsqadmin.message_search import MAX_EXAMINED, search
 from nsqcy.nsqadmin.requests import params, read_form, segments
 from nsqcy.nsqadmin.views import messages as views
 from nsqcy.nsqadmin.views import policies as policy_views
-from nsqcy.nsqadmin.views.messages import MAX_BYTES, TABS, MessageQuery
+from nsqcy.nsqadmin.views.messages import MAX_BYTES, MessageQuery
 from nsqcy.nsqadmin.views.policies import EMPTY, Draft
 from nsqcy.nsqadmin.views.policy_fields import changes
 
 COUNT, BYTES = "10", "16384"  # default messages per node, and default bytes per body
-FILTERED_COUNT = "100"  # messages per node that a filter examines: nsqd's maximum
+FILTERED_COUNT = "100"  # messages per page of a search: nsqd's maximum
 
 
 # Messages
 
 
 def peek(app: AppContext, request: Request, topic: str, channel: str = "") -> Page:
-    layout, given = app.layout(request), params(request)
-    tab = given.get("state", "queued") if channel else "queued"
-    query = MessageQuery(topic, channel, tab if tab in TABS else "queued", given)
+    layout = app.layout(request)
+    given = with_picked_time(params(request), "from")
+    query = MessageQuery.of(topic, channel, given)
 
     def draw(cluster: ClusterView) -> View:
         if query.tab == "dead":
             return _dead_letters(app, request, cluster, query)
         node = given.get("node", "") if "ask" not in given else ""
-        answers = cluster.peek(topic, channel, node, _peek_params(query, query.tab))
+        answers = _messages(cluster, query, topic, channel, node)
         waiting = 0
         if channel and given.get("ask") == "redrive":
             rows = cluster.topic(topic, channel).topics
             waiting = sum(row.channels[channel].figures.depth for row in rows)
-        return views.peek(layout, query, answers, waiting)
+        return views.peek(layout, query, answers, waiting, time.time())
 
     title, why = f"Messages in {query.name}", refusal(app, request)
     about = Subject(given.get("node", ""), topic, channel)
@@ -66,22 +70,44 @@ def _dead_letters(
     chosen = given.get("dead", ""), given.get("via", "")
     channels.sort(key=lambda each: each != chosen)
     if channels:
-        topic, channel = channels[0]
-        wanted = _peek_params(query, "queued")
-        answers = cluster.peek(topic, channel, given.get("node", ""), wanted)
+        answers = _messages(cluster, query, *channels[0], given.get("node", ""))
     return views.dead_letters(layout, query, topics, channels, answers)
 
 
-def _peek_params(query: MessageQuery, state: str) -> dict[str, str]:
+def _messages(
+    cluster: ClusterView, query: MessageQuery, topic: str, channel: str, node: str
+) -> list[NodeAnswer]:
+    """Return a page of messages from each node or, with a filter, the messages that pass it."""
+    wanted = _peek_params(query, channel)
+    answers = cluster.peek(topic, channel, node, wanted)
+    if not query.is_filtered:
+        return answers
+    try:
+        passing = query.filter
+    except ValueError:  # the page shows what is wrong
+        return answers
+    wanted.pop("from", None)
+    return search(
+        passing,
+        answers,
+        lambda name, start: cluster.peek(topic, channel, name, {**wanted, "start": start}),
+    )
+
+
+def _peek_params(query: MessageQuery, channel: str) -> dict[str, str]:
     """Return the parameters for nsqds, which validate them."""
     given = query.params
+    holding = "queued" if channel else "backlog"  # what a channel's dead letters are in
     wanted = {
-        "state": state,
+        "state": holding if query.tab == "dead" else query.tab,
         "count": given.get("count", FILTERED_COUNT if query.is_filtered else COUNT),
         "bytes": given.get("bytes", BYTES),
     }
     if "start" in given:
         wanted["start"] = given["start"]
+    elif query.tab == "log":
+        newest = MAX_EXAMINED if query.is_filtered else wanted["count"]
+        wanted["from"] = given.get("from") or f"-{newest}"
     return wanted
 
 

@@ -17,6 +17,7 @@ from nsqcy.nsqadmin.context import AppContext, Page, form_route, page_route, ref
 from nsqcy.nsqadmin.history.store import Subject
 from nsqcy.nsqadmin.html.layout import View
 from nsqcy.nsqadmin.html.location import Location
+from nsqcy.nsqadmin.html.log_positions import with_picked_time
 from nsqcy.nsqadmin.requests import params, read_form, segments
 from nsqcy.nsqadmin.views import publish as publish_view
 from nsqcy.nsqadmin.views import seek as seek_view
@@ -129,7 +130,7 @@ def _typed(fields: Mapping[str, str], name: str, action: Callable[[], Done]) -> 
 
 def seek(app: AppContext, request: Request, topic: str, channel: str) -> Page:
     path = app.layout(request).link("seek", topic, channel)
-    given = seek_view.with_picked_time(params(request))
+    given = with_picked_time(params(request), "to")
 
     def draw(cluster: ClusterView) -> View:
         answers = cluster.log_positions(topic, given.get("to", "") or "latest")

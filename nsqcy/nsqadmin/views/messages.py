@@ -1,4 +1,5 @@
-"""Message pages: queued, in-flight, deferred and dead-lettered messages of all nodes in one list.
+"""Message pages: a channel's queued, in-flight, deferred and dead-lettered messages, or a topic's
+backlog and log, of all nodes in one list.
 
 Pure: maps fetched data to template values. Bodies and headers are arbitrary bytes from producers;
 these pages always escape them as text.
@@ -15,8 +16,10 @@ from nsqcy.nsqadmin.cluster.answers import NodeAnswer
 from nsqcy.nsqadmin.html import message_bodies, message_filter
 from nsqcy.nsqadmin.html.formatting import moment, number, plural, size
 from nsqcy.nsqadmin.html.layout import Layout, Question, View
+from nsqcy.nsqadmin.html.log_positions import picked, shortcuts
 
-TABS = {
+TOPIC_TABS = {"backlog": "Backlog", "log": "Log"}
+CHANNEL_TABS = {
     "queued": "Queued",
     "in_flight": "In Flight",
     "deferred": "Deferred",
@@ -24,7 +27,7 @@ TABS = {
 }
 MAX_BYTES = 512 << 10  # bytes of a body on a single message's page
 PREVIEW = 120  # characters of a body in a row
-KEPT = ("dead", "via", "as", "q", "path")  # parameters that links on the page keep
+KEPT = ("dead", "via", "as", "q", "path", "from")  # parameters that links on the page keep
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,17 @@ class MessageQuery:
     channel: str
     tab: str
     params: Mapping[str, str]
+
+    @classmethod
+    def of(cls, topic: str, channel: str, params: Mapping[str, str]) -> "MessageQuery":
+        """Return the query for a page's parameters; its tab is the first one by default."""
+        tabs = CHANNEL_TABS if channel else TOPIC_TABS
+        tab = params.get("state", "")
+        return cls(topic, channel, tab if tab in tabs else next(iter(tabs)), params)
+
+    @property
+    def tabs(self) -> Mapping[str, str]:
+        return CHANNEL_TABS if self.channel else TOPIC_TABS
 
     @property
     def name(self) -> str:
@@ -61,10 +75,37 @@ class MessageQuery:
 
 
 def peek(
-    layout: Layout, subject: MessageQuery, answers: Sequence[NodeAnswer], waiting: int = 0
+    layout: Layout,
+    subject: MessageQuery,
+    answers: Sequence[NodeAnswer],
+    waiting: int,
+    now: float,
 ) -> View:
-    """Return the view for one tab. waiting: number of messages that a redrive would move."""
-    return View("messages.html", _values(layout, subject, answers, waiting))
+    """Return the view for one tab.
+
+    waiting: number of messages that a redrive would move. now: seconds since 1970.
+    """
+    values = _values(layout, subject, answers, waiting)
+    if subject.tab == "log":
+        path = subject.path(layout)
+        values["starts"] = [
+            Start("Newest", f"{path}?state=log"),
+            Start("Beginning", f"{path}?{_log_from('earliest')}"),
+            *(Start(text, f"{path}?{_log_from(to)}") for text, to in shortcuts(now)),
+        ]
+        values["picked"] = picked(subject.params.get("from", ""))
+    return View("messages.html", values)
+
+
+class Start(NamedTuple):
+    """The link to a log's messages from a position on."""
+
+    text: str
+    path: str
+
+
+def _log_from(position: str) -> str:
+    return urlencode({"state": "log", "from": position})
 
 
 class DeadLetterPlace(NamedTuple):
@@ -86,7 +127,7 @@ def dead_letters(
     topics: the dead-letter topics that its policy names. places: (topic, channel) for each channel
     of these topics, or for the topics themselves; the view shows the first one.
     """
-    found = [MessageQuery(topic, channel, "queued", {}) for topic, channel in places]
+    found = [MessageQuery.of(topic, channel, {}) for topic, channel in places]
     mine = [_only_from(each, subject) for each in answers] if places else []
     values = _values(layout, subject, mine, source=found[0] if found else None) | {
         "dead_letter_topics": topics,
@@ -126,8 +167,8 @@ class Refused(NamedTuple):
     reason: str
 
 
-class Following(NamedTuple):
-    """The link to a node's next messages."""
+class Turn(NamedTuple):
+    """The link to a node's next or earlier messages."""
 
     node: str
     path: str
@@ -145,25 +186,30 @@ def _values(
     found = [
         _message(layout, subject, source or subject, node, each) for node, each in _merged(done)
     ]
-    shown, problem = _filtered(subject, found)
-    nexts = [(each.node, each.value["next"]) for each in done if each.value["next"]]
+    problem = _problem(subject)
     return {
         "subject": subject,
         "path": subject.path(layout),
-        "tabs": TABS,
         "asked": _question(subject, waiting),
         "is_missing": bool(answers) and all(each.is_missing for each in answers),
         "refused": [Refused(each.node, each.reason) for each in answers if not each.is_done],
-        "messages": shown,
-        "examined": len(found),
+        "messages": () if problem else found,
+        "examined": sum(each.value.get("examined", 0) for each in done),
         "may_redrive": subject.tab == "queued" and _have_dead_letters(subject, found),
         "problem": problem,
         "has_answers": bool(done),
         "with_nodes": len(answers) > 1,
-        "following": [
-            Following(node, subject.link(layout, node=node, start=start)) for node, start in nexts
-        ],
+        "earlier": () if subject.is_filtered else _turns(layout, subject, done, "previous"),
+        "following": _turns(layout, subject, done, "next"),
     }
+
+
+def _turns(
+    layout: Layout, subject: MessageQuery, answers: Sequence[NodeAnswer], key: str
+) -> Sequence[Turn]:
+    """Return the links to the pages after these, or in a log also before them."""
+    places = [(each.node, each.value.get(key)) for each in answers]
+    return [Turn(node, subject.link(layout, node=node, start=at)) for node, at in places if at]
 
 
 def _have_dead_letters(subject: MessageQuery, found: Sequence["Message"]) -> bool:
@@ -182,17 +228,13 @@ def _time(message: Mapping[str, Any]) -> int:
     return message.get("deadline") or message.get("due") or message["timestamp"] or 0
 
 
-def _filtered(subject: MessageQuery, found: Sequence["Message"]) -> tuple[Sequence["Message"], str]:
-    """Return the messages that pass the filter, and the problem of an invalid filter."""
+def _problem(subject: MessageQuery) -> str:
+    """Return what is wrong with the filter; empty if nothing."""
     try:
-        wanted = subject.filter
+        message_filter.parse(subject.params.get("q", ""), subject.params.get("path", ""))
     except ValueError as error:
-        return (), str(error)
-    if not wanted.is_used:
-        return found, ""
-    return [
-        each for each in found if message_filter.matches(wanted, each.id, each.headers, each.raw)
-    ], ""
+        return str(error)
+    return ""
 
 
 def _question(subject: MessageQuery, waiting: int) -> Question | None:
@@ -246,15 +288,16 @@ class Ask(NamedTuple):
 
 
 class Message(NamedTuple):
-    """One message. title: its id or number. preview: the beginning of its body, on one line.
-    asks: links to the questions of what can be done with it, shown to users who may act. download:
-    link to the body as a file. body: None if it could not be read from disk; raw is then empty."""
+    """One message. title: its id or number. counted: its attempts, or its number in a log. preview:
+    the beginning of its body, on one line. asks: links to the questions of what can be done with
+    it, shown to users who may act. download: link to the body as a file. body: None if it could not
+    be read from disk."""
 
     id: str
     node: str
     title: str
     time: str
-    attempts: int
+    counted: str
     size: str
     preview: str
     facts: Sequence[tuple[str, str]]
@@ -262,7 +305,6 @@ class Message(NamedTuple):
     asks: Sequence[Ask]
     download: str
     body: Body | None
-    raw: bytes
 
 
 def _message(
@@ -279,15 +321,14 @@ def _message(
         node,
         id or f"number {message['seq']}",
         _moment(_time(message)),
-        _attempts(message),
+        _counted(source, message),
         "" if message["size"] is None else size(message["size"]),
         _preview(body),
-        [(name, value) for name, value in _facts(message) if value],
+        [(name, value) for name, value in _facts(source, message) if value],
         message["headers"],
         _asks(layout, source, node, message) if id and source.channel else (),
         _download(layout, source, node, message) if id and body else "",
         body,
-        b64decode(message["body"] or ""),
     )
 
 
@@ -329,12 +370,20 @@ def _attempts(message: Mapping[str, Any]) -> int:
     return int(told) if told.isdecimal() and len(told) < 10 else message["attempts"]
 
 
-def _facts(message: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+def _counted(source: MessageQuery, message: Mapping[str, Any]) -> str:
+    """Return the attempts. A log does not know those of its messages, but their numbers."""
+    if source.tab == "log":
+        return f"number {number(message['seq'])}"
+    return plural(_attempts(message), "attempt")
+
+
+def _facts(source: MessageQuery, message: Mapping[str, Any]) -> list[tuple[str, str | None]]:
     size = message["size"]
     consumer = message.get("consumer")
     facts: list[tuple[str, str | None]] = [
         ("Published", _moment(message["timestamp"])),
-        ("Attempts", number(_attempts(message))),
+        ("Attempts", None if source.tab == "log" else number(_attempts(message))),
+        ("Number", number(message["seq"]) if source.tab == "log" else None),
         ("Size", None if size is None else plural(size, "byte")),
         ("Due", _moment(message.get("due"))),
     ]

@@ -11,16 +11,19 @@ from typing import Any, NamedTuple
 from nsqcy.base.headers import decode
 from nsqcy.broker.peek import Peek, PeekedMessage
 from nsqcy.errors import HttpError
+from nsqcy.nsqd.worker import positions
+from nsqcy.nsqd.worker.positions import Place
 from nsqcy.util.gotext import json_bytes
 
-BACKLOG = "backlog"  # the topic's own messages
-QUEUED, IN_FLIGHT, DEFERRED = STATES = ("queued", "in_flight", "deferred")
+BACKLOG, LOG = TOPIC_STATES = ("backlog", "log")  # in no channel yet; all that the topic keeps
+QUEUED, IN_FLIGHT, DEFERRED = CHANNEL_STATES = ("queued", "in_flight", "deferred")
 COUNT, MAX_COUNT = 20, 100
 BYTES, MAX_BYTES = 64 << 10, 512 << 10  # per body
 MAX_ANSWER = 1 << 20
 
 _NUMBER = re.compile(r"[0-9]{1,6}", re.ASCII)
 _PLACE = re.compile(r"(-?[0-9]{1,19})\.([0-9]{1,19})", re.ASCII)
+_FROM_END = re.compile(r"-[0-9]{1,6}", re.ASCII)
 
 
 Placed = tuple[str, PeekedMessage]  # a page's `start`, and its first message
@@ -28,19 +31,26 @@ Placed = tuple[str, PeekedMessage]  # a page's `start`, and its first message
 
 class Look(NamedTuple):
     """A request for at most `maximum` messages after a place, with at most `max_body` bytes per
-    body."""
+    body.
+
+    place: where to begin in a log; a negative sequence number counts from its end. first: the
+    oldest message of the log.
+    """
 
     state: str
     maximum: int
     start: tuple[int, int] | None
     max_body: int
+    place: Place | None = None
+    first: int = 0
 
 
 def parse(params: dict[str, str], *, of_channel: bool) -> Look:
     """Raises HttpError."""
-    state = params.get("state", QUEUED) if of_channel else BACKLOG
-    if of_channel and state not in STATES:
-        raise HttpError(400, f"INVALID_STATE (allowed: {', '.join(STATES)})")
+    states = CHANNEL_STATES if of_channel else TOPIC_STATES
+    state = params.get("state", states[0])
+    if state not in states:
+        raise HttpError(400, f"INVALID_STATE (allowed: {', '.join(states)})")
     count = _number(params, "count", COUNT, 1, MAX_COUNT)
     size = _number(params, "bytes", BYTES, 0, MAX_BYTES)
     start = None
@@ -49,7 +59,29 @@ def parse(params: dict[str, str], *, of_channel: bool) -> Look:
         start = (int(place[1]), int(place[2])) if place else (1 << 64, 0)
         if max(map(abs, start)) >> 63:
             raise HttpError(400, "INVALID_START (allowed: the value of next in a response)")
-    return Look(state, count, start, size)
+    return Look(state, count, start, size, _log_place(params, state))
+
+
+def _log_place(params: dict[str, str], state: str) -> Place | None:
+    if "from" not in params:
+        return None
+    if state != LOG or "start" in params:
+        raise HttpError(400, "INVALID_FROM (allowed with state=log, and without start)")
+    if _FROM_END.fullmatch(params["from"]):
+        return Place(int(params["from"]))
+    try:
+        return positions.parse(params["from"])
+    except ValueError:
+        raise HttpError(
+            400, f"INVALID_FROM (allowed: {positions.ALLOWED}, or -20 for the last 20)"
+        ) from None
+
+
+def in_log(look: Look, seq: int, first: int, end: int) -> Look:
+    """Return the look from where it begins in a log that has the messages from `first` to before
+    `end`. seq: position of its place."""
+    begin = look.start[0] if look.start else seq if seq >= 0 else end + seq
+    return look._replace(start=(max(begin, first), 0), first=first)
 
 
 def _number(params: dict[str, str], name: str, default: int, minimum: int, maximum: int) -> int:
@@ -72,9 +104,18 @@ def after(look: Look) -> tuple[int, int] | None:
 
 def page(look: Look, peek: Peek) -> bytes:
     """The answer."""
-    found, following = (_waiting if look.state in (QUEUED, BACKLOG) else _by_time)(look, peek)
+    found, following = (_by_time if look.state in (IN_FLIGHT, DEFERRED) else _waiting)(look, peek)
     messages = [{"start": start} | _shown(each, look.state) for start, each in found]
-    return json_bytes({"state": look.state, "messages": messages, "next": following})
+    shown = {"state": look.state, "messages": messages, "next": following}
+    if look.state == LOG:
+        shown["previous"] = _previous(look, peek)
+    return json_bytes(shown)
+
+
+def _previous(look: Look, peek: Peek) -> str | None:
+    """Return the place of as many messages before the page; None at the beginning of the log."""
+    begin = min(look.start[0] if look.start else 0, peek.next_seq)
+    return None if begin <= look.first else f"{max(begin - look.maximum, look.first)}.0"
 
 
 def _by_time(look: Look, peek: Peek) -> tuple[list[Placed], str | None]:

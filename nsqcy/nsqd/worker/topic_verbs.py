@@ -324,8 +324,7 @@ class ListDeferred(TopicVerb[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class Peek(TopicVerb[bytes]):
-    """Return a page of messages as JSON, from a channel or, with "", from the topic's own
-    backlog."""
+    """Return a page of messages as JSON, from a channel or, with "", from the topic itself."""
 
     returns = "blob"
     topic: str
@@ -342,6 +341,9 @@ class Peek(TopicVerb[bytes]):
     def _read(self, target: TopicOwner) -> bytes:
         topic, channel, look = self.topic, self.channel, self.look
         found = target.topic_of(topic, channel) if channel else target.topic(topic)
+        if look.state == peeking.LOG:
+            found, seq = target.resolve(topic, look.place or Place())
+            look = peeking.in_log(look, seq, found.first_seq, found.next_seq)
         read: AsyncResult[str | None] = AsyncResult()
 
         def done(problem: str | None) -> None:

@@ -176,6 +176,42 @@ def test_what_a_topic_has_for_itself(make: Make) -> None:
     assert bodies(pages(core)) == number_of(30)
 
 
+@pytest.mark.parametrize("durability", ["memory", "os"])
+@pytest.mark.parametrize("budget", [0, 1 << 40])
+def test_the_log_has_what_consumers_have_finished(make: Make, durability: str, budget: int) -> None:
+    policy = TopicPolicy(durability, retention_time=3600 * SECOND)
+    core = make(budget=budget, policies=Policies(policy))
+    consumer = core.client().subscribe("t", "c", 0)
+    sent = [b"%d" % number + bytes(9000) for number in range(90)]  # several blocks
+    publish(core, *sent)
+    for message in delivered(consumer, 60):
+        consumer.finish(message.id)
+    consumer.ready(0)
+    core.settle()
+    before = state(core)
+    found = pages(core, "", state="log", count=8)
+    assert bodies(found) == sent
+    assert [each["seq"] for each in found] == list(range(found[0]["seq"], found[0]["seq"] + 90))
+    page = look(core, "", state="log", start=found[50]["start"], count=100)
+    assert bodies(page["messages"]) == sent[50:]
+    assert state(core) == before
+
+
+def test_the_log_lacks_what_retention_has_released(make: Make) -> None:
+    core = make(policies=Policies(TopicPolicy("os", retention_time=60 * SECOND)))
+    core.client().subscribe("t", "c", 0)
+    publish(core, *(bytes(10_000) for _ in range(100)))
+    topic = core.topic("t")
+    assert topic is not None
+    topic.empty_channel("c")
+    for _ in range(3):
+        core.advance(100 * SECOND)
+    publish(core, b"new")
+    found = pages(core, "", state="log")
+    assert found[0]["seq"] == topic.first_seq > 50
+    assert bodies(found)[-1] == b"new"
+
+
 def test_what_is_for_nobody_is_not_there(make: Make) -> None:
     """Messages that were removed by emptying the paused topic, or that were found to be finished
     after a restart."""
@@ -280,7 +316,29 @@ def test_nobody_waits_any_more(make: Make) -> None:
         ),
     ],
 )
-def test_parameters(params: dict[str, str], message: str) -> None:
+def test_parameters_of_a_channel(params: dict[str, str], message: str) -> None:
     with pytest.raises(HttpError) as refused:
         peeking.parse(params, of_channel=True)
+    assert (refused.value.status, refused.value.message) == (400, message)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"state": "queued"}, "INVALID_STATE (allowed: backlog, log)"),
+        ({"from": "5"}, "INVALID_FROM (allowed with state=log, and without start)"),
+        (
+            {"state": "log", "from": "5", "start": "5.0"},
+            "INVALID_FROM (allowed with state=log, and without start)",
+        ),
+        (
+            {"state": "log", "from": "now"},
+            "INVALID_FROM (allowed: earliest, latest, a sequence number, or a time such as "
+            "2026-01-31T12:00:00Z, or -20 for the last 20)",
+        ),
+    ],
+)
+def test_parameters_of_a_topic(params: dict[str, str], message: str) -> None:
+    with pytest.raises(HttpError) as refused:
+        peeking.parse(params, of_channel=False)
     assert (refused.value.status, refused.value.message) == (400, message)
