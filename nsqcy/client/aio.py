@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack, cast
 
 from nsqcy.client import cancelling
-from nsqcy.client.aio_administration import AsyncNsqdAdmin as NsqdAdmin
+from nsqcy.client.aio_administration import NsqdAdmin
 from nsqcy.client.bodies import Codec, decoder, encoder, handler_of
 from nsqcy.client.codec import Message, Publish, finish
 from nsqcy.client.connection import Connection, State
