@@ -31,6 +31,7 @@ from nsqcy.nsqadmin.metrics import CountedClient, Outcomes
 from nsqcy.nsqadmin.options import AdminOptions
 from nsqcy.nsqadmin.pages import (
     audit,
+    channels,
     copies,
     login,
     messages,
@@ -64,6 +65,7 @@ class Daemon(single_process.Daemon):
         routes = [
             *overview.ROUTES,
             *topics.ROUTES,
+            *channels.ROUTES,
             *nodes.ROUTES,
             *copies.ROUTES,
             *audit.ROUTES,

@@ -220,6 +220,19 @@ def test_streams_that_are_looked_for(admin: Admin) -> None:
     assert names(sort="nothing") == ["gone", "t", "u"]
 
 
+@pytest.mark.ours
+def test_the_channels_of_all_topics(admin: Admin, nsqd: Upstream) -> None:
+    page = get(admin, "/channels")
+    assert page.one("h1").text == "Channels 1 ⚠ 1"
+    head, row = page.table("Channels")
+    assert head[:4] == ["Channel", "Attention", "Depth", "Memory + Disk"]
+    assert row == ["t/c", "⚠ paused", "1,500", "1,000 + 500", "2", "3", "4", "5", "2,000", "1"]
+    assert page.all("a", href="/b/topics/t/c")
+    assert nsqd.asked == ["GET /stats?format=json&include_clients=false"]
+    assert len(get(admin, "/channels", q="T/C", sort="-depth").table("Channels")) == 2
+    assert "No channel name matches." in get(admin, "/channels", q="no-such").text
+
+
 def test_no_streams(admin: Admin) -> None:
     with (
         Upstream(topics={"topics": []}, nodes={"producers": []}) as empty,
@@ -227,6 +240,7 @@ def test_no_streams(admin: Admin) -> None:
     ):
         page = read(other.web.get("/topics").body)
         assert "No Topics Found" in page.text
+        assert "There are no channels." in read(other.web.get("/channels").body).text
         first = read(other.web.get("/").body)
         for each in (page, first):
             assert "curl -d hello 'http://127.0.0.1:4151/pub?topic=greetings'" in each.text

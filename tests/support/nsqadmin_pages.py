@@ -12,6 +12,7 @@ def pages(live: Lively) -> dict[str, str]:
         "topics": "/topics",
         "topic": "/topics/orders",
         "channel": "/topics/mails/sender",
+        "channels": "/channels",
         "nodes": "/nodes",
         "node": f"/nodes/{quote(live.nodes[0], safe='')}",
         "question": "/topics/invoices/ledger?ask=empty",

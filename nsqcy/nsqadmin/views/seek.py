@@ -18,7 +18,7 @@ _COLUMNS: Columns[SeekEffect] = [
     ("New Position", lambda row: row.then),
     ("Redelivered", lambda row: row.again),
     ("Skipped", lambda row: row.skipped),
-    ("Discarded", lambda row: row.dropped),
+    ("Leaving", lambda row: row.dropped),
 ]
 
 
@@ -53,7 +53,8 @@ def _question(name: str, to: str, found: Sequence[SeekEffect]) -> Question:
     again = sum(each.again for each in found)
     waiting = sum(each.waiting for each in found)
     text = f"On {plural(len(found), 'node')}. Redelivered: {plural(again, 'message')}. Waiting"
-    text += f" afterwards: {plural(waiting, 'message')}. Discarded: {plural(dropped, 'message')},"
-    text += " all that the channel has now, including those in flight and deferred. Of these, only"
-    text += " messages after the new position are redelivered."
+    text += f" afterwards: {plural(waiting, 'message')}."
+    if dropped:
+        text += f" Leaving the channel: {plural(dropped, 'message')}, all that it has now, also"
+        text += " those in flight and deferred; those after the new position return."
     return Question(f"Seek {name} to {to}?", text, "seek", "Seek", (("to", to),))

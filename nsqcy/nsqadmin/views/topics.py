@@ -1,7 +1,6 @@
 """Pages for all topics, one topic, and one channel.
 
-Pure: maps fetched data to template values. The list of topics is paged, so that a page stays small
-even with thousands of topics.
+Pure: maps fetched data to template values.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from nsqcy.nsqadmin.html.attention import Sign
 from nsqcy.nsqadmin.html.formatting import client_name, plural
 from nsqcy.nsqadmin.html.layout import Question, View
 from nsqcy.nsqadmin.html.location import Location, Value
+from nsqcy.nsqadmin.html.paging import part
 from nsqcy.nsqadmin.html.plots import Plots
 from nsqcy.nsqadmin.html.tables import (
     CHANNEL,
@@ -28,7 +28,6 @@ from nsqcy.nsqadmin.html.tables import (
     unsorted,
 )
 
-PAGE = 500  # rows
 NO_NSQD = Sign(
     "no nsqd",
     "No nsqd that responds has this topic. Publish to it, or delete it on the Lookup page",
@@ -90,15 +89,14 @@ def streams(
 
     if location.sorted_by in orders:
         rows = location.arranged(rows, value)
-    page, last = _page(location, len(rows))
-    shown = rows[(page - 1) * PAGE : page * PAGE]
+    shown = part(location, rows)
     headings = [heading(location, _ORDERS[each], is_text=each == "topic") for each in orders]
     values = {
         "topics": len(names),
         "with_signs": sum(name in signs for name in names),
-        "streams": Table("Topics", headings, shown, [each.name for each in shown]),
-        "page": page,
-        "last": last,
+        "streams": Table("Topics", headings, shown.rows, [each.name for each in shown.rows]),
+        "page": shown.page,
+        "last": shown.last,
         "location": location,
         "plots": plots,
     }
@@ -124,13 +122,6 @@ def signs_by_topic(topics: Mapping[str, TopicStats], plots: Plots) -> dict[str, 
         for name, stats in topics.items()
     }
     return {name: each for name, each in found.items() if each}
-
-
-def _page(location: Location, rows: int) -> tuple[int, int]:
-    """Return the numbers of the requested page and the last page."""
-    last = max(1, -(-rows // PAGE))
-    wanted = location.params.get("page", "")
-    return min(max(1, int(wanted)) if wanted.isdecimal() and len(wanted) < 9 else 1, last), last
 
 
 def _counts(stats: TopicStats | None) -> dict[str, int]:

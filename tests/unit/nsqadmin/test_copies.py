@@ -350,5 +350,6 @@ def test_the_navigation() -> None:
         page = read(render(Layout("", False, has_copies=has_copies), "Copies"))
         return [each.text for each in page.one("nav").all("a")]
 
-    assert links(True) == ["nsqcy", "Overview", "Topics", "Nodes", "Copies", "Counter", "Lookup"]
-    assert links(False) == ["nsqcy", "Overview", "Topics", "Nodes", "Counter", "Lookup"]
+    first = ["nsqcy", "Overview", "Topics", "Channels", "Nodes"]
+    assert links(True) == [*first, "Copies", "Counter", "Lookup"]
+    assert links(False) == [*first, "Counter", "Lookup"]

@@ -20,6 +20,7 @@ from nsqcy.nsqadmin.html.location import Location
 from nsqcy.nsqadmin.html.plots import Plots
 from nsqcy.nsqadmin.html.tables import Heading, labelled
 from nsqcy.nsqadmin.html.templates import environment
+from nsqcy.nsqadmin.views import channels as channel_views
 from nsqcy.nsqadmin.views import topics as views
 from support.strict_html import Element, read
 
@@ -95,6 +96,7 @@ def pages(text: str) -> list[Element]:
     location = Location("/t", {"ask": "delete", "sort": text, "q": text})
     shown = [
         views.streams([text], {text: topic}, location, NO_PLOTS),
+        channel_views.channels({text: topic}, location, NO_PLOTS),
         views.topic(topic, location, NO_PLOTS),
         views.channel(channel, clients, location, NO_PLOTS),
     ]

@@ -1,0 +1,48 @@
+"""Page of the channels of all topics. Pure: maps fetched data to template values."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from nsqcy.cluster.stats import ChannelStats, TopicStats
+from nsqcy.nsqadmin.html import attention
+from nsqcy.nsqadmin.html.layout import View
+from nsqcy.nsqadmin.html.location import Location
+from nsqcy.nsqadmin.html.paging import part
+from nsqcy.nsqadmin.html.plots import Plots
+from nsqcy.nsqadmin.html.tables import CHANNEL, Columns, table
+from nsqcy.nsqadmin.views.topics import channel_subject
+
+
+def channels(topics: Mapping[str, TopicStats], location: Location, plots: Plots) -> View:
+    """Return the list of channels whose names contain `q`, by name or sorted by `sort`. topics:
+    summed over the nodes."""
+    found = [each for stats in topics.values() for each in stats.channels.values()]
+    found.sort(key=lambda each: (each.topic, each.name))
+    signs = {_name(each): attention.of_channel(each, plots) for each in found}
+    wanted = location.params.get("q", "").casefold()
+    columns: Columns[ChannelStats] = [
+        ("Channel", _name),
+        (attention.TITLE, lambda row: attention.weight(signs[_name(row)])),
+    ]
+    if plots:
+        rate = ("Rate Out", lambda row: plots.latest(channel_subject(row), "out") or 0.0)
+        columns = [*columns, rate]
+    rows = [each for each in found if wanted in _name(each).casefold()]
+    whole = table("Channels", [*columns, *CHANNEL], rows, location)
+    shown = part(location, whole.rows)
+    values = {
+        "channels": len(found),
+        "with_signs": sum(map(bool, signs.values())),
+        "listed": replace(whole, rows=shown.rows, names=part(location, whole.names).rows),
+        "signs": {(each.topic, each.name): signs[_name(each)] for each in shown.rows},
+        "page": shown.page,
+        "last": shown.last,
+        "subject": channel_subject,
+        "location": location,
+        "plots": plots,
+    }
+    return View("channels.html", values)
+
+
+def _name(stats: ChannelStats) -> str:
+    return f"{stats.topic}/{stats.name}"
