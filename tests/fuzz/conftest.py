@@ -1,11 +1,18 @@
 """Fixture for tests that count live objects."""
 
 import gc
+from collections.abc import Iterator
 
 import pytest
 
 
-@pytest.fixture(autouse=True)
-def only_what_is_new() -> None:
-    """Collect the garbage of earlier tests, so that each count is of the test's own objects."""
+@pytest.fixture(autouse=True, scope="module")
+def only_what_is_new() -> Iterator[None]:
+    """Exclude everything that exists from the collections before the counts. Afterwards, collect
+    what has become garbage meanwhile, and exclude the rest again, as tests/conftest.py does."""
     gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
