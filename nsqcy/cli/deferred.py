@@ -110,7 +110,7 @@ def _cancel_key(cluster: Cluster, topic: str, channel: str, key: str, *, as_json
     else:
         click.echo(f"cancelled {plural(total, 'message')} with key {key}")
     if not total:
-        raise click.ClickException(f"not a deferred message of {topic}/{channel}: key {key}")
+        raise click.ClickException(f"no deferred message of {topic}/{channel} has key {key}")
 
 
 def _cancelled(nsqd: NsqdHTTPClient, topic: str, channel: str, ids: Sequence[str]) -> list[str]:

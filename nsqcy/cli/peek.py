@@ -1,6 +1,7 @@
 """`nsqcy peek`: shows messages of a topic or channel without consuming them."""
 
 from base64 import b64decode
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from nsqcy.cli.cluster import Cluster, Node
 from nsqcy.cli.cluster_options import as_json, on_cluster, print_json
 from nsqcy.cli.tables import moment, plain, table
 from nsqcy.cli.values import CHANNEL, PLACE, TOPIC, Count
+from nsqcy.client.cancelling import CANCEL_KEY
 from nsqcy.cluster.http_clients import NsqdHTTPClient
 from nsqcy.cluster.peeking import MAX_BODY, first_messages
 
@@ -135,9 +137,9 @@ class _Ask(NamedTuple):
 
 
 def merged(found: dict[Node, list[dict[str, Any]]]) -> list[Peeked]:
-    """Return the messages of all nodes in order of their timestamps."""
+    """Return the messages of all nodes in order of their timestamps, or of when they are due."""
     rows = [Peeked(node.name, each) for node, messages in found.items() for each in messages]
-    return sorted(rows, key=lambda each: each.values["timestamp"] or 0)
+    return sorted(rows, key=lambda each: each.values.get("due") or each.values["timestamp"] or 0)
 
 
 def _as_json(message: Peeked) -> dict[str, Any]:
@@ -146,27 +148,23 @@ def _as_json(message: Peeked) -> dict[str, Any]:
 
 
 def _table(messages: list[Peeked], *, in_log: bool) -> tuple[list[str], list[list[str]]]:
-    """Return the titles and cells. Dead letters show why they are there. Messages in a log show
-    their numbers instead of their attempts, which the log does not know."""
-    with_reasons = any(each.reason for each in messages)
-    head = [
-        "time",
-        "id",
-        "number" if in_log else "attempts",
-        "size",
-        "nsqd",
-        *(["reason"] * with_reasons),
-        "message",
-    ]
-    return head, [
-        [
-            moment(each.values["timestamp"]),
-            each.values["id"] or "-",
-            str(each.values["seq"]) if in_log else each.attempts,
-            str(each.values["size"]),
-            each.node,
-            *([each.reason] * with_reasons),
-            bodies.preview(each.body),
-        ]
-        for each in messages
-    ]
+    """Return the titles and cells. Deferred messages show when they are due, messages that can be
+    cancelled their keys, and dead letters why they are there. Messages in a log show their numbers
+    instead of their attempts, which the log does not know."""
+    columns: dict[str, Callable[[Peeked], str]] = {
+        "time": lambda each: moment(each.values["timestamp"]),
+        "due": lambda each: moment(each.values["due"]) if "due" in each.values else "",
+        "id": lambda each: each.values["id"] or "-",
+        "number" if in_log else "attempts": lambda each: (
+            str(each.values["seq"]) if in_log else each.attempts
+        ),
+        "size": lambda each: str(each.values["size"]),
+        "nsqd": lambda each: each.node,
+        "key": lambda each: plain((each.values.get("headers") or {}).get(CANCEL_KEY, "")),
+        "reason": lambda each: each.reason,
+        "message": lambda each: bodies.preview(each.body),
+    }
+    for title in ("due", "key", "reason"):
+        if not any(map(columns[title], messages)):
+            del columns[title]
+    return list(columns), [[cell(each) for cell in columns.values()] for each in messages]

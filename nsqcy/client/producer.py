@@ -40,9 +40,8 @@ from nsqcy.names import is_valid_name, quote
 WORTH_ANOTHER = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 MAX_DEFERRED = 0x7FFFFFFFFFFF  # milliseconds
 MAX_HEADS = 1000  # topics with cached command lines
-IMPATIENCE = (
-    4  # times reconnect_interval: the longest pause before a reconnect that callers wait for
-)
+# The longest pause before a reconnect while publishes wait, in units of reconnect_interval.
+IMPATIENT_PAUSE = 4
 
 
 class Nsqd(AnyNsqd):
@@ -222,7 +221,7 @@ class ProducerCore(Core[Nsqd]):
         until their publishes fail."""
         longest = self.options.max_reconnect_interval
         if self.waiting:
-            longest = min(longest, IMPATIENCE * self.options.reconnect_interval)
+            longest = min(longest, IMPATIENT_PAUSE * self.options.reconnect_interval)
         grown: float = self.options.reconnect_interval * 2 ** min(nsqd.failures, 10)
         return min(grown, longest)
 

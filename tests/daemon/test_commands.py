@@ -244,9 +244,14 @@ def test_cancel_by_key(commands: Commands) -> None:
     commands.ok("channel", "create", "later", "mail")
     for key in ("a", "a", "b"):
         commands.ok("pub", "later", "hello", "--defer=1h", "-H", f"cancel-key={key}")
+    head, *rows = commands.ok("peek", "later", "mail", "--state=deferred").splitlines()
+    assert head.split() == ["time", "due", "id", "attempts", "size", "nsqd", "key", "message"]
+    assert sorted(each.split()[-2] for each in rows) == ["a", "a", "b"]
     done = commands.ok("deferred", "cancel", "later", "mail", "--key=a")
     assert done == "cancelled 2 messages with key a\n"
     assert len(commands.json("deferred", "list", "later", "mail")) == 1
+    again = commands.fails("deferred", "cancel", "later", "mail", "--key=a")
+    assert again == "nsqcy: no deferred message of later/mail has key a"
     assert commands.run("deferred", "cancel", "later", "mail").returncode == 2
 
 
