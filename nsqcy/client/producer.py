@@ -179,7 +179,7 @@ class ProducerCore(Core[Nsqd]):
         if lost:
             count = self.retried - retried
             log.warning(
-                "[%s] connection lost with %d pending publishes, retrying %d",
+                "[%s] connection lost, pending publishes: %d, retried: %d",
                 self.name,
                 len(lost),
                 count,
