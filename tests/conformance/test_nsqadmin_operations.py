@@ -162,6 +162,9 @@ def test_messages_of_every_state(cluster: Cluster, filled: str) -> None:
     assert "Consumer<u>" in held.text
     later = cluster.page(f"/peek/{filled}/c", state="deferred")
     assert bodies(later) == ["later"]
+    times = [each.one("span", **{"class": "when"}).text for each in (later, page)]
+    assert [each.startswith("due 2") for each in times] == [True, False]
+    assert held.one("span", **{"class": "when"}).text.startswith("times out 2")
     cluster.web.await_counts(filled, "c", depth=1, in_flight_count=1, deferred_count=1)
     found = cluster.api(f"/peek/{filled}/c", state="in_flight")
     assert b64decode(found["messages"][0]["body"]) == b'{"n":1,"list":["<b>"]}'

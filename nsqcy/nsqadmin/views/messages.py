@@ -320,7 +320,7 @@ def _message(
         id,
         node,
         id or f"number {message['seq']}",
-        _moment(_time(message)),
+        _when(message),
         _counted(source, message),
         "" if message["size"] is None else size(message["size"]),
         _preview(body),
@@ -348,6 +348,13 @@ def _asks(
         Ask(text, layout.asking(source.path(layout), action, **place))
         for action, text in texts.items()
     ]
+
+
+def _when(message: Mapping[str, Any]) -> str:
+    """Return the time by which the list is sorted, and which one it is unless it is that of the
+    publish."""
+    kind = "due " if message.get("due") else "times out " if message.get("deadline") else ""
+    return f"{kind}{_moment(_time(message))}"
 
 
 def _preview(body: Body | None) -> str:
