@@ -10,7 +10,7 @@ from nsqcy.nsqadmin.html.location import Location
 from nsqcy.nsqadmin.html.paging import part
 from nsqcy.nsqadmin.html.plots import Plots
 from nsqcy.nsqadmin.html.tables import CHANNEL, Columns, table
-from nsqcy.nsqadmin.views.topics import channel_subject
+from nsqcy.nsqadmin.views.topics import channel_subject, dead_letter_topics
 
 
 def channels(topics: Mapping[str, TopicStats], location: Location, plots: Plots) -> View:
@@ -18,7 +18,15 @@ def channels(topics: Mapping[str, TopicStats], location: Location, plots: Plots)
     summed over the nodes."""
     found = [each for stats in topics.values() for each in stats.channels.values()]
     found.sort(key=lambda each: (each.topic, each.name))
-    signs = {_name(each): attention.of_channel(each, plots) for each in found}
+    dead = dead_letter_topics(topics)
+    signs = {
+        _name(each): (
+            attention.of_topic(topics[each.topic], plots, has_dead_letters=True)
+            if each.topic in dead  # its channels need no consumers
+            else attention.of_channel(each, plots)
+        )
+        for each in found
+    }
     wanted = location.params.get("q", "").casefold()
     columns: Columns[ChannelStats] = [
         ("Channel", _name),
