@@ -14,7 +14,7 @@ from nsqcy.cli.tables import moment, plain, table
 from nsqcy.cli.values import CHANNEL, PLACE, TOPIC, Count
 from nsqcy.client.cancelling import CANCEL_KEY
 from nsqcy.cluster.http_clients import NsqdHTTPClient
-from nsqcy.cluster.peeking import MAX_BODY, first_messages
+from nsqcy.cluster.peeking import MAX_BODY, attempts, messages
 
 
 class Peeked(NamedTuple):
@@ -26,13 +26,6 @@ class Peeked(NamedTuple):
     @property
     def body(self) -> bytes:
         return b64decode(self.values["body"] or "")
-
-    @property
-    def attempts(self) -> str:
-        """Return the attempts; for a dead letter, those after which it was moved."""
-        headers = self.values.get("headers") or {}
-        told = headers.get("attempts") if "origin-channel" in headers else None
-        return plain(str(told or self.values["attempts"]))
 
     @property
     def reason(self) -> str:
@@ -60,7 +53,7 @@ class Peeked(NamedTuple):
     "--from",
     "place",
     type=PLACE,
-    help="show what TOPIC keeps from here on, also what its channels have finished: "
+    help="show what TOPIC keeps from here on, including what its channels have finished: "
     + places.ALLOWED,
 )
 @click.option(
@@ -100,7 +93,7 @@ def peek(
     if place is not None:
         seeking.check(cluster, place)
     ask = _Ask(topic, channel, state, place)
-    found = cluster.each(lambda nsqd: first_messages(partial(ask.page, nsqd), count), needs=name)
+    found = cluster.each(lambda nsqd: list(messages(partial(ask.page, nsqd), count)), needs=name)
     shown = merged(found)[:count]
     if as_json:
         print_json([_as_json(each) for each in shown])
@@ -111,7 +104,7 @@ def peek(
         head, rows = _table(shown, in_log=place is not None)
         click.echo(table(head, rows, right="size,attempts,number"), nl=False)
     elif place is not None:
-        click.echo(f"{name} has no messages from there on")
+        click.echo(f"{name} has no messages from that position on")
     else:
         click.echo(f"{name} has no {state.replace('_', ' ')} messages")
 
@@ -155,8 +148,8 @@ def _table(messages: list[Peeked], *, in_log: bool) -> tuple[list[str], list[lis
         "time": lambda each: moment(each.values["timestamp"]),
         "due": lambda each: moment(each.values["due"]) if "due" in each.values else "",
         "id": lambda each: each.values["id"] or "-",
-        "number" if in_log else "attempts": lambda each: (
-            str(each.values["seq"]) if in_log else each.attempts
+        "number" if in_log else "attempts": lambda each: str(
+            each.values["seq"] if in_log else attempts(each.values)
         ),
         "size": lambda each: str(each.values["size"]),
         "nsqd": lambda each: each.node,

@@ -37,7 +37,7 @@ LIMIT = "; nsqd's options --max-defer-timeout and --max-req-timeout (1h) limit t
     "headers",
     type=HEADER,
     multiple=True,
-    help="message header; its name becomes lower case. Repeatable.",
+    help="message header; its name is converted to lower case. Repeatable.",
 )
 @as_json
 @on_cluster

@@ -95,7 +95,7 @@ class NsqdAdmin:
 
         state: `queued`, `in_flight` or `deferred`; deferred messages are ordered by due time.
         """
-        from nsqcy.cluster.peeking import MAX_BODY, first_messages
+        from nsqcy.cluster.peeking import MAX_BODY, messages
 
         def page(count: int, start: str | None) -> dict[str, Any]:
             return self._nsqd.peek_channel(
@@ -103,7 +103,7 @@ class NsqdAdmin:
             )
 
         with self._errors_with_address():
-            return [PeekedMessage.of(each) for each in first_messages(page, count)]
+            return [PeekedMessage.of(each) for each in messages(page, count)]
 
     def redrive(self, topic: str, channel: str) -> int:
         """Return the dead letters in a channel to the channels that they came from. Return the

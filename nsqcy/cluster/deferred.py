@@ -1,16 +1,16 @@
 """Cancelling of a channel's deferred messages, over the HTTP API of nsqcy's nsqd.
 
-Owns the search through the pages of deferred messages, and what happens to messages that change
-meanwhile. Does not know which messages are wanted, or which nsqds there are.
+Owns what happens to messages that change during the search. Does not know which messages are
+wanted, or which nsqds there are.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nsqcy.cluster.http_clients import NsqdHTTPClient
+from nsqcy.cluster.peeking import messages
 from nsqcy.errors import RequestError
 
-PAGE = 100  # messages per request; nsqd's limit
 NOT_FOUND = 404
 
 PeekedMessage = Mapping[str, Any]  # as in the response of /channel/peek
@@ -52,11 +52,8 @@ def is_missing(error: RequestError) -> bool:
 def _deferred(
     nsqd: NsqdHTTPClient, topic: str, channel: str, max_body: int
 ) -> Iterator[PeekedMessage]:
-    start: str | None = None
-    while True:
-        page = nsqd.peek_channel(
-            topic, channel, "deferred", count=PAGE, start=start, max_body=max_body
+    return messages(
+        lambda count, start: nsqd.peek_channel(
+            topic, channel, "deferred", count=count, start=start, max_body=max_body
         )
-        yield from page["messages"]
-        if (start := page["next"]) is None:
-            return
+    )

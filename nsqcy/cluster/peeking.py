@@ -1,9 +1,11 @@
-"""The first messages of a queue or log, read page by page.
+"""Messages as nsqd shows them without consuming them.
 
-Owns the limits of a page. Does not know which queue it is.
+Owns the walk through the pages of a queue or log, the limits of a page, and the reading of a
+message's attempts. Does not know which queue it is.
 """
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 PAGE = 100  # messages per request; nsqd's limit
@@ -12,14 +14,20 @@ MAX_BODY = 512 << 10  # bytes of a body; nsqd's limit
 Page = Callable[[int, str | None], dict[str, Any]]  # at most N messages from a `start` on
 
 
-def first_messages(page: Page, count: int) -> list[dict[str, Any]]:
-    """Return the first `count` messages, or all if there are fewer."""
-    found: list[dict[str, Any]] = []
+def messages(page: Page, count: int = sys.maxsize) -> Iterator[dict[str, Any]]:
+    """Iterate over the first `count` messages, by default over all."""
     start = None
-    while len(found) < count:
-        answer = page(min(PAGE, count - len(found)), start)
-        found += answer["messages"]
+    while count > 0:
+        answer = page(min(PAGE, count), start)
+        yield from answer["messages"]
+        count -= len(answer["messages"])
         start = answer["next"]
         if start is None:
-            break
-    return found
+            return
+
+
+def attempts(message: Mapping[str, Any]) -> int:
+    """Return a message's attempts; for a dead letter, those after which it was moved."""
+    headers = message["headers"] or {}
+    told = headers.get("attempts", "") if "origin-channel" in headers else ""
+    return int(told) if told.isdecimal() and len(told) < 10 else message["attempts"]

@@ -209,7 +209,10 @@ def test_a_channel_is_moved_back(commands: Commands) -> None:
     assert [each["body"] for each in commands.json("peek", "t", "c")] == ["kept"]
     assert [each["body"] for each in commands.json("peek", "t", "--from=-30m")] == ["kept"]
     assert "number" in commands.ok("peek", "t", "--from=earliest").splitlines()[0]
-    assert commands.ok("peek", "t", "--from=latest") == "topic t has no messages from there on\n"
+    assert (
+        commands.ok("peek", "t", "--from=latest")
+        == "topic t has no messages from that position on\n"
+    )
     both = commands.run("peek", "t", "c", "--from=1").stderr.decode()
     assert "--from shows TOPIC's log: omit CHANNEL" in both
     commands.ok("topic", "seek", "t", "--to=latest", "--yes")

@@ -441,7 +441,7 @@ cdef bytes join(list bodies):
     for body in bodies:
         size += 4 + <size_t>len(body)
     if not bodies:
-        raise ValueError("there are no messages to publish: give at least one")
+        raise ValueError("there are no messages to publish: pass at least one")
     if size > MAX_FRAME:
         raise ValueError(
             f"{len(bodies)} messages of {size - 4} bytes exceed the {MAX_FRAME} bytes of one "

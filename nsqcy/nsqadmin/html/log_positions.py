@@ -14,7 +14,7 @@ _PICKED = re.compile(r"\d{4,}-\d\d-\d\dT\d\d:\d\d(?::\d\d)?(?:\.\d+)?")
 
 
 class Shortcut(NamedTuple):
-    """A link to a time."""
+    """A link to a position."""
 
     text: str
     to: str
@@ -22,7 +22,7 @@ class Shortcut(NamedTuple):
 
 def with_picked_time(params: Mapping[str, str], name: str) -> dict[str, str]:
     """Return the parameters with position `name` from the picker's field `at`, which is in UTC. A
-    text that is no picked time is passed on, so that nsqds reject it."""
+    text that is not a picked time is passed on, so that nsqds reject it."""
     at = params.get("at", "")
     if not at:
         return dict(params)

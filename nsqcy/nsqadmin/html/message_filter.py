@@ -19,10 +19,6 @@ class Filter(NamedTuple):
     steps: Sequence[str | int]
     wanted: str | None
 
-    @property
-    def is_used(self) -> bool:
-        return bool(self.text or self.steps)
-
 
 def parse(text: str, path: str) -> Filter:
     """Return a filter for a text and a path such as `$.items[0].sku` or `customer.id = 17`. Raises

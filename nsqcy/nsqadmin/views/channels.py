@@ -10,7 +10,7 @@ from nsqcy.nsqadmin.html.location import Location
 from nsqcy.nsqadmin.html.paging import part
 from nsqcy.nsqadmin.html.plots import Plots
 from nsqcy.nsqadmin.html.tables import CHANNEL, Columns, table
-from nsqcy.nsqadmin.views.topics import channel_subject, dead_letter_topics
+from nsqcy.nsqadmin.views.topics import channel_subject, dead_letter_topics, rate_out
 
 
 def channels(topics: Mapping[str, TopicStats], location: Location, plots: Plots) -> View:
@@ -31,18 +31,18 @@ def channels(topics: Mapping[str, TopicStats], location: Location, plots: Plots)
     columns: Columns[ChannelStats] = [
         ("Channel", _name),
         (attention.TITLE, lambda row: attention.weight(signs[_name(row)])),
+        *rate_out(plots),
+        *CHANNEL,
     ]
-    if plots:
-        rate = ("Rate Out", lambda row: plots.latest(channel_subject(row), "out") or 0.0)
-        columns = [*columns, rate]
     rows = [each for each in found if wanted in _name(each).casefold()]
-    whole = table("Channels", [*columns, *CHANNEL], rows, location)
-    shown = part(location, whole.rows)
+    listed = table("Channels", columns, rows, location)
+    shown = part(location, listed.rows)
     values = {
         "channels": len(found),
         "with_signs": sum(map(bool, signs.values())),
-        "listed": replace(whole, rows=shown.rows, names=part(location, whole.names).rows),
-        "signs": {(each.topic, each.name): signs[_name(each)] for each in shown.rows},
+        "listed": replace(listed, rows=shown.rows, names=[_name(each) for each in shown.rows]),
+        "name": _name,
+        "signs": signs,
         "page": shown.page,
         "last": shown.last,
         "subject": channel_subject,

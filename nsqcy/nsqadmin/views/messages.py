@@ -12,11 +12,12 @@ from heapq import merge
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from nsqcy.cluster.peeking import attempts
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
 from nsqcy.nsqadmin.html import message_bodies, message_filter
 from nsqcy.nsqadmin.html.formatting import moment, number, plural, size
 from nsqcy.nsqadmin.html.layout import Layout, Question, View
-from nsqcy.nsqadmin.html.log_positions import picked, shortcuts
+from nsqcy.nsqadmin.html.log_positions import Shortcut, picked, shortcuts
 
 TOPIC_TABS = {"backlog": "Backlog", "log": "Log"}
 CHANNEL_TABS = {
@@ -87,25 +88,13 @@ def peek(
     """
     values = _values(layout, subject, answers, waiting)
     if subject.tab == "log":
-        path = subject.path(layout)
         values["starts"] = [
-            Start("Newest", f"{path}?state=log"),
-            Start("Beginning", f"{path}?{_log_from('earliest')}"),
-            *(Start(text, f"{path}?{_log_from(to)}") for text, to in shortcuts(now)),
+            Shortcut("Newest", ""),
+            Shortcut("Beginning", "earliest"),
+            *shortcuts(now),
         ]
         values["picked"] = picked(subject.params.get("from", ""))
     return View("messages.html", values)
-
-
-class Start(NamedTuple):
-    """The link to a log's messages from a position on."""
-
-    text: str
-    path: str
-
-
-def _log_from(position: str) -> str:
-    return urlencode({"state": "log", "from": position})
 
 
 class DeadLetterPlace(NamedTuple):
@@ -231,7 +220,7 @@ def _time(message: Mapping[str, Any]) -> int:
 def _problem(subject: MessageQuery) -> str:
     """Return what is wrong with the filter; empty if nothing."""
     try:
-        message_filter.parse(subject.params.get("q", ""), subject.params.get("path", ""))
+        _ = subject.filter
     except ValueError as error:
         return str(error)
     return ""
@@ -351,8 +340,7 @@ def _asks(
 
 
 def _when(message: Mapping[str, Any]) -> str:
-    """Return the time by which the list is sorted, and which one it is unless it is that of the
-    publish."""
+    """Return the time by which the list is sorted, with a label unless it is the publish time."""
     kind = "due " if message.get("due") else "times out " if message.get("deadline") else ""
     return f"{kind}{_moment(_time(message))}"
 
@@ -370,18 +358,11 @@ def _download(layout: Layout, source: MessageQuery, node: str, message: Mapping[
     return f"{path}?{urlencode(query)}"
 
 
-def _attempts(message: Mapping[str, Any]) -> int:
-    """Return a message's attempts; for a dead letter, those after which it was moved."""
-    headers = message["headers"]
-    told = headers.get("attempts", "") if "origin-channel" in headers else ""
-    return int(told) if told.isdecimal() and len(told) < 10 else message["attempts"]
-
-
 def _counted(source: MessageQuery, message: Mapping[str, Any]) -> str:
     """Return the attempts. A log does not know those of its messages, but their numbers."""
     if source.tab == "log":
         return f"number {number(message['seq'])}"
-    return plural(_attempts(message), "attempt")
+    return plural(attempts(message), "attempt")
 
 
 def _facts(source: MessageQuery, message: Mapping[str, Any]) -> list[tuple[str, str | None]]:
@@ -389,7 +370,7 @@ def _facts(source: MessageQuery, message: Mapping[str, Any]) -> list[tuple[str, 
     consumer = message.get("consumer")
     facts: list[tuple[str, str | None]] = [
         ("Published", _moment(message["timestamp"])),
-        ("Attempts", None if source.tab == "log" else number(_attempts(message))),
+        ("Attempts", None if source.tab == "log" else number(attempts(message))),
         ("Number", number(message["seq"]) if source.tab == "log" else None),
         ("Size", None if size is None else plural(size, "byte")),
         ("Due", _moment(message.get("due"))),

@@ -55,6 +55,6 @@ def _question(name: str, to: str, found: Sequence[SeekEffect]) -> Question:
     text = f"On {plural(len(found), 'node')}. Redelivered: {plural(again, 'message')}. Waiting"
     text += f" afterwards: {plural(waiting, 'message')}."
     if dropped:
-        text += f" Leaving the channel: {plural(dropped, 'message')}, all that it has now, also"
-        text += " those in flight and deferred; those after the new position return."
+        text += f" Leaving the channel: {plural(dropped, 'message')}, all that it has now,"
+        text += " including those in flight and deferred; those after the new position return."
     return Question(f"Seek {name} to {to}?", text, "seek", "Seek", (("to", to),))

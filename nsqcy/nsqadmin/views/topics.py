@@ -165,12 +165,7 @@ def topic(
     channel_columns: Columns[ChannelStats] = [
         ("Channel", lambda row: row.name),
         (attention.TITLE, lambda row: attention.weight(signs[row.name])),
-    ]
-    if plots:
-        rate = ("Rate Out", lambda row: plots.latest(channel_subject(row), "out") or 0.0)
-        channel_columns = [*channel_columns, rate]
-    channel_columns = [
-        *channel_columns,
+        *rate_out(plots),
         *CHANNEL,
         *channel_times.columns,
     ]
@@ -201,6 +196,13 @@ def _responding(found: TopicCopies | None) -> int:
 
 def channel_subject(stats: ChannelStats) -> Subject:
     return Subject(topic=stats.topic, channel=stats.name)
+
+
+def rate_out(plots: Plots) -> Columns[ChannelStats]:
+    """Return the column of finish rates, which only the history knows."""
+    if not plots:
+        return []
+    return [("Rate Out", lambda row: plots.latest(channel_subject(row), "out") or 0.0)]
 
 
 def _topic_question(stats: TopicStats, params: Mapping[str, str]) -> Question | None:

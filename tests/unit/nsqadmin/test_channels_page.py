@@ -49,5 +49,5 @@ def test_pages() -> None:
 def test_dead_letters_need_no_consumer() -> None:
     topics = [topic("t", "failed", c=WAITING), topic("failed", look=WAITING)]
     signs = shown(topics)["signs"]
-    assert [each.text for each in signs["t", "c"]] == ["no consumer"]
-    assert [each.text for each in signs["failed", "look"]] == ["dead letters"]
+    assert [each.text for each in signs["t/c"]] == ["no consumer"]
+    assert [each.text for each in signs["failed/look"]] == ["dead letters"]
