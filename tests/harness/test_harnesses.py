@@ -74,7 +74,7 @@ def test_announcements(nsqd: Starter, tmp_path: Path) -> None:
 def test_stderr_ends_with_the_daemon(nsqd: Starter) -> None:
     daemon = nsqd()
     daemon.stop()
-    assert not daemon._reader.is_alive(), "a process still has stderr open"
+    assert daemon.log_is_closed(), "a process still has stderr open"
 
 
 @pytest.mark.case("H08")

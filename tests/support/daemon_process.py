@@ -75,7 +75,7 @@ class Service(Logged):
     def wait(self, timeout: float = 20.0) -> int:
         """Return the exit code. The log is complete once this returns."""
         code = self.process.wait(timeout)
-        self._reader.join(timeout)
+        self.join_log(timeout)
         return code
 
     def destroy(self) -> None:
@@ -83,7 +83,7 @@ class Service(Logged):
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-            self._reader.join(5)
+            self.join_log(5)
 
     # addresses
 

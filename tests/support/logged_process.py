@@ -1,11 +1,16 @@
 """A process under test that logs to stderr, started in its own session."""
 
+import contextlib
+import os
 import re
+import select
 import subprocess
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import IO, Any
 
 LISTENING = re.compile(r"\b(TCP|HTTP|HTTPS): listening on (\S+)")
+CHUNK = 65536
 
 
 class Logged:
@@ -14,7 +19,8 @@ class Logged:
     def __init__(self) -> None:
         self.addresses: dict[str, str] = {}  # lines that announce its addresses
         self._log: list[str] = []
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: LogReader | None = None
 
     def _spawn(self, words: list[str], **options: Any) -> None:
         self.addresses = {}
@@ -23,31 +29,79 @@ class Logged:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
             start_new_session=True,
             **options,
         )
-        self._reader = threading.Thread(target=self._read_log, args=(self._process,), daemon=True)
+        assert self._process.stderr is not None
+        self._reader = LogReader(self._process.stderr, self._add_line)
         self._reader.start()
 
-    def _read_log(self, process: "subprocess.Popen[str]") -> None:
-        assert process.stderr is not None
-        for line in process.stderr:
-            self._log.append(line)
-            if found := LISTENING.search(line):
-                self.addresses[found[1]] = found[2]
+    def _add_line(self, line: str) -> None:
+        self._log.append(line)
+        if found := LISTENING.search(line):
+            self.addresses[found[1]] = found[2]
 
     @property
-    def process(self) -> "subprocess.Popen[str]":
+    def process(self) -> "subprocess.Popen[bytes]":
         assert self._process is not None, "not started"
         return self._process
 
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def log_is_closed(self) -> bool:
+        """Return whether every process that had this stderr has closed it."""
+        return self._reader is None or not self._reader.is_alive()
+
+    def join_log(self, timeout: float) -> None:
+        """Wait until all processes that have this stderr have closed it."""
+        if self._reader is not None:
+            self._reader.join(timeout)
+
     def log_text(self) -> str:
+        """Return the log, including all that was written before this call."""
+        if self._reader is not None:
+            self._reader.catch_up()
         return "".join(self._log)
 
     def tail(self, lines: int = 200) -> str:
-        return "".join(self._log[-lines:])
+        return "".join(self.log_text().splitlines(keepends=True)[-lines:])
+
+
+class LogReader(threading.Thread):
+    """Reads the lines of one run as they come. On a busy machine the thread may be late: `catch_up`
+    reads what was written so far."""
+
+    def __init__(self, pipe: IO[bytes], add_line: Callable[[str], None]) -> None:
+        super().__init__(daemon=True)
+        self._pipe = pipe
+        self._add_line = add_line
+        self._rest = b""
+        self._lock = threading.Lock()
+        os.set_blocking(pipe.fileno(), False)
+
+    def run(self) -> None:
+        readable = select.poll()
+        readable.register(self._pipe, select.POLLIN)
+        while self.catch_up():
+            readable.poll()
+
+    def catch_up(self) -> bool:
+        """Read all that the pipe holds; return whether more may follow."""
+        with self._lock:
+            while data := self._available():
+                *lines, self._rest = (self._rest + data).split(b"\n")
+                for line in lines:
+                    self._add_line(line.decode(errors="replace") + "\n")
+            if data is None:
+                return True
+            if self._rest:
+                self._add_line(self._rest.decode(errors="replace"))
+                self._rest = b""
+            return False
+
+    def _available(self) -> bytes | None:
+        """Return b"" at the end, None if nothing was written."""
+        with contextlib.suppress(BlockingIOError):
+            return os.read(self._pipe.fileno(), CHUNK)
+        return None

@@ -210,7 +210,7 @@ class Nsqd(Logged):
         except subprocess.TimeoutExpired:
             message = f"nsqd still runs after {timeout} s; its log:\n{self.tail()}"
             raise AssertionError(message) from None
-        self._reader.join(timeout)
+        self.join_log(timeout)
         return code
 
     def restart(self, *, killed: bool = False, **changes: Any) -> "Nsqd":
@@ -237,7 +237,7 @@ class Nsqd(Logged):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self._process.wait()
-        self._reader.join(5)
+        self.join_log(5)
 
     # processes
 
