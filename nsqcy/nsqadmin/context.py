@@ -26,11 +26,12 @@ from nsqcy.nsqadmin.auth.logins import Logins
 from nsqcy.nsqadmin.auth.provider import LoginProvider
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
 from nsqcy.nsqadmin.cluster.copies import Sighting
+from nsqcy.nsqadmin.cluster.dead_letters import DeadLetterOrigins, Names
 from nsqcy.nsqadmin.cluster.health import NodeHealth, of_nodes
 from nsqcy.nsqadmin.cluster.nodes import Clients, Node, NodeStats
 from nsqcy.nsqadmin.cluster.outages import Outages
 from nsqcy.nsqadmin.cluster.rate_meter import RateMeter, with_rates
-from nsqcy.nsqadmin.cluster.view import ClusterView, Done
+from nsqcy.nsqadmin.cluster.view import ClusterView, Done, quiet_view
 from nsqcy.nsqadmin.compression import compressed
 from nsqcy.nsqadmin.graphite import Graphite
 from nsqcy.nsqadmin.history.store import History, Subject
@@ -83,6 +84,9 @@ class AppContext(router.Api):
         self.sighting = sighting or Sighting()
         self._meter = RateMeter()
         self._web = web
+        self._origins = DeadLetterOrigins(
+            lambda: quiet_view(options, web).everything().topics, time.monotonic
+        )
         self._outages = outages
         self._threads = ThreadPool(MAX_THREADS, hub=gevent.get_hub(), idle_task_timeout=IDLE_THREAD)
 
@@ -116,6 +120,10 @@ class AppContext(router.Api):
         answers, are_all = cluster.all_copies()
         self.sighting.note(answers, of_all=are_all)
         return answers
+
+    def origins(self, topic: str) -> Sequence[Names]:
+        """Return the channels that send their dead letters to this topic."""
+        return self._origins.of(topic)
 
     def with_rates(self, stats: ChannelStats) -> ChannelStats:
         """Return a channel whose consumers have finish rates."""

@@ -267,6 +267,14 @@ def test_a_topic(admin: Admin, nsqd: Upstream) -> None:
 
 
 @pytest.mark.ours
+def test_a_topic_with_dead_letters(admin: Admin) -> None:
+    page = get(admin, "/topics/u")
+    assert page.one("h1").text == "u ⚠ dead letters"
+    assert "Receives the dead letters of t/c." in page.text
+    assert "Receives" not in get(admin, "/topics/t").text
+
+
+@pytest.mark.ours
 def test_readers_of_a_log(admin: Admin, nsqd: Upstream) -> None:
     page = get(admin, "/topics/t")
     assert page.table("Log Readers") == [

@@ -145,7 +145,7 @@ def test_whatever_is_read_can_be_shown(body: bytes) -> None:
         read_markup(render(layout, "t", topic_views.topic(topic, location, NO_PLOTS)))
         for channel in topic.channels.values():
             json.loads(json_bytes(stats.channel(channel)))
-            view = topic_views.channel(channel, clients, location, NO_PLOTS)
+            view = topic_views.channel(topic, channel, clients, location, NO_PLOTS)
             read_markup(render(layout, "c", view))
 
 

@@ -448,6 +448,18 @@ def _outcome(found: discovery.Found) -> Outcome[str, Sequence[Producer]]:
     return outcome
 
 
+class _NoLog:
+    def info(self, text: str, /, **fields: object) -> None: ...
+    def warn(self, text: str, /, **fields: object) -> None: ...
+    def error(self, text: str, /, **fields: object) -> None: ...
+
+
+def quiet_view(sources: Sources, web: WebClient) -> ClusterView:
+    """Return a view for regular queries: it does not log their errors, which would recur."""
+    log = _NoLog()
+    return ClusterView(sources, web, log, Outages(log))
+
+
 class Whole(NamedTuple):
     """All topics, and the nsqds. silent: names of the nsqds that do not answer."""
 

@@ -18,7 +18,7 @@ from nsqcy.logging.types import Lines
 from nsqcy.nsqadmin.cluster.copies import Sighting
 from nsqcy.nsqadmin.cluster.nodes import Node
 from nsqcy.nsqadmin.cluster.outages import Outages
-from nsqcy.nsqadmin.cluster.view import ClusterView, Sources
+from nsqcy.nsqadmin.cluster.view import ClusterView, Sources, quiet_view
 from nsqcy.nsqadmin.history.rates import Rates, Reading, reading
 from nsqcy.nsqadmin.history.store import History
 
@@ -84,9 +84,7 @@ class Sampler:
 
     def _look_for_copies(self, answering: Sequence[Node], known: int) -> None:
         """Note whether nsqds have groups of copies, so that pages link to them."""
-        quiet = _NoLog()
-        cluster = ClusterView(self._sources, self._web, quiet, Outages(quiet))
-        answers = cluster.copies(answering)
+        answers = quiet_view(self._sources, self._web).copies(answering)
         self._sighting.note(answers, of_all=len(answers) == known)
 
     def _known(self) -> Mapping[str, Node]:
@@ -119,11 +117,3 @@ class Sampler:
 def next_due(due: float, now: float, step: float) -> float:
     """Return the next time on the schedule that is in the future."""
     return due + step * max(1, int((now - due) // step) + 1)
-
-
-class _NoLog:
-    """Drops errors that would recur with every sample."""
-
-    def info(self, text: str, /, **fields: object) -> None: ...
-    def warn(self, text: str, /, **fields: object) -> None: ...
-    def error(self, text: str, /, **fields: object) -> None: ...

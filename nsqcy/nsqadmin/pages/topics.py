@@ -54,7 +54,8 @@ def topic(
     def draw(cluster: ClusterView) -> View:
         rows = cluster.topic(name)
         copies = of_topic(app.copies(cluster, rows.nodes.values()), name)
-        return views.topic(sum_topics(rows.topics)[name], location, plots, copies, draft)
+        stats, origins = sum_topics(rows.topics)[name], app.origins(name)
+        return views.topic(stats, location, plots, copies, draft, origins)
 
     return Page(name, location.path, draw, Subject(topic=name), is_live=True)
 
@@ -65,8 +66,9 @@ def channel(app: AppContext, request: Request, topic: str, name: str) -> Page:
 
     def draw(cluster: ClusterView) -> View:
         rows = cluster.topic(topic, name, clients=True)
-        found = sum_topics(rows.topics)[topic].channels[name]
-        return views.channel(app.with_rates(found), app.clients(rows), location, plots)
+        of = sum_topics(rows.topics)[topic]
+        stats, origins = app.with_rates(of.channels[name]), app.origins(topic)
+        return views.channel(of, stats, app.clients(rows), location, plots, origins)
 
     about = Subject(topic=topic, channel=name)
     return Page(f"{topic}/{name}", location.path, draw, about, is_live=True)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from nsqcy.cluster.problems import dead_letter_topics
 from nsqcy.cluster.stats import ChannelStats, TopicStats
 from nsqcy.nsqadmin.html import attention
 from nsqcy.nsqadmin.html.layout import View
@@ -10,7 +11,7 @@ from nsqcy.nsqadmin.html.location import Location
 from nsqcy.nsqadmin.html.paging import part
 from nsqcy.nsqadmin.html.plots import Plots
 from nsqcy.nsqadmin.html.tables import CHANNEL, Columns, table
-from nsqcy.nsqadmin.views.topics import channel_subject, dead_letter_topics, rate_out
+from nsqcy.nsqadmin.views.topics import channel_subject, rate_out, signs_of_channel
 
 
 def channels(topics: Mapping[str, TopicStats], location: Location, plots: Plots) -> View:
@@ -20,10 +21,8 @@ def channels(topics: Mapping[str, TopicStats], location: Location, plots: Plots)
     found.sort(key=lambda each: (each.topic, each.name))
     dead = dead_letter_topics(topics)
     signs = {
-        _name(each): (
-            attention.of_topic(topics[each.topic], plots, has_dead_letters=True)
-            if each.topic in dead  # its channels need no consumers
-            else attention.of_channel(each, plots)
+        _name(each): signs_of_channel(
+            topics[each.topic], each, plots, has_dead_letters=each.topic in dead
         )
         for each in found
     }

@@ -6,7 +6,7 @@ Pure: maps fetched data to template values.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from nsqcy.cluster.problems import DISK_ERROR, Severity
+from nsqcy.cluster.problems import DISK_ERROR, Severity, dead_letter_topics
 from nsqcy.cluster.stats import TopicStats
 from nsqcy.nsqadmin.cluster.copies import CRITICAL, Risk
 from nsqcy.nsqadmin.cluster.health import NodeHealth
@@ -19,7 +19,7 @@ from nsqcy.nsqadmin.html.layout import View
 from nsqcy.nsqadmin.html.location import Location
 from nsqcy.nsqadmin.html.plots import Plots
 from nsqcy.nsqadmin.html.tiles import Tile
-from nsqcy.nsqadmin.views.topics import backlog, dead_letter_topics, signs_by_topic
+from nsqcy.nsqadmin.views.topics import backlog, signs_by_topic
 
 MAX_ITEMS = 20  # topics to list; the list of topics has the rest
 GONE = 3600.0  # seconds for which the page shows a node that is no longer announced

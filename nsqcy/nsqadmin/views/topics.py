@@ -6,8 +6,10 @@ Pure: maps fetched data to template values.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from nsqcy.cluster.problems import dead_letter_topics
 from nsqcy.cluster.stats import ChannelStats, ClientStats, CursorStats, TopicFigures, TopicStats
 from nsqcy.nsqadmin.cluster.copies import COMPLETE, TopicCopies
+from nsqcy.nsqadmin.cluster.dead_letters import Names
 from nsqcy.nsqadmin.cluster.nodes import Clients
 from nsqcy.nsqadmin.history.store import Subject
 from nsqcy.nsqadmin.html import attention
@@ -103,12 +105,6 @@ def streams(
     return View("streams.html", values)
 
 
-def dead_letter_topics(topics: Mapping[str, TopicStats]) -> set[str]:
-    """Return the names of the topics that channels send their dead letters to."""
-    channels = (each for stats in topics.values() for each in stats.channels.values())
-    return {each.dead_letter_topic for each in channels} - {""}
-
-
 def backlog(stats: TopicStats) -> int:
     """Return the messages that wait in a topic and in all its channels."""
     return stats.figures.depth + sum(each.figures.depth for each in stats.channels.values())
@@ -146,12 +142,16 @@ def topic(
     plots: Plots,
     copies: Mapping[str, TopicCopies] | None = None,
     draft: Mapping[str, str] | None = None,
+    origins: Sequence[Names] = (),
 ) -> View:
     """copies: by node; nodes without copies are missing. draft: fields of a rejected publish
-    form."""
+    form. origins: the channels whose dead letters the topic receives."""
     copies = copies or {}
     channels = list(stats.channels.values())
-    signs = {each.name: attention.of_channel(each, plots) for each in channels}
+    signs = {
+        each.name: signs_of_channel(stats, each, plots, has_dead_letters=bool(origins))
+        for each in channels
+    }
     node_times = Times(each.latency for each in stats.nodes)
     channel_times = Times(each.latency for each in channels)
     node_columns: Columns[TopicStats] = [
@@ -171,7 +171,8 @@ def topic(
     ]
     values = {
         "stats": stats,
-        "signs": attention.of_topic(stats, plots),
+        "signs": attention.of_topic(stats, plots, has_dead_letters=bool(origins)),
+        "origins": origins,
         "channel_signs": signs,
         "draft": draft or {},
         "asked": _topic_question(stats, location.params),
@@ -196,6 +197,15 @@ def _responding(found: TopicCopies | None) -> int:
 
 def channel_subject(stats: ChannelStats) -> Subject:
     return Subject(topic=stats.topic, channel=stats.name)
+
+
+def signs_of_channel(
+    topic: TopicStats, channel: ChannelStats, plots: Plots, *, has_dead_letters: bool
+) -> list[Sign]:
+    """Return a channel's signs. Dead letters need no consumers: their channel has the topic's."""
+    if has_dead_letters:
+        return attention.of_topic(topic, plots, has_dead_letters=True)
+    return attention.of_channel(channel, plots)
 
 
 def rate_out(plots: Plots) -> Columns[ChannelStats]:
@@ -243,7 +253,15 @@ def readers(stats: TopicStats) -> Table[tuple[CursorStats, str]]:
 # A channel
 
 
-def channel(stats: ChannelStats, clients: Clients, location: Location, plots: Plots) -> View:
+def channel(
+    topic: TopicStats,
+    stats: ChannelStats,
+    clients: Clients,
+    location: Location,
+    plots: Plots,
+    origins: Sequence[Names] = (),
+) -> View:
+    """origins: the channels whose dead letters the topic receives."""
     times = Times(each.latency for each in stats.nodes)
     has_localities = stats.figures.delivery_msg_count > 0
     node_columns: Columns[ChannelStats] = [
@@ -266,8 +284,11 @@ def channel(stats: ChannelStats, clients: Clients, location: Location, plots: Pl
     ]
     values = {
         "stats": stats,
-        "signs": attention.of_channel(stats, plots),
-        "signs_of": attention.of_queue,
+        "signs": signs_of_channel(topic, stats, plots, has_dead_letters=bool(origins)),
+        "origins": origins,
+        "node_signs": {}
+        if origins
+        else {each.node: attention.of_queue(each) for each in stats.nodes},
         "asked": _channel_question(stats, location.params),
         "nodes": table("Channel", node_columns, stats.nodes, location),
         "times": times,

@@ -98,7 +98,9 @@ def pages(text: str) -> list[Element]:
         views.streams([text], {text: topic}, location, NO_PLOTS),
         channel_views.channels({text: topic}, location, NO_PLOTS),
         views.topic(topic, location, NO_PLOTS),
-        views.channel(channel, clients, location, NO_PLOTS),
+        views.topic(topic, location, NO_PLOTS, origins=[(text, text)]),
+        views.channel(topic, channel, clients, location, NO_PLOTS),
+        views.channel(topic, channel, clients, location, NO_PLOTS, [(text, text)]),
     ]
     layout = Layout("/b", True, text)
     return [read(render(layout, text, each, warning=text, error=text)) for each in shown]

@@ -1,0 +1,54 @@
+"""The channels whose dead letters a topic receives.
+
+An nsqd reports a channel's dead-letter topic with the channel, so that all topics must be queried
+to find the channels of one. The result is kept for a few seconds, because browsers often refresh
+their pages. Thread-safe.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from nsqcy.cluster.stats import TopicStats
+from nsqcy.errors import HttpError
+
+MAX_AGE = 10.0  # seconds
+
+Names = tuple[str, str]  # of a topic and a channel
+
+
+class DeadLetterOrigins:
+    """rows: returns the statistics of all topics; may raise HttpError. clock: in seconds."""
+
+    def __init__(
+        self, rows: Callable[[], Sequence[TopicStats]], clock: Callable[[], float]
+    ) -> None:
+        self._rows = rows
+        self._clock = clock
+        self._known: Mapping[str, Sequence[Names]] = {}
+        self._due = float("-inf")
+        self._lock = threading.Lock()
+
+    def of(self, topic: str) -> Sequence[Names]:
+        """Return the channels that send their dead letters to this topic, sorted. If nsqds cannot
+        be queried, return those of the last success."""
+        with self._lock:
+            if self._clock() >= self._due:
+                self._query()
+            return self._known.get(topic, ())
+
+    def _query(self) -> None:
+        try:
+            self._known = by_dead_letter_topic(self._rows())
+        except HttpError:
+            pass  # the page has its own queries, and shows their errors
+        self._due = self._clock() + MAX_AGE
+
+
+def by_dead_letter_topic(rows: Sequence[TopicStats]) -> dict[str, Sequence[Names]]:
+    """Return the channels by dead-letter topic."""
+    found: dict[str, set[Names]] = {}
+    for row in rows:
+        for channel in row.channels.values():
+            if channel.dead_letter_topic:
+                found.setdefault(channel.dead_letter_topic, set()).add((row.name, channel.name))
+    return {topic: sorted(names) for topic, names in found.items()}
