@@ -12,7 +12,6 @@ from nsqcy.errors import HttpError
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
 from nsqcy.nsqadmin.html.message_filter import Filter, matches
 
-ENOUGH = 10  # matches per node
 MAX_EXAMINED = 2000  # messages per node
 SECONDS = 2.0  # after which no more pages are fetched
 
@@ -23,19 +22,25 @@ def search(
     wanted: Filter,
     first: Sequence[NodeAnswer],
     following: Following,
+    enough: int,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[NodeAnswer]:
     """Return the matching messages of each node, beginning with its first page. `examined` is how
-    many messages were read, and `next` where to continue."""
+    many messages were read, and `next` where to continue. enough: number of matches per node that
+    end the search."""
     end = clock() + SECONDS
     return [
-        _of_node(wanted, each, following, lambda: clock() < end) if each.is_done else each
+        _of_node(wanted, each, following, enough, lambda: clock() < end) if each.is_done else each
         for each in first
     ]
 
 
 def _of_node(
-    wanted: Filter, first: NodeAnswer, following: Following, has_time: Callable[[], bool]
+    wanted: Filter,
+    first: NodeAnswer,
+    following: Following,
+    enough: int,
+    has_time: Callable[[], bool],
 ) -> NodeAnswer:
     found: list[Any] = []
     examined = 0
@@ -45,7 +50,7 @@ def _of_node(
         messages, start = page.value["messages"], page.value["next"]
         examined += len(messages)
         found += [each for each in messages if _passes(wanted, each)]
-        is_over = start is None or len(found) >= ENOUGH or examined >= MAX_EXAMINED
+        is_over = start is None or len(found) >= enough or examined >= MAX_EXAMINED
         page = None if is_over or not has_time() else _next_page(following, first.node, start)
     value = {**first.value, "messages": found, "next": start, "examined": examined}
     return NodeAnswer(first.node, first.status, value)

@@ -88,6 +88,8 @@ def test_publishing(channel: str, live: Lively, visit: Begin) -> None:
     page.get_by_label("Node").select_option(live.nodes[1])
     press(page, "Publish")
     expect(page.locator("[role=status]", has_text="published")).to_be_visible()
+    expect(page.get_by_label("Body")).to_have_value("by hand")
+    expect(page.get_by_label("Node")).to_have_value(live.nodes[1])
     live.nsqds[1].web.await_counts("acted", "c", depth=4)
 
 

@@ -70,9 +70,9 @@ def test_messages(live: Lively, visit: Begin) -> None:
     expect(bodies).to_have_count(1)
     expect(bodies).to_have_text(re.compile(r"^00000000  7b 22 72"))
 
-    follow(page, "In Flight")
+    follow(page, "In Flight 1")
     expect(page.locator(".message dl").first).to_contain_text("teller")
-    follow(page, "Deferred")
+    follow(page, "Deferred 1")
     expect(bodies).to_have_text("R-2045")
     follow(page, "Cancel")
     expect(page.locator("#question")).to_contain_text("will be discarded")

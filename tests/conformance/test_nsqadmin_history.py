@@ -1,5 +1,6 @@
 """The history that nsqadmin keeps, with scripted daemons: its queries, its API and its plots."""
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,9 +62,14 @@ def values(admin: Admin, metric: str, **subject: str) -> list[float | None]:
 
 def test_what_it_tells(admin: Admin, nsqd: Upstream) -> None:
     eventually(lambda: values(admin, "depth", topic="t0"))
-    nsqd.pages["/stats"] = stats(1100)
+    counts = itertools.count(1100, 100)
+
+    def is_rising(subject: dict[str, str]) -> bool:
+        nsqd.pages["/stats"] = stats(next(counts))
+        return any(values(admin, "in", **subject))
+
     for subject in ({"topic": "t0"}, {"topic": "t0", "channel": "c"}, {"node": nsqd.address}):
-        eventually(lambda subject=subject: any(values(admin, "in", **subject)))
+        eventually(lambda subject=subject: is_rising(subject))
         assert set(values(admin, "depth", **subject)) <= {5.0, None}
         assert set(values(admin, "in_flight", **subject)) <= {2.0, None}
         assert values(admin, "latency", **subject) == []

@@ -28,12 +28,11 @@ from nsqcy.nsqadmin.message_search import MAX_EXAMINED, search
 from nsqcy.nsqadmin.requests import params, read_form, segments
 from nsqcy.nsqadmin.views import messages as views
 from nsqcy.nsqadmin.views import policies as policy_views
-from nsqcy.nsqadmin.views.messages import MAX_BYTES, MessageQuery
+from nsqcy.nsqadmin.views.messages import MAX_BYTES, SIZES, MessageQuery, counts_of
 from nsqcy.nsqadmin.views.policies import EMPTY, Draft
 from nsqcy.nsqadmin.views.policy_fields import changes
 
-COUNT, BYTES = "10", "16384"  # default messages per node, and default bytes per body
-FILTERED_COUNT = "100"  # messages per page of a search: nsqd's maximum
+BYTES = "16384"  # default bytes per body
 
 
 # Messages
@@ -49,11 +48,8 @@ def peek(app: AppContext, request: Request, topic: str, channel: str = "") -> Pa
             return _dead_letters(app, request, cluster, query)
         node = given.get("node", "") if "ask" not in given else ""
         answers = _messages(cluster, query, topic, channel, node)
-        waiting = 0
-        if channel and given.get("ask") == "redrive":
-            rows = cluster.topic(topic, channel).topics
-            waiting = sum(row.channels[channel].figures.depth for row in rows)
-        return views.peek(layout, query, answers, waiting, time.time())
+        counts = counts_of(cluster.topic(topic, channel).topics, channel)
+        return views.peek(layout, query, answers, counts, time.time())
 
     title, why = f"Messages in {query.name}", refusal(app, request)
     about = Subject(given.get("node", ""), topic, channel)
@@ -71,7 +67,8 @@ def _dead_letters(
     channels.sort(key=lambda each: each != chosen)
     if channels:
         answers = _messages(cluster, query, *channels[0], given.get("node", ""))
-    return views.dead_letters(layout, query, topics, channels, answers)
+    counts = counts_of(cluster.topic(query.topic, query.channel).topics, query.channel)
+    return views.dead_letters(layout, query, topics, channels, answers, counts)
 
 
 def _messages(
@@ -91,6 +88,7 @@ def _messages(
         passing,
         answers,
         lambda name, start: cluster.peek(topic, channel, name, {**wanted, "start": start}),
+        int(query.size),
     )
 
 
@@ -100,7 +98,7 @@ def _peek_params(query: MessageQuery, channel: str) -> dict[str, str]:
     holding = "queued" if channel else "backlog"  # what a channel's dead letters are in
     wanted = {
         "state": holding if query.tab == "dead" else query.tab,
-        "count": given.get("count", FILTERED_COUNT if query.is_filtered else COUNT),
+        "count": SIZES[-1] if query.is_filtered else given.get("count", SIZES[0]),
         "bytes": given.get("bytes", BYTES),
     }
     if "start" in given:

@@ -11,7 +11,7 @@ from nsqcy.nsqadmin.html.location import Location
 from nsqcy.nsqadmin.html.paging import part
 from nsqcy.nsqadmin.html.plots import Plots
 from nsqcy.nsqadmin.html.tables import CHANNEL, Columns, table
-from nsqcy.nsqadmin.views.topics import channel_subject, rate_out, signs_of_channel
+from nsqcy.nsqadmin.views.topics import channel_rates, channel_subject, signs_of_channel
 
 
 def channels(topics: Mapping[str, TopicStats], location: Location, plots: Plots) -> View:
@@ -30,7 +30,7 @@ def channels(topics: Mapping[str, TopicStats], location: Location, plots: Plots)
     columns: Columns[ChannelStats] = [
         ("Channel", _name),
         (attention.TITLE, lambda row: attention.weight(signs[_name(row)])),
-        *rate_out(plots),
+        *channel_rates(plots),
         *CHANNEL,
     ]
     rows = [each for each in found if wanted in _name(each).casefold()]

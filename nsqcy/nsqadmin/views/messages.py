@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from nsqcy.cluster.peeking import attempts
+from nsqcy.cluster.stats import TopicStats, total
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
 from nsqcy.nsqadmin.html import message_bodies, message_filter
 from nsqcy.nsqadmin.html.formatting import moment, number, plural, size
@@ -29,6 +30,7 @@ CHANNEL_TABS = {
 MAX_BYTES = 512 << 10  # bytes of a body on a single message's page
 PREVIEW = 120  # characters of a body in a row
 KEPT = ("dead", "via", "as", "q", "path", "from")  # parameters that links on the page keep
+SIZES = ("10", "50", "100")  # messages per nsqd; the last one is nsqd's maximum
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,16 @@ class MessageQuery:
         return layout.queue("peek", self.topic, self.channel)
 
     def link(self, layout: Layout, **params: str) -> str:
-        """Return a link to this page and tab, with changed parameters."""
-        kept = {"state": self.tab} | {
-            name: self.params[name] for name in KEPT if self.params.get(name)
-        }
-        return f"{self.path(layout)}?{urlencode(kept | params)}"
+        """Return a link to this page and tab, with changed parameters; empty ones are left out."""
+        kept = {"state": self.tab, "count": self.size if self.size != SIZES[0] else ""}
+        kept |= {name: self.params.get(name, "") for name in KEPT} | params
+        return f"{self.path(layout)}?{urlencode({k: v for k, v in kept.items() if v})}"
+
+    @property
+    def size(self) -> str:
+        """The number of messages per nsqd. The page of a single message does not change it."""
+        count = self.params.get("count", "")
+        return count if count in SIZES else SIZES[0]
 
     @property
     def filter(self) -> message_filter.Filter:
@@ -79,14 +86,14 @@ def peek(
     layout: Layout,
     subject: MessageQuery,
     answers: Sequence[NodeAnswer],
-    waiting: int,
+    counts: Mapping[str, int],
     now: float,
 ) -> View:
     """Return the view for one tab.
 
-    waiting: number of messages that a redrive would move. now: seconds since 1970.
+    counts: number of messages by tab, as far as they are known. now: seconds since 1970.
     """
-    values = _values(layout, subject, answers, waiting)
+    values = _values(layout, subject, answers, counts)
     if subject.tab == "log":
         values["starts"] = [
             Shortcut("Newest", ""),
@@ -110,6 +117,7 @@ def dead_letters(
     topics: Sequence[str],
     places: Sequence[tuple[str, str]],
     answers: Sequence[NodeAnswer],
+    counts: Mapping[str, int],
 ) -> View:
     """Return the view for a channel's dead letters.
 
@@ -118,7 +126,7 @@ def dead_letters(
     """
     found = [MessageQuery.of(topic, channel, {}) for topic, channel in places]
     mine = [_only_from(each, subject) for each in answers] if places else []
-    values = _values(layout, subject, mine, source=found[0] if found else None) | {
+    values = _values(layout, subject, mine, counts, found[0] if found else None) | {
         "dead_letter_topics": topics,
         "place": found[0] if found else None,
         "others": [
@@ -149,6 +157,18 @@ def _only_from(answers: NodeAnswer, subject: MessageQuery) -> NodeAnswer:
 # All tabs
 
 
+def counts_of(rows: Sequence[TopicStats], channel: str) -> dict[str, int]:
+    """Return the number of messages by tab. rows: the topic on all nodes."""
+    if not channel:
+        return {"backlog": sum(row.figures.depth for row in rows)}
+    figures = total([row.channels[channel].figures for row in rows])
+    return {
+        "queued": figures.depth,
+        "in_flight": figures.in_flight_count,
+        "deferred": figures.deferred_count,
+    }
+
+
 class Refused(NamedTuple):
     """A node that shows no messages, and the reason."""
 
@@ -167,7 +187,7 @@ def _values(
     layout: Layout,
     subject: MessageQuery,
     answers: Sequence[NodeAnswer],
-    waiting: int = 0,
+    counts: Mapping[str, int],
     source: MessageQuery | None = None,
 ) -> dict[str, object]:
     """source: the queue that holds the messages, if it is not the page's own."""
@@ -179,7 +199,9 @@ def _values(
     return {
         "subject": subject,
         "path": subject.path(layout),
-        "asked": _question(subject, waiting),
+        "asked": _question(subject, counts.get("queued", 0)),
+        "counts": counts,
+        "sizes": SIZES,
         "is_missing": bool(answers) and all(each.is_missing for each in answers),
         "refused": [Refused(each.node, each.reason) for each in answers if not each.is_done],
         "messages": () if problem else found,
@@ -392,6 +414,7 @@ def _body(layout: Layout, subject: MessageQuery, node: str, message: Mapping[str
     as_hex = subject.params.get("as") == "hex"
     shown = message_bodies.body_text(body, cut=message["cut"], as_hex=as_hex)
     alone = {"node": node, "start": message["start"], "count": "1", "bytes": str(MAX_BYTES)}
+    alone |= {"q": "", "path": ""}
     is_whole = not message["cut"] or subject.params.get("bytes") == str(MAX_BYTES)
     is_hex = shown.kind == message_bodies.HEX or not message["size"]
     return Body(

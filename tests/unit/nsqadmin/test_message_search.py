@@ -8,9 +8,10 @@ import pytest
 from nsqcy.errors import HttpError
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
 from nsqcy.nsqadmin.html import message_filter
-from nsqcy.nsqadmin.message_search import ENOUGH, MAX_EXAMINED, SECONDS, search
+from nsqcy.nsqadmin.message_search import MAX_EXAMINED, SECONDS, search
 
 PAGE = 100
+ENOUGH = 10  # matches
 
 
 class Queue:
@@ -37,7 +38,7 @@ class Queue:
         return {"id": f"{number:016x}", "headers": {}, "body": body, "seq": number}
 
     def search(self, text: str) -> dict[str, Any]:
-        (found,) = search(_text(text), self.page("n:1", "0"), self.page, lambda: self.now)
+        (found,) = search(_text(text), self.page("n:1", "0"), self.page, ENOUGH, lambda: self.now)
         value: dict[str, Any] = found.value
         return value
 
@@ -83,4 +84,4 @@ def test_a_node_that_fails_ends_its_search() -> None:
 @pytest.mark.parametrize("status", [404, 503])
 def test_a_refusal_stays(status: int) -> None:
     refused = NodeAnswer("n:1", status, None)
-    assert search(_text("x"), [refused], Queue(0).page) == [refused]
+    assert search(_text("x"), [refused], Queue(0).page, ENOUGH) == [refused]
