@@ -228,7 +228,8 @@ def _readers(values: Any) -> gojson.Fields:
 
 
 _LATENCY = {"e2e_processing_latency": (latency.of_node, None)}
-_CLIENTS = gojson.array(gojson.structure(_readers(ClientStats)), gojson.EMPTY)
+CLIENT_FIELDS = _readers(ClientStats)
+_CLIENTS = gojson.array(gojson.structure(CLIENT_FIELDS), gojson.EMPTY)
 _POLICY = gojson.structure({"dead_letter_topic": (gojson.text, "")})
 _CURSORS = gojson.array(gojson.structure(_readers(CursorStats)), gojson.EMPTY)
 # The keys of nsqcy's nsqd, in the order of Rates.

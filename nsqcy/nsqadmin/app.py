@@ -32,6 +32,7 @@ from nsqcy.nsqadmin.options import AdminOptions
 from nsqcy.nsqadmin.pages import (
     audit,
     channels,
+    connections,
     copies,
     login,
     messages,
@@ -66,6 +67,7 @@ class Daemon(single_process.Daemon):
             *overview.ROUTES,
             *topics.ROUTES,
             *channels.ROUTES,
+            *connections.ROUTES,
             *nodes.ROUTES,
             *copies.ROUTES,
             *audit.ROUTES,

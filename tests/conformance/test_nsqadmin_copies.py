@@ -182,7 +182,7 @@ def test_a_cluster_without_copies(admin: Admin, cluster: Cluster) -> None:
     assert "Copies" not in get(admin, "/topics/orders").text
     page = get(admin, "/copies")
     assert "No nsqd reports copies." in text(page)
-    first = ["nsqcy", "Overview", "Topics", "Channels", "Nodes"]
+    first = ["nsqcy", "Overview", "Topics", "Channels", "Connections", "Nodes"]
     assert links(page) == [*first, "Counter", "Lookup", "Audit"]
 
 

@@ -344,6 +344,7 @@ def test_dead_letters_go_back(cluster: Cluster, topic: str) -> None:
         web.await_counts(dead, "look", depth=2)
     page = cluster.page(f"/peek/{topic}/c", state="dead")
     assert bodies(page) == ["bad"]
+    assert "First Published20" in article(page).text
     assert f"in {dead}/look." in page.text
     links = cluster.page(f"/topics/{topic}/c").one("nav", **{"class": "further"})
     assert links.all("a", href=f"/peek/{topic}/c?state=dead")

@@ -233,6 +233,15 @@ def test_the_channels_of_all_topics(admin: Admin, nsqd: Upstream) -> None:
     assert "No channel name matches." in get(admin, "/channels", q="no-such").text
 
 
+@pytest.mark.ours
+def test_connections(admin: Admin, nsqd: Upstream) -> None:
+    page = get(admin, "/connections")
+    (row,) = page.table("Connections")[1:]
+    assert row[:4] == ["<i>:77 (i)", "t/c", "", nsqd.address]
+    assert page.all("a", href="/b/topics/t/c")
+    assert nsqd.asked == ["GET /stats?format=json"]
+
+
 def test_no_streams(admin: Admin) -> None:
     with (
         Upstream(topics={"topics": []}, nodes={"producers": []}) as empty,
@@ -241,6 +250,7 @@ def test_no_streams(admin: Admin) -> None:
         page = read(other.web.get("/topics").body)
         assert "No Topics Found" in page.text
         assert "There are no channels." in read(other.web.get("/channels").body).text
+        assert "No client is consuming" in read(other.web.get("/connections").body).text
         first = read(other.web.get("/").body)
         for each in (page, first):
             assert "curl -d hello 'http://127.0.0.1:4151/pub?topic=greetings'" in each.text

@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fuzz.garbage import ODD_JSON
+from nsqcy.cluster.connections import parse_connections
 from nsqcy.cluster.discovery import Producer, lookup_url, parse_lookup, parse_nodes, parse_topics
 from nsqcy.cluster.stats import TopicStats, parse_stats, sum_topics
 from nsqcy.cluster.web_client import Answer
@@ -59,6 +60,7 @@ def almost(each: dict[str, Any]) -> st.SearchStrategy[Any]:
 
 PRODUCER = {"broadcast_address": "a", "tcp_port": 1, "http_port": 2, "hostname": "h"}
 NODE = PRODUCER | {"topics": ["t"], "tombstones": [True]}
+PUBLISHING = {"remote_address": "h:1", "pub_counts": [{"topic": "t", "count": 1}]}
 CHANNEL = {"channel_name": "c", "depth": 5, "message_count": 7, "paused": False}
 TOPIC = {"topic_name": "t", "channels": [CHANNEL], "depth": 1, "backend_depth": 2}
 BODIES = st.one_of(
@@ -68,7 +70,7 @@ BODIES = st.one_of(
     VALUES.map(lambda value: json.dumps(value).encode()),
     st.fixed_dictionaries(
         {
-            "producers": st.lists(st.one_of(almost(NODE), VALUES), max_size=3),
+            "producers": st.lists(st.one_of(almost(NODE), almost(PUBLISHING), VALUES), max_size=3),
             "topics": st.lists(st.one_of(almost(TOPIC), VALUES), max_size=3),
         }
     ).map(lambda value: json.dumps(value).encode()),
@@ -106,6 +108,11 @@ def test_statistics(body: bytes, headers: dict[str, str]) -> None:
         name.encode()
         rows = [row.figures.depth for row in topics if row.name == name]
         assert each.figures.depth == 2 * sum(rows)
+    for connection in read_or_refused(
+        functools.partial(parse_connections, node="n"), body, headers
+    ):
+        assert connection.client.node == "n"
+        assert all(type(count) is int for count in connection.published.values())
 
 
 NO_PLOTS = Plots(None, 0.0, 0.0)

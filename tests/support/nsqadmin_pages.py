@@ -13,6 +13,7 @@ def pages(live: Lively) -> dict[str, str]:
         "topic": "/topics/orders",
         "channel": "/topics/mails/sender",
         "channels": "/channels",
+        "connections": "/connections",
         "nodes": "/nodes",
         "node": f"/nodes/{quote(live.nodes[0], safe='')}",
         "question": "/topics/invoices/ledger?ask=empty",

@@ -17,7 +17,8 @@ from urllib.parse import urlencode
 
 from urllib3.util import Url
 
-from nsqcy.cluster import discovery, stats
+from nsqcy.cluster import connections, discovery, stats
+from nsqcy.cluster.connections import Connection
 from nsqcy.cluster.discovery import Producer, daemon_url, lookupd_url
 from nsqcy.cluster.parallel import Outcome, ask_all
 from nsqcy.cluster.stats import TopicStats
@@ -200,6 +201,18 @@ class ClusterView:
     def node(self, name: str) -> NodeStats:
         """Return the rows for one node, with clients. Raises HttpError (404) if it is unknown."""
         return self._rows([self.find(name)], clients=True)
+
+    def connections(self, nodes: Iterable[Node]) -> list[Connection]:
+        """Return the connections to these nsqds."""
+        by_name = {node.name: node for node in nodes}
+        if not by_name:
+            return []
+
+        def ask(name: str) -> list[Connection]:
+            return connections.of_nsqd(by_name[name].url, name, web=self._web)
+
+        outcome = ask_all(list(by_name), ask, self._web.terms.whole)
+        return [each for found in self._collect(outcome, NSQD) for each in found]
 
     def _rows(
         self, nodes: Iterable[Node], topic: str = "", channel: str = "", clients: bool = False

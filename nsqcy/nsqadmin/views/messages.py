@@ -392,6 +392,7 @@ def _facts(source: MessageQuery, message: Mapping[str, Any]) -> list[tuple[str, 
     consumer = message.get("consumer")
     facts: list[tuple[str, str | None]] = [
         ("Published", _moment(message["timestamp"])),
+        ("First Published", _first_published(message["headers"])),
         ("Attempts", None if source.tab == "log" else number(attempts(message))),
         ("Number", number(message["seq"]) if source.tab == "log" else None),
         ("Size", None if size is None else plural(size, "byte")),
@@ -403,6 +404,13 @@ def _facts(source: MessageQuery, message: Mapping[str, Any]) -> list[tuple[str, 
         facts.append(("Consumer", name if message["deadline"] else None))
         facts.append(("Address", consumer and consumer["remote_address"]))
     return facts
+
+
+def _first_published(headers: Mapping[str, str]) -> str:
+    """Return when a dead letter was published to the topic that it comes from. Producers can set
+    any header, so its value may be anything."""
+    text = headers.get("first-time", "") if "origin-channel" in headers else ""
+    return _moment(int(text)) if text.isascii() and text.isdigit() and len(text) <= 19 else ""
 
 
 def _moment(nanoseconds: int | None) -> str:

@@ -350,6 +350,6 @@ def test_the_navigation() -> None:
         page = read(render(Layout("", False, has_copies=has_copies), "Copies"))
         return [each.text for each in page.one("nav").all("a")]
 
-    first = ["nsqcy", "Overview", "Topics", "Channels", "Nodes"]
+    first = ["nsqcy", "Overview", "Topics", "Channels", "Connections", "Nodes"]
     assert links(True) == [*first, "Copies", "Counter", "Lookup"]
     assert links(False) == [*first, "Counter", "Lookup"]

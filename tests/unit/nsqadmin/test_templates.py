@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
+from nsqcy.cluster.connections import Connection
 from nsqcy.cluster.stats import (
     ChannelFigures,
     ChannelStats,
@@ -21,6 +22,7 @@ from nsqcy.nsqadmin.html.plots import Plots
 from nsqcy.nsqadmin.html.tables import Heading, labelled
 from nsqcy.nsqadmin.html.templates import environment
 from nsqcy.nsqadmin.views import channels as channel_views
+from nsqcy.nsqadmin.views import connections as connection_views
 from nsqcy.nsqadmin.views import topics as views
 from support.strict_html import Element, read
 
@@ -93,10 +95,16 @@ def pages(text: str) -> list[Element]:
     topic = TopicStats(text, text, text, TopicFigures(), {text: channel}, cursors=cursors)
     topic = topic._replace(nodes=(topic,))
     clients = Clients({}, 0.0)
+    connection = Connection(client, text, text, {text: 1})
     location = Location("/t", {"ask": "delete", "sort": text, "q": text})
     shown = [
         views.streams([text], {text: topic}, location, NO_PLOTS),
         channel_views.channels({text: topic}, location, NO_PLOTS),
+        connection_views.connections(
+            [connection],
+            clients,
+            Location("/c", {}),
+        ),
         views.topic(topic, location, NO_PLOTS),
         views.topic(topic, location, NO_PLOTS, origins=[(text, text)]),
         views.channel(topic, channel, clients, location, NO_PLOTS),
