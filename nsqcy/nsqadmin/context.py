@@ -35,6 +35,7 @@ from nsqcy.nsqadmin.cluster.view import ClusterView, Done, quiet_view
 from nsqcy.nsqadmin.compression import compressed
 from nsqcy.nsqadmin.graphite import Graphite
 from nsqcy.nsqadmin.history.store import History, Subject
+from nsqcy.nsqadmin.html.error_texts import explained
 from nsqcy.nsqadmin.html.layout import Layout, View, not_found, render
 from nsqcy.nsqadmin.html.plots import Plots
 from nsqcy.nsqadmin.notifications import Notifier
@@ -243,8 +244,8 @@ def show(
         app.layout(request),
         page.title,
         view,
-        warning="\n".join(warnings),
-        error="\n".join(dict.fromkeys(filter(None, errors))),
+        warning=explained("\n".join(warnings)),
+        error=explained("\n".join(dict.fromkeys(filter(None, errors)))),
         is_live=page.is_live,
         is_current=status < 500,
         refresh=page.refresh,

@@ -125,4 +125,4 @@ def test_what_cannot_be_done_says_so(visit: Begin) -> None:
     page = visit().to("/lookup")
     page.get_by_label("Topic Name").fill("no name")
     press(page, "Create")
-    expect(page.locator("[role=alert]")).to_have_text("INVALID_TOPIC")
+    expect(page.locator("[role=alert]")).to_contain_text("A topic's name has 1 to 64")

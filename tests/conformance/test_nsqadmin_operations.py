@@ -324,7 +324,8 @@ def test_a_deferred_message_is_cancelled(cluster: Cluster, filled: str) -> None:
         assert led_to(cluster.press(box.one("form"))) == f"/peek/{filled}/c?state=deferred"
     cluster.web.await_counts(filled, "c", deferred_count=0, depth=1)
     again = cluster.press(box.one("form"))
-    assert read(again.body).one("div", role="alert").text == "MESSAGE_NOT_FOUND"
+    text = "The message is no longer there (MESSAGE_NOT_FOUND)"
+    assert read(again.body).one("div", role="alert").text == text
 
 
 def test_dead_letters_go_back(cluster: Cluster, topic: str) -> None:
@@ -532,7 +533,7 @@ def test_a_seek_says_first_what_it_means(cluster: Cluster, topic: str) -> None:
     (row,) = page.table("Effect")[1:]
     assert (row[0], row[2], row[5]) == (cluster.name, "1", str(held))
     box = question(page)
-    assert "Waiting afterwards: 10 messages." in box.text
+    assert "Afterwards, 10 messages will be waiting on 1 node, of which" in box.text
     assert cluster.api(f"/seek/{topic}/c", to="earliest") | {"now": 0, "again": 0} == {
         "node": cluster.name,
         "now": 0,
@@ -720,7 +721,7 @@ def test_a_node_that_is_down(cluster: Cluster, filled: str) -> None:
         for path, words in (
             (f"/peek/{filled}/c", "plain"),
             (f"/policy/{filled}/c", "max_attempts"),
-            (f"/seek/{filled}/c?to=latest", "Leaving the channel"),
+            (f"/seek/{filled}/c?to=latest", "will leave it"),
         ):
             page = read(admin.web.get(path).body)
             assert f"{down}: " in page.one("div", role="status").text

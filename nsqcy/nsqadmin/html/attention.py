@@ -32,9 +32,10 @@ _OF_SEVERAL = {
 
 
 class LatestValues(Protocol):
-    """Access to the latest values of the history."""
+    """Access to the latest values of the history, and to their means over the last minute."""
 
     def latest(self, subject: Subject, metric: str) -> float | None: ...
+    def recent(self, subject: Subject, metric: str) -> float | None: ...
 
 
 class Sign(NamedTuple):
@@ -161,11 +162,12 @@ def _of_channels(found: list[Problem], stats: TopicStats) -> Sign:
 
 
 def _errors(subject: Subject, rates: LatestValues) -> list[Sign]:
+    """Return signs for errors in the last minute: a sign for rare ones would come and go."""
     found = []
     path = tuple(filter(None, ("topics", subject.topic, subject.channel)))
     for metric, verb in _ERRORS.items():
-        value = rates.latest(subject, metric) or 0.0
+        value = rates.recent(subject, metric) or 0.0
         if value >= _MIN_RATE:
-            help = f"Messages {verb} per second, currently"
+            help = f"Messages {verb} per second, in the last minute"
             found.append(Sign(f"{verb} {rate(value)}", help, path=path))
     return found

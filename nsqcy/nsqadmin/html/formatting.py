@@ -97,10 +97,10 @@ def rate(value: float) -> str:
 
 
 def amount(value: float) -> str:
-    """Format a number; small numbers get up to two decimals."""
+    """Format a number with up to two decimals, and with up to three digits if it has decimals."""
     if value >= 100 or value == int(value):
         return f"{value:,.0f}"
-    return f"{value:.2f}".rstrip("0").rstrip(".")
+    return f"{value:.{1 if value >= 10 else 2}f}".rstrip("0").rstrip(".")
 
 
 def client_name(client: ClientStats) -> str:

@@ -9,8 +9,9 @@ is only two SVG lines.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from nsqcy.config.durations import SECOND
 from nsqcy.nsqadmin.history.store import History, Subject, Window
@@ -58,6 +59,8 @@ FRAME = "1h"
 START = "start"  # the time frame since nsqadmin's first sample
 YOUNG = 900  # seconds
 _MIN_SECONDS = 60
+_CURRENT_STEPS = 3  # an older value is not the current one
+_RECENT = 60.0  # seconds
 SPARK = 900  # seconds shown by a sparkline
 MAX_POINTS = 360
 _SPARK_POINTS = 30
@@ -164,12 +167,21 @@ class Plots:
 
     def latest(self, subject: Subject, metric: str) -> float | None:
         """Return the current value; None if unknown."""
-        if self.history is None:
-            return None
-        step = self.history.step
-        values = self.history.read_one(subject, metric, self.now, 3 * step, 0)
-        known = [each for each in values or () if each == each]
+        known = self._last(subject, metric)
         return known[-1] if known else None
+
+    def recent(self, subject: Subject, metric: str) -> float | None:
+        """Return the mean of the last minute; None if unknown."""
+        known = self._last(subject, metric, _RECENT)
+        return fmean(known) if known else None
+
+    def _last(self, subject: Subject, metric: str, seconds: float = 0.0) -> list[float]:
+        """Return the known values of the last `seconds`, and at least those that are current."""
+        if self.history is None:
+            return []
+        span = max(seconds, _CURRENT_STEPS * self.history.step)
+        values = self.history.read_one(subject, metric, self.now, span, 0)
+        return [each for each in values or () if each == each]
 
     # In a separate section
 
@@ -181,7 +193,8 @@ class Plots:
         window = self.history.read(subject, self.now, seconds, MAX_POINTS)
         if window is None:
             return None
-        drawn = [plot for chart in charts(subject) if (plot := _plot(chart, window))]
+        now = {metric: self.latest(subject, metric) for metric in window.columns}
+        drawn = [plot for chart in charts(subject) if (plot := _plot(chart, window, now))]
         start = f"{window.start + self.since_epoch:.3f}"
         return Section(drawn, start, f"{window.step:g}", _times(seconds))
 
@@ -205,7 +218,7 @@ class Plots:
         return max(_MIN_SECONDS, math.ceil(self.history.age(self.now)))
 
 
-def _plot(chart: Chart, window: Window) -> Plot | None:
+def _plot(chart: Chart, window: Window, now: Mapping[str, float | None]) -> Plot | None:
     columns = [window.columns[metric] for metric, _ in chart.lines]
     if chart.is_optional and not any(value == value for column in columns for value in column):
         return None
@@ -214,28 +227,27 @@ def _plot(chart: Chart, window: Window) -> Plot | None:
         Line(
             name,
             line_path(column, top, *BOX),
-            _latest(chart, column),
+            _shown(chart, now[metric]),
             ",".join("" if each != each else f"{each:.6g}" for each in column),
         )
-        for (_, name), column in zip(chart.lines, columns, strict=True)
+        for (metric, name), column in zip(chart.lines, columns, strict=True)
     ]
     scale = [chart.show(each) for each in (top, top / 2, 0.0)]
-    return Plot(chart.title, chart.unit, _spoken(chart, columns), scale, lines)
+    return Plot(chart.title, chart.unit, _spoken(chart, lines, columns), scale, lines)
 
 
-def _latest(chart: Chart, column: Sequence[float]) -> str:
-    return next((chart.show(each) for each in reversed(column) if each == each), "–")
+def _shown(chart: Chart, value: float | None) -> str:
+    return "–" if value is None else chart.show(value)
 
 
-def _spoken(chart: Chart, columns: Sequence[Sequence[float]]) -> str:
+def _spoken(chart: Chart, lines: Sequence[Line], columns: Sequence[Sequence[float]]) -> str:
     """Describe the chart in words, for screen readers."""
     parts = []
-    for (_, name), column in zip(chart.lines, columns, strict=True):
+    for line, column in zip(lines, columns, strict=True):
         known = [each for each in column if each == each]
-        maximum = f"maximum {chart.show(max(known))}" if known else "unknown"
-        parts.append(
-            f"{name}: {_latest(chart, column)} now, {maximum}" if known else f"{name}: {maximum}"
-        )
+        now = "unknown" if line.latest == "–" else line.latest
+        maximum = f"maximum {chart.show(max(known))}" if known else "maximum unknown"
+        parts.append(f"{line.name}: {now} now, {maximum}")
     return f"{chart.title}. {'; '.join(parts)}"
 
 

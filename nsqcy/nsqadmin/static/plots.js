@@ -217,7 +217,7 @@ function shown(text, unit) {
 }
 
 function amount(value) {
-  const digits = value >= 100 ? 0 : 2;
+  const digits = value >= 100 ? 0 : value >= 10 ? 1 : 2;
   return value.toLocaleString("en", { maximumFractionDigits: digits });
 }
 

@@ -7,7 +7,7 @@ Pure: maps fetched data to template values.
 from collections.abc import Mapping, Sequence
 
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer, SeekEffect
-from nsqcy.nsqadmin.html.formatting import plural
+from nsqcy.nsqadmin.html.formatting import number, plural
 from nsqcy.nsqadmin.html.layout import Question, View
 from nsqcy.nsqadmin.html.log_positions import picked, shortcuts
 from nsqcy.nsqadmin.html.tables import Columns, table
@@ -52,9 +52,10 @@ def _question(name: str, to: str, found: Sequence[SeekEffect]) -> Question:
     dropped = sum(each.dropped for each in found)
     again = sum(each.again for each in found)
     waiting = sum(each.waiting for each in found)
-    text = f"On {plural(len(found), 'node')}. Redelivered: {plural(again, 'message')}. Waiting"
-    text += f" afterwards: {plural(waiting, 'message')}."
+    nodes, text = plural(len(found), "node"), ""
     if dropped:
-        text += f" Leaving the channel: {plural(dropped, 'message')}, all that it has now,"
-        text += " including those in flight and deferred; those after the new position return."
+        text = f"The channel's {plural(dropped, 'message')} on {nodes} will leave it, including"
+        text += " those in flight and deferred; those after the new position return. "
+    text += f"Afterwards, {plural(waiting, 'message')} will be waiting on {nodes}, of which"
+    text += f" {number(again)} were delivered before."
     return Question(f"Seek {name} to {to}?", text, "seek", "Seek", (("to", to),))

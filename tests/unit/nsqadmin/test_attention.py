@@ -7,6 +7,7 @@ from nsqcy.cluster.rates import Rates
 from nsqcy.cluster.stats import ChannelFigures, ChannelStats, TopicFigures, TopicStats
 from nsqcy.nsqadmin.history.store import METRICS, History, Subject
 from nsqcy.nsqadmin.html import attention
+from nsqcy.nsqadmin.html.formatting import amount
 from nsqcy.nsqadmin.html.plots import Plots
 
 NO_PAST = Plots(None, 0.0, 0.0)
@@ -75,6 +76,22 @@ def test_errors() -> None:
 
     assert said(0.0, 0.004) == []
     assert said(12.5, 0.1) == ["requeued 12.5/s", "timed out 0.1/s"]
+
+
+def test_signs_of_rare_errors_stay_for_a_minute() -> None:
+    history, subject = History(10.0, 3600.0), Subject(topic="t")
+
+    def said_at(seconds: float, requeued: float) -> list[str]:
+        values = {"requeued": requeued}
+        history.add(seconds, {subject: [values.get(name, 0.0) for name in METRICS]})
+        past = Plots(history, seconds + 1.0, 0.0)
+        return [each.text for each in attention.of_topic(topic(), past)]
+
+    assert said_at(0.0, 3.0) == ["requeued 3/s"]
+    assert said_at(10.0, 0.0) == ["requeued 1.5/s"]
+    for number in range(2, 6):
+        assert said_at(10.0 * number, 0.0) == [f"requeued {amount(3 / (number + 1))}/s"]
+    assert said_at(60.0, 0.0) == []
 
 
 BUSY = ChannelFigures(depth=5000, client_count=2)

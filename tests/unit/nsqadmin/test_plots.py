@@ -43,7 +43,16 @@ def test_paths_have_gaps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0, "0"), (0.25, "0.25"), (12.5, "12.5"), (1234.5, "1,234"), (7.0, "7")]
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.25, "0.25"),
+        (9.416, "9.42"),
+        (12.52, "12.5"),
+        (99.96, "100"),
+        (1234.5, "1,234"),
+        (7.0, "7"),
+    ],
 )
 def test_amounts(value: float, text: str) -> None:
     assert amount(value) == text
@@ -138,6 +147,12 @@ def test_what_is_not_kept_is_not_drawn() -> None:
 def test_small_plots_and_the_latest_value() -> None:
     assert plots().latest(TOPIC, "in") == 900
     assert plots().spark(TOPIC, "in").endswith("L58 3")  # the mean of the last three values
+    section = plots().section(TOPIC)  # whose points are means too
+    assert section is not None
+    assert section.plots[0].lines[0].latest == "900/s"
+    assert "In: 900/s now" in section.plots[0].spoken
+    later = replace(plots(), now=1_000.0).section(TOPIC)
+    assert later is not None and later.plots[0].lines[0].latest == "–"
 
 
 # -- sorting

@@ -16,6 +16,7 @@ from nsqcy.cluster.stats import (
 )
 from nsqcy.nsqadmin.cluster.nodes import Clients
 from nsqcy.nsqadmin.history.store import Subject
+from nsqcy.nsqadmin.html.error_texts import explained
 from nsqcy.nsqadmin.html.layout import Layout, View, not_found, render
 from nsqcy.nsqadmin.html.location import Location
 from nsqcy.nsqadmin.html.plots import Plots
@@ -68,6 +69,21 @@ def test_what_was_not_found() -> None:
     assert text("CHANNEL_NOT_FOUND", Subject(topic="t", channel="c")).startswith("Topic t has no")
     assert text("NODE_NOT_FOUND", Subject(node="n:1")).startswith("nsqd n:1 is unknown.")
     assert text("INTERNAL_ERROR", Subject(topic="t")) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("MSG_EMPTY", "A message needs a body (MSG_EMPTY)"),
+        ("n:1: MSG_EMPTY\nn:2: down", "n:1: A message needs a body (MSG_EMPTY)\nn:2: down"),
+        ("INVALID_LIMIT (allowed: 1 to 9)", "INVALID_LIMIT (allowed: 1 to 9)"),
+        ("UNHEARD_OF", "UNHEARD_OF"),
+        ("of topic MSG_EMPTY", "of topic MSG_EMPTY"),
+        ("", ""),
+    ],
+)
+def test_error_codes_have_sentences(text: str, shown: str) -> None:
+    assert explained(text) == shown
 
 
 MARKUP = st.text(alphabet="<>&\"'/=abi\u202e\n", max_size=12)
