@@ -10,7 +10,7 @@ from typing import Any
 
 from nsqcy.errors import HttpError
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
-from nsqcy.nsqadmin.html.message_filter import Filter, matches
+from nsqcy.nsqadmin.message_filter import Filter, matches
 
 MAX_EXAMINED = 2000  # messages per node
 SECONDS = 2.0  # after which no more pages are fetched

@@ -14,8 +14,9 @@ from urllib.parse import urlencode
 
 from nsqcy.cluster.peeking import attempts
 from nsqcy.cluster.stats import TopicStats, total
+from nsqcy.nsqadmin import message_filter
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
-from nsqcy.nsqadmin.html import message_bodies, message_filter
+from nsqcy.nsqadmin.html import message_bodies
 from nsqcy.nsqadmin.html.formatting import moment, number, plural, size
 from nsqcy.nsqadmin.html.layout import Layout, Question, View
 from nsqcy.nsqadmin.html.log_positions import Shortcut, picked, shortcuts

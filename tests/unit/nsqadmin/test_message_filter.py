@@ -2,7 +2,7 @@
 
 import pytest
 
-from nsqcy.nsqadmin.html.message_filter import matches, parse
+from nsqcy.nsqadmin.message_filter import matches, parse
 
 BODY = b'{"customer": {"id": 17, "name": "Anna"}, "items": [{"sku": "mug"}], "paid": true}'
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from nsqcy.errors import HttpError
+from nsqcy.nsqadmin import message_filter
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
-from nsqcy.nsqadmin.html import message_filter
 from nsqcy.nsqadmin.message_search import MAX_EXAMINED, SECONDS, search
 
 PAGE = 100
