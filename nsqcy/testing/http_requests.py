@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def eventually(predicate: Callable[[], T], timeout: float = 10.0, *, interval: float = 0.01) -> T:
+def eventually(predicate: Callable[[], T], timeout: float = 30.0, *, interval: float = 0.01) -> T:
     """Wait until `predicate` returns a true value, and return it. After `timeout` seconds, fail and
     report the last value.
 

@@ -165,7 +165,7 @@ def topic(
     channel_columns: Columns[ChannelStats] = [
         ("Channel", lambda row: row.name),
         (attention.TITLE, lambda row: attention.weight(signs[row.name])),
-        *channel_rates(plots),
+        *rate_out(plots),
         *CHANNEL,
         *channel_times.columns,
     ]
@@ -208,14 +208,11 @@ def signs_of_channel(
     return attention.of_channel(channel, plots)
 
 
-def channel_rates(plots: Plots) -> Columns[ChannelStats]:
-    """Return the columns of rates, which only the history knows."""
+def rate_out(plots: Plots) -> Columns[ChannelStats]:
+    """Return the column of finish rates, which only the history knows."""
     if not plots:
         return []
-    return [
-        ("Rate In", lambda row: plots.latest(channel_subject(row), "in") or 0.0),
-        ("Rate Out", lambda row: plots.latest(channel_subject(row), "out") or 0.0),
-    ]
+    return [("Rate Out", lambda row: plots.latest(channel_subject(row), "out") or 0.0)]
 
 
 def _topic_question(stats: TopicStats, params: Mapping[str, str]) -> Question | None:
