@@ -21,6 +21,7 @@ MIN_FAILURES = 0.1  # failed attempts per second
 TIMEOUT_SHARE = 0.05  # of all attempts
 SLOW_SHARE = 0.1  # of the median finish rate of a channel's consumers
 MIN_CONSUMERS = 3  # for a meaningful median
+MAX_NAMES = 3  # in a sentence; others are counted
 DISK_WARNING, DISK_ERROR = 0.1, 0.02  # free share of a disk
 CERTIFICATE_DAYS = 30
 
@@ -206,8 +207,10 @@ def of_channel(channel: ChannelStats) -> Iterator[Problem]:
         return
     refusals = list(_backing_off(channel))
     yield from refusals
+    unread = list(_nodes_without_consumer(channel))
+    yield from unread
     if channel.rates is not None:
-        yield from _falling_behind(channel, channel.rates)
+        yield from () if unread else _falling_behind(channel, channel.rates)
         yield from () if refusals else _failures(channel, channel.rates)
     yield from _slow_consumers(channel)
 
@@ -244,6 +247,26 @@ def _no_consumer(channel: ChannelStats) -> Iterator[Problem]:
         *("no-consumer", _place(channel), "no consumer"),
         f"{text}, {rate(growth)} more" if grows else text,
         "start its consumers, or delete it: it keeps a copy of every message",
+    )
+
+
+def _nodes_without_consumer(channel: ChannelStats) -> Iterator[Problem]:
+    """Consumers that do not know all nsqds leave the messages of the others where they are."""
+    nodes = [row for row in channel.nodes if row.figures.depth and not row.figures.client_count]
+    if not nodes or is_ephemeral(channel.name):
+        return
+    growth = sum(row.rates.growth for row in nodes if row.rates)
+    grows = growth >= MIN_GROWTH
+    shown = ", ".join(row.node for row in nodes[:MAX_NAMES])
+    more = f" and {len(nodes) - MAX_NAMES} more" if len(nodes) > MAX_NAMES else ""
+    yield Problem(
+        Severity.ERROR if grows else Severity.WARNING,
+        *("no-consumer", _place(channel)),
+        f"no consumer on {count(len(nodes), 'nsqd')}",
+        f"{_name(channel)} has no consumer on nsqd {shown}{more}, and"
+        f" {waiting(sum(row.figures.depth for row in nodes))} there"
+        + (f", {rate(growth)} more" if grows else ""),
+        "let its consumers find all nsqds through nsqlookupds, or list all nsqds in their options",
     )
 
 
@@ -339,10 +362,8 @@ def _slow_consumers(channel: ChannelStats) -> Iterator[Problem]:
     slow = [(each, speed) for each, speed in known if each.saturated and speed < SLOW_SHARE * usual]
     if usual < MIN_GROWTH or not slow:
         return
-    names = ", ".join(
-        f"{client_name(each)} ({rate(speed)})" for each, speed in slow[:MIN_CONSUMERS]
-    )
-    more = f" and {len(slow) - MIN_CONSUMERS} more" if len(slow) > MIN_CONSUMERS else ""
+    names = ", ".join(f"{client_name(each)} ({rate(speed)})" for each, speed in slow[:MAX_NAMES])
+    more = f" and {len(slow) - MAX_NAMES} more" if len(slow) > MAX_NAMES else ""
     yield Problem(
         *(Severity.WARNING, "slow-consumer", _place(channel), "slow consumer"),
         f"consumers of {_name(channel)} finish less than a tenth of what others do"

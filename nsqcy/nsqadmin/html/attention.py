@@ -56,6 +56,11 @@ def weight(signs: Iterable[Sign]) -> int:
     return sum(1000 if each.is_error else 1 for each in signs)
 
 
+def is_critical(lists: Iterable[Iterable[Sign]]) -> bool:
+    """Return whether any of these signs is an error."""
+    return any(each.is_error for signs in lists for each in signs)
+
+
 def of_topic(
     stats: TopicStats, rates: LatestValues, *, has_dead_letters: bool = False
 ) -> list[Sign]:

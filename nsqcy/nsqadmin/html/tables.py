@@ -142,7 +142,9 @@ class Times:
         ]
 
     def of(self, latency: Latency | None) -> list[Percentile | None]:
-        known = {each.quantile: each for each in (latency and latency.percentiles) or ()}
+        """Return the percentiles by column; None if nothing was measured."""
+        measured = latency.percentiles if latency and latency.count else None
+        known = {each.quantile: each for each in measured or ()}
         return [known.get(quantile) for quantile in self._quantiles]
 
     def _value(self, place: int, row: TopicStats | ChannelStats) -> Value:

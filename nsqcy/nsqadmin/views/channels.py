@@ -40,6 +40,7 @@ def channels(topics: Mapping[str, TopicStats], location: Location, plots: Plots)
     values = {
         "channels": len(found),
         "with_signs": sum(map(bool, signs.values())),
+        "is_critical": attention.is_critical(signs.values()),
         "listed": replace(listed, rows=shown.rows, names=[_name(each) for each in shown.rows]),
         "name": _name,
         "signs": signs,

@@ -382,10 +382,14 @@ def _download(layout: Layout, source: MessageQuery, node: str, message: Mapping[
 
 
 def _counted(source: MessageQuery, message: Mapping[str, Any]) -> str:
-    """Return the attempts. A log does not know those of its messages, but their numbers."""
+    """Return the attempts, and where a dead letter made them. A log does not know the attempts of
+    its messages, but their numbers."""
     if source.tab == "log":
         return f"number {number(message['seq'])}"
-    return plural(attempts(message), "attempt")
+    headers, counted = message["headers"], plural(attempts(message), "attempt")
+    if "origin-topic" in headers and "origin-channel" in headers:
+        return f"{counted} of {headers['origin-topic']}/{headers['origin-channel']}"
+    return counted
 
 
 def _facts(source: MessageQuery, message: Mapping[str, Any]) -> list[tuple[str, str | None]]:

@@ -96,6 +96,7 @@ def streams(
     values = {
         "topics": len(names),
         "with_signs": sum(name in signs for name in names),
+        "is_critical": attention.is_critical(signs.values()),
         "streams": Table("Topics", headings, shown.rows, [each.name for each in shown.rows]),
         "page": shown.page,
         "last": shown.last,

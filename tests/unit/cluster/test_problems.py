@@ -80,6 +80,28 @@ def test_not_falling_behind(depth: int, rates: Rates | None) -> None:
     assert found(topic(channel(depth, rates=rates, clients=2, saturated=2))) == []
 
 
+def test_consumers_that_do_not_know_all_nsqds() -> None:
+    nodes = tuple(
+        channel(depth, clients)._replace(node=f"n{number}:4151")
+        for number, (depth, clients) in enumerate([(0, 2), (30, 0), (0, 0), (12, 0)])
+    )
+    (one,) = found(topic(channel(4000, 2, rates=GROWING)._replace(nodes=nodes)))
+    assert (one.severity, one.kind) == (Severity.WARNING, "no-consumer")
+    assert one.label == "no consumer on 2 nsqds"
+    assert one.text == (
+        "channel t/c has no consumer on nsqd n1:4151, n3:4151, and 42 messages are waiting there"
+    )
+    growing = (nodes[0], nodes[1]._replace(rates=GROWING))
+    (one,) = found(topic(channel(4000, 2)._replace(nodes=growing)))
+    assert one.severity == Severity.ERROR
+    assert one.text.endswith(" and 30 messages are waiting there, 60/s more")
+    many = channel(90, 1)._replace(nodes=tuple(nodes[1]._replace(node=f"m{n}") for n in range(5)))
+    (one,) = found(topic(many))
+    assert "on nsqd m0, m1, m2 and 2 more, and 150 messages" in one.text
+    unread = channel(30, 1, name="c#ephemeral")._replace(nodes=nodes[1:2])
+    assert found(topic(unread)) == []
+
+
 def test_how_to_keep_up() -> None:
     (one,) = found(topic(channel(5000, clients=2, rates=GROWING, saturated=2)))
     assert "add consumers" in one.advice
