@@ -261,7 +261,7 @@ def _nodes_without_consumer(channel: ChannelStats) -> Iterator[Problem]:
     more = f" and {len(nodes) - MAX_NAMES} more" if len(nodes) > MAX_NAMES else ""
     yield Problem(
         Severity.ERROR if grows else Severity.WARNING,
-        *("no-consumer", _place(channel)),
+        *("no-consumer-on-nsqd", _place(channel)),
         f"no consumer on {count(len(nodes), 'nsqd')}",
         f"{_name(channel)} has no consumer on nsqd {shown}{more}, and"
         f" {waiting(sum(row.figures.depth for row in nodes))} there"

@@ -25,6 +25,7 @@ _OF_SEVERAL = {
     "failing": "failing",
     "falling-behind": "falling behind",
     "no-consumer": "no consumer",
+    "no-consumer-on-nsqd": "no consumer on some nsqds",
     "paused": "paused",
     "slow-consumer": "slow consumers",
     "timeouts": "timing out",

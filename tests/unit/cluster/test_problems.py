@@ -86,7 +86,7 @@ def test_consumers_that_do_not_know_all_nsqds() -> None:
         for number, (depth, clients) in enumerate([(0, 2), (30, 0), (0, 0), (12, 0)])
     )
     (one,) = found(topic(channel(4000, 2, rates=GROWING)._replace(nodes=nodes)))
-    assert (one.severity, one.kind) == (Severity.WARNING, "no-consumer")
+    assert (one.severity, one.kind) == (Severity.WARNING, "no-consumer-on-nsqd")
     assert one.label == "no consumer on 2 nsqds"
     assert one.text == (
         "channel t/c has no consumer on nsqd n1:4151, n3:4151, and 42 messages are waiting there"

@@ -122,6 +122,19 @@ def test_channels_that_fall_behind() -> None:
     assert both.help == "Falling behind: c, d"
 
 
+def test_channels_whose_consumers_miss_an_nsqd() -> None:
+    def missed(name: str) -> ChannelStats:
+        nodes = channel(name, ChannelFigures(client_count=1)), channel(name, WAITING)
+        whole = channel(name, ChannelFigures(depth=WAITING.depth, client_count=1))
+        return whole._replace(nodes=nodes)
+
+    (one,) = attention.of_topic(topic()._replace(channels={"c": missed("c")}), NO_PAST)
+    assert one.text == "no consumer on 1 nsqd: c"
+    channels = {"c": missed("c"), "d": missed("d")}
+    (both,) = attention.of_topic(topic()._replace(channels=channels), NO_PAST)
+    assert both.text == "no consumer on some nsqds: 2 channels"
+
+
 def test_rates_that_nsqd_does_not_report_come_from_the_history() -> None:
     grown = {"in": 100.0, "out": 40.0}
     here = past(Subject(topic="t", channel="c"), **grown)
