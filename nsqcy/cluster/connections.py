@@ -48,7 +48,7 @@ def parse_connections(body: bytes, headers: Mapping[str, str], node: str) -> lis
     case. Raises RequestError."""
     page = answers.read(body, headers, _PAGE, gojson.decode_large)
     found = [
-        Connection(_client(client, node), topic["topic_name"], channel["channel_name"])
+        Connection(stats.client_of(client, node), topic["topic_name"], channel["channel_name"])
         for topic in page["topics"]
         for channel in topic["channels"]
         for client in channel["clients"]
@@ -60,14 +60,10 @@ def parse_connections(body: bytes, headers: Mapping[str, str], node: str) -> lis
     }
     for values in page["producers"]:
         published = {each["topic"]: each["count"] for each in values.pop("pub_counts")}
-        client = _client(values, node)
+        client = stats.client_of(values, node)
         place = consumers.get(client.remote_address)
         if place is None:
             found.append(Connection(client, published=published))
         else:
             found[place] = found[place]._replace(published=published)
     return found
-
-
-def _client(values: Mapping[str, Any], node: str) -> ClientStats:
-    return ClientStats(**{**values, "node": node})

@@ -10,6 +10,7 @@ from enum import IntEnum
 from statistics import median
 from typing import NamedTuple
 
+from nsqcy.cluster.copies import listed
 from nsqcy.cluster.rates import Rates
 from nsqcy.cluster.stats import ChannelStats, ClientStats, TopicStats
 from nsqcy.names import is_ephemeral
@@ -21,7 +22,6 @@ MIN_FAILURES = 0.1  # failed attempts per second
 TIMEOUT_SHARE = 0.05  # of all attempts
 SLOW_SHARE = 0.1  # of the median finish rate of a channel's consumers
 MIN_CONSUMERS = 3  # for a meaningful median
-MAX_NAMES = 3  # in a sentence; others are counted
 DISK_WARNING, DISK_ERROR = 0.1, 0.02  # free share of a disk
 CERTIFICATE_DAYS = 30
 
@@ -235,17 +235,15 @@ def how_to_unpause(*names: str) -> str:
 def _no_consumer(channel: ChannelStats) -> Iterator[Problem]:
     if not _held(channel) or is_ephemeral(channel.name):
         return
-    growth = channel.rates.growth if channel.rates else 0.0
-    grows = growth >= MIN_GROWTH
+    severity, more = _of_growth(channel.rates.growth if channel.rates else 0.0)
     deferred = channel.figures.deferred_count
     depth = channel.figures.depth
     text = f"{_name(channel)} has no consumer"
     text += f", and {waiting(depth)}" if depth or not deferred else ""
     text += f", {deferred} deferred" if deferred else ""
     yield Problem(
-        Severity.ERROR if grows else Severity.WARNING,
-        *("no-consumer", _place(channel), "no consumer"),
-        f"{text}, {rate(growth)} more" if grows else text,
+        *(severity, "no-consumer", _place(channel), "no consumer"),
+        text + more,
         "start its consumers, or delete it: it keeps a copy of every message",
     )
 
@@ -255,19 +253,22 @@ def _nodes_without_consumer(channel: ChannelStats) -> Iterator[Problem]:
     nodes = [row for row in channel.nodes if row.figures.depth and not row.figures.client_count]
     if not nodes or is_ephemeral(channel.name):
         return
-    growth = sum(row.rates.growth for row in nodes if row.rates)
-    grows = growth >= MIN_GROWTH
-    shown = ", ".join(row.node for row in nodes[:MAX_NAMES])
-    more = f" and {len(nodes) - MAX_NAMES} more" if len(nodes) > MAX_NAMES else ""
+    severity, more = _of_growth(sum(row.rates.growth for row in nodes if row.rates))
+    depth = sum(row.figures.depth for row in nodes)
     yield Problem(
-        Severity.ERROR if grows else Severity.WARNING,
-        *("no-consumer-on-nsqd", _place(channel)),
+        *(severity, "no-consumer-on-nsqd", _place(channel)),
         f"no consumer on {count(len(nodes), 'nsqd')}",
-        f"{_name(channel)} has no consumer on nsqd {shown}{more}, and"
-        f" {waiting(sum(row.figures.depth for row in nodes))} there"
-        + (f", {rate(growth)} more" if grows else ""),
+        f"{_name(channel)} has no consumer on nsqd {listed([row.node for row in nodes])}, and"
+        f" {waiting(depth)} there{more}",
         "let its consumers find all nsqds through nsqlookupds, or list all nsqds in their options",
     )
+
+
+def _of_growth(growth: float) -> tuple[Severity, str]:
+    """Return the severity of a backlog without consumers, and how its text ends."""
+    if growth < MIN_GROWTH:
+        return Severity.WARNING, ""
+    return Severity.ERROR, f", {rate(growth)} more"
 
 
 def _falling_behind(channel: ChannelStats, rates: Rates) -> Iterator[Problem]:
@@ -362,12 +363,11 @@ def _slow_consumers(channel: ChannelStats) -> Iterator[Problem]:
     slow = [(each, speed) for each, speed in known if each.saturated and speed < SLOW_SHARE * usual]
     if usual < MIN_GROWTH or not slow:
         return
-    names = ", ".join(f"{client_name(each)} ({rate(speed)})" for each, speed in slow[:MAX_NAMES])
-    more = f" and {len(slow) - MAX_NAMES} more" if len(slow) > MAX_NAMES else ""
+    names = listed([f"{client_name(each)} ({rate(speed)})" for each, speed in slow])
     yield Problem(
         *(Severity.WARNING, "slow-consumer", _place(channel), "slow consumer"),
         f"consumers of {_name(channel)} finish less than a tenth of what others do"
-        f" ({rate(usual)}): {names}{more}",
+        f" ({rate(usual)}): {names}",
         "check their hosts and logs; other consumers receive their messages if they stop",
     )
 

@@ -301,7 +301,7 @@ def _channel(values: tuple[Any, ...], topic: str, node: str, hostname: str) -> C
     saturated, backing_off, name, times, policy, *found = values[_COUNTS:]
     speeds, clients = found[: len(_RATES)], next(iter(found[len(_RATES) :]), None)
     if clients is not None:
-        clients = tuple(_client(each, node) for each in clients)
+        clients = tuple(client_of(each, node) for each in clients)
     dead = policy["dead_letter_topic"] if policy else ""
     known = None if None in speeds else Rates._make(speeds)
     return ChannelStats(
@@ -312,7 +312,8 @@ def _channel(values: tuple[Any, ...], topic: str, node: str, hostname: str) -> C
 _COUNTS = len(ChannelFigures._fields)
 
 
-def _client(values: dict[str, Any], node: str) -> ClientStats:
+def client_of(values: dict[str, Any], node: str) -> ClientStats:
+    """Return a client as read with CLIENT_FIELDS. node: HTTP address of its nsqd."""
     return ClientStats(**(values | {"node": node}))
 
 

@@ -31,17 +31,20 @@ class DeadLetterOrigins:
     def of(self, topic: str) -> Sequence[Names]:
         """Return the channels that send their dead letters to this topic, sorted. If nsqds cannot
         be queried, return those of the last success."""
-        with self._lock:
-            if self._clock() >= self._due:
-                self._query()
-            return self._known.get(topic, ())
+        if self._is_due():
+            try:
+                self._known = by_dead_letter_topic(self._rows())
+            except HttpError:
+                pass  # the page has its own queries, and shows their errors
+        return self._known.get(topic, ())
 
-    def _query(self) -> None:
-        try:
-            self._known = by_dead_letter_topic(self._rows())
-        except HttpError:
-            pass  # the page has its own queries, and shows their errors
-        self._due = self._clock() + MAX_AGE
+    def _is_due(self) -> bool:
+        """Return whether this thread has to query. Others do not wait for a slow nsqd."""
+        with self._lock:
+            is_due = self._clock() >= self._due
+            if is_due:
+                self._due = self._clock() + MAX_AGE
+            return is_due
 
 
 def by_dead_letter_topic(rows: Sequence[TopicStats]) -> dict[str, Sequence[Names]]:

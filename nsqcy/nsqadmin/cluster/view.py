@@ -11,7 +11,7 @@ If there are nsqlookupds, an nsqd is queried at its announced address; otherwise
 the options.
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 from urllib.parse import urlencode
 
@@ -68,6 +68,7 @@ class ClusterView:
     def __init__(self, sources: Sources, web: WebClient, log: Lines, outages: Outages) -> None:
         self.warnings: list[str] = []
         self.failed_lookupds: dict[str, str] = {}  # reason by address, as far as they were queried
+        self._producers: dict[str, list[Node]] = {}  # by topic
         self._silent: list[str] = []  # daemons that did not answer, with the reason
         self.lookupds = tuple(dict.fromkeys(sources.lookupd_http_address))
         self._nsqds = tuple(dict.fromkeys(sources.nsqd_http_address))
@@ -136,8 +137,13 @@ class ClusterView:
         return found
 
     def producers(self, topic: str) -> list[Node]:
-        """Return the nsqds that have a topic, possibly none. Raises HttpError if no nsqlookupd
-        lists the topic."""
+        """Return the nsqds that have a topic, possibly none. Queries them once per request. Raises
+        HttpError if no nsqlookupd lists the topic."""
+        if topic not in self._producers:
+            self._producers[topic] = self._query_producers(topic)
+        return self._producers[topic]
+
+    def _query_producers(self, topic: str) -> list[Node]:
         if not self.by_lookupds:
             answers = self._rows_of_nsqds(topic).answers
             return [node for node, rows in answers if any(row.name == topic for row in rows)]
@@ -204,31 +210,31 @@ class ClusterView:
 
     def connections(self, nodes: Iterable[Node]) -> list[Connection]:
         """Return the connections to these nsqds."""
-        by_name = {node.name: node for node in nodes}
-        if not by_name:
-            return []
-
-        def ask(name: str) -> list[Connection]:
-            return connections.of_nsqd(by_name[name].url, name, web=self._web)
-
-        outcome = ask_all(list(by_name), ask, self._web.terms.whole)
-        return [each for found in self._collect(outcome, NSQD) for each in found]
+        found = self._ask_nodes(
+            nodes, lambda node: connections.of_nsqd(node.url, node.name, web=self._web)
+        )
+        return [each for _, answer in found for each in answer]
 
     def _rows(
         self, nodes: Iterable[Node], topic: str = "", channel: str = "", clients: bool = False
     ) -> NodeStats:
         """Query the statistics of these nsqds."""
-        by_name = {node.name: node for node in nodes}
 
-        def ask(name: str) -> list[TopicStats]:
-            node = by_name[name]
+        def ask(node: Node) -> list[TopicStats]:
             return stats.of_nsqd(
                 node.url, node.producer, topic, channel, web=self._web, clients=clients
             )
 
-        outcome = ask_all(list(by_name), ask, self._web.terms.whole)
+        return NodeStats(self._ask_nodes(nodes, ask))
+
+    def _ask_nodes(
+        self, nodes: Iterable[Node], ask: Callable[[Node], Value]
+    ) -> list[tuple[Node, Value]]:
+        """Query these nsqds. Raises HttpError if none answers."""
+        by_name = {node.name: node for node in nodes}
+        outcome = ask_all(list(by_name), lambda name: ask(by_name[name]), self._web.terms.whole)
         self._collect(outcome, NSQD)
-        return NodeStats([(by_name[name], rows) for name, rows in outcome.values.items()])
+        return [(by_name[name], value) for name, value in outcome.values.items()]
 
     def _rows_of_nsqds(
         self, topic: str = "", channel: str = "", clients: bool = False

@@ -18,7 +18,8 @@ def connections(app: AppContext, request: Request) -> Page:
     def draw(cluster: ClusterView) -> View:
         nodes = cluster.known()
         clients = Clients({each.name: each for each in nodes}, time.time())
-        return views.connections(cluster.connections(nodes), clients, location)
+        found = cluster.connections(nodes) if nodes else []
+        return views.connections(found, clients, location)
 
     return Page("Connections", location.path, draw, is_live=True)
 
