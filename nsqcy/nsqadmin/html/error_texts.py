@@ -6,7 +6,7 @@ Pure. A code with a text of its own, such as `INVALID_LIMIT (allowed: ...)`, nee
 import re
 
 _NAME = "name has 1 to 64 of the characters a-z A-Z 0-9 . _ -, and may end with #ephemeral"
-TEXTS = {
+_TEXTS = {
     "BODY_TOO_BIG": "The request is larger than the daemon accepts",
     "CHANNEL_NOT_FOUND": "The channel does not exist",
     "FORBIDDEN": "You are not permitted to do this, or another site sent the request",
@@ -35,6 +35,6 @@ def explained(text: str) -> str:
 
     def explain(found: re.Match[str]) -> str:
         start, code = found.groups()
-        return f"{start}{TEXTS[code]} ({code})" if code in TEXTS else found[0]
+        return f"{start}{_TEXTS[code]} ({code})" if code in _TEXTS else found[0]
 
     return _CODE.sub(explain, text)

@@ -13,8 +13,10 @@ from markupsafe import Markup, escape
 
 from nsqcy.cluster.latency import Latency, Percentile
 from nsqcy.cluster.stats import ChannelStats, ClientStats, TopicStats
+from nsqcy.nsqadmin.history.store import Subject
 from nsqcy.nsqadmin.html.formatting import percent
 from nsqcy.nsqadmin.html.location import Location, Value, slug
+from nsqcy.nsqadmin.html.plots import Plots
 
 _WIDE = 6  # columns
 
@@ -120,6 +122,15 @@ CLIENT_COUNTS: Columns[ClientStats] = [
     ("Requeued", lambda row: row.requeue_count),
     ("Messages", lambda row: row.message_count),
 ]
+
+
+def rates(plots: Plots, subject: Callable[[Row], Subject], *metrics: str) -> Columns[Row]:
+    """Return the columns of current rates, such as `Rate In` for `in`; none without a history."""
+
+    def value(metric: str, row: Row) -> Value:
+        return plots.latest(subject(row), metric) or 0.0
+
+    return [(f"Rate {each.title()}", partial(value, each)) for each in metrics if plots]
 
 
 class Times:

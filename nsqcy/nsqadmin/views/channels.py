@@ -10,8 +10,8 @@ from nsqcy.nsqadmin.html.layout import View
 from nsqcy.nsqadmin.html.location import Location
 from nsqcy.nsqadmin.html.paging import part
 from nsqcy.nsqadmin.html.plots import Plots
-from nsqcy.nsqadmin.html.tables import CHANNEL, Columns, table
-from nsqcy.nsqadmin.views.topics import channel_subject, rate_out, signs_of_channel
+from nsqcy.nsqadmin.html.tables import CHANNEL, Columns, rates, table
+from nsqcy.nsqadmin.views.topics import channel_subject, signs_of_channel
 
 
 def channels(topics: Mapping[str, TopicStats], location: Location, plots: Plots) -> View:
@@ -30,8 +30,7 @@ def channels(topics: Mapping[str, TopicStats], location: Location, plots: Plots)
     columns: Columns[ChannelStats] = [
         ("Channel", _name),
         (attention.TITLE, lambda row: attention.weight(signs[_name(row)])),
-        *_rate_in(plots),
-        *rate_out(plots),
+        *rates(plots, channel_subject, "in", "out"),
         *CHANNEL,
     ]
     rows = [each for each in found if wanted in _name(each).casefold()]
@@ -51,13 +50,6 @@ def channels(topics: Mapping[str, TopicStats], location: Location, plots: Plots)
         "plots": plots,
     }
     return View("channels.html", values)
-
-
-def _rate_in(plots: Plots) -> Columns[ChannelStats]:
-    """Return the column of rates of received messages, which only the history knows."""
-    if not plots:
-        return []
-    return [("Rate In", lambda row: plots.latest(channel_subject(row), "in") or 0.0)]
 
 
 def _name(stats: ChannelStats) -> str:

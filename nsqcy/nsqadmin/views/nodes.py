@@ -19,7 +19,15 @@ from nsqcy.nsqadmin.html.formatting import client_name, plural
 from nsqcy.nsqadmin.html.layout import Question, View
 from nsqcy.nsqadmin.html.location import Location
 from nsqcy.nsqadmin.html.plots import Plots
-from nsqcy.nsqadmin.html.tables import CHANNEL, CLIENT_COUNTS, Columns, Table, table, unsorted
+from nsqcy.nsqadmin.html.tables import (
+    CHANNEL,
+    CLIENT_COUNTS,
+    Columns,
+    Table,
+    rates,
+    table,
+    unsorted,
+)
 from nsqcy.nsqadmin.views.topics import backlog
 
 # Nodes
@@ -38,16 +46,13 @@ def nodes(
     has_region = any(each.producer.topology_region for each in found)
     has_zone = any(each.producer.topology_zone for each in found)
 
-    def rate(metric: str) -> Columns[Node]:
-        return [(f"Rate {metric.title()}", lambda row: plots.latest(_subject(row), metric) or 0.0)]
-
     def of_health(value: Callable[[NodeHealth], float]) -> Callable[[Node], float]:
         return lambda row: value(health[row.name]) if row.name in health else -1.0
 
     columns: Columns[Node] = [
         ("Hostname", lambda row: row.producer.hostname),
         ("Address", lambda row: row.name),
-        *((*rate("in"), *rate("out")) if plots else ()),
+        *rates(plots, _subject, "in", "out"),
         *(_health_columns(of_health) if health else ()),
         ("Topics", lambda row: len(row.producer.topics)),
         *([("Lookupd Conns.", _sightings)] if lookupds else []),

@@ -26,6 +26,7 @@ from nsqcy.nsqadmin.html.tables import (
     Table,
     Times,
     heading,
+    rates,
     table,
     unsorted,
 )
@@ -166,7 +167,7 @@ def topic(
     channel_columns: Columns[ChannelStats] = [
         ("Channel", lambda row: row.name),
         (attention.TITLE, lambda row: attention.weight(signs[row.name])),
-        *rate_out(plots),
+        *rates(plots, channel_subject, "out"),
         *CHANNEL,
         *channel_times.columns,
     ]
@@ -207,13 +208,6 @@ def signs_of_channel(
     if has_dead_letters:
         return attention.of_topic(topic, plots, has_dead_letters=True)
     return attention.of_channel(channel, plots)
-
-
-def rate_out(plots: Plots) -> Columns[ChannelStats]:
-    """Return the column of finish rates, which only the history knows."""
-    if not plots:
-        return []
-    return [("Rate Out", lambda row: plots.latest(channel_subject(row), "out") or 0.0)]
 
 
 def _topic_question(stats: TopicStats, params: Mapping[str, str]) -> Question | None:
