@@ -22,8 +22,8 @@ class Log:
 
     Keyword fields appear only in JSON: a text line is exactly nsqd's, so the text alone must be
     complete. One of the fields is `event`, a name from nsqcy.logging.events; a line without it is a
-    `message`. `context` is added to every line. Each call writes one line: line ends in the text
-    are escaped, so that clients cannot forge lines.
+    `message`. `context` is added to every line. Each call writes one line: control characters in
+    the text are escaped, so that clients can neither forge lines nor control a terminal.
     """
 
     __slots__ = ("_clock", "_context", "_stamp", "fd", "format", "level", "prefix")
@@ -78,9 +78,7 @@ class Log:
         stamp = self._stamp
         if stamp[0] != second:
             stamp = self._stamp = (second, date_time(second))
-        if "\n" in text or "\r" in text:
-            text = text.replace("\n", "\\n").replace("\r", "\\r")
-        return f"{self.prefix}{stamp[1]}.{microsecond:06d} {TITLES[level]}: {text}\n"
+        return f"{self.prefix}{stamp[1]}.{microsecond:06d} {TITLES[level]}: {printable(text)}\n"
 
     def _json_line(
         self, second: int, microsecond: int, level: int, text: str, fields: dict[str, object]
@@ -97,6 +95,16 @@ class Log:
             # A NaN, a cycle or a non-string key must not cause the line to be lost.
             line = json.dumps({name: str(value) for name, value in record.items()})
         return line + "\n"
+
+
+def printable(text: str) -> str:
+    """Return the text with all characters escaped that a terminal may interpret instead of showing
+    them: control characters (C0 and C1), line separators, and changes of the text's direction."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
 
 
 def date_time(second: int) -> str:

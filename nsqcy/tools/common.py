@@ -59,7 +59,7 @@ class ToolError(Stop):
     shape = DATED
 
     def __str__(self) -> str:
-        return _one_line(super().__str__())
+        return logger.printable(super().__str__())
 
 
 class Settings(loader.Settings):
@@ -110,7 +110,7 @@ def user_agent(tool: str) -> str:
 
 def say(text: str) -> None:
     """Print one line to stderr, with the date."""
-    logger.write(2, f"{logger.date_time(int(time.time()))} {_one_line(text)}\n")
+    logger.write(2, f"{logger.date_time(int(time.time()))} {logger.printable(text)}\n")
 
 
 def show(data: str | bytes) -> None:
@@ -121,10 +121,6 @@ def show(data: str | bytes) -> None:
             left = left[os.write(1, left) :]
     except OSError as error:
         raise ToolError(f"write to stdout: {error.strerror}") from None
-
-
-def _one_line(text: str) -> str:
-    return text.replace("\n", "\\n").replace("\r", "\\r")
 
 
 def run(main: Callable[[Sequence[str]], int], name: str, argv: Sequence[str] | None = None) -> int:

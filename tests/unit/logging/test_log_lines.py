@@ -102,6 +102,21 @@ def test_nobody_forges_a_line(pipe: Pipe) -> None:
     assert line.endswith("INFO: a\\n[nsqd] FATAL: b\\r\\nc \\udcff\n")
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b]0;title\x07", "\\x1b]0;title\\x07"),
+        ("\x00\t\x7f", "\\x00\\t\\x7f"),
+        ("\x9b31m", "\\x9b31m"),
+        ("\u2028 \u202e \ufeff", "\\u2028 \\u202e \\ufeff"),
+        ("é 語 \U0001f600 \\x1b", "é 語 \U0001f600 \\x1b"),
+    ],
+)
+def test_control_characters_do_not_reach_a_terminal(pipe: Pipe, text: str, shown: str) -> None:
+    log_to(pipe).warn(text)
+    assert pipe.text().endswith(f"WARNING: {shown}\n")
+
+
 def test_json_lines(pipe: Pipe) -> None:
     log = log_to(pipe, format="json")
     log.warn("a\nb é \udcff", topic="t", count=3, level="mine", path=os)
