@@ -30,11 +30,16 @@ class Failures:
             empty_at = self._empty_at.get(address, 0.0)
         return max(0.0, empty_at - self._clock() - (MAX_FAILURES - 1) * RECOVERY)
 
-    def add(self, address: str) -> None:
+    def add(self, address: str) -> float:
+        """Count a failure. If the address has to wait, count nothing, and return its seconds."""
         now = self._clock()
         with self._lock:
             empty_at = max(self._empty_at.get(address, now), now) + RECOVERY
-            self._empty_at[address] = min(empty_at, now + MAX_FAILURES * RECOVERY)
+            wait = empty_at - now - MAX_FAILURES * RECOVERY
+            if wait > 0:
+                return wait
+            self._empty_at[address] = empty_at
             self._empty_at.move_to_end(address)
             while len(self._empty_at) > MAX_ADDRESSES:
                 self._empty_at.popitem(last=False)
+        return 0.0

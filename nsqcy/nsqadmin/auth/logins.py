@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from ipaddress import ip_address
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from nsqcy.errors import ConfigError, HttpError, Stop
 from nsqcy.http.authorization import basic
@@ -166,10 +166,7 @@ class Logins:
         name, password = basic(head)
         if name:
             return self._check(name, password, address)
-        if wait := self._failures.wait(address):
-            raise TooMany(wait)
-        self._fail("with a token", address)
-        raise HttpError(401, "UNAUTHORIZED")
+        raise self._failed("with a token", address)
 
     def enter(self, request: Request, name: str, password: str) -> str:
         """Log a user in and return the key of the session. Raises HttpError."""
@@ -232,34 +229,40 @@ class Logins:
         return found[0] if found else None
 
     def _check(self, name: str, password: str, address: str) -> User:
-        """Return the user with this name if the password or token is correct. Raises HttpError."""
-        if wait := self._failures.wait(address):
-            raise TooMany(wait)
-        user = self._users.get(name)
-        if user is None or not self._is_right(user, password):
-            if user is None:
-                with self._checking:
-                    NOBODY.is_of(password)
-            self._fail(f"as {user.name}" if user else "as an unknown user", address)
-            raise HttpError(401, "UNAUTHORIZED")
+        """Return the user with this name if the password or token is correct. Raises HttpError.
+
+        A failure is counted before the next attempt begins, so that simultaneous attempts do not
+        exceed the limit.
+        """
+        with self._checking:
+            if wait := self._failures.wait(address):
+                raise TooMany(wait)
+            user = self._users.get(name)
+            if not _is_right(user, password):
+                raise self._failed(f"as {user.name}" if user else "as an unknown user", address)
         if len(self._verified) >= MAX_VERIFIED:
             self._verified = {}
         self._verified[self._fingerprint(name, password)] = user
         return user
 
-    def _is_right(self, user: User, password: str) -> bool:
-        with self._checking:
-            by_password = (user.password or NOBODY).is_of(password)
-        by_token = user.token is not None and user.token.is_of(password)
-        return (by_password and user.password is not None) or by_token
-
     def _fingerprint(self, name: str, password: str) -> bytes:
         text = f"{name}:{password}".encode("utf-8", "surrogateescape")
         return hmac.digest(self._key, text, "sha256")
 
-    def _fail(self, whose: str, address: str) -> None:
+    def _failed(self, whose: str, address: str) -> HttpError:
+        """Count and log a failed attempt; return the error for the client."""
+        if wait := self._failures.add(address):
+            return TooMany(wait)
         self._log.warn(f"log-in {whose} failed, from {address}", event="login_failed", peer=address)
-        self._failures.add(address)
+        return HttpError(401, "UNAUTHORIZED")
+
+
+def _is_right(user: User | None, password: str) -> TypeGuard[User]:
+    """Return whether this is the user's password or token. Takes as long for an unknown user."""
+    secret = user.password if user else None
+    by_password = (secret or NOBODY).is_of(password) and secret is not None
+    by_token = user is not None and user.token is not None and user.token.is_of(password)
+    return by_password or by_token
 
 
 def cookie(head: Head, wanted: str = COOKIE) -> str:

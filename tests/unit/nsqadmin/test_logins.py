@@ -3,7 +3,10 @@
 import base64
 import hmac
 import os
+import threading
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -322,12 +325,13 @@ def test_repeated_failures_cause_a_delay() -> None:
     table = Failures(now)
     for _ in range(MAX_FAILURES):
         assert table.wait("a") == 0
-        table.add("a")
+        assert table.add("a") == 0
     assert table.wait("a") == RECOVERY and table.wait("b") == 0
     now.time += RECOVERY
     assert table.wait("a") == 0
+    assert table.add("a") == 0
     for _ in range(5):  # it does not grow
-        table.add("a")
+        assert table.add("a") == RECOVERY
     assert table.wait("a") == RECOVERY
     now.time += MAX_FAILURES * RECOVERY
     for _ in range(MAX_FAILURES - 1):
@@ -401,6 +405,22 @@ def test_all_ways_in(made: Made) -> None:
     assert users_.admit(by_session(key)) == anna
     users_.leave(by_session(key).head)
     assert users_.admit(by_session(key)) is None
+
+
+def test_simultaneous_attempts_do_not_exceed_the_limit(made: Made) -> None:
+    users_, log, _ = made
+    attempts = 4 * MAX_FAILURES
+    together = threading.Barrier(attempts)
+
+    def attempt(number: int) -> int:
+        together.wait()
+        name = ("anna", "unknown")[number % 2]
+        return status(lambda: users_.enter(request(), name, f"wrong {number}"))
+
+    with ThreadPoolExecutor(attempts) as pool:
+        answers = list(pool.map(attempt, range(attempts)))
+    assert Counter(answers) == {401: MAX_FAILURES, 429: attempts - MAX_FAILURES}
+    assert len(log.lines) == MAX_FAILURES
 
 
 def test_nobody(made: Made) -> None:
