@@ -6,6 +6,7 @@ responds with a welcome or an error.
 """
 
 import json
+import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ _CHANGE = struct.Struct(">HQq")
 _NUMBER = struct.Struct(">q")
 
 _RECORDS = 1  # flag of a write
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class WireError(ValueError):
@@ -247,9 +249,14 @@ def _greeting(payload: bytes) -> Greeting:
     except (ValueError, TypeError, RecursionError):
         raise WireError("malformed greeting") from None
     texts = (greeting.cluster, greeting.node, greeting.holder, greeting.group, greeting.token)
-    if not all(isinstance(text, str) for text in texts) or type(greeting.level) is not int:
+    if not all(map(_is_text, texts)) or type(greeting.level) is not int:
         raise WireError("malformed greeting")
     return greeting
+
+
+def _is_text(value: Any) -> bool:
+    """Return whether this is a string that UTF-8 can encode: JSON may contain surrogates."""
+    return isinstance(value, str) and not _SURROGATE.search(value)
 
 
 _READERS: dict[int, Callable[[bytes], Message]] = {

@@ -1,5 +1,7 @@
 """Messages between workers: every one survives any split, and everything else is refused."""
 
+import json
+import struct
 from typing import Any
 
 import pytest
@@ -72,6 +74,14 @@ def test_damage_is_refused_or_is_another_message(message: Message, data: Any) ->
         list(Decoder(MAX_FRAME).feed(bytes(damaged)))
     except WireError:
         pass
+
+
+@pytest.mark.parametrize("field", ["cluster", "node", "holder", "group", "token"])
+def test_surrogates_in_a_greeting_are_refused(field: str) -> None:
+    fields = dict.fromkeys(("cluster", "node", "holder", "group", "token"), "x")
+    payload = json.dumps(fields | {field: "\ud800", "level": 1}).encode()
+    with pytest.raises(WireError, match="malformed greeting"):
+        list(Decoder().feed(struct.pack(">IB", len(payload), 1) + payload))
 
 
 def test_a_long_frame_is_refused_before_it_arrives() -> None:
