@@ -463,6 +463,7 @@ def _make_context(left: dict[str, Any]) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=authorities)
     except OSError as error:
         raise OSError(f"cannot read ca_certs {authorities}: {error.strerror or error}") from error
+    context.hostname_checks_common_name = False  # only alternative names count
     if "check_hostname" in left:
         context.check_hostname = bool(left.pop("check_hostname"))
     if "cert_reqs" in left:

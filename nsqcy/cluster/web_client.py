@@ -375,6 +375,7 @@ class WebClient:
 
 def _make_tls_context(terms: Terms) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=terms.root_ca_file or None)
+    context.hostname_checks_common_name = False  # only alternative names count
     # NSQ also accepts CAs that do not meet Python's newer strict rules.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     oldest = max(terms.tls_min_version, ssl.TLSVersion.TLSv1_2)

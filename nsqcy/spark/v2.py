@@ -50,6 +50,7 @@ class Access:
 
     def context(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.tls_ca_file or None)
+        context.hostname_checks_common_name = False  # only alternative names count
         if not self.tls_verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

@@ -2,6 +2,7 @@
 
 import datetime
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -55,10 +56,18 @@ def make(
     bits: int = 2048,
     expired: bool = False,
     authority: bool = False,
+    names: Sequence[str] = ("localhost", "127.0.0.1"),
+    common_names: Sequence[str] = (),
 ) -> Identity:
-    """Return a certificate with this common name, signed by another identity or self-signed."""
+    """Return a certificate with this common name, signed by another identity or self-signed.
+
+    names: its alternative names: IP addresses, e-mail addresses, URIs and DNS names
+    common_names: in addition to its name
+    """
     key = key_of(name, bits)
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    subject = x509.Name(
+        [x509.NameAttribute(NameOID.COMMON_NAME, each) for each in (name, *common_names)]
+    )
     issuer, signer = subject, key
     if by is not None:
         issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, by.name)])
@@ -74,18 +83,22 @@ def make(
         .not_valid_after(end)
         .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
     )
-    if not authority:
-        builder = builder.add_extension(
-            x509.SubjectAlternativeName(
-                [
-                    x509.DNSName("localhost"),
-                    x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
-                ]
-            ),
-            critical=False,
-        )
+    if names and not authority:
+        alternatives = x509.SubjectAlternativeName(map(_alternative_name, names))
+        builder = builder.add_extension(alternatives, critical=False)
     certificate = builder.sign(signer, hashes.SHA256())
     return Identity(name, _pem(certificate), _key_pem(key), bits)
+
+
+def _alternative_name(name: str) -> x509.GeneralName:
+    if "://" in name:
+        return x509.UniformResourceIdentifier(name)
+    if "@" in name:
+        return x509.RFC822Name(name)
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
 
 
 def _pem(certificate: x509.Certificate) -> str:

@@ -1,11 +1,14 @@
 """Users files for tests: users with their tokens or certificates and their permissions."""
 
 import ssl
+from dataclasses import replace
 from pathlib import Path
 
 from nsqcy.testing import certificates
 from nsqcy.users.hashes import hash_token
 from support.memory_http_client import trusting
+
+IMPOSTOR = "impostor"
 
 
 def token(name: str) -> str:
@@ -40,7 +43,10 @@ class Certificates:
         (folder / "ca.pem").write_text(authority.certificate)
         certificates.make("server").save(folder)
         for name in names:
-            certificates.make(name, by=authority).save(folder)
+            certificates.make(name, by=authority, names=()).save(folder)
+        # Its common name is the first client's, but the certificate is for another name.
+        impostor = certificates.make(names[0], by=authority, names=("impostor.example.com",))
+        replace(impostor, name=IMPOSTOR).save(folder)
 
     def options(self, policy: str) -> dict[str, object]:
         """Return the options for an nsqd that requests client certificates."""

@@ -266,14 +266,12 @@ class TlsLayer(TlsStream):
                 return True
 
     def certificate_names(self) -> tuple[str, ...]:
-        """Return the names in the client's certificate: common name and alternative names. Empty if
-        the certificate was not verified."""
+        """Return the names that the client's certificate is for. Empty if the certificate was not
+        verified."""
         if self._context.get_app_data() != REQUIRE_VERIFY:
             return ()
         certificate = self._connection.get_peer_certificate(as_cryptography=True)
-        if certificate is None:
-            return ()
-        return tuple(filter(None, (_common_name(certificate), *_alternative_names(certificate))))
+        return () if certificate is None else names_in(certificate)
 
     def facts(self) -> dict[str, str]:
         """Return facts about the connection after the handshake, as JSON values."""
@@ -286,18 +284,25 @@ class TlsLayer(TlsStream):
         }
 
 
-def _alternative_names(certificate: x509.Certificate) -> Iterator[str]:
+def names_in(certificate: x509.Certificate) -> tuple[str, ...]:
+    """Return the names that a certificate is for: its alternative names (DNS, URI, e-mail) or, if
+    it has none of these, its common name, as RFC 6125 requires."""
+    names: tuple[str, ...] = ()
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
-        return
-    for kind in (x509.DNSName, x509.UniformResourceIdentifier, x509.RFC822Name):
-        yield from found.get_values_for_type(kind)
+        for kind in (x509.DNSName, x509.UniformResourceIdentifier, x509.RFC822Name):
+            names += tuple(found.get_values_for_type(kind))
+    except x509.ExtensionNotFound:
+        pass
+    except (x509.DuplicateExtension, ValueError):
+        return ()
+    return tuple(filter(None, names or (_common_name(certificate),)))
 
 
 def _common_name(certificate: x509.Certificate) -> str:
+    """Return the common name; empty if there are several, because then none of them is the name."""
     found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(found[-1].value) if found else ""
+    return str(found[0].value) if len(found) == 1 else ""
 
 
 def suite_name(name: str) -> str:

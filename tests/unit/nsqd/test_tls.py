@@ -8,6 +8,7 @@ from pathlib import Path
 
 import gevent
 import pytest
+from cryptography import x509
 from OpenSSL import SSL
 
 from nsqcy.config import loader
@@ -21,6 +22,7 @@ from nsqcy.nsqd.worker.tls import (
     TlsLayer,
     load,
     make_context,
+    names_in,
     read_material,
     suite_name,
 )
@@ -172,6 +174,34 @@ def test_who_is_let_in(policy: str, shown: Identity | None, admitted: bool) -> N
     else:
         with pytest.raises(LayerError):
             pair(wanted, client)
+
+
+@pytest.mark.parametrize(
+    ("names", "common_names", "expected"),
+    [
+        ((), (), ["billing"]),
+        (("127.0.0.1",), (), ["billing"]),
+        (("shipping.example.com",), (), ["shipping.example.com"]),
+        (
+            ("a@example.com", "spiffe://example/a", "a.example.com"),
+            (),
+            ["a.example.com", "spiffe://example/a", "a@example.com"],
+        ),
+        ((), ("shipping",), []),
+        (("a.example.com",), ("shipping",), ["a.example.com"]),
+    ],
+)
+def test_the_names_that_count(
+    names: tuple[str, ...], common_names: tuple[str, ...], expected: list[str]
+) -> None:
+    made = make("billing", names=names, common_names=common_names)
+    found = x509.load_pem_x509_certificate(made.certificate.encode())
+    assert list(names_in(found)) == expected
+
+
+def test_an_ambiguous_common_name_is_not_reported() -> None:
+    layer, _ = pair(material(policy="require"), Client(make("billing", common_names=("shipping",))))
+    assert layer.facts()["common_name"] == ""
 
 
 def test_a_weak_authority_lowers_the_level_with_a_warning() -> None:
