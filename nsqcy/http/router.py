@@ -21,14 +21,18 @@ from nsqcy.util.gotext import json_bytes
 
 
 class Request:
-    """A request, as passed to a handler. `peer` is `ip:port`, or `@` for a unix socket."""
+    """A request, as passed to a handler. `peer` is `ip:port`, or `@` for a unix socket.
 
-    __slots__ = ("body", "head", "peer")
+    `user` is the authenticated user if the route reads it; None if the daemon has no users.
+    """
+
+    __slots__ = ("body", "head", "peer", "user")
 
     def __init__(self, head: Head, body: Body, peer: str = "") -> None:
         self.head = head
         self.body = body
         self.peer = peer
+        self.user: Any = None
 
     @property
     def params(self) -> dict[str, str]:
@@ -69,6 +73,7 @@ class Need(Enum):
     KNOWN = auto()  # any authenticated user
     PUBLISH = auto()  # permission for the topic in the query
     SUBSCRIBE = auto()  # for its topic or channel; or the operate role
+    SUBSCRIBE_ALL = auto()  # for all of its topic's log; or the operate role
     ADMIN = auto()  # for its topic
     ADMIN_OF_ALL = auto()
 
@@ -96,6 +101,8 @@ class Route:
 
     need: Need = Need.ADMIN_OF_ALL
     """The default is the strictest permission."""
+    reads_user: bool = False
+    """Whether the handler needs `Request.user`, because it checks permissions itself as well."""
 
     def error(self, error: HttpError) -> Reply:
         if self.plain:

@@ -27,6 +27,7 @@ Refusal = Literal[
     "TOO_MANY_TOPICS",
     "NOT_READ",
     "NOT_A_DEAD_LETTER",
+    "FORBIDDEN",
     "REDRIVE_UNDER_WAY",
     "TOO_MANY_MESSAGES",
 ]

@@ -65,6 +65,8 @@ class Gate:
         if user is None:
             return self._unknown(route, head, peer)
         if may(user, route.need, head.params or {}):
+            if route.reads_user:
+                route = replace(route, handler=_with_user(route.handler, user))
             return self._within_quota(user, route, peer)
         self._log.warn(
             f"http: {user.name} may not {route.method} {route.path} ({peer})",
@@ -120,11 +122,9 @@ class Gate:
     def _unknown(self, route: Route, head: Head, peer: str) -> Reply:
         if not head.header("Authorization"):
             return _reply(route, 401, UNAUTHORIZED, self._challenge)
-        address = peer.rpartition(":")[0]
-        wait = self._failures.wait(address)
+        wait = self._failures.add(peer.rpartition(":")[0])
         if wait:
             return _reply(route, 429, TOO_MANY, ("Retry-After", str(int(wait) + 1)))
-        self._failures.add(address)
         self._log.warn(
             f"http: invalid credentials from {peer}", event="http_unauthorized", peer=peer
         )
@@ -144,7 +144,17 @@ def may(user: User, need: Need, params: dict[str, str]) -> bool:
         return user.may_publish(topic)
     if need is Need.SUBSCRIBE:
         return user.may_operate or user.may_subscribe(topic, params.get("channel", ""))
+    if need is Need.SUBSCRIBE_ALL:
+        return user.may_operate or user.may_subscribe(topic, "")
     return user.may_administer(topic)
+
+
+def _with_user(handler: Handler, user: User) -> Handler:
+    def handle(api: Any, request: Request) -> Result:
+        request.user = user
+        return handler(api, request)
+
+    return handle
 
 
 def _reply(route: Route, status: int, code: str, *headers: tuple[str, str]) -> Reply:

@@ -52,6 +52,12 @@ class User(NamedTuple):
         """Return the number of patterns."""
         return len(self.publish) + len(self.subscribe) + len(self.admin)
 
+    @property
+    def publishable(self) -> tuple[str, ...]:
+        """Return the patterns of topics to which nsqd may publish on the user's behalf: those to
+        which the user may publish, and those that it may administer."""
+        return self.publish + self.admin
+
     def may_publish(self, topic: str) -> bool:
         return any(fnmatch.fnmatchcase(topic, each) for each in self.publish)
 

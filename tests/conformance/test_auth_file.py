@@ -1,6 +1,7 @@
 """Users from a file: their permissions over TCP and HTTP, and the errors that others get."""
 
 import base64
+import json
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from conftest import keep
 from nsqcy.http.router import Need
 from nsqcy.nsqd.http.api import ROUTES
-from nsqcy.testing.http_requests import Answer, Web
+from nsqcy.testing.http_requests import Answer, Web, eventually
 from nsqcy.testing.wire_client import RESPONSE, sized
 from support import users_file
 from support.nsqd_process import Nsqd
@@ -19,7 +20,9 @@ pytestmark = pytest.mark.ours
 USERS = (
     section("writer", publish="a.*"),
     section("reader", subscribe="a.*/c*"),
+    section("follower", subscribe="a.*"),
     section("boss", admin="a.*"),
+    section("mine", publish="mine*", subscribe="mine*", admin="mine*, own-*"),
     section("root", publish="*", subscribe="*", admin="*"),
     section("watcher", role="view"),
     section("operator", role="operate"),
@@ -99,11 +102,16 @@ def test_no_token_and_a_wrong_one(daemon: Nsqd) -> None:
 # -- HTTP
 
 
-ROUTES_WITH_TOPIC = {Need.PUBLISH: "writer", Need.SUBSCRIBE: "reader", Need.ADMIN: "boss"}
+ROUTES_WITH_TOPIC = {
+    Need.PUBLISH: "writer",
+    Need.SUBSCRIBE: "reader",
+    Need.SUBSCRIBE_ALL: "follower",
+    Need.ADMIN: "boss",
+}
 
 
 def test_every_route_requires_its_declared_permission(daemon: Nsqd) -> None:
-    names = ("writer", "reader", "boss", "watcher")
+    names = ("writer", "reader", "follower", "boss", "watcher")
     for route in ROUTES:
         path = route.path.replace(":opt", "log_level").replace(":profile", "heap")
         query = "?topic=a.x&channel=c" if "debug" not in path else ""
@@ -115,6 +123,7 @@ def test_every_route_requires_its_declared_permission(daemon: Nsqd) -> None:
         assert stranger.headers["www-authenticate"] == 'Bearer realm="nsqd"'
         if route.need in ROUTES_WITH_TOPIC:
             allowed = {ROUTES_WITH_TOPIC[route.need]}
+            allowed |= {"follower"} if route.need is Need.SUBSCRIBE else set()
         else:
             allowed = set(names) if route.need is Need.KNOWN else set()
         for name in names:
@@ -158,3 +167,59 @@ def test_basic_has_the_token_as_its_password(daemon: Nsqd) -> None:
     for text, status in ((f"any:{token('watcher')}", 200), ("watcher:", 401), ("x:y", 401)):
         header = {"Authorization": f"Basic {base64.b64encode(text.encode()).decode()}"}
         assert daemon.web.request("GET", "/stats", headers=header).status == status
+
+
+# -- actions that reach another topic
+
+
+ORIGIN = {"X-Nsq-Origin-Topic": "payments", "X-Nsq-Origin-Channel": "c"}
+
+
+@pytest.fixture
+def forged(daemon: Nsqd) -> Iterator[str]:
+    """Topic of a user with a message that names another topic as its origin; that topic exists."""
+    root, mine = web(daemon, "root"), web(daemon, "mine")
+    root.create("payments", "c")
+    mine.create("mine-dead", "c")
+    headers = bearer("mine") | ORIGIN
+    daemon.web.request("POST", "/pub?topic=mine-dead", b"forged", headers=headers)
+    yield "mine-dead"
+    for topic in ("payments", "mine-dead"):
+        root.post("/topic/delete", topic=topic)
+
+
+def depth(daemon: Nsqd, topic: str) -> int:
+    return int(web(daemon, "root").channel(topic, "c")["depth"])
+
+
+def test_a_redrive_needs_permission_for_the_target(daemon: Nsqd, forged: str) -> None:
+    mine, root = web(daemon, "mine"), web(daemon, "root")
+    (message_,) = root.get("/channel/peek", topic=forged, channel="c").json()["messages"]
+    single = mine.post("/channel/redrive", topic=forged, channel="c", id=message_["id"])
+    assert message(single) == (403, "FORBIDDEN")
+    # Waits for its turn behind the first one, so the first one's result is final.
+    assert mine.post("/channel/redrive", topic=forged, channel="c").json() == {"redriven": 1}
+    other = mine.post("/channel/redrive", topic=forged, channel="c", id="0" * 15 + "1")
+    assert message(other) == (404, "MESSAGE_NOT_FOUND")
+    assert depth(daemon, forged) == 1 and depth(daemon, "payments") == 0
+    assert root.post("/channel/redrive", topic=forged, channel="c").json() == {"redriven": 1}
+    eventually(lambda: depth(daemon, "payments") == 1)
+    assert depth(daemon, forged) == 0
+
+
+def test_a_dead_letter_topic_needs_permission_for_it(daemon: Nsqd, forged: str) -> None:
+    def choose(topic: str) -> Answer:
+        body = json.dumps({"dead_letter_topic": topic}).encode()
+        return web(daemon, "mine").put("/channel/config", body, topic=forged, channel="c")
+
+    assert message(choose("payments")) == (403, "FORBIDDEN")
+    assert [choose(topic).status for topic in ("mine-other", "own-other", "")] == [200] * 3
+
+
+def test_a_right_on_one_channel_does_not_open_the_log(daemon: Nsqd) -> None:
+    root, reader, follower = (web(daemon, name) for name in ("root", "reader", "follower"))
+    root.create("a.x", "c")
+    for path in ("/topic/log", "/topic/peek"):
+        for query in ({}, {"channel": "c"}, {"state": "log", "channel": "c1"}):
+            assert message(reader.get(path, topic="a.x", **query)) == (403, "FORBIDDEN")
+            assert follower.get(path, topic="a.x", **query).status == 200

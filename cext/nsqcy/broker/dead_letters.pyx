@@ -5,6 +5,7 @@ retries. Reaches the journal only through `topic.journal_transfer`, and the owne
 topic only through `scheduler.publish_once`.
 """
 
+from fnmatch import fnmatchcase
 from hashlib import blake2b
 
 import os
@@ -67,11 +68,15 @@ cdef class DeadLetterTransfer(Transfer):
     cdef int take_over(self, Entry *entry, TransferReason reason, str client) except -1:
         return self.begin(entry, reason, client, self.source.dead_letter_topic)
 
-    cdef bint send_back(self, Entry *entry, const Record *record) except -1:
-        if self.origin_of(own_headers(record)) is None:
-            return False
+    cdef str send_back(self, Entry *entry, const Record *record, tuple targets):
+        origin = self.origin_of(own_headers(record))
+        if origin is None:
+            return "NOT_A_DEAD_LETTER"
+        # Any publisher can write these headers, so they grant nothing.
+        if targets is not None and not any(fnmatchcase(origin.topic, each) for each in targets):
+            return "FORBIDDEN"
         self.begin(entry, REDRIVEN, "", BACK)
-        return True
+        return None
 
     cdef int begin(self, Entry *entry, TransferReason reason, str client, str target) except -1:
         cdef uint64_t number = self.next_number

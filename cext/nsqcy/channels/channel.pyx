@@ -389,27 +389,32 @@ cdef class Channel(Dispatch):
         heap_remove(&self.scheduler.channel_timers, &self.pacer.node)
         self.touch_dirty()
 
-    def redrive(self, uint64_t limit):
+    def redrive(self, uint64_t limit, tuple targets=None):
         """Send the next waiting messages, at most this many (0: all), back to the topics named in
-        their headers. Messages without these headers stay in the channel. Return the number of
-        messages to check: none while take_out() checks them."""
-        cdef uint64_t count = 0 if self.wanted else self.depth()
+        their headers. Messages without these headers stay in the channel, and so do messages from
+        topics that no pattern in `targets` matches (None: all topics do). Return the number of
+        messages to check: none while take_out() or a redrive with different targets checks them."""
+        cdef uint64_t count = self.depth()
+        if self.redriving and (self.wanted or self.targets != targets):
+            return 0
         if limit:
             count = min(count, limit)
+        self.targets = targets
         self.redriving = max(self.redriving, count)
         self.touch_dirty()
         return count
 
-    def take_out(self, uint64_t id, bint drop, done):
+    def take_out(self, uint64_t id, bint drop, done, tuple targets=None):
         """Send the waiting message with this id back to the topic named in its headers, or drop it.
 
         Checks each waiting message once, in several turns. Calls done(None), or done(reason) if no
-        waiting message has this id or it has no such headers. Return False if messages are being
-        redriven already.
+        waiting message has this id, it has no such headers, or no pattern in `targets` matches the
+        topic (None: all topics do). Return False if messages are being redriven already.
         """
         if self.redriving:
             return False
         self.redriving = self.depth()
+        self.targets = targets
         self.wanted = id
         self.drops_wanted = drop
         self.wanted_done = done
@@ -422,6 +427,7 @@ cdef class Channel(Dispatch):
     cdef void move(self) noexcept:
         """Send each message to the same channel of the open topic as soon as it is due."""
         self.moves = True
+        self.targets = None
         self.redriving = <uint64_t>-1 >> 1
         self.touch_dirty()
 

@@ -18,7 +18,7 @@ cdef enum TransferReason:
 cdef class Transfer(Consumer):
     """Holds messages that are being transferred to other topics until they have arrived."""
     cdef int take_over(self, Entry *entry, TransferReason reason, str client) except -1
-    cdef bint send_back(self, Entry *entry, const Record *record) except -1
+    cdef str send_back(self, Entry *entry, const Record *record, tuple targets)
     cdef int restore_transfer(self, Entry *entry, TransferReason reason, uint64_t number) except -1
     cdef int go_on(self) except -1
 

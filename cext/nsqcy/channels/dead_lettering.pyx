@@ -21,8 +21,11 @@ cdef class Transfer(Consumer):
         transfer-number order."""
         raise NotImplementedError
 
-    cdef bint send_back(self, Entry *entry, const Record *record) except -1:
-        """Add a message, and move it to the origin named in its headers, if any."""
+    cdef str send_back(self, Entry *entry, const Record *record, tuple targets):
+        """Add a message, and move it to the origin named in its headers. Return None, or why not.
+
+        targets: patterns of the topics to which it may be moved; None: all
+        """
         raise NotImplementedError
 
     cdef int go_on(self) except -1:

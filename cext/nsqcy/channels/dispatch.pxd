@@ -18,6 +18,7 @@ cdef class Dispatch(Expiry):
     cdef bint held_back                     # the last dispatch sent everything that the rate allows
     cdef Timer pacer                        # its timer in the scheduler, until the rate allows more
     cdef uint64_t redriving                 # number of waiting messages to redrive, or to check
+    cdef tuple targets                      # topics that they may be sent to; None: all
     cdef uint64_t wanted                    # the only message to redrive or drop; 0: all
     cdef bint drops_wanted                  # drop it instead of redriving it
     cdef object wanted_done                 # called with the result; None: there is one already

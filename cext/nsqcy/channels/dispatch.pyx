@@ -25,7 +25,6 @@ cdef enum:
 cdef double SECOND = 1e9
 
 cdef str NOT_FOUND = "MESSAGE_NOT_FOUND"
-cdef str NO_ORIGIN = "NOT_A_DEAD_LETTER"
 
 
 cdef class Dispatch(Expiry):
@@ -244,7 +243,7 @@ cdef class Dispatch(Expiry):
             entry.timestamp = record.timestamp
             if self.wanted:
                 self.take_out(entry, record)
-            elif not self.make_transfer().send_back(entry, record):
+            elif self.make_transfer().send_back(entry, record, self.targets) is not None:
                 self.queue_entry(entry, size_tag(record.body_length))
         if self.redriving == 0 and self.wanted:
             self.end_search(NOT_FOUND)
@@ -260,11 +259,11 @@ cdef class Dispatch(Expiry):
             self.cancelled_count += 1
             self.drop_entry(entry)
             self.end_search(None)
-        elif self.make_transfer().send_back(entry, record):
-            self.end_search(None)
         else:
-            self.queue_entry(entry, size_tag(record.body_length))
-            self.end_search(NO_ORIGIN)
+            problem = self.make_transfer().send_back(entry, record, self.targets)
+            if problem is not None:
+                self.queue_entry(entry, size_tag(record.body_length))
+            self.end_search(problem)
         return 0
 
     cdef int end_search(self, str problem) except -1:

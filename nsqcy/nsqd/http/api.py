@@ -48,7 +48,7 @@ ROUTES = (
     Route("POST", "/topic/empty", topics.empty_topic, body=ignored, need=Need.ADMIN),
     Route("POST", "/topic/pause", topics.pause_topic, body=ignored, need=Need.ADMIN),
     Route("POST", "/topic/unpause", topics.unpause_topic, body=ignored, need=Need.ADMIN),
-    Route("GET", "/topic/log", topics.topic_log, need=Need.SUBSCRIBE),
+    Route("GET", "/topic/log", topics.topic_log, need=Need.SUBSCRIBE_ALL),
     Route("GET", "/topic/config", policies.get_topic_policy, need=Need.KNOWN),
     Route(
         "PUT",
@@ -56,6 +56,7 @@ ROUTES = (
         policies.put_topic_policy,
         body=policies.policy_limit,
         need=Need.ADMIN,
+        reads_user=True,
     ),
     Route("DELETE", "/topic/config", policies.delete_topic_policy, body=ignored, need=Need.ADMIN),
     Route("POST", "/channel/create", topics.create_channel, body=ignored, need=Need.ADMIN),
@@ -66,8 +67,15 @@ ROUTES = (
     Route("POST", "/channel/unpause", topics.unpause_channel, body=ignored, need=Need.ADMIN),
     Route("GET", "/channel/deferred", messages.deferred, need=Need.SUBSCRIBE),
     Route("GET", "/channel/peek", messages.peek_channel, need=Need.SUBSCRIBE),
-    Route("GET", "/topic/peek", messages.peek_topic, need=Need.SUBSCRIBE),
-    Route("POST", "/channel/redrive", messages.redrive, body=ignored, need=Need.ADMIN),
+    Route("GET", "/topic/peek", messages.peek_topic, need=Need.SUBSCRIBE_ALL),
+    Route(
+        "POST",
+        "/channel/redrive",
+        messages.redrive,
+        body=ignored,
+        need=Need.ADMIN,
+        reads_user=True,
+    ),
     Route("POST", "/message/cancel", messages.cancel_message, body=ignored, need=Need.ADMIN),
     Route("POST", "/message/delete", messages.delete_message, body=ignored, need=Need.ADMIN),
     Route("POST", "/channel/rate", policies.set_rate, body=ignored, need=Need.ADMIN),
@@ -81,6 +89,7 @@ ROUTES = (
         policies.put_channel_policy,
         body=policies.policy_limit,
         need=Need.ADMIN,
+        reads_user=True,
     ),
     Route(
         "DELETE", "/channel/config", policies.delete_channel_policy, body=ignored, need=Need.ADMIN

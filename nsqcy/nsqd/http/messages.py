@@ -54,13 +54,15 @@ def redrive(api: Context, request: Request) -> Reply:
     limit = _COUNT.fullmatch(request.params.get("limit", "0"))
     if limit is None or ("limit" in request.params and int(limit[0]) == 0):
         raise HttpError(400, "INVALID_LIMIT (allowed: a number of messages, not 0)")
+    targets = None if request.user is None else request.user.publishable
     if "id" in request.params:
         if "limit" in request.params:
             raise HttpError(400, "INVALID_LIMIT (not allowed with id)")
-        api.backend.at_owner(verbs.TakeOut(topic, channel, _message_id(request), drop=False))
+        id = _message_id(request)
+        api.backend.at_owner(verbs.TakeOut(topic, channel, id, drop=False, targets=targets))
         found = 1
     else:
-        found = api.backend.at_owner(verbs.Redrive(topic, channel, int(limit[0])))
+        found = api.backend.at_owner(verbs.Redrive(topic, channel, int(limit[0]), targets))
     return Reply(200, json_bytes({"redriven": found}), JSON)
 
 

@@ -1,6 +1,6 @@
 """Routes that set the policy of a topic or a channel; policy_values owns the values."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nsqcy import names
 from nsqcy.config.policies import RATE
@@ -14,6 +14,9 @@ from nsqcy.nsqd.http.params import topic_of
 from nsqcy.nsqd.master.verbs import SetPolicy
 from nsqcy.nsqd.worker import topic_verbs as verbs
 from nsqcy.util.gotext import json_bytes
+
+if TYPE_CHECKING:  # not imported without --auth-file
+    from nsqcy.users.user import User
 
 MAX_POLICY_BYTES = 64 << 10  # maximum size of a request body that sets a policy
 
@@ -67,10 +70,21 @@ def _put_policy(api: Context, request: Request, topic: str, channel: str = "") -
     if body.fault is Fault.TOO_BIG:
         raise HttpError(413, "BODY_TOO_BIG")
     try:
-        _set_policy(api, topic, channel, policy_values.parse(bytes(body.data)))
+        values = policy_values.parse(bytes(body.data))
+        _check_target(request.user, values.get("dead_letter_topic"))
+        _set_policy(api, topic, channel, values)
     except policy_values.BadPolicy as bad:
         raise HttpError(400, f"INVALID_CONFIG {bad}") from None
     return _policy(api, topic, channel)
+
+
+def _check_target(user: "User | None", topic: object) -> None:
+    """Raise HttpError if the user may neither publish to the dead-letter topic nor administer it:
+    nsqd would publish there on the user's behalf."""
+    if user is None or not isinstance(topic, str) or not topic:
+        return
+    if not (user.may_publish(topic) or user.may_administer(topic)):
+        raise HttpError(403, "FORBIDDEN")
 
 
 def _set_policy(api: Context, topic: str, channel: str, values: dict[str, Any] | None) -> None:

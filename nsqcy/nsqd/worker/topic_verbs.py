@@ -256,32 +256,35 @@ class SeekChannel(TopicVerb[int]):
 
 @dataclass(frozen=True)
 class Redrive(TopicVerb[int]):
-    """Send at most `limit` messages (0: all) from a dead-letter channel back to their topics.
-    Return the number of messages sent."""
+    """Send at most `limit` messages (0: all) from a dead-letter channel back to their topics, if
+    these match one of the patterns in `targets` (None: any topic). Return the number of messages to
+    check."""
 
     topic: str
     channel: str
     limit: int
+    targets: tuple[str, ...] | None
 
     def run(self, target: TopicOwner) -> int:
-        return target.channel(self.topic, self.channel).redrive(self.limit)
+        return target.channel(self.topic, self.channel).redrive(self.limit, self.targets)
 
 
 @dataclass(frozen=True)
 class TakeOut(TopicVerb[None]):
-    """Redrive or drop one waiting message. Raises Refused."""
+    """Redrive or drop one waiting message; `targets` as for Redrive. Raises Refused."""
 
     topic: str
     channel: str
     id: int
     drop: bool
+    targets: tuple[str, ...] | None = None
 
     def run(self, target: TopicOwner) -> None:
         channel = target.channel(self.topic, self.channel)
         if channel.counters()["depth"] > MAX_SEARCHED:
             raise Refused("TOO_MANY_MESSAGES")
         found: AsyncResult[str | None] = AsyncResult()
-        if not channel.take_out(self.id, self.drop, found.set):
+        if not channel.take_out(self.id, self.drop, found.set, self.targets):
             raise Refused("REDRIVE_UNDER_WAY")
         target.wake()
         try:

@@ -446,6 +446,31 @@ def test_some_of_them(make: Make) -> None:
     assert [each.body for each in dead(core)] == [b"3"]
 
 
+@pytest.mark.parametrize(
+    ("targets", "moved"), [(("u", "x*"), False), ((), False), (("x", "t*"), True), (None, True)]
+)
+def test_only_to_permitted_topics(make: Make, targets: tuple[str, ...] | None, moved: bool) -> None:
+    core = make(attempts=1)
+    fail(prepared(core, b"1"), 1)
+    core.settle()
+    channel = core.topic("dead").channels["look"]
+    assert channel.redrive(0, targets) == 1
+    core.settle()
+    assert [each.body for each in dead(core)] == ([] if moved else [b"1"])
+
+
+def test_a_redrive_does_not_extend_that_of_another_user(make: Make) -> None:
+    core = make(attempts=1)
+    fail(prepared(core, b"1", b"2"), 1)
+    core.settle()
+    channel = core.topic("dead").channels["look"]
+    assert channel.redrive(0, ("other",)) == 2
+    assert channel.redrive(0, None) == 0
+    assert channel.redrive(1, ("other",)) == 1
+    core.settle()
+    assert len(dead(core)) == 2
+
+
 def taken_out(core: Core, body: bytes, drop: bool) -> list[str | None]:
     """Take a message out of the dead-letter channel; return the results."""
     results: list[str | None] = []
