@@ -268,6 +268,8 @@ class NsqReader(DataSourceReader):
             cluster.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if type(partition) is InputPartition:
+            return iter(())  # PySpark's replacement for an empty list of tasks
         assert isinstance(partition, Part)
         return read_range(self._options, self._schema, partition.range, partition.address)
 

@@ -92,6 +92,12 @@ def test_bounds_that_are_not_there(options: dict[str, str], text: str, broker: L
     assert text in refusal(broker, DataLoss, **options)
 
 
+@pytest.mark.parametrize("options", [{"topic": "empty"}, {"startingTimestamp": "1800000000000"}])
+def test_no_rows(options: dict[str, str], broker: LogBroker) -> None:
+    broker.topics["empty"] = FakeTopic(B, 0)
+    assert seqs(broker, **options) == []
+
+
 def test_every_incarnation(broker: LogBroker) -> None:
     broker.topics["t"].begin(B)
     broker.topics["t"].publish(3)

@@ -101,6 +101,11 @@ def check_pushdown_and_projection(spark: "SparkSession", daemon: Nsqd, tmp_path:
     ]
 
 
+def check_a_batch_without_rows(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
+    frame = spark.read.format("nsq").options(**given(daemon, pushdown="true")).load()
+    assert frame.where(f"seq > {COUNT}").collect() == []
+
+
 def check_a_schema_chooses_columns(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
     frame = spark.read.format("nsq").schema("seq long").options(**given(daemon)).load()
     assert frame.count() == COUNT
@@ -302,6 +307,7 @@ def check_by_value(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
 CHECKS = [
     check_a_batch_found_by_spark_itself,
     check_pushdown_and_projection,
+    check_a_batch_without_rows,
     check_a_schema_chooses_columns,
     check_a_stream_with_a_checkpoint,
     check_lag_is_what_there_is_to_read,

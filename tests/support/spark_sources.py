@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import (
     BinaryType,
     IntegerType,
@@ -46,9 +47,12 @@ def stream(options: dict[str, str], *names: str) -> NsqStreamReader:
 
 
 def rows(reader: NsqReader) -> list[dict[str, Any]]:
-    """Return the rows of a batch query, in the order of its tasks."""
+    """Return the rows of a batch query, in the order of its tasks.
+
+    PySpark replaces an empty list of tasks by one without a value.
+    """
     found = []
-    for part in reader.partitions():
+    for part in reader.partitions() or [InputPartition(None)]:
         for each in reader.read(part):
             each.validate(full=True)
             found += each.to_pylist()
