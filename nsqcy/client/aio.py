@@ -189,7 +189,8 @@ class _Face:
 
     def __init__(self) -> None:
         self.now = float
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_due = INFINITE  # uvloop's handles do not all know it
         self._query: Callable[[], Answer] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._own: weakref.WeakSet[asyncio.Task[None]] = weakref.WeakSet()  # internal ones
@@ -219,16 +220,17 @@ class _Face:
     def rearm(self) -> None:
         """Call the core's tick when it is due."""
         due = INFINITE if self._ended.is_set() else self.core.due
+        if due == self._timer_due:
+            return
+        self._timer_due = due
         if self._timer is not None:
-            if self._timer.when() == due:
-                return
             self._timer.cancel()
             self._timer = None
         if due != INFINITE:
             self._timer = self.loop.call_at(due, self._tick)
 
     def _tick(self) -> None:
-        self._timer = None
+        self._timer, self._timer_due = None, INFINITE
         self.core.tick(self.now())
         self.rearm()
 

@@ -1,6 +1,7 @@
 """The asyncio-specific parts of the client (tasks, waiting, cancellation) with a scripted nsqd."""
 
 import asyncio
+import functools
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
@@ -8,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import uvloop
 
 from nsqcy.client.aio import Consumer, Message, Producer
 from nsqcy.client.errors import Closed, ConnectionFailed, PublishTimeout, Requeue
@@ -16,6 +18,8 @@ from support.fake_nsqd import Link, MockNsqd
 LIMIT = 20.0
 FOREVER = 3600.0  # a close_timeout too long for any test
 
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
 
 @pytest.fixture
 def nsqd() -> Iterator[MockNsqd]:
@@ -23,7 +27,14 @@ def nsqd() -> Iterator[MockNsqd]:
         yield nsqd
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    return functools.partial(run_in, request.param)
+
+
+def run_in(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], work: Coroutine[Any, Any, None]
+) -> None:
     """Run in an event loop; any error that the loop reports is a failure."""
     complaints: list[Any] = []
 
@@ -33,7 +44,8 @@ def run(work: Coroutine[Any, Any, None]) -> None:
         async with asyncio.timeout(LIMIT):
             await work
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main())
     assert complaints == []
 
 
@@ -62,7 +74,7 @@ def deliver(link: Link, *bodies: bytes, attempts: int = 1) -> None:
 # -- iterating
 
 
-def test_iterating(nsqd: MockNsqd) -> None:
+def test_iterating(nsqd: MockNsqd, run: Run) -> None:
     async def main() -> None:
         taken = []
         async with Consumer("t", "c", nsqd.address, max_in_flight=3) as consumer:
@@ -80,7 +92,7 @@ def test_iterating(nsqd: MockNsqd) -> None:
     assert len(link.said("FIN")) == 3 and link.said("REQ") == []
 
 
-def test_iterating_starts_it_and_its_end_ends_that(nsqd: MockNsqd) -> None:
+def test_iterating_starts_it_and_its_end_ends_that(nsqd: MockNsqd, run: Run) -> None:
     async def main() -> None:
         consumer = Consumer("t", "c", nsqd.address)
 
@@ -96,7 +108,7 @@ def test_iterating_starts_it_and_its_end_ends_that(nsqd: MockNsqd) -> None:
     run(main())
 
 
-def test_get(nsqd: MockNsqd) -> None:
+def test_get(nsqd: MockNsqd, run: Run) -> None:
     async def main() -> None:
         async with Consumer("t", "c", nsqd.address) as consumer:
             assert await consumer.get(timedelta(0)) is None
@@ -114,7 +126,7 @@ def test_get(nsqd: MockNsqd) -> None:
     run(main())
 
 
-def test_several_iterate(nsqd: MockNsqd) -> None:
+def test_several_iterate(nsqd: MockNsqd, run: Run) -> None:
     """Each message goes to exactly one iterator, even if others are cancelled."""
 
     async def main() -> None:
@@ -138,7 +150,7 @@ def test_several_iterate(nsqd: MockNsqd) -> None:
     run(main())
 
 
-def test_whose_time_is_over_leaves_the_message_to_another(nsqd: MockNsqd) -> None:
+def test_whose_time_is_over_leaves_the_message_to_another(nsqd: MockNsqd, run: Run) -> None:
     """If a waiter is woken and times out in the same turn, another waiter gets the message."""
 
     async def main() -> None:
@@ -166,7 +178,7 @@ def test_whose_time_is_over_leaves_the_message_to_another(nsqd: MockNsqd) -> Non
     run(main())
 
 
-def test_batches(nsqd: MockNsqd) -> None:
+def test_batches(nsqd: MockNsqd, run: Run) -> None:
     async def main() -> None:
         async with Consumer("t", "c", nsqd.address, max_in_flight=4) as consumer:
             link = await subscriber(nsqd)
@@ -192,7 +204,7 @@ def test_batches(nsqd: MockNsqd) -> None:
 # -- handlers
 
 
-def test_a_handler_that_is_cancelled_by_what_it_waits_for(nsqd: MockNsqd) -> None:
+def test_a_handler_that_is_cancelled_by_what_it_waits_for(nsqd: MockNsqd, run: Run) -> None:
     async def handler(message: Message) -> None:
         waited = asyncio.get_running_loop().create_future()
         waited.cancel()
@@ -216,7 +228,7 @@ def test_a_handler_that_is_cancelled_by_what_it_waits_for(nsqd: MockNsqd) -> Non
 
 
 @pytest.mark.parametrize(("concurrency", "maximum"), [(None, 5), (2, 2), (9, 5)])
-def test_concurrency(nsqd: MockNsqd, concurrency: int | None, maximum: int) -> None:
+def test_concurrency(nsqd: MockNsqd, concurrency: int | None, maximum: int, run: Run) -> None:
     async def main() -> None:
         running: set[bytes] = set()
         peak = 0
@@ -247,7 +259,7 @@ def test_concurrency(nsqd: MockNsqd, concurrency: int | None, maximum: int) -> N
     run(main())
 
 
-def test_a_close_waits_for_what_handlers_do_afterwards(nsqd: MockNsqd) -> None:
+def test_a_close_waits_for_what_handlers_do_afterwards(nsqd: MockNsqd, run: Run) -> None:
     async def main() -> None:
         gate, done = asyncio.Event(), asyncio.Event()
 
@@ -271,7 +283,7 @@ def test_a_close_waits_for_what_handlers_do_afterwards(nsqd: MockNsqd) -> None:
     run(main())
 
 
-def test_a_hard_close_cancels_handlers(nsqd: MockNsqd) -> None:
+def test_a_hard_close_cancels_handlers(nsqd: MockNsqd, run: Run) -> None:
     async def main() -> None:
         ends: list[str] = []
 
@@ -293,7 +305,7 @@ def test_a_hard_close_cancels_handlers(nsqd: MockNsqd) -> None:
     run(main())
 
 
-def test_a_handler_closes(nsqd: MockNsqd) -> None:
+def test_a_handler_closes(nsqd: MockNsqd, run: Run) -> None:
     async def main() -> None:
         after: list[bool] = []
 
@@ -312,7 +324,7 @@ def test_a_handler_closes(nsqd: MockNsqd) -> None:
     run(main())
 
 
-def test_concurrency_alone_sets_how_many_are_in_flight(nsqd: MockNsqd) -> None:
+def test_concurrency_alone_sets_how_many_are_in_flight(nsqd: MockNsqd, run: Run) -> None:
     async def main() -> None:
         running: set[bytes] = set()
         gate = asyncio.Event()
@@ -346,7 +358,7 @@ def returning() -> None: ...
 @pytest.mark.parametrize("end", [failing, refused, returning])
 @pytest.mark.parametrize("kind", ["function", "coroutine"])
 def test_the_end_of_on_giving_up_decides(
-    nsqd: MockNsqd, kind: str, end: Callable[[], None]
+    nsqd: MockNsqd, kind: str, end: Callable[[], None], run: Run
 ) -> None:
     """A message is finished after the hook returns, and requeued if the hook fails."""
 
@@ -392,7 +404,7 @@ def test_the_end_of_on_giving_up_decides(
     run(main())
 
 
-def test_on_giving_up_is_cancelled_by_what_it_waits_for(nsqd: MockNsqd) -> None:
+def test_on_giving_up_is_cancelled_by_what_it_waits_for(nsqd: MockNsqd, run: Run) -> None:
     async def hook(message: Message) -> None:
         waited = asyncio.get_running_loop().create_future()
         waited.cancel()
@@ -409,7 +421,7 @@ def test_on_giving_up_is_cancelled_by_what_it_waits_for(nsqd: MockNsqd) -> None:
 
 
 @pytest.mark.parametrize("graceful", [True, False])
-def test_on_giving_up_at_the_end(nsqd: MockNsqd, graceful: bool) -> None:
+def test_on_giving_up_at_the_end(nsqd: MockNsqd, graceful: bool, run: Run) -> None:
     """A graceful close waits for the hook; otherwise the hook is cancelled, and nothing is
     finished."""
 
@@ -438,7 +450,7 @@ def test_on_giving_up_at_the_end(nsqd: MockNsqd, graceful: bool) -> None:
     run(main())
 
 
-def test_on_giving_up_may_close(nsqd: MockNsqd) -> None:
+def test_on_giving_up_may_close(nsqd: MockNsqd, run: Run) -> None:
     async def main() -> None:
         async def hook(message: Message) -> None:
             await consumer.close()
@@ -454,7 +466,7 @@ def test_on_giving_up_may_close(nsqd: MockNsqd) -> None:
     run(main())
 
 
-def test_on_exception_may_wait_and_answer(nsqd: MockNsqd) -> None:
+def test_on_exception_may_wait_and_answer(nsqd: MockNsqd, run: Run) -> None:
     async def main() -> None:
         def handler(message: Message) -> None:
             raise RuntimeError("on purpose")
@@ -473,7 +485,7 @@ def test_on_exception_may_wait_and_answer(nsqd: MockNsqd) -> None:
 
 
 def test_callbacks_may_be_coroutine_functions(
-    nsqd: MockNsqd, caplog: pytest.LogCaptureFixture
+    nsqd: MockNsqd, caplog: pytest.LogCaptureFixture, run: Run
 ) -> None:
     """Callbacks are awaited while the consumer keeps running, and their exceptions are logged."""
     caplog.set_level(logging.CRITICAL)
@@ -522,7 +534,7 @@ def test_callbacks_may_be_coroutine_functions(
 # -- the end
 
 
-def test_a_handler_does_not_wait_for_itself(nsqd: MockNsqd) -> None:
+def test_a_handler_does_not_wait_for_itself(nsqd: MockNsqd, run: Run) -> None:
     """A message is finished when its handler returns; run() returns only after that."""
 
     async def main() -> None:
@@ -550,7 +562,7 @@ def test_a_handler_does_not_wait_for_itself(nsqd: MockNsqd) -> None:
 
 
 @pytest.mark.parametrize("kind", ["messages", "batches"])
-def test_an_iteration_does_not_wait_for_itself(nsqd: MockNsqd, kind: str) -> None:
+def test_an_iteration_does_not_wait_for_itself(nsqd: MockNsqd, kind: str, run: Run) -> None:
     async def main() -> None:
         consumer = Consumer("t", "c", nsqd.address, max_in_flight=2, close_timeout=FOREVER)
         await consumer.start()
@@ -577,7 +589,7 @@ def test_an_iteration_does_not_wait_for_itself(nsqd: MockNsqd, kind: str) -> Non
     run(main())
 
 
-def test_a_close_after_an_iteration_waits(nsqd: MockNsqd) -> None:
+def test_a_close_after_an_iteration_waits(nsqd: MockNsqd, run: Run) -> None:
     async def main() -> None:
         consumer = Consumer("t", "c", nsqd.address, close_timeout=FOREVER)
         other = asyncio.create_task(anext(consumer))
@@ -604,7 +616,7 @@ async def iterate_once(consumer: Consumer) -> Message:
     raise AssertionError
 
 
-def test_cancelling_run_closes(nsqd: MockNsqd) -> None:
+def test_cancelling_run_closes(nsqd: MockNsqd, run: Run) -> None:
     """Handlers finish the messages that they have begun; the rest are requeued."""
 
     async def main() -> None:
@@ -641,7 +653,7 @@ def test_cancelling_run_closes(nsqd: MockNsqd) -> None:
     run(main())
 
 
-def test_cancelling_run_has_an_end(nsqd: MockNsqd) -> None:
+def test_cancelling_run_has_an_end(nsqd: MockNsqd, run: Run) -> None:
     """After close_timeout, handlers are cancelled, and none of their messages is finished."""
 
     async def main() -> None:
@@ -665,7 +677,7 @@ def test_cancelling_run_has_an_end(nsqd: MockNsqd) -> None:
     run(main())
 
 
-def test_a_cancelled_close_goes_on(nsqd: MockNsqd) -> None:
+def test_a_cancelled_close_goes_on(nsqd: MockNsqd, run: Run) -> None:
     async def main() -> None:
         consumer = Consumer("t", "c", nsqd.address, close_timeout=FOREVER)
         first = asyncio.create_task(anext(consumer))
@@ -685,7 +697,7 @@ def test_a_cancelled_close_goes_on(nsqd: MockNsqd) -> None:
     run(main())
 
 
-def test_a_hard_close_cuts_a_graceful_one_short(nsqd: MockNsqd) -> None:
+def test_a_hard_close_cuts_a_graceful_one_short(nsqd: MockNsqd, run: Run) -> None:
     async def main() -> None:
         async def handler(message: Message) -> None:
             message.finish()
@@ -704,7 +716,7 @@ def test_a_hard_close_cuts_a_graceful_one_short(nsqd: MockNsqd) -> None:
     run(main())
 
 
-def test_a_hard_close_in_a_handler_spares_it(nsqd: MockNsqd) -> None:
+def test_a_hard_close_in_a_handler_spares_it(nsqd: MockNsqd, run: Run) -> None:
     async def main() -> None:
         ends: list[bytes] = []
         both = asyncio.Barrier(2)
@@ -729,7 +741,7 @@ def test_a_hard_close_in_a_handler_spares_it(nsqd: MockNsqd) -> None:
     run(main())
 
 
-def test_a_close_waits_for_callbacks(nsqd: MockNsqd) -> None:
+def test_a_close_waits_for_callbacks(nsqd: MockNsqd, run: Run) -> None:
     async def main() -> None:
         gate, told = asyncio.Event(), asyncio.Event()
         done: list[object] = []
@@ -755,7 +767,7 @@ def test_a_close_waits_for_callbacks(nsqd: MockNsqd) -> None:
     run(main())
 
 
-def test_a_cancelled_close_of_a_producer_goes_on() -> None:
+def test_a_cancelled_close_of_a_producer_goes_on(run: Run) -> None:
     async def main(nsqd: MockNsqd) -> None:
         producer = Producer(nsqd.address, close_timeout=FOREVER)
         publishing = asyncio.create_task(producer.publish("t", b"1"))
@@ -778,7 +790,7 @@ def test_a_cancelled_close_of_a_producer_goes_on() -> None:
 # -- control
 
 
-def test_before_it_starts(nsqd: MockNsqd) -> None:
+def test_before_it_starts(nsqd: MockNsqd, run: Run) -> None:
     async def main() -> None:
         consumer = Consumer("t", "c", lookupd_http_addresses="127.0.0.1:1")
         consumer.set_max_in_flight(7)
@@ -801,7 +813,7 @@ def test_before_it_starts(nsqd: MockNsqd) -> None:
     run(main())
 
 
-def test_closed_before_it_starts(nsqd: MockNsqd) -> None:
+def test_closed_before_it_starts(nsqd: MockNsqd, run: Run) -> None:
     async def main() -> None:
         consumer = Consumer("t", "c", nsqd.address)
         await consumer.close()
@@ -814,12 +826,12 @@ def test_closed_before_it_starts(nsqd: MockNsqd) -> None:
 
 
 @pytest.mark.parametrize("concurrency", [0, -1])
-def test_nonsense(concurrency: int) -> None:
+def test_nonsense(concurrency: int, run: Run) -> None:
     with pytest.raises(ValueError, match="concurrency cannot be"):
         Consumer("t", "c", "a", concurrency=concurrency)
 
 
-def test_a_close_while_it_connects() -> None:
+def test_a_close_while_it_connects(run: Run) -> None:
     async def main() -> None:
         for graceful in (True, False):
             consumer = Consumer("t", "c", ["10.255.255.1", "127.0.0.1:1"])
@@ -832,7 +844,7 @@ def test_a_close_while_it_connects() -> None:
     run(main())
 
 
-def test_a_close_in_the_turn_of_a_connection(nsqd: MockNsqd) -> None:
+def test_a_close_in_the_turn_of_a_connection(nsqd: MockNsqd, run: Run) -> None:
     """A connection can be closed in any state and reports nothing afterwards."""
 
     async def main(turns: int) -> None:
@@ -854,7 +866,7 @@ def mute(peer: Any, line: str, body: bytes) -> bool:
     return line.startswith("PUB")
 
 
-def test_a_cancelled_publish_keeps_its_place() -> None:
+def test_a_cancelled_publish_keeps_its_place(run: Run) -> None:
     async def main(nsqd: MockNsqd) -> None:
         async with Producer(nsqd.address) as producer:
             tasks = [asyncio.create_task(producer.publish("t", b"%d" % n)) for n in range(3)]
@@ -874,7 +886,7 @@ def test_a_cancelled_publish_keeps_its_place() -> None:
         run(main(nsqd))
 
 
-def test_room() -> None:
+def test_room(run: Run) -> None:
     async def main(nsqd: MockNsqd) -> None:
         async with Producer(nsqd.address, max_pending=2) as producer:
             first = asyncio.create_task(producer.publish("t", b"12"))
@@ -898,7 +910,7 @@ def test_room() -> None:
         run(main(nsqd))
 
 
-def test_who_waits_for_room_hears_of_the_end() -> None:
+def test_who_waits_for_room_hears_of_the_end(run: Run) -> None:
     async def main(nsqd: MockNsqd) -> None:
         producer = Producer(nsqd.address, max_pending=1)
         first = asyncio.create_task(producer.publish("t", b"1"))
@@ -914,7 +926,7 @@ def test_who_waits_for_room_hears_of_the_end() -> None:
         run(main(nsqd))
 
 
-def test_publish_all_tells_of_the_first_error() -> None:
+def test_publish_all_tells_of_the_first_error(run: Run) -> None:
     def script(peer: Any, line: str, body: bytes) -> bool:
         if line.startswith("MPUB") and b"bad" in body:
             peer.error("E_BAD_MESSAGE no")
@@ -936,7 +948,7 @@ def test_publish_all_tells_of_the_first_error() -> None:
         run(main(nsqd))
 
 
-def test_a_close_sends_what_waits() -> None:
+def test_a_close_sends_what_waits(run: Run) -> None:
     """Pending publishes are sent even if nsqd reads slowly."""
     gate = threading.Event()
 
@@ -962,7 +974,7 @@ def test_a_close_sends_what_waits() -> None:
         assert [len(body) for body in nsqd.link().bodies[1:]] == [4, 1 << 24]
 
 
-def test_a_producer_says_all_before_its_loop_ends(nsqd: MockNsqd) -> None:
+def test_a_producer_says_all_before_its_loop_ends(nsqd: MockNsqd, run: Run) -> None:
     async def main() -> None:
         async with Producer(nsqd.address) as producer:
             with pytest.raises(ConnectionFailed):
