@@ -497,14 +497,6 @@ EVENTS = (
         "Logged by nsqd and nsqlookupd after SIGHUP.",
     ),
     Event(
-        "secret_too_long",
-        "warn",
-        NSQD,
-        "PROTOCOL(V2): […] AUTH failed a secret of … bytes (at most …)",
-        ("client",),
-        "",
-    ),
-    Event(
         "tls_reloaded",
         "info",
         NSQD,

@@ -67,7 +67,7 @@ def flag(value: Any) -> bool:
 def flags(value: Any) -> dict[str, bool]:
     """Read an object with any keys, whose values are booleans."""
     pairs = value.items() if isinstance(value, dict) else value
-    if not isinstance(value, dict | _Pairs):
+    if not isinstance(value, dict | tuple):
         raise ValueError("not an object")
     return {text(key): flag(each) for key, each in pairs}
 
@@ -121,7 +121,7 @@ def structure(fields: Fields) -> Reader:
     def read(value: Any) -> dict[str, Any]:
         if isinstance(value, dict):
             value = value.items()
-        elif not isinstance(value, _Pairs):
+        elif not isinstance(value, tuple):
             raise ValueError("not an object")
         values = defaults.copy()
         for key, each in value:
@@ -177,11 +177,9 @@ def _is_varied(key: str, names: Mapping[str, Any]) -> bool:
     return key not in names and key.lower() in names
 
 
-class _Pairs(list[tuple[str, Any]]):
-    """An object's pairs, which keep the order and repeated keys."""
-
-
-EMPTY = _Pairs()
+EMPTY: tuple[tuple[str, Any], ...] = ()
+"""An object without keys. An object is read as the tuple of its pairs, which keeps their order and
+repeated keys; JSON has no other tuples."""
 
 
 def _refuse_constant(text: str) -> None:
@@ -189,6 +187,6 @@ def _refuse_constant(text: str) -> None:
 
 
 # Created once, because thousands of clients may send IDENTIFY in one turn.
-_DECODER = json.JSONDecoder(object_pairs_hook=_Pairs, parse_constant=_refuse_constant)
+_DECODER = json.JSONDecoder(object_pairs_hook=tuple, parse_constant=_refuse_constant)
 _LARGE_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)

@@ -109,8 +109,8 @@ class Client:
         core.clients.append(self)
         wanted = {"heartbeat_interval": 10**9, **identity}
         text = json.dumps(wanted).encode()
-        self.send(b"  V2IDENTIFY\n", struct.pack(">i", len(text)), text)
-        assert self.answer() == (RESPONSE, b"OK")
+        size = struct.pack(">i", len(text))
+        assert self.ask(b"  V2IDENTIFY\n", size, text) == (RESPONSE, b"OK")
 
     @property
     def closed(self) -> bool:

@@ -6,10 +6,16 @@ Responses expire: a command then blocks until an auth server has responded again
 by name.
 """
 
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, int64_t
 
 from nsqcy.base.bytes cimport load_be32
-from nsqcy.protocol.connection cimport BLOCKED, INIT, NEXT
+from nsqcy.protocol.connection cimport (
+    BLOCKED,
+    INIT,
+    MAX_ANSWERS,
+    MAX_UNAUTHENTICATED_ANSWERS,
+    NEXT,
+)
 from nsqcy.protocol.tickets cimport ANSWERED, FAILED
 
 
@@ -20,7 +26,7 @@ cdef extern from "Python.h":
 cdef int64_t SECOND = 1000000000
 
 cdef enum:
-    MAX_SECRET = 65536         # maximum bytes of a secret sent to an auth server
+    MAX_SECRET = 16384          # bytes
 
 cdef const char *AUTH = b"AUTH"
 
@@ -34,6 +40,7 @@ cdef class Authorizer(InputBuffer):
 
     cdef Parsed auth(self, int count, size_t *used, const uint8_t *rest, size_t left) except RAISED:
         cdef int32_t size
+        cdef int64_t maximum
         if self.state != INIT:
             return self.invalid_state(b"AUTH")
         if count != 1:
@@ -41,9 +48,9 @@ cdef class Authorizer(InputBuffer):
         if left < 4:
             return self.body_missing(4 - left, b"E_BAD_BODY AUTH failed to read body size")
         size = <int32_t>load_be32(rest)
-        if size > self.manager.max_body_size:
-            return self.fatal(
-                b"E_BAD_BODY AUTH body too big %d > %d" % (size, self.manager.max_body_size))
+        maximum = min(self.manager.max_body_size, <int64_t>MAX_SECRET)
+        if size > maximum:
+            return self.fatal(b"E_BAD_BODY AUTH body too big %d > %d" % (size, maximum))
         if size <= 0:
             return self.fatal(b"E_BAD_BODY AUTH invalid body size %d" % size)
         if left - 4 < <size_t>size:
@@ -53,12 +60,6 @@ cdef class Authorizer(InputBuffer):
             return self.fatal(b"E_INVALID AUTH already set")
         if self.manager.auth is None:
             return self.fatal(b"E_AUTH_DISABLED AUTH disabled")
-        if size > MAX_SECRET:
-            self.manager.log.warn(
-                f"PROTOCOL(V2): [{self.remote_address}] AUTH failed "
-                f"a secret of {size} bytes (at most {MAX_SECRET})",
-                event="secret_too_long", client=self.remote_address)
-            return self.fatal(b"E_AUTH_FAILED AUTH failed")
         self.secret = PyBytes_FromStringAndSize(<const char *>rest + 4, size)
         self.auth_ticket = self.take_ticket(AUTH, 0)
         self.line_owner = -1
@@ -110,6 +111,14 @@ cdef class Authorizer(InputBuffer):
         self.log_error(text)
         return self.answer(self.auth_ticket, FAILED, text)
 
+    # -- limits --
+
+    cdef int set_limits(self) except -1:
+        """Apply small limits until the client has authenticated."""
+        self.unauthenticated = self.barred or (self.guarded and self.authorization is None)
+        self.max_answers = MAX_UNAUTHENTICATED_ANSWERS if self.unauthenticated else MAX_ANSWERS
+        return 0
+
     # -- permission --
 
     cdef Parsed recognize(self, const char *command) except RAISED:
@@ -127,6 +136,7 @@ cdef class Authorizer(InputBuffer):
 
     cdef int adopt_authorization(self, authorization, int64_t expires) except -1:
         self.authorization = authorization
+        self.set_limits()
         self.auth_expires = expires
         self.may_publish_until = 0
         self.authed = True

@@ -30,6 +30,10 @@ cdef enum Parsed:
 
 cdef enum:
     OUTPUT_ENOUGH = 131072      # number of unsent bytes above which a consumer gets no messages
+    # Unsent bytes above which commands wait; messages never fill the output that far.
+    MAX_ANSWERS = 1048576
+    # The same, for a client that must still authenticate.
+    MAX_UNAUTHENTICATED_ANSWERS = 8192
 
 
 cdef class Transport:
@@ -60,6 +64,9 @@ cdef class Connection(Consumer):
     cdef readonly bint closed
     cdef bint eof                   # no more input
     cdef bint barred                # only IDENTIFY is allowed before TLS
+    # The client must still authenticate, or start TLS: small limits apply.
+    cdef readonly bint unauthenticated
+    cdef size_t max_answers         # unsent bytes above which commands wait
     cdef readonly bint snappy
     cdef readonly bint deflate
     cdef readonly dict tls          # facts (nsqcy.nsqd.worker.tls); None: no TLS
@@ -96,6 +103,7 @@ cdef class Connection(Consumer):
     cdef int on_timer(self) except -1
     cdef int close(self) except -1
     cdef void wake(self) noexcept
+    cdef int set_limits(self) except -1
     cdef int check_appetite(self) except -1
     cdef int set_timer(self) except -1
     cdef int stop(self) except -1

@@ -82,6 +82,10 @@ cdef class Connection(Consumer):
     cdef void wake(self) noexcept:
         """Schedule resume() for this turn."""
 
+    cdef int set_limits(self) except -1:
+        """Apply small limits until the client has authenticated."""
+        raise NotImplementedError
+
     cdef int check_appetite(self) except -1:
         """Decide whether to read more input."""
         raise NotImplementedError

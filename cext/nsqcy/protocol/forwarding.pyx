@@ -289,6 +289,7 @@ cdef class Forwarder(Authorizer):
         self.snappy = hello["snappy"]
         self.deflate = hello["deflate"]
         self.barred = False
+        self.set_limits()
         self.authed = hello["authed"]
         self.auth_identity = hello["auth_identity"]
         self.auth_identity_url = hello["auth_identity_url"]

@@ -105,6 +105,11 @@ cdef class PublishCommands(Migration):
             return self.fatal(b"E_BAD_MESSAGE %s message too big %d > %d" % (
                 <bytes>command, size, maximum + HEADERS_ROOM if self.headers else maximum))
         if left - 4 < <size_t>size:
+            if self.unauthenticated:
+                # Unlike NSQ, keep no message of a client that must authenticate first.
+                parsed = self.authorize(command, self.topic_key, b"")
+                if parsed != NEXT:
+                    return parsed
             return self.body_missing(
                 4 + size - left, b"E_BAD_MESSAGE %s failed to read message body" % command)
         if self.headers:

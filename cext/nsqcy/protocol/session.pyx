@@ -54,6 +54,7 @@ cdef int64_t FAVOUR = 2 * SECOND                # maximum silence of the favoure
 cdef int64_t PEER_TIMEOUT = 5 * SECOND          # maximum time that a publish waits for its worker
 
 cdef enum:
+    MAX_IDENTIFY = 65536        # bytes of a body; clients send less than 2,000
     WORDS = 4                   # words in a line: name and parameters of NSQ's commands
 
 
@@ -84,6 +85,7 @@ cdef class Session(Subscription):
         self.output_buffer_timeout = manager.options.output_buffer_timeout
         self.connected_at = manager.scheduler.wall
         self.barred = manager.tls_required
+        self.set_limits()
         self.last_command = manager.scheduler.now
         manager.sessions.add(self)
         self.set_timer()
@@ -229,19 +231,21 @@ cdef class Session(Subscription):
 
     cdef Parsed identify(self, size_t *used, const uint8_t *rest, size_t left) except RAISED:
         cdef int32_t size
+        cdef int64_t maximum = min(self.manager.max_body_size, <int64_t>MAX_IDENTIFY)
         if self.state != INIT:
             return self.invalid_state(b"IDENTIFY")
         if left < 4:
             return self.body_missing(4 - left, b"E_BAD_BODY IDENTIFY failed to read body size")
         size = <int32_t>load_be32(rest)
-        if size > self.manager.max_body_size:
-            return self.fatal(
-                b"E_BAD_BODY IDENTIFY body too big %d > %d" % (size, self.manager.max_body_size))
+        if size > maximum:
+            return self.fatal(b"E_BAD_BODY IDENTIFY body too big %d > %d" % (size, maximum))
         if size <= 0:
             return self.fatal(b"E_BAD_BODY IDENTIFY invalid body size %d" % size)
         if left - 4 < <size_t>size:
             return self.body_missing(
                 4 + size - left, b"E_BAD_BODY IDENTIFY failed to read body")
+        if not self.manager.may_negotiate(self, size):
+            return BLOCKED
         used[0] += 4 + size
         try:
             identity = self.manager.negotiate(
@@ -272,6 +276,7 @@ cdef class Session(Subscription):
         self.upgrading = False
         if self.tls is not None:
             self.barred = False
+            self.set_limits()
         self.last_command = now
         self.next_heartbeat = now + self.heartbeat_interval
         self.set_timer()
@@ -315,6 +320,7 @@ cdef class Session(Subscription):
         self.headers = headers
         self.barred = False
         self.guarded = False
+        self.set_limits()
         self.magic_seen = True
         self.set_timer()
 

@@ -11,6 +11,9 @@ from nsqcy.protocol.connection cimport Connection
 
 cdef enum:
     RECEIVE_SIZE = 131072       # maximum bytes per receive
+    # The same for a client that must still authenticate, and for all of them per turn.
+    UNAUTHENTICATED_RECEIVE = 16384
+    UNAUTHENTICATED_PER_TURN = 65536
 
 
 cdef class SessionManager:
@@ -26,6 +29,9 @@ cdef class SessionManager:
     cdef list dirty
     cdef list resumable
     cdef list undecoded                     # transports with input for which there will be no event
+    cdef list postponed                     # sessions whose IDENTIFY waits for the next turn
+    cdef size_t negotiating                 # cost of this turn's IDENTIFYs
+    cdef size_t unauthenticated_input       # bytes from such clients in this turn
     cdef object starved                     # deque of unread sessions, longest waiting first
     cdef Connection favoured                   # the one session that is read beyond the budget
     cdef int64_t favoured_at                # time when that session was chosen or last sent input
@@ -57,7 +63,21 @@ cdef class SessionManager:
     cdef int64_t turn(self) except? -1
     cdef int tell_events(self) except -1
     cdef int decode(self) except -1
+    cdef bint may_negotiate(self, Connection session, size_t size) except -1
     cdef int owner_of(self, bytes key) noexcept
+
+    cdef inline size_t input_left(self, Connection session) noexcept:
+        """Return the number of bytes that may be received from a session now."""
+        if not session.unauthenticated:
+            return RECEIVE_SIZE
+        if self.unauthenticated_input >= UNAUTHENTICATED_PER_TURN:
+            return 0
+        return UNAUTHENTICATED_RECEIVE
+
+    cdef inline void count_input(self, Connection session, size_t n) noexcept:
+        if session.unauthenticated:
+            self.unauthenticated_input += n
+
     cdef int compare_loads(self) except -1
     cdef bint may_lose_more(self) noexcept
     cdef int lose(self, Connection session, int owner) except -1

@@ -22,6 +22,8 @@ cdef enum:
     HEAVY = 850                 # permille: a worker that runs longer gives producers away
     LIGHTER = 80                # percent of its running time: a worker that runs less takes them
     DRAIN_BYTES = 1048576       # maximum bytes drained from the rings per turn
+    NEGOTIATE_BYTES = 65536     # maximum cost of the IDENTIFYs per turn: their bytes, and for each
+    NEGOTIATE_COST = 1024
 
 
 cdef class SessionManager:
@@ -57,6 +59,7 @@ cdef class SessionManager:
         self.dirty = []
         self.resumable = []
         self.undecoded = []
+        self.postponed = []
         self.starved = deque()
         # The rest is reserved for sessions that are read even above the budget.
         self.max_input_bytes = options.max_input_bytes // 4 * 3
@@ -206,6 +209,21 @@ cdef class SessionManager:
             session.check_appetite()
         return 0
 
+    # -- negotiation --
+
+    cdef bint may_negotiate(self, Connection session, size_t size) except -1:
+        """Return whether a session may negotiate in this turn; if not, it resumes in the next one.
+
+        Any client may send an IDENTIFY, again and again, and parsing one costs as much as a
+        thousand messages.
+        """
+        cdef size_t cost = size + NEGOTIATE_COST
+        if self.negotiating and self.negotiating + cost > NEGOTIATE_BYTES:
+            self.postponed.append(session)
+            return False
+        self.negotiating += cost
+        return True
+
     # -- turns --
 
     cdef int64_t turn(self) except? -1:
@@ -225,6 +243,12 @@ cdef class SessionManager:
             left = self.mesh.drain(DRAIN_BYTES)
             if self.migrate is not None and self.scheduler.now >= self.compare_at:
                 self.compare_loads()
+        self.negotiating = self.unauthenticated_input = 0
+        if self.postponed:
+            work = self.postponed
+            self.postponed = []
+            for session in work:
+                session.wake()
         if self.undecoded:
             self.decode()
         for _round in range(4):
@@ -269,7 +293,8 @@ cdef class SessionManager:
             self.tell_events()
         if self.mesh is not None:
             self.mesh.flush()
-        if left or self.resumable or self.dirty or self.undecoded or self.shard.has_work():
+        if (left or self.resumable or self.dirty or self.undecoded or self.postponed
+                or self.shard.has_work()):
             return self.scheduler.now
         due = min(due, heap_first_due(&self.timers))
         return due

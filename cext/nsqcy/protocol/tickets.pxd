@@ -13,8 +13,6 @@ from nsqcy.protocol.session_manager cimport SessionManager
 
 
 cdef enum:
-    # Size of the output buffer above which commands wait; messages never fill it that far.
-    MAX_ANSWERS = 1048576
     MAX_TICKETS = 4096         # maximum outstanding answers; further commands wait
     MAX_FORWARDED = 1048576    # maximum bytes of unanswered forwarded commands
 
@@ -61,7 +59,7 @@ cdef class AnswerQueue(Connection):
         cdef size_t waiting = self.output.end - self.output.start
         if self.aside is not None:
             waiting += len(self.aside)
-        return waiting > MAX_ANSWERS
+        return waiting > self.max_answers
 
     cdef int put_frame(self, int type, const uint8_t *data, size_t n) except -1
     cdef int put_aside(self, int type, const uint8_t *data, size_t n) except -1

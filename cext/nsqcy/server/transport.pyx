@@ -41,6 +41,7 @@ cdef extern from "sys/socket.h" nogil:
     int shutdown(int fd, int how)
     const int MSG_NOSIGNAL
     const int MSG_DONTWAIT
+    const int MSG_TRUNC
     const int SHUT_WR
 
 cdef extern from "sys/uio.h" nogil:
@@ -108,12 +109,18 @@ cdef class SocketTransport(Transport):
     def on_readable(self):
         cdef Session session = <Session>self.session
         cdef ssize_t n
+        cdef size_t maximum = RECEIVE_SIZE
         if self.fd < 0:
             return
         self.loop.begin_turn()
-        n = recv(self.fd, session.manager.scratch, RECEIVE_SIZE, MSG_DONTWAIT)
+        if session.unauthenticated:
+            maximum = session.manager.input_left(session)
+            if maximum == 0:
+                return      # the next poll reports the socket again
+        n = recv(self.fd, session.manager.scratch, maximum, MSG_DONTWAIT)
         try:
             if n > 0:
+                session.manager.count_input(session, n)
                 if self.layers is None:
                     session.feed(session.manager.scratch, n)
                 else:
@@ -217,7 +224,8 @@ cdef class SocketTransport(Transport):
         # Closing with unread input resets the connection, so the peer may lose our last output.
         shutdown(self.fd, SHUT_WR)
         while n > 0 and drained < MAX_DRAIN:
-            n = recv(self.fd, self.loop.manager.scratch, RECEIVE_SIZE, MSG_DONTWAIT)
+            # TCP discards the bytes without copying them.
+            n = recv(self.fd, self.loop.manager.scratch, RECEIVE_SIZE, MSG_DONTWAIT | MSG_TRUNC)
             drained += max(n, 0)
         close(self.fd)
         self.fd = -1
@@ -418,7 +426,8 @@ cdef class SocketTransport(Transport):
         cdef ssize_t n
         cdef size_t done = 0
         self.queued = False
-        while self.wanted and not self.drained and done < MAX_DECODE and self.fd >= 0:
+        while (self.wanted and not self.drained and done < MAX_DECODE and self.fd >= 0
+                and session.manager.input_left(session)):
             try:
                 n = self.decode(&piece)
             except LayerEnd:
@@ -434,6 +443,7 @@ cdef class SocketTransport(Transport):
                 self.drained = n == 0
                 if n:
                     done += n
+                    session.manager.count_input(session, n)
                     session.feed(piece, n)
         if self.wanted and not self.drained:
             self.read_later()

@@ -17,6 +17,7 @@ from nsqcy.util import gojson
 MILLISECOND = 1_000_000
 DEFLATE_LEVEL = 6
 TOPIC_LOG = 1  # version of the LOG_ commands
+MAX_TEXT = 1024  # bytes of each string; nsqd keeps them as long as the connection lasts
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class Current(Protocol):
 def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
     """Parse an IDENTIFY body. Raises ClientError (E_BAD_BODY, E_IDENTIFY_FAILED)."""
     wanted = _decode(body)
+    _check_texts(wanted)
     heartbeat = _heartbeat(wanted["heartbeat_interval"], options, current)
     timeout = _buffer_timeout(wanted["output_buffer_timeout"], options, current)
     size = _buffer_size(wanted["output_buffer_size"], options, current)
@@ -101,6 +103,14 @@ def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
 
 
 # -- the fields, in the order in which they are checked
+
+
+def _check_texts(wanted: dict[str, Any]) -> None:
+    for name, value in wanted.items():
+        if isinstance(value, str) and len(value) * 4 > MAX_TEXT:
+            size = len(value.encode())
+            if size > MAX_TEXT:
+                raise ClientError("E_BAD_BODY", f"IDENTIFY {name} too long {size} > {MAX_TEXT}")
 
 
 def _heartbeat(wanted: int, options: NsqdOptions, current: Current) -> int:
