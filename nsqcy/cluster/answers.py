@@ -6,7 +6,9 @@ Pure functions. Any invalid input raises RequestError.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from nsqcy.cluster.forms import MAX_LINE
 from nsqcy.errors import RequestError
+from nsqcy.names import is_valid_name, one_line
 from nsqcy.util import gojson
 
 PLAIN = "nsq; version=1.0"  # value of X-NSQ-Content-Type for an unwrapped response
@@ -32,9 +34,23 @@ def read(
     return found if wrapped is None else wrapped
 
 
-def port(value: Any) -> int:
-    """Parse a port number; 0 means none."""
-    number: int = gojson.int32(value)
-    if not 0 <= number < 65536:
-        raise ValueError("not a port")
-    return number
+def line(value: Any) -> str:
+    """Parse a short text. Clients choose such texts (client id, user agent), so one that is too
+    long or has control characters must not hide the response: it is cut and cleaned."""
+    text = gojson.text(value)
+    if len(text) <= MAX_LINE and text.isprintable():
+        return text
+    return one_line(text[:MAX_LINE])
+
+
+def name(value: Any) -> str:
+    """Parse the name of a topic or channel."""
+    text = gojson.text(value)
+    if not is_valid_name(text):
+        raise ValueError("not a valid name")
+    return text
+
+
+def name_or_none(value: Any) -> str:
+    """Parse a name that may be empty."""
+    return name(value) if value != "" else ""

@@ -29,9 +29,12 @@ def _list(fields: gojson.Fields) -> tuple[gojson.Reader, list[Any]]:
     return gojson.array(gojson.structure(fields), gojson.EMPTY), []
 
 
-_CHANNEL: gojson.Fields = {"channel_name": (gojson.text, ""), "clients": _list(stats.CLIENT_FIELDS)}
-_TOPIC: gojson.Fields = {"topic_name": (gojson.text, ""), "channels": _list(_CHANNEL)}
-_COUNT: gojson.Fields = {"topic": (gojson.text, ""), "count": (gojson.int64, 0)}
+_CHANNEL: gojson.Fields = {
+    "channel_name": (answers.name, ""),
+    "clients": _list(stats.CLIENT_FIELDS),
+}
+_TOPIC: gojson.Fields = {"topic_name": (answers.name, ""), "channels": _list(_CHANNEL)}
+_COUNT: gojson.Fields = {"topic": (answers.name, ""), "count": (gojson.int64, 0)}
 _PRODUCER: gojson.Fields = {**stats.CLIENT_FIELDS, "pub_counts": _list(_COUNT)}
 _PAGE: gojson.Fields = {"topics": _list(_TOPIC), "producers": _list(_PRODUCER)}
 

@@ -6,34 +6,36 @@ Pure. Each worker reports its groups as it sees them, so that reports of the sam
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nsqcy.cluster import answers
 from nsqcy.util import gojson
 
 OWNER, NEW = "owner", "new"  # roles of the node that appends to a group; NEW: not in etcd yet
 
 MAX_NAMES = 3  # maximum number of names to list; the others are counted
 
-_TEXTS: tuple[gojson.Reader, Any] = (gojson.array(gojson.text, ""), [])
+_TEXTS: tuple[gojson.Reader, Any] = (gojson.array(answers.line, ""), [])
+_NAMES: tuple[gojson.Reader, Any] = (gojson.array(answers.name, ""), [])
 _GROUP: gojson.Fields = {
-    "group": (gojson.text, ""),
-    "role": (gojson.text, ""),
-    "owner": (gojson.text, ""),
+    "group": (answers.line, ""),
+    "role": (answers.line, ""),
+    "owner": (answers.line, ""),
     "members": _TEXTS,
     "epoch": (gojson.int64, 0),
     "copies": (gojson.int64, 0),
     "min_copies": (gojson.int64, 0),
-    "durability": (gojson.text, ""),
+    "durability": (answers.line, ""),
     "closed": (gojson.flag, False),
     "bytes": (gojson.int64, 0),
     "whole": (gojson.flag, False),
-    "topics": _TEXTS,
+    "topics": _NAMES,
     "responding": (gojson.int64, 0),
     "accepts": (gojson.flag, False),
-    "joining": (gojson.text, ""),
+    "joining": (answers.line, ""),
     "waiting": (gojson.int64, 0),
 }
 _WORKER: gojson.Fields = {
     "worker": (gojson.int64, 0),
-    "node": (gojson.text, ""),
+    "node": (answers.line, ""),
     "etcd": (gojson.flag, False),
     "ready": (gojson.flag, False),
     "sessions": _TEXTS,

@@ -5,9 +5,10 @@ hide the others' results. Parsing a response and building a URL are pure functio
 nodes(), topics() and channels() block.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 from urllib3.exceptions import LocationParseError
@@ -71,10 +72,20 @@ def host_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-_TEXT = (gojson.text, "")
-_PORT = (answers.port, 0)
+_TEXT = (answers.line, "")
+# Every nsqd chooses what it announces, so a producer that nothing can connect to is left out: it
+# must not hide the others.
+_ADDRESS = re.compile(r"[^\s/?#@\\\x00-\x1f\x7f-\x9f]{1,255}")
+
+
+def _port(value: Any) -> int:
+    number: int = gojson.int64(value)
+    return number if 0 <= number < 65536 else -1
+
+
+_PORT = (_port, 0)
 PRODUCER: gojson.Fields = {
-    "broadcast_address": _TEXT,
+    "broadcast_address": (gojson.text, ""),
     "tcp_port": _PORT,
     "http_port": _PORT,
     "hostname": _TEXT,
@@ -113,7 +124,9 @@ def parse_nodes(body: bytes, headers: Mapping[str, str]) -> list[Producer]:
     for each in answers.read(body, headers, _NODES)["producers"]:
         names, tombstones = each.pop("topics"), each.pop("tombstones")
         tombstones += [False] * len(names)  # some nsqlookupds return fewer of them
-        producers.append(Producer(**each, topics=dict(zip(names, tombstones, strict=False))))
+        topics = dict(zip(names, tombstones, strict=False))
+        valid = {topic: hidden for topic, hidden in topics.items() if is_valid_name(topic)}
+        producers.append(Producer(**each, topics=valid))
     return _addressed(producers)
 
 
@@ -131,7 +144,13 @@ def _addressed(producers: Iterable[Producer]) -> list[Producer]:
     found = list(producers)
     if not all(each.broadcast_address for each in found):
         raise RequestError("the response cannot be read: a producer without an address", 200)
-    return found
+    return list(filter(is_addressed, found))
+
+
+def is_addressed(producer: Producer) -> bool:
+    """Return whether the address and ports of a producer are possible ones."""
+    ports = min(producer.tcp_port, producer.http_port)
+    return ports >= 0 and _ADDRESS.fullmatch(producer.broadcast_address) is not None
 
 
 # --- URLs ---------------------------------------------------------------------------------------

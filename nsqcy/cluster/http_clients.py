@@ -13,9 +13,11 @@ from urllib.parse import urlencode
 from urllib3.util import Url
 
 from nsqcy.cluster.discovery import daemon_url, host_port
+from nsqcy.cluster.forms import POLICY, is_number
 from nsqcy.cluster.web_client import Answer, Terms, WebClient, unwanted
 from nsqcy.errors import InvalidName, RequestError
 from nsqcy.names import is_valid_name, quote
+from nsqcy.util import gojson
 
 MAX_ANSWER = 256 << 20  # bytes
 
@@ -26,6 +28,13 @@ def _named(topic: str, channel: str | None = None) -> dict[str, str]:
         if name is not None and not is_valid_name(name):
             raise InvalidName(f"{quote(name)} is not a valid {kind} name")
     return {"topic": topic} if channel is None else {"topic": topic, "channel": channel}
+
+
+def _number(answer: Mapping[str, Any], name: str) -> int:
+    found: Any = answer.get(name)
+    if not is_number(found):
+        raise RequestError(f"the response has no number {name}", 200)
+    return int(found)
 
 
 class DaemonClient:
@@ -91,8 +100,8 @@ class DaemonClient:
     ) -> dict[str, Any]:
         answer = self._request(method, path, query, body)
         try:
-            value = json.loads(answer.body)
-        except (ValueError, RecursionError):
+            value = gojson.decode_any(answer.body)
+        except ValueError:
             value = None
         if not isinstance(value, dict):
             raise RequestError("the response is not a JSON object", answer.status, answer.body)
@@ -208,12 +217,12 @@ class NsqdHTTPClient(DaemonClient):
     def seek_channel(self, topic: str, channel: str, to: str) -> int:
         """Move a channel to a position in its topic's log; return the position. nsqcy only."""
         answer = self._object("POST", "/channel/seek", _named(topic, channel) | {"to": to})
-        return int(answer["seq"])
+        return _number(answer, "seq")
 
     def redrive_channel(self, topic: str, channel: str, limit: int | None = None) -> int:
         """Return dead letters to the channels that they came from; return how many; nsqcy only."""
         query = _named(topic, channel) | ({"limit": str(limit)} if limit else {})
-        return int(self._object("POST", "/channel/redrive", query)["redriven"])
+        return _number(self._object("POST", "/channel/redrive", query), "redriven")
 
     def redrive_message(self, topic: str, channel: str, id: str) -> None:
         """Return one dead letter to the channel that it came from; nsqcy only."""
@@ -287,11 +296,12 @@ class NsqdHTTPClient(DaemonClient):
     def _config(
         self, path: str, query: dict[str, str], values: Mapping[str, Any] | None, reset: bool
     ) -> dict[str, Any]:
-        if reset:
-            return self._object("DELETE", path, query)
-        if values:
-            return self._object("PUT", path, query, json.dumps(dict(values)).encode())
-        return self._object("GET", path, query)
+        method = "DELETE" if reset else "PUT" if values else "GET"
+        body = json.dumps(dict(values)).encode() if values and not reset else None
+        answer = self._object(method, path, query, body)
+        if not POLICY(answer):
+            raise RequestError("the response is not a policy", 200)
+        return answer
 
 
 class LookupdClient(DaemonClient):

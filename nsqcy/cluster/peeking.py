@@ -8,6 +8,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from nsqcy.cluster.forms import PEEKED
+from nsqcy.errors import RequestError
+
 PAGE = 100  # messages per request; nsqd's limit
 MAX_BODY = 512 << 10  # bytes of a body; nsqd's limit
 
@@ -15,10 +18,13 @@ Page = Callable[[int, str | None], dict[str, Any]]  # at most N messages from a 
 
 
 def messages(page: Page, count: int = sys.maxsize) -> Iterator[dict[str, Any]]:
-    """Iterate over the first `count` messages, by default over all."""
+    """Iterate over the first `count` messages, by default over all. Raises RequestError for a
+    response of another form."""
     start = None
     while count > 0:
         answer = page(min(PAGE, count), start)
+        if not PEEKED(answer) or answer["next"] == start is not None:
+            raise RequestError("the response is not a page of messages", 200)
         yield from answer["messages"]
         count -= len(answer["messages"])
         start = answer["next"]

@@ -212,7 +212,7 @@ def _sum_channel(rows: Sequence[ChannelStats]) -> ChannelStats:
 _READERS: dict[Any, gojson.Reader] = {
     bool: gojson.flag,
     int: gojson.int64,
-    str: gojson.text,
+    str: answers.line,
     float | None: gojson.number,
 }
 
@@ -230,7 +230,7 @@ def _readers(values: Any) -> gojson.Fields:
 _LATENCY = {"e2e_processing_latency": (latency.of_node, None)}
 CLIENT_FIELDS = _readers(ClientStats)
 _CLIENTS = gojson.array(gojson.structure(CLIENT_FIELDS), gojson.EMPTY)
-_POLICY = gojson.structure({"dead_letter_topic": (gojson.text, "")})
+_POLICY = gojson.structure({"dead_letter_topic": (answers.name_or_none, "")})
 _CURSORS = gojson.array(gojson.structure(_readers(CursorStats)), gojson.EMPTY)
 # The keys of nsqcy's nsqd, in the order of Rates.
 _RATES: gojson.Fields = dict.fromkeys(
@@ -246,7 +246,7 @@ def _page(channel: gojson.Fields) -> gojson.Fields:
             **_readers(ChannelFigures),
             "saturated_client_count": (gojson.int64, 0),
             "backing_off_client_count": (gojson.int64, 0),
-            "channel_name": (gojson.text, ""),
+            "channel_name": (answers.name, ""),
             **_LATENCY,
             "policy": (_POLICY, None),
             **_RATES,
@@ -256,7 +256,7 @@ def _page(channel: gojson.Fields) -> gojson.Fields:
     topics = gojson.alike(
         {
             **_readers(TopicFigures),
-            "topic_name": (gojson.text, ""),
+            "topic_name": (answers.name, ""),
             **_LATENCY,
             "channels": (gojson.array(channels, gojson.EMPTY), []),
             "cursors": (_CURSORS, []),
@@ -421,7 +421,10 @@ def node_info(url: Url, *, web: WebClient) -> Producer:
     values = answers.read(answer.body, answer.headers, discovery.PRODUCER)
     if not values["broadcast_address"]:
         values |= {"broadcast_address": (url.host or "").strip("[]"), "http_port": url.port or 80}
-    return Producer(**values)
+    found = Producer(**values)
+    if not discovery.is_addressed(found):
+        raise RequestError("the response cannot be read: not an address", 200)
+    return found
 
 
 def _stats_url(url: Url, topic: str, channel: str = "", *, clients: bool = False) -> Url:

@@ -32,7 +32,6 @@ PIECE = 1 << 16  # bytes of a body to read at a time
 FOREVER = 86400.0  # deadline in seconds for a request without a limit
 SECOND = 1_000_000_000
 PORTS = {"http": 80, "https": 443}
-MAX_REDIRECTS = 10
 MAX_SHOWN = 300  # maximum characters of an error response that are quoted
 TIMED_OUT = "timed out"
 
@@ -43,7 +42,6 @@ _NSQD_TCP = "this is nsqd's TCP port: use its HTTP port (4151 by default)"
 _LOOKUPD_TCP = "this is nsqlookupd's TCP port: use its HTTP port (4161 by default)"
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-SAME_METHOD = frozenset({307, 308})
 _TLS_REQUIRED: gojson.Fields = {"https_port": (gojson.int32, 0)}
 
 
@@ -73,7 +71,7 @@ class Terms:
     verify: bool = True
     user_agent: str = f"nsqcy/{__version__}"
     token: str = field(default="", repr=False)
-    """Sent only to the requested host, not to hosts to which it redirects."""
+    """Sent only to the requested host: redirects are not followed."""
 
     @classmethod
     def of(cls, settings: Settings) -> "Terms":
@@ -231,6 +229,16 @@ def unwanted(answer: Answer) -> RequestError:
     return RequestError(f"got response {line} {shown}", status, answer.body)
 
 
+def _redirected(url: Url, answer: Answer) -> RequestError:
+    try:
+        there = parse_url(urljoin(url.url, answer.headers["location"]))
+        place = f" to {there._replace(auth=None, query=None, fragment=None).url}"
+    except (HTTPError, ValueError):
+        place = ""
+    text = f"got a redirect{one_line(place[:MAX_SHOWN])}; redirects are not followed"
+    return RequestError(f"{text}: set the address of the daemon itself", answer.status)
+
+
 class WebClient:
     """HTTP client. Thread-safe."""
 
@@ -249,8 +257,8 @@ class WebClient:
         maximum: int,
     ) -> Answer:
         """Send a request and return the response, whatever its status. Switches to TLS if the
-        server requires it, and follows redirects. Raises RequestError, without a status if there is
-        no response."""
+        server requires it. Raises RequestError for a redirect, because it may lead anywhere, and
+        without a status if there is no response."""
         shown = {"Authorization": f"Bearer {self.terms.token}"} if self.terms.token else {}
         try:
             return self._ask(url, method, shown | dict(headers or {}), body, maximum)
@@ -261,24 +269,30 @@ class WebClient:
         self, url: Url, method: str, headers: dict[str, str], body: bytes | None, maximum: int
     ) -> Answer:
         deadline = time.monotonic() + self.terms.whole
-        for _ in range(MAX_REDIRECTS + 1):
-            answer = self.request(
-                url, method, url.request_uri, headers, body, maximum=maximum, deadline=deadline
-            )
-            if answer.status == 403 and url.scheme == "http" and b"https_port" in answer.body:
-                url = https_instead(url, answer.body)
-            elif answer.status in REDIRECTS and "location" in answer.headers:
-                if answer.status not in SAME_METHOD and method != "HEAD":
-                    method, body = "GET", None
-                place = parse_url(urljoin(url.url, answer.headers["location"]))
-                if place.host != url.host or (url.scheme, place.scheme) == ("https", "http"):
-                    headers.pop("Authorization", None)
-                url = place
-            else:
-                if len(answer.body) > maximum:
-                    raise RequestError(f"the response has more than {maximum} bytes", answer.status)
-                return answer
-        raise RequestError(f"stopped after {MAX_REDIRECTS} redirects")
+        answer = self._whole(url, method, headers, body, maximum, deadline)
+        if answer.status == 403 and url.scheme == "http" and b"https_port" in answer.body:
+            url = https_instead(url, answer.body)
+            answer = self._whole(url, method, headers, body, maximum, deadline)
+        if answer.status in REDIRECTS and "location" in answer.headers:
+            raise _redirected(url, answer)
+        return answer
+
+    def _whole(
+        self,
+        url: Url,
+        method: str,
+        headers: dict[str, str],
+        body: bytes | None,
+        maximum: int,
+        deadline: float,
+    ) -> Answer:
+        """Send one request and return its response. Raises RequestError if it is too long."""
+        answer = self.request(
+            url, method, url.request_uri, headers, body, maximum=maximum, deadline=deadline
+        )
+        if len(answer.body) > maximum:
+            raise RequestError(f"the response has more than {maximum} bytes", answer.status)
+        return answer
 
     def request(
         self,

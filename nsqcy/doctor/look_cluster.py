@@ -36,26 +36,26 @@ MAX_TEXT = 1 << 20  # bytes of a short response
 NOT_FOUND = 404
 DATE_PRECISION = 0.5  # seconds: Date has a resolution of 1 s, so we assume the middle
 
-_VERSION: gojson.Fields = {"version": (gojson.text, "")}
+_VERSION: gojson.Fields = {"version": (answers.line, "")}
 
 _POLICY: gojson.Fields = {
     "max_depth": (gojson.int64, 0),
     "max_bytes": (gojson.int64, 0),
-    "on_full": (gojson.text, "reject"),
-    "dead_letter_topic": (gojson.text, ""),
+    "on_full": (answers.line, "reject"),
+    "dead_letter_topic": (answers.name_or_none, ""),
 }
 _CHANNEL: gojson.Fields = {
-    "channel_name": (gojson.text, ""),
+    "channel_name": (answers.name, ""),
     "policy": (gojson.structure(_POLICY), None),
 }
 _TOPIC: gojson.Fields = {
-    "topic_name": (gojson.text, ""),
+    "topic_name": (answers.name, ""),
     "policy": (gojson.structure(_POLICY), None),
     "channels": (gojson.array(gojson.structure(_CHANNEL), gojson.EMPTY), []),
 }
 # Keys of /stats in addition to the figures; NSQ has only some of them.
 _HEALTH: gojson.Fields = {
-    "health": (gojson.text, "OK"),
+    "health": (answers.line, "OK"),
     "draining": (gojson.flag, False),
     "topics": (gojson.array(gojson.structure(_TOPIC), gojson.EMPTY), []),
 }
@@ -164,6 +164,8 @@ def of_http(nsqd: Nsqd, web: WebClient) -> Nsqd:
     if not node.broadcast_address:
         host, port = (url.host or "").strip("[]"), url.port or 0
         node = replace(node, broadcast_address=host, http_port=port)
+    if not discovery.is_addressed(node):
+        raise RequestError("the response cannot be read: not an address", 200)
     if nsqd.lookupds:  # clients use the announced address, not the nsqd's own
         known = nsqd.node
         node = replace(known, version=node.version or known.version)

@@ -19,7 +19,7 @@ COUNT = 100  # messages per state; nsqd returns no more
 STATES = ("in_flight", "deferred", "queued")
 MAX_PAGE = 1 << 20  # bytes
 
-_MESSAGE: gojson.Fields = {"id": (gojson.text, ""), "attempts": (gojson.int64, 0)}
+_MESSAGE: gojson.Fields = {"id": (answers.line, ""), "attempts": (gojson.int64, 0)}
 _PAGE: gojson.Fields = {"messages": (gojson.array(gojson.structure(_MESSAGE), gojson.EMPTY), [])}
 
 

@@ -755,9 +755,12 @@ class Rendered(NamedTuple):
     rest: tuple[bytes | bytearray, ...] = ()
 
 
+_UNSAFE_IN_HEADERS = re.compile("[^\t -~\x80-\xff]")
+
+
 class Reply:
     """An answer that does not depend on the request. With `nsq`, it has the header
-    `X-Nsq-Content-Type`."""
+    `X-Nsq-Content-Type`. Raises ValueError for a header that could write another header."""
 
     __slots__ = ("_usual", "body", "content_type", "headers", "logged", "nsq", "status")
 
@@ -776,6 +779,9 @@ class Reply:
         self.content_type = content_type
         self.nsq = nsq
         self.headers = tuple(headers)
+        for name, value in (("Content-Type", content_type), *self.headers):
+            if _UNSAFE_IN_HEADERS.search(name + value):
+                raise ValueError(f"header {name!r} has a character that headers must not have")
         self.logged = logged
         self._usual: Rendered | None = None
 

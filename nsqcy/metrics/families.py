@@ -333,8 +333,8 @@ HTTP_OF_NSQADMIN = _of_http("nsqadmin")
 UPSTREAM_REQUESTS = Family(
     "nsqadmin_upstream_requests",
     "counter",
-    "Requests to nsqds, nsqlookupds and others, by outcome: ok; timeout; unreachable: no answer,"
-    " or too many redirects; bad: status 500 or higher, or a response that is too long.",
+    "Requests to nsqds, nsqlookupds and others, by outcome: ok; timeout; unreachable: no answer;"
+    " bad: status 500 or higher, a redirect, or a response that is too long.",
     ("outcome",),
 )
 SESSIONS = Family("nsqadmin_sessions", "gauge", "Logged-in browsers, with --auth-file.")

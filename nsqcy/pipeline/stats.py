@@ -9,8 +9,8 @@ import json
 import os
 import time
 import urllib.parse
-import urllib.request
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from nsqcy.options.option import Option
 from nsqcy.pipeline.options import ADDRESSES, DURATION, PATH, POSITIVE, Options, choice
 from nsqcy.pipeline.report import Report
 from nsqcy.pipeline.session import require_packages
+from nsqcy.spark.http import addresses, get
 
 HELP = """\
 writes the /stats of nsqds to Parquet or JSON lines
@@ -114,8 +115,7 @@ class Poller:
         lookupds, named = self._options["lookupd-http-address"], self._options["nsqd-http-address"]
         for lookupd in lookupds:
             found = self._ask(lookupd, "/nodes")
-            for node in (found or {}).get("producers") or []:
-                self._known.add(http_address(node))
+            self._known.update(addresses(found or {}, "http_port"))
         if not lookupds and not named:
             return ["127.0.0.1:4151"]
         return sorted({*named, *self._known})
@@ -123,7 +123,7 @@ class Poller:
     def _ask(self, address: str, path: str) -> dict[str, Any] | None:
         try:
             found = get(address, path, self._options["timeout"])
-        except (OSError, ValueError) as error:
+        except (OSError, HTTPException, ValueError) as error:
             if address not in self.silent:
                 self.silent.add(address)
                 self._report.warn(f"{address} does not answer: {error}", address=address)
@@ -132,21 +132,6 @@ class Poller:
             self.silent.discard(address)
             self._report.warn(f"{address} answers again", address=address)
         return found
-
-
-def get(address: str, path: str, timeout: float) -> dict[str, Any]:
-    headers = {"Accept": "application/vnd.nsq; version=1.0"}
-    request = urllib.request.Request(f"http://{address}{path}", headers=headers)
-    with urllib.request.urlopen(request, timeout=timeout) as answer:
-        found = json.load(answer)
-    if not isinstance(found, dict):
-        raise ValueError("the response is not a JSON object")
-    return dict(found.get("data") or found)  # older versions wrap the response
-
-
-def http_address(node: dict[str, Any]) -> str:
-    host = str(node["broadcast_address"])
-    return f"[{host}]:{node['http_port']}" if ":" in host else f"{host}:{node['http_port']}"
 
 
 def rows_of(now: datetime.datetime, nsqd: str, stats: dict[str, Any]) -> Iterator[Row]:

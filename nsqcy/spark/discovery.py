@@ -1,16 +1,13 @@
 """A query's nsqds: those named in its options, and those known to its nsqlookupds."""
 
 import http.client
-import json
 import logging
 import re
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
-from typing import Any
 
 from nsqcy.spark.errors import Unreachable
+from nsqcy.spark.http import BadStatus, addresses, get
 from nsqcy.spark.options import Options, WriteOptions
 from nsqcy.spark.v2 import Access, reason
 
@@ -78,7 +75,7 @@ class Discovery:
     def _topics_at(self, address: str) -> list[str]:
         if not self._options.pattern:
             return list(self._options.topics)
-        found = get(f"http://{address}/topics", self._options.access).get("topics", [])
+        found = get(address, "/topics", limit(self._options.access)).get("topics", [])
         return [
             name
             for name in found
@@ -88,12 +85,12 @@ class Discovery:
     def _nsqds_at(self, address: str, topic: str) -> set[str]:
         query = urllib.parse.urlencode({"topic": topic})
         try:
-            found = get(f"http://{address}/lookup?{query}", self._options.access)
-        except urllib.error.HTTPError as error:
-            if error.code != 404:
+            found = get(address, f"/lookup?{query}", limit(self._options.access))
+        except BadStatus as error:
+            if error.status != 404:
                 raise
             return set()  # it does not have this topic
-        return {tcp_address(producer) for producer in found.get("producers") or []}
+        return set(addresses(found, "tcp_port"))
 
 
 def all_nsqds(options: WriteOptions) -> list[str]:
@@ -108,8 +105,8 @@ def all_nsqds(options: WriteOptions) -> list[str]:
         failures = []
         for address in options.lookupds:
             try:
-                nodes = get(f"http://{address}/nodes", options.access)
-                found.update(tcp_address(producer) for producer in nodes.get("producers") or [])
+                nodes = get(address, "/nodes", limit(options.access))
+                found.update(addresses(nodes, "tcp_port"))
             except FAILURES as error:
                 failures.append(f"{address}: {reason(error)}")
         if len(failures) < len(options.lookupds):
@@ -125,16 +122,6 @@ def nobody(lookupds: tuple[str, ...], failures: list[str]) -> str:
     return f"none of {len(lookupds)} nsqlookupds answered: {'; '.join(failures)}"
 
 
-def get(url: str, access: Access) -> dict[str, Any]:
-    request = urllib.request.Request(url, headers={"Accept": "application/vnd.nsq; version=1.0"})
-    timeout = max(access.connect_timeout, 1.0)
-    with urllib.request.urlopen(request, timeout=timeout) as answer:
-        found = json.load(answer)
-    if not isinstance(found, dict):
-        raise ValueError("its response is not a JSON object")
-    return dict(found.get("data") or found)  # older versions wrap the response
-
-
-def tcp_address(producer: dict[str, Any]) -> str:
-    host = str(producer["broadcast_address"])
-    return f"[{host}]:{producer['tcp_port']}" if ":" in host else f"{host}:{producer['tcp_port']}"
+def limit(access: Access) -> float:
+    """Return the seconds for a request to an nsqlookupd."""
+    return max(access.connect_timeout, 1.0)

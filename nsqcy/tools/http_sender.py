@@ -16,17 +16,11 @@ from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError
 from urllib3.util import Url, parse_url
 
-from nsqcy.cluster.web_client import (
-    MAX_REDIRECTS,
-    PIECE,
-    REDIRECTS,
-    SAME_METHOD,
-    Terms,
-    WebClient,
-    reason,
-)
+from nsqcy.cluster.web_client import PIECE, REDIRECTS, Terms, WebClient, reason
 from nsqcy.errors import RequestError
 
+MAX_REDIRECTS = 10
+SAME_METHOD = frozenset({307, 308})
 OF_A_BODY = frozenset({"content-type"})
 OF_A_HOST = frozenset({"authorization", "cookie"})
 

@@ -33,6 +33,20 @@ def decode_large(body: bytes, fields: Fields) -> dict[str, Any]:
     return _decode(_LARGE_DECODER, body, fields)
 
 
+def decode_any(body: bytes) -> Any:
+    """Return a JSON value of any form, which can be encoded again: without NaN, infinite numbers
+    and lone surrogates. Raises ValueError."""
+    try:
+        value = _STRICT_DECODER.decode(body.decode())
+        if b"\\u" in body:
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except ValueError:
+        raise ValueError("not JSON") from None
+    return value
+
+
 def _decode(decoder: json.JSONDecoder, body: bytes, fields: Fields) -> dict[str, Any]:
     try:
         value = decoder.decode(body.decode("utf-8", "replace"))
@@ -186,7 +200,15 @@ def _refuse_constant(text: str) -> None:
     raise ValueError(f"{text} is not JSON")
 
 
+def _finite(text: str) -> float:
+    found = float(text)
+    if math.isinf(found):
+        raise ValueError("number out of range")
+    return found
+
+
 # Created once, because thousands of clients may send IDENTIFY in one turn.
 _DECODER = json.JSONDecoder(object_pairs_hook=tuple, parse_constant=_refuse_constant)
 _LARGE_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_STRICT_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)

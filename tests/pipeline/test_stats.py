@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nsqcy.pipeline.__main__ import main
-from nsqcy.pipeline.stats import Files, http_address, rows_of
+from nsqcy.pipeline.stats import Files, rows_of
 from support.nsqd_process import Nsqd
 
 # /stats of NSQ's nsqd 1.3.
@@ -160,7 +160,6 @@ def test_nsqds_of_lookupd(pages: Pages, tmp_path: Path) -> None:
     assert run(*words) == 0
     (path,) = tmp_path.rglob("*.parquet")
     assert set(pq.read_table(path)["nsqd"].to_pylist()) == {pages.address}
-    assert http_address({"broadcast_address": "::1", "http_port": 4151}) == "[::1]:4151"
 
 
 def test_an_unreachable_nsqd_is_reported_once(

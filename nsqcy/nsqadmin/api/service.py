@@ -102,6 +102,8 @@ def _show(app: AppContext, option: Option) -> Result:
 
 def put_option(app: AppContext, request: Request) -> Result:
     option = _option(app, request)
+    if not _may_change(app, request):
+        raise HttpError(403, "FORBIDDEN")
     body = request.body
     if body.fault is Fault.TOO_BIG or not body.data:
         raise HttpError(413, "INVALID_VALUE")
@@ -116,6 +118,18 @@ def put_option(app: AppContext, request: Request) -> Result:
         raise HttpError(400, "INVALID_VALUE") from None
     app.change_option(option, value)
     return _show(app, option)
+
+
+def _may_change(app: AppContext, request: Request) -> bool:
+    """Return whether the user may change options. A different nsqlookupd receives our token and
+    decides which nsqds we show."""
+    options = app.options
+    if app.logins is not None or options.admin_user:
+        return app.may_act(request.head)
+    # NSQ has no token, and its rule does not see who is behind a proxy on this machine.
+    return not options.auth_token_file or access.is_forwarded_inside(
+        request.head, options.config_network
+    )
 
 
 PROXY = Route("GET", "/render", render, plain=True)

@@ -60,6 +60,23 @@ def is_inside(peer: str, network: Network | None) -> bool:
     return address in network
 
 
+_OF_PROXIES = frozenset({"x-forwarded-for", "x-real-ip"})
+
+
+def is_forwarded_inside(head: Head, network: Network | None) -> bool:
+    """Return whether all addresses that proxies have added to the request are in this network.
+
+    A client can add addresses too, but that only denies its own request.
+    """
+    if network is None:
+        return True
+    if head.header("Forwarded"):  # its syntax has more forms than addresses
+        return False
+    values = [value for name, value in head.headers if name.lower() in _OF_PROXIES]
+    hops = [hop.strip().strip("[]") for value in values for hop in value.split(",")]
+    return all(is_inside(f"{hop}:", network) for hop in hops)
+
+
 LOGIN, LOGOUT = "/login", "/logout"
 OIDC, CALLBACK = f"{LOGIN}/oidc", f"{LOGIN}/callback"
 _FILES = {"/static/:asset", "/static/:version/:asset", "/fonts/:asset"}

@@ -4,123 +4,32 @@ Pure. A response of the expected form is used unchanged, including unknown keys;
 is rejected. Distinguishes an nsqd without the feature from one that refuses.
 """
 
-import json
-from base64 import b64decode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any
 
+from nsqcy.cluster.forms import (
+    Form,
+    anything,
+    both,
+    by_name,
+    having,
+    is_amount,
+    is_flag,
+    is_line,
+    is_name,
+    is_number,
+    list_of,
+    or_null,
+    perhaps,
+)
 from nsqcy.cluster.stats import ChannelStats
-from nsqcy.cluster.web_client import Answer
-
-Form = Callable[[Any], bool]
-
-_LARGEST = 1 << 63
-
-
-# --- parts --------------------------------------------------------------------------------------
-
-
-def anything(value: Any) -> bool:
-    return True
-
-
-def is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def is_number(value: Any) -> bool:
-    """Return whether the value is a 64-bit integer."""
-    return type(value) is int and -_LARGEST <= value < _LARGEST
-
-
-def is_amount(value: Any) -> bool:
-    """Return whether the value is a number; floats are finite."""
-    return is_number(value) or (isinstance(value, float) and isfinite(value))
-
-
-def or_null(form: Form) -> Form:
-    return lambda value: value is None or form(value)
-
-
-def each(form: Form) -> Form:
-    """Match an array of this form."""
-    return lambda value: isinstance(value, list) and all(map(form, value))
-
-
-def by_name(form: Form) -> Form:
-    """Match an object with arbitrary keys, whose values have this form."""
-    return lambda value: isinstance(value, dict) and all(map(form, value.values()))
-
-
-def having(**forms: Form) -> Form:
-    """Match an object that has at least these keys."""
-    return lambda value: (
-        isinstance(value, dict)
-        and all(name in value and form(value[name]) for name, form in forms.items())
-    )
-
-
-def perhaps(**forms: Form) -> Form:
-    """Match an object in which these keys are optional."""
-    return lambda value: (
-        isinstance(value, dict)
-        and all(form(value[name]) for name, form in forms.items() if name in value)
-    )
-
-
-def both(one: Form, other: Form) -> Form:
-    return lambda value: one(value) and other(value)
-
+from nsqcy.cluster.web_client import MAX_SHOWN, Answer
+from nsqcy.names import one_line
+from nsqcy.util import gojson
 
 # --- answers ------------------------------------------------------------------------------------
 
-
-def _is_base64(value: Any) -> bool:
-    try:
-        b64decode(value, validate=True)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-# A body that could not be read from disk has no known size.
-_READABLE = having(size=is_number, body=_is_base64)
-_UNREADABLE = having(size=or_null(is_number), body=lambda value: value is None)
-
-_MESSAGE = both(
-    having(
-        id=or_null(is_text),
-        seq=is_number,
-        timestamp=or_null(is_number),
-        attempts=is_number,
-        cut=is_flag,
-        headers=by_name(is_text),
-        start=is_text,
-    ),
-    perhaps(
-        due=or_null(is_number),
-        deadline=or_null(is_number),
-        consumer=or_null(having(client_id=is_text, remote_address=is_text)),
-    ),
-)
-PEEKED = having(
-    messages=each(both(_MESSAGE, lambda value: _READABLE(value) or _UNREADABLE(value))),
-    next=or_null(is_text),
-)
-
-_SETTING = having(**{"value": anything, "from": is_text})
-POLICY = having(
-    config=both(
-        by_name(_SETTING),
-        perhaps(dead_letter_topic=having(value=is_text)),
-    )
-)
 
 LOG = both(having(channels=by_name(is_number), fanout_seq=is_number), perhaps(at=is_number))
 
@@ -141,35 +50,35 @@ _WORKER = both(
     ),
 )
 NODE = having(
-    nsqcy=is_text,
+    nsqcy=is_line,
     start_time=is_number,
-    refusing_publishes=each(is_text),
+    refusing_publishes=list_of(is_line),
     disk=having(size=is_number, free=is_number),
     master=having(resident=is_number, cpu=is_amount),
-    workers=each(_WORKER),
+    workers=list_of(_WORKER),
     lookupds=by_name(is_flag),
 )
 
 _GROUP = both(
     having(
-        group=is_text,
-        role=is_text,
-        owner=is_text,
-        members=each(is_text),
+        group=is_line,
+        role=is_line,
+        owner=is_line,
+        members=list_of(is_line),
         epoch=is_number,
         copies=is_number,
         min_copies=is_number,
-        durability=is_text,
+        durability=is_line,
         closed=is_flag,
-        topics=each(is_text),
+        topics=list_of(is_name),
     ),
-    perhaps(bytes=is_number, whole=is_flag, responding=is_number, accepts=is_flag, joining=is_text),
+    perhaps(bytes=is_number, whole=is_flag, responding=is_number, accepts=is_flag, joining=is_line),
 )
 COPIES = having(
-    workers=each(
+    workers=list_of(
         both(
-            having(node=is_text, etcd=is_flag, groups=each(_GROUP)),
-            perhaps(ready=is_flag, sessions=each(is_text)),
+            having(node=is_line, etcd=is_flag, groups=list_of(_GROUP)),
+            perhaps(ready=is_flag, sessions=list_of(is_line)),
         )
     )
 )
@@ -219,26 +128,20 @@ class NodeAnswer:
 def read_answer(node: str, answer: Answer, form: Form = anything) -> NodeAnswer:
     """Return the parsed response. Malformed responses, and successes of a different form, count as
     refusals."""
-    value = _parse(answer.body)
+    try:
+        value = gojson.decode_any(answer.body or b"{}")
+    except ValueError:
+        value = None
+    # A status below 400 says nothing about a refusal, and would change the framing of our own
+    # response if we passed it on.
+    status = answer.status if 400 <= answer.status < 600 else 502
     if not isinstance(value, dict) or (answer.status == 200 and not form(value)):
-        status = 502 if answer.status == 200 else answer.status
         return NodeAnswer(node, status, message=f"unreadable response with status {answer.status}")
     if answer.status == 200:
         return NodeAnswer(node, 200, value)
     message = value.get("message")
     shown = message if isinstance(message, str) else f"got response {answer.status}"
-    return NodeAnswer(node, answer.status, message=shown)
-
-
-def _parse(body: bytes) -> Any:
-    """Parse JSON; None if it is invalid or has lone surrogates, which no page can show."""
-    try:
-        value = json.loads(body) if body else {}
-        if b"\\u" in body:
-            json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
-        return None
-    return value
+    return NodeAnswer(node, status, message=one_line(shown[:MAX_SHOWN]))
 
 
 @dataclass(frozen=True)

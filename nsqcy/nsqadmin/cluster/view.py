@@ -20,6 +20,7 @@ from urllib3.util import Url
 from nsqcy.cluster import connections, discovery, stats
 from nsqcy.cluster.connections import Connection
 from nsqcy.cluster.discovery import Producer, daemon_url, lookupd_url
+from nsqcy.cluster.forms import PEEKED, POLICY, Form, anything
 from nsqcy.cluster.parallel import Outcome, ask_all
 from nsqcy.cluster.stats import TopicStats
 from nsqcy.cluster.web_client import WebClient, unwanted
@@ -33,12 +34,8 @@ from nsqcy.nsqadmin.cluster.answers import (
     MAX_ANSWER,
     NODE,
     NODE_NOT_FOUND,
-    PEEKED,
-    POLICY,
     TOPIC_NOT_FOUND,
-    Form,
     NodeAnswer,
-    anything,
     read_answer,
 )
 from nsqcy.nsqadmin.cluster.nodes import Node, NodeStats, by_http_address, known_nodes, with_topics
@@ -358,7 +355,8 @@ class ClusterView:
         except RequestError as error:
             raise self._failure(f"{node.name}: {error}") from None
         if answer.status != 200:
-            raise HttpError(answer.status, read_answer(node.name, answer).reason)
+            refused = read_answer(node.name, answer)
+            raise HttpError(refused.status, refused.reason)
 
     def _query_each(
         self, topic: str, node: str, path: str, query: Mapping[str, str], form: Form

@@ -9,6 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fuzz.garbage import ODD_JSON
+from nsqcy.cluster import answers as rules
+from nsqcy.cluster import copies, forms
+from nsqcy.cluster.connections import parse_connections
 from nsqcy.cluster.discovery import (
     lookup_url,
     parse_channels,
@@ -19,6 +22,7 @@ from nsqcy.cluster.discovery import (
 from nsqcy.cluster.stats import parse_stats, sum_topics
 from nsqcy.cluster.web_client import Answer
 from nsqcy.errors import NsqError, RequestError
+from nsqcy.http.parser import Reply
 from nsqcy.nsqadmin.api.stats_json import StatsJson
 from nsqcy.nsqadmin.cluster import answers
 from nsqcy.nsqadmin.cluster.nodes import Clients
@@ -30,6 +34,7 @@ from nsqcy.util.gotext import json_bytes
 from support.fake_auth_server import answer, grant
 
 COVERS = ["cluster/answers.py", "cluster/discovery.py", "cluster/stats.py", "cluster/latency.py"]
+COVERS += ["cluster/forms.py", "cluster/connections.py"]
 COVERS += [
     "util/gojson.py",
     "nsqd/auth/answers.py",
@@ -51,8 +56,14 @@ CHANNEL = {
 CHANNEL |= {"e2e_processing_latency": LATENCY}
 TOPIC = {"topic_name": "t", "channels": [CHANNEL], "depth": 1, "e2e_processing_latency": LATENCY}
 ALL = {"producers": [NODE], "topics": [TOPIC], "channels": ["c"], "data": None}
+MESSAGE = {"id": "0123456789abcdef", "seq": 5, "timestamp": 5, "attempts": 1, "size": 2}
+MESSAGE |= {"body": "aGk=", "cut": False, "headers": {"a": "b"}, "start": "5.0", "due": 5}
+MESSAGE |= {"consumer": {"client_id": "i", "remote_address": "a:1"}}
+PAGE = {"messages": [MESSAGE], "next": "6.0", "previous": "4.0"}
+CONNECTED = {"topics": [TOPIC], "producers": [CLIENT | {"pub_counts": [{"topic": "t"}]}]}
 KEYS = {key for each in (NODE, TOPIC, CHANNEL, CLIENT, LATENCY, ALL) for key in each}
 WORDS = [json.dumps(key).encode() + b":" for key in sorted(KEYS)]
+WORDS += [b"\\r\\nSet-Cookie: a=b", b"\\u001b[2J", b"\\u0000", b'"id":"x"', b"../", b"65536"]
 WORDS += [b"null", b"1e999", b"-1", b"[[", b"{}", b"\\ud800", b'"permissions":', b'"ttl":', b".*"]
 
 
@@ -67,6 +78,8 @@ def seeds() -> list[bytes]:
         b"\5" + each
         for each in (b'{"a":[1,{"b":"c"}],"n":1e5}', b"text\n", b"\xff\0", "ä".encode())
     ]
+    found += [b"\7" + json.dumps(PAGE).encode(), b"\x08" + json.dumps(CONNECTED).encode()]
+    found += [b"\7" + json.dumps(PAGE | {"messages": [MESSAGE | {"id": "\r\nX: y"}]}).encode()]
     found += [b"\6a:4161", b"\6http://u:p@h:1/x?y=z", b"\6[::1]:80"]
     return found + [bytes([kind]) + each[:300] for kind, each in enumerate(ODD_JSON)]
 
@@ -80,6 +93,8 @@ def one(data: bytes) -> None:
         _protocol,
         _body,
         _address,
+        _page,
+        _connections,
     ]
     if data:
         reads[data[0] % len(reads)](data[1:])
@@ -105,10 +120,34 @@ def _stats(body: bytes) -> None:
 def _lookupd(body: bytes) -> None:
     for read in (parse_lookup, parse_nodes):
         for each in read_or_refused(read, body):
-            each.broadcast_address.encode()
+            assert_one_line(each.broadcast_address, each.hostname, each.version, *each.topics)
+            url = each.url.url if each.http_port else ""
+            assert not set(each.broadcast_address) & set(" /?#@"), url
             assert 0 <= each.tcp_port < 65536 and 0 <= each.http_port < 65536
     for read in (parse_topics, parse_channels):
         json_bytes({"names": read_or_refused(read, body)})
+
+
+def assert_one_line(*texts: str) -> None:
+    assert all(len(each) <= 1024 and each.isprintable() for each in texts), texts
+
+
+def _page(body: bytes) -> None:
+    """Everything of a page that a link, a header or the next request contains is safe in it."""
+    for form in (forms.PEEKED, forms.POLICY, answers.LOG, answers.NODE, answers.COPIES):
+        found = answers.read_answer("n", Answer(200, {}, body), form)
+        assert_one_line(found.message)
+        for message in found.value.get("messages", ()) if form is forms.PEEKED else ():
+            Reply(200, headers=[("X", f"{message['id']} {message['start']}")])
+            assert message["id"] is None or len(message["id"]) == 16
+
+
+def _connections(body: bytes) -> None:
+    for each in read_or_refused(lambda body, headers: parse_connections(body, headers, "n"), body):
+        client = each.client
+        assert_one_line(each.topic, each.channel, *each.published, client.client_id)
+        assert_one_line(client.user_agent, client.hostname, client.remote_address)
+    read_or_refused(lambda body, headers: rules.read(body, headers, copies.FIELDS), body)
 
 
 def _other(body: bytes) -> None:

@@ -54,6 +54,7 @@ FORMS += [b"action=delete-message&id=0123456789abcdef&node=a:2", b"action=redriv
 FORMS += [b"user=a&password=token&next=/nodes", b"user=&password=%ff"]
 FORMS += [b'{"action":"create"}', b'{"topic":"t","channel":"c"}', b'{"rate":5}', b'{"to":"2026"}']
 QUERIES = [b"?sort=-depth&ask=delete", b"?format=hex&state=queued&count=5", b"?topic=t&channel=c"]
+QUERIES += [b"?state=queued&node=a:2&start=5.0&id=0123456789abcdef"]
 QUERIES += [b"?node=a:2&range=1h&ask=tombstone&topic=t", b"?inactive=true", b"?topic=%ff%00&x=%"]
 HEADERS = [b"Origin: http://h", b"Sec-Fetch-Site: cross-site", b"Accept-Encoding: gzip", b"Host: h"]
 HEADERS += [
@@ -64,6 +65,7 @@ HEADERS += [
 HEADERS += [b"Cookie: nsqadmin_session=x; a=b", b"X-Forwarded-For: 1.2.3.4", b"Accept: text/html"]
 HEADERS += [b"Content-Type: application/json", b"X-Scheme: https", b"X-Forwarded-Proto: https,http"]
 WORDS = [*FORMS, *QUERIES, *(each + b"\r\n" for each in HEADERS), SPLIT, b"\r\n\r\n"]
+WORDS += [b"\\r\\nSet-Cookie: a=b", b"\\u001b[2J", b"\\u0000"]
 WORDS += [b"Content-Length: ", b"GET ", b"POST ", b"PUT ", b"DELETE ", b" HTTP/1.1\r\n"]
 TARGETS = [b"/nodes", b"/topics", b"/debug", b"/lookup?topic=t", b"/channels?topic=t", b"/info"]
 TARGETS += [
@@ -129,11 +131,14 @@ def request(method: bytes, path: bytes, body: bytes = b"", headers: Sequence[byt
 def seeds() -> list[bytes]:
     found = [b"\0" + request(method, target) for target in TARGETS for method in (b"GET", b"POST")]
     answers = json.dumps({**ALL, **SAID}).encode()
+    download = b"?state=queued&node=a:2&start=5.0&id=0123456789abcdef"
     paths = {route.path.encode() for route in ROUTES}
     paths |= {b"/login", b"/logout"}
     for number, path in enumerate(sorted(paths)):
         path = path.replace(b":topic", b"t").replace(b":channel", b"c").replace(b":node", b"a:2")
         form, query = FORMS[number % len(FORMS)], QUERIES[number % len(QUERIES)]
+        if path.startswith(b"/download"):
+            found += [b"\1" + request(b"GET", path + download) + SPLIT + answers]
         for kind in (b"\1", b"\2"):
             header = HEADERS[(number + kind[0]) % len(HEADERS)]
             get = request(b"GET", path + query, headers=[header])

@@ -180,8 +180,7 @@ def test_no_producers(body: bytes) -> None:
         b"[" * 100_000,
         b'{"x":' * 100_000,
         b'{"producers":[{"tcp_port":' + b"9" * 5000 + b"}]}",
-        answer(FULL | {"tcp_port": 65536}),
-        answer(FULL | {"tcp_port": -1}),
+        answer(FULL | {"tcp_port": 1 << 63}),
         answer(FULL | {"tcp_port": "4150"}),
         answer(FULL | {"tcp_port": True}),
         answer(FULL | {"http_port": 4151.0}),
@@ -192,6 +191,31 @@ def test_no_producers(body: bytes) -> None:
 def test_answers_that_cannot_be_read(body: bytes) -> None:
     with pytest.raises(NsqError, match="cannot be read"):
         parse_lookup(body, {})
+
+
+@pytest.mark.parametrize(
+    "announced",
+    [
+        {"tcp_port": 65536},
+        {"http_port": -1},
+        {"broadcast_address": "a\r\nb"},
+        {"broadcast_address": "a b"},
+        {"broadcast_address": "a/x"},
+        {"broadcast_address": "user@a"},
+        {"broadcast_address": "a" * 256},
+    ],
+)
+def test_an_impossible_producer_does_not_hide_the_others(announced: dict[str, Any]) -> None:
+    body = answer(FULL | announced, FULL | {"broadcast_address": "good"})
+    assert [each.broadcast_address for each in parse_lookup(body, PLAIN)] == ["good"]
+    nodes = [each | {"topics": ["t", "not a name"]} for each in (FULL | announced, FULL)]
+    (node,) = parse_nodes(answer(*nodes), PLAIN)
+    assert node.topics == {"t": False}
+
+
+def test_texts_of_an_nsqd_are_cut_and_have_no_control_characters() -> None:
+    (found,) = parse_lookup(answer(FULL | {"hostname": "a\x1b[2J", "version": "1" * 5000}), PLAIN)
+    assert (found.hostname, len(found.version)) == ("a [2J", 1024)
 
 
 def test_parse_nodes() -> None:
@@ -278,6 +302,10 @@ def test_old_stats_may_be_wrapped() -> None:
         b"[]",
         b"[" * 100_000,
         page(1),
+        page(TOPIC | {"topic_name": "a\r\nb"}),
+        page(TOPIC | {"topic_name": "../c"}),
+        page(TOPIC | {"channels": [CHANNEL | {"channel_name": "<c>"}]}),
+        page(TOPIC | {"channels": [CHANNEL | {"policy": {"dead_letter_topic": "a b"}}]}),
         page(TOPIC | {"depth": "1"}),
         page(TOPIC | {"depth": 1 << 63}),
         page(TOPIC | {"depth": 1.5}),
@@ -289,6 +317,14 @@ def test_old_stats_may_be_wrapped() -> None:
 def test_stats_that_cannot_be_read(body: bytes) -> None:
     with pytest.raises(RequestError, match="cannot be read"):
         parse_stats(body, {})
+
+
+def test_texts_that_clients_chose_are_cleaned() -> None:
+    client = {"client_id": "c\x9b\x1b]0;x\x07", "user_agent": "u" * 2000, "hostname": "h"}
+    body = page(TOPIC | {"channels": [CHANNEL | {"clients": [client]}]})
+    (topic,) = parse_stats(body, PLAIN, clients=True)
+    (found,) = topic.channels["c"].clients or ()
+    assert (found.client_id, len(found.user_agent), found.hostname) == ("c  ]0;x ", 1024, "h")
 
 
 def test_sums() -> None:

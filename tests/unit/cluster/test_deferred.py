@@ -7,6 +7,9 @@ import pytest
 from nsqcy.cluster.deferred import cancel_deferred, is_missing
 from nsqcy.errors import RequestError
 
+A, B, C, KEPT = (f"{number:016x}" for number in range(4))
+MESSAGE = {"seq": 1, "timestamp": 1, "attempts": 1, "size": 0, "body": "", "cut": False}
+MESSAGE |= {"headers": {}, "start": "1.0"}
 MISSING = RequestError("got response 404", 404, b'{"message":"MESSAGE_NOT_FOUND"}')
 
 
@@ -21,10 +24,12 @@ class FakeNsqd:
 
     def peek_channel(self, *about: Any, start: str | None, **more: Any) -> Any:
         self.requests.append((*about, more))
-        number = int(start or 0)
+        number = int((start or "0").partition(".")[0])
         following = number + 1 if number + 1 < len(self.pages) else None
-        messages = [{"id": id, "headers": {}} for id in self.pages[number]]
-        return {"messages": messages, "next": following and str(following)}
+        return {
+            "messages": [MESSAGE | {"id": id} for id in self.pages[number]],
+            "next": following and f"{following}.0",
+        }
 
     def cancel_message(self, topic: str, channel: str, id: str) -> None:
         if id in self.errors:
@@ -32,25 +37,42 @@ class FakeNsqd:
         self.cancelled.append(id)
 
 
-def cancel(pages: list[list[Any]], **errors: RequestError) -> tuple[int, FakeNsqd]:
-    nsqd: Any = FakeNsqd(pages, errors)
-    return cancel_deferred(nsqd, "t", "c", lambda each: each["id"] != "kept", max_body=7), nsqd
+def cancel(
+    pages: list[list[Any]], errors: dict[str, RequestError] | None = None
+) -> tuple[int, FakeNsqd]:
+    nsqd: Any = FakeNsqd(pages, errors or {})
+    return cancel_deferred(nsqd, "t", "c", lambda each: each["id"] != KEPT, max_body=7), nsqd
 
 
 def test_all_pages_are_read() -> None:
-    count, nsqd = cancel([["a", "kept"], [], ["b"]])
-    assert (count, nsqd.cancelled) == (2, ["a", "b"])
+    count, nsqd = cancel([[A, KEPT], [], [B]])
+    assert (count, nsqd.cancelled) == (2, [A, B])
     assert nsqd.requests == [("t", "c", "deferred", {"count": 100, "max_body": 7})] * 3
 
 
 def test_messages_that_are_delivered_meanwhile_or_cannot_be_read() -> None:
-    count, nsqd = cancel([["a", None, "b", "c"]], b=MISSING)
-    assert (count, nsqd.cancelled) == (2, ["a", "c"])
+    count, nsqd = cancel([[A, None, B, C]], {B: MISSING})
+    assert (count, nsqd.cancelled) == (2, [A, C])
 
 
 def test_other_errors_end_it() -> None:
     with pytest.raises(RequestError, match="broken"):
-        cancel([["a", "b"]], a=RequestError("broken", 500))
+        cancel([[A, B]], {A: RequestError("broken", 500)})
+
+
+@pytest.mark.parametrize(
+    "id", ["x", "0123456789ABCDEF", 5, '0123456789abcdef"\r\nSet-Cookie: a=b', "0123456789abcde/"]
+)
+def test_an_id_that_is_none_reaches_no_request(id: Any) -> None:
+    with pytest.raises(RequestError, match="not a page of messages"):
+        cancel([[A, id]])
+
+
+def test_a_page_that_leads_to_itself_ends() -> None:
+    nsqd: Any = FakeNsqd([[A]], {})
+    nsqd.peek_channel = lambda *_, **__: {"messages": [], "next": "1.0"}
+    with pytest.raises(RequestError, match="not a page of messages"):
+        cancel_deferred(nsqd, "t", "c", lambda each: True)
 
 
 @pytest.mark.parametrize(

@@ -282,6 +282,14 @@ def test_only_so_many_heads_are_remembered() -> None:
     assert cache.parse(data) is not cache.parse(data)
 
 
+@pytest.mark.parametrize("text", ["a\r\nX: y", "a\n", "a\r", "a\0", "a\x1b[2J", "\u20ac"])
+def test_no_value_writes_another_header(text: str) -> None:
+    for broken in ({"headers": [("X", text)]}, {"headers": [(text, "x")]}, {"content_type": text}):
+        with pytest.raises(ValueError, match="has a character that headers must not have"):
+            Reply(200, **broken)  # type: ignore[arg-type]
+    Reply(200, headers=[("X", "a\tb \xe9")])
+
+
 def test_small_pieces_of_a_large_head_are_parsed_in_batches() -> None:
     driver = Driver().feed([b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 9000])
     for _ in range(100):

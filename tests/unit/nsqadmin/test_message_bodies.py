@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from nsqcy.cluster import forms
 from nsqcy.cluster.web_client import Answer
 from nsqcy.nsqadmin.cluster import answers
 from nsqcy.nsqadmin.html import message_bodies
@@ -91,6 +92,7 @@ def test_nothing_unseen_is_shown(body: bytes) -> None:
         (400, b'{"message":"INVALID_OPTION"}', False, True, answers.NOT_SUPPORTED),
         (400, b'{"message":"INVALID_TO"}', False, False, "INVALID_TO"),
         (503, b"{}", False, False, "got response 503"),
+        (400, b'{"message":"a\\r\\nb"}', False, False, "a  b"),
         (500, b"[" * 100_000, False, False, "unreadable response with status 500"),
     ],
 )
@@ -100,7 +102,7 @@ def test_what_nsqds_say(status: int, body: bytes, done: bool, missing: bool, rea
 
 
 MESSAGE = {
-    "id": "a",
+    "id": "0123456789abcdef",
     "seq": 1,
     "timestamp": None,
     "attempts": 1,
@@ -123,27 +125,33 @@ MESSAGE |= {"headers": {"a": "b"}, "start": "1.0"}
         {"headers": []},
         {"consumer": {"client_id": "a"}},
         {"due": "soon"},
+        {"id": 'x"\r\nSet-Cookie: a=b'},
+        {"id": "0123456789abcdeg"},
+        {"id": "0123456789abcdef\n"},
+        {"start": "1.0\r\nX: y"},
+        {"start": "1.0\n"},
+        {"consumer": {"client_id": "a", "remote_address": "a\x1b[2J"}},
     ],
 )
 def test_a_message_of_another_form(changes: dict[str, Any]) -> None:
-    assert answers.PEEKED({"messages": [MESSAGE], "next": None, "more": 1})
-    assert answers.PEEKED({"messages": [MESSAGE | {"body": None, "size": None}], "next": "1.0"})
-    assert not answers.PEEKED({"messages": [MESSAGE | changes], "next": None})
+    assert forms.PEEKED({"messages": [MESSAGE], "next": None, "more": 1})
+    assert forms.PEEKED({"messages": [MESSAGE | {"body": None, "size": None}], "next": "1.0"})
+    assert not forms.PEEKED({"messages": [MESSAGE | changes], "next": None})
     for name in MESSAGE:
         lacking = {key: value for key, value in MESSAGE.items() if key != name}
-        assert not answers.PEEKED({"messages": [lacking], "next": None})
+        assert not forms.PEEKED({"messages": [lacking], "next": None})
 
 
 @pytest.mark.parametrize(
     ("form", "value", "fits"),
     [
-        (answers.PEEKED, {"messages": []}, False),
-        (answers.PEEKED, {"messages": {}, "next": None}, False),
-        (answers.POLICY, {"config": {"rate": {"value": [], "from": "http"}}}, True),
-        (answers.POLICY, {"config": {"rate": {"value": 5}}}, False),
-        (answers.POLICY, {"config": {"rate": 5}}, False),
+        (forms.PEEKED, {"messages": []}, False),
+        (forms.PEEKED, {"messages": {}, "next": None}, False),
+        (forms.POLICY, {"config": {"rate": {"value": [], "from": "http"}}}, True),
+        (forms.POLICY, {"config": {"rate": {"value": 5}}}, False),
+        (forms.POLICY, {"config": {"rate": 5}}, False),
         (
-            answers.POLICY,
+            forms.POLICY,
             {"config": {"dead_letter_topic": {"value": [], "from": "http"}}},
             False,
         ),
@@ -155,12 +163,18 @@ def test_a_message_of_another_form(changes: dict[str, Any]) -> None:
         (answers.DRAIN, {"draining": 1, "left": None}, False),
     ],
 )
-def test_forms_of_answers(form: answers.Form, value: Any, fits: bool) -> None:
+def test_forms_of_answers(form: forms.Form, value: Any, fits: bool) -> None:
     assert form(value) == fits
     said = answers.read_answer("n", Answer(200, {}, json.dumps(value).encode()), form)
     assert said.is_done == fits
     refusal = answers.read_answer("n", Answer(400, {}, json.dumps(value).encode()), form)
     assert refusal.reason == "got response 400"
+
+
+@pytest.mark.parametrize("status", [101, 204, 304, 200])
+def test_a_strange_status_is_not_passed_on(status: int) -> None:
+    said = answers.read_answer("n", Answer(status, {}, b"[]"))
+    assert (said.status, said.is_done) == (502, False)
 
 
 def test_half_a_character_is_not_shown() -> None:

@@ -50,6 +50,25 @@ def test_base_paths(given: str, base: str) -> None:
     assert options(base_path=given).base_path == (base or "/")
 
 
+@pytest.mark.parametrize(
+    ("headers", "inside"),
+    [
+        ([], True),
+        ([("X-Forwarded-For", "127.0.0.1, 127.0.0.2")], True),
+        ([("x-forwarded-for", "203.0.113.9")], False),
+        ([("X-Forwarded-For", "127.0.0.1, 203.0.113.9")], False),
+        ([("X-Forwarded-For", "127.0.0.1"), ("X-Forwarded-For", "203.0.113.9")], False),
+        ([("X-Forwarded-For", "")], False),
+        ([("X-Real-IP", "203.0.113.9")], False),
+        ([("Forwarded", "for=127.0.0.1")], False),
+    ],
+)
+def test_a_proxy_tells_who_is_outside(headers: list[tuple[str, str]], inside: bool) -> None:
+    sent = Head("PUT", "/", headers=tuple(headers))
+    assert access.is_forwarded_inside(sent, network("127.0.0.1/8")) == inside
+    assert access.is_forwarded_inside(sent, None)
+
+
 def test_networks() -> None:
     assert options().config_network == network("127.0.0.0/8")
     assert options(allow_config_from_cidr="").config_network is None

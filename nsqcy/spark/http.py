@@ -1,0 +1,101 @@
+"""HTTP requests to nsqlookupds and nsqds, with the standard library only.
+
+A request ends at its deadline, however slowly the bytes arrive. Redirects are not followed: they
+may lead anywhere. A response that is too long is not read to its end.
+"""
+
+import http.client
+import json
+import re
+import socket
+import time
+from typing import Any
+
+MAX_ANSWER = 64 << 20  # bytes
+PIECE = 1 << 16
+HEADERS = {"Accept": "application/vnd.nsq; version=1.0"}
+
+
+class BadStatus(ValueError):
+    """A response with a status other than 200."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        hint = " (redirects are not followed)" if 300 <= status < 400 else ""
+        super().__init__(f"HTTP Error {status}: {reason}{hint}")
+        self.status = status
+
+
+class _Socket(socket.socket):
+    """Socket that receives until a deadline, even if bytes arrive slowly."""
+
+    deadline = 0.0
+
+    def recv_into(self, *args: Any, **kwargs: Any) -> int:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self.settimeout(left)
+        return super().recv_into(*args, **kwargs)
+
+
+def get(address: str, target: str, timeout: float) -> dict[str, Any]:
+    """Return the JSON object at an address. timeout: seconds for the whole request.
+
+    Raises OSError, http.client.HTTPException, or ValueError for a response of another form, which
+    is BadStatus for another status.
+    """
+    deadline = time.monotonic() + timeout
+    connection = http.client.HTTPConnection(address, timeout=timeout)
+    try:
+        connection.connect()
+        sock = _Socket(fileno=connection.sock.detach())
+        sock.deadline = deadline
+        sock.settimeout(timeout)
+        connection.sock = sock
+        connection.request("GET", target, headers=HEADERS)
+        with connection.getresponse() as answer:
+            if answer.status != 200:
+                raise BadStatus(answer.status, answer.reason)
+            return _object(_body(answer, f"http://{address}{target}"))
+    finally:
+        connection.close()
+
+
+def _body(answer: http.client.HTTPResponse, url: str) -> bytes:
+    pieces, size = [], 0
+    while piece := answer.read(PIECE):
+        size += len(piece)
+        if size > MAX_ANSWER:
+            raise ValueError(f"the response of {url} has more than {MAX_ANSWER} bytes")
+        pieces.append(piece)
+    if answer.length:
+        raise http.client.IncompleteRead(b"", answer.length)
+    return b"".join(pieces)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(body)
+    except RecursionError:
+        raise ValueError("the response is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError("the response is not a JSON object")
+    wrapped = found.get("data")  # older versions wrap the response
+    return wrapped if isinstance(wrapped, dict) else found
+
+
+def addresses(found: dict[str, Any], port: str) -> list[str]:
+    """Return the addresses of a response's producers, with the port of this name.
+
+    Every nsqd chooses what it announces, so one that nothing can connect to is left out.
+    """
+    producers = found.get("producers") or []
+    pairs = [(str(each["broadcast_address"]), each[port]) for each in producers]
+    return [
+        f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
+        for host, number in pairs
+        if type(number) is int and 0 < number < 65536 and _HOST.fullmatch(host)
+    ]
+
+
+_HOST = re.compile(r"[^\s/?#@\\\x00-\x1f\x7f-\x9f]{1,255}")
