@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus, client
 from http.client import BadStatusLine, HTTPException, responses
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote, urljoin
@@ -33,6 +34,7 @@ FOREVER = 86400.0  # deadline in seconds for a request without a limit
 SECOND = 1_000_000_000
 PORTS = {"http": 80, "https": 443}
 MAX_SHOWN = 300  # maximum characters of an error response that are quoted
+MAX_INFORMATIONAL = 5  # before the final response; Go's clients accept as many
 TIMED_OUT = "timed out"
 
 # How a TCP port of nsqd or nsqlookupd answers an HTTP request.
@@ -130,8 +132,22 @@ class _TlsSocket(ssl.SSLSocket):
             self.settimeout(_left(self.deadline))
 
 
+class _FinalResponse(client.HTTPResponse):
+    """Response that skips all informational ones before it: http.client skips only 100."""
+
+    def _read_status(self) -> tuple[str, int, str]:
+        for _ in range(MAX_INFORMATIONAL + 1):
+            found: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
+            if found[1] // 100 != 1 or found[1] == HTTPStatus.SWITCHING_PROTOCOLS:
+                return found
+            client.parse_headers(self.fp)
+        raise HTTPException(f"more than {MAX_INFORMATIONAL} informational responses")
+
+
 class _Connection(HTTPConnection):
     """Connection whose every step has a deadline."""
+
+    response_class = _FinalResponse
 
     def __init__(self, *args: Any, deadline: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -98,6 +98,20 @@ def test_a_new_connection_that_is_closed_is_a_failure() -> None:
     assert len(requests) == 1
 
 
+@pytest.mark.parametrize("status", [100, 102, 103, 199])
+def test_informational_responses_are_not_the_answer(status: int) -> None:
+    informational = b"HTTP/1.1 %d Wait\r\nLink: </a>\r\n\r\n" % status
+    with script([informational * 5 + ANSWER, ANSWER]) as (url, requests):
+        one = sender()
+        assert [one.send(post(url)), one.send(post(url))] == [200, 200]
+    assert len(requests) == 2
+
+
+def test_endless_informational_responses_are_a_failure() -> None:
+    with script([b"HTTP/1.1 102 Wait\r\n\r\n" * 6]) as (url, _), pytest.raises(RequestError):
+        sender().send(post(url))
+
+
 def test_half_an_answer_is_a_failure_and_leaves_nothing_behind() -> None:
     with script([ANSWER[:-1]], [ANSWER]) as (url, _):
         one = sender()
