@@ -38,6 +38,7 @@ def test_no_parameters_allowed(shared: Nsqd, line: bytes) -> None:
         (0, "invalid body size 0"),
         (-1, "invalid body size -1"),
         (16385, "body too big 16385 > 16384"),
+        (5242881, "body too big 5242881 > 5242880"),
     ],
 )
 def test_length_out_of_bounds(shared: Nsqd, length: int, text: str) -> None:

@@ -117,10 +117,11 @@ def test_no_body(shared: Nsqd, length: bytes, shown: int) -> None:
 
 
 @pytest.mark.case("C059")
-def test_body_too_big(shared: Nsqd) -> None:
+@pytest.mark.parametrize(("size", "maximum"), [(65537, 65536), (5242881, 5242880)])
+def test_body_too_big(shared: Nsqd, size: int, maximum: int) -> None:
     conn = shared.connect()
-    conn.send(b"IDENTIFY\n", (65537).to_bytes(4, "big"))
-    conn.expect_error("E_BAD_BODY IDENTIFY body too big 65537 > 65536")
+    conn.send(b"IDENTIFY\n", size.to_bytes(4, "big"))
+    conn.expect_error(f"E_BAD_BODY IDENTIFY body too big {size} > {maximum}")
 
 
 @pytest.mark.case("C083")

@@ -27,6 +27,7 @@ cdef class Authorizer(InputBuffer):
         return self.manager.scheduler.now < self.may_publish_until
 
     cdef Parsed auth(self, int count, size_t *used, const uint8_t *rest, size_t left) except RAISED
+    cdef int64_t maximum_body(self, int64_t size, int64_t ours) noexcept
     cdef int ask_auth(self) except -1
     cdef int refuse_auth(self, bytes text) except -1
     cdef Parsed recognize(self, const char *command) except RAISED

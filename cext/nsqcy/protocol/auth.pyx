@@ -48,7 +48,7 @@ cdef class Authorizer(InputBuffer):
         if left < 4:
             return self.body_missing(4 - left, b"E_BAD_BODY AUTH failed to read body size")
         size = <int32_t>load_be32(rest)
-        maximum = min(self.manager.max_body_size, <int64_t>MAX_SECRET)
+        maximum = self.maximum_body(size, MAX_SECRET)
         if size > maximum:
             return self.fatal(b"E_BAD_BODY AUTH body too big %d > %d" % (size, maximum))
         if size <= 0:
@@ -112,6 +112,12 @@ cdef class Authorizer(InputBuffer):
         return self.answer(self.auth_ticket, FAILED, text)
 
     # -- limits --
+
+    cdef int64_t maximum_body(self, int64_t size, int64_t ours) noexcept:
+        """Return the limit for a body of this size. One that NSQ refuses gets the text that NSQ
+        sends, with --max-body-size."""
+        cdef int64_t configured = self.manager.max_body_size
+        return configured if size > configured else min(configured, ours)
 
     cdef int set_limits(self) except -1:
         """Apply small limits until the client has authenticated."""

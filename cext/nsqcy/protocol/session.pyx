@@ -231,12 +231,13 @@ cdef class Session(Subscription):
 
     cdef Parsed identify(self, size_t *used, const uint8_t *rest, size_t left) except RAISED:
         cdef int32_t size
-        cdef int64_t maximum = min(self.manager.max_body_size, <int64_t>MAX_IDENTIFY)
+        cdef int64_t maximum
         if self.state != INIT:
             return self.invalid_state(b"IDENTIFY")
         if left < 4:
             return self.body_missing(4 - left, b"E_BAD_BODY IDENTIFY failed to read body size")
         size = <int32_t>load_be32(rest)
+        maximum = self.maximum_body(size, MAX_IDENTIFY)
         if size > maximum:
             return self.fatal(b"E_BAD_BODY IDENTIFY body too big %d > %d" % (size, maximum))
         if size <= 0:
