@@ -64,7 +64,8 @@ EVENTS = (
         ALL,
         "…: accept: …; pausing",
         ("listener", "error"),
-        "No descriptors are left: the daemon briefly stops accepting connections.",
+        "No descriptors are left: the daemon stops accepting connections for up to a second, and "
+        "tries again. Logged at most once a minute.",
     ),
     Event(
         "closing", "info", ALL, "…: closing …", ("listener", "address"), "The daemon is stopping."

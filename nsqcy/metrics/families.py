@@ -102,6 +102,11 @@ SUMMED = Family(
 CONNECTIONS = Family("nsqd_connections", "gauge", "Open client connections.", ("worker", "kind"))
 WORKER_UP = Family("nsqd_worker_up", "gauge", "1 while the worker serves clients.", ("worker",))
 RESTARTS = Family("nsqd_worker_restarts", "counter", "Worker restarts.", ("worker",))
+ACCEPT_PAUSES = Family(
+    "nsqd_accept_pauses",
+    "counter",
+    "Pauses in accepting connections, because a process had no file descriptors left.",
+)
 TURNS = Family(
     "nsqd_turn_duration_seconds",
     "histogram",
@@ -241,6 +246,7 @@ OF_NSQD = (
     CONNECTIONS,
     WORKER_UP,
     RESTARTS,
+    ACCEPT_PAUSES,
     TURNS,
     SYNCS,
     WRITES_FAIL,

@@ -2,14 +2,17 @@
 
 Owns the watchers for the listening sockets and the choice of worker. Independent of processes: a
 worker is a target that is up or down, has a load, and may or may not accept sockets. While no
-target accepts sockets, clients wait in the backlog.
+target accepts sockets, clients wait in the backlog. When this process or a worker has no
+descriptors left, accepting pauses, longer each time.
 """
 
 import errno
+import os
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import gevent
 
@@ -17,7 +20,9 @@ from nsqcy.logging.types import Lines
 from nsqcy.net.listeners import Listener, show
 from nsqcy.process.handoff import Accepted
 
-PAUSE = 0.1  # seconds to pause accepting when the process is out of descriptors or memory
+PAUSE = 0.1  # seconds until the next attempt
+MAX_PAUSE = 1.0  # the same, if several attempts in a row found no descriptors or memory
+LOG_INTERVAL = 60.0  # seconds between two log lines about pauses
 _BATCH = 64  # maximum connections accepted from one listener per turn
 _TRANSIENT = {
     errno.ECONNABORTED,
@@ -61,12 +66,15 @@ class Acceptor:
         self._failed = failed
         self._listeners = listeners
         self._watchers = [loop.io(each.sock.fileno(), 1) for each in listeners]
-        self._timer = loop.timer(PAUSE)
+        self._timer: Any = None  # one for each wait: libev does not restart one with its duration
         self._targets: dict[int, Target] = {}
         self._turn = 0
         self._held: deque[Accepted] = deque()  # accepted, not yet passed to a target
-        self._exhausted = False  # logged since the last success
+        self._logged = -LOG_INTERVAL  # time of the last log line about a pause
         self._paused = False
+        self._pause_length = PAUSE
+        self._pause_ended = 0.0
+        self.pauses = 0  # since the start
         self.closed = False
 
     def add(self, worker: int, target: Target) -> None:
@@ -84,9 +92,9 @@ class Acceptor:
         self.resume()
 
     def retry_later(self, item: Accepted) -> None:
-        """Retry a socket after PAUSE, because a worker has reached its open-files limit."""
+        """Retry a socket after a pause, because a worker has reached its open-files limit."""
         self._held.append(item)
-        self._pause()
+        self._pause(item.kind.upper(), f"{os.strerror(errno.EMFILE)} in a worker")
 
     def resume(self) -> None:
         """Continue accepting, unless paused for another reason."""
@@ -112,8 +120,7 @@ class Acceptor:
                 address=listener.text,
             )
             listener.close()
-        self._timer.stop()
-        self._timer.close()
+        self._stop_timer()
         for item in self._held:
             item.sock.close()
         self._held.clear()
@@ -132,7 +139,6 @@ class Acceptor:
 
     def _accept(self, listener: Listener) -> None:
         sock, peer = listener.sock.accept()
-        self._exhausted = False
         local = listener.text if listener.path else _local(sock, listener)
         item = Accepted(sock, listener.kind, show(peer), local)
         if not self._hand_over(item):
@@ -142,15 +148,7 @@ class Acceptor:
         if error.errno in _TRANSIENT:
             return
         if error.errno in _EXHAUSTED:
-            if not self._exhausted:
-                self._exhausted = True
-                self._log.error(
-                    f"{listener.title}: accept: {error.strerror}; pausing",
-                    event="accept_paused",
-                    listener=listener.title,
-                    error=error.strerror,
-                )
-            self._pause()
+            self._pause(listener.title, error.strerror or "")
             return
         self._failed(f"{listener.title}: accept: {error.strerror}")
 
@@ -176,22 +174,49 @@ class Acceptor:
     def _wait_for_room(self) -> None:
         """Stop accepting until `resume`. A timer retries after PAUSE in case nothing calls it."""
         self._stop_watching()
-        if not self._timer.active:
-            self._timer.start(self._pause_over)
+        if self._timer is None:
+            self._start_timer(PAUSE)
 
     def _stop_watching(self) -> None:
         for watcher in self._watchers:
             watcher.stop()
 
-    def _pause(self) -> None:
-        if not self.closed:
-            self._paused = True
-            self._wait_for_room()
+    def _pause(self, title: str, error: str) -> None:
+        if self.closed or self._paused:
+            return
+        now = time.monotonic()
+        again = now - self._pause_ended < MAX_PAUSE
+        self._pause_length = min(2 * self._pause_length, MAX_PAUSE) if again else PAUSE
+        self._paused = True
+        self.pauses += 1
+        self._stop_watching()
+        self._stop_timer()
+        self._start_timer(self._pause_length)
+        if now - self._logged >= LOG_INTERVAL:
+            self._logged = now
+            self._log.error(
+                f"{title}: accept: {error}; pausing",
+                event="accept_paused",
+                listener=title,
+                error=error,
+            )
 
     def _pause_over(self) -> None:
-        self._timer.stop()
-        self._paused = False
+        self._stop_timer()
+        if self._paused:
+            self._paused = False
+            self._pause_ended = time.monotonic()
         self.resume()
+
+    def _start_timer(self, seconds: float) -> None:
+        self._timer = gevent.get_hub().loop.timer(seconds)
+        self._timer.start(self._pause_over)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer.close()
+            self._timer = None
 
 
 def _local(sock: socket.socket, listener: Listener) -> str:

@@ -2,9 +2,12 @@
 should."""
 
 import contextlib
+import re
 import resource
 import select
+import socket
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -158,6 +161,38 @@ def silent(victim: Nsqd, count: int) -> list[Conn]:
 def test_five_thousand_connections_that_send_nothing(victim: Nsqd) -> None:
     with growing_at_most(victim, MAX_BYTES):
         silent(victim, 5000)
+
+
+def limit_files(pid: int, room: int) -> None:
+    """Let a process open `room` more files."""
+    used = max(int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir())
+    _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + 1 + room, hard))
+
+
+def test_more_connections_than_descriptors(victim: Nsqd) -> None:
+    """nsqd pauses instead of trying to accept them in a loop, and serves the connected clients."""
+    client = victim.connect()
+    client.usable()
+    assert victim.process is not None
+    pids = [victim.process.pid, *victim.workers()]
+    for pid in pids:
+        limit_files(pid, 10)
+    begun = time.monotonic()
+    flood = [socket.create_connection(victim.address) for _ in range(200)]
+    eventually(lambda: "Too many open files" in victim.log_text())
+    for _ in range(1000):
+        client.pub("t", b"x")
+    for pid in pids:
+        limit_files(pid, 1000)
+    for sock in flood:
+        sock.close()
+    eventually(lambda: victim.web.get("/ping").status == 200)
+    page = victim.web.get("/metrics").body.decode()
+    pauses = float(re.findall(r"^nsqd_accept_pauses_total (\S+)", page, re.MULTILINE)[0])
+    # The shortest pause is 0.1 s.
+    assert 1 <= pauses <= 10 * (time.monotonic() - begun) + 1
+    assert victim.log_text().count("accept:") == 1
 
 
 @pytest.mark.soak

@@ -235,6 +235,7 @@ class Master:
             disk_refuses=self._guard is not None and self._guard.refusal is not None,
             started=self._launcher.context["started"],
             certificate_expires=_expiry(self._launcher.context["tls"]),
+            accept_pauses=self._acceptor.pauses,
         )
 
     # -- signals and shutdown

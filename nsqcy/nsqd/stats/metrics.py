@@ -136,6 +136,7 @@ class Whole(NamedTuple):
     disk_refuses: bool
     started: int  # wall clock, ns
     certificate_expires: int | None = None  # seconds since the epoch; None without TLS
+    accept_pauses: int = 0
 
 
 class Disk(NamedTuple):

@@ -118,6 +118,7 @@ class Page:
         )
         yield metric(families.WORKER_UP, (([name], int(name in found)) for name in born))
         yield metric(families.RESTARTS, (([name], its["restarts"]) for name, its in born.items()))
+        yield metric(families.ACCEPT_PAUSES, [([], self._whole.accept_pauses)])
         turns = (([name], *its["turns"]) for name, its in found.items())
         yield histogram(families.TURNS, TURN_BOUNDS, turns)
         syncs = (

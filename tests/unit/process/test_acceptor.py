@@ -175,6 +175,72 @@ def test_out_of_descriptors_pauses_and_says_so_once(front, code):
     assert front.failures == []
 
 
+class Manual(Acceptor):
+    """Its pauses end when a test says so."""
+
+    def _start_timer(self, seconds):
+        self.waits = [*getattr(self, "waits", []), seconds]
+
+
+@pytest.fixture
+def manual(front):
+    """An acceptor whose process has no descriptors left."""
+    sock = Failing(front.listener.sock, errno.EMFILE, 1 << 30)
+    acceptor = front.acceptor = Manual(
+        [front.listener._replace(sock=sock)], front.lines, front.failures.append
+    )
+    acceptor.add(0, Worker())
+    front.connect()
+    return acceptor, sock
+
+
+def test_pauses_grow_while_no_descriptors_are_left(front, manual):
+    acceptor, sock = manual
+    for attempts in range(1, 8):
+        wait_until(lambda attempts=attempts: sock.calls == attempts)
+        assert len(acceptor.waits) == acceptor.pauses == attempts
+        acceptor._pause_over()
+    assert acceptor.waits == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+    assert front.lines.all == ["TCP: accept: so it is; pausing"]
+
+
+def test_a_worker_without_descriptors_gets_one_try_per_pause(front):
+    worker = Worker()
+    acceptor = front.acceptor = Manual([front.listener], front.lines, front.failures.append)
+    acceptor.add(0, worker)
+    front.connect(3)
+    wait_until(lambda: len(worker.taken) == 3)
+    for attempt in range(1, 4):
+        refused, worker.taken = worker.taken, []
+        for item in refused:
+            acceptor.retry_later(item)
+            acceptor.resume()
+        assert worker.taken == [] and acceptor.pauses == attempt
+        acceptor._pause_over()
+        assert len(worker.taken) == 3
+    assert acceptor.waits == [0.1, 0.2, 0.4]
+    assert front.lines.all == ["TCP: accept: Too many open files in a worker; pausing"]
+
+
+def test_a_pause_ends_after_its_time(front):
+    """The timer of each pause is a new one: libev fires one that is started again at once."""
+    started = []
+
+    class Watched(Acceptor):
+        def _start_timer(self, seconds):
+            super()._start_timer(seconds)
+            started.append(self._timer)
+
+    sock = Failing(front.listener.sock, errno.EMFILE, 2)
+    listener = front.listener._replace(sock=sock)
+    front.acceptor = Watched([listener], front.lines, front.failures.append)
+    worker = Worker()
+    front.acceptor.add(0, worker)
+    front.connect()
+    wait_until(lambda: worker.taken)
+    assert len({id(timer) for timer in started}) == len(started) == 2
+
+
 @pytest.mark.parametrize("code", [errno.ECONNABORTED, errno.EPROTO, errno.EINTR])
 def test_trouble_of_one_connection_is_passed_over(front, code):
     _, worker = failing(front, code, 3)
