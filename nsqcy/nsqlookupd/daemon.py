@@ -28,6 +28,7 @@ from nsqcy.process.service import Notifier
 from nsqcy.users.gate import Gate
 from nsqcy.users.known import Known, read
 from nsqcy.util.gotext import json_bytes
+from nsqcy.util.slices import Turns
 
 _MAGIC_LIMIT = 60.0  # seconds within which a client must send the protocol version
 _SEND_LIMIT = 60.0  # seconds for a client to accept a response
@@ -59,6 +60,7 @@ class Daemon(daemon.Daemon):
         self.options = options
         self._known = known
         self.held = 0  # bytes of partially received commands
+        self.turns = Turns()  # one connection's commands per event-loop iteration
         self.context = SessionContext(registry, _identity(options, listeners), log)
         self._connections: set[Connection] = set()
 
@@ -131,12 +133,11 @@ class Connection(gevent.Greenlet):  # type: ignore[misc]
                 session.feed_eof()
             more = True
             while more:
+                self._daemon.turns.wait()
                 answers, more = session.turn(clock())
                 if answers:
                     sock.settimeout(_SEND_LIMIT)
                     sock.sendall(answers)
-                if more:
-                    gevent.sleep(0)
             self._account()
 
     def _account(self) -> None:

@@ -22,11 +22,13 @@ from nsqcy.nsqlookupd.registry import CHANNEL, TOPIC, Moment, Peer, Registry
 from nsqcy.util import gojson
 
 MAGIC: Final = b"  V1"
-MAX_LINE: Final = 1 << 20
-MAX_BODY: Final = 1 << 20
-"""NSQ has no limits; an IDENTIFY has about 200 bytes, a REGISTER at most 140."""
+MAX_LINE: Final = 4096
+MAX_BODY: Final = 64 << 10
+MAX_TEXT: Final = 1024
+"""Maximum bytes of a line, the body of IDENTIFY, and each of its strings. NSQ has no limits; an
+IDENTIFY has about 200 bytes, a REGISTER at most 140."""
 
-_COMMANDS_A_TURN = 256
+_COMMANDS_A_TURN = 64
 _LOGGED = 200  # maximum characters of a logged error, which may quote a line
 _LENGTH = struct.Struct(">i")
 
@@ -206,7 +208,9 @@ class Session:
         if data is None and not self._eof:
             return None
         self._size = -1 if data is None else _LENGTH.unpack(data)[0]
-        if not 0 <= self._size <= MAX_BODY:
+        if self._size > MAX_BODY:
+            raise ClientError("E_BAD_BODY", f"IDENTIFY body too big {self._size} > {MAX_BODY}")
+        if self._size < 0:
             raise ClientError("E_BAD_BODY", "IDENTIFY failed to read body size")
         self._state = _State.BODY
         return b""
@@ -233,6 +237,10 @@ class Session:
             said: dict[str, Any] = gojson.decode(body, _FIELDS)
         except ValueError:
             raise ClientError("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from None
+        for name, value in said.items():
+            size = len(value.encode()) if isinstance(value, str) else 0
+            if size > MAX_TEXT:
+                raise ClientError("E_BAD_BODY", f"IDENTIFY {name} too long {size} > {MAX_TEXT}")
         if not all(said[name] for name in _REQUIRED):
             raise ClientError("E_BAD_BODY", "IDENTIFY missing fields")
         del said["remote_address"]

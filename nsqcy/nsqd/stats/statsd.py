@@ -18,7 +18,7 @@ from nsqcy.names import is_ephemeral
 from nsqcy.net.listeners import parse
 from nsqcy.nsqd.stats.forms import LATENCY, Query
 from nsqcy.nsqd.stats.stats_page import Whole
-from nsqcy.nsqd.worker.slices import Turns
+from nsqcy.util.slices import Turns
 
 SECOND = 1_000_000_000
 LOOKUP_LIMIT = 1.0  # seconds to resolve a name

@@ -37,7 +37,6 @@ from nsqcy.nsqd.worker.negotiate import negotiate
 from nsqcy.nsqd.worker.placement_requests import PlacementRequests
 from nsqcy.nsqd.worker.rate_sampler import RateSampler
 from nsqcy.nsqd.worker.session_migration import SessionMigration
-from nsqcy.nsqd.worker.slices import Turns
 from nsqcy.nsqd.worker.topic_verbs import TopicOwner, TopicVerb
 from nsqcy.nsqd.worker.worker_stats import WorkerStats
 from nsqcy.process.control import Answer, Request
@@ -48,6 +47,7 @@ from nsqcy.server.transport import Loop, accept_socket, accept_stream
 from nsqcy.storage.block_pool import BlockPool
 from nsqcy.storage.io import IoThread
 from nsqcy.util import debug
+from nsqcy.util.slices import Turns
 
 if TYPE_CHECKING:
     from nsqcy.nsqd.auth.users import FileUsers

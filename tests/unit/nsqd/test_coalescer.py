@@ -5,7 +5,7 @@ import pytest
 from gevent.event import Event
 
 from nsqcy.nsqd.stats.coalescer import RequestCoalescer
-from nsqcy.nsqd.worker.slices import Turns
+from nsqcy.util.slices import Turns
 
 
 class Work:

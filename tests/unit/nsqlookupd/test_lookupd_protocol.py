@@ -154,8 +154,27 @@ def test_a_line_in_many_pieces() -> None:
         client.say(b"x" * 16)
     assert not client.session.closing
     client.say(b"y")
-    assert client.answers == [b"E_INVALID command is longer than 1048576 bytes"]
+    assert client.answers == [b"E_INVALID command is longer than 4096 bytes"]
     assert client.session.held == 0
+
+
+def test_an_identify_has_at_most_64_kib() -> None:
+    client = Client()
+    client.say(b"  V1IDENTIFY\n" + SIZE.pack(65537))
+    assert client.answers == [b"E_BAD_BODY IDENTIFY body too big 65537 > 65536"]
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["remote_address", "hostname", "broadcast_address", "version", "topology_zone"],
+)
+def test_a_text_has_at_most_1_kib(key: str) -> None:
+    for size in (1024, 1025):
+        body = json.dumps(json.loads(IDENTITY) | {key: "x" * size}).encode()
+        client = Client()
+        client.say(b"  V1IDENTIFY\n" + SIZE.pack(len(body)) + body)
+        refusal = f"E_BAD_BODY IDENTIFY {key} too long 1025 > 1024".encode()
+        assert client.answers == [b"identity" if size == 1024 else refusal]
 
 
 def test_a_turn_is_bounded() -> None:
@@ -176,6 +195,6 @@ def test_commands_behind_an_error_are_not_heard() -> None:
 
 def test_what_a_client_sent_does_not_fill_the_log() -> None:
     client = Client()
-    client.say(b"  V1" + b"x" * 100_000 + b"\n")
-    assert client.answers == [b"E_INVALID invalid command " + b"x" * 100_000]
+    client.say(b"  V1" + b"x" * 4000 + b"\n")
+    assert client.answers == [b"E_INVALID invalid command " + b"x" * 4000]
     assert all(len(line) < 300 for line in client.log)
