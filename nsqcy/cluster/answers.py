@@ -6,6 +6,7 @@ Pure functions. Any invalid input raises RequestError.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from nsqcy.cluster.budget import decoding
 from nsqcy.cluster.forms import MAX_LINE
 from nsqcy.errors import RequestError
 from nsqcy.names import is_valid_name, one_line
@@ -25,9 +26,10 @@ def read(
     Before 1.0, responses were wrapped: `{"status_code": 200, "data": {...}}`.
     """
     try:
-        if headers.get("x-nsq-content-type") == PLAIN:
-            return decode(body, fields)
-        found = decode(body, {**fields, "data": (gojson.structure(fields), None)})
+        with decoding(body):
+            if headers.get("x-nsq-content-type") == PLAIN:
+                return decode(body, fields)
+            found = decode(body, {**fields, "data": (gojson.structure(fields), None)})
     except ValueError as error:
         raise RequestError(f"the response cannot be read: {error}", 200, body) from None
     wrapped: dict[str, Any] | None = found.pop("data")

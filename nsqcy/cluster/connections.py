@@ -43,7 +43,7 @@ def of_nsqd(url: Url, node: str, *, web: WebClient) -> list[Connection]:
     """Query the connections of the nsqd at this URL. node: its HTTP address. Raises
     RequestError."""
     answer = stats.answer_of(url, web=web, clients=True)
-    return parse_connections(answer.body, answer.headers, node)
+    return stats.Leased(parse_connections(answer.body, answer.headers, node), answer.lease)
 
 
 def parse_connections(body: bytes, headers: Mapping[str, str], node: str) -> list[Connection]:

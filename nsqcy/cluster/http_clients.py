@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 from urllib3.util import Url
 
+from nsqcy.cluster import stats
 from nsqcy.cluster.discovery import daemon_url, host_port
 from nsqcy.cluster.forms import POLICY, is_number
 from nsqcy.cluster.web_client import Answer, Terms, WebClient, unwanted
@@ -19,7 +20,7 @@ from nsqcy.errors import InvalidName, RequestError
 from nsqcy.names import is_valid_name, quote
 from nsqcy.util import gojson
 
-MAX_ANSWER = 256 << 20  # bytes
+MAX_ANSWER = stats.MAX_ANSWER
 
 
 def _named(topic: str, channel: str | None = None) -> dict[str, str]:

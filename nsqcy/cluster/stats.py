@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 from urllib3.util import Url
 
 from nsqcy.cluster import answers, discovery, latency, rates
+from nsqcy.cluster.budget import Lease
 from nsqcy.cluster.discovery import Found, Producer, daemon_url
 from nsqcy.cluster.latency import Latency
 from nsqcy.cluster.parallel import Outcome, ask_all
@@ -22,7 +23,7 @@ from nsqcy.cluster.web_client import Answer, WebClient, unwanted
 from nsqcy.errors import RequestError
 from nsqcy.util import gojson
 
-MAX_ANSWER = 256 << 20  # bytes
+MAX_ANSWER = 128 << 20  # bytes; 10,000 topics with 3 channels and 6 consumers each need half
 TOGETHER = "*"  # node name that stands for a sum
 
 
@@ -70,6 +71,7 @@ class ChannelFigures(NamedTuple):
 
 AnyFigures = TopicFigures | ChannelFigures
 Figures = TypeVar("Figures", TopicFigures, ChannelFigures)
+Item = TypeVar("Item")
 
 
 def total(figures: Sequence[Figures]) -> Figures:
@@ -366,7 +368,16 @@ def of_nsqd(
     """Query the statistics of the nsqd at this URL. Raises RequestError."""
     answer = answer_of(url, topic, channel, web=web, clients=clients)
     name, hostname = node.http_address, node.hostname
-    return parse_stats(answer.body, answer.headers, name, hostname, clients=clients)
+    rows = parse_stats(answer.body, answer.headers, name, hostname, clients=clients)
+    return Leased(rows, answer.lease)
+
+
+class Leased(list[Item]):
+    """Rows of a response, which count in the budget as long as they are in use."""
+
+    def __init__(self, rows: Iterable[Item], lease: Lease | None) -> None:
+        super().__init__(rows)
+        self._lease = lease
 
 
 def answer_of(

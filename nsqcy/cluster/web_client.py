@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus, client
 from http.client import BadStatusLine, HTTPException, responses
+from io import BytesIO
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote, urljoin
 
@@ -24,6 +25,7 @@ from urllib3.exceptions import HTTPError
 from urllib3.util import Url, parse_url
 
 from nsqcy import __version__
+from nsqcy.cluster.budget import BUDGET, Lease
 from nsqcy.errors import RequestError
 from nsqcy.names import one_line, quote
 from nsqcy.util import gojson
@@ -33,6 +35,8 @@ PIECE = 1 << 16  # bytes of a body to read at a time
 FOREVER = 86400.0  # deadline in seconds for a request without a limit
 SECOND = 1_000_000_000
 PORTS = {"http": 80, "https": 443}
+MAX_ERROR = 64 << 10  # maximum bytes of an error response that are read
+MAX_LENGTH = 20  # maximum characters of a Content-Length that are quoted
 MAX_SHOWN = 300  # maximum characters of an error response that are quoted
 MAX_INFORMATIONAL = 5  # before the final response; Go's clients accept as many
 TIMED_OUT = "timed out"
@@ -92,9 +96,12 @@ class Terms:
 
 
 class Answer(NamedTuple):
+    """A response. lease: its part of the budget, to be kept as long as its values."""
+
     status: int
     headers: Mapping[str, str]  # names are lower case
     body: bytes
+    lease: Lease | None = None
 
 
 def _left(deadline: float) -> float:
@@ -182,13 +189,14 @@ class ResponseStream:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-        self._pieces = response.stream(PIECE, decode_content=False)
+        self._response = response
 
     def read(self) -> bytes:
         """Return the next bytes, or b"" at the end. Raises RequestError."""
         piece = b""
         try:
-            piece = next(self._pieces, b"")
+            # Not stream(), which reads a chunk's length in a line without a limit.
+            piece = self._response.read1(PIECE, decode_content=False)
         except (OSError, HTTPError, HTTPException, ValueError) as error:
             raise RequestError(reason(error)) from None
         finally:
@@ -278,8 +286,12 @@ class WebClient:
         shown = {"Authorization": f"Bearer {self.terms.token}"} if self.terms.token else {}
         try:
             return self._ask(url, method, shown | dict(headers or {}), body, maximum)
+        except RequestError as error:
+            failure = RequestError(str(error), error.status, error.body)
         except (OSError, HTTPError, HTTPException, ValueError) as error:
-            raise RequestError(reason(error)) from None
+            failure = RequestError(reason(error))
+        # Here it has no traceback, which would keep the response as long as the error.
+        raise failure
 
     def _ask(
         self, url: Url, method: str, headers: dict[str, str], body: bytes | None, maximum: int
@@ -303,11 +315,22 @@ class WebClient:
         deadline: float,
     ) -> Answer:
         """Send one request and return its response. Raises RequestError if it is too long."""
-        answer = self.request(
-            url, method, url.request_uri, headers, body, maximum=maximum, deadline=deadline
-        )
-        if len(answer.body) > maximum:
-            raise RequestError(f"the response has more than {maximum} bytes", answer.status)
+        lease = Lease(BUDGET, deadline)
+        try:
+            answer = self.request(
+                url,
+                method,
+                url.request_uri,
+                headers,
+                body,
+                maximum=maximum,
+                deadline=deadline,
+                lease=lease,
+            )
+            lease.grow_for(answer.body)
+        except BaseException:
+            lease.end()  # the error's traceback refers to it
+            raise
         return answer
 
     def request(
@@ -320,9 +343,10 @@ class WebClient:
         *,
         maximum: int,
         deadline: float | None = None,
+        lease: Lease | None = None,
     ) -> Answer:
         """Send one request and return its response, with at least `maximum` + 1 bytes of a longer
-        body. Raises urllib3's exceptions."""
+        body; for a status other than 200, at most MAX_ERROR bytes. Raises urllib3's exceptions."""
         headers = {
             "Accept": "application/vnd.nsq; version=1.0",
             "User-Agent": self.terms.user_agent,
@@ -338,7 +362,13 @@ class WebClient:
             )
             response = connection.getresponse()
             lower = {name.lower(): value for name, value in response.headers.items()}
-            return Answer(response.status, lower, _read(response, maximum))
+            if lease is not None:
+                _check_head(url, response.status, lower, maximum)
+            kept = maximum if response.status == 200 else min(maximum, MAX_ERROR)
+            found = _read(response, kept, lease)
+            if lease is not None and response.status == 200 and len(found) > maximum:
+                raise _too_long(url, f"more than {maximum}", maximum)
+            return Answer(response.status, lower, found, lease)
         finally:
             connection.close()
 
@@ -427,15 +457,36 @@ def _stamp(path: str) -> tuple[int, ...]:
     return found.st_mtime_ns, found.st_ino, found.st_size
 
 
-def _read(response: HTTPResponse, maximum: int) -> bytes:
+def _read(response: HTTPResponse, maximum: int, lease: Lease | None = None) -> bytes:
     """Return the entire body, or more than `maximum` bytes of it. Raises an exception if the body
     ends early."""
-    pieces = []
-    length = 0
-    while length <= maximum:
+    body = BytesIO()
+    while body.tell() <= maximum:
         piece = response.read(PIECE, decode_content=False)
         if not piece:
             break
-        pieces.append(piece)
-        length += len(piece)
-    return b"".join(pieces)
+        if lease is not None:
+            lease.grow(len(piece))
+        body.write(piece)
+    return body.getvalue()
+
+
+def _check_head(url: Url, status: int, headers: Mapping[str, str], maximum: int) -> None:
+    """Raises RequestError for a response that need not be read: too long or compressed."""
+    if status != 200:
+        return
+    length = headers.get("content-length", "")
+    if length.isascii() and length.isdecimal() and (len(length) > 18 or int(length) > maximum):
+        raise _too_long(url, length[:MAX_LENGTH], maximum)
+    if headers.get("content-encoding", "identity") != "identity":
+        raise RequestError(f"{_route(url)}: the response is compressed, not as requested", status)
+
+
+def _too_long(url: Url, length: str, maximum: int) -> RequestError:
+    text = f"{_route(url)}: the response has {length} bytes, the limit is {maximum}"
+    return RequestError(text, 200)
+
+
+def _route(url: Url) -> str:
+    """Return a URL's path; its other parts may contain secrets."""
+    return url.path or "/"

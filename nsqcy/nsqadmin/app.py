@@ -23,6 +23,7 @@ from nsqcy.nsqadmin.auth.logins import Logins
 from nsqcy.nsqadmin.auth.provider import LoginProvider
 from nsqcy.nsqadmin.cluster.copies import Sighting
 from nsqcy.nsqadmin.cluster.outages import Outages
+from nsqcy.nsqadmin.cluster.shared_client import SharedClient
 from nsqcy.nsqadmin.context import AppContext
 from nsqcy.nsqadmin.history.sampler import Sampler
 from nsqcy.nsqadmin.history.store import History
@@ -83,7 +84,7 @@ class Daemon(single_process.Daemon):
         asking, outcomes = terms(options), Outcomes()
         # Send the token to nsqds and nsqlookupds only.
         others = CountedClient(replace(asking, token=""), outcomes)
-        web, history = CountedClient(asking, outcomes), make_history(options)
+        web, history = SharedClient(asking, outcomes), make_history(options)
         requests = Requests()
         routes.append(metrics.route(outcomes, logins, requests, self._count_connections))
         sighting, outages = Sighting(), Outages(log)

@@ -12,7 +12,7 @@ from nsqcy.client import NsqdAdmin
 from nsqcy.cluster.web_client import Terms
 from nsqcy.errors import NsqError
 from support.fake_auth_server import AuthServer, Reply
-from support.fake_http_daemon import Upstream
+from support.fake_http_daemon import NEVER, Upstream
 from support.nsqadmin_process import Admin, refused
 
 TOKEN = "token-with-admin-star"
@@ -118,3 +118,26 @@ def test_a_message_id_writes_no_header() -> None:
             message["id"] = "0123456789abcdef"
             answer = admin.web.get("/download/t/c", **where | {"id": message["id"]})
             assert (answer.status, answer.body) == (200, b"AAAA")
+
+
+def test_an_answer_that_is_too_large_is_not_read() -> None:
+    server = AuthServer()
+    server.default = Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 209715200\r\n\r\n")
+    try:
+        with Admin(nsqd_http_address=server.address) as admin:
+            message = admin.web.get("/api/topics").json()["message"]
+    finally:
+        server.close()
+    assert f"{server.address}: /info: the response has 209715200 bytes, the limit is" in message
+
+
+def test_a_hung_nsqd_is_waited_for_once() -> None:
+    with Upstream(info=NEVER) as nsqd:
+        options = {"http_client_request_timeout": "500ms"}
+        with Admin(nsqd_http_address=nsqd.address, **options) as admin:
+            assert "timed out" in admin.web.get("/api/topics").json()["message"]
+            message = admin.web.get("/api/nodes").json()["message"]
+            page = admin.web.get("/nodes").body.decode()
+    assert "did not answer, and is not queried again for 0.5 s" in message
+    assert "is not queried again" in page
+    assert len(nsqd.asked) == 1

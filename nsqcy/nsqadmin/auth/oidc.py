@@ -8,6 +8,7 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
 from typing import Any, NamedTuple
 
 import requests
@@ -17,12 +18,16 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 from joserfc.jwt import JWTClaimsRegistry
+from requests.adapters import HTTPAdapter
+from urllib3 import HTTPResponse
 
 from nsqcy.nsqadmin.auth.provider import Refused
 from nsqcy.users.user import OPERATE, VIEW, User
 
 DISCOVERY = "/.well-known/openid-configuration"
 ALGORITHMS = ["RS256", "PS256", "ES256", "EdDSA"]  # neither none nor shared secrets
+MAX_ANSWER = 1 << 20  # bytes
+PIECE = 1 << 16
 TIMEOUT = 10  # seconds for one request to the provider
 MAX_ATTEMPTS = 1000
 MAX_AGE = 600.0  # seconds from the start of an attempt to its end
@@ -128,7 +133,7 @@ class Provider:
                 ).validate(token.claims)
             except (AuthlibBaseError, JoseError, requests.RequestException) as error:
                 raise Refused(f"{type(error).__name__}: {error}") from None
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, RecursionError) as error:
                 raise Refused(f"unreadable answer of the provider: {error!r}") from None
         if token.claims.get("azp", client_id) != client_id:
             raise Refused("the ID token is for another client")
@@ -145,7 +150,7 @@ class Provider:
         raise Refused(f"no value of the claim {self._settings.role_claim} gives a role")
 
     def _session(self) -> Any:
-        return OAuth2Session(
+        session = OAuth2Session(
             self._settings.client_id,
             self._settings.secret or None,
             token_endpoint_auth_method="client_secret_basic" if self._settings.secret else "none",
@@ -153,12 +158,44 @@ class Provider:
             redirect_uri=self._settings.redirect,
             code_challenge_method="S256",
         )
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, _Adapter(self._clock))
+        return session
 
     def _discover(self, session: Any) -> Mapping[str, Any]:
         found = _get(session, self._settings.issuer.rstrip("/") + DISCOVERY)
         if found.get("issuer") != self._settings.issuer:
             raise Refused(f"the provider calls itself {found.get('issuer')!r}")
         return found
+
+
+class _Adapter(HTTPAdapter):
+    """Reads a response of limited size before a deadline, and follows no redirect: a request may
+    have our secret."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def send(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        deadline = self._clock() + TIMEOUT
+        request.headers["Accept-Encoding"] = "identity"
+        answer = super().send(request, *args, **kwargs)
+        if answer.is_redirect:
+            answer.close()
+            raise requests.TooManyRedirects("got a redirect; redirects are not followed")
+        pieces, size = [], 0
+        while piece := answer.raw.read1(PIECE, decode_content=False):
+            pieces.append(piece)
+            size += len(piece)
+            if size > MAX_ANSWER or self._clock() > deadline:
+                answer.close()
+                raise requests.RequestException(
+                    f"the response has more than {MAX_ANSWER} bytes, or takes too long"
+                )
+        answer.close()
+        answer.raw = HTTPResponse(BytesIO(b"".join(pieces)), preload_content=False)
+        return answer
 
 
 def _bytes(text: str) -> bytes:
@@ -170,7 +207,7 @@ def _get(session: Any, url: str) -> dict[str, Any]:
         answer = session.get(url, withhold_token=True, timeout=TIMEOUT)
         answer.raise_for_status()
         found = answer.json()
-    except (requests.RequestException, ValueError) as error:
+    except (requests.RequestException, ValueError, RecursionError) as error:
         raise Refused(f"{url}: {error}") from None
     if not isinstance(found, dict):
         raise Refused(f"{url}: not a JSON object")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nsqcy.cluster.budget import decoding
 from nsqcy.cluster.forms import (
     Form,
     anything,
@@ -129,7 +130,8 @@ def read_answer(node: str, answer: Answer, form: Form = anything) -> NodeAnswer:
     """Return the parsed response. Malformed responses, and successes of a different form, count as
     refusals."""
     try:
-        value = gojson.decode_any(answer.body or b"{}")
+        with decoding(answer.body):
+            value = gojson.decode_any(answer.body or b"{}")
     except ValueError:
         value = None
     # A status below 400 says nothing about a refusal, and would change the framing of our own

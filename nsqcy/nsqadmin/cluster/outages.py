@@ -12,6 +12,10 @@ from nsqcy.errors import RequestError
 from nsqcy.logging.types import Lines
 
 
+class NotAsked(RequestError):
+    """A request that was not sent, because the daemon has just failed to answer another one."""
+
+
 class Outages:
     def __init__(self, log: Lines) -> None:
         self._log = log
@@ -24,12 +28,17 @@ class Outages:
 
         A daemon that does not know the name (404) has answered.
         """
-        reasons = {at: str(error) for at, error in errors.items() if error.status != 404}
-        well = {*answered, *(errors.keys() - reasons.keys())}
+        failed = {at: error for at, error in errors.items() if error.status != 404}
+        well = {*answered, *(errors.keys() - failed.keys())}
         with self._lock:
+            reasons = {
+                at: str(error)
+                for at, error in failed.items()
+                if not (isinstance(error, NotAsked) and at in self._reasons)
+            }
             is_new = any(self._reasons.get(at) != text for at, text in reasons.items())
             ended = sorted(str(at) for at in well if self._reasons.pop(at, None) is not None)
             self._reasons |= reasons
         for address in ended:
             self._log.info(f"{address} answers again", event="upstream_recovered", upstream=address)
-        return is_new or len(reasons) < len(errors)
+        return is_new or len(failed) < len(errors)

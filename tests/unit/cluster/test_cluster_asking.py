@@ -3,6 +3,8 @@
 The answer depends on `?secret=` in the URL, which may be part of a lookupd's address.
 """
 
+import gc
+import gzip
 import json
 import socket
 import ssl
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 from urllib3.util import parse_url
 
+from nsqcy.cluster.budget import BUDGET
 from nsqcy.cluster.discovery import Producer, lookup, nodes, topics
 from nsqcy.cluster.stats import node_stats, topic_producers
 from nsqcy.cluster.web_client import Terms, WebClient
@@ -177,9 +180,77 @@ def test_time_is_limited_however_the_bytes_come(server: AuthServer) -> None:
 
 def test_too_long_an_answer(server: AuthServer, web: WebClient) -> None:
     server.default = Reply(b"x" * 1001)
-    with pytest.raises(RequestError, match="more than 1000 bytes"):
+    url = f"http://{server.address}/a?secret=s"
+    with pytest.raises(RequestError, match=r"^/a: the response has more than 1000 bytes, the"):
+        ask(web, url)
+    assert len(ask(web, url, maximum=1001).body) == 1001
+
+
+@pytest.mark.parametrize(
+    "head", ["Content-Length: 200000000", "Content-Length: 9" + 5000 * "0", "Connection: close"]
+)
+def test_an_answer_without_end(head: str, server: AuthServer, web: WebClient) -> None:
+    server.default = Reply(raw=f"HTTP/1.1 200 OK\r\n{head}\r\n\r\n".encode() + b"x" * 100_000)
+    with pytest.raises(RequestError, match="the limit is 1000"):
         ask(web, f"http://{server.address}/")
-    assert len(ask(web, f"http://{server.address}/", maximum=1001).body) == 1001
+
+
+def test_a_compressed_answer(server: AuthServer, web: WebClient) -> None:
+    bomb = gzip.compress(b"x" * 1_000_000)
+    server.default = Reply(bomb, headers={"Content-Encoding": "gzip"})
+    with pytest.raises(RequestError, match="compressed"):
+        ask(web, f"http://{server.address}/", maximum=100_000)
+    assert server.requests[0].headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("status", [404, 500])
+def test_only_the_beginning_of_an_error_is_read(
+    status: int, server: AuthServer, web: WebClient
+) -> None:
+    server.default = Reply(b"x" * 1_000_000, status)
+    answer = ask(web, f"http://{server.address}/", maximum=10_000_000)
+    assert answer.status == status
+    assert 300 <= len(answer.body) <= 200_000
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"X: " + b"y" * 100_000,
+        b"\r\n".join(b"X%d: y" % number for number in range(101)),
+        b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 100_000,
+    ],
+)
+def test_a_flood_of_headers(head: bytes, server: AuthServer, web: WebClient) -> None:
+    server.default = Reply(raw=b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n")
+    with pytest.raises(RequestError):
+        ask(web, f"http://{server.address}/")
+
+
+def test_a_response_that_never_begins_ends_at_the_deadline(server: AuthServer) -> None:
+    server.default = Reply(raw=b"HTTP/1.1 100 Continue\r\n\r\n", again=True)
+    with pytest.raises(RequestError):
+        ask(WebClient(Terms(request_timeout=0.2)), f"http://{server.address}/")
+
+
+def test_objects_of_a_large_answer_are_limited(server: AuthServer, web: WebClient) -> None:
+    server.default = Reply(b"[" + b"[]," * 500_000 + b"0]")
+    with pytest.raises(RequestError, match="has 500001 objects: the limit is 500000"):
+        ask(web, f"http://{server.address}/", maximum=10_000_000)
+    server.default = Reply(b"[" + b"1," * 4_000_001 + b"0]")
+    with pytest.raises(RequestError, match="has 4000001 values: the limit is 4000000"):
+        ask(web, f"http://{server.address}/", maximum=20_000_000)
+
+
+def test_statistics_count_as_long_as_they_are_in_use(server: AuthServer, web: WebClient) -> None:
+    topics = [{"topic_name": f"t{number}"} for number in range(100_000)]
+    server.default = Reply(json.dumps({"topics": topics}).encode(), headers=PLAIN)
+    node = Producer("127.0.0.1", 1, server.port)
+    found = node_stats([node], web=web)
+    assert BUDGET.used > 40_000_000
+    del found
+    gc.collect()
+    assert BUDGET.used == 0
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

@@ -1,5 +1,6 @@
 """Log-in with OpenID Connect, against a provider in this process."""
 
+import gzip
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from joserfc.jwk import ECKey
 from nsqcy.nsqadmin.auth.oidc import MAX_AGE, Provider, Settings
 from nsqcy.nsqadmin.auth.provider import Refused
 from support import fake_oidc_provider
+from support.fake_auth_server import AuthServer, Reply
 
 
 @pytest.fixture
@@ -72,6 +74,30 @@ def test_claims_that_are_refused(fake: fake_oidc_provider.Provider, claims: dict
     fake.claims |= claims
     with pytest.raises(Refused):
         log_in(fake)
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        (Reply(b"", 302, {"Location": "/elsewhere"}), "redirects are not followed"),
+        (Reply(b"[" + b"1," * 1_000_000), "more than 1048576 bytes"),
+        (Reply(gzip.compress(b"x" * 100), headers={"Content-Encoding": "gzip"}), "Expecting|codec"),
+        (Reply(b"[]"), "not a JSON object"),
+        (Reply(b"[" * 100_000), "recursion|nested"),
+    ],
+)
+def test_answers_of_a_false_provider(reply: Reply, why: str) -> None:
+    server = AuthServer()
+    server.default = reply
+    names = ("nsqadmin", "s3cret", "http://127.0.0.1/", "email", "roles", ("a",), ("b",))
+    ours = Provider(Settings(f"http://{server.address}", *names), Clock(), time.time)
+    try:
+        with pytest.raises(Refused, match=why):
+            ours.begin("/")
+        (asked,) = server.requests
+        assert asked.headers["accept-encoding"] == "identity"
+    finally:
+        server.close()
 
 
 def test_a_foreign_signature_is_refused(fake: fake_oidc_provider.Provider) -> None:
