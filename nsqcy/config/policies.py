@@ -5,6 +5,7 @@ channels receive their policy when they are created, and again whenever it chang
 """
 
 import fnmatch
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -272,6 +273,18 @@ INHERITED = ("mem_queue_size", "msg_timeout")
 Values = Mapping[str, Any]
 
 
+class Version(NamedTuple):
+    """The version of the values set over HTTP: the file that they are saved in, and the number of
+    its changes. A missing file has the revision 0; a file of an earlier nsqd has no name."""
+
+    file: str = ""
+    revision: int = 0
+
+    def is_older_than(self, other: "Version") -> bool:
+        """Return whether this is a missing file, or an older version of the same one."""
+        return self.revision < other.revision and self.file in ("", other.file)
+
+
 class Policies:
     """Policies of all topics and channels.
 
@@ -290,15 +303,53 @@ class Policies:
         self._channel_sections = tuple(
             (pattern, dict(values)) for pattern, values in channel_sections
         )
-        # By topic, and by "topic/channel".
-        self._set: dict[str, dict[str, Any]] = {}
+        # For each topic, its values by "topic", and those of its channels by "topic/channel".
+        self._set: dict[str, dict[str, dict[str, Any]]] = {}
+        self.version = Version()
+        self.recalled: dict[str, dict[str, Any]] = {}
+        """Values that `recall` has changed, until the caller has saved them."""
 
     def set(self, name: str, values: Values) -> None:
         """Replace the values set over HTTP for a topic, or for `topic/channel`."""
+        topic = name.partition("/")[0]
+        found = self._set.setdefault(topic, {})
         if values:
-            self._set[name] = dict(values)
+            found[name] = dict(values)
         else:
-            self._set.pop(name, None)
+            found.pop(name, None)
+        if not found:
+            del self._set[topic]
+
+    def all_set(self) -> dict[str, dict[str, Any]]:
+        """Return the values set over HTTP, by topic and by "topic/channel"."""
+        return {name: values for each in self._set.values() for name, values in each.items()}
+
+    def note(self, topic: str) -> bytes:
+        """Return the values set over HTTP for a topic and its channels, for the topic's journal;
+        empty if no values have ever been set."""
+        if not self.version.revision:
+            return b""
+        noted = {"version": self.version, "set": self._set.get(topic, {})}
+        return json.dumps(noted, separators=(",", ":")).encode()
+
+    def recall(self, topic: str, note: bytes) -> bool:
+        """Take the values from the journal's note if the saved policies are missing, or older than
+        the note; return whether that changed any value."""
+        try:
+            noted = json.loads(note)
+            file, revision = noted["version"]
+            found = {name: _known(name, values) for name, values in noted["set"].items()}
+        except (ValueError, TypeError, LookupError, AttributeError):
+            return False  # a later version wrote it
+        if not self.version.is_older_than(Version(file, revision)):
+            return False
+        before = dict(self._set.get(topic, {}))
+        if found == before:
+            return False
+        for name in before.keys() | found.keys():
+            self.set(name, found.get(name, {}))
+            self.recalled[name] = found.get(name, {})
+        return True
 
     def topic(self, name: str) -> TopicPolicy:
         return _completed(self._usual(name)._replace(**_merged(self._of_topic(name))))
@@ -311,7 +362,7 @@ class Policies:
     def copied(self) -> Iterator[TopicPolicy]:
         """Yield a policy for each section, and for each topic with values set over HTTP, that
         requests copies. Other sections may change the other values of a topic."""
-        for values in (*(values for _, values in self._sections), *self._set.values()):
+        for values in (*(values for _, values in self._sections), *self.all_set().values()):
             if values.get("copies", 1) > 1:
                 yield _completed(self.default._replace(**values))
 
@@ -338,14 +389,14 @@ class Policies:
         for pattern, values in self._sections:
             if fnmatch.fnmatchcase(name, pattern):
                 yield f"[topic {pattern}]", values
-        yield HTTP, self._set.get(name, {})
+        yield HTTP, self._set.get(name, {}).get(name, {})
 
     def _of_channel(self, topic: str, name: str) -> Iterator[tuple[str, Values]]:
         for pattern, values in self._channel_sections:
             of_topic, _, of_channel = pattern.partition("/")
             if fnmatch.fnmatchcase(topic, of_topic) and fnmatch.fnmatchcase(name, of_channel):
                 yield f"[channel {pattern}]", values
-        yield HTTP, self._set.get(f"{topic}/{name}", {})
+        yield HTTP, self._set.get(topic, {}).get(f"{topic}/{name}", {})
 
     def unusual_of_topic(self, name: str) -> dict[str, Any]:
         """Return the values of a topic's policy that differ from the default, formatted."""
@@ -365,7 +416,8 @@ class Policies:
             "default": self.default._asdict(),
             "sections": self._sections,
             "channel_sections": self._channel_sections,
-            "set": self._set,
+            "set": self.all_set(),
+            "version": self.version,
         }
 
     @classmethod
@@ -373,7 +425,14 @@ class Policies:
         found = cls(TopicPolicy(**data["default"]), data["sections"], data["channel_sections"])
         for name, values in data["set"].items():
             found.set(name, values)
+        found.version = Version(*data["version"])
         return found
+
+
+def _known(name: str, values: Values) -> dict[str, Any]:
+    """Return the values whose keys this version knows."""
+    keys = CHANNEL_KEYS if "/" in name else TOPIC_KEYS
+    return {key: value for key, value in values.items() if key in keys}
 
 
 def _completed(policy: TopicPolicy) -> TopicPolicy:

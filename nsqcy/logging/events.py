@@ -362,12 +362,29 @@ EVENTS = (
         "A policy could not be saved; the request was refused.",
     ),
     Event(
-        "policies_damaged",
+        "state_file_damaged",
         "error",
         NSQD,
-        "… is damaged; policies set over HTTP are not in effect: …",
-        ("path", "error"),
-        "nsqd moved the file aside and started without it.",
+        "…; …",
+        ("path", "error", "used"),
+        "A small file is damaged, missing or unreadable; `used` is empty if no version is good.",
+    ),
+    Event(
+        "metadata_foreign",
+        "warn",
+        NSQD,
+        "… was written by another program, or edited: it is used as it is",
+        ("path",),
+        "NSQ's nsqd or a user has changed the list of topics and channels.",
+    ),
+    Event(
+        "policies_recalled",
+        "error",
+        NSQD,
+        "TOPIC(…): its policies set over HTTP are not in policies.json, or outdated there; its "
+        "journal has them",
+        ("topic",),
+        "nsqd applies the policies from the journal, and saves them again.",
     ),
     Event(
         "policy_ignored",

@@ -65,7 +65,7 @@ def _run(argv: Sequence[str]) -> int:
     try:
         tls = _load_tls(settings, options)
         users = _load_users(settings, options)
-        copies = _load_copies(settings, options)
+        copies = _load_copies(settings, options, lines)
         for warning in settings.warnings:
             lines.warn(warning, event="config_warning")
         openfiles.raise_limit().tell(lines)
@@ -76,6 +76,7 @@ def _run(argv: Sequence[str]) -> int:
         saved = policy_file.load(data_path, lines)
         for name, values in saved.values(options, lines).items():
             by_name.set(name, values)
+        by_name.version = saved.version
         context = _context(options, by_name, bound, tls, users, copies)
         return _serve(options, context, argv, lines, bound, lock_fd, notifier, saved)
     except BaseException:
@@ -125,7 +126,9 @@ def _load_users(settings: loader.Settings, options: NsqdOptions) -> str | None:
     return text
 
 
-def _load_copies(settings: loader.Settings, options: NsqdOptions) -> dict[str, str] | None:
+def _load_copies(
+    settings: loader.Settings, options: NsqdOptions, lines: logger.Log
+) -> dict[str, str] | None:
     """Return what the workers need for copies, with all settings checked; None if etcd is not
     configured."""
     if not options.etcd_endpoints:
@@ -137,7 +140,7 @@ def _load_copies(settings: loader.Settings, options: NsqdOptions) -> dict[str, s
             "--etcd-endpoints without --copies-secret-file or --copies-tls-cert: anyone who can "
             f"connect to {options.copies_address} can read and change the copies"
         )
-    return prepare(options)
+    return prepare(options, lines)
 
 
 def _addresses(options: NsqdOptions) -> dict[str, str]:

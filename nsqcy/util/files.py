@@ -4,6 +4,7 @@ All calls block; do not call them on a hub. Independent of the file content.
 """
 
 import os
+from collections.abc import Callable
 
 
 def sync_directory(path: str) -> None:
@@ -15,10 +16,14 @@ def sync_directory(path: str) -> None:
         os.close(fd)
 
 
-def replace(directory: str, name: str, content: bytes) -> None:
+def replace(
+    directory: str, name: str, content: bytes, written: Callable[[], None] = lambda: None
+) -> None:
     """Replace a file atomically; only its owner can read it. Raises OSError.
 
     After a crash, the file has either the old or the new content.
+
+    written: called once the new content is on disk, before it takes the file's name
     """
     temporary = os.path.join(directory, name + ".tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -29,5 +34,6 @@ def replace(directory: str, name: str, content: bytes) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+    written()
     os.rename(temporary, os.path.join(directory, name))
     sync_directory(directory)

@@ -87,7 +87,7 @@ class Machine:
         self.io = IoThread(faults=True)
         self._watcher = gevent.get_hub().loop.io(self.io.fileno(), 1)
         self._watcher.start(self.io.poll_now)
-        node = Node(self.root, machine_id(self.root), 0, self.boot)
+        node = Node(self.root, machine_id(self.root, self.lines), 0, self.boot, self.lines)
         self.name = node.name
         self.host = CopiesHost(
             self.io, self.root, node, self.settings, self.etcd.client(), self, self.lines

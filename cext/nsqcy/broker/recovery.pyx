@@ -143,6 +143,8 @@ cdef class Recovery:
         """Return the last checkpoint, or None; add its channels to `names`."""
         cdef Topic topic = self.topic
         state = journal.replay(found.journal)
+        if state is not None and state.policies and topic.moved_from is None:
+            topic.shard.recall_policies(topic, state.policies)
         topic.was_restored = True
         topic.shard.ids.lift(found.max_id)
         for path, offset, text in found.damages:

@@ -196,6 +196,20 @@ cdef class Shard(Scheduler):
             topic.prunes = topic.prunes or channel.prune_after != 0
         return 0
 
+    def policies_note(self, str topic not None):
+        return b"" if self.policies is None else self.policies.note(topic)
+
+    def recall_policies(self, object topic, bytes note not None):
+        cdef str name = (<Topic>topic).name
+        if self.policies is None or not self.policies.recall(name, note):
+            return
+        self.give_policy(topic)
+        if self.log is not None:
+            self.log.error(f"TOPIC({name}): its policies set over HTTP are not in policies.json, "
+                           "or outdated there; its journal has them",
+                           event="policies_recalled", topic=name)
+        self.event("policies_recalled", name, None)
+
     def policies_changed(self, str name not None):
         """Apply a changed policy for a topic or for `topic/channel`; neither needs to exist."""
         cdef Topic topic = self.find(name.partition("/")[0].encode())
@@ -207,6 +221,7 @@ cdef class Shard(Scheduler):
         for channel in topic.channels.values():
             self.give_channel_policy(topic, channel)
         topic.set_bounds()
+        topic.journal_stale = True      # its note about the policies has changed
 
     # -- refusing publishes, and disk failures --
 

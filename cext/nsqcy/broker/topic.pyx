@@ -483,6 +483,7 @@ cdef class Topic(Publishing):
             produced_seq=self.producers.unspoken(self.visible.seq) if self.producers else 0,
             past=tuple(one for one in self.past if one.end > self.first_kept()),
             missing=tuple(one for one in self.missing if one[1] > self.first_kept()),
+            policies=self.shard.policies_note(self.name),
         )
 
     def save_records(self):

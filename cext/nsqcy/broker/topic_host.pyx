@@ -38,6 +38,14 @@ cdef class TopicHost:
         """Apply a new channel's policy to the channel."""
         raise NotImplementedError
 
+    def policies_note(self, str topic not None):
+        """Return what a topic's journal notes about its policies."""
+        raise NotImplementedError
+
+    def recall_policies(self, object topic, bytes note not None):
+        """Apply a journal's note about a topic's policies, if they are not saved otherwise."""
+        raise NotImplementedError
+
     def delete_topic(self, bytes key not None):
         """Delete a topic with its channels, messages and files."""
         raise NotImplementedError

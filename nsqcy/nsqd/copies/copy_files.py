@@ -16,6 +16,7 @@ from typing import Any
 from nsqcy.copies.messages import Extent
 from nsqcy.nsqd.copies.file_table import FileTable
 from nsqcy.storage.io import FileHandle, IoThread
+from nsqcy.storage.state_file import check, parse_object, signed
 from nsqcy.util import files
 
 ASIDE = ".fill"
@@ -302,7 +303,7 @@ class CopyFiles:
         }
         self._unsynced_folders.add("")
         handle = self._io.open(self.root / f"{FACTS}.tmp", replace=True)
-        handle.write(json.dumps(facts).encode(), 0, self._change(""))
+        handle.write(signed(json.dumps(facts).encode()), 0, self._change(""))
         handle.do("fsync", 0, self._change(""))
         handle.rename(self.root / FACTS, self._change(""))
 
@@ -330,14 +331,17 @@ def distrust_copies(data_path: Path) -> int:
     for path in (data_path / FOLDER).glob(f"*/*/{FACTS}"):
         facts = _read_facts(path.parent)
         facts["whole"] = False
-        files.replace(os.fspath(path.parent), FACTS, json.dumps(facts).encode())
+        files.replace(os.fspath(path.parent), FACTS, signed(json.dumps(facts).encode()))
         count += 1
     return count
 
 
 def _read_facts(root: Path) -> dict[str, Any]:
+    """Return a copy's facts; empty if they are damaged. The version before them is not kept: it may
+    call a copy whole that is no longer."""
     try:
-        facts = json.loads((root / FACTS).read_bytes())
+        content = (root / FACTS).read_bytes()
+        check(content)
+        return parse_object(content)
     except (FileNotFoundError, ValueError):
         return {}
-    return facts if isinstance(facts, dict) else {}

@@ -5,19 +5,20 @@ disk that has been replaced with an older one: the registry then has a name that
 """
 
 import json
-import os
 import secrets
 from pathlib import Path
 from typing import Any
 
 from nsqcy.errors import StartError
-from nsqcy.util import files
+from nsqcy.logging.types import Lines
+from nsqcy.storage import state_file
+from nsqcy.storage.state_file import StateFile, parse_object
 
 
 class Node:
     """A worker's node, for the lifetime of its process. The methods block."""
 
-    def __init__(self, root: Path, machine: str, worker: int, boot: str) -> None:
+    def __init__(self, root: Path, machine: str, worker: int, boot: str, log: Lines) -> None:
         """
         root: directory for all workers' copies
         machine: see `machine_id`
@@ -29,9 +30,10 @@ class Node:
         self.machine = machine
         self.name = f"{self.machine}.{worker}"
         self.process = f"{self.name}.{secrets.token_hex(4)}"
-        self._root = root
-        self._file = f"node.{worker}.json"
-        self.names, self.revision = _names(root / self._file)
+        self._file = StateFile(str(root), f"node.{worker}.json")
+        found = self._file.look(parse_object)
+        state_file.report(found, log)
+        self.names, self.revision = _names(found.value or {})
         self._saved = self.revision
         self.names.append(self.process)
         self._save()
@@ -52,33 +54,44 @@ class Node:
 
     def _save(self) -> None:
         content = {"processes": self.names, "revision": self.revision}
-        files.replace(os.fspath(self._root), self._file, json.dumps(content).encode())
+        _write(self._file, content)
         self._saved = self.revision
 
 
-def machine_id(root: Path) -> str:
+def machine_id(root: Path, log: Lines) -> str:
     """Return the id of a data path, which is created at the first startup. No worker may be
     running.
 
     root: directory for all workers' copies
 
-    Raises StartError if the file is damaged, and OSError.
+    Raises StartError if no version of the file is good, and OSError.
     """
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path = root / "machine.json"
-    found = _read(path)
-    if found is None:
-        found = {"id": secrets.token_hex(8)}
-        files.replace(os.fspath(root), path.name, json.dumps(found).encode())
-    if not isinstance(found.get("id"), str):
-        raise StartError(f"{path} is damaged: restore it, or remove it to make this a new node")
-    machine: str = found["id"]
+    file = StateFile(str(root), "machine.json")
+    found = file.look(_parse_machine)
+    state_file.report(found, log)
+    if found.value is None and found.faults:
+        raise StartError(
+            f"{found.faults[0].text}: restore it, or remove it and {file.previous} to make "
+            "this a new node"
+        )
+    machine = found.value or secrets.token_hex(8)
+    if found.path != file.path:
+        # The file never changes, so the version before it is its copy.
+        _write(file, {"id": machine})
+        _write(file, {"id": machine})
     return machine
 
 
-def _names(path: Path) -> tuple[list[str], int]:
+def _parse_machine(content: bytes) -> str:
+    machine = parse_object(content).get("id")
+    if not isinstance(machine, str):
+        raise ValueError("it has no id")
+    return machine
+
+
+def _names(found: dict[str, Any]) -> tuple[list[str], int]:
     """Return the names of processes, and the latest revision of the registry."""
-    found = _read(path) or {}
     names, revision = found.get("processes"), found.get("revision")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         names = []  # the registry has a name that is not here: no copy counts as complete
@@ -91,18 +104,9 @@ def forget_revision(root: Path) -> None:
     root: directory for all workers' copies; the workers must not be running
     """
     for path in root.glob("node.*.json"):
-        found = _read(path) or {}
-        found["revision"] = 0
-        files.replace(os.fspath(root), path.name, json.dumps(found).encode())
+        file = StateFile(str(root), path.name)
+        _write(file, (file.look(parse_object).value or {}) | {"revision": 0})
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    """Return the object in a file; None if there is no file, and an empty object if it is
-    damaged."""
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+def _write(file: StateFile, content: dict[str, Any]) -> None:
+    file.write(state_file.signed(json.dumps(content).encode()))

@@ -54,7 +54,7 @@ class Copies:
         self.topics = CopiedTopics(shard, shard.policies, self._create_channels, usable, log)
         found = settings.settings(options, secrets, worker)
         folder = Path(options.data_path) / FOLDER
-        node = Node(folder, secrets["machine"], worker, boot_id().hex())
+        node = Node(folder, secrets["machine"], worker, boot_id().hex(), log)
         root = root_of(Path(options.data_path), worker)
         root.mkdir(exist_ok=True, mode=0o700)
         self._host = CopiesHost(

@@ -16,6 +16,7 @@ from nsqcy.config.durations import SECOND
 from nsqcy.copies.ports import Limits
 from nsqcy.errors import StartError
 from nsqcy.etcd.client import Credentials, EtcdClient, parse_endpoint
+from nsqcy.logging.types import Lines
 from nsqcy.names import quote
 from nsqcy.net import listeners
 from nsqcy.nsqd.copies.copy_files import FOLDER
@@ -37,12 +38,12 @@ class CopiesSettings:
     client_tls: ssl.SSLContext | None
 
 
-def prepare(options: NsqdOptions) -> dict[str, str]:
+def prepare(options: NsqdOptions, log: Lines) -> dict[str, str]:
     """Check all settings for copies. Return what every worker needs in addition to the options: the
     secrets, and this machine's id. Raises StartError."""
     try:
         secrets = {
-            "machine": machine_id(Path(options.data_path) / FOLDER),
+            "machine": machine_id(Path(options.data_path) / FOLDER, log),
             "token": _read(options.copies_secret_file),
             "password": etcd_password(options),
         }

@@ -29,12 +29,14 @@ from nsqcy.nsqd.data.importer import ASIDE, DONE, TMP, Importer, is_needed
 from nsqcy.nsqd.master import metadata, policy_file
 from nsqcy.nsqd.options import NSQD, policies, resolve
 from nsqcy.process import datapath
+from nsqcy.storage import state_file
 from nsqcy.storage.io import IoThread
+from nsqcy.storage.state_file import PREVIOUS
 
 PROGRESS = 0.2  # seconds between progress updates
 
 # Names in a data path: regular files, and leftovers with what nsqd does with them at startup.
-OURS = {metadata.FILE, policy_file.FILE}
+OURS = {metadata.FILE, policy_file.FILE, PREVIOUS}
 LEFTOVERS = {
     TMP: "an incomplete import; nsqd repeats it at the next start",
     DONE: "an import that lacks its final renames; nsqd completes it at the next start",
@@ -249,6 +251,7 @@ class Check:
         known_topics = metadata.KnownTopics()
         try:
             known_topics = metadata.load(self._data_path, self._lines)
+            found.unreadable += len(metadata.look(self._data_path).faults)
         except StartError as error:
             found.refused = str(error)
             self._lines.error(found.refused)
@@ -282,17 +285,17 @@ class Check:
     def _read_policies(self) -> None:
         """Read the policies that were set over HTTP, which affect retention."""
         try:
-            kept = policy_file.look(self._data_path)
-        except ValueError as error:
-            path = os.path.join(self._data_path, policy_file.FILE)
-            self._damage(f"{path} is damaged; nsqd will move it aside: {error}")
-            return
+            found = policy_file.look(self._data_path)
         except StartError as error:
             self._found.refused = str(error)
             self._lines.error(self._found.refused)
             return
-        for name, values in kept.values(self._options, self._lines).items():
-            self._policies.set(name, values)
+        state_file.report(found, self._lines)
+        self._found.unreadable += len(found.faults)
+        if found.value is not None:
+            self._policies.version = found.value.version
+            for name, values in found.value.values(self._options, self._lines).items():
+                self._policies.set(name, values)
 
     def _check_queue(self, queue: Queue, bad: bool) -> None:
         reader = QueueReader(queue, self._on_damage, self._lines.warn)

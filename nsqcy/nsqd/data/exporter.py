@@ -26,7 +26,7 @@ from nsqcy.storage.io import IoThread
 from nsqcy.storage.log import Log
 from nsqcy.storage.log_recovery import recover_log
 from nsqcy.storage.standalone_log import LogProbe, RunHandle, recovered_runs
-from nsqcy.util.files import sync_directory
+from nsqcy.util import files
 
 _RECORD = Struct("<IIQQqIHH")  # length, crc, seq, id, timestamp, body, extensions, attributes
 _EXTENSION = Struct("<HHI")
@@ -249,7 +249,7 @@ class Export:
             os.mkdir(temporary, 0o700)
             self._write(temporary)
             os.rename(temporary, self._target)
-            sync_directory(os.path.dirname(os.path.abspath(self._target)))
+            files.sync_directory(os.path.dirname(os.path.abspath(self._target)))
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             raise StartError(
@@ -286,7 +286,7 @@ class Export:
                 self._write_topic(io, directory, known_topics, topic)
         finally:
             io.close()
-        metadata.replace_file(directory, metadata.dump(known_topics))
+        files.replace(directory, metadata.FILE, metadata.dump(known_topics))
 
     def _write_topic(
         self, io: IoThread, directory: str, known_topics: metadata.KnownTopics, topic: str

@@ -93,6 +93,9 @@ class Master:
         self._stats = StatsPages(
             self._ask_shares, count, context.get("started", 0), lambda: self._drain.under_way
         )
+        self._policies = PolicyStore(
+            saved or policy_file.SavedPolicies(data_path), self._workers, context, lines
+        )
         self._requests = WorkerRequests(
             self._workers,
             MasterSide(
@@ -100,9 +103,7 @@ class Master:
                 self._topics,
                 self._stats,
                 Metrics(self._ask_metrics, self._facts, data_path),
-                PolicyStore(
-                    saved or policy_file.SavedPolicies(data_path), self._workers, context, lines
-                ),
+                self._policies,
                 self._options,
                 self._drain,
                 Diagnosis(self._workers, count, self._phase, self._drain, self._guard),
@@ -145,6 +146,7 @@ class Master:
                 self._topics.prepare_discovery()  # while the workers import their modules
             self._lifecycle.wait_for_all()
             self._lifecycle.load_all()
+            self._policies.recall()
             if self._guard is not None:
                 self._guard.start()
             self._options.connect_lookupds()

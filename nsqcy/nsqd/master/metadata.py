@@ -7,8 +7,7 @@ time. This module does not depend on messages or processes.
 
 import json
 import os
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import gevent
@@ -18,7 +17,8 @@ from nsqcy import NSQ_VERSION
 from nsqcy.errors import StartError
 from nsqcy.logging.types import Lines
 from nsqcy.names import is_ephemeral, is_valid_name
-from nsqcy.util import files
+from nsqcy.storage import state_file
+from nsqcy.storage.state_file import Fault, Found, StateFile
 
 FILE = "nsqd.dat"
 DEBOUNCE = 0.05  # seconds for which a creation may wait for others before the file is written
@@ -152,33 +152,53 @@ class _Entry(NamedTuple):
 def load(data_path: str, log: Lines) -> KnownTopics:
     """Read nsqd.dat, and find `.topic` directories that it does not list.
 
-    Raises StartError, with NSQ's text, if the file exists but is unusable.
+    The newest good version counts. Raises StartError, with NSQ's text, if the only one is unusable:
+    the file was written by NSQ or by hand.
     """
-    path = os.path.join(data_path, FILE)
+    found = look(data_path)
+    if found.value is None and len(found.faults) == 1:
+        _refuse(found.faults[0])
+    state_file.report(found, log)
+    if found.is_foreign:
+        log.warn(
+            f"{found.path} was written by another program, or edited: it is used as it is",
+            event="metadata_foreign",
+            path=found.path,
+        )
     known_topics = KnownTopics()
-    try:
-        content = Path(path).read_bytes()
-    except FileNotFoundError:
-        content = b"{}"
-    except OSError as error:
-        reason = f"open {path}: {_reason(error)}"
-        raise StartError(
-            f"failed to load metadata - failed to read metadata from {path} - {reason}"
-        ) from None
-    try:
-        _fill(known_topics, content, log)
-    except ValueError as error:
-        raise StartError(
-            f"failed to load metadata - failed to parse metadata in {path} - {error}"
-        ) from None
+    _fill(known_topics, found.value or [], log)
     _adopt(known_topics, data_path, log)
     return known_topics
 
 
-def _fill(known_topics: KnownTopics, content: bytes, log: Lines) -> None:
+def look(data_path: str) -> Found[list[tuple[_Entry, list[_Entry]]]]:
+    """Read nsqd.dat: its topics with their channels, with invalid names as well."""
+    return _file(data_path).look(_topics)
+
+
+def _file(data_path: str) -> StateFile:
+    return StateFile(data_path, FILE, is_shared=True)
+
+
+def _refuse(fault: Fault) -> None:
+    path, reason = fault.path, fault.error
+    if fault.is_unreadable:
+        reason = f"failed to read metadata from {path} - open {path}: {reason}"
+    else:
+        reason = f"failed to parse metadata in {path} - {reason}"
+    raise StartError(f"failed to load metadata - {reason}")
+
+
+def _topics(content: bytes) -> list[tuple[_Entry, list[_Entry]]]:
+    """Return the topics in the file with their channels. Raises ValueError."""
     topics = [_entry(item, "topics") for item in _list(_parse(content), "topics")]
-    channels = [[_entry(item, "channels") for item in topic.channels] for topic in topics]
-    for topic, its_channels in zip(topics, channels, strict=True):
+    return [(each, [_entry(item, "channels") for item in each.channels]) for each in topics]
+
+
+def _fill(
+    known_topics: KnownTopics, topics: Iterable[tuple[_Entry, list[_Entry]]], log: Lines
+) -> None:
+    for topic, its_channels in topics:
         if not is_valid_name(topic.name):
             log.warn(f"skipping creation of invalid topic {topic.name}")
             continue
@@ -302,7 +322,7 @@ def _entry(item: Any, where: str) -> _Entry:
 
 def replace_file(data_path: str, content: bytes) -> None:
     """Replace nsqd.dat with `content`; after a crash, there is either the old or the new file."""
-    files.replace(data_path or ".", FILE, content)
+    _file(data_path).write(content)
 
 
 class Store:

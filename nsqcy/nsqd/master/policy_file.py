@@ -1,31 +1,43 @@
 """policies.json: the topic and channel policies that were set over HTTP.
 
 `SavedPolicies` is the file's content, by topic and by "topic/channel". Calls block, so a process
-with a hub makes them in a thread. An unreadable file is set aside; invalid entries stay in the file
+with a hub makes them in a thread. A damaged file is set aside; invalid entries stay in the file
 and are ignored.
 """
 
+import contextlib
 import json
-import os
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
+from nsqcy.config.policies import Version, shown
 from nsqcy.errors import StartError
 from nsqcy.logging.types import Lines
 from nsqcy.names import is_valid_name
-from nsqcy.nsqd.http.policy_values import BadPolicy, merged, read
+from nsqcy.nsqd.http.policy_values import BadPolicy, keys_of, merged, read
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.options.option import Value
-from nsqcy.util import files
+from nsqcy.storage import state_file
+from nsqcy.storage.state_file import Found, StateFile
 
 FILE = "policies.json"
 VERSION = 1
+MISSING = Version()
+UNNAMED = Version("", 1)
+"""A file of an earlier nsqd."""
 
 
 class SavedPolicies:
     """The saved values, by topic and by "topic/channel": each key with its JSON value."""
 
-    def __init__(self, data_path: str, said: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    def __init__(
+        self,
+        data_path: str,
+        said: Mapping[str, Mapping[str, Any]] | None = None,
+        version: Version = MISSING,
+    ) -> None:
+        self.version = version
         self._data_path = data_path
         self._said = {name: dict(values) for name, values in (said or {}).items()}
 
@@ -40,7 +52,23 @@ class SavedPolicies:
         said.pop(name, None)
         if left:
             said[name] = left
-        return SavedPolicies(self._data_path, said)
+        return self._changed(said)
+
+    def recall(self, values: Mapping[str, Mapping[str, Any]]) -> "SavedPolicies":
+        """Return the policies with these values for these names, as `Policies.recalled` has
+        them."""
+        said = dict(self._said)
+        for name, each in values.items():
+            said.pop(name, None)
+            if each:
+                keys = keys_of(name)
+                said[name] = {key: shown(keys[key], value) for key, value in each.items()}
+        return self._changed(said)
+
+    def _changed(self, said: Mapping[str, Mapping[str, Any]]) -> "SavedPolicies":
+        file, revision = self.version
+        version = Version(file or secrets.token_hex(8), revision + 1)
+        return SavedPolicies(self._data_path, said, version)
 
     def values(
         self, options: NsqdOptions, lines: Lines | None = None
@@ -67,9 +95,10 @@ class SavedPolicies:
     def write(self) -> None:
         """Write the file to disk; after a crash, there is either the old or the new file. Raises
         OSError."""
-        content = {"version": VERSION, "set": self._said}
+        file, revision = self.version
+        content = {"version": VERSION, "id": file, "revision": revision, "set": self._said}
         text = json.dumps(content, indent=1) + "\n"
-        files.replace(self._data_path or ".", FILE, text.encode())
+        StateFile(self._data_path, FILE).write(state_file.signed(text.encode()))
 
     def try_to_write(self) -> OSError | None:
         """Runs in a pool thread. It does not raise, because the pool would print the error."""
@@ -81,36 +110,32 @@ class SavedPolicies:
 
 
 def load(data_path: str, lines: Lines) -> SavedPolicies:
-    """Read the file; empty if it does not exist or is damaged. Raises StartError."""
-    path = os.path.join(data_path, FILE)
-    try:
-        return look(data_path)
-    except ValueError as error:
-        aside = _set_aside(path)
-        lines.error(
-            f"{path} is damaged; policies set over HTTP are not in effect: {error}",
-            event="policies_damaged",
-            path=path,
-            error=str(error),
-        )
-        lines.error(f"it was set aside as {aside}")
+    """Read the newest version of the file that is good, and set the others aside; empty if there is
+    none. Raises StartError."""
+    file = StateFile(data_path, FILE)
+    found = _look(file, data_path)
+    state_file.report(found, lines)
+    for fault in found.faults:
+        if not (fault.is_missing or fault.is_unreadable):
+            with contextlib.suppress(OSError):  # the next write tries it again
+                lines.error(f"it was set aside as {file.set_aside(fault.path)}")
+    if found.value is None:
         return SavedPolicies(data_path)
+    if found.faults and not any(fault.is_unreadable for fault in found.faults):
+        found.value.try_to_write()
+    return found.value
 
 
-def look(data_path: str) -> SavedPolicies:
-    """Read the file without changing it. Raises ValueError if it is damaged."""
-    path = os.path.join(data_path, FILE)
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except FileNotFoundError:
-        return SavedPolicies(data_path)
-    except OSError as error:
-        raise StartError(f"failed to load policies - {path}: {_reason(error)}") from None
-    return SavedPolicies(data_path, _parse(path, content))
+def look(data_path: str) -> Found[SavedPolicies]:
+    """Read the file without changing it. Raises StartError if a later version wrote it."""
+    return _look(StateFile(data_path, FILE), data_path)
 
 
-def _parse(path: str, content: bytes) -> dict[str, dict[str, Any]]:
+def _look(file: StateFile, data_path: str) -> Found[SavedPolicies]:
+    return file.look(lambda content: _parse(data_path, file.path, content))
+
+
+def _parse(data_path: str, path: str, content: bytes) -> SavedPolicies:
     """Parse the content. Raises ValueError if it is not in nsqd's format, and StartError if a later
     version wrote it."""
     try:
@@ -132,25 +157,7 @@ def _parse(path: str, content: bytes) -> dict[str, dict[str, Any]]:
             raise ValueError(f"{json.dumps(name)} is not a valid topic or channel name")
         if not isinstance(values, dict):
             raise ValueError(f"{json.dumps(name)} has no keys")
-    return said
-
-
-def _set_aside(path: str) -> str:
-    """Rename the file to an unused name and return that name. Raises StartError."""
-    aside = f"{path}.damaged"
-    number = 1
-    while os.path.exists(aside):
-        number += 1
-        aside = f"{path}.damaged-{number}"
-    try:
-        os.rename(path, aside)
-        files.sync_directory(os.path.dirname(path) or ".")
-    except OSError as error:
-        raise StartError(
-            f"failed to load policies - cannot set {path} aside: {_reason(error)}"
-        ) from None
-    return aside
-
-
-def _reason(error: OSError) -> str:
-    return os.strerror(error.errno or 0).lower()
+    file, revision = found.get("id"), found.get("revision")
+    if isinstance(file, str) and isinstance(revision, int) and revision > 0:
+        return SavedPolicies(data_path, said, Version(file, revision))
+    return SavedPolicies(data_path, said, UNNAMED)

@@ -4,6 +4,7 @@ start later.
 Owns this order; policy_file owns the file format.
 """
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from nsqcy.logging.types import Lines
 from nsqcy.nsqd.master import policy_file
 from nsqcy.nsqd.master.workers import Workers
 from nsqcy.nsqd.options import NsqdOptions
-from nsqcy.nsqd.worker.messages import PoliciesChanged
+from nsqcy.nsqd.worker.messages import PoliciesChanged, TakeRecalledPolicies
 
 
 class PolicyStore:
@@ -34,6 +35,7 @@ class PolicyStore:
         self._context = context
         self._log = log
         self._lock = BoundedSemaphore()
+        self._topics_are_loaded = False
 
     def set(self, name: str, values: Mapping[str, Any] | None) -> None:
         """Set values for a topic or for `topic/channel`, or unset all of them (None).
@@ -55,6 +57,28 @@ class PolicyStore:
             if names:
                 self._keep(saved, names)
 
+    def recall(self) -> None:
+        """Save the policies that topics' journals have and the saved policies lack. All topics must
+        be loaded: with some of them saved, the others would no longer count as missing.
+
+        The owners of the topics apply them already. If the disk does not take them, the next change
+        saves them, or the next start finds them again.
+        """
+        self._topics_are_loaded = True
+        with self._lock:
+            values: dict[str, dict[str, Any]] = {}
+            for answer in self._workers.gather(TakeRecalledPolicies()).values():
+                values |= {} if isinstance(answer, Exception) else answer
+            if values:
+                self._saved = self._saved.recall(values)
+                with contextlib.suppress(NotWritten):
+                    self._keep(self._saved, list(values))
+
+    def recalled(self) -> None:
+        """A worker has such policies. Never blocks."""
+        if self._topics_are_loaded:
+            gevent.spawn(self.recall)
+
     def _keep(self, saved: policy_file.SavedPolicies, names: list[str]) -> None:
         error: OSError | None = gevent.get_hub().threadpool.apply(saved.try_to_write)
         if error is not None:
@@ -64,6 +88,6 @@ class PolicyStore:
             raise NotWritten
         self._saved = saved
         values = saved.values(NsqdOptions.restore(self._context["options"]))
-        self._context["policies"]["set"] = values
+        self._context["policies"] |= {"set": values, "version": saved.version}
         changed = {name: values.get(name, {}) for name in names}
-        self._workers.gather(PoliciesChanged(changed))
+        self._workers.gather(PoliciesChanged(changed, saved.version))

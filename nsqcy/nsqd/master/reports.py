@@ -118,6 +118,14 @@ class SaveChannelDeletion(WorkerReport[None]):
 
 
 @dataclass(frozen=True)
+class PoliciesRecalled(WorkerReport[None]):
+    """The journals of the worker's topics have policies that the saved policies lack."""
+
+    def run(self, target: MasterSide) -> None:
+        target.policies.recalled()
+
+
+@dataclass(frozen=True)
 class SaveTopicPause(WorkerReport[None]):
     """A topic was paused or unpaused."""
 

@@ -17,7 +17,7 @@ from nsqcy.broker.shard import Shard
 from nsqcy.channels.events import Events
 from nsqcy.channels.scheduler_state import SchedulerState
 from nsqcy.config.options import TLS_REQUIRED
-from nsqcy.config.policies import Policies
+from nsqcy.config.policies import Policies, Version
 from nsqcy.http.server import HttpServer, Make
 from nsqcy.ipc.mesh import Mesh, Stream, StreamEnd
 from nsqcy.ipc.quota import QuotaTable
@@ -401,13 +401,20 @@ class Engine:
                 found.channel(channel)
             found.end_hold()
 
-    def policies_changed(self, changed: dict[str, dict[str, Any]]) -> None:
+    def policies_changed(self, changed: dict[str, dict[str, Any]], version: Version) -> None:
         self._loop.enter()
         policies = self._shard.policies
         assert policies is not None
+        policies.version = version
         for name, values in changed.items():
             policies.set(name, values)
             self._shard.policies_changed(name)
+
+    def take_recalled_policies(self) -> dict[str, dict[str, Any]]:
+        policies = self._shard.policies
+        assert policies is not None
+        recalled, policies.recalled = policies.recalled, {}
+        return recalled
 
     def refuse_publishes(self, reason: str | None) -> None:
         self._shard.set_refusal(reason)

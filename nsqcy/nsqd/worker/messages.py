@@ -8,6 +8,7 @@ this module, so it imports no part of a worker.
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+from nsqcy.config.policies import Version
 from nsqcy.nsqd.calls import Call, Result
 from nsqcy.nsqd.stats.forms import Query
 from nsqcy.process.control import Answer
@@ -121,7 +122,8 @@ class Engine(Protocol):
     def renew_tls(self, material: dict[str, Any]) -> None: ...
     def renew_users(self, text: str) -> None: ...
     def end_hold(self, topic: str, channels: list[str]) -> None: ...
-    def policies_changed(self, changed: dict[str, dict[str, Any]]) -> None: ...
+    def policies_changed(self, changed: dict[str, dict[str, Any]], version: Version) -> None: ...
+    def take_recalled_policies(self) -> dict[str, dict[str, Any]]: ...
     def refuse_publishes(self, reason: str | None) -> None: ...
     def set_draining(self, draining: bool) -> None: ...
     def share(self, query: Query) -> Answer: ...
@@ -187,13 +189,26 @@ class EndHold(EngineMessage[None]):
 
 @dataclass(frozen=True)
 class PoliciesChanged(EngineMessage[None]):
-    """changed: all policies that are set, by topic or `topic/channel`."""
+    """changed: all policies that are set, by topic or `topic/channel`; version: of the file that
+    has them."""
 
     timeout: ClassVar[float] = CHANGE_LIMIT
     changed: dict[str, dict[str, Any]]
+    version: Version
 
     def run(self, target: Engine) -> None:
-        target.policies_changed(self.changed)
+        target.policies_changed(self.changed, Version(*self.version))
+
+
+@dataclass(frozen=True)
+class TakeRecalledPolicies(EngineMessage[dict[str, dict[str, Any]]]):
+    """Return the policies that the journals of the worker's topics have and the saved policies
+    lack, by topic or `topic/channel`. Each is returned once."""
+
+    timeout: ClassVar[float] = CHANGE_LIMIT
+
+    def run(self, target: Engine) -> dict[str, dict[str, Any]]:
+        return target.take_recalled_policies()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from gevent import Greenlet
 from nsqcy.logging.logger import Log
 from nsqcy.nsqd.master.reports import (
     ChannelCreated,
+    PoliciesRecalled,
     SaveChannelDeletion,
     SaveTopicDeletion,
     TopicCreated,
@@ -99,3 +100,5 @@ class MasterNotices:
                     channel=channel,
                 )
                 self._master.call(SaveChannelDeletion(topic, channel or ""))
+            case "policies_recalled":
+                self._master.notify(PoliciesRecalled())

@@ -1,12 +1,12 @@
 """`nsqcy copies repair` on a data path."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from nsqcy.cli.copies.main import main
 from nsqcy.process import datapath
+from nsqcy.storage.state_file import parse_object
 
 
 @pytest.fixture
@@ -23,9 +23,9 @@ def test_copies_and_revisions_are_not_trusted(
     data_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["repair", str(data_path)]) == 0
-    facts = json.loads((data_path / "copies" / "0" / "group" / "copy.json").read_text())
+    facts = parse_object((data_path / "copies" / "0" / "group" / "copy.json").read_bytes())
     assert facts == {"whole": False, "epoch": 3, "boot": "b", "serves": True}
-    node = json.loads((data_path / "copies" / "node.0.json").read_text())
+    node = parse_object((data_path / "copies" / "node.0.json").read_bytes())
     assert node == {"processes": ["p"], "revision": 0}
     assert "1 copies will be compared" in capfd.readouterr().out
 

@@ -318,7 +318,7 @@ def test_policies_that_were_set_over_http(saved: Path, capfd) -> None:
     path.write_text('{"version": 99, "set": {}}')
     assert command.main(["check", str(saved)]) == 2
     err = capfd.readouterr().err
-    assert "is damaged; nsqd will move it aside" in err
+    assert "policies.json is damaged: Expecting value" in err
     assert "a later nsqd wrote it" in err
 
 

@@ -14,6 +14,7 @@ from nsqcy.nsqd.copies.settings import etcd, prepare, settings
 from nsqcy.nsqd.options import NSQD, NsqdOptions, policies, resolve
 from nsqcy.testing import certificates
 from nsqcy.testing.encoded_connection import saved
+from support.gevent_hub import Lines
 
 
 def options(tmp_path: Path, *flags: str) -> NsqdOptions:
@@ -23,7 +24,7 @@ def options(tmp_path: Path, *flags: str) -> NsqdOptions:
 
 def test_each_worker_has_its_own_port(tmp_path: Path) -> None:
     found = options(tmp_path, "--copies-address=127.0.0.1:5000", "--broadcast-address=me")
-    secrets = prepare(found)
+    secrets = prepare(found, Lines())
     for worker in range(3):
         of_worker = settings(found, secrets, worker)
         assert of_worker.listen == ("127.0.0.1", 5000 + worker)
@@ -42,7 +43,7 @@ def test_secrets_are_read_once(tmp_path: Path) -> None:
         f"--etcd-password-file={password}",
         "--etcd-user=nsqd",
     )
-    secrets = prepare(found)
+    secrets = prepare(found, Lines())
     secret.unlink()
     password.unlink()
     assert settings(found, secrets, 0).token == "s3cret"
@@ -51,11 +52,22 @@ def test_secrets_are_read_once(tmp_path: Path) -> None:
 
 
 def test_the_id_of_the_machine_stays(tmp_path: Path) -> None:
-    first = prepare(options(tmp_path))["machine"]
-    assert prepare(options(tmp_path))["machine"] == first
-    (tmp_path / "copies" / "machine.json").write_text("{")
+    first = prepare(options(tmp_path), Lines())["machine"]
+    assert prepare(options(tmp_path), Lines())["machine"] == first
+    root = tmp_path / "copies"
+    lines = Lines()
+    for bad in ("{", None):
+        file = root / "machine.json"
+        file.write_text(bad) if bad else file.unlink()
+        assert machine_id(root, lines) == first
+        assert machine_id(root, Lines()) == first
+    assert [line.split(";")[1] for line in lines.all] == [
+        f" nsqd uses {root}/previous/machine.json, the version before"
+    ] * 2
+    for name in ("machine.json", "previous/machine.json"):
+        (root / name).write_text("{")
     with pytest.raises(StartError, match="is damaged"):
-        machine_id(tmp_path / "copies")
+        machine_id(root, lines)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +82,7 @@ def test_the_id_of_the_machine_stays(tmp_path: Path) -> None:
 )
 def test_a_mistake_ends_the_start(tmp_path: Path, flag: str, text: str) -> None:
     with pytest.raises(Stop, match=text):
-        prepare(options(tmp_path, flag))
+        prepare(options(tmp_path, flag), Lines())
 
 
 def test_nodes_verify_each_other(tmp_path: Path) -> None:
@@ -81,7 +93,7 @@ def test_nodes_verify_each_other(tmp_path: Path) -> None:
         f"--copies-tls-key={files.key}",
         f"--copies-tls-root-ca-file={files.certificate}",
     )
-    of_worker: Any = settings(found, prepare(found), 0)
+    of_worker: Any = settings(found, prepare(found, Lines()), 0)
     for context in (of_worker.server_tls, of_worker.client_tls):
         assert context.verify_mode.name == "CERT_REQUIRED"
 

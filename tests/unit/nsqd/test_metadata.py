@@ -270,11 +270,46 @@ def test_directories_not_listed_are_adopted(tmp_path):
 
 
 def test_the_file_is_replaced_whole_and_private(tmp_path):
-    (tmp_path / "nsqd.dat").write_text("old")
+    (tmp_path / "nsqd.dat").write_text("{}")
     metadata.replace_file(str(tmp_path), b"new")
-    assert os.listdir(tmp_path) == ["nsqd.dat"]
+    assert sorted(os.listdir(tmp_path)) == ["nsqd.dat", "previous"]
     assert (tmp_path / "nsqd.dat").read_bytes() == b"new"
     assert stat.S_IMODE((tmp_path / "nsqd.dat").stat().st_mode) == 0o600
+
+
+def test_the_version_before_is_used_if_the_file_is_damaged_or_missing(tmp_path):
+    store = Store(known_topics_of(t=["c"]), str(tmp_path), Lines())
+    store.persist()
+    store.persist()
+    file = tmp_path / "nsqd.dat"
+    content = file.read_bytes()
+    assert json.loads(content)["topics"] == [
+        {"name": "t", "paused": False, "channels": [{"name": "c", "paused": False}]}
+    ]
+    for bad in (b"", content[:-9], None):
+        file.write_bytes(bad) if bad is not None else file.unlink()
+        lines = Lines()
+        assert list(load(str(tmp_path), lines)) == ["t"]
+        assert [level for level, _ in lines.all] == ["error"]
+        assert f"nsqd uses {tmp_path}/previous/nsqd.dat" in lines.all[0][1]
+
+
+def test_with_no_good_version_the_topics_come_from_their_directories(tmp_path):
+    (tmp_path / "previous").mkdir()
+    for name in ("nsqd.dat", "previous/nsqd.dat"):
+        (tmp_path / name).write_bytes(b"{")
+    (tmp_path / "t.topic").mkdir()
+    lines = Lines()
+    assert list(load(str(tmp_path), lines)) == ["t"]
+    assert [level for level, _ in lines.all] == ["error", "error", "warn"]
+
+
+def test_nsq_or_a_user_may_write_the_file(tmp_path):
+    Store(known_topics_of(t=[]), str(tmp_path), Lines()).persist()
+    known_topics, lines = read(tmp_path, dump(known_topics_of(u=["c"])))
+    assert list(known_topics) == ["u"]
+    path = tmp_path / "nsqd.dat"
+    assert lines == [f"{path} was written by another program, or edited: it is used as it is"]
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, capfd):

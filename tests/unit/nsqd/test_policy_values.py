@@ -1,6 +1,7 @@
 """Policies in JSON, and the file that stores them."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nsqcy.config.policies import CHANNEL_KEYS, TOPIC_KEYS, Policies
-from nsqcy.errors import StartError
 from nsqcy.nsqd.http import policy_values
 from nsqcy.nsqd.http.policy_values import BadPolicy
 from nsqcy.nsqd.master import policy_file
@@ -126,7 +126,9 @@ def test_the_names_of_a_topic(tmp_path: Path) -> None:
     assert kept.change("a", {"max_depth": None}).names("a") == ["a/c", "a/d"]
 
 
-def test_a_file_that_cannot_be_opened_stops_the_start(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_stays_where_it_is(tmp_path: Path) -> None:
     (tmp_path / policy_file.FILE).mkdir()
-    with pytest.raises(StartError, match="failed to load policies"):
-        policy_file.load(str(tmp_path), Lines())  # type: ignore[arg-type]
+    lines = Lines()
+    assert policy_file.load(str(tmp_path), lines).version == policy_file.MISSING  # type: ignore[arg-type]
+    assert [line for line in lines.errors if "cannot be read: is a directory" in line]
+    assert os.listdir(tmp_path) == [policy_file.FILE]

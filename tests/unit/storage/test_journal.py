@@ -92,6 +92,7 @@ topics = st.builds(
     st.lists(epochs, max_size=2).map(tuple),
     st.integers(1, 2**64 - 1),
     missing=ranges,
+    policies=st.binary(max_size=9),
 )
 deltas = st.one_of(
     st.builds(Delta, st.just(Kind.CHANNEL_CREATED), names, u64, st.booleans()),
