@@ -1,7 +1,6 @@
 from nsqcy.broker.log_access import LogAccess
 
 class Publishing(LogAccess):
-    refused: str | None
     @property
     def message_count(self) -> int: ...
     @property

@@ -1,8 +1,9 @@
 """Random programs for a core on a recorded disk, and what must hold after every cut.
 
-A program publishes, consumes, creates, deletes, empties, waits, restarts and crashes. The I/O
-thread's operations run one by one, so the set of answered commands is known for each moment.
-Moments are counted in calls: moment n is when n calls have been made.
+A program publishes, consumes, creates, deletes, empties, pauses, waits, restarts and crashes. The
+I/O thread's operations run one by one, so the set of answered commands is known for each moment.
+Moments are counted in calls: moment n is when n calls have been made. What an answered command did
+is not undone by a later cut.
 """
 
 import errno
@@ -39,6 +40,7 @@ class Message:
     acked: int | None = None
     dropped: int | None = None  # when it was emptied with the topic's own backlog
     given: int | None = None  # when a channel received it
+    gone: int | None = None  # since when no channel may deliver it, because of an answered deletion
 
 
 @dataclass
@@ -63,6 +65,15 @@ class Owed:
 
 
 @dataclass(eq=False)
+class Pause:
+    """A request to pause or resume a channel."""
+
+    paused: bool
+    sent: int
+    answered: int | None = None
+
+
+@dataclass(eq=False)
 class Group:
     """Channel from its creation to its deletion."""
 
@@ -71,13 +82,23 @@ class Group:
     made: int
     number: int
     gone: int | None = None
+    deleted: int | None = None  # when its deletion was answered
     emptied: int = -1
+    dropped: dict[bytes, int] = field(default_factory=dict)  # messages of answered emptyings
+    pauses: list[Pause] = field(default_factory=list)
     owed: dict[bytes, Owed] = field(default_factory=dict)
     client: Client | None = None
     flight: list[tuple[Delivery, int]] = field(default_factory=list)  # deliveries and their times
 
     def is_there(self, moment: int) -> bool:
         return self.made <= moment and (self.gone is None or self.gone > moment)
+
+    def is_deleted(self, moment: int) -> bool:
+        """Return whether the deletion has been answered."""
+        return self.deleted is not None and self.deleted <= moment
+
+    def last_pause(self, moment: int) -> Pause | None:
+        return next((each for each in reversed(self.pauses) if each.sent <= moment), None)
 
 
 class Program:
@@ -98,6 +119,8 @@ class Program:
         self.noted: dict[str, dict[str, bool]] = {}  # the metadata ...
         self.noted_at = 0  # ... at this moment
         self.generations = 0
+        self.lives = 0
+        self.saved = False  # whether there was a clean exit
         self.log_options = {
             "max_bytes_per_file": 300_000 if big else self.chance.choice([400, 2000, 9000]),
             "sync_every": 2500,
@@ -216,6 +239,7 @@ class Program:
             (self.empty_topic, 1),
             (self.delete_topic, 1),
             (self.pause, 1),
+            (self.pause_channel, 2),
             (self.advance, 7),
             (self.restart, 2),
             (self.crash, 2),
@@ -335,27 +359,60 @@ class Program:
             if delivery.body in group.owed and delay:
                 group.owed[delivery.body].due = self.core.wall + delay * 1_000_000
 
+    def answered(self, note: Callable[[], None]) -> Callable[[str | None], None]:
+        """Return a callback that calls `note` if the command succeeds before the next end of this
+        process."""
+        life = self.lives
+
+        def done(reason: str | None) -> None:
+            if reason is None and life == self.lives:
+                note()
+
+        return done
+
     def delete_channel(self) -> None:
         group = self.some_group()
         if group is not None:
-            self.core.topic(group.topic).delete_channel(group.name)
+            done = self.answered(lambda: self.deleted([group]))
+            self.core.topic(group.topic).delete_channel(group.name, done)
             group.gone = self.now
+
+    def deleted(self, groups: list[Group]) -> None:
+        for group in groups:
+            group.deleted = self.now
 
     def delete_topic(self) -> None:
         topic = self.chance.choice(TOPICS)
-        self.core.shard.delete_topic(topic.encode())
-        for group in self.alive(topic):
+        groups = self.alive(topic)
+        messages = [each for each in self.messages.values() if each.topic == topic]
+        acked = [each for each in messages if each.acked is not None]
+        for group in groups:
             group.gone = self.now
-        for message in self.messages.values():
-            if message.topic == topic:
-                self.drop(message)
+
+        def note() -> None:
+            self.deleted(groups)
+            self.forbid(acked)
+
+        self.core.shard.delete_topic(topic.encode(), self.answered(note))
+        for message in messages:
+            self.drop(message)
         self.publishers.pop(topic, None)
         self.waiting.pop(topic, None)
+
+    def forbid(self, messages: list[Message]) -> None:
+        for message in messages:
+            message.gone = self.now
 
     def empty_channel(self) -> None:
         group = self.some_group()
         if group is not None:
-            self.core.topic(group.topic).empty_channel(group.name)
+            paused = self.core.topic(group.topic).paused
+            bodies = [] if paused else list(group.owed)
+
+            def note() -> None:
+                group.dropped |= dict.fromkeys(bodies, self.now)
+
+            self.core.topic(group.topic).empty_channel(group.name, self.answered(note))
             group.emptied = self.now
             group.flight = []
             if self.core.topic(group.topic).paused:
@@ -367,10 +424,15 @@ class Program:
         topic = self.core.topic(self.chance.choice(TOPICS))
         if topic is None:
             return
-        topic.empty()
-        for message in self.messages.values():
-            if message.topic == topic.name and message.given is None:
-                self.drop(message)
+        messages = [
+            each
+            for each in self.messages.values()
+            if each.topic == topic.name and each.given is None
+        ]
+        acked = [each for each in messages if each.acked is not None and each.dropped is None]
+        topic.empty(self.answered(lambda: self.forbid(acked)))
+        for message in messages:
+            self.drop(message)
         if topic.paused:
             for group in self.alive(topic.name):
                 group.owed.clear()
@@ -387,6 +449,19 @@ class Program:
         topic = self.core.topic(self.chance.choice(TOPICS))
         if topic is not None:
             topic.pause(not topic.paused)
+
+    def pause_channel(self) -> None:
+        group = self.some_group()
+        if group is not None:
+            pause = Pause(not self.core.topic(group.topic).channels[group.name].paused, self.now)
+            group.pauses.append(pause)
+
+            def note() -> None:
+                pause.answered = self.now
+
+            self.core.topic(group.topic).pause_channel(
+                group.name, pause.paused, self.answered(note)
+            )
 
     def advance(self) -> None:
         ns = self.chance.choice([1, 1000, CHECKPOINT // 1_000_000, 70_000]) * 1_000_000
@@ -424,6 +499,8 @@ class Program:
         self.settle()
         self.core.io.clear_faults()
         self.disconnect()
+        self.lives += 1
+        self.saved = True
         self.core.save()
         self.disk.take(self.core.io.recorded())
         self.begin(self.disk.root, keep=True)
@@ -431,6 +508,7 @@ class Program:
 
     def crash(self) -> None:
         """Lose power, or kill all processes."""
+        self.lives += 1
         folder = self.folder()
         before = self.disk
         power = self.chance.random() < 0.5
@@ -452,9 +530,13 @@ class Program:
         for message in self.messages.values():
             if message.topic[0] in classes:
                 self.drop(message)
+                message.gone = None
         for group in self.groups:
             if group.topic[0] in classes:
                 group.owed.clear()
+                group.dropped.clear()
+                group.pauses.clear()
+                group.deleted = None
 
     def go_back(self) -> None:
         """Drop expectations about changes since the last journal on disk: they may or may not
@@ -485,20 +567,58 @@ class Program:
         self.settle()
         problems(self.core)
         for topic in self.core.shard.topics.values():
-            # A deletion may be lost if nothing was written after it.
+            # A deletion may be lost if it was not answered.
             for name in list(topic.channels):
                 if all(group.name != name for group in self.alive(topic.name)):
+                    assert not self.is_deleted(topic.name, name, self.now), (topic.name, name)
                     topic.delete_channel(name)
         for group in self.alive():
             self.core.create(group.topic).channel(group.name)
         self.settle()
 
+    def last_group(self, topic: str, name: str, moment: int) -> Group | None:
+        """Return the last channel of that name."""
+        for group in reversed(self.groups):
+            if (group.topic, group.name) == (topic, name) and group.made <= moment:
+                return group
+        return None
+
+    def is_deleted(self, topic: str, name: str, moment: int) -> bool:
+        """Return whether the deletion of the last channel of that name has been answered."""
+        group = self.last_group(topic, name, moment)
+        return group is not None and group.is_deleted(moment)
+
     def metadata(self, moment: int) -> dict[str, dict[str, bool]]:
+        """Return the channels at that moment, and whether they are paused."""
         found: dict[str, dict[str, bool]] = {}
         for group in self.groups:
             if group.is_there(moment):
-                found.setdefault(group.topic, {})[group.name] = False
+                pause = group.last_pause(moment)
+                found.setdefault(group.topic, {})[group.name] = pause is not None and pause.paused
         return found
+
+    def corrected(
+        self, noted: dict[str, dict[str, bool]], moment: int
+    ) -> dict[str, dict[str, bool]]:
+        """Return earlier metadata with the changes that have been answered since."""
+        found = {
+            topic: {
+                name: paused
+                for name, paused in channels.items()
+                if not self.is_deleted(topic, name, moment)
+            }
+            for topic, channels in noted.items()
+        }
+        for group in self.groups:
+            pause = group.last_pause(moment)
+            if (
+                pause is not None
+                and pause.answered is not None
+                and pause.answered <= moment
+                and group.name in found.get(group.topic, {})
+            ):
+                found[group.topic][group.name] = pause.paused
+        return {topic: channels for topic, channels in found.items() if channels}
 
     def close(self) -> None:
         self.core.io.clear_faults()
@@ -524,8 +644,9 @@ class Program:
         self.name_messages(image, moment)
         now = self.metadata(moment)
         # Metadata noted after that moment did not exist yet.
-        noted = self.noted if self.noted_at <= moment else now
-        metadata = self.chance.choice([noted, now])
+        noted = self.corrected(self.noted, moment) if self.noted_at <= moment else now
+        # The journals know the channels as well, but a clean exit removes those of empty topics.
+        metadata = self.chance.choice([noted, now] if self.saved else [noted, now, {}])
         core = self.load(image, metadata, self.core.wall + self.chance.choice([0, 30]) * SECOND)
         core.settle()
         problems(core)
@@ -568,6 +689,7 @@ class Checked:
 
     def run(self) -> None:
         self.no_deleted_channel_is_back()
+        self.no_pause_is_undone()
         for group in self.groups():
             self.core.create(group.topic).channel(group.name)
         for topic in {each.topic for each in self.program.messages.values()}:
@@ -576,10 +698,12 @@ class Checked:
         for topic in list(self.core.shard.topics.values()):
             topic.pause(False)
             for name in topic.channels:
+                topic.pause_channel(name, False)
                 self.clients[topic.name, name] = self.core.client().subscribe(topic.name, name)
                 self.got[topic.name, name] = {}
         self.deliver()
         self.nothing_is_lost()
+        self.nothing_dropped_is_back()
         self.nothing_is_left()
 
     def groups(self) -> list[Group]:
@@ -592,7 +716,13 @@ class Checked:
         return message.acked is not None and message.acked <= self.moment
 
     def no_deleted_channel_is_back(self) -> None:
-        """Check that a deleted channel does not return once a later publish was acknowledged."""
+        """Check that a deleted channel does not return once its deletion was answered, or a later
+        publish was acknowledged."""
+        for topic in self.core.shard.topics.values():
+            for name in topic.channels:
+                assert not self.promised(topic.name) or not self.program.is_deleted(
+                    topic.name, name, self.moment
+                ), f"{topic.name}/{name} is back"
         there = {(group.topic, group.name) for group in self.groups()}
         for group in self.program.groups:
             topic = self.core.topic(group.topic)
@@ -601,6 +731,7 @@ class Checked:
                 or group.gone > self.moment
                 or not self.promised(group.topic)
                 or (group.topic, group.name) in there
+                or group is not self.program.last_group(group.topic, group.name, self.moment)
                 or group.name in self.metadata.get(group.topic, {})
                 or topic is None
             ):
@@ -613,6 +744,33 @@ class Checked:
                 for message in self.program.messages.values()
             )
             assert not (followed and group.name in topic.channels), group
+
+    def no_pause_is_undone(self) -> None:
+        for group in self.groups():
+            topic = self.core.topic(group.topic)
+            pause = group.last_pause(self.moment)
+            if (
+                self.promised(group.topic)
+                and pause is not None
+                and pause.answered is not None
+                and pause.answered <= self.moment
+            ):
+                assert topic is not None and group.name in topic.channels, group
+                assert topic.channels[group.name].paused == pause.paused, group
+
+    def nothing_dropped_is_back(self) -> None:
+        """Check that messages dropped by an answered command are not delivered."""
+        for (topic, name), bodies in self.got.items():
+            if not self.promised(topic):
+                continue
+            for body in bodies:
+                gone = self.program.messages[body].gone
+                assert gone is None or gone > self.moment, f"{topic} got {body[:20]!r} back"
+                for group in self.groups():
+                    if (group.topic, group.name) == (topic, name):
+                        assert group.dropped.get(body, self.moment + 1) > self.moment, (
+                            f"{topic}/{name} got {body[:20]!r} back"
+                        )
 
     def deliver(self) -> None:
         for client in self.clients.values():

@@ -62,6 +62,8 @@ def kills(starter: Starter, seed: int, cycles: int, **options: Any) -> None:
         for number in range(cycles):
             if number % 3 == 1 and run.late:
                 run.cycle_with_a_new_channel()
+            elif number % 3 == 2:
+                run.cycle_with_answered_changes()
             else:
                 run.cycle()
     run.findings(keeps=True)

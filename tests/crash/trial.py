@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psutil
 
@@ -36,6 +37,7 @@ MAX_LOAD = 0.5
 MAX_START = 0.4
 MIN_LIFE = 0.05
 LATE_CHANNEL = "z"
+BRIEF_CHANNEL = "w"
 DEATHS_IN_A_ROW = 3  # repeated deaths of a worker delay each restart further
 STORIES = 3
 
@@ -140,6 +142,24 @@ class Trial:
         time.sleep(self.random.uniform(0, MIN_LIFE))
         self.strike()
         self.subscribe(topic, LATE_CHANNEL)
+
+    def cycle_with_answered_changes(self) -> None:
+        """Pause a channel, and later delete it, right before something is killed: neither is
+        undone."""
+        self.await_progress()
+        web, topic = self.daemon.web, self.random.choice(TOPICS)
+        web.create(topic, BRIEF_CHANNEL)
+        web.do("pause", topic, BRIEF_CHANNEL)
+        self.strike()
+        assert self.channels(topic)[BRIEF_CHANNEL]["paused"], self.seed
+        self.daemon.web.do("delete", topic, BRIEF_CHANNEL)
+        self.strike()
+        assert BRIEF_CHANNEL not in self.channels(topic), self.seed
+
+    def channels(self, topic: str) -> dict[str, Any]:
+        """Return a topic's channels, once its worker is up."""
+        found = eventually(lambda: self.daemon.web.topic(topic), 30)
+        return {channel["channel_name"]: channel for channel in found["channels"]}
 
     def strike(self) -> None:
         kind = self.random.choice(["worker", "worker", "master", "all", "starting"])

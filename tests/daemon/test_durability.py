@@ -5,6 +5,8 @@ import json
 import os
 import signal
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -147,6 +149,114 @@ def test_created_names_are_on_disk_before_the_answer(nsqd: Starter) -> None:
         assert (answer.status, named(daemon)[topic]) == (200, ["c", "d"])
 
 
+def paused(daemon: Nsqd, topic: str) -> bool:
+    figures = daemon.web.counts(topic, "c")
+    return bool(figures["paused"]) and figures["depth"] == 2
+
+
+# The change, and whether it is still in effect.
+CHANGES: list[tuple[str, str | None, Callable[[Nsqd, str], bool]]] = [
+    ("delete", "c", lambda daemon, topic: named(daemon)[topic] == []),
+    ("empty", "c", lambda daemon, topic: daemon.web.counts(topic, "c")["depth"] == 0),
+    ("pause", "c", paused),
+    ("pause", None, lambda daemon, topic: bool(daemon.web.counts(topic)["paused"])),
+    ("delete", None, lambda daemon, topic: topic not in named(daemon)),
+]
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_an_answered_change_stays_done(nsqd: Starter, durability: str) -> None:
+    """All processes are killed as soon as the change has been answered."""
+    daemon = nsqd(durability=durability)
+    for topic in TOPICS:
+        daemon.web.create(topic, "c")
+        daemon.web.mpub(topic, [b"one", b"two"])
+    for topic, (action, channel, is_done) in zip(TOPICS, CHANGES, strict=False):
+        daemon.web.do(action, topic, channel)
+        kill_all(daemon)
+        assert is_done(daemon, topic), (action, channel)
+        assert daemon.web.topic(topic) is None or topic in named(daemon)
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_an_answered_seek_stays_done(nsqd: Starter, durability: str) -> None:
+    daemon = nsqd(durability=durability, retention_time="1h")
+    for topic in TOPICS[:1]:
+        web = daemon.web
+        web.create(topic, "c")
+        web.mpub(topic, [b"one", b"two", b"three"])
+        web.do("empty", topic, "c")
+        answer = web.post("/channel/create", topic=topic, channel="d", start="earliest")
+        assert answer.status == 200
+        assert web.post("/channel/seek", topic=topic, channel="c", to="earliest").status == 200
+        kill_all(daemon)
+        assert [daemon.web.counts(topic, name)["depth"] for name in "cd"] == [3, 3]
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_a_message_that_was_deleted_stays_deleted(nsqd: Starter, durability: str) -> None:
+    daemon = nsqd(durability=durability)
+    for topic in TOPICS[:1]:
+        daemon.web.create(topic, "c")
+        daemon.web.mpub(topic, [b"one", b"two", b"three"])
+        page = daemon.web.get("/channel/peek", topic=topic, channel="c").json()
+        answer = daemon.web.post(
+            "/message/delete", topic=topic, channel="c", id=page["messages"][1]["id"]
+        )
+        assert answer.status == 200, answer
+        kill_all(daemon)
+        assert holds(daemon, topic, Counter([b"one", b"three"]))
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_a_dead_letter_that_was_redriven_is_in_one_place(nsqd: Starter, durability: str) -> None:
+    daemon = nsqd(durability=durability)
+    daemon.web.create("t", "c")
+    daemon.web.create("dead", "c")
+    policy = b'{"max_attempts": 1, "dead_letter_topic": "dead"}'
+    assert daemon.web.put("/channel/config", policy, topic="t", channel="c").status == 200
+    daemon.web.pub("t", b"one")
+    consumer = daemon.connect().sub("t", "c", rdy=1)
+    consumer.req(consumer.message())
+    daemon.web.await_counts("dead", "c", depth=1)
+    consumer.close()
+    page = daemon.web.get("/channel/peek", topic="dead", channel="c").json()
+    answer = daemon.web.post(
+        "/channel/redrive", topic="dead", channel="c", id=page["messages"][0]["id"]
+    )
+    assert answer.status == 200, answer
+    kill_all(daemon)
+    daemon.web.await_counts("t", "c", depth=1)
+    daemon.web.await_counts("dead", "c", depth=0, in_flight_count=0)
+
+
+def test_changes_share_writes(nsqd: Starter) -> None:
+    """Concurrent deletions are answered together, rather than one write after the other."""
+    daemon = nsqd(durability="fsync", log_level="info")
+    names = [f"c{number}" for number in range(40)]
+    daemon.web.create("t", *names)
+    before = daemon.log_text().count("persisting topic/channel metadata")
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(lambda name: daemon.web.do("delete", "t", name), names))
+    writes = daemon.log_text().count("persisting topic/channel metadata") - before
+    assert 1 <= writes < len(names) / 2
+    kill_all(daemon)
+    assert named(daemon)["t"] == []
+
+
+def test_in_class_memory_a_change_does_not_wait(nsqd: Starter) -> None:
+    """A directory in place of nsqd.dat makes saving fail, which a deletion does not notice."""
+    daemon = nsqd()
+    daemon.web.create("t", "c")
+    eventually(lambda: named(daemon).get("t") == ["c"])
+    (daemon.data / "nsqd.dat").unlink()
+    (daemon.data / "nsqd.dat").mkdir()
+    daemon.web.do("empty", "t", "c")
+    daemon.web.do("delete", "t", "c")
+    daemon.web.do("delete", "t")
+    (daemon.data / "nsqd.dat").rmdir()
+
+
 def test_what_the_disk_does_not_take_is_refused_in_so_many_words(nsqd: Starter) -> None:
     """A change that cannot be saved applies until nsqd exits, except to policies, and is saved as
     soon as possible. A directory in place of the file makes saving fail."""
@@ -179,5 +289,5 @@ def named(daemon: Nsqd) -> dict[str, list[str]]:
     page = json.loads((daemon.data / "nsqd.dat").read_bytes())
     return {
         topic["name"]: sorted(channel["name"] for channel in topic["channels"] or ())
-        for topic in page["topics"]
+        for topic in page["topics"] or ()
     }

@@ -155,9 +155,11 @@ class ToyEngine:
             case ["!channel", topic, channel]:
                 reply = master.notify(reports.ChannelCreated(topic, channel))
             case ["!delete", topic]:
-                reply = master.call(reports.SaveTopicDeletion(topic))
+                master.notify(reports.TopicDeleted(topic))
+                reply = master.call(reports.SaveNames())
             case ["!pause", topic]:
-                reply = master.call(reports.SaveTopicPause(topic, True))
+                master.notify(reports.TopicPaused(topic, True))
+                reply = master.call(reports.SaveNames())
             case ["!place", topic]:
                 reply = master.call(reports.Place(topic))
             case ["!events"]:

@@ -42,13 +42,15 @@ cdef class Checkpoints(Limits):
     cdef list journal_waiters           # callbacks for the next journal
     cdef uint64_t journalled            # activity() at the last journal
     cdef int64_t next_journal           # earliest time of the next journal
-    cdef list unsynced_transfers        # transfers waiting for the next journal sync
-    cdef list syncing_transfers         # transfers waiting for the current one; None: no sync
+    cdef list unsynced_deltas           # callbacks for the next sync of the journal
+    cdef list syncing_deltas            # callbacks for the current one; None: no sync
+    cdef set changes                    # changes that are not answered yet
+    cdef public str refused             # why publishes to this topic are refused, or None
 
     cdef bint is_kept(self) noexcept
     cdef uint64_t activity(self) noexcept
     cdef int checkpoint(self) except -1
-    cdef int journal_channel(self, kind, Channel channel) except -1
+    cdef int journal_channel(self, kind, Channel channel, done=*) except -1
     cdef int journal_delta(self, delta, done) except -1
     cdef bint append_delta(self, delta, done=*) except -1
     cdef int write_journal(self, bint records_wait, done=*) except -1
@@ -64,6 +66,10 @@ cdef class Checkpoints(Limits):
     cdef int set_durability(self, str name) except -1
     cdef void class_journalled(self, int error) noexcept
     cdef void class_written(self) noexcept
-    cdef int sync_transfers(self) except -1
+    cdef object when_synced(self, done)
+    cdef int sync_deltas(self) except -1
+    cdef object pending_change(self, done)
+    cdef int answer_changes(self, str reason) except -1
+    cdef int delete_log(self, done) except -1
     cdef object state(self)
     cdef int journal_told(self) except -1

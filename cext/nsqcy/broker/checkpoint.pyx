@@ -14,7 +14,7 @@ from libc.limits cimport INT_MAX
 
 from nsqcy.channels.checkpoint_entries cimport Packing
 from nsqcy.broker.dead_letters cimport DeadLetterTransfer
-from nsqcy.broker.durability cimport MEMORY, OS, durability_of
+from nsqcy.broker.durability cimport FSYNC, MEMORY, OS, durability_of
 from nsqcy.storage.entry cimport Deferred, Entry
 
 from nsqcy.broker.topic_host import EXITING as _EXITING
@@ -110,11 +110,26 @@ cdef tuple transfer_runs(Channel channel):
     return tuple((<DeadLetterTransfer>channel.transfer).runs)
 
 
-cdef int transfers_synced(void *arg, int error) except -1:
+cdef int deltas_synced(void *arg, int error) except -1:
     topic = <object>arg
     Py_DECREF(topic)
-    topic.transfers_synced(os.strerror(error).lower() if error else None)
+    topic.deltas_synced(os.strerror(error).lower() if error else None)
     return 0
+
+
+cdef class PendingChange:
+    """A change that is answered once it is as durable as its topic's class promises.
+
+    A call with None or a reason answers it; later calls do nothing.
+    """
+    cdef Checkpoints topic
+    cdef object done
+
+    def __call__(self, reason):
+        done, self.done = self.done, None
+        if done is not None:
+            self.topic.changes.discard(self)
+            done(reason)
 
 
 @cython.no_gc_clear      # as RecordWindow requires
@@ -122,7 +137,8 @@ cdef class Checkpoints(Limits):
     def __cinit__(self):
         self.durability = "memory"
         self.journal_waiters = []
-        self.unsynced_transfers = []
+        self.unsynced_deltas = []
+        self.changes = set()
 
     cdef object state(self):
         """Return the topic's state for the journal, as a TopicState that has no entries."""
@@ -162,13 +178,19 @@ cdef class Checkpoints(Limits):
 
     # -- deltas --
 
-    cdef int journal_channel(self, kind, Channel channel) except -1:
+    cdef int journal_channel(self, kind, Channel channel, done=None) except -1:
         """Record that a channel was created or deleted, before any record that is fanned out
-        afterwards."""
+        afterwards. `done`, unless None, is called as for an answered change."""
+        change = None if channel.ephemeral else self.pending_change(done)
+        if channel.ephemeral and done is not None:
+            done(None)
         if self.log is None or channel.ephemeral or not self.started or not self.is_kept():
             return 0
-        if not self.append_delta(journal.Delta(kind, channel.name, channel.cursor.seq)):
+        if not self.append_delta(
+                journal.Delta(kind, channel.name, channel.cursor.seq), self.when_synced(change)):
             self.journal_due = True
+            if change is not None:
+                self.journal_waiters.append(change)
         return 0
 
     cdef int journal_delta(self, delta, done) except -1:
@@ -192,6 +214,91 @@ cdef class Checkpoints(Limits):
             return True
         Py_DECREF(waiting)
         return False
+
+    cdef object when_synced(self, done):
+        """Return the callback for a delta: it calls `done` once the delta is as durable as the
+        topic's class promises."""
+        if done is None or self.promised != FSYNC:
+            return done
+        return lambda error: self.delta_written(error, done)
+
+    def delta_written(self, error, done):
+        if error is not None:
+            done(error)
+            return
+        self.unsynced_deltas.append(done)
+        self.sync_deltas()
+
+    cdef int sync_deltas(self) except -1:
+        """Sync all deltas written so far that a caller waits for; only one sync runs at a time."""
+        if self.syncing_deltas is not None or not self.unsynced_deltas or self.gone:
+            return 0
+        self.syncing_deltas, self.unsynced_deltas = self.unsynced_deltas, []
+        Py_INCREF(self)
+        return self.log.sync(deltas_synced, <void *>self)
+
+    def deltas_synced(self, reason):
+        waiting, self.syncing_deltas = self.syncing_deltas, None
+        if reason is None and self.log.journal_lost:
+            # An earlier sync of the journal failed. This one did not include it.
+            reason = self.log.last_error_text
+        for done in waiting:
+            done(reason)
+        self.sync_deltas()
+
+    # -- answered changes --
+
+    cdef object pending_change(self, done):
+        """Return the callback with which a change is answered; None if none is needed.
+
+        Calls done(None) now if a restart would recover no more than the topic's name, or
+        done(reason) if too few copies respond.
+        """
+        cdef PendingChange change
+        if done is None:
+            return None
+        if self.log is None or not self.is_kept() or self.refused is not None:
+            done(self.refused)
+            return None
+        change = PendingChange.__new__(PendingChange)
+        change.topic = self
+        change.done = done
+        self.changes.add(change)
+        return change
+
+    def record(self, done=None):
+        """Write the current state to the journal at the end of the turn, before any later record.
+
+        `done`, unless None, is called with None once a restart would recover the state, or with
+        the reason why not.
+        """
+        change = self.pending_change(done)
+        self.journal_due = True
+        self.touch_dirty()
+        if change is not None:
+            self.journal_waiters.append(change)
+
+    @property
+    def has_pending_changes(self):
+        """Return whether a change, including the topic's deletion, is not answered yet."""
+        return len(self.changes) > 0
+
+    cdef int answer_changes(self, str reason) except -1:
+        """Answer all pending changes with a reason: they may or may not be lost."""
+        for change in list(self.changes):
+            change(reason)
+        return 0
+
+    cdef int delete_log(self, done) except -1:
+        """Delete the topic's files."""
+        change = self.pending_change(done)
+        if self.log is None:
+            return 0
+        if change is None:
+            return self.log.delete(NULL, NULL)
+        waiting = (None, (change,))
+        Py_INCREF(waiting)
+        return self.log.delete(journal_done, <void *>waiting)
 
     # -- snapshots --
 
@@ -390,7 +497,7 @@ cdef class Checkpoints(Limits):
         self.journal_delta(
             journal.Delta(journal.Kind.ENTRY_TRANSFERRED, channel, seq, entry=entry, run=run,
                           delayed=delayed),
-            done if self.promised == OS else lambda error: self.transfer_written(error, done))
+            self.when_synced(done))
         return True
 
     def journal_transferred(self, str channel not None, uint64_t seq):
@@ -400,24 +507,3 @@ cdef class Checkpoints(Limits):
         """
         if self.log is not None and self.promised != MEMORY and not is_ephemeral(channel):
             self.append_delta(journal.Delta(journal.Kind.ENTRY_TRANSFERRED, channel, seq), None)
-
-    def transfer_written(self, error, done):
-        if error is not None:
-            done(error)
-            return
-        self.unsynced_transfers.append(done)
-        self.sync_transfers()
-
-    cdef int sync_transfers(self) except -1:
-        """Sync all transfers written so far; only one sync runs at a time."""
-        if self.syncing_transfers is not None or not self.unsynced_transfers or self.gone:
-            return 0
-        self.syncing_transfers, self.unsynced_transfers = self.unsynced_transfers, []
-        Py_INCREF(self)
-        return self.log.sync(transfers_synced, <void *>self)
-
-    def transfers_synced(self, reason):
-        waiting, self.syncing_transfers = self.syncing_transfers, None
-        for done in waiting:
-            done(reason)
-        self.sync_transfers()

@@ -11,7 +11,6 @@ from nsqcy.storage.record cimport Produced, Record
 cdef class Publishing(LogAccess):
     cdef object producers               # broker.producers.Producers; None: no chunks yet
     cdef bint has_unjournaled       # chunks are missing from the journal: `unjournaled` is watched
-    cdef public str refused             # why publishes to this topic are refused, or None
     cdef bytes address                  # the only channel that receives the current publish
     cdef readonly uint64_t message_count
     cdef readonly uint64_t message_bytes

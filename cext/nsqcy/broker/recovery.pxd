@@ -51,6 +51,7 @@ cdef class Recovery:
     cdef int find_produced(self, Block *block, uint64_t seq) except -1
     cdef int restore_survivors(self) except -1
     cdef int queue_survivors(self, Channel channel, Block *block) except -1
+    cdef int defer_survivor(self, Channel channel, Block *block, uint32_t at) except -1
 
 
 cdef int restore(Topic topic, channels) except -1

@@ -642,7 +642,9 @@ cdef class Recovery:
         cdef uint32_t at = 0
         while at < block.size:
             record = <Record *>(block.data + at)
-            if not record.attributes & RECORD_DAMAGED:
+            if record.attributes & RECORD_DELAYED and not record.attributes & RECORD_DAMAGED:
+                self.defer_survivor(channel, block, at)
+            elif not record.attributes & RECORD_DAMAGED:
                 entry = topic.pool.new_entry()
                 entry.seq = record.seq
                 entry.id = record.id
@@ -653,4 +655,21 @@ cdef class Recovery:
                 topic.ref(block)
                 channel.queue_entry(entry, size_tag(record.body_length))
             at += record.length
+        return 0
+
+    cdef int defer_survivor(self, Channel channel, Block *block, uint32_t at) except -1:
+        """Restore a delayed record whose reader is unknown: its delay began at the publish."""
+        cdef Topic topic = self.topic
+        cdef Record *record = <Record *>(block.data + at)
+        cdef Deferred message
+        message.node.tag = size_tag(record.body_length)
+        message.seq = record.seq
+        message.id = record.id
+        message.block = block
+        message.offset = at
+        message.attempts = 0
+        message.round = channel.round
+        topic.ref(block)
+        channel.defer(&message, topic.scheduler.now + max(
+            <int64_t>0, record.timestamp + <int64_t>record_delay(record) - topic.scheduler.wall))
         return 0

@@ -168,9 +168,9 @@ cdef class Retention(OverflowLog):
     def set_cursor(self, str name not None, bytes log_id not None, uint64_t seq, done not None):
         """Place a named cursor before record `seq`, which must exist or be the next record.
 
-        The cursor keeps the records from there on. Calls done(None) or done(reason) when the
-        journal write ends. Raises nsqcy.broker.named_cursors.TooManyCursors, leaving everything
-        unchanged.
+        The cursor keeps the records from there on. Calls done(None) once the journal records it as
+        safely as the topic's class promises, or done(reason).
+        Raises nsqcy.broker.named_cursors.TooManyCursors, leaving everything unchanged.
         """
         cursor = journal.NamedCursor(name, log_id, seq, self.scheduler.wall)
         self.named.set(cursor)
@@ -187,7 +187,7 @@ cdef class Retention(OverflowLog):
     def delete_cursor(self, str name not None, done not None):
         """Delete a named cursor; return whether it existed.
 
-        If so, calls done(None) or done(reason) when the journal write ends.
+        If so, calls `done` as set_cursor() does.
         """
         cursor = self.named.delete(name)
         if cursor is None:
@@ -214,10 +214,9 @@ cdef class Retention(OverflowLog):
         if self.log is None:
             done(None)
             return 0
-        delta = journal.Delta(journal.Kind.CURSOR_NAMED, "", cursor=cursor, deleted=deleted)
-        if not self.append_delta(delta, done):
-            self.write_journal(False, done)
-        return 0
+        return self.journal_delta(
+            journal.Delta(journal.Kind.CURSOR_NAMED, "", cursor=cursor, deleted=deleted),
+            self.when_synced(done))
 
     cdef bint is_kept(self) noexcept:
         return Checkpoints.is_kept(self) or len(self.named) > 0

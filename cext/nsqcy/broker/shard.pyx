@@ -158,12 +158,13 @@ cdef class Shard(Scheduler):
         cdef Topic topic = self.closed.pop((group, key))
         topic.lose()
 
-    def delete_topic(self, bytes key not None):
-        """Delete a topic with its channels, messages and files."""
+    def delete_topic(self, bytes key not None, done=None):
+        """Delete a topic with its channels, messages and files. `done` is as for the changes of a
+        topic."""
         cdef Topic topic = self.topics.pop(key, None)
         if topic is None:
             return False
-        topic.close(True)
+        topic.close(True, done)
         if self.copies is not None:
             self.copies.deleted(key)
         self.event("topic_deleted", topic.name, None)

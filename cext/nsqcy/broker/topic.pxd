@@ -31,7 +31,7 @@ cdef class Topic(Publishing):
     cdef Channel new_channel(self, str name)
     cdef int consumer_left(self, Channel channel) except -1
     cdef int move(self) except -1
-    cdef int end(self, bint delete, str reason) except -1
+    cdef int end(self, bint delete, str reason, done=*) except -1
     cdef int settle_turn(self) except -1
     cdef int tick(self) except -1
     cdef bint prune(self) except -1

@@ -240,13 +240,16 @@ cdef class Topic(Publishing):
             channel.report_to(self.scheduler.events, _events.names_of(self.name, name))
         return channel
 
-    def delete_channel(self, str name not None):
+    # The methods with a callback `done`, unless it is None, call done(None) once the change is as
+    # durable as the topic's class promises, or done(reason) if it may be lost.
+
+    def delete_channel(self, str name not None, done=None):
         """Delete a channel with its messages; its consumers are disconnected."""
         cdef Channel channel = self.channels.pop(name, None)
         if channel is None:
             return False
         self.set_bounds()
-        self.journal_channel(journal.Kind.CHANNEL_DELETED, channel)
+        self.journal_channel(journal.Kind.CHANNEL_DELETED, channel, done)
         self.forget_channel(channel)
         channel.close()
         self.touch_dirty()
@@ -262,34 +265,39 @@ cdef class Topic(Publishing):
             self.delete_channel(channel.name)
         return 0
 
-    def pause_channel(self, str name, bint paused):
-        (<Channel>self.channels[name]).pause(paused)
-        self.journal_due = True
-        self.touch_dirty()
+    def pause_channel(self, str name, bint paused, done=None):
+        cdef Channel channel = self.channels[name]
+        channel.pause(paused)
+        self.record_channel(channel, done)
 
-    def empty_channel(self, str name):
+    def empty_channel(self, str name, done=None):
         """Drop all messages in a channel: waiting, in flight and deferred."""
-        (<Channel>self.channels[name]).empty()
-        self.journal_due = True
-        self.touch_dirty()
+        cdef Channel channel = self.channels[name]
+        channel.empty()
+        self.record_channel(channel, done)
+
+    def record_channel(self, Channel channel not None, done=None):
+        """Record the state of a channel. An ephemeral channel has no state on disk."""
+        if channel.ephemeral and done is not None:
+            done(None)
+            done = None
+        self.record(done)
 
     def cancel(self, str name, uint64_t id, done):
-        """Drop a deferred message in a channel; return False if the id is unknown.
-
-        Calls done(None) when the journal records it, or done(reason) if that fails.
-        """
+        """Drop a deferred message in a channel; return False if the id is unknown."""
         cdef Channel channel = self.channels[name]
         cdef uint64_t seq = channel.cancel(id)
         if seq == 0:
             return False
-        if self.log is None or channel.ephemeral or not self.is_kept():
+        change = None if channel.ephemeral else self.pending_change(done)
+        if channel.ephemeral:
             done(None)
-        elif not self.append_delta(
-                journal.Delta(journal.Kind.ENTRY_FINISHED, name, seq), done):
-            self.write_journal(False, done)
+        elif self.log is not None and self.is_kept():
+            self.journal_delta(journal.Delta(journal.Kind.ENTRY_FINISHED, name, seq),
+                               self.when_synced(change))
         return True
 
-    def seek(self, str name not None, uint64_t seq):
+    def seek(self, str name not None, uint64_t seq, done=None):
         """Move a channel to record `seq` or the nearest available one; return its new position.
 
         Messages that the channel has queued, in flight or deferred are dropped.
@@ -305,27 +313,25 @@ cdef class Topic(Publishing):
                 skipped += self.holes[i].end - max(seq, self.holes[i].start)
         channel.replay(skipped)
         self.trim()
-        self.journal_due = True
-        self.touch_dirty()
+        self.record_channel(channel, done)
         return seq
 
     # -- the topic itself --
 
-    def pause(self, bint paused):
+    def pause(self, bint paused, done=None):
         self.paused = paused
-        self.journal_due = True
+        self.record(done)
         self.fan_out()
-        self.touch_dirty()
 
-    def empty(self):
+    def empty(self, done=None):
         """Drop messages that have not been fanned out; channels keep theirs."""
         if self.visible.seq > self.fanout.seq:
             self.drop_front(self.visible.seq)
-            self.journal_due = True
+        self.record(done)
 
-    def close(self, bint delete):
+    def close(self, bint delete, done=None):
         """Close the topic and its channels; close its files, or delete them."""
-        self.end(delete, _EXITING)
+        self.end(delete, _EXITING, done)
 
     def set_cut_off(self, bint cut_off):
         """Stop deliveries, because another process may deliver the messages; or resume them."""
@@ -335,15 +341,17 @@ cdef class Topic(Publishing):
             channel.set_cut_off(cut_off)
 
     def leave_unanswered(self):
-        """Disconnect publishers with pending publishes, which may still be lost or accepted."""
+        """Disconnect publishers with pending publishes, which may still be lost or accepted.
+        Answer pending changes in the same way."""
         self.acks.answer(<uint64_t>-1, _UNKNOWN)
+        self.answer_changes(_UNKNOWN)
 
     def lose(self):
         """Close the topic and its channels. Its files belong to another process, which may have
         accepted the publishes that are pending here."""
         self.end(False, _UNKNOWN)
 
-    cdef int end(self, bint delete, str reason) except -1:
+    cdef int end(self, bint delete, str reason, done=None) except -1:
         cdef Channel channel
         if self.gone:
             return 0
@@ -362,10 +370,11 @@ cdef class Topic(Publishing):
         self.let_go_of_kept()
         self.discard()
         self.acks.answer(<uint64_t>-1, reason)
+        self.answer_changes(reason)
         for read in list(self.reads or ()):
             (<LogRead>read).abandon(b"E_LOG_NO_TOPIC")
-        if self.log is not None and delete:
-            self.log.delete(NULL, NULL)
+        if delete:
+            self.delete_log(done)
         return 0
 
     # -- turns and ticks --

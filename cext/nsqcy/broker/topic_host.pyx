@@ -46,7 +46,7 @@ cdef class TopicHost:
         """Apply a journal's note about a topic's policies, if they are not saved otherwise."""
         raise NotImplementedError
 
-    def delete_topic(self, bytes key not None):
+    def delete_topic(self, bytes key not None, done=None):
         """Delete a topic with its channels, messages and files."""
         raise NotImplementedError
 

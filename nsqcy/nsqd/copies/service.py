@@ -10,6 +10,7 @@ from typing import Any
 import gevent
 
 from nsqcy.broker.shard import Shard, boot_id
+from nsqcy.errors import NotWritten
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.calls import Refused
 from nsqcy.nsqd.copies import settings
@@ -140,7 +141,7 @@ class Copies:
                 for channel in channels:
                     self._at_owner(CreateChannel(topic, channel))
                 break
-            except (Refused, CallTimeout, ChannelClosed, RemoteError):
+            except (Refused, CallTimeout, ChannelClosed, NotWritten, RemoteError):
                 gevent.sleep(RETRY_INTERVAL)
         self._enter()
         done()

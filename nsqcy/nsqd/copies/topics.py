@@ -67,6 +67,8 @@ class _OwnedGroup:
         self.topics: dict[bytes, Topic] = {}
         self.drained: dict[bytes, Topic] = {}
         """Topics whose messages are being moved to another log."""
+        self.deleted: list[Topic] = []
+        """Topics whose deletion is not answered yet."""
         self.is_open = False
         self.is_finished = False
 
@@ -192,7 +194,9 @@ class CopiedTopics:
 
     def deleted(self, key: bytes) -> None:
         for owned in self._groups.values():
-            owned.topics.pop(key, None)
+            topic = owned.topics.pop(key, None)
+            if topic is not None:
+                owned.deleted.append(topic)
 
     def _group_for(self, kind: _Kind) -> _OwnedGroup:
         for owned in self._groups.values():
@@ -223,7 +227,8 @@ class CopiedTopics:
             self._shard.lose_closed(group.id, key)
 
     def degraded(self, group_id: str) -> None:
-        for topic in self._groups[group_id].topics.values():
+        owned = self._groups[group_id]
+        for topic in (*owned.topics.values(), *owned.deleted):
             topic.leave_unanswered()
 
     def cut_off(self, is_cut_off: bool) -> None:
@@ -257,6 +262,7 @@ class CopiedTopics:
         assert self._groups_of is not None
         for owned in list(self._groups.values()):
             owner = self._groups_of.owner(owned.group.id)
+            owned.deleted = [topic for topic in owned.deleted if topic.has_pending_changes]
             if owned.is_open:
                 self._refuse(owned)
                 self._end_drained(owned, owner)

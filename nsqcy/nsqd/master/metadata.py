@@ -36,10 +36,14 @@ class Topic:
 
 
 class KnownTopics:
-    """All existing topics and channels. Deleted topics and channels are removed immediately."""
+    """All existing topics and channels. Deleted topics and channels are removed immediately.
+
+    `version` increases with each change.
+    """
 
     def __init__(self) -> None:
         self._topics: dict[str, Topic] = {}
+        self.version = 0
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._topics)
@@ -50,6 +54,7 @@ class KnownTopics:
     def replace(self, other: "KnownTopics") -> None:
         """Copy the content of a different KnownTopics."""
         self._topics = dict(other._topics)
+        self.version += 1
 
     def get(self, topic: str) -> Topic | None:
         """Return the topic with that name."""
@@ -66,6 +71,7 @@ class KnownTopics:
         if topic in self._topics:
             return False
         self._topics[topic] = Topic()
+        self.version += 1
         return True
 
     def create_channel(self, topic: str, channel: str) -> bool:
@@ -75,16 +81,21 @@ class KnownTopics:
         if channel in channels:
             return False
         channels[channel] = False
+        self.version += 1
         return True
 
     def delete_topic(self, topic: str) -> bool:
         """Remove a topic; return whether it existed."""
+        self.version += topic in self._topics
         return self._topics.pop(topic, None) is not None
 
     def delete_channel(self, topic: str, channel: str) -> bool:
         """Remove a channel; return whether it existed."""
         found = self._topics.get(topic)
-        return found is not None and found.channels.pop(channel, None) is not None
+        if found is None or found.channels.pop(channel, None) is None:
+            return False
+        self.version += 1
+        return True
 
     def pause_topic(self, topic: str, paused: bool) -> bool:
         """Set whether a topic is paused; return whether its state changed."""
@@ -92,6 +103,7 @@ class KnownTopics:
         if found is None or found.paused == paused:
             return False
         found.paused = paused
+        self.version += 1
         return True
 
     def pause_channel(self, topic: str, channel: str, paused: bool) -> bool:
@@ -100,6 +112,7 @@ class KnownTopics:
         if found is None or found.channels.get(channel) in (None, paused):
             return False
         found.channels[channel] = paused
+        self.version += 1
         return True
 
     def forget_ephemeral(self, topics: set[str]) -> list[str]:
@@ -339,6 +352,7 @@ class Store:
         self._log = log
         self._waiting: list[AsyncResult] = []
         self._dirty = False
+        self._written: int | None = None  # version of the known topics in the file
         self._timer: gevent.Greenlet | None = None
         self._writer: gevent.Greenlet | None = None
 
@@ -348,6 +362,16 @@ class Store:
         self._waiting.append(done)
         self._start()
         done.get()
+
+    def catch_up(self) -> None:
+        """Block this greenlet until the file on disk contains all changes. Raises OSError."""
+        if self._written != self._known_topics.version:
+            self.persist()
+
+    def persist_now(self) -> None:
+        """Begin to write, unless a write is in progress: then write after it."""
+        self._dirty = True
+        self._start()
 
     def persist_soon(self) -> None:
         """Write soon, together with any changes made until then."""
@@ -379,9 +403,11 @@ class Store:
             event="metadata_persisting",
             path=self._path,
         )
-        content = dump(self._known_topics)
+        content, version = dump(self._known_topics), self._known_topics.version
         error: OSError | None = gevent.get_hub().threadpool.apply(self._replace, (content,))
-        if error is not None:
+        if error is None:
+            self._written = version
+        else:
             self._log.error(
                 f"failed to persist metadata - {self._path}: {_reason(error)}",
                 event="metadata_failed",

@@ -1,8 +1,9 @@
 """Workers' reports to the master about themselves and their topics.
 
-A report is one class: its fields are the sent data, and `run` is the master's action. A `Save…`
-report returns when nsqd.dat contains it; after a notification, nsqd.dat is written later. Workers
-import this module, so it imports no part of the master.
+A report is one class: its fields are the sent data, and `run` is the master's action. Changes are
+sent as notifications, in the order in which they were made; nsqd.dat is written soon afterwards.
+`SaveNames` returns once nsqd.dat contains them. Workers import this module, so it imports no part
+of the master.
 """
 
 from dataclasses import dataclass
@@ -12,13 +13,14 @@ from nsqcy.nsqd.calls import Call, Result
 from nsqcy.nsqd.master.verbs import MasterSide
 
 PLACE_TIMEOUT = 5.0
-SAVE_TIMEOUT = 30.0  # seconds: the master writes and syncs nsqd.dat before it answers
+REPORT_TIMEOUT = 30.0
+SAVE_TIMEOUT = 4.0  # seconds: the master writes and syncs nsqd.dat before it answers
 
 
 class WorkerReport(Call[MasterSide, Result]):
     """A worker's message to the master."""
 
-    timeout: ClassVar[float] = SAVE_TIMEOUT
+    timeout: ClassVar[float] = REPORT_TIMEOUT
 
 
 @dataclass(frozen=True)
@@ -72,41 +74,18 @@ class ChannelCreated(WorkerReport[None]):
 
 
 @dataclass(frozen=True)
-class SaveTopic(WorkerReport[None]):
-    """One of the worker's topics exists."""
-
-    topic: str
-
-    def run(self, target: MasterSide) -> None:
-        if target.topics.topic_created(self.topic):
-            target.topics.save(self.topic)
-
-
-@dataclass(frozen=True)
-class SaveChannel(WorkerReport[None]):
-    """A channel exists in one of the worker's topics."""
-
-    topic: str
-    channel: str
-
-    def run(self, target: MasterSide) -> None:
-        if target.topics.channel_created(self.topic, self.channel):
-            target.topics.save(self.topic, self.channel)
-
-
-@dataclass(frozen=True)
-class SaveTopicDeletion(WorkerReport[None]):
+class TopicDeleted(WorkerReport[None]):
     """A topic was deleted."""
 
     topic: str
 
     def run(self, target: MasterSide) -> None:
         if target.topics.topic_deleted(self.topic):
-            target.topics.save(self.topic)
+            target.topics.save_now(self.topic)
 
 
 @dataclass(frozen=True)
-class SaveChannelDeletion(WorkerReport[None]):
+class ChannelDeleted(WorkerReport[None]):
     """A channel was deleted."""
 
     topic: str
@@ -114,7 +93,7 @@ class SaveChannelDeletion(WorkerReport[None]):
 
     def run(self, target: MasterSide) -> None:
         if target.topics.channel_deleted(self.topic, self.channel):
-            target.topics.save(self.topic, self.channel)
+            target.topics.save_now(self.topic, self.channel)
 
 
 @dataclass(frozen=True)
@@ -126,7 +105,7 @@ class PoliciesRecalled(WorkerReport[None]):
 
 
 @dataclass(frozen=True)
-class SaveTopicPause(WorkerReport[None]):
+class TopicPaused(WorkerReport[None]):
     """A topic was paused or unpaused."""
 
     topic: str
@@ -134,11 +113,11 @@ class SaveTopicPause(WorkerReport[None]):
 
     def run(self, target: MasterSide) -> None:
         if target.topics.known_topics.pause_topic(self.topic, self.paused):
-            target.topics.save(self.topic)
+            target.topics.save_now(self.topic)
 
 
 @dataclass(frozen=True)
-class SaveChannelPause(WorkerReport[None]):
+class ChannelPaused(WorkerReport[None]):
     """A channel was paused or unpaused."""
 
     topic: str
@@ -147,4 +126,14 @@ class SaveChannelPause(WorkerReport[None]):
 
     def run(self, target: MasterSide) -> None:
         if target.topics.known_topics.pause_channel(self.topic, self.channel, self.paused):
-            target.topics.save(self.topic, self.channel)
+            target.topics.save_now(self.topic, self.channel)
+
+
+@dataclass(frozen=True)
+class SaveNames(WorkerReport[None]):
+    """Return once nsqd.dat contains every change reported so far. Raises NotWritten."""
+
+    timeout: ClassVar[float] = SAVE_TIMEOUT
+
+    def run(self, target: MasterSide) -> None:
+        target.topics.save()

@@ -123,17 +123,20 @@ class TopicRegistry:
             self._announce(protocol.UNREGISTER, topic, channel)
         return changed
 
-    def save(self, topic: str, channel: str = "") -> None:
-        """Return once nsqd.dat contains the change to a durable topic or channel. Raises
-        NotWritten."""
+    def save(self) -> None:
+        """Return once nsqd.dat contains all changes. Raises NotWritten."""
+        try:
+            self._store.catch_up()
+        except OSError:  # a failure is logged
+            raise NotWritten from None
+
+    def save_now(self, topic: str, channel: str = "") -> None:
+        """Begin to write nsqd.dat, unless the change is to an ephemeral topic or channel."""
         if _is_durable(topic, channel):
-            try:
-                self._store.persist()
-            except OSError:  # a failure is logged
-                raise NotWritten from None
+            self._store.persist_now()
 
     def save_soon(self, topic: str, channel: str = "") -> None:
-        """Like `save`, but does not wait."""
+        """Like `save_now`, but other changes may join this one first."""
         if _is_durable(topic, channel):
             self._store.persist_soon()
 

@@ -184,7 +184,7 @@ class Engine:
             self._loop.watch(boot.wake_fds[boot.worker], self._loop.on_woken)
         self._migration = SessionMigration(self._loop, boot.master)
         self._turns = Turns()
-        self._owned = TopicOwner(self._shard, self._loop.enter, boot.master)
+        self._owned = TopicOwner(self._shard, self._loop.enter, boot.master, self._notifier.flush)
         backend = HttpBackend(
             boot,
             options,
@@ -337,7 +337,7 @@ class Engine:
         self._io.close()
         if self._live_objects is not None:
             self._live_objects.tell()
-        self._notifier.finish()  # nsqd.dat must contain all acknowledged changes
+        self._notifier.finish()  # the master is about to write nsqd.dat
 
     # -- copies
 

@@ -12,6 +12,7 @@ from typing import Any
 import gevent
 
 from nsqcy import NSQ_VERSION
+from nsqcy.errors import NotWritten
 from nsqcy.nsqd.calls import Refused, Result
 from nsqcy.nsqd.http import policy_values
 from nsqcy.nsqd.http.backend import Message
@@ -94,7 +95,7 @@ class HttpBackend:
             self.at_owner(CreateTopic(topic))
         except Refused:
             done(NO_ROOM)
-        except (CallTimeout, ChannelClosed, RemoteError) as error:
+        except (CallTimeout, ChannelClosed, NotWritten, RemoteError) as error:
             done(str(error))
         else:
             done(None)

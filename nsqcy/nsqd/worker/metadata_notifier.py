@@ -1,65 +1,57 @@
 """Sends topic and channel events to the master, which maintains nsqd.dat and the registrations with
 nsqlookupds.
 
-Owns the event order. Does not depend on topics or sessions.
+Owns the order of events and other changes. Does not depend on topics or sessions.
 """
 
 from collections import deque
 from collections.abc import Callable
 
 import gevent
-from gevent import Greenlet
 
 from nsqcy.logging.logger import Log
 from nsqcy.nsqd.master.reports import (
     ChannelCreated,
+    ChannelDeleted,
     PoliciesRecalled,
-    SaveChannelDeletion,
-    SaveTopicDeletion,
     TopicCreated,
+    TopicDeleted,
 )
 from nsqcy.nsqd.worker.master_link import MasterLink
-from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
 
 Notify = Callable[[str, str, str | None], None]
 
 
 class MetadataNotifier:
-    """Runs `notify` for each event, in order and in its own greenlet.
+    """Runs `notify`, which does not block, for each event and in order, soon after the event.
 
-    Events occur at the end of a turn, where nothing may wait or spawn.
+    Events occur at the end of a turn, where nothing may be sent.
     """
 
     def __init__(self, notify: Notify) -> None:
         self._notify = notify
         self._events: deque[tuple[str, str, str | None]] = deque()
-        self._running: Greenlet | None = None
         self._wake = gevent.get_hub().loop.async_()
-        self._wake.start(self._start)
+        self._wake.start(gevent.spawn, self.flush)
 
     def __call__(self, kind: str, topic: str, channel: str | None) -> None:
         self._events.append((kind, topic, channel))
         self._wake.send()
 
-    def finish(self) -> None:
-        """Return once `notify` has run for all events so far."""
-        self._wake.stop()
-        self._wake.close()
-        if self._running:
-            self._running.join()
-        self._run()
-
-    def _start(self) -> None:
-        if not self._running:
-            self._running = gevent.spawn(self._run)
-
-    def _run(self) -> None:
+    def flush(self) -> None:
+        """Run `notify` for all events so far."""
         while self._events:
             self._notify(*self._events.popleft())
 
+    def finish(self) -> None:
+        """Run `notify` for all events so far; there are no later ones."""
+        self._wake.stop()
+        self._wake.close()
+        self.flush()
+
 
 class MasterNotices:
-    """Logs an event and reports it to the master."""
+    """Logs an event and reports it to the master, without waiting."""
 
     def __init__(
         self, worker: int, master: MasterLink, is_held: Callable[[str], bool], log: Log
@@ -71,19 +63,13 @@ class MasterNotices:
         self._log = log
 
     def send(self, kind: str, topic: str, channel: str | None) -> None:
-        try:
-            self._send(kind, topic, channel)
-        except (CallTimeout, ChannelClosed, RemoteError) as error:
-            self._log.error(f"failed to notify the master of {kind} {topic} {channel}: {error}")
-
-    def _send(self, kind: str, topic: str, channel: str | None) -> None:
         match kind:
             case "topic_created":
                 self._log.info(f"TOPIC({topic}): created", event="topic_created", topic=topic)
                 self._master.notify(TopicCreated(self._worker, topic, self._is_held(topic)))
             case "topic_deleted":
                 self._log.info(f"TOPIC({topic}): deleting", event="topic_deleted", topic=topic)
-                self._master.call(SaveTopicDeletion(topic))
+                self._master.notify(TopicDeleted(topic))
             case "channel_created":
                 self._log.info(
                     f"TOPIC({topic}): new channel({channel})",
@@ -99,6 +85,6 @@ class MasterNotices:
                     topic=topic,
                     channel=channel,
                 )
-                self._master.call(SaveChannelDeletion(topic, channel or ""))
+                self._master.notify(ChannelDeleted(topic, channel or ""))
             case "policies_recalled":
                 self._master.notify(PoliciesRecalled())

@@ -4,7 +4,8 @@ A verb is one class: its fields are parsed from the HTTP request, and `run` is t
 Does not depend on HTTP or other workers; `calls` carries a verb between processes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,13 +18,17 @@ from nsqcy.broker.topic import Topic
 from nsqcy.channels.channel import Channel
 from nsqcy.errors import NotWritten
 from nsqcy.nsqd.calls import Call, Refused, Result
-from nsqcy.nsqd.master.reports import SaveChannel, SaveChannelPause, SaveTopic, SaveTopicPause
+from nsqcy.nsqd.master.reports import ChannelPaused, SaveNames, TopicPaused
 from nsqcy.nsqd.worker import peek as peeking
 from nsqcy.nsqd.worker.master_link import MasterLink
 from nsqcy.nsqd.worker.positions import Place
+from nsqcy.process.control import CallTimeout
+
+Done = Callable[[str | None], object]
+"""Called with None once a change is on disk, or with the reason why it may be lost."""
 
 READ_INTERVAL = 0.002  # seconds between checks for whether a log block has been read
-WRITE_LIMIT = 4.0  # seconds for a write
+WRITE_LIMIT = 4.0  # seconds until a change is on disk
 MAX_SEARCHED = 10_000  # waiting messages among which one is searched
 PEEK_LIMIT = 4.0  # seconds to read messages
 MAX_PEEKS = 8  # concurrent peeks: each may hold some megabytes
@@ -32,10 +37,20 @@ MAX_PEEKS = 8  # concurrent peeks: each may hold some megabytes
 class TopicOwner:
     """This worker's topics, as used by verbs."""
 
-    def __init__(self, shard: Shard, enter: Callable[[], None], master: MasterLink) -> None:
-        """enter: makes this moment a turn of the event loop; called before a topic is touched."""
+    def __init__(
+        self,
+        shard: Shard,
+        enter: Callable[[], None],
+        master: MasterLink,
+        report_names: Callable[[], None],
+    ) -> None:
+        """
+        enter: makes this moment a turn of the event loop; called before a topic is touched
+        report_names: reports to the master which topics and channels have been created and deleted
+        """
         self.shard = shard
         self.master = master
+        self._report_names = report_names
         self.peeks = BoundedSemaphore(MAX_PEEKS)
         self._enter = enter
         self._wake = gevent.get_hub().loop.async_()
@@ -80,16 +95,52 @@ class TopicOwner:
         """Return the outcome of this worker's latest write to a log, and the time of that write."""
         return {"health": self.shard.health, "health_at": self.shard.health_at}
 
-    def save_channel(self, topic: Topic, channel: str) -> None:
-        """Return once nsqd.dat contains a new channel of a durable topic, so that the channel
-        survives a kill."""
-        if topic.durability != "memory":
-            self.master.call(SaveChannel(topic.name, channel))
+    def write(self, change: Callable[[Done], object]) -> None:
+        """Make a change to a topic, passing the callback `done`, and return once the change is as
+        durable as the topic's class promises. Raises NotWritten."""
+        written: AsyncResult[str | None] = AsyncResult()
+
+        def done(problem: str | None) -> None:
+            written.set(problem)
+            self.wake()
+
+        change(done)
+        if written.get() is not None:
+            raise NotWritten
+
+    def make(self, topic: Topic, change: Callable[[Done | None], object]) -> None:
+        """Like `write`, but return at once if the topic has the class memory."""
+        if topic.durability == "memory":
+            change(None)
+        else:
+            self.write(change)
+
+    def report(self, paused: TopicPaused | ChannelPaused) -> None:
+        """Report a pause to the master, after the creation of the topic or channel."""
+        self._report_names()
+        self.master.notify(paused)
+
+    def save_names(self) -> None:
+        """Return once nsqd.dat contains all changes to the names of topics and channels, and to
+        which of them are paused. Raises NotWritten."""
+        self._report_names()
+        self.master.call(SaveNames())
 
     def wake(self) -> None:
         """Have the event loop poll without blocking; at the end of a turn, this would otherwise not
         happen."""
         self._wake.send()
+
+
+@contextmanager
+def time_to_write() -> Iterator[None]:
+    """Raise NotWritten if the block takes too long. The change applies, and may be written
+    later."""
+    try:
+        with gevent.Timeout(WRITE_LIMIT):
+            yield
+    except (gevent.Timeout, CallTimeout):
+        raise NotWritten from None
 
 
 class TopicVerb(Call[TopicOwner, Result]):
@@ -112,12 +163,12 @@ class CreateTopic(TopicVerb[None]):
     topic: str
 
     def run(self, target: TopicOwner) -> None:
-        is_new = target.find(self.topic) is None
-        found = target.shard.topic(self.topic.encode(), create=True)
+        found = target.find(self.topic) or target.shard.topic(self.topic.encode(), create=True)
         if found is None:
             raise Refused("TOO_MANY_TOPICS")
-        if is_new and found.durability != "memory":
-            target.master.call(SaveTopic(self.topic))
+        if found.durability != "memory":
+            with time_to_write():
+                target.save_names()
 
 
 @dataclass(frozen=True)
@@ -127,8 +178,11 @@ class DeleteTopic(TopicVerb[None]):
     topic: str
 
     def run(self, target: TopicOwner) -> None:
-        target.topic(self.topic)
-        target.shard.delete_topic(self.topic.encode())
+        found = target.topic(self.topic)
+        with time_to_write():
+            target.make(found, lambda done: target.shard.delete_topic(self.topic.encode(), done))
+            if found.durability != "memory":
+                target.save_names()
 
 
 @dataclass(frozen=True)
@@ -138,7 +192,9 @@ class EmptyTopic(TopicVerb[None]):
     topic: str
 
     def run(self, target: TopicOwner) -> None:
-        target.topic(self.topic).empty()
+        found = target.topic(self.topic)
+        with time_to_write():
+            target.make(found, found.empty)
 
 
 @dataclass(frozen=True)
@@ -149,8 +205,11 @@ class PauseTopic(TopicVerb[None]):
     paused: bool
 
     def run(self, target: TopicOwner) -> None:
-        target.topic(self.topic).pause(self.paused)
-        target.master.call(SaveTopicPause(self.topic, self.paused))
+        found = target.topic(self.topic)
+        target.report(TopicPaused(self.topic, self.paused))
+        with time_to_write():
+            target.make(found, lambda done: found.pause(self.paused, done))
+            target.save_names()
 
 
 @dataclass(frozen=True)
@@ -180,10 +239,10 @@ class CreateChannel(TopicVerb[None]):
 
     def run(self, target: TopicOwner) -> None:
         found = target.topic(self.topic)
-        is_new = self.channel not in found.channels
         found.channel(self.channel)
-        if is_new:
-            target.save_channel(found, self.channel)
+        if found.durability != "memory":
+            with time_to_write():
+                target.save_names()
 
 
 @dataclass(frozen=True)
@@ -205,7 +264,11 @@ class DeleteChannel(TopicVerb[None]):
     channel: str
 
     def run(self, target: TopicOwner) -> None:
-        target.topic_of(self.topic, self.channel).delete_channel(self.channel)
+        found = target.topic_of(self.topic, self.channel)
+        with time_to_write():
+            target.make(found, lambda done: found.delete_channel(self.channel, done))
+            if found.durability != "memory":
+                target.save_names()
 
 
 @dataclass(frozen=True)
@@ -216,7 +279,9 @@ class EmptyChannel(TopicVerb[None]):
     channel: str
 
     def run(self, target: TopicOwner) -> None:
-        target.topic_of(self.topic, self.channel).empty_channel(self.channel)
+        found = target.topic_of(self.topic, self.channel)
+        with time_to_write():
+            target.make(found, lambda done: found.empty_channel(self.channel, done))
 
 
 @dataclass(frozen=True)
@@ -228,8 +293,11 @@ class PauseChannel(TopicVerb[None]):
     paused: bool
 
     def run(self, target: TopicOwner) -> None:
-        target.topic_of(self.topic, self.channel).pause_channel(self.channel, self.paused)
-        target.master.call(SaveChannelPause(self.topic, self.channel, self.paused))
+        found = target.topic_of(self.topic, self.channel)
+        target.report(ChannelPaused(self.topic, self.channel, self.paused))
+        with time_to_write():
+            target.make(found, lambda done: found.pause_channel(self.channel, self.paused, done))
+            target.save_names()
 
 
 @dataclass(frozen=True)
@@ -248,9 +316,16 @@ class SeekChannel(TopicVerb[int]):
             raise Refused("CHANNEL_EXISTS" if self.create else "CHANNEL_NOT_FOUND")
         if self.create:
             found.channel(self.channel)
-        begin = found.seek(self.channel, seq)
-        if self.create:
-            target.save_channel(found, self.channel)
+        begin = 0
+
+        def seek(done: Done | None) -> None:
+            nonlocal begin
+            begin = found.seek(self.channel, seq, done)
+
+        with time_to_write():
+            target.make(found, seek)
+            if self.create and found.durability != "memory":
+                target.save_names()
         return begin
 
 
@@ -273,6 +348,7 @@ class Redrive(TopicVerb[int]):
 class TakeOut(TopicVerb[None]):
     """Redrive or drop one waiting message; `targets` as for Redrive. Raises Refused."""
 
+    timeout: ClassVar[float] = 10.0  # for the search, and for the write
     topic: str
     channel: str
     id: int
@@ -280,7 +356,8 @@ class TakeOut(TopicVerb[None]):
     targets: tuple[str, ...] | None = None
 
     def run(self, target: TopicOwner) -> None:
-        channel = target.channel(self.topic, self.channel)
+        topic = target.topic_of(self.topic, self.channel)
+        channel = topic.channels[self.channel]
         if channel.counters()["depth"] > MAX_SEARCHED:
             raise Refused("TOO_MANY_MESSAGES")
         found: AsyncResult[str | None] = AsyncResult()
@@ -293,6 +370,8 @@ class TakeOut(TopicVerb[None]):
             problem = "MESSAGE_NOT_FOUND"
         if problem is not None:
             raise Refused(problem)
+        with time_to_write():
+            target.make(topic, lambda done: topic.record_channel(channel, done))
 
 
 # Messages
@@ -374,12 +453,10 @@ class CancelMessage(TopicVerb[None]):
 
     def run(self, target: TopicOwner) -> None:
         found = target.topic_of(self.topic, self.channel)
-        written: AsyncResult[str | None] = AsyncResult()
-        if not found.cancel(self.channel, self.id, written.set):
-            raise Refused("MESSAGE_NOT_FOUND")
-        try:
-            problem = written.get(timeout=WRITE_LIMIT)
-        except gevent.Timeout:
-            raise NotWritten from None
-        if problem is not None:
-            raise NotWritten
+
+        def cancel(done: Done) -> None:
+            if not found.cancel(self.channel, self.id, done):
+                raise Refused("MESSAGE_NOT_FOUND")
+
+        with time_to_write():
+            target.write(cancel)

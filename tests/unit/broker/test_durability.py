@@ -18,20 +18,25 @@ from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.server.publisher import Publisher
 from nsqcy.server.transport import BytesTransport
 from nsqcy.storage.io import IoThread
+from nsqcy.storage.mirrored_io import MirroredIo
 from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, log_pub, mpub
 
 OK = (RESPONSE, b"OK")
 Make = Callable[..., Core]
+Done = Callable[[str | None], object]
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
     made: list[Core] = []
 
-    def make(durability: str, path: Path | None = None, **more: Any) -> Core:
+    def make(
+        durability: str, path: Path | None = None, retention_time: int = 0, **more: Any
+    ) -> Core:
         path = path or tmp_path / f"data{len(made)}"
         path.mkdir(exist_ok=True)
-        core = Core(path, policies=Policies(TopicPolicy(durability=durability)), **more)
+        policy = TopicPolicy(durability=durability, retention_time=retention_time)
+        core = Core(path, policies=Policies(policy), **more)
         made.append(core)
         return core
 
@@ -325,6 +330,136 @@ def test_messages_emptied_from_a_topic_stay_dropped(make: Make) -> None:
     again = killed(make, core, "os")
     assert again.counters("t")["depth"] == 1
     assert bodies(again) == [b"kept"]
+
+
+CHANGES: dict[str, Callable[[Core, Done], object]] = {
+    "delete a channel": lambda core, done: core.topic("t").delete_channel("c", done),
+    "empty a channel": lambda core, done: core.topic("t").empty_channel("c", done),
+    "pause a channel": lambda core, done: core.topic("t").pause_channel("c", True, done),
+    "move a channel": lambda core, done: core.topic("t").seek("c", 2, done),
+    "empty the topic": lambda core, done: core.topic("t").empty(done),
+    "pause the topic": lambda core, done: core.topic("t").pause(True, done),
+    "delete the topic": lambda core, done: core.shard.delete_topic(b"t", done),
+    "cancel a message": lambda core, done: core.topic("t").cancel("c", deferred(core), done),
+    "place a cursor": lambda core, done: core.topic("t").set_cursor("n", bytes(16), 1, done),
+}
+
+
+def deferred(core: Core) -> int:
+    return core.topic("t").channels["c"].upcoming(1, None)[0][3]
+
+
+def with_messages(make: Make, durability: str) -> Core:
+    """Return a core whose I/O operations can run one by one."""
+    io = IoThread(faults=True, stepped=True)
+    core = make(durability, retention_time=3600 * SECOND, io=io)
+    core.create("t").channel("c")
+    for body, delay in ((b"one", 0), (b"two", 0), (b"later", 60_000)):
+        assert core.client().publish("t", body, delay) == OK
+    core.advance(3 * SECOND)
+    return core
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(("durability", "call"), [("os", "pwrite"), ("fsync", "fdatasync")])
+def test_a_change_is_answered_once_it_is_as_safe_as_a_publish(
+    make: Make, durability: str, call: str, change: str
+) -> None:
+    core = with_messages(make, durability)
+    if change.startswith("delete the"):
+        call = "unlink"
+    elif not change.startswith(("delete", "cancel", "place")):
+        call = "rename"  # of a snapshot
+    before = core.io.calls_made(call)
+    answers: list[str | None] = []
+    CHANGES[change](core, answers.append)
+    while not answers:
+        core.manager.run_turn(core.now, core.wall)
+        core.io.kick_now()
+        assert core.io.step_now()
+        core.io.poll_now()
+        core.manager.run_turn(core.now, core.wall)
+        assert not answers or core.io.calls_made(call) > before
+    assert answers == [None]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_that_cannot_be_written_is_reported(make: Make, change: str) -> None:
+    core = with_messages(make, "fsync")
+    core.io.fault("any", 1, errno.EIO, times=100)
+    answers: list[str | None] = []
+    CHANGES[change](core, answers.append)
+    core.settle()
+    core.io.clear_faults()
+    assert answers == ["input/output error"]
+
+
+@pytest.mark.parametrize("change", ["delete a channel", "empty a channel", "delete the topic"])
+@pytest.mark.parametrize("durability", ["memory", "os"])
+def test_ephemeral_channels_and_topics_are_changed_at_once(
+    make: Make, durability: str, change: str
+) -> None:
+    core = make(durability)
+    topic = "t#ephemeral" if change == "delete the topic" else "t"
+    core.create(topic).channel("c#ephemeral")
+    answers: list[str | None] = []
+    if change == "delete the topic":
+        core.shard.delete_topic(topic.encode(), answers.append)
+    elif change == "delete a channel":
+        core.topic(topic).delete_channel("c#ephemeral", answers.append)
+    else:
+        core.topic(topic).empty_channel("c#ephemeral", answers.append)
+    assert answers == [None]
+
+
+def test_the_deletions_of_a_turn_share_a_sync(make: Make) -> None:
+    core = make("fsync")
+    topic = core.create("t")
+    names = [f"c{number}" for number in range(100)]
+    for name in names:
+        topic.channel(name)
+    assert core.client().publish("t", b"one") == OK
+    core.advance(5 * SECOND)
+    before = core.io.calls_made("fdatasync")
+    answers: list[str | None] = []
+    for name in names:
+        topic.delete_channel(name, answers.append)
+    core.settle()
+    assert answers == [None] * len(names)
+    assert core.io.calls_made("fdatasync") - before <= 2
+    assert list(killed(make, core, "fsync").topic("t").channels) == []
+
+
+def test_a_change_is_not_answered_by_a_sync_that_omits_it(make: Make) -> None:
+    """A sync of the journal that was already in progress fails, and the next one has nothing to
+    do."""
+    core = make("fsync")
+    topic = core.create("t")
+    topic.channel("c")
+    topic.channel("d")
+    assert core.client().publish("t", b"one") == OK
+    core.advance(5 * SECOND)
+    core.io.fault("fdatasync", 1, errno.EIO, times=1)
+    answers: list[str | None] = []
+    topic.delete_channel("c", answers.append)
+    core.client().send(b"PUB t\n\0\0\0\3two")
+    core.settle()
+    core.io.clear_faults()
+    assert len(answers) == 1 and answers[0] is not None
+
+
+def test_too_few_copies_leave_changes_unconfirmed(make: Make) -> None:
+    core = with_messages(make, "os")
+    topic = core.topic("t")
+    answers: list[str | None] = []
+    topic.empty_channel("c", answers.append)
+    topic.leave_unanswered()
+    core.settle()
+    assert answers == ["unknown"]
+    topic.refused = "too few copies"
+    topic.pause(True, answers.append)
+    core.settle()
+    assert answers == ["unknown", "too few copies"]
 
 
 def test_finished_messages_are_known_after_a_checkpoint(make: Make) -> None:
@@ -754,3 +889,66 @@ def test_a_lost_journal_is_rewritten_before_later_records(
     again.shard.load_topic(b"t", False, {})
     again.settle()
     assert bodies(again) == kept
+
+
+class CountingMirror:
+    """A mirror that only numbers the changes."""
+
+    def __init__(self) -> None:
+        self.position = 0
+
+    def _next(self, *_: object) -> int:
+        self.position += 1
+        return self.position
+
+    write = truncate = rename = delete = _next
+
+
+@pytest.mark.parametrize("change", ["delete a channel", "empty a channel", "delete the topic"])
+def test_a_change_to_copies_is_answered_once_it_is_committed(
+    make: Make, tmp_path: Path, change: str
+) -> None:
+    core = make("os")
+    mirror = CountingMirror()
+    (tmp_path / "copies").mkdir()
+    files = MirroredIo(core.io, tmp_path / "copies", mirror)
+    core.shard.open_topic(b"t", files, str(tmp_path / "copies")).channel("c")
+    core.settle()
+    files.committed(mirror.position)
+    core.client().send(b"PUB t\n\0\0\0\3one")
+    core.settle()
+    files.committed(mirror.position)
+    core.advance(5 * SECOND)
+    files.committed(mirror.position)
+    core.settle()
+    before = mirror.position
+    answers: list[str | None] = []
+    CHANGES[change](core, answers.append)
+    core.settle()
+    assert mirror.position > before and answers == []
+    files.committed(mirror.position)
+    core.settle()
+    assert answers == [None]
+    files.wait(False)
+
+
+def test_a_kill_during_a_clean_exit_keeps_delays(make: Make) -> None:
+    """The exit has copied the message out of its block, but not written the journal."""
+    core = make("memory")
+    core.create("t").channel("c")
+    assert core.client().publish("t", b"later", 60_000) == OK
+    for _ in range(20):
+        assert core.client().publish("t", bytes(4000)) == OK
+    client = core.client().subscribe("t", "c", 100)
+    for message in received(client):
+        client.finish(message.id)
+    core.settle()
+    core.io.fault("rename", 1, errno.EIO, times=100)
+    core.manager.close_sessions()
+    core.shard.save()
+    again = make("memory", core.copied(), now=core.now, wall=core.wall)
+    again.shard.load_topic(b"t", False, {"c": False})
+    client = again.client().subscribe("t", "c", 100)
+    assert b"later" not in [each.body for each in received(client)]
+    again.advance(61 * SECOND)
+    assert b"later" in [each.body for each in received(client)]

@@ -14,17 +14,23 @@ EVENTS: list[Event] = [
 ]
 
 
-def test_the_end_waits_until_all_is_told() -> None:
-    told: list[Event] = []
+def test_events_are_sent_in_order_and_soon() -> None:
+    told: list[tuple[str | None, ...]] = []
+    notifier = MetadataNotifier(lambda *event: told.append(event))
+    for event in EVENTS:
+        notifier(*event)
+    eventually(lambda: gevent.sleep(0) or len(told) == len(EVENTS))
+    notifier.finish()
+    assert told == EVENTS
 
-    def tell(*event: str | None) -> None:
-        gevent.sleep(0)  # as if waiting for an answer
-        told.append(event)  # type: ignore[arg-type]
 
-    notifier = MetadataNotifier(tell)
+def test_a_flush_does_not_wait_for_the_hub() -> None:
+    told: list[tuple[str | None, ...]] = []
+    notifier = MetadataNotifier(lambda *event: told.append(event))
     notifier(*EVENTS[0])
     notifier(*EVENTS[1])
-    eventually(lambda: gevent.sleep(0) or told)  # in the middle of it
+    notifier.flush()
+    assert told == EVENTS[:2]
     notifier(*EVENTS[2])
     notifier.finish()
     assert told == EVENTS
