@@ -71,6 +71,12 @@ class RequestError(NsqError):
         self.body = body
 
 
+TOKEN_WITHHELD = (
+    "token withheld: the nsqd has not proved itself to nsqlookupd; set its"
+    " --lookupd-auth-token-file, name its address, or set"
+)
+
+
 class InvalidName(NsqError, ValueError):
     """Invalid topic or channel name."""
 

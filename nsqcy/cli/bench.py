@@ -21,7 +21,6 @@ from nsqcy.cli.tables import number, size
 from nsqcy.cli.values import DURATION, Count
 from nsqcy.client.aio import Consumer, Message, Producer
 from nsqcy.client.errors import Error
-from nsqcy.cluster.discovery import host_port
 from nsqcy.config.durations import SECOND, format_duration
 
 STAMP = struct.Struct(">q")
@@ -119,7 +118,7 @@ def bench(
     One process of Python publishes and consumes, and is usually slower than nsqd: use --batch to
     find the limits of nsqd, and --rate to measure the latency under a load that you expect.
     """
-    addresses = [host_port(*each.producer.address) for each in cluster.nodes]
+    addresses = cluster.tcp_addresses()
     load = Load(addresses, duration / SECOND, b"." * (body_size - STAMP.size), batch, rate)
     options: dict[str, Any] = {"auth_secret": cluster.terms.token} if cluster.terms.token else {}
     began = time.monotonic()

@@ -17,7 +17,7 @@ from nsqcy.cluster.http_clients import LookupdClient, NsqdHTTPClient
 from nsqcy.cluster.parallel import ask_all
 from nsqcy.cluster.stats import NodeStats, TopicStats
 from nsqcy.cluster.web_client import PORTS, Terms, WebClient, describe
-from nsqcy.errors import RequestError
+from nsqcy.errors import TOKEN_WITHHELD, RequestError
 
 LOOKUPD = "127.0.0.1:4161"  # queried by default, if it responds
 NSQD = "127.0.0.1:4151"  # queried by default otherwise
@@ -75,6 +75,19 @@ class Cluster:
                 f" address{hint}"
             )
         return [by_name[name] for name in sorted(by_name)]
+
+    def tcp_addresses(self, *, with_tls: bool = False) -> list[str]:
+        """Return the addresses for clients that send the token. Warns of nsqds that may not get it.
+        Raises ClickException if no nsqd may."""
+        found = []
+        for node in self.nodes:
+            if self.web.may_send_token(node.url._replace(scheme="https") if with_tls else node.url):
+                found.append(node.producer.tcp_address)
+            else:
+                warn(f"nsqd {node.name}: {TOKEN_WITHHELD} --trust-lookupd")
+        if not found:
+            raise click.ClickException("no nsqd may get the token")
+        return found
 
     @cached_property
     def registries(self) -> list[LookupdClient]:

@@ -10,9 +10,10 @@ from typing import Any
 
 import click
 
-from nsqcy.cli.cluster import Cluster
+from nsqcy.cli.cluster import LOOKUPD, NSQD, Cluster
 from nsqcy.cli.tables import plural
 from nsqcy.cli.values import ADDRESS, DURATION
+from nsqcy.cluster.discovery import trust_in
 from nsqcy.cluster.http_clients import NsqdHTTPClient
 from nsqcy.cluster.web_client import Terms
 from nsqcy.config.durations import SECOND
@@ -52,6 +53,7 @@ OPTIONS = (
         envvar=ENVIRONMENT["auth_token_file"],
         help="file with the token for daemons that use an --auth-file",
     ),
+    click.option("--trust-lookupd", is_flag=True, help=token_file.TRUST.help),
 )
 NAMES = (
     *ADDRESSES,
@@ -59,6 +61,7 @@ NAMES = (
     "tls_root_ca_file",
     "tls_insecure_skip_verify",
     "auth_token_file",
+    "trust_lookupd",
 )
 
 confirmed = click.option("--yes", is_flag=True, help="do not ask for confirmation")
@@ -80,14 +83,16 @@ def on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _cluster(values: Mapping[str, Any]) -> Cluster:
     whole = values["timeout"] / SECOND
+    lookupds, nsqds = (tuple(values[name]) for name in ADDRESSES)
+    named = (*lookupds, *nsqds) or (LOOKUPD, NSQD)
     terms = Terms(
         connect_timeout=min(2.0, whole),
         request_timeout=whole,
         root_ca_file=values["tls_root_ca_file"],
         verify=not values["tls_insecure_skip_verify"],
         token=token_file.read(values["auth_token_file"]),
+        trust=trust_in(lambda: named, all_listed=values["trust_lookupd"]),
     )
-    lookupds, nsqds = (tuple(values[name]) for name in ADDRESSES)
     return Cluster(lookupds, nsqds, terms)
 
 

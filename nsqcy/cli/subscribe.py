@@ -11,7 +11,6 @@ from nsqcy.cli.cluster import Cluster
 from nsqcy.cli.cluster_options import on_cluster, print_json_line
 from nsqcy.cli.values import CHANNEL, TOPIC, Count
 from nsqcy.client import Consumer, Message
-from nsqcy.cluster.discovery import host_port
 from nsqcy.cluster.problems import waiting
 
 
@@ -47,7 +46,7 @@ def sub(
     if channel is None:
         _check_backlog(cluster, topic)
     options = _options(cluster, tls) | {"max_in_flight": min(max_in_flight, count or max_in_flight)}
-    addresses = [host_port(*each.producer.address) for each in cluster.nodes]
+    addresses = cluster.tcp_addresses(with_tls=tls)
     channel = channel or f"nsqcy-sub-{os.getpid()}#ephemeral"
     if sys.stderr.isatty():
         click.echo(f"waiting for messages of {topic}, channel {channel}; Ctrl-C ends", err=True)

@@ -16,7 +16,7 @@ from nsqcy.client.errors import ConnectionFailed, NsqdError, ProtocolError
 from nsqcy.client.options import Address, ConnectionOptions
 from nsqcy.client.strangers import LONGEST, recognized
 from nsqcy.client.tls import TlsLayer
-from nsqcy.errors import LayerEnd, NsqError
+from nsqcy.errors import TOKEN_WITHHELD, LayerEnd, NsqError
 from nsqcy.net.byte_layer import ByteLayer
 from nsqcy.net.deflate import DeflateLayer
 from nsqcy.net.snappy import SnappyLayer
@@ -73,9 +73,19 @@ class Connection:
     `due`, and close() at the end.
     """
 
-    def __init__(self, address: Address, options: ConnectionOptions, owner: Owner) -> None:
+    def __init__(
+        self,
+        address: Address,
+        options: ConnectionOptions,
+        owner: Owner,
+        *,
+        trusted: bool = True,
+    ) -> None:
+        """trusted: whether the nsqd may get the secret without proving itself by its
+        certificate."""
         self.address = address
         self.options = options
+        self._trusted = trusted or options.trust_lookupd
         self.state = State.CONNECTING
         self.codec = Codec(str(address), options.max_msg_size)
         self.ready = 0  # the last RDY sent
@@ -92,6 +102,7 @@ class Connection:
         self._step: _Step | None = None  # handles the next handshake response
         self._upgrades: list[Callable[[], ByteLayer]] = []
         self._auth_required = False
+        self._is_encrypted = False
         self._last_received = -math.inf
         self._silence = 2 * options.heartbeat_interval if options.heartbeat_interval > 0 else None
 
@@ -330,11 +341,21 @@ class Connection:
             return
         if not self.options.auth_secret:
             raise ConnectionFailed(f"{self.address} requires AUTH: set auth_secret")
+        if not (self._trusted or self._has_proved_itself):
+            raise ConnectionFailed(
+                f"{self.address} requires AUTH, but {TOKEN_WITHHELD} trust_lookupd"
+            )
         self._step = self._authorized
         self.codec.write(command_with_body(b"AUTH", (), self.options.auth_secret.encode()))
 
+    @property
+    def _has_proved_itself(self) -> bool:
+        """Return whether the nsqd has a certificate for its name of a CA that the options name."""
+        return self._is_encrypted and self.options.verifies_with_own_ca
+
     def _tls(self) -> ByteLayer:
         assert self.options.tls_context is not None
+        self._is_encrypted = True
         return TlsLayer(self.options.tls_context, self.address.host)
 
     def _deflate(self) -> ByteLayer:

@@ -49,10 +49,11 @@ class Net(Protocol):
 class Nsqd:
     """An nsqd that needs a connection."""
 
-    __slots__ = ("connection", "failures", "fixed", "listed", "retry_at")
+    __slots__ = ("connection", "failures", "fixed", "listed", "proved", "retry_at")
 
     def __init__(self, *, fixed: bool) -> None:
         self.fixed = fixed
+        self.proved = False  # to an nsqlookupd, when it was listed last
         self.listed = not fixed  # in the latest responses from nsqlookupds
         self.connection: Connection | None = None
         self.failures = 0  # since it last worked
@@ -141,13 +142,16 @@ class Core(Owner, Generic[N]):
             log.warning("[%s] lookupd: %s", self.name, text)
         if not self._connects:
             return
-        listed = dict.fromkeys(addresses)
+        listed: dict[Address, bool] = {}
+        for address in addresses:
+            listed[address] = listed.get(address, False) or address.proved
         for address, nsqd in list(self.nsqds.items()):
             nsqd.listed = address in listed or (nsqd.listed and silent)
             self._forget(address, nsqd)
-        for address in listed:
+        for address, proved in listed.items():
             if address not in self.nsqds:
                 self.nsqds[address] = self.nsqd(fixed=False)
+            self.nsqds[address].proved = proved
         self.tick(now)
 
     def add_nsqd(self, address: Address, now: float) -> None:
@@ -210,7 +214,9 @@ class Core(Owner, Generic[N]):
             self._ask(now)
         for address, nsqd in list(self.nsqds.items()):
             if nsqd.connection is None and now >= nsqd.retry_at:
-                nsqd.connection = Connection(address, self.connection_options, self)
+                nsqd.connection = Connection(
+                    address, self.connection_options, self, trusted=nsqd.fixed or nsqd.proved
+                )
                 nsqd.connection.peer = nsqd
                 self._net.connect(nsqd.connection)
 

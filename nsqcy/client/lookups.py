@@ -38,7 +38,7 @@ class Lookups:
         for address in found.unknown:  # a valid response: there is no such nsqd
             log.warning("lookupd %s has no topic %s", address, self._topic)
         addresses = [
-            Address(each.broadcast_address, each.tcp_port)
+            Address(each.broadcast_address, each.tcp_port, each.authenticated)
             for each in found.producers
             if each.tcp_port
         ]

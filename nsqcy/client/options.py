@@ -153,6 +153,11 @@ class ConnectionOptions:
     auth_secret: str | None = option(
         None, STRING, "secret for nsqds that require AUTH; also sent to lookupds"
     )
+    trust_lookupd: bool = option(
+        False,
+        BOOL,
+        "send auth_secret to every nsqd that lookupds list, even if it has not proved itself",
+    )
     timeout: float = option(
         1.0,
         FLOAT,
@@ -190,6 +195,16 @@ class ConnectionOptions:
         context = tls_context(self.tls_options) if self.tls_v1 else None
         object.__setattr__(self, "tls_context", context)
         _ = self.local  # raises
+
+    @property
+    def verifies_with_own_ca(self) -> bool:
+        """Return whether servers must have a certificate for their name of a CA that tls_options
+        names. Anyone can get a certificate of a public CA."""
+        context, given = self.tls_context, self.tls_options
+        names_ca = isinstance(given, ssl.SSLContext) or bool(given and given.get("ca_certs"))
+        if context is None or not names_ca:
+            return False
+        return context.verify_mode == ssl.CERT_REQUIRED and context.check_hostname
 
     @property
     def local(self) -> tuple[str, int] | None:
@@ -390,6 +405,8 @@ class Address:
 
     host: str
     port: int
+    proved: bool = field(default=False, compare=False)
+    """Whether an nsqlookupd has listed it as an nsqd that has authenticated."""
 
     @classmethod
     def parse(cls, text: str, default_port: int = DEFAULT_PORT) -> Self:

@@ -7,7 +7,7 @@ nodes(), topics() and channels() block.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
@@ -16,6 +16,7 @@ from urllib3.util import Url, parse_url
 
 from nsqcy.cluster import answers
 from nsqcy.cluster.parallel import Outcome, ask_all
+from nsqcy.cluster.trust import Trust
 from nsqcy.cluster.web_client import PORTS, WebClient, unwanted
 from nsqcy.errors import RequestError
 from nsqcy.names import is_valid_name
@@ -43,6 +44,7 @@ class Producer:
     remote_address: str = ""  # its address as seen by the nsqlookupd
     topology_region: str = ""
     topology_zone: str = ""
+    authenticated: bool = field(default=False, compare=False)  # to the nsqlookupd that lists it
     # Topic -> whether it has a tombstone. Only in responses to /nodes.
     topics: Mapping[str, bool] = field(default_factory=dict, compare=False)
 
@@ -93,6 +95,7 @@ PRODUCER: gojson.Fields = {
     "remote_address": _TEXT,
     "topology_region": _TEXT,
     "topology_zone": _TEXT,
+    "authenticated": (gojson.flag, False),
 }
 _NODE: gojson.Fields = {
     **PRODUCER,
@@ -222,7 +225,10 @@ def union(lists: Iterable[Iterable[Producer]]) -> list[Producer]:
     found: dict[tuple[str, int], Producer] = {}
     for producers in lists:
         for each in producers:
-            found.setdefault((each.broadcast_address, each.tcp_port or -each.http_port), each)
+            key = each.broadcast_address, each.tcp_port or -each.http_port
+            if each.authenticated and not found.get(key, each).authenticated:
+                found[key] = replace(found[key], authenticated=True)
+            found.setdefault(key, each)
     return list(found.values())
 
 
@@ -237,6 +243,7 @@ def lookup(
     failed nsqlookupd queries."""
     urls = {address: lookup_url(address, topic) for address in addresses}
     outcome = _ask(urls, parse_lookup, web, auth_secret)
+    note_proved(outcome.values, web, all_nodes=False)
     unknown: dict[str, RequestError] = {}
     errors: dict[str, RequestError] = {}
     for address, error in outcome.errors.items():
@@ -254,11 +261,30 @@ def nodes(
     """Query all nsqds. With a topic, omit nsqds that a tombstone hides from it."""
     urls = {address: lookupd_url(address, "nodes") for address in addresses}
     outcome = _ask(urls, parse_nodes, web, auth_secret)
+    note_proved(outcome.values, web, all_nodes=True)
     shown = {
         address: [each for each in found if topic is None or not each.topics.get(topic)]
         for address, found in outcome.values.items()
     }
     return Found(shown, {}, outcome.errors)
+
+
+def trust_in(addresses: Callable[[], Iterable[str]], *, all_listed: bool) -> Trust:
+    """Return which servers may get a token. addresses: those that options name now."""
+    return Trust(lambda: map(daemon_url, addresses()), all_listed=all_listed)
+
+
+def note_proved(
+    answers: Mapping[str, Iterable[Producer]], web: WebClient, *, all_nodes: bool
+) -> None:
+    """Note which nsqds may get the client's token. answers: by nsqlookupd."""
+    if web.terms.trust is None:
+        return
+    for address, producers in answers.items():
+        proved = [
+            (each.broadcast_address, each.http_port) for each in producers if each.authenticated
+        ]
+        web.terms.trust.note(address, proved, all_nodes=all_nodes)
 
 
 def topics(

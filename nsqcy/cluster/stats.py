@@ -432,7 +432,8 @@ def node_info(url: Url, *, web: WebClient) -> Producer:
     values = answers.read(answer.body, answer.headers, discovery.PRODUCER)
     if not values["broadcast_address"]:
         values |= {"broadcast_address": (url.host or "").strip("[]"), "http_port": url.port or 80}
-    found = Producer(**values)
+    # Only an nsqlookupd can tell whether an nsqd has authenticated.
+    found = Producer(**values | {"authenticated": False})
     if not discovery.is_addressed(found):
         raise RequestError("the response cannot be read: not an address", 200)
     return found

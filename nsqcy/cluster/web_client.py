@@ -26,7 +26,8 @@ from urllib3.util import Url, parse_url
 
 from nsqcy import __version__
 from nsqcy.cluster.budget import BUDGET, Lease
-from nsqcy.errors import RequestError
+from nsqcy.cluster.trust import Trust
+from nsqcy.errors import TOKEN_WITHHELD, RequestError
 from nsqcy.names import one_line, quote
 from nsqcy.util import gojson
 from nsqcy.util.self_connect import refuse_itself
@@ -78,6 +79,8 @@ class Terms:
     user_agent: str = f"nsqcy/{__version__}"
     token: str = field(default="", repr=False)
     """Sent only to the requested host: redirects are not followed."""
+    trust: Trust | None = field(default=None, repr=False, compare=False)
+    """Decides which servers get the token; None: all, because the caller names them."""
 
     @classmethod
     def of(cls, settings: Settings) -> "Terms":
@@ -283,9 +286,8 @@ class WebClient:
         """Send a request and return the response, whatever its status. Switches to TLS if the
         server requires it. Raises RequestError for a redirect, because it may lead anywhere, and
         without a status if there is no response."""
-        shown = {"Authorization": f"Bearer {self.terms.token}"} if self.terms.token else {}
         try:
-            return self._ask(url, method, shown | dict(headers or {}), body, maximum)
+            return self._ask(url, method, dict(headers or {}), body, maximum)
         except RequestError as error:
             failure = RequestError(str(error), error.status, error.body)
         except (OSError, HTTPError, HTTPException, ValueError) as error:
@@ -297,13 +299,34 @@ class WebClient:
         self, url: Url, method: str, headers: dict[str, str], body: bytes | None, maximum: int
     ) -> Answer:
         deadline = time.monotonic() + self.terms.whole
-        answer = self._whole(url, method, headers, body, maximum, deadline)
+        trusted = self._trusts(url)
+        shown = self._token(trusted) | headers
+        answer = self._whole(url, method, shown, body, maximum, deadline)
         if answer.status == 403 and url.scheme == "http" and b"https_port" in answer.body:
             url = https_instead(url, answer.body)
-            answer = self._whole(url, method, headers, body, maximum, deadline)
+            trusted = trusted or self._trusts(url)
+            shown = self._token(trusted) | headers
+            answer = self._whole(url, method, shown, body, maximum, deadline)
+        if answer.status in (401, 403) and self.terms.token and not trusted:
+            raise RequestError(f"{TOKEN_WITHHELD} --trust-lookupd", answer.status)
         if answer.status in REDIRECTS and "location" in answer.headers:
             raise _redirected(url, answer)
         return answer
+
+    def may_send_token(self, url: Url) -> bool:
+        """Return whether there is no token, or the server may get it."""
+        return not self.terms.token or self._trusts(url)
+
+    def _trusts(self, url: Url) -> bool:
+        """Return whether a server may get the token: as named or proved, or by a certificate of our
+        own CA. Anyone can get a certificate of a public CA."""
+        terms = self.terms
+        has_own_ca = url.scheme == "https" and bool(terms.root_ca_file) and terms.verify
+        return terms.trust is None or has_own_ca or terms.trust.covers(url)
+
+    def _token(self, trusted: bool) -> dict[str, str]:
+        token = self.terms.token
+        return {"Authorization": f"Bearer {token}"} if token and trusted else {}
 
     def _whole(
         self,

@@ -108,6 +108,9 @@ def ask_lookupds(
         )
 
     outcome = ask_all(addresses, ask, 3 * web.terms.whole)
+    discovery.note_proved(
+        {address: each.producers for address, each in outcome.values.items()}, web, all_nodes=True
+    )
     return [
         outcome.values.get(address)
         or Lookupd(address, error=str(outcome.errors[address]), assumed=assumed)

@@ -154,7 +154,7 @@ def look_and_judge(flags: dict[str, Any]) -> list[Judged]:
         found += run((*host.CHECKS, *disk.CHECKS, *copies.OF_HOST), facts)
     if flags["cluster"]:
         asked = _addresses(flags, settings)
-        web = WebClient(cluster_flags.terms(flags))
+        web = WebClient(cluster_flags.terms(flags, (*asked.lookupds, *asked.nsqds)))
         seen = look_cluster.look(asked, web, flags["sample"] / SECOND)
         checks = (*cluster.CHECKS, *topics.CHECKS, *speed.CHECKS, *copies.OF_CLUSTER)
         found += run(checks, seen)

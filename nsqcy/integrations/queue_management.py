@@ -11,8 +11,9 @@ from typing import Any
 
 from nsqcy.client.options import Address
 from nsqcy.cluster.deferred import cancel_deferred
-from nsqcy.cluster.http_clients import LookupdClient, NsqdHTTPClient
-from nsqcy.cluster.web_client import Terms
+from nsqcy.cluster.discovery import nodes, trust_in
+from nsqcy.cluster.http_clients import NsqdHTTPClient
+from nsqcy.cluster.web_client import Terms, WebClient
 from nsqcy.errors import RequestError
 
 TIMEOUT = 5.0  # seconds for a response
@@ -54,7 +55,7 @@ class QueueManagement:
 
     http_addresses: the nsqds. If there are none, sizes are unknown; other requests go to the nsqds
     that nsqlookupds report, and to the port after each nsqd's TCP port, as in NSQ's defaults.
-    token: a secret for nsqds that require authentication.
+    token: a secret for nsqds that require authentication. trust_lookupd: as for the client.
     """
 
     def __init__(
@@ -64,12 +65,16 @@ class QueueManagement:
         lookupds: Iterable[str] = (),
         http_addresses: Iterable[str] = (),
         token: str | None = None,
+        *,
+        trust_lookupd: bool = False,
     ) -> None:
         self._channel = channel
         self._nsqds = list(nsqds)
         self._lookupds = list(lookupds)
         self._http_addresses = list(http_addresses)
-        self._terms = Terms(request_timeout=TIMEOUT, token=token or "")
+        named = [*self._http_addresses, *map(_next_port, self._nsqds), *self._lookupds]
+        trust = trust_in(lambda: named, all_listed=trust_lookupd)
+        self._terms = Terms(request_timeout=TIMEOUT, token=token or "", trust=trust)
 
     def size(self, topics: Iterable[str]) -> int:
         """Return the number of messages that wait in the topics; 0 if it is unknown."""
@@ -143,12 +148,10 @@ class QueueManagement:
         return NsqdHTTPClient.from_url(address, terms=self._terms)
 
     def _registered(self, address: str) -> list[str]:
-        lookupd = LookupdClient.from_url(address, terms=self._terms)
-        try:
-            nodes = lookupd.nodes()["producers"]
-            return [str(Address(each["broadcast_address"], each["http_port"])) for each in nodes]
-        except (RequestError, KeyError, TypeError) as error:
-            raise ConnectionError(f"{lookupd.address}: {error}") from None
+        found = nodes([address], web=WebClient(self._terms))
+        for error in found.errors.values():
+            raise ConnectionError(f"{address}: {error}")
+        return [each.http_address for each in found.producers if each.http_port]
 
 
 def _next_port(tcp_address: str) -> str:

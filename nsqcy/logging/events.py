@@ -602,6 +602,14 @@ EVENTS = (
         "An nsqd has connected.",
     ),
     Event(
+        "nsqd_authenticated",
+        "info",
+        NSQLOOKUPD,
+        "CLIENT(…): AUTH as …",
+        ("client", "user"),
+        "An nsqd has proved itself, as a user who may register.",
+    ),
+    Event(
         "nsqd_left",
         "info",
         NSQLOOKUPD,

@@ -11,6 +11,7 @@ from dataclasses import replace
 import gevent
 
 from nsqcy import NSQ_VERSION, __version__
+from nsqcy.cluster.discovery import trust_in
 from nsqcy.cluster.web_client import SECOND, Terms
 from nsqcy.daemon import single_process
 from nsqcy.http.request_counts import Requests
@@ -145,4 +146,8 @@ def terms(options: AdminOptions) -> Terms:
         verify=not options.http_client_tls_insecure_skip_verify,
         user_agent=f"nsqadmin/{NSQ_VERSION} nsqcy/{__version__}",
         token=token_file.read(options.auth_token_file),
+        trust=trust_in(
+            lambda: (*options.lookupd_http_address, *options.nsqd_http_address),
+            all_listed=options.trust_lookupd,
+        ),
     )

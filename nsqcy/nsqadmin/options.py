@@ -85,6 +85,7 @@ CLUSTER = (
     Option("http-client-tls-cert", STRING, "", "PEM file with the client certificate"),
     Option("http-client-tls-key", STRING, "", "PEM file with the client certificate's key"),
     token_file.OPTION,
+    token_file.TRUST,
 )
 
 ACCESS = (
@@ -250,6 +251,7 @@ class AdminOptions(Options):
     http_client_tls_cert: str
     http_client_tls_key: str
     auth_token_file: str
+    trust_lookupd: bool
     allow_config_from_cidr: str
     acl_http_header: str
     admin_user: tuple[str, ...]

@@ -172,6 +172,12 @@ NETWORK = (
         toml_key="nsqlookupd_tcp_addresses",
         runtime=True,
     ),
+    Option(
+        "lookupd-auth-token-file",
+        STRING,
+        "",
+        "file with the token that proves this nsqd to nsqlookupds with an --auth-file",
+    ),
     auth_file("nsqd"),
     Option(
         "auth-http-address",
@@ -564,6 +570,7 @@ class NsqdOptions(Options):
     broadcast_tcp_port: int
     broadcast_http_port: int
     lookupd_tcp_address: tuple[str, ...]
+    lookupd_auth_token_file: str
     auth_file: str
     auth_http_address: tuple[str, ...]
     auth_http_request_method: str

@@ -43,7 +43,11 @@ def _producer(peer: Peer) -> dict[str, Any]:
         "version": peer.version,
         "topology_zone": peer.topology_zone,
         "topology_region": peer.topology_region,
-    }
+    } | _AUTHENTICATED[peer.authenticated]
+
+
+# NSQ has no such key, so that it is left out unless nsqlookupd has users.
+_AUTHENTICATED: dict[bool, dict[str, Any]] = {False: {}, True: {"authenticated": True}}
 
 
 def ping(api: "Api", request: Request) -> str:

@@ -27,6 +27,7 @@ from nsqcy.process.handoff import Accepted
 from nsqcy.process.service import Notifier
 from nsqcy.users.gate import Gate
 from nsqcy.users.known import Known, read
+from nsqcy.users.user import Users
 from nsqcy.util.gotext import json_bytes
 from nsqcy.util.slices import Turns
 
@@ -61,7 +62,13 @@ class Daemon(daemon.Daemon):
         self._known = known
         self.held = 0  # bytes of partially received commands
         self.turns = Turns()  # one connection's commands per event-loop iteration
-        self.context = SessionContext(registry, _identity(options, listeners), log)
+        self.context = SessionContext(
+            registry,
+            _identity(options, listeners, auth=known is not None),
+            log,
+            None if known is None else known.of_token,
+            options.require_registration_auth,
+        )
         self._connections: set[Connection] = set()
 
     def run(self) -> int:
@@ -84,6 +91,8 @@ class Daemon(daemon.Daemon):
         for warning in warnings:
             self.log.warn(warning, event="config_warning")
         self.log.info("AUTH: reloaded the users file", event="auth_file_reloaded")
+        for connection in list(self._connections):
+            connection.check_user(self._known.users)
 
     def _count_connections(self) -> dict[str, int]:
         return {"tcp": len(self._connections), "http": self._http.connections}
@@ -108,6 +117,12 @@ class Connection(gevent.Greenlet):  # type: ignore[misc]
         self._session = Session(daemon.context, item.peer)
         self._sock = gevent.socket.socket(fileno=item.sock.detach())
         self._held = 0
+
+    def check_user(self, users: Users) -> None:
+        """End the connection if its user has changed; the nsqd then authenticates again."""
+        user = self._session.user
+        if user is not None and users.get(user.name) != user:
+            self.kill(block=False)
 
     def _run(self) -> None:
         session = self._session
@@ -158,8 +173,9 @@ class Connection(gevent.Greenlet):  # type: ignore[misc]
                 pass
 
 
-def _identity(options: LookupdOptions, listeners: list[Listener]) -> bytes:
-    """Return the response to IDENTIFY. nsqds query channels at its HTTP port."""
+def _identity(options: LookupdOptions, listeners: list[Listener], *, auth: bool) -> bytes:
+    """Return the response to IDENTIFY. nsqds query channels at its HTTP port. auth: whether AUTH is
+    supported."""
     ports = {each.kind: each.port for each in listeners}
     return json_bytes(
         {
@@ -169,4 +185,5 @@ def _identity(options: LookupdOptions, listeners: list[Listener]) -> bytes:
             "tcp_port": ports["tcp"],
             "version": NSQ_VERSION,
         }
+        | ({"auth": True} if auth else {})
     )

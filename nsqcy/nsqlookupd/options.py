@@ -15,10 +15,11 @@ from nsqcy.config.daemon_options import (
     hostname,
     log_prefix,
     obey_rules,
+    refuse,
 )
 from nsqcy.config.durations import MINUTE, SECOND
 from nsqcy.config.loader import Settings
-from nsqcy.config.options import DURATION, INT, STRING, Options, OptionTable
+from nsqcy.config.options import BOOL, DURATION, INT, STRING, Options, OptionTable
 from nsqcy.options.option import Option, Rule
 
 MIN_INPUT_BYTES = 4 << 20
@@ -38,6 +39,13 @@ NETWORK = (
     ),
     DEBUG_REMOTE,
     auth_file("nsqlookupd"),
+    Option(
+        "require-registration-auth",
+        BOOL,
+        False,
+        "refuse nsqds that do not authenticate as a user who may register; needs --auth-file",
+        guard=True,
+    ),
     Option(
         "max-input-bytes",
         INT,
@@ -81,6 +89,7 @@ class LookupdOptions(Options):
     broadcast_address: str
     debug_remote: bool
     auth_file: str
+    require_registration_auth: bool
     max_input_bytes: int
     inactive_producer_timeout: int
     tombstone_lifetime: int
@@ -90,4 +99,7 @@ def resolve(settings: Settings) -> LookupdOptions:
     """Return the validated options. Raises StartError."""
     obey_rules(settings, settings.values)
     check_auth_file(settings)
-    return LookupdOptions(settings.values)
+    options = LookupdOptions(settings.values)
+    if options.require_registration_auth and not options.auth_file:
+        raise refuse(settings, "--require-registration-auth needs --auth-file")
+    return options

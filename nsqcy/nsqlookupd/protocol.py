@@ -12,7 +12,7 @@ Every error ends the connection, because it is unknown where the next command be
 import struct
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nsqcy.config.durations import format_duration
 from nsqcy.errors import ClientError
@@ -20,6 +20,9 @@ from nsqcy.logging.types import Lines
 from nsqcy.names import is_valid_name
 from nsqcy.nsqlookupd.registry import CHANNEL, TOPIC, Moment, Peer, Registry
 from nsqcy.util import gojson
+
+if TYPE_CHECKING:
+    from nsqcy.users.user import User
 
 MAGIC: Final = b"  V1"
 MAX_LINE: Final = 4096
@@ -51,6 +54,8 @@ class SessionContext(NamedTuple):
     registry: Registry
     identity: bytes  # response to IDENTIFY
     log: Lines
+    user_of: "Callable[[bytes], User | None] | None" = None  # by token; None without a users file
+    needs_auth: bool = False  # whether nsqds that have not authenticated are refused
 
 
 class _State(Enum):
@@ -72,10 +77,21 @@ class Session:
     last responses and close. Call `leave` when the connection has ended for any reason.
     """
 
-    __slots__ = ("_buffer", "_context", "_eof", "_peer", "_scanned", "_size", "_state", "address")
+    __slots__ = (
+        "_buffer",
+        "_context",
+        "_eof",
+        "_peer",
+        "_scanned",
+        "_size",
+        "_state",
+        "address",
+        "user",
+    )
 
     def __init__(self, context: SessionContext, address: str) -> None:
         self.address = address
+        self.user: User | None = None  # as which the nsqd has authenticated
         self._context = context
         self._peer: Peer | None = None
         self._state = _State.MAGIC
@@ -253,12 +269,42 @@ class Session:
             client=self.address,
             broadcast_address=peer.broadcast_address,
         )
-        for registration in context.registry.identify(peer):
-            context.log.info(f"DB: client({self.address}) REGISTER {registration}")
+        if not context.needs_auth:
+            self._show(peer)
         return context.identity
+
+    def _show(self, peer: Peer) -> None:
+        for registration in self._context.registry.identify(peer):
+            self._context.log.info(f"DB: client({self.address}) REGISTER {registration}")
+
+    def _auth(self, params: list[str], now: Moment) -> bytes:
+        """Authenticate an nsqd: not in NSQ's protocol, so nsqlookupd's identity announces it."""
+        context = self._context
+        if context.user_of is None or self._peer is None or self.user is not None:
+            raise ClientError("E_INVALID", "cannot AUTH in current state")
+        token = " ".join(params).encode("utf-8", "surrogateescape")
+        user = context.user_of(token)
+        if user is None or not user.register:
+            raise ClientError("E_AUTH_FAILED", "AUTH failed: the user must exist, and may register")
+        self.user = user
+        self._peer.authenticated = True
+        context.log.info(
+            f"CLIENT({self.address}): AUTH as {user.name}",
+            event="nsqd_authenticated",
+            client=self.address,
+            user=user.name,
+        )
+        self._show(self._peer)
+        return b"OK"
 
     def _register(self, params: list[str], now: Moment) -> bytes:
         peer, topic, channel = self._about("REGISTER", params)
+        if self.user is None and self._context.needs_auth:
+            raise ClientError("E_AUTH_FIRST", "REGISTER needs AUTH: set --lookupd-auth-token-file")
+        if self.user is not None and not self.user.may_register(topic):
+            raise ClientError(
+                "E_UNAUTHORIZED", f"REGISTER {self.user.name} may not register {topic}"
+            )
         for registration in self._context.registry.register(peer, topic, channel):
             self._context.log.info(f"DB: client({self.address}) REGISTER {registration}")
         return b"OK"
@@ -300,4 +346,5 @@ _COMMANDS: dict[str, Callable[[Session, list[str], Moment], bytes]] = {
     "REGISTER": Session._register,
     "UNREGISTER": Session._unregister,
     "PING": Session._ping,
+    "AUTH": Session._auth,
 }

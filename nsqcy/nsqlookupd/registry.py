@@ -40,6 +40,7 @@ class Peer:
     """An nsqd connection, with the nsqd's IDENTIFY data."""
 
     __slots__ = (
+        "authenticated",
         "broadcast_address",
         "hostname",
         "http_port",
@@ -74,6 +75,7 @@ class Peer:
         self.version = version
         self.topology_zone = topology_zone
         self.topology_region = topology_region
+        self.authenticated = False
         self.registrations: dict[Registration, Producer] = {}
 
     @property

@@ -90,7 +90,7 @@ class Discovery:
             if error.status != 404:
                 raise
             return set()  # it does not have this topic
-        return set(addresses(found, "tcp_port"))
+        return set(addresses(found, "tcp_port", proved=needs_proof(self._options.access)))
 
 
 def all_nsqds(options: WriteOptions) -> list[str]:
@@ -106,7 +106,7 @@ def all_nsqds(options: WriteOptions) -> list[str]:
         for address in options.lookupds:
             try:
                 nodes = get(address, "/nodes", limit(options.access))
-                found.update(addresses(nodes, "tcp_port"))
+                found.update(addresses(nodes, "tcp_port", proved=needs_proof(options.access)))
             except FAILURES as error:
                 failures.append(f"{address}: {reason(error)}")
         if len(failures) < len(options.lookupds):
@@ -125,3 +125,10 @@ def nobody(lookupds: tuple[str, ...], failures: list[str]) -> str:
 def limit(access: Access) -> float:
     """Return the seconds for a request to an nsqlookupd."""
     return max(access.connect_timeout, 1.0)
+
+
+def needs_proof(access: Access) -> bool:
+    """Return whether nsqds that nsqlookupds list must have proved themselves: they get the secret,
+    and no certificate of our own CA proves them."""
+    has_own_ca = access.tls and access.tls_verify and bool(access.tls_ca_file)
+    return bool(access.auth_secret) and not (access.trust_lookupd or has_own_ca)

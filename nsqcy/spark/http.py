@@ -13,6 +13,7 @@ from typing import Any
 
 MAX_ANSWER = 64 << 20  # bytes
 PIECE = 1 << 16
+MAX_SHOWN = 100  # characters of an announced address
 HEADERS = {"Accept": "application/vnd.nsq; version=1.0"}
 
 
@@ -84,12 +85,22 @@ def _object(body: bytes) -> dict[str, Any]:
     return wrapped if isinstance(wrapped, dict) else found
 
 
-def addresses(found: dict[str, Any], port: str) -> list[str]:
+def addresses(found: dict[str, Any], port: str, *, proved: bool = False) -> list[str]:
     """Return the addresses of a response's producers, with the port of this name.
 
-    Every nsqd chooses what it announces, so one that nothing can connect to is left out.
+    Every nsqd chooses what it announces, so one that nothing can connect to is left out. proved:
+    raise ValueError for one that has not authenticated with the nsqlookupd. Leaving it out would
+    hide its messages.
     """
     producers = found.get("producers") or []
+    for each in producers:
+        if proved and each.get("authenticated") is not True:
+            name = f"{each['broadcast_address']}:{each[port]}"
+            raise ValueError(
+                f"authSecret withheld: nsqd {name[:MAX_SHOWN]!r} has not proved itself to"
+                " nsqlookupd; set its --lookupd-auth-token-file, name all nsqds, or set"
+                " trustLookupd"
+            )
     pairs = [(str(each["broadcast_address"]), each[port]) for each in producers]
     return [
         f"[{host}]:{number}" if ":" in host else f"{host}:{number}"

@@ -248,6 +248,13 @@ TABLE = (
     SparkOption("all", "tls.keyFile", PATH, "", "file with the client certificate's key"),
     SparkOption("all", "tls.verify", BOOLEAN, True, "verify nsqd's certificate and host name"),
     SparkOption("all", "authSecret", ANYTHING, "", "secret for AUTH; never shown"),
+    SparkOption(
+        "all",
+        "trustLookupd",
+        BOOLEAN,
+        False,
+        "send authSecret to every nsqd that nsqlookupds list, even if it has not proved itself",
+    ),
     SparkOption("all", "connectTimeoutMs", whole(1, "milliseconds"), 1000, "connect timeout"),
     SparkOption(
         "write",
@@ -498,6 +505,7 @@ def access(found: dict[str, Any]) -> Access:
     return Access(
         connect_timeout=found["connectTimeoutMs"] / 1000,
         auth_secret=found["authSecret"],
+        trust_lookupd=found["trustLookupd"],
         tls=found["tls"],
         tls_ca_file=found["tls.caFile"],
         tls_cert_file=found["tls.certFile"],

@@ -42,6 +42,7 @@ class Access:
 
     connect_timeout: float = 1.0
     auth_secret: str = field(default="", repr=False)
+    trust_lookupd: bool = False
     tls: bool = False
     tls_ca_file: str = ""
     tls_cert_file: str = ""

@@ -114,6 +114,7 @@ OPTIONS: dict[str, Bounded] = {
     "max_in_flight": Bounded(parse_int, 0),
     "msg_timeout": _duration(0),
     "auth_secret": _TEXT,
+    "trust_lookupd": _BOOL,
     "skip_lookupd_authorization": _BOOL,
     "lookupd_authorization": _BOOL,
 }
@@ -215,6 +216,7 @@ _CONNECTION: dict[str, tuple[str, Callable[[Any], Scalar]]] = {
     "output_buffer_timeout": ("output_buffer_timeout", _milliseconds_or_off),
     "msg_timeout": ("msg_timeout", _seconds),
     "auth_secret": ("auth_secret", _same),
+    "trust_lookupd": ("trust_lookupd", _same),
 }
 _CONSUMER: dict[str, tuple[str, Callable[[Any], Scalar]]] = {
     "lookupd_poll_interval": ("lookupd_poll_interval", _seconds),

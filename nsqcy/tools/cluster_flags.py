@@ -1,10 +1,10 @@
 """Flags of commands that query a cluster, beyond NSQ's own tools."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nsqcy.cluster.discovery import daemon_url
+from nsqcy.cluster.discovery import daemon_url, trust_in
 from nsqcy.cluster.web_client import Terms
 from nsqcy.config.durations import SECOND
 from nsqcy.config.options import BOOL, DURATION, STRING
@@ -14,6 +14,7 @@ from nsqcy.options.option import Option
 from nsqcy.users import token_file
 
 ADDRESSES = ("lookupd-http-address", "nsqd-http-address")
+FLAGS = tuple(each.replace("-", "_") for each in ADDRESSES)
 # Variables of the environment that replace flags which are not set. Addresses are separated by
 # white space.
 ENVIRONMENT = {
@@ -26,6 +27,7 @@ REQUESTS = (
     Option("tls-root-ca-file", STRING, "", "PEM file with CA certificates for HTTPS ports"),
     Option("tls-insecure-skip-verify", BOOL, False, "accept any certificate"),
     token_file.OPTION,
+    token_file.TRUST,
 )
 
 
@@ -39,17 +41,18 @@ def complete(flags: dict[str, Any], environment: Mapping[str, str] = os.environ)
 
 
 def _check_addresses(flags: Mapping[str, Any]) -> None:
-    for flag in ADDRESSES:
-        for address in flags[flag.replace("-", "_")]:
+    for flag, name in zip(ADDRESSES, FLAGS, strict=True):
+        for address in flags[name]:
             try:
                 daemon_url(address)
             except ValueError as error:
                 raise UsageError(f"--{flag}: {error}") from None
 
 
-def terms(flags: dict[str, Any]) -> Terms:
-    """Return the terms of requests, from the flags in REQUESTS. Raises ConfigError if the file with
-    the token cannot be read."""
+def terms(flags: dict[str, Any], addresses: Sequence[str] = ()) -> Terms:
+    """Return the terms of requests, from the flags in REQUESTS. addresses: those to query, if the
+    flags name none. Raises ConfigError if the file with the token cannot be read."""
+    named = [each for flag in FLAGS for each in flags[flag]] or addresses
     whole = flags["timeout"] / SECOND
     return Terms(
         connect_timeout=min(2.0, whole),
@@ -57,4 +60,5 @@ def terms(flags: dict[str, Any]) -> Terms:
         root_ca_file=flags["tls_root_ca_file"],
         verify=not flags["tls_insecure_skip_verify"],
         token=token_file.read(flags["auth_token_file"]),
+        trust=trust_in(lambda: named, all_listed=flags["trust_lookupd"]),
     )

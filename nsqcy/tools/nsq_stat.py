@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from nsqcy.cluster.discovery import Found
+from nsqcy.cluster.discovery import Found, trust_in
 from nsqcy.cluster.stats import ChannelFigures, NodeStats, node_stats, topic_producers
 from nsqcy.cluster.web_client import Terms, WebClient
 from nsqcy.config.durations import SECOND
@@ -36,6 +36,7 @@ SOURCES = (
     common.LOOKUPD_HTTP_ADDRESS,
     *common.http_timeouts(5 * SECOND),
     token_file.OPTION,
+    token_file.TRUST,
 )
 NSQ_STAT = OptionTable(
     NAME, {"Basic": (common.VERSION,), "Statistics": STATISTICS, "Sources": SOURCES}
@@ -61,6 +62,7 @@ class StatOptions(Options):
     http_client_connect_timeout: int
     http_client_request_timeout: int
     auth_token_file: str
+    trust_lookupd: bool
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -109,6 +111,10 @@ def watch(options: StatOptions) -> None:
             request_timeout=options.http_client_request_timeout / SECOND,
             user_agent=common.user_agent(NAME),
             token=token_file.read(options.auth_token_file),
+            trust=trust_in(
+                lambda: (*options.lookupd_http_address, *options.nsqd_http_address),
+                all_listed=options.trust_lookupd,
+            ),
         )
     )
     seconds = options.interval / SECOND

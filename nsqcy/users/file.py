@@ -36,7 +36,16 @@ from nsqcy.errors import ConfigError
 from nsqcy.names import quote
 from nsqcy.options.option import Option, Rule
 from nsqcy.users.hashes import Token, parse_password, parse_token
-from nsqcy.users.user import ADMIN, PERMISSIONS, PUBLISH, ROLES, SUBSCRIBE, User, Users
+from nsqcy.users.user import (
+    ADMIN,
+    PERMISSIONS,
+    PUBLISH,
+    REGISTER,
+    ROLES,
+    SUBSCRIBE,
+    User,
+    Users,
+)
 
 QUOTAS = (
     Option(
@@ -207,7 +216,7 @@ def _user(path: str, section: _Section) -> User:
         _patterns(path, section, SUBSCRIBE),
         _patterns(path, section, ADMIN),
         *(_quota(path, section, option) for option in QUOTAS),
-    )
+    )._replace(register=_patterns(path, section, REGISTER))
     if not user.role and not user.patterns:
         problem = f"user {user.name} has neither a role nor permissions"
         raise ConfigError(path, section.line, problem, f"role, {', '.join(PERMISSIONS)}")

@@ -12,10 +12,15 @@ from collections.abc import Iterator, Sequence
 from nsqcy.config.arguments import SetOption
 from nsqcy.logging.logger import write
 from nsqcy.users import file, hashes
-from nsqcy.users.user import ADMIN, PERMISSIONS, PUBLISH, ROLES, SUBSCRIBE, VIEW
+from nsqcy.users.user import ADMIN, PERMISSIONS, PUBLISH, REGISTER, ROLES, SUBSCRIBE, VIEW
 
 MIN_LENGTH = 8  # characters
-_DOES = {PUBLISH: "publish to", SUBSCRIBE: "consume", ADMIN: "change and delete"}
+_DOES = {
+    PUBLISH: "publish to",
+    SUBSCRIBE: "consume",
+    ADMIN: "change and delete",
+    REGISTER: "register with nsqlookupd, as an nsqd",
+}
 
 
 def main(words: Sequence[str]) -> int:

@@ -3,7 +3,7 @@
 import re
 
 from nsqcy.config import files
-from nsqcy.config.options import STRING
+from nsqcy.config.options import BOOL, STRING
 from nsqcy.errors import ConfigError
 from nsqcy.options.option import Option
 
@@ -12,6 +12,13 @@ OPTION = Option(
     STRING,
     "",
     "file with the token for nsqds and nsqlookupds that use an --auth-file",
+)
+TRUST = Option(
+    "trust-lookupd",
+    BOOL,
+    False,
+    "send the token to every nsqd that an nsqlookupd lists, even if it has not proved itself",
+    guard=True,
 )
 _TOKEN = re.compile(r"[!-~]{1,4096}")
 

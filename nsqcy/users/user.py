@@ -10,7 +10,7 @@ from typing import NamedTuple
 from nsqcy.users.hashes import Password, Token
 
 VIEW, OPERATE = ROLES = ("view", "operate")
-PUBLISH, SUBSCRIBE, ADMIN = PERMISSIONS = ("publish", "subscribe", "admin")
+PUBLISH, SUBSCRIBE, ADMIN, REGISTER = PERMISSIONS = ("publish", "subscribe", "admin", "register")
 
 EVERY = "*"  # pattern that matches all names
 
@@ -18,8 +18,8 @@ EVERY = "*"  # pattern that matches all names
 class User(NamedTuple):
     """A user, with credentials, permissions and quotas.
 
-    `publish`, `subscribe` and `admin` are topic patterns; a `subscribe` pattern may also be
-    TOPIC/CHANNEL. No permission implies another.
+    `publish`, `subscribe`, `admin` and `register` are topic patterns; a `subscribe` pattern may
+    also be TOPIC/CHANNEL. No permission implies another.
     """
 
     name: str
@@ -33,6 +33,7 @@ class User(NamedTuple):
     max_connections: int = 0  # per nsqd; here and below, 0 means no limit
     publish_rate: float = 0.0  # messages per second
     publish_bytes_rate: int = 0
+    register: tuple[str, ...] = ()  # what an nsqd may register with nsqlookupd
 
     @property
     def may_operate(self) -> bool:
@@ -50,7 +51,7 @@ class User(NamedTuple):
     @property
     def patterns(self) -> int:
         """Return the number of patterns."""
-        return len(self.publish) + len(self.subscribe) + len(self.admin)
+        return sum(map(len, (self.publish, self.subscribe, self.admin, self.register)))
 
     @property
     def publishable(self) -> tuple[str, ...]:
@@ -63,6 +64,9 @@ class User(NamedTuple):
 
     def may_administer(self, topic: str) -> bool:
         return any(fnmatch.fnmatchcase(topic, each) for each in self.admin)
+
+    def may_register(self, topic: str) -> bool:
+        return any(fnmatch.fnmatchcase(topic, each) for each in self.register)
 
     def may_subscribe(self, topic: str, channel: str) -> bool:
         """Return whether the user may consume. `channel` is empty for reads of the entire topic."""

@@ -44,7 +44,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         section("some", admin="a.*"),
         section("looks", role="view"),
         section("writes", publish="*"),
+        section("nsqds", register="*"),
     )
+    (folder / "nsqds").write_text(token("nsqds") + "\n")
     (folder / "token").write_text(token("admin") + "\n")
     (folder / "data").mkdir()
     with Lookupd(auth_file=file) as lookupd:
@@ -53,6 +55,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             workers=1,
             auth_file=file,
             lookupd_tcp_address=lookupd.tcp_address,
+            lookupd_auth_token_file=folder / "nsqds",
             broadcast_address="127.0.0.1",
         )
         nsqd.start()

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from nsqcy.spark import http
+from nsqcy.spark.discovery import needs_proof
+from nsqcy.spark.v2 import Access
 from support.fake_auth_server import AuthServer, Reply
 
 
@@ -63,3 +65,26 @@ def test_time_is_limited_however_the_bytes_come(server: AuthServer) -> None:
 def test_an_impossible_producer_does_not_hide_the_others(announced: dict[str, Any]) -> None:
     good = {"broadcast_address": "::1", "tcp_port": 4150}
     assert http.addresses({"producers": [good | announced, good]}, "tcp_port") == ["[::1]:4150"]
+
+
+def test_a_secret_needs_nsqds_that_have_proved_themselves() -> None:
+    proved = {"broadcast_address": "a", "tcp_port": 1, "authenticated": True}
+    assert http.addresses({"producers": [proved]}, "tcp_port", proved=True) == ["a:1"]
+    false = proved | {"broadcast_address": "b", "authenticated": "yes"}
+    with pytest.raises(ValueError, match="authSecret withheld: nsqd 'b:1' has not proved itself"):
+        http.addresses({"producers": [proved, false]}, "tcp_port", proved=True)
+
+
+@pytest.mark.parametrize(
+    ("access", "needed"),
+    [
+        (Access(), False),
+        (Access(auth_secret="s"), True),
+        (Access(auth_secret="s", trust_lookupd=True), False),
+        (Access(auth_secret="s", tls=True), True),
+        (Access(auth_secret="s", tls=True, tls_ca_file="ca"), False),
+        (Access(auth_secret="s", tls=True, tls_ca_file="ca", tls_verify=False), True),
+    ],
+)
+def test_when_a_proof_is_needed(access: Access, needed: bool) -> None:
+    assert needs_proof(access) == needed

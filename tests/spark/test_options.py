@@ -66,6 +66,7 @@ BAD = [
     ("pushdown", "on", "true or false"),
     ("tls", "yes", "true or false"),
     ("tls.verify", "yes", "true or false"),
+    ("trustLookupd", "1", "true or false"),
     ("connectTimeoutMs", "0", f"{NUMBER} 1"),
     ("idempotent", "1", "true or false"),
     ("producerId", "a b", "a name: 1 to 64 of .a-zA-Z0-9_-"),

@@ -76,6 +76,7 @@ class NsqBroker(dramatiq.Broker):
             lookupds,
             as_strings(nsqd_http_addresses),
             self._settings.auth_secret,
+            trust_lookupd=self._settings.trust_lookupd,
         )
 
     # -- queues

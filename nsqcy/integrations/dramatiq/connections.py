@@ -48,6 +48,10 @@ class Settings:
     def auth_secret(self) -> str | None:
         return self._producer.get("auth_secret")
 
+    @property
+    def trust_lookupd(self) -> bool:
+        return bool(self._producer.get("trust_lookupd"))
+
     def producer(self) -> Producer:
         return Producer(self.nsqds, self.lookupds, **self._producer)
 

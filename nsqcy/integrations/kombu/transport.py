@@ -62,6 +62,7 @@ class Transport(virtual.Transport):
             self.settings.lookupds,
             self.settings.options.nsqd_http_addresses,
             self.settings.producer.get("auth_secret"),
+            trust_lookupd=bool(self.settings.producer.get("trust_lookupd")),
         )
         self.temporary: set[str] = set()  # auto-delete and exclusive queues
         self.inbox = Inbox()

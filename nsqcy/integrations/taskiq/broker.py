@@ -77,6 +77,7 @@ class NsqBroker(AsyncBroker):
             self._lookupds,
             as_strings(nsqd_http_addresses),
             producer_options.get("auth_secret"),
+            trust_lookupd=bool(producer_options.get("trust_lookupd")),
         )
 
     def topic(self, queue_name: str) -> str:

@@ -57,6 +57,10 @@ def identify(identity: Mapping[str, Any]) -> bytes:
     return b"IDENTIFY\n" + struct.pack(">i", len(body)) + body
 
 
+def auth(token: str) -> bytes:
+    return f"AUTH {token}\n".encode()
+
+
 def identity(settings: Any) -> dict[str, Any]:
     """An nsqd's report about itself. `settings`: its options."""
     return {
@@ -110,6 +114,7 @@ class Info(NamedTuple):
     http_port: int
     version: str
     broadcast_address: str
+    auth: bool = False  # whether it supports AUTH; NSQ's does not
 
     def __str__(self) -> str:
         return (
@@ -123,6 +128,7 @@ _INFO: gojson.Fields = {
     "http_port": (gojson.int64, 0),
     "version": (gojson.text, ""),
     "broadcast_address": (gojson.text, ""),
+    "auth": (gojson.flag, False),
 }
 
 

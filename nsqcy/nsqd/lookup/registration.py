@@ -165,6 +165,9 @@ class Peer:
         )
         if not self.info.broadcast_address:
             self._log.error(f"LOOKUPD({self.name}): no broadcast address")
+        if self._lookup.token and self.info.auth:
+            self._doing = "AUTH"
+            self._command(protocol.auth(self._lookup.token), 1)
         self.settled.set()
 
     def _dial(self) -> Any:
@@ -354,11 +357,14 @@ class Lookup:
         max_answer: int,
         lines: logger.Log,
         look_up: Callable[[str, int], list[Where]] = resolve,
+        token: str = "",
     ) -> None:
-        """max_answer: maximum bytes per response. look_up: blocks, and is called in a thread."""
+        """max_answer: maximum bytes per response. look_up: blocks, and is called in a thread.
+        token: proves this nsqd to nsqlookupds that support it."""
         self.log = lines
         self.identity = identity
         self.max_answer = max_answer
+        self.token = token
         self._known_topics = known_topics
         self._look_up = look_up
         self._addresses: dict[str, Address] = {}

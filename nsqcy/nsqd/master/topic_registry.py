@@ -20,6 +20,7 @@ from nsqcy.nsqd.master.placement import Placement
 from nsqcy.nsqd.master.workers import Workers
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.nsqd.worker.messages import EndHold, Placed
+from nsqcy.users import token_file
 
 
 class TopicRegistry:
@@ -45,7 +46,11 @@ class TopicRegistry:
             self._copied = served_topics(Path(data_path), workers)
         if options is not None:
             self.lookup = Lookup(
-                self.known_topics, protocol.identity(options), options.max_body_size, log
+                self.known_topics,
+                protocol.identity(options),
+                options.max_body_size,
+                log,
+                token=token_file.read(options.lookupd_auth_token_file),
             )
             self._discovery = ChannelDiscovery(self.lookup, options, log)
 

@@ -68,12 +68,15 @@ class Told:
 class Talk:
     """A connection with a clock and a peer."""
 
-    def __init__(self, peer: Peer | None = None, **options: Any) -> None:
+    def __init__(self, peer: Peer | None = None, *, trusted: bool = True, **options: Any) -> None:
         self.now = 100.0
         self.told = Told()
         self.peer = peer or Peer()
         self.connection = Connection(
-            Address("localhost", 4150), ConnectionOptions(hostname="box.lan", **options), self.told
+            Address("localhost", 4150),
+            ConnectionOptions(hostname="box.lan", **options),
+            self.told,
+            trusted=trusted,
         )
         self.connection.codec.wake = lambda: None
         self.connection.begin(self.now)
@@ -465,6 +468,33 @@ json_values = st.recursive(
     ),
     max_leaves=10,
 )
+
+
+@pytest.mark.parametrize(
+    ("tls_options", "sent"),
+    [
+        ({"ca_certs": "ours"}, True),
+        ({"ca_certs": "ours", "cert_reqs": ssl.CERT_NONE}, False),
+        ({"ca_certs": "ours", "check_hostname": False}, False),
+        ({"cert_reqs": ssl.CERT_NONE}, False),
+    ],
+)
+def test_a_certificate_of_our_ca_proves_an_nsqd(
+    tls_options: dict[str, Any], sent: bool, server: ssl.SSLContext, files: certificates.Files
+) -> None:
+    if "ca_certs" in tls_options:
+        tls_options = tls_options | {"ca_certs": files.certificate}
+    peer = Peer(tls=server, settings={"auth_required": True})
+    talk = Talk(peer, tls_v1=True, tls_options=tls_options, auth_secret="s", trusted=False)
+    if sent:
+        talk.run()
+        assert peer.bodies[1:] == [b"s"]
+        return
+    with pytest.raises(ConnectionFailed, match="token withheld"):
+        talk.run()
+    assert peer.bodies[1:] == []
+
+
 KEYS = ["max_rdy_count", "tls_v1", "snappy", "deflate", "auth_required", "x"]
 
 

@@ -343,6 +343,48 @@ def test_one_more_nsqd() -> None:
     assert [each.peer.lines[-1] for each in net.wires] == ["RDY 2", "RDY 2"]
 
 
+# -- secrets
+
+
+@pytest.mark.parametrize(
+    ("proved", "options", "sent"),
+    [
+        (False, {}, False),
+        (True, {}, True),
+        (False, {"trust_lookupd": True}, True),
+    ],
+)
+def test_a_listed_nsqd_gets_the_secret_once_it_has_proved_itself(
+    proved: bool, options: dict[str, Any], sent: bool
+) -> None:
+    net = Net(settings={"auth_required": True})
+    errors: list[str] = []
+    net, core = consumer((), "l:4161", net=net, auth_secret="s3cret", **options)
+    core.on_error = lambda error: errors.append(str(error))
+    core.found([Address("a", 4150, proved)], [], net.time)
+    (wire,) = net.pending()
+    wire.accept()
+    assert (wire.peer.bodies[1:] == [b"s3cret"]) == sent
+    assert len(errors) == (not sent)
+    assert all("a:4150 requires AUTH, but token withheld" in each for each in errors)
+
+
+def test_an_nsqd_that_is_also_named_gets_the_secret() -> None:
+    net, core = consumer("a", "l:4161", net=Net(settings={"auth_required": True}), auth_secret="s")
+    core.found([A], [], net.time)
+    (wire,) = net.pending()
+    wire.accept()
+    assert wire.peer.bodies[1:] == [b"s"]
+
+
+def test_a_proof_that_is_gone_counts_no_longer() -> None:
+    net, core = consumer((), "l:4161", net=Net(settings={"auth_required": True}), auth_secret="s")
+    core.found([Address("a", 4150, True), A], [], net.time)  # one of two nsqlookupds is enough
+    assert core.nsqds[A].proved
+    core.found([A], [], net.time)
+    assert not core.nsqds[A].proved
+
+
 # -- messages
 
 

@@ -17,7 +17,7 @@ import pytest
 from urllib3.util import parse_url
 
 from nsqcy.cluster.budget import BUDGET
-from nsqcy.cluster.discovery import Producer, lookup, nodes, topics
+from nsqcy.cluster.discovery import Found, Producer, lookup, nodes, topics, trust_in
 from nsqcy.cluster.stats import node_stats, topic_producers
 from nsqcy.cluster.web_client import Terms, WebClient
 from nsqcy.errors import RequestError
@@ -278,6 +278,77 @@ def test_a_redirect_to_anywhere_is_an_error(place: str, server: AuthServer, web:
     assert len(server.requests) == 1
 
 
+# -- tokens
+
+
+def trusting(*addresses: str, **more: Any) -> WebClient:
+    trust = trust_in(lambda: addresses, all_listed=more.pop("all_listed", False))
+    return WebClient(Terms(token="sesame", trust=trust, **more))
+
+
+def nsqd_of(server: AuthServer, **more: Any) -> dict[str, Any]:
+    return producer("127.0.0.1", http_port=server.port, hostname="h", **more)
+
+
+def tokens(server: AuthServer) -> list[str]:
+    found = [each.headers.get("authorization", "") for each in server.requests]
+    server.requests.clear()
+    return found
+
+
+@pytest.mark.parametrize("path", ["lookup", "nodes"])
+def test_only_proved_nsqds_get_the_token(path: str, server: AuthServer, other: AuthServer) -> None:
+    web = trusting(server.address)
+
+    def look(**proof: Any) -> list[Producer]:
+        listed = {"producers": [nsqd_of(other, **proof)]}
+        server.default = Reply(json.dumps(listed).encode(), headers=PLAIN)
+        if path == "nodes":
+            return nodes([server.address], web=web).producers
+        return lookup([server.address], "t", web=web).producers
+
+    (found,) = look()
+    assert tokens(server) == ["Bearer sesame"]  # it is named
+    other.default = Reply(json.dumps(STATS).encode(), headers=PLAIN)
+    assert node_stats([found], web=web).errors == {}
+    assert tokens(other) == [""]
+    other.default = Reply(b'{"message":"UNAUTHORIZED"}', 401)
+    (error,) = node_stats([found], web=web).errors.values()
+    assert str(error).startswith("token withheld: the nsqd has not proved itself to nsqlookupd")
+    assert tokens(other) == [""]
+    look(authenticated=True)
+    node_stats([found], web=web)
+    assert tokens(other) == ["Bearer sesame"]
+    look()
+    node_stats([found], web=web)
+    assert tokens(other) == ["" if path == "nodes" else "Bearer sesame"]
+
+
+def test_an_nsqd_does_not_prove_itself(server: AuthServer, other: AuthServer) -> None:
+    """What it says of itself, or what an nsqlookupd that is not named says, counts for nothing."""
+    claims = STATS | nsqd_of(other, authenticated=True)
+    server.default = other.default = Reply(json.dumps(claims).encode(), headers=PLAIN)
+    web = trusting(server.address)
+    (found,) = topic_producers("t", web=web, nsqds=[server.address]).producers
+    assert not found.authenticated
+    node_stats([found], web=web)
+    assert tokens(other) == [""]
+
+
+def test_every_listed_nsqd_may_be_trusted(server: AuthServer, other: AuthServer) -> None:
+    server.default = Reply(json.dumps({"producers": [nsqd_of(other)]}).encode(), headers=PLAIN)
+    web = trusting(server.address, all_listed=True)
+    node_stats(nodes([server.address], web=web).producers, web=web)
+    assert tokens(other) == ["Bearer sesame"]
+
+
+def test_a_producer_is_proved_if_one_lookupd_says_so() -> None:
+    one, proved = Producer("a", 1, 2), Producer("a", 1, 2, authenticated=True)
+    for lists in ([[one], [proved]], [[proved], [one]]):
+        (found,) = Found(dict(enumerate(lists))).producers  # type: ignore[arg-type]
+        assert found.authenticated
+
+
 # -- TLS
 
 
@@ -320,6 +391,18 @@ def test_certificates_of_ours(secure: AuthServer, server: AuthServer, folder: Pa
     server.default = Reply(b'{"https_port":%d}' % secure.port, 403)
     answer = ask(WebClient(Terms(root_ca_file=ca, **mine)), f"http://{server.address}/a?b=c")
     assert (answer.body, secure.requests[-1].path) == (b"OK", "/a?b=c")
+
+
+def test_a_certificate_of_our_ca_proves_an_nsqd(
+    secure: AuthServer, server: AuthServer, folder: Path
+) -> None:
+    mine = {"cert_file": str(folder / "client.pem"), "key_file": str(folder / "client.key")}
+    secure.default = Reply(b"OK")
+    server.default = Reply(b'{"https_port":%d}' % secure.port, 403)
+    ask(trusting(root_ca_file=str(folder / "ca.pem"), **mine), f"http://{server.address}/")
+    assert (tokens(server), tokens(secure)) == ([""], ["Bearer sesame"])
+    ask(trusting(verify=False, **mine), f"http://{server.address}/")
+    assert (tokens(server), tokens(secure)) == ([""], [""])
 
 
 def test_403_without_a_port_is_an_answer(server: AuthServer, web: WebClient) -> None:

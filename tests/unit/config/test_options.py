@@ -63,6 +63,7 @@ OUR_FLAGS += ["copies-address", "copies-broadcast-address", "copies-secret-file"
 OUR_FLAGS += ["copies-tls-cert", "copies-tls-key", "copies-tls-root-ca-file"]
 OUR_FLAGS += ["copies-lease", "copies-timeout"]
 OUR_FLAGS += ["max-defer-timeout", "metrics-max-series", "peek-without-auth", "auth-file"]
+OUR_FLAGS += ["lookupd-auth-token-file"]
 
 
 RESOLVE = {NSQD: resolve, NSQLOOKUPD: resolve_lookupd, NSQADMIN: resolve_admin}

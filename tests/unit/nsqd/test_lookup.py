@@ -260,3 +260,31 @@ def test_addresses_that_are_none(make, address):
     lookup = make(address)
     assert not lookup.peers
     assert said(lookup, f"LOOKUPD({address}): connecting - ") == 1
+
+
+# -- AUTH
+
+
+@pytest.mark.parametrize(
+    ("announced", "token", "sent"),
+    [({"auth": True}, "s3cret", True), ({}, "s3cret", False), ({"auth": True}, "", False)],
+)
+def test_a_token_is_sent_to_lookupds_that_announce_auth(make, lookupd, announced, token, sent):
+    """NSQ's nsqlookupd would end the connection at an unknown command."""
+    fake = lookupd()
+    fake.info = {"broadcast_address": "127.0.0.1", "tcp_port": 1, "http_port": 2} | announced
+    known = KnownTopics()
+    known.create_topic("t")
+    lookup = make(fake.address, known_topics=known, token=token)
+    wait_until(lambda: "REGISTER t" in fake.told())
+    assert fake.told() == ["AUTH s3cret", "REGISTER t"][not sent :]
+    assert not said(lookup, "s3cret")
+
+
+def test_a_refused_token_ends_the_connection(make, lookupd):
+    fake = lookupd()
+    fake.info = {"broadcast_address": "127.0.0.1", "tcp_port": 1, "http_port": 2, "auth": True}
+    fake.answers = lambda command: b"E_AUTH_FAILED no" if command.startswith("AUTH") else OK
+    lookup = make(fake.address, token="s3cret")
+    wait_until(lambda: said(lookup, "AUTH - E_AUTH_FAILED no"))
+    assert not any(command.startswith("REGISTER") for command in fake.told())

@@ -3,6 +3,7 @@
 import json
 import struct
 from itertools import pairwise
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import example, given, settings
 
 from nsqcy.nsqlookupd.protocol import MAX_BODY, MAX_LINE, Session, SessionContext
 from nsqcy.nsqlookupd.registry import Moment, Registry
+from nsqcy.users.user import User
 
 NOW = Moment(0, 0)
 SIZE = struct.Struct(">i")
@@ -29,10 +31,11 @@ class Lines(list[str]):
 class Client:
     """A session, and all of its answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, **context: Any) -> None:
         self.registry = Registry(1, 1)
         self.log = Lines()
-        self.session = Session(SessionContext(self.registry, b"identity", self.log), "1.2.3.4:5")
+        shared = SessionContext(self.registry, b"identity", self.log, **context)
+        self.session = Session(shared, "1.2.3.4:5")
         self.output = b""
 
     def say(self, data: bytes) -> None:
@@ -198,3 +201,62 @@ def test_what_a_client_sent_does_not_fill_the_log() -> None:
     client.say(b"  V1" + b"x" * 4000 + b"\n")
     assert client.answers == [b"E_INVALID invalid command " + b"x" * 4000]
     assert all(len(line) < 300 for line in client.log)
+
+
+# -- AUTH
+
+USERS = {b"good": User("nsqd", register=("a.*",)), b"other": User("other", publish=("*",))}
+AUTH = {"user_of": USERS.get}
+
+
+def producers(client: Client) -> list[tuple[str, bool]]:
+    found = client.registry.nodes(NOW)
+    return [(topic, each.peer.authenticated) for each in found for topic in each.topics]
+
+
+def test_an_nsqd_proves_itself() -> None:
+    client = Client(**AUTH)
+    client.say(b"  V1" + IDENTIFY + b"AUTH good\nREGISTER a.b\n")
+    assert client.answers == [b"identity", b"OK", b"OK"]
+    assert producers(client) == [("a.b", True)]
+    assert not any("good" in line for line in client.log)
+    client.say(b"REGISTER b\n")
+    assert client.answers[3] == b"E_UNAUTHORIZED REGISTER nsqd may not register b"
+    assert client.session.closing
+
+
+def test_without_auth_an_nsqd_is_listed_but_not_proved() -> None:
+    client = Client(**AUTH)
+    client.say(b"  V1" + IDENTIFY + b"REGISTER t\n")
+    assert client.answers == [b"identity", b"OK"]
+    assert producers(client) == [("t", False)]
+
+
+def test_where_auth_is_required_nobody_else_is_listed() -> None:
+    client = Client(**AUTH, needs_auth=True)
+    client.say(b"  V1" + IDENTIFY + b"PING\n")
+    assert client.answers == [b"identity", b"OK"]
+    assert client.registry.nodes(NOW) == []
+    client.say(b"REGISTER t\n")
+    assert client.answers[2].startswith(b"E_AUTH_FIRST REGISTER needs AUTH")
+    assert client.session.closing
+    client = Client(**AUTH, needs_auth=True)
+    client.say(b"  V1" + IDENTIFY + b"AUTH good\nREGISTER a.b c\n")
+    assert producers(client) == [("a.b", True)]
+
+
+@pytest.mark.parametrize("token", [b"", b"wrong", b"other", b"good good", b"\xff"])
+def test_a_wrong_token(token: bytes) -> None:
+    client = Client(**AUTH)
+    client.say(b"  V1" + IDENTIFY + b"AUTH " + token + b"\nREGISTER t\n")
+    assert client.answers[1].startswith(b"E_AUTH_FAILED")
+    assert client.session.closing
+    assert producers(client) == []
+    assert not token or not any(token.decode("latin-1") in line for line in client.log[4:])
+
+
+def test_auth_at_the_wrong_time() -> None:
+    for before, context in ((b"", AUTH), (IDENTIFY + b"AUTH good\n", AUTH), (IDENTIFY, {})):
+        client = Client(**context)
+        client.say(b"  V1" + before + b"AUTH good\n")
+        assert client.answers[-1] == b"E_INVALID cannot AUTH in current state"

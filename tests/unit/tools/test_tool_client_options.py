@@ -129,6 +129,7 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("max_in_flight,7", {}),
     ("msg_timeout,2s", {"msg_timeout": 2.0}),
     ("auth_secret,s", {"auth_secret": "s"}),
+    ("trust_lookupd", {"trust_lookupd": True}),
     ("skip_lookupd_authorization,false", {"lookupd_authorization": False}),
     ("lookupd_authorization,false", {"lookupd_authorization": False}),
 ]
