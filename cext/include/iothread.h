@@ -265,6 +265,9 @@ static int file_open_locked(IoEngine *engine, File *file, int *call) {
         }
         file->fd = calls->open(calls, file->at, file->path, flags, 0600);
     }
+    /* What may not be written can still be read. */
+    if (file->fd < 0 && flags == O_RDWR && (errno == EROFS || errno == EACCES))
+        file->fd = calls->open(calls, file->at, file->path, O_RDONLY, 0);
     if (file->fd < 0 && errno == EEXIST) {
         /* never overwritten; a directory in the way is reported as such */
         int fd = calls->open(calls, file->at, file->path, O_RDWR, 0);
@@ -301,7 +304,7 @@ static int file_write(IoEngine *engine, File *file, const uint8_t *ptr, uint64_t
         if (wrote < 0 && errno == EINTR)
             continue;
         if (wrote < 0)
-            return errno;
+            return errno == EBADF ? EROFS : errno;      /* it was opened for reading only */
         if (wrote == 0)
             return ENOSPC;
         ptr += wrote;

@@ -4,6 +4,7 @@ from typing import Any
 from nsqcy.base.ids import IdSource
 from nsqcy.channels.scheduler_state import SchedulerState
 from nsqcy.storage.block_pool import BlockPool
+from nsqcy.storage.disk_probe import DiskProbe
 from nsqcy.storage.io import IoThread
 
 EXITING: str
@@ -28,6 +29,7 @@ class TopicHost:
     def health(self) -> str: ...
     @property
     def health_at(self) -> int: ...
+    probe: DiskProbe | None
     @property
     def refused(self) -> str | None: ...
     @property

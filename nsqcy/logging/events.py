@@ -394,6 +394,23 @@ EVENTS = (
         ("name", "error"),
         "A saved policy is no longer allowed.",
     ),
+    Event(
+        "disk_unwritable",
+        "error",
+        NSQD,
+        "cannot write …: …: …; consumers continue, and publishes that must be written are refused "
+        "until a write succeeds",
+        ("path", "error"),
+        "The data path cannot be written. nsqd tries it again once a second.",
+    ),
+    Event(
+        "disk_writable",
+        "info",
+        NSQD,
+        "…: writes succeed again",
+        ("path",),
+        "Publishes are accepted again.",
+    ),
     # Publishing
     Event(
         "publishes_refused",

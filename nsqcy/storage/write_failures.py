@@ -25,6 +25,15 @@ _ADVICE = {
 }
 
 
+UNWRITABLE = frozenset(_ADVICE)
+"""Errors of a disk that permits no writes at the moment. Others mean that the path is wrong."""
+
+
+def advice(error: int) -> str:
+    """Return what to do about an errno."""
+    return _ADVICE.get(error, "check the data path")
+
+
 class WriteFailures:
     """A worker's log lines: one when a topic's writes begin to fail, repeated after REPEAT, and one
     when they succeed again.
@@ -55,10 +64,9 @@ class WriteFailures:
         self._logged[topic] = now
         self._failing.add(topic)
         text = os.strerror(error).lower()
-        advice = _ADVICE.get(error, "check the data path")
         self._log.error(
-            f"TOPIC({topic}): cannot {verb} {path}: {text}: {advice}; publishes to {topic} that"
-            " must be written are refused until a write succeeds",
+            f"TOPIC({topic}): cannot {verb} {path}: {text}: {advice(error)}; publishes to {topic}"
+            " that must be written are refused until a write succeeds",
             event="write_failed",
             topic=topic,
             path=path,

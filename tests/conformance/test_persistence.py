@@ -14,7 +14,7 @@ from conftest import Starter
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import Conn, Message
 from support.concurrent_cases import lasted
-from support.nsqd_process import Nsqd, command, environment, flags, run
+from support.nsqd_process import Nsqd, flags, run
 
 SUFFIX = "#ephemeral"
 SLACK = 15.0
@@ -425,17 +425,12 @@ def test_a_data_path_that_may_only_be_read(nsqd: Starter, tmp_path: Path) -> Non
     inside = ["unshare", "--map-root-user", "--mount", "sh", "-c", READ_ONLY, str(daemon.data)]
     if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode:
         pytest.skip("mount namespaces are not permitted here")
-    ended = subprocess.run(
-        [*inside, *command(), *flags(daemon.options)],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert ended.returncode == 1
-    assert f"failed to persist metadata - {daemon.data / 'nsqd.dat'}: read-only" in ended.stderr
+    reader = nsqd.prepare(daemon.data, within=tuple(inside), cwd=tmp_path)
+    reader.start(is_healthy=False)
+    answer = reader.web.get("/ping")
+    assert answer.status == 500 and answer.body.endswith(b"read-only file system")
+    reader.process.terminate()
+    assert reader.wait() == 1  # it could not save what it had to
     assert before == {path: path.read_bytes() for path in daemon.data.rglob("*") if path.is_file()}
     assert consumed(daemon) == list(range(40))
 

@@ -135,10 +135,10 @@ class Nsqd(Logged):
 
     # lifecycle
 
-    def start(self) -> "Nsqd":
+    def start(self, *, is_healthy: bool = True) -> "Nsqd":
         self.launch()
         try:
-            self.await_ready()
+            self.await_ready(is_healthy=is_healthy)
         except BaseException:
             self.destroy()
             raise
@@ -154,8 +154,8 @@ class Nsqd(Logged):
             pass_fds=[each.fileno() for each in self.sockets],
         )
 
-    def await_ready(self) -> None:
-        """Wait for the listening lines, then for `/ping` to say OK."""
+    def await_ready(self, *, is_healthy: bool = True) -> None:
+        """Wait for the listening lines, then for `/ping` to say OK if nsqd is healthy."""
         deadline = time.monotonic() + START_BUDGET
         wanted = {"TCP"} | ({"HTTP"} if self.options["http_address"] else set())
         if self.options.get("tls_cert") and self.options["https_address"]:
@@ -170,7 +170,7 @@ class Nsqd(Logged):
         self.tcp_port = self._port("TCP")
         self.http_port = self._port("HTTP")
         self.https_port = self._port("HTTPS")
-        while self.http_port and not self._pings():
+        while self.http_port and is_healthy and not self._pings():
             self._still_starting(deadline)
         self._remember_family()
 

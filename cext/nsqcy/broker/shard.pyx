@@ -4,6 +4,10 @@ A shard is also the scheduler of its topics (nsqcy.broker.scheduler). A shard kn
 workers or placement: the caller decides which topics belong here.
 """
 
+import os
+
+from libc.errno cimport ESTALE
+
 from nsqcy.base.ids cimport IdSource
 from nsqcy.channels.scheduler_state cimport SchedulerState
 from nsqcy.channels.channel cimport Channel
@@ -241,6 +245,8 @@ cdef class Shard(Scheduler):
             self.shut = _DRAINING if draining else None
 
     def report_failed_write(self, topic, verb, path, error):
+        if error != ESTALE:     # otherwise, the files belong to another process now
+            self.set_health(f"{verb} {path}: {os.strerror(error).lower()}")
         return self.failures is not None and self.failures.failed(
             self.scheduler.now, topic, verb, path, error)
 

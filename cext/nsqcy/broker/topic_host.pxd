@@ -27,6 +27,7 @@ cdef class TopicHost:
     cdef public bytes boot                  # identifies the boot of the machine
     cdef readonly str health                # "OK" or "NOK - reason"
     cdef readonly int64_t health_at         # wall clock, ns
+    cdef public object probe                # nsqcy.storage.disk_probe.DiskProbe, or None
     cdef readonly str refused               # why writes are refused; None: they are accepted
     cdef readonly str shut                  # why publishes are refused; None: they are accepted
     cdef public uint64_t log_hold_max_bytes     # maximum bytes that cursors keep per topic

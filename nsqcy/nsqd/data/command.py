@@ -29,7 +29,7 @@ from nsqcy.nsqd.data.importer import ASIDE, DONE, TMP, Importer, is_needed
 from nsqcy.nsqd.master import metadata, policy_file
 from nsqcy.nsqd.options import NSQD, policies, resolve
 from nsqcy.process import datapath
-from nsqcy.storage import state_file
+from nsqcy.storage import disk_probe, state_file
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.state_file import PREVIOUS
 
@@ -275,6 +275,8 @@ class Check:
         with os.scandir(self._data_path) as entries:
             names = sorted(each.name for each in entries)
         for name in names:
+            if name.startswith(f"{disk_probe.FILE}."):
+                continue
             if name in LEFTOVERS:
                 found.leftovers.append(name)
                 self._lines.warn(f"{name}: {LEFTOVERS[name]}")

@@ -44,6 +44,7 @@ from nsqcy.process.acceptor import Acceptor
 from nsqcy.process.control import Answer
 from nsqcy.process.service import Notifier
 from nsqcy.process.watchdog import Watchdog
+from nsqcy.storage.write_failures import UNWRITABLE
 
 CLEAN, FAILED = 0, 1
 
@@ -184,10 +185,13 @@ class Master:
         return f"{what} {where} with {self._launcher.workers} workers"
 
     def _persist_first(self) -> None:
+        """Write nsqd.dat, unless the disk permits no writes: then nsqd can still be drained. The
+        store logs the error and tries again."""
         try:
             self._topics.persist()
         except OSError as error:
-            raise StartError(f"failed to persist metadata - {error}") from None
+            if error.errno not in UNWRITABLE:
+                raise StartError(f"failed to persist metadata - {error}") from None
 
     def _start_failed(self, text: str) -> None:
         # If a worker reported its error before it exited, that report is more precise, so wait for
@@ -307,6 +311,8 @@ class Master:
                 code = FAILED
             if self._phase.started:
                 self._topics.persist()
+        except OSError:  # the store has logged it
+            code = FAILED
         except Exception:
             self._log.error(
                 f"failed to stop cleanly - {traceback.format_exc()}", event="stop_failed"

@@ -21,6 +21,7 @@ from nsqcy.storage import state_file
 from nsqcy.storage.state_file import Fault, Found, StateFile
 
 FILE = "nsqd.dat"
+MIN_PAUSE, MAX_PAUSE = 1.0, 10.0  # seconds between attempts to write the file
 DEBOUNCE = 0.05  # seconds for which a creation may wait for others before the file is written
 _TOPIC_SUFFIX = ".topic"
 
@@ -343,6 +344,7 @@ class Store:
     callers.
 
     A caller waits for a write that begins after its call, so the file then contains its change.
+    After a failure, the store tries again with growing pauses.
     """
 
     def __init__(self, known_topics: KnownTopics, data_path: str, log: Lines) -> None:
@@ -353,6 +355,8 @@ class Store:
         self._waiting: list[AsyncResult] = []
         self._dirty = False
         self._written: int | None = None  # version of the known topics in the file
+        self._pause = 0.0
+        """Seconds before the next attempt, after a failure."""
         self._timer: gevent.Greenlet | None = None
         self._writer: gevent.Greenlet | None = None
 
@@ -380,7 +384,9 @@ class Store:
             self._timer = gevent.spawn_later(DEBOUNCE, self._start)
 
     def _start(self) -> None:
-        self._timer = None
+        timer, self._timer = self._timer, None
+        if timer is not None and timer is not gevent.getcurrent():
+            timer.kill(block=False)
         if self._writer is None:
             self._writer = gevent.spawn(self._run)
 
@@ -394,6 +400,12 @@ class Store:
             if not self._waiting:
                 break
         self._writer = None
+        if error is not None:
+            self._dirty = True
+            self._pause = min(2 * self._pause, MAX_PAUSE) if self._pause else MIN_PAUSE
+            self._timer = gevent.spawn_later(self._pause, self._start)
+            return
+        self._pause = 0.0
         if self._dirty:
             self.persist_soon()
 

@@ -45,6 +45,7 @@ from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.server.publisher import Publisher
 from nsqcy.server.transport import Loop, accept_socket, accept_stream
 from nsqcy.storage.block_pool import BlockPool
+from nsqcy.storage.disk_probe import DiskProbe
 from nsqcy.storage.io import IoThread
 from nsqcy.util import debug
 from nsqcy.util.slices import Turns
@@ -152,6 +153,9 @@ class Engine:
             on_event=self._on_event,
             log=boot.log,
         )
+        self._shard.probe = self._probe = DiskProbe(
+            self._io, options.data_path, self._index, self._shard.set_health, boot.log
+        )
         self._shard.log_hold_max_bytes = options.log_hold_max_bytes
         self._shard.log_cursor_expiry = options.log_cursor_expiry
         self._shard.set_refusal(boot.context["refusal"])
@@ -243,6 +247,7 @@ class Engine:
                 return
             self._loop.enter()
         debug.free()  # free the memory used for parsing large journals
+        self._probe.look()
         self._count_topics()
         for peer, generation in peers.items():
             self.peer_up(peer, generation)

@@ -28,6 +28,25 @@ class Results(list):
         return lambda error: self.append((name, error))
 
 
+def test_a_file_that_may_not_be_written_is_read(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    io = IoThread(faults=True)
+    for number in (errno.EROFS, errno.EACCES):
+        errors = []
+        io.clear_faults()
+        io.fault("open", 1, number)
+        handle = io.open(path)
+        into = bytearray(7)
+        handle.read(into, 0, errors.append)
+        io.drain_now()
+        handle.write(b"changed", 0, errors.append)
+        io.drain_now()
+        assert (into, errors) == (b"content", [0, errno.EROFS])
+    io.close()
+    assert path.read_bytes() == b"content"
+
+
 def test_ops_run_and_complete_in_order(io, tmp_path):
     done = Results()
     file = io.open(tmp_path / "a", create=True)

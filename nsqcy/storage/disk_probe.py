@@ -1,0 +1,78 @@
+"""A small write that shows whether the data path can be written while nothing else is.
+
+Each worker has one. It looks once when nsqd starts, and then whenever it is called: once a second
+while writes fail. It does not know topics; the I/O threads do the work.
+"""
+
+import os
+from collections.abc import Callable
+
+from nsqcy.logging.types import Lines
+from nsqcy.storage.io import IoThread
+from nsqcy.storage.write_failures import advice
+
+FILE = "disk-probe"
+_CONTENT = bytes(4096)
+
+
+class DiskProbe:
+    """Writes and removes `disk-probe.NUMBER` in a directory."""
+
+    def __init__(
+        self,
+        io: IoThread,
+        directory: str,
+        number: int,
+        looked: Callable[[str | None], object],
+        log: Lines,
+    ) -> None:
+        """looked: called with the outcome of each probe: None, or the error"""
+        self._io = io
+        self._path = os.path.join(directory, f"{FILE}.{number}")
+        self._looked = looked
+        self._log = log
+        self._is_looking = False
+        self._has_failed = False
+        self._error = 0
+
+    def look(self) -> None:
+        """Begin a probe, unless one is in progress."""
+        if self._is_looking:
+            return
+        self._is_looking = True
+        self._error = 0
+        handle = self._io.open(self._path, replace=True)
+        handle.write(_CONTENT, 0, self._note)
+        handle.do("fsync", 0, self._synced, "background")
+
+    def _note(self, error: int) -> None:
+        self._error = self._error or error
+
+    def _synced(self, error: int) -> None:
+        self._note(error)
+        self._io.on_path_now("unlink", self._path, self._removed)
+
+    def _removed(self, _: int) -> None:
+        self._is_looking = False
+        if self._error:
+            self._report_failure()
+        elif self._has_failed:
+            self._has_failed = False
+            path = os.path.dirname(self._path)
+            self._log.info(f"{path}: writes succeed again", event="disk_writable", path=path)
+        self._looked(self._reason() if self._error else None)
+
+    def _report_failure(self) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            text = os.strerror(self._error).lower()
+            self._log.error(
+                f"cannot write {self._path}: {text}: {advice(self._error)}; consumers continue, and"
+                " publishes that must be written are refused until a write succeeds",
+                event="disk_unwritable",
+                path=self._path,
+                error=text,
+            )
+
+    def _reason(self) -> str:
+        return f"write {self._path}: {os.strerror(self._error).lower()}"
