@@ -121,6 +121,7 @@ IGNORED = -1
 EMPTY = Reply(200)
 EMPTY_TEXT = Reply(200, content_type=PLAIN, nsq=False)
 EXITING = json_error(503, "EXITING", logged=False)
+INPUT_BUDGET_EXCEEDED = json_error(503, "INPUT_BUDGET_EXCEEDED", logged=False)
 PANIC = json_error(500, "INTERNAL_ERROR")
 LOCAL_ONLY = json_error(403, "LOCAL_ONLY")
 NOT_FOUND = json_error(404, "NOT_FOUND")

@@ -30,7 +30,17 @@ from nsqcy.http.parser import (
     Reply,
 )
 from nsqcy.http.polls import Polls
-from nsqcy.http.router import EXITING, IGNORED, LOCAL_ONLY, Api, Later, Request, Route
+from nsqcy.http.router import (
+    IGNORED,
+    INPUT_BUDGET_EXCEEDED,
+    LOCAL_ONLY,
+    Api,
+    Later,
+    Need,
+    Request,
+    Route,
+)
+from nsqcy.net.input_pool import InputPool, address_of
 from nsqcy.server.http_fastpath import Connection, Server, Shape
 
 _READ = 1
@@ -63,7 +73,11 @@ class HttpServer(Server):
         self.loop = loop
         self.api = api
         self.heads = HeadCache(api.reads_headers)
-        self.held = 0  # bytes of unfinished requests
+        budget = api.limits.max_input_bytes
+        self.pool: InputPool[HttpConnection] = InputPool.of_budget(budget)
+        self.unauthenticated: InputPool[HttpConnection] = (
+            self.pool if api.gate is None else InputPool.of_unauthenticated(budget)
+        )
         self.timeouts = timeouts or Timeouts()
         self.now = time.monotonic()  # at the last sweep, which is precise enough for deadlines
         self.tls_only: Reply | None = None  # reply to every request without TLS
@@ -96,6 +110,12 @@ class HttpServer(Server):
     @property
     def connections(self) -> int:
         return len(self._connections)
+
+    @property
+    def held(self) -> int:
+        """Bytes of unfinished requests."""
+        others = 0 if self.unauthenticated is self.pool else self.unauthenticated.held
+        return self.pool.held + others
 
     def unlearn(self) -> None:
         """Recheck every head, because permissions have changed."""
@@ -148,14 +168,17 @@ class HttpConnection(Connection):
     """
 
     __slots__ = (
+        "_address",
         "_begun",
         "_closed",
+        "_droppable",
         "_head",
         "_held",
         "_in_process",
         "_lingering",
         "_out",
         "_peer",
+        "_pool",
         "_protocol",
         "_read_watcher",
         "_reading",
@@ -176,11 +199,14 @@ class HttpConnection(Connection):
         self._server = server
         self._sock = sock
         self._peer = peer
+        self._address = address_of(peer)
+        self._pool = server.unauthenticated
         self._protocol = HttpProtocol(server.heads)
         self._route: Route | None = None
         self._head: Head | None = None
         self._begun = 0  # ns
-        self._held = 0
+        self._held = 0  # bytes of unfinished input, as counted in the pool
+        self._droppable = True
         self._waiting = False
         self._resuming = False
         self._in_process = False
@@ -209,8 +235,7 @@ class HttpConnection(Connection):
                 watcher.stop()
                 watcher.close()
         self._sock.close()
-        self._server.held -= self._held
-        self._held = 0
+        self._count(self._pool, 0, droppable=True)
         self._unsent = None
         self._out.clear()
         self._server.forget(self)
@@ -303,22 +328,40 @@ class HttpConnection(Connection):
         self._server.resume(self)
 
     def _account(self) -> None:
-        """Count buffered input; reject the request that exceeds the process's limit."""
+        """Count buffered input; reject the requests that exceed the process's limits."""
         held = self._protocol.held
-        if held == self._held:
+        if not (held or self._held):
             return
-        server = self._server
-        server.held += held - self._held
+        # Complete requests, and answers, are still handled.
+        droppable = not (self._waiting or self._resuming or self._unsent is not None)
+        is_authenticated = (
+            self._head is not None
+            and self._route is not None
+            and self._route.need is not Need.NOTHING
+        )
+        pool = self._server.pool if is_authenticated else self._server.unauthenticated
+        self._count(pool, held, droppable=droppable)
+        for each in pool.excess(self._address):
+            each.drop_input()
+
+    def _count(self, pool: "InputPool[HttpConnection]", held: int, *, droppable: bool) -> None:
+        if pool is not self._pool:
+            self._pool.hold(self, self._address, 0)
+            self._pool = pool
+        elif held == self._held and droppable == self._droppable:
+            return
         self._held = held
-        if self._waiting or self._resuming:  # buffered input of any size will still be handled
-            return
-        if server.held > server.api.limits.max_input_bytes:
-            if self._head is None:
-                self.close()
-            else:
-                self._protocol.give_up()
-                self._answer(EXITING)
-                self._account()
+        self._droppable = droppable
+        pool.hold(self, self._address, held, droppable=droppable)
+
+    def drop_input(self) -> None:
+        """Reject the unfinished request, because there is too much unfinished input."""
+        self._held = 0
+        if self._head is None:
+            self.close()
+        else:
+            self._protocol.give_up()
+            self._answer(INPUT_BUDGET_EXCEEDED)
 
     # The fast path
 

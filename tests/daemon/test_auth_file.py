@@ -1,7 +1,9 @@
 """An nsqd's users file that changes, is invalid, or is combined with an auth server or
 certificates."""
 
+import contextlib
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -139,3 +141,23 @@ def test_it_does_not_start(starter: Starter, tmp_path: Path, text: str | None, s
     daemon.launch()
     assert daemon.wait() == 1
     assert says in daemon.log_text() and "s3cret" not in daemon.log_text()
+
+
+def test_half_sent_requests_without_credentials(starter: Starter, file: Path) -> None:
+    """They do not use up the memory for the input of others."""
+    daemon = starter(workers=1, auth_file=file, max_input_bytes=8 << 20)
+    writer = daemon.connect()
+    writer.auth(token("writer"))
+    head = b"GET /ping HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 200_000
+    half_command = b"  V2IDENTIFY\n\0\1\0\0" + b"a" * 60_000
+    half = []
+    for number in range(200):
+        port, data = ((daemon.http_port, head), (daemon.tcp_port, half_command))[number % 2]
+        half.append(socket.create_connection(("127.0.0.1", port)))
+        with contextlib.suppress(OSError):  # nsqd has ended it
+            half[-1].sendall(data)
+    for _ in range(5):
+        assert web(daemon, "writer").post("/pub", b"x" * 900_000, topic="a.x").status == 200
+        writer.pub("a.x", b"x" * 900_000)
+    for sock in half:
+        sock.close()

@@ -118,6 +118,34 @@ def test_bodies_that_come_slowly(door: Door) -> None:
     assert door.daemon.web.topic("slow") is None
 
 
+def test_half_sent_bodies_keep_nobody_out(door: Door) -> None:
+    """The limit is 4 MiB for each worker."""
+    head = b"POST /pub?topic=half HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
+    half = [door.connect() for _ in range(30)]
+    for sock in half:
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            sock.sendall(head + b"x" * 400_000)
+    for _ in range(5):
+        assert door.daemon.web.post("/pub", b"x" * 900_000, topic="whole").status == 200
+    answers = [answer for sock in half if (answer := rest_now(sock))]
+    assert answers
+    for answer in answers:
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert answer.endswith(b'{"message":"INPUT_BUDGET_EXCEEDED"}')
+    for sock in half:
+        sock.close()
+    door.daemon.web.do("delete", "whole")
+
+
+def rest_now(sock: socket.socket) -> bytes:
+    """Return the answer, or b"" if there is none yet."""
+    sock.settimeout(0.01)
+    try:
+        return sock.recv(65536)
+    except (TimeoutError, ConnectionError, ssl.SSLError):
+        return b""
+
+
 def test_handshakes_that_never_begin(victim: Nsqd) -> None:
     with growing_at_most(victim, 96 * MIB):
         idle = [socket.create_connection(("127.0.0.1", victim.https_port)) for _ in range(300)]

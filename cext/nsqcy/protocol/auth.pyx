@@ -121,7 +121,10 @@ cdef class Authorizer(InputBuffer):
 
     cdef int set_limits(self) except -1:
         """Apply small limits until the client has authenticated."""
+        cdef bint before = self.unauthenticated
         self.unauthenticated = self.barred or (self.guarded and self.authorization is None)
+        if before and not self.unauthenticated:
+            self.manager.unauthenticated.hold(self, self.address, 0)
         self.max_answers = MAX_UNAUTHENTICATED_ANSWERS if self.unauthenticated else MAX_ANSWERS
         return 0
 

@@ -50,6 +50,12 @@ cdef class Transport:
     cdef int rest(self) except -1
 
 
+cdef class Share:
+    """Unfinished input of the sessions from one address."""
+    cdef uint64_t input_bytes
+    cdef Py_ssize_t sessions
+
+
 cdef class Connection(Consumer):
     """A client's negotiated options, its output, and its state for the session manager."""
     cdef Transport transport
@@ -79,6 +85,8 @@ cdef class Connection(Consumer):
     cdef readonly bint topic_log    # the client supports the LOG_ commands
     cdef readonly bint headers      # negotiated: headers precede message bodies
     cdef readonly str remote_address
+    cdef str address                # without the port
+    cdef Share share                # unfinished input from its address
     cdef readonly str hostname
     cdef readonly str user_agent
     cdef readonly str topology_region
@@ -107,5 +115,6 @@ cdef class Connection(Consumer):
     cdef int check_appetite(self) except -1
     cdef int set_timer(self) except -1
     cdef int stop(self) except -1
+    cdef int drop_if_silent(self, int64_t since) except -1
     cdef bint has_published(self) noexcept
     cdef int quota_changed(self) except -1

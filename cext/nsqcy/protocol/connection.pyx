@@ -38,6 +38,10 @@ cdef class Transport:
         return 0
 
 
+cdef class Share:
+    pass
+
+
 cdef class Connection(Consumer):
     def __cinit__(self):
         self.output = Output()
@@ -99,6 +103,10 @@ cdef class Connection(Consumer):
         return 0
 
     # -- the end --
+
+    cdef int drop_if_silent(self, int64_t since) except -1:
+        """End the connection if it has much unfinished input and has sent nothing since then."""
+        raise NotImplementedError
 
     cdef int stop(self) except -1:
         """Execute no more commands; close once all output has been sent."""

@@ -118,11 +118,24 @@ cdef class InputBuffer(AnswerQueue):
                 grown = <uint8_t *>realloc(self.kept, capacity)
                 if grown == NULL:
                     raise MemoryError()
-                self.manager.input_bytes += capacity - self.kept_capacity
+                self.manager.input_grew(self, capacity - self.kept_capacity)
                 self.kept = grown
                 self.kept_capacity = capacity
         memcpy(self.kept + self.kept_end, data, n)
         self.kept_end += n
+        self.heard_at = self.manager.scheduler.now
+        if self.unauthenticated:
+            self.count_unauthenticated()
+        return 0
+
+    cdef int count_unauthenticated(self) except -1:
+        """Count the kept input of a client that must still authenticate, and end the sessions that
+        exceed the limit for such clients."""
+        cdef InputBuffer session
+        pool = self.manager.unauthenticated
+        pool.hold(self, self.address, self.kept_capacity, droppable=not self.blocked)
+        for session in pool.excess(self.address):
+            session.fatal(b"E_INVALID too much unfinished input before AUTH")
         return 0
 
     cdef int drop_kept(self) except -1:
@@ -131,16 +144,26 @@ cdef class InputBuffer(AnswerQueue):
         self.kept = NULL
         self.kept_start = self.kept_end = self.kept_capacity = 0
         self.manager.input_shrank(self, capacity)
+        if self.unauthenticated:
+            self.manager.unauthenticated.hold(self, self.address, 0)
+        return 0
+
+    cdef int drop_if_silent(self, int64_t since) except -1:
+        """End the session if it has much unfinished input and has sent nothing since then."""
+        if (self.reading and self.kept_capacity > KEPT_FREELY and self.heard_at <= since
+                and self.unread_error is not None and not self.blocked
+                and self.manager.is_over(self)):
+            self.fatal(self.unread_error)
         return 0
 
     cdef int check_appetite(self) except -1:
         """Decide whether to read more input.
 
-        Do not read while parsing waits, or while the worker has too much unfinished input and this
-        session contributes to it.
+        Do not read while parsing waits, or while the worker, or the client's address, has too much
+        unfinished input and this session contributes to it.
         """
         cdef bint starve = (self.kept_capacity > KEPT_FREELY
-                            and self.manager.input_bytes > self.manager.max_input_bytes
+                            and self.manager.is_over(self)
                             and not self.quota_due and not self.manager.favours(self))
         cdef bint wanted = not (self.blocked or self.stopping or self.eof or starve
                                 or self.upgrading)
@@ -149,6 +172,8 @@ cdef class InputBuffer(AnswerQueue):
             self.manager.starved.append(self)
         if wanted != self.reading and not self.closed:
             self.reading = wanted
+            if wanted:
+                self.heard_at = self.manager.scheduler.now
             self.transport.watch_input(wanted)
         return 0
 

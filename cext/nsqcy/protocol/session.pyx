@@ -50,7 +50,6 @@ cdef extern from "Python.h":
 cdef int64_t SECOND = 1000000000
 cdef int64_t NEVER = 0x7fffffffffffffff
 cdef int64_t MAGIC_TIMEOUT = 60 * SECOND        # time for the protocol magic of a new peer
-cdef int64_t FAVOUR = 2 * SECOND                # maximum silence of the favoured session
 cdef int64_t PEER_TIMEOUT = 5 * SECOND          # maximum time that a publish waits for its worker
 
 cdef enum:
@@ -79,7 +78,8 @@ cdef class Session(Subscription):
         self.transport = transport
         transport.session = self
         self.remote_address = remote_address
-        self.client_id = self.hostname = remote_address.rpartition(":")[0].strip("[]")
+        self.address = remote_address.rpartition(":")[0]
+        self.client_id = self.hostname = self.address.strip("[]")
         self.guarded = manager.auth is not None
         self.msg_timeout = manager.msg_timeout
         self.output_buffer_timeout = manager.options.output_buffer_timeout
@@ -87,7 +87,7 @@ cdef class Session(Subscription):
         self.barred = manager.tls_required
         self.set_limits()
         self.last_command = manager.scheduler.now
-        manager.sessions.add(self)
+        manager.add(self)
         self.set_timer()
         if NSQCY_DEBUG:
             live_sessions += 1
@@ -351,7 +351,7 @@ cdef class Session(Subscription):
         if self.quota_due:
             due = min(due, self.quota_due)
         if self.manager.favoured is self:
-            due = min(due, self.manager.favoured_at + FAVOUR)
+            due = min(due, self.manager.favoured_at + self.manager.max_silence())
         if due == NEVER:
             if self.timer.node.index != HEAP_NOWHERE:
                 heap_remove(&self.manager.timers, &self.timer.node)
@@ -374,11 +374,13 @@ cdef class Session(Subscription):
             self.log_wait_over()
         if self.quota_due and now >= self.quota_due:
             self.look_again()
-        if self.manager.favoured is self and now >= self.manager.favoured_at + FAVOUR:
+        if (self.manager.favoured is self
+                and now >= self.manager.favoured_at + self.manager.max_silence()):
             # Other sessions are waiting for their share of the input budget.
             self.manager.favoured_at = now
             if self.manager.starved and self.unread_error is not None and not self.blocked:
                 self.fatal(self.unread_error)
+                self.manager.drop_silent()
         if self.heartbeat_interval and not self.stopping and not self.upgrading:
             silence = 2 * self.heartbeat_interval
             if self.stuck_since and now >= self.stuck_since + self.heartbeat_interval:
@@ -484,7 +486,7 @@ cdef class Session(Subscription):
         self.topic = None
         if self.timer.node.index != HEAP_NOWHERE:
             heap_remove(&self.manager.timers, &self.timer.node)
-        self.manager.sessions.discard(self)
+        self.manager.remove(self)
         self.transport.close()
         return 0
 

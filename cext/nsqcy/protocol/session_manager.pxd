@@ -35,10 +35,14 @@ cdef class SessionManager:
     cdef object starved                     # deque of unread sessions, longest waiting first
     cdef Connection favoured                   # the one session that is read beyond the budget
     cdef int64_t favoured_at                # time when that session was chosen or last sent input
+    cdef bint newest_next                   # whether the newest unread session is chosen next
     cdef Heap timers
     cdef uint8_t *scratch                   # buffer for one receive
     cdef readonly uint64_t input_bytes      # unfinished input of all sessions
     cdef uint64_t max_input_bytes           # above this, only small and favoured sessions are read
+    cdef uint64_t max_share                 # the same, for the sessions from one address
+    cdef dict shares                        # address -> Share
+    cdef object unauthenticated             # InputPool of the clients that must authenticate
     cdef object options
     cdef object negotiate
     cdef object ask_placement
@@ -81,7 +85,13 @@ cdef class SessionManager:
     cdef int compare_loads(self) except -1
     cdef bint may_lose_more(self) noexcept
     cdef int lose(self, Connection session, int owner) except -1
+    cdef bint is_over(self, Connection session) noexcept
+    cdef int64_t max_silence(self) except -1
     cdef bint favours(self, Connection session)
+    cdef int input_grew(self, Connection session, int64_t n) except -1
+    cdef int drop_silent(self) except -1
+    cdef int add(self, Connection session) except -1
+    cdef int remove(self, Connection session) except -1
     cdef int input_shrank(self, Connection session, int64_t n) except -1
     cdef int lose_favour(self, Connection session) except -1
     cdef int feed_starved(self) except -1

@@ -12,10 +12,14 @@ from libc.stdlib cimport free, malloc
 from nsqcy.base.heap cimport HeapNode, heap_first_due, heap_free, heap_init, heap_peek
 from nsqcy.channels.scheduler_state cimport Timer
 from nsqcy.ipc.ring cimport Shared
-from nsqcy.protocol.connection cimport Transport
+from nsqcy.protocol.connection cimport Share, Transport
+
+from nsqcy.net.input_pool import InputPool
 
 
 cdef int64_t SECOND = 1000000000
+cdef int64_t FAVOUR = 2 * SECOND                # maximum silence of the favoured session
+cdef int64_t MIN_FAVOUR = SECOND // 5           # the same, if many sessions are waiting
 
 cdef enum:
     MAX_MIGRATIONS = 16        # migrations per second before producers must wait
@@ -63,6 +67,9 @@ cdef class SessionManager:
         self.starved = deque()
         # The rest is reserved for sessions that are read even above the budget.
         self.max_input_bytes = options.max_input_bytes // 4 * 3
+        self.max_share = self.max_input_bytes // 2
+        self.shares = {}
+        self.unauthenticated = InputPool.of_unauthenticated(options.max_input_bytes)
         self.max_msg_size = options.max_msg_size
         self.max_body_size = options.max_body_size
         self.msg_timeout = options.msg_timeout
@@ -172,7 +179,36 @@ cdef class SessionManager:
         self.migrations.append((session, owner))
         return 0
 
+    # -- sessions --
+
+    cdef int add(self, Connection session) except -1:
+        cdef Share share = self.shares.get(session.address)
+        if share is None:
+            share = self.shares[session.address] = Share()
+        share.sessions += 1
+        session.share = share
+        self.sessions.add(session)
+        return 0
+
+    cdef int remove(self, Connection session) except -1:
+        """Remove a closed session, which has released its input."""
+        self.sessions.discard(session)
+        session.share.sessions -= 1
+        if session.share.sessions == 0:
+            del self.shares[session.address]
+        return 0
+
     # -- input budget --
+
+    cdef bint is_over(self, Connection session) noexcept:
+        """Return whether there is too much unfinished input in total, or from the session's
+        address."""
+        return (self.input_bytes > self.max_input_bytes
+                or session.share.input_bytes > self.max_share)
+
+    cdef int64_t max_silence(self) except -1:
+        """Return how long the favoured session may be silent: less if many are waiting."""
+        return max(FAVOUR // max(<int64_t>len(self.starved) // 4, 1), MIN_FAVOUR)
 
     cdef bint favours(self, Connection session):
         """Return whether a session may be read beyond the budget.
@@ -185,11 +221,20 @@ cdef class SessionManager:
             session.set_timer()
         return self.favoured is session
 
+    cdef int input_grew(self, Connection session, int64_t n) except -1:
+        self.input_bytes += n
+        session.share.input_bytes += n
+        return 0
+
     cdef int input_shrank(self, Connection session, int64_t n) except -1:
+        cdef bint was_over = self.is_over(session)
         self.input_bytes -= n
+        session.share.input_bytes -= n
         if session is self.favoured:
             self.favoured = None
-        return self.feed_starved()
+        if self.starved and (self.favoured is None or (was_over and not self.is_over(session))):
+            self.feed_starved()
+        return 0
 
     cdef int lose_favour(self, Connection session) except -1:
         """Favour a different session, because this one is waiting for something other than
@@ -202,11 +247,26 @@ cdef class SessionManager:
     cdef int feed_starved(self) except -1:
         """Resume reading the sessions that the budget or the favour allows."""
         cdef Connection session
-        while self.starved and (self.favoured is None
-                                or self.input_bytes <= self.max_input_bytes):
-            session = self.starved.popleft()
+        cdef Py_ssize_t _i
+        while self.starved and self.favoured is None:
+            # From both ends in turn: neither old nor new sessions keep the others out.
+            self.newest_next = not self.newest_next
+            session = self.starved.pop() if self.newest_next else self.starved.popleft()
             session.starved = False
             session.check_appetite()
+        for _i in range(len(self.starved)):
+            if self.input_bytes > self.max_input_bytes:
+                break
+            session = self.starved.popleft()
+            session.starved = False
+            session.check_appetite()        # it may starve again because of its address
+        return 0
+
+    cdef int drop_silent(self) except -1:
+        """End the silent sessions that use up the budget, because others are waiting for it."""
+        cdef Connection session
+        for session in list(self.sessions):
+            session.drop_if_silent(self.scheduler.now - FAVOUR)
         return 0
 
     # -- negotiation --
