@@ -11,6 +11,12 @@ from nsqcy.util import gojson
 
 OWNER, NEW = "owner", "new"  # roles of the node that appends to a group; NEW: not in etcd yet
 
+BROKEN = {
+    "lost": "etcd has lost its data",
+    "older": "etcd has been restored from a backup",
+    "foreign": "etcd contains another registry",
+}
+
 MAX_NAMES = 3  # maximum number of names to list; the others are counted
 
 _TEXTS: tuple[gojson.Reader, Any] = (gojson.array(answers.line, ""), [])
@@ -37,6 +43,8 @@ _WORKER: gojson.Fields = {
     "worker": (gojson.int64, 0),
     "node": (answers.line, ""),
     "etcd": (gojson.flag, False),
+    "registry": (gojson.text, ""),
+    "unregistered": _TEXTS,
     "ready": (gojson.flag, False),
     "sessions": _TEXTS,
     "groups": (gojson.array(gojson.structure(_GROUP), gojson.EMPTY), []),
@@ -62,6 +70,13 @@ def sessions(workers: Sequence[Mapping[str, Any]]) -> set[str]:
     are no others: they may list sessions that have ended."""
     current = [worker for worker in workers if worker["etcd"]] or workers
     return {node for worker in current for node in worker.get("sessions", ())}
+
+
+def trouble(worker: Mapping[str, Any]) -> str:
+    """Return why a worker's copies are not protected although etcd responds; empty if they are."""
+    count = len(worker.get("unregistered", ()))
+    missing = f"etcd lacks {count} of its groups" if count else ""
+    return BROKEN.get(worker.get("registry", ""), missing)
 
 
 def listed(names: Sequence[str]) -> str:

@@ -40,6 +40,8 @@ class Owner:
         self.feeds: dict[str, Feed] = {}
         self.joiner = ""
         """Node whose copy is being filled and that is not a member yet."""
+        self.is_registered = True
+        """Whether the registry has the group, so that another node can take over."""
         self.is_releasing = False
         self.has_failed = False
         self.is_drained = False
@@ -59,7 +61,8 @@ class Owner:
         """Whether publishes are accepted; otherwise they are refused and not stored anywhere."""
         group = self.group
         return (
-            not (group.closed or self.is_releasing)
+            self.is_registered
+            and not (group.closed or self.is_releasing)
             and group.is_complete
             and self.responding() >= group.min_copies
         )

@@ -1,11 +1,12 @@
 """Interfaces that the state machine's caller must provide: a copy on disk and a worker process."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nsqcy.copies.group import Group
 from nsqcy.copies.messages import Extent, FromHolder, FromOwner
+from nsqcy.copies.recall import Known, Statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,24 @@ class Host(Protocol):
         The transaction also requires that the session `absent`, if given, does not exist. Its
         outcome arrives as a registry value, or not at all.
         """
+        ...
+
+    def restore(self, value: Group) -> None:
+        """Begin a transaction: put a group back into the registry, unless it has a value that
+        counts."""
+        ...
+
+    def remember(self, known: Mapping[str, Known]) -> None:
+        """Store the values that this node remembers, before anything is done that depends on
+        them."""
+        ...
+
+    def state(self, statement: Statement | None) -> None:
+        """Begin to replace or delete this process's statement in the registry."""
+        ...
+
+    def repaired(self) -> None:
+        """All groups are registered again after a repair."""
         ...
 
     def end_session(self, session: str) -> None: ...

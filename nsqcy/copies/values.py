@@ -1,10 +1,13 @@
 """Registry values as JSON."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from nsqcy.copies.group import Group
+from nsqcy.copies.identity import Identity
 from nsqcy.copies.ports import Claim
+from nsqcy.copies.recall import Known, Statement
 
 FORMAT = 1
 DURABILITIES = ("memory", "os", "fsync")
@@ -22,6 +25,10 @@ _GROUP: dict[str, type] = {
     "done": bool,
 }
 _CLAIM: dict[str, type] = {"nonce": str, "epoch": int, "size": int}
+_IDENTITY: dict[str, type] = {"id": str, "generation": int, "ancestors": list}
+_STATEMENT: dict[str, type] = {"groups": dict, "repaired": bool, "since": int}
+_KNOWN: dict[str, type] = {"generation": int, "revision": int, "value": dict}
+_MARK: dict[str, type] = {"revision": int}
 
 
 class InvalidValue(ValueError):
@@ -30,12 +37,15 @@ class InvalidValue(ValueError):
 
 def encode_group(group: Group) -> bytes:
     """Return a group's value, without the id, which is in the key."""
-    return _encoded({name: getattr(group, name) for name in _GROUP})
+    return _encoded(_fields(group, _GROUP))
 
 
 def decode_group(group_id: str, data: bytes) -> Group:
     """Return a group. Raises InvalidValue."""
-    fields = _decoded(data, _GROUP)
+    return _group(group_id, _checked(_parsed(data), _GROUP))
+
+
+def _group(group_id: str, fields: dict[str, Any]) -> Group:
     members = fields.pop("members")
     if not members or not all(isinstance(each, str) for each in members):
         raise InvalidValue("members: expected a list of nodes")
@@ -54,23 +64,93 @@ def decode_group(group_id: str, data: bytes) -> Group:
 
 
 def encode_claim(claim: Claim) -> bytes:
-    return _encoded({name: getattr(claim, name) for name in _CLAIM})
+    return _encoded(_fields(claim, _CLAIM))
 
 
 def decode_claim(data: bytes) -> Claim:
     """Return a claim. Raises InvalidValue."""
-    return Claim(**_decoded(data, _CLAIM))
+    return Claim(**_checked(_parsed(data), _CLAIM))
+
+
+def encode_identity(identity: Identity) -> bytes:
+    return _encoded(_fields(identity, _IDENTITY))
+
+
+def decode_identity(data: bytes) -> Identity:
+    """Return a registry's identity. Raises InvalidValue."""
+    fields = _checked(_parsed(data), _IDENTITY)
+    ancestors = fields.pop("ancestors")
+    if not all(isinstance(each, str) for each in ancestors):
+        raise InvalidValue("ancestors: expected a list of ids")
+    return Identity(ancestors=tuple(ancestors), **fields)
+
+
+def encode_mark(revision: int) -> bytes:
+    return _encoded({"revision": revision})
+
+
+def decode_mark(data: bytes) -> int:
+    """Return a node's mark. Raises InvalidValue."""
+    revision: int = _checked(_parsed(data), _MARK)["revision"]
+    return revision
+
+
+def encode_statement(statement: Statement) -> bytes:
+    return _encoded(
+        {
+            "groups": known_as_json(statement.known),
+            "repaired": statement.is_repaired,
+            "since": statement.since,
+        }
+    )
+
+
+def decode_statement(data: bytes, revision: int) -> Statement:
+    """Return a statement that was made at a revision. Raises InvalidValue."""
+    fields = _checked(_parsed(data), _STATEMENT)
+    known = known_from_json(fields["groups"])
+    return Statement(known, fields["repaired"], fields["since"], revision)
+
+
+def known_as_json(known: Mapping[str, Known]) -> dict[str, Any]:
+    """Return the values that a node remembers, as an object."""
+    return {
+        group_id: {
+            "generation": stamp[0],
+            "revision": stamp[1],
+            "value": {"format": FORMAT, **_fields(group, _GROUP)},
+        }
+        for group_id, (stamp, group) in known.items()
+    }
+
+
+def known_from_json(found: Mapping[str, Any]) -> dict[str, Known]:
+    """Return the values that a node remembers. Raises InvalidValue."""
+    known = {}
+    for group_id, each in found.items():
+        fields = _checked({"format": FORMAT, **each} if isinstance(each, dict) else each, _KNOWN)
+        group = _group(group_id, _checked(fields["value"], _GROUP))
+        known[group_id] = Known((fields["generation"], fields["revision"]), group)
+    return known
+
+
+def _fields(value: Any, types: Mapping[str, type]) -> dict[str, Any]:
+    """Return a value's fields as JSON has them: lists instead of tuples."""
+    return {name: kind(getattr(value, name)) for name, kind in types.items()}
 
 
 def _encoded(fields: dict[str, Any]) -> bytes:
     return json.dumps({"format": FORMAT, **fields}, separators=(",", ":")).encode()
 
 
-def _decoded(data: bytes, types: dict[str, type]) -> dict[str, Any]:
+def _parsed(data: bytes) -> Any:
     try:
-        value = json.loads(data)
+        return json.loads(data)
     except (ValueError, RecursionError):
         raise InvalidValue("not JSON") from None
+
+
+def _checked(value: Any, types: Mapping[str, type]) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidValue("not a JSON object")
     # A newer version may have fields that a change made by this version would remove.

@@ -5,11 +5,14 @@ transactions succeeded. A transaction whose outcome is unknown therefore needs n
 either its value appears in the registry, or it is repeated.
 """
 
+from collections.abc import Mapping, Sequence
+
 from nsqcy.copies.group import Group
 from nsqcy.copies.holder import Holder
 from nsqcy.copies.messages import Alive, FromHolder, FromOwner, Offer, Refuse
 from nsqcy.copies.owner import Owner
 from nsqcy.copies.ports import Claim, Host, Limits
+from nsqcy.copies.recall import Recall, Stamp, Statement
 
 
 class _Member:
@@ -23,16 +26,18 @@ class _Member:
         "owner",
         "proposed_at",
         "released_at",
-        "revision",
+        "restored_at",
+        "stamp",
     )
 
-    def __init__(self, group: Group, revision: int) -> None:
+    def __init__(self, group: Group, stamp: Stamp) -> None:
         self.group = group
-        self.revision = revision
+        self.stamp = stamp
         self.owner: Owner | None = None
         self.holder: Holder | None = None
         self.claims: dict[str, Claim] = {}
         self.proposed_at = float("-inf")
+        self.restored_at = float("-inf")
         self.released_at: float | None = None
         self.absent_since: float | None = None
         """The time since which the owner's session has been missing."""
@@ -41,7 +46,13 @@ class _Member:
 class Worker:
     """All groups in a worker process."""
 
-    def __init__(self, node: str, session: str, host: Host, limits: Limits) -> None:
+    def __init__(
+        self, node: str, session: str, host: Host, limits: Limits, recall: Recall | None = None
+    ) -> None:
+        """
+        recall: what the node remembers from earlier processes
+        """
+        self.recall = recall or Recall(node, {})
         self.node = node
         self.session = session
         self.host = host
@@ -82,17 +93,63 @@ class Worker:
         member = self._members.get(group_id)
         return member.holder if member else None
 
-    def updated(self, group: Group, revision: int, now: float) -> None:
-        """Accept a value from the registry. Values older than the current one are ignored."""
+    def entered(self, generation: int, since: int, now: float) -> None:
+        """Use another registry from now on. `since`: see Recall."""
+        self.recall.entered(generation, since, now)
+        self._protect()
+
+    def left(self) -> None:
+        """Stop using the registry: its contents do not count."""
+        self.recall.leave()
+        self._protect()
+
+    def knows(self, group: Group, stamp: Stamp) -> bool:
+        """Whether this process knows a value of a group, or a later one."""
+        member = self._members.get(group.id)
+        known = self.recall.known.get(group.id)
+        stamps = [each.stamp for each in (member, known) if each is not None]
+        return any(each >= stamp for each in stamps)
+
+    def listed(
+        self,
+        groups: Sequence[tuple[Group, int]],
+        revision: int,
+        statements: Mapping[str, Statement],
+        now: float,
+    ) -> None:
+        """Accept all values in the registry, each with the revision at which it was set, and the
+        nodes' statements."""
+        changed = [self.recall.registered(*each) for each in groups]
+        changed.append(self.recall.listed([group.id for group, _ in groups], revision, statements))
+        if any(changed):
+            self.host.remember(self.recall.known)
+        for group, at in groups:
+            self._accept(group, at, now)
+        self._protect()
+        self._recall(now)
+
+    def updated(self, group: Group, revision: int, now: float) -> bool:
+        """Accept a value from the registry; return whether this node remembers it. Values older
+        than the current one are ignored."""
+        is_changed = self.recall.registered(group, revision)
+        if is_changed:
+            self.host.remember(self.recall.known)
+        self._accept(group, revision, now)
+        self._protect()
+        return is_changed
+
+    def _accept(self, group: Group, revision: int, now: float) -> None:
+        stamp = self.recall.generation, revision
         member = self._members.get(group.id)
         if member is None:
-            self._members[group.id] = member = _Member(group, revision)
-        elif revision <= member.revision:
+            self._members[group.id] = member = _Member(group, stamp)
+        elif stamp <= member.stamp:
             return
         else:
             member.group = group
-            member.revision = revision
+            member.stamp = stamp
             member.proposed_at = float("-inf")
+            member.restored_at = float("-inf")
             member.claims.clear()
             member.absent_since = None
         member.released_at = None if group.session else now
@@ -101,6 +158,8 @@ class Worker:
     def forget(self, group_id: str) -> None:
         """Forget a group that has ended."""
         self._members.pop(group_id, None)
+        if self.recall.forget(group_id):
+            self.host.remember(self.recall.known)
 
     def claimed(self, group_id: str, node: str, claim: Claim) -> None:
         """Accept the claim of a member whose copy is not whole."""
@@ -115,6 +174,7 @@ class Worker:
                 member.owner.tick(now)
             elif member.holder is not None:
                 self._watch_stream(member, member.holder, now)
+        self._recall(now)
 
     def registry_heard(self, now: float) -> None:
         """Note that the registry has answered."""
@@ -182,6 +242,8 @@ class Worker:
             return
         self._end_holder(member)
         copy = self.host.copy(group_id) or self.host.create_copy(member.group)
+        if self.recall.holds(member.group, member.stamp):
+            self.host.remember(self.recall.known)
         member.holder = Holder(group_id, node, epoch, copy, self.host, now)
 
     def _watch_stream(self, member: _Member, holder: Holder, now: float) -> None:
@@ -190,6 +252,47 @@ class Worker:
             self._end_holder(member)
         else:
             self.host.reply(holder.owner, member.group.id, Alive())
+
+    def _protect(self) -> None:
+        """Let only groups accept publishes that other nodes could take over."""
+        for member in self._members.values():
+            if member.owner is not None:
+                member.owner.is_registered = self.recall.is_registered(member.group.id)
+
+    def _recall(self, now: float) -> None:
+        """Restore values that the registry lacks, and keep this node's statement up to date."""
+        recall = self.recall
+        if not recall.generation:
+            return
+        for group_id in recall.unregistered():
+            self._restore(group_id, now)
+        statement = recall.statement()
+        if not recall.has_stated(statement):
+            self.host.state(statement)
+        if recall.is_repaired and not recall.unprotected():
+            recall.is_repaired = False
+            self.host.repaired()
+
+    def _restore(self, group_id: str, now: float) -> None:
+        member = self._members.get(group_id)
+        if member is None:
+            known = self.recall.known[group_id]
+            self._members[group_id] = member = _Member(known.group, known.stamp)
+        if now - member.restored_at < self.limits.retry_interval:
+            return
+        if member.owner is not None:
+            value: Group | None = member.owner.group.unchanged(self.host.nonce())
+        else:
+            copy = self.host.copy(group_id)
+            value = self.recall.agreed(
+                group_id,
+                self.session if copy is not None and copy.whole else "",
+                self.host.nonce(),
+                is_overdue=now - self.recall.entered_at > self.limits.unclaimed_timeout,
+            )
+        if value is not None:
+            member.restored_at = now
+            self.host.restore(value)
 
     def _end_holder(self, member: _Member) -> None:
         if member.holder is not None:
@@ -233,7 +336,7 @@ class Worker:
         """Become the owner of a group whose owner is gone, if the group's value and this copy allow
         it."""
         group = member.group
-        if self.node not in group.members:
+        if self.node not in group.members or not self.recall.is_registered(group.id):
             return
         if now - member.proposed_at < self.limits.retry_interval:
             return

@@ -50,6 +50,10 @@ def _of_nsqd(nsqd: Nsqd) -> Iterator[Finding]:
         text = f"nsqd {nsqd.name} cannot reach etcd: no machine can take over or be replaced"
         yield error(text, "see docs/runbooks/etcd-away.md")
         return
+    if copies.trouble:
+        text = f"nsqd {nsqd.name} refuses publishes to topics with copies: {copies.trouble}"
+        yield error(text, "see docs/runbooks/etcd-replaced.md")
+        return
     wanted = max((each.copies for each in copies.owned), default=0)
     if copies.machines < wanted:
         text = (
@@ -90,7 +94,7 @@ OF_CLUSTER = (
     Check(
         "copies",
         "topics with copies: more copies than nsqds, missing copies, refused publishes, nsqds that"
-        " cannot reach etcd",
+        " cannot reach etcd, an etcd that has lost data or contains another cluster's",
         "no copies are missing",
         state,
         lambda cluster: any(each.copies is not None for each in cluster.alive),

@@ -199,6 +199,7 @@ class Copies:
     etcd: bool  # all workers reach etcd
     machines: int = 0  # nsqds that have a session in etcd
     owned: Sequence[OwnedGroup] = ()
+    trouble: str = ""  # why groups are not protected although etcd responds
 
 
 @dataclass(frozen=True)

@@ -243,7 +243,9 @@ def _copies(web: WebClient, url: Url) -> Copies | None:
     ]
     nodes = {node for worker in workers for node in worker["sessions"]}
     machines = {node.rpartition(".")[0] for node in nodes}
-    return Copies(all(worker["etcd"] for worker in workers), len(machines), owned)
+    troubles = [trouble for worker in workers if (trouble := copies.trouble(worker))]
+    is_up = all(worker["etcd"] for worker in workers)
+    return Copies(is_up, len(machines), owned, troubles[0] if troubles else "")
 
 
 def _policies(topics: Iterable[Mapping[str, object]]) -> dict[tuple[str, str], Policy]:

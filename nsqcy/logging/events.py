@@ -230,6 +230,33 @@ EVENTS = (
         "Logged at startup, and after an outage.",
     ),
     Event(
+        "etcd_registry_broken",
+        "error",
+        NSQD,
+        "COPIES: the registry in etcd cannot be used: …",
+        ("standing",),
+        "etcd has lost its data (`lost`), has been restored from a backup (`older`), or contains "
+        "another registry (`foreign`). nsqd refuses publishes to copied topics until their groups "
+        "are registered again.",
+    ),
+    Event(
+        "etcd_registry_replaced",
+        "warn",
+        NSQD,
+        "COPIES: the registry in etcd was replaced: using generation …, …",
+        ("registry", "generation"),
+        "etcd's data was lost, and the groups are restored in it. Also logged when an nsqd joins "
+        "such a cluster.",
+    ),
+    Event(
+        "copies_restoring",
+        "info",
+        NSQD,
+        "COPIES: restoring group … in the registry, epoch …",
+        ("group", "epoch"),
+        "The registry has lost the group; this node restores what it, or all members, remember.",
+    ),
+    Event(
         "copies_disk_is_older",
         "warn",
         NSQD,

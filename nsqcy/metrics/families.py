@@ -175,6 +175,12 @@ COPIES = {
     ),
     "takeovers": _copies("takeovers", "counter", "Groups taken over from other nodes."),
     "etcd": _copies("etcd_up", "gauge", "1 while etcd responds."),
+    "registry": _copies(
+        "registry_ok", "gauge", "0 if etcd has lost the registry, has an older one, or another one."
+    ),
+    "unregistered": _copies(
+        "unregistered_groups", "gauge", "Groups of this node that are missing in the registry."
+    ),
 }
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from nsqcy.copies.group import Group
-from nsqcy.nsqd.copies.node import forget_revision
 from support.copies_cluster import LIMITS, Machine, OwnedLog, Settings, until
 from support.etcd_process import Etcd, needs_etcd
 
@@ -148,23 +147,6 @@ def test_a_member_whose_disk_fails_is_replaced_at_once(patient: list[Machine]) -
     until(lambda: log.done == [0, 0])
     until(lambda: other.contents(log.group.id) == patient[0].contents(log.group.id))
     assert any("no space left" in line for line in holder.lines.lines)
-
-
-def test_a_registry_that_went_back_changes_nothing(
-    etcd: Etcd, machines: list[Machine], tmp_path: Path
-) -> None:
-    log = new_log(machines[0], 3)
-    etcd.erase()
-    until(lambda: any("restored from a backup" in line for line in machines[1].lines.lines))
-    log.append(1)
-    until(lambda: log.done == [0])
-    machines[1].stop()
-    machines[1].start()
-    until(lambda: any("restored from a backup" in line for line in machines[1].lines.lines[-3:]))
-    machines[1].stop()
-    forget_revision(machines[1].root)
-    machines[1].start()
-    until(lambda: machines[1].host.status()["etcd"])
 
 
 def test_copies_are_in_other_zones_if_possible(etcd: Etcd, tmp_path: Path) -> None:

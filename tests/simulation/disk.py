@@ -4,11 +4,14 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
+from nsqcy.copies.identity import Identity, Memory
 from nsqcy.copies.messages import Extent
+from nsqcy.copies.recall import Known
 from simulation.clock import Clock
 
 STATE = "state"
 NEW_STATE = "state.tmp"
+NEVER = 1 << 30
 
 
 class Record(NamedTuple):
@@ -148,6 +151,13 @@ class Disk:
         """Copies with all operations, as the running process sees them."""
         self.names: list[str] = []
         """The last process of this disk known to be registered, and all later ones."""
+        self.identity: Identity | None = None
+        """Identity of the registry that the node knows."""
+        self.revision = 0
+        self.mark = 0
+        self.known: dict[str, Known] = {}
+        self.since = 0
+        self.is_repaired = False
         self.slowness = 1.0
         self.is_rolled_back = False
         """Whether outdated copies look complete, because no process has noticed the rollback
@@ -187,18 +197,45 @@ class Disk:
         self._operations.clear()
         self._restore(0, whole=True)
         self.names = []
+        # A real node gets a new name with its disk, so that it never says what the old one forgot.
+        self.since = NEVER
+        self.identity = None
+        self.revision = self.mark = 0
+        self.known = {}
+        self.is_repaired = False
+
+    def memory(self) -> Memory:
+        generation = max((each.stamp[0] for each in self.known.values()), default=0)
+        return Memory(self.identity, self.revision, self.remembered(), self.mark, generation)
+
+    def adopt(self, identity: Identity) -> None:
+        self.identity = identity
+        self.revision = self.mark = 0
+
+    def remembered(self) -> dict[str, int]:
+        generation = self.identity.generation if self.identity is not None else 0
+        return {name: at for name, ((its, at), _) in self.known.items() if its == generation}
+
+    def repair(self) -> None:
+        """`nsqcy copies repair`."""
+        self.identity = None
+        self.revision = self.mark = 0
+        self.is_repaired = True
 
     def whole_image(self, group_id: str) -> Image | None:
         """Return the copy of a group if the copy is complete."""
         image = self.images.get(group_id)
         return image if image and image.whole and not self.is_rolled_back else None
 
-    def backup(self) -> tuple[list[str], dict[str, Image]]:
+    def backup(self) -> tuple[Any, ...]:
         """Return an image of a stopped process's disk, to roll back to."""
-        return list(self.names), _copied(self._stable)
+        facts = self.identity, self.revision, self.mark, dict(self.known)
+        return list(self.names), _copied(self._stable), facts
 
-    def roll_back(self, backup: tuple[list[str], dict[str, Image]]) -> None:
+    def roll_back(self, backup: tuple[Any, ...]) -> None:
         self.names, self._stable = list(backup[0]), _copied(backup[1])
+        self.identity, self.revision, self.mark, known = backup[2]
+        self.known = dict(known)
         self.images = _copied(self._stable)
         self.is_rolled_back = True
 

@@ -9,9 +9,12 @@ from typing import Any
 from nsqcy.copies.feed import Feed, Status
 from nsqcy.copies.group import Group
 from nsqcy.copies.holder import Holder
+from nsqcy.copies.identity import Standing
 from nsqcy.copies.messages import Extent
 from nsqcy.copies.owner import Owner
+from nsqcy.copies.recall import Recall
 from nsqcy.copies.worker import Worker
+from simulation import process as processes
 from simulation.disk import Disk, DiskCopy, is_log
 from simulation.process import Process
 from simulation.registry import Registry
@@ -207,9 +210,9 @@ def takes_over_although_it_is_not_whole(original):
 
 @_mutant(Registry, "propose")
 def does_not_compare_the_value(original):
-    def propose(self, base, value, absent):
+    def propose(self, identity, base, value, absent=""):
         current = self.groups.get(value.id, (0, None))[1]
-        original(self, current if base is not None else None, value, absent)
+        original(self, identity, current if base is not None else None, value, absent)
 
     return propose
 
@@ -314,6 +317,75 @@ def does_not_fill_a_changed_file_again(original):
 @_mutant(DiskCopy, "begin_filling")
 def replaces_states_before_the_end(original):
     return lambda self: None
+
+
+# -- another registry
+
+
+@_mutant(processes, "judge")
+def does_not_notice_an_older_registry(original):
+    def judge(memory, found):
+        standing = original(memory, found)
+        return Standing.CURRENT if standing is Standing.OLDER else standing
+
+    return judge
+
+
+@_mutant(processes, "judge")
+def uses_any_registry(original):
+    def judge(memory, found):
+        standing = original(memory, found)
+        return Standing.SUCCESSOR if standing is Standing.FOREIGN else standing
+
+    return judge
+
+
+@_mutant(Registry, "counts")
+def trusts_values_from_before_the_identity(original):
+    return lambda self, revision: True
+
+
+@_mutant(Process, "restore")
+def does_not_restore_lost_groups(original):
+    return lambda self, value: None
+
+
+@_mutant(Process, "remember")
+def remembers_nothing(original):
+    return lambda self, known: None
+
+
+@_mutant(Recall, "agreed")
+def restores_what_it_remembers_itself(original):
+    return lambda self, group_id, session, nonce, is_overdue: self.known[group_id].group.unchanged(
+        nonce
+    )
+
+
+@_mutant(Recall, "agreed")
+def gives_up_absent_members_without_a_repair(original):
+    def agreed(self, group_id, session, nonce, is_overdue):
+        group = self.known[group_id].group
+        stated = [node for node in group.members if node in self._statements]
+        if is_overdue and len(stated) >= group.min_copies and stated[0] == self.node:
+            return group.forced(stated, nonce)
+        return original(self, group_id, session, nonce, is_overdue=is_overdue)
+
+    return agreed
+
+
+@_mutant(Recall, "_has_seen_the_end")
+def takes_silence_for_the_end(original):
+    return lambda self, node, latest: node not in self._statements or original(self, node, latest)
+
+
+@_mutant(Worker, "_replace_owner")
+def takes_over_unregistered_groups(original):
+    def replace_owner(self, member, now):
+        self.recall._registered.add(member.group.id)
+        original(self, member, now)
+
+    return replace_owner
 
 
 # -- no copy is complete

@@ -5,17 +5,20 @@ that topic. Its consumers receive what the state machine shows, and finish or re
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nsqcy.copies.group import Group
+from nsqcy.copies.identity import BROKEN, Found, Identity, Memory, Standing, judge, successor
 from nsqcy.copies.messages import FromHolder, FromOwner
 from nsqcy.copies.owner import Owner
 from nsqcy.copies.ports import Claim, Copy
+from nsqcy.copies.recall import Known, Recall, Statement
 from nsqcy.copies.worker import Worker
 from simulation.disk import NEW_STATE, STATE, Disk, DiskCopy, Record, is_log, log_number
 from simulation.network import REGISTRY, Stream
+from simulation.registry import Reading
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -104,12 +107,18 @@ class Process:
         self._own_group = ""
         self._answers: deque[tuple[int, Callable[[], None]]] = deque()
         """Callbacks for when positions in the process's own group are committed."""
-        self.worker = Worker(node, self.session, self, world.limits)
-        self._is_ready = False
+        recall = Recall(node, disk.known, is_repaired=disk.is_repaired)
+        self.worker = Worker(node, self.session, self, world.limits, recall)
+        self._identity: Identity | None = None
+        """Identity of the registry that the process uses."""
+        self._revision = 0
+        self._is_registered = False
+        self._has_replaced = False
+        self._current_mark = 0
         self._is_current = True
         """Whether the disk has everything that earlier processes of the node stored."""
         self._read = False
-        self._register()
+        self._poll()
         self.clock.after(self.random.uniform(0, TICK), self._tick)
 
     def run(self, call: Callable[..., None], *args: Any) -> None:
@@ -131,74 +140,165 @@ class Process:
 
     # -- the registry
 
-    def _register(self) -> None:
+    @property
+    def uses_registry(self) -> bool:
+        return self._identity is not None
+
+    def _poll(self) -> None:
+        if self.is_running:
+            self._ask()
+            self.clock.after(self.world.limits.lease / 4, self.run, self._poll)
+
+    def _ask(self) -> None:
+        """Extend the lease, and read everything."""
+        memory = self.disk.memory()  # a change may arrive while the registry is read
+        self.network.request(self, self._renew, partial(self._got, memory))
+
+    def _renew(self) -> Reading:
+        # Late requests from an ended process do not affect its lease.
+        if self.is_running and self._identity is not None and self._is_registered:
+            self.registry.keep_alive(self._identity, self.session)
+            if self._identity == self.registry.identity:
+                self.registry.watchers[self] = None
+        return self.registry.read(self.node)
+
+    def _got(self, memory: Memory, reading: Reading) -> None:
+        groups = {group.id: revision for revision, group in reading.groups}
+        found = Found(reading.identity, reading.revision, groups, reading.mark)
+        standing = judge(memory, found)
+        is_overtaken = self._identity is not None and reading.revision < self._revision
+        if is_overtaken and standing is Standing.CURRENT:
+            return
+        if standing is Standing.NEW or standing in BROKEN:
+            self._leave()
+            if self._may_replace(standing, reading):
+                self._replace(standing, reading)
+            return
+        identity = reading.identity
+        assert identity is not None
+        if identity != self._identity:
+            self._enter(identity)
+        if not self._is_registered:
+            self._register(identity, reading.process)
+            if not self._is_registered:
+                return
+        self._use_reading(reading)
+
+    def _may_replace(self, standing: Standing, reading: Reading) -> bool:
+        if standing in (Standing.NEW, Standing.LOST) or self.disk.is_repaired:
+            return True
+        generation = reading.identity.generation if reading.identity is not None else 0
+        return not any(
+            group.is_complete
+            and group.session in reading.sessions
+            and not self.worker.knows(group, (generation, revision))
+            for revision, group in reading.groups
+        )
+
+    def _replace(self, standing: Standing, reading: Reading) -> None:
+        identity = Identity(self.nonce())
+        if standing is not Standing.NEW:
+            identity = successor(self.disk.memory(), reading.identity, identity.id)
+            self.world.log("%s: registry is %s, now %s", self.node, standing, identity)
+        self.network.request(self, partial(self.registry.replace, reading.identity, identity), None)
+        self.clock.after(0.1, self.run, self._ask)
+
+    def _leave(self) -> None:
+        if self._identity is not None:
+            self._identity = None
+            self.registry.watchers.pop(self, None)
+            self.worker.left()
+
+    def _enter(self, identity: Identity) -> None:
+        self._leave()
+        self._is_registered = False
+        self._revision = self._sessions_revision = 0
+        if identity != self.disk.identity:
+            self._has_replaced = identity.generation > 1
+            self.disk.adopt(identity)
+        self._identity = identity
+        self.worker.entered(identity.generation, self.disk.since, self.clock.now)
+
+    def _register(self, identity: Identity, known: str) -> None:
         """Replace the name of the last process in the registry, and check the previous name.
 
         If the disk does not have that name, it has been replaced by an older disk since.
         """
-        if not self._is_ready:
-            self.network.request(
-                self, lambda: self.registry.processes.get(self.node, ""), self._got_process
-            )
-            self.clock.after(2.0, self.run, self._register)
-
-    def _got_process(self, known: str) -> None:
-        if self._is_ready:
-            return
         if known == self.session:
-            self._is_ready = True
+            self._is_registered = True
             self.disk.registered(self.session, is_current=self._is_current)
             if not self._is_current:
                 self.world.log("%s: its disk went back", self.node)
-            self._keep_alive()
+            self._is_current = True
             return
-        self._is_current = self._is_current and known in ("", *self.disk.names)
-        self.network.request(
-            self,
-            lambda: self.registry.register(self.node, known, self.session),
-            self._got_process,
-        )
+        if not self._has_replaced:
+            self._is_current = self._is_current and known in ("", *self.disk.names)
+        call = partial(self.registry.register, identity, self.node, known, self.session)
+        self.network.request(self, call, None)
+        self.clock.after(0.1, self.run, self._ask)
 
-    def _keep_alive(self) -> None:
-        if not self.is_running:
-            return
-        self.network.request(self, self._renew, self._renewed)
-        self.clock.after(self.world.limits.lease / 4, self.run, self._keep_alive)
-
-    def _renew(self) -> Any:
-        if self.is_running:  # late requests from an ended process do not affect its lease
-            self.registry.keep_alive(self.session)
-            self.registry.watchers[self] = None
-        registry = self.registry
-        return registry.revision, list(registry.groups.values()), frozenset(registry.sessions)
-
-    def _renewed(self, values: Any) -> None:
-        revision, groups, sessions = values
+    def _use_reading(self, reading: Reading) -> None:
         now = self.clock.now
+        self._revision = reading.revision
+        self.disk.revision = max(self.disk.revision, reading.revision)
         self.worker.registry_heard(now)
-        self._got_sessions(revision, sessions)
-        for group_revision, group in groups:
-            self.worker.updated(group, group_revision, now)
+        self._got_sessions(self._identity, reading.revision, reading.sessions)
+        groups = [(group, revision) for revision, group in reading.groups]
+        self.worker.listed(groups, reading.revision, reading.statements, now)
         self._read = True
+        self._current_mark = reading.mark
+        self._mark()
 
-    def watch_group(self, group: Group, revision: int) -> None:
+    def _mark(self) -> None:
+        identity, revision = self._identity, max(self.disk.remembered().values(), default=0)
+        if identity is not None and self._current_mark < revision:
+            self.network.request(
+                self,
+                partial(self.registry.mark, identity, self.node, self._current_mark, revision),
+                partial(self._marked, identity, revision),
+            )
+
+    def _marked(self, identity: Identity, revision: int, is_set: bool) -> None:
+        if is_set and identity == self._identity:
+            self.disk.mark = self._current_mark = max(self.disk.mark, revision)
+
+    def watch_group(self, identity: Identity, group: Group, revision: int) -> None:
         if (REGISTRY, self.node) not in self.network.blocked:
-            self.clock.after(self.network.delay(), self.run, self._got_group, group, revision)
+            delay = self.network.delay()
+            self.clock.after(delay, self.run, self._got_group, identity, group, revision)
 
     def watch_sessions(self) -> None:
         if (REGISTRY, self.node) not in self.network.blocked:
-            revision, sessions = self.registry.revision, frozenset(self.registry.sessions)
-            self.clock.after(self.network.delay(), self.run, self._got_sessions, revision, sessions)
+            revision = self.registry.contents.revision
+            sessions = frozenset(self.registry.sessions)
+            self.clock.after(
+                self.network.delay(),
+                self.run,
+                self._got_sessions,
+                self.registry.identity,
+                revision,
+                sessions,
+            )
 
-    def watch_claim(self, group_id: str, node: str, claim: Claim) -> None:
-        self.clock.after(self.network.delay(), self.run, self.worker.claimed, group_id, node, claim)
+    def watch_claim(self, identity: Identity, group_id: str, node: str, claim: Claim) -> None:
+        self.clock.after(
+            self.network.delay(), self.run, self._got_claim, identity, group_id, node, claim
+        )
 
-    def _got_group(self, group: Group, revision: int) -> None:
-        if self._read:
-            self.worker.updated(group, revision, self.clock.now)
+    def _got_claim(self, identity: Identity, group_id: str, node: str, claim: Claim) -> None:
+        if identity == self._identity:
+            self.worker.claimed(group_id, node, claim)
 
-    def _got_sessions(self, revision: int, sessions: frozenset[str]) -> None:
-        if revision >= self._sessions_revision:
+    def _got_group(self, identity: Identity, group: Group, revision: int) -> None:
+        if self._read and identity == self._identity:
+            self.disk.revision = max(self.disk.revision, revision)
+            if self.worker.updated(group, revision, self.clock.now):
+                self._mark()
+
+    def _got_sessions(
+        self, identity: Identity | None, revision: int, sessions: frozenset[str]
+    ) -> None:
+        if identity == self._identity and revision >= self._sessions_revision:
             self._sessions_revision = revision
             self.worker.sessions = sessions
 
@@ -284,14 +384,30 @@ class Process:
 
     def propose(self, base: Group | None, value: Group, absent: str = "") -> None:
         self.world.proposals.append((base, value))
-        self.network.request(self, partial(self.registry.propose, base, value, absent), None)
+        self._transact(self.registry.propose, base, value, absent)
+
+    def restore(self, value: Group) -> None:
+        self.world.log("%s: restores %s", self.node, value)
+        self._transact(self.registry.restore, value)
+
+    def remember(self, known: Mapping[str, Known]) -> None:
+        self.disk.known = dict(known)
+
+    def state(self, statement: Statement | None) -> None:
+        self._transact(self.registry.state, self.node, self.session, statement)
+
+    def repaired(self) -> None:
+        self.disk.is_repaired = False
 
     def end_session(self, session: str) -> None:
-        self.network.request(self, partial(self.registry.end_session, session), None)
+        self._transact(self.registry.end_session, session)
 
     def claim(self, group_id: str, claim: Claim) -> None:
-        call = partial(self.registry.claim, group_id, self.node, self.session, claim)
-        self.network.request(self, call, None)
+        self._transact(self.registry.claim, group_id, self.node, claim)
+
+    def _transact(self, call: Callable[..., None], *args: Any) -> None:
+        if self._identity is not None:
+            self.network.request(self, partial(call, self._identity, *args), None)
 
     def candidates(self, group: Group) -> Sequence[str]:
         nodes = [session.split("/")[0] for session in sorted(self.worker.sessions)]

@@ -6,13 +6,15 @@ from random import Random
 from typing import Any
 
 from nsqcy.copies.group import Group
+from nsqcy.copies.identity import Identity
 from nsqcy.copies.ports import Limits
+from nsqcy.copies.recall import Known
 from simulation.clock import Clock
 from simulation.disk import Disk
 from simulation.network import REGISTRY, Network
 from simulation.oracle import Oracle, Violation
 from simulation.process import Process
-from simulation.registry import Registry
+from simulation.registry import Contents, Registry
 
 LIMITS = Limits(
     lease=4.0,
@@ -27,6 +29,7 @@ LIMITS = Limits(
 )
 STARTUP = 8.0
 SETTLE_LIMIT = 400.0
+REPAIR_AFTER = 120.0
 
 
 class World:
@@ -48,6 +51,10 @@ class World:
         self._lost = self.network.lost
         self.registry = Registry(self.clock, LIMITS.lease)
         self.registry.changed = self._group_changed
+        self.values: dict[str, Group] = {}
+        """The latest value of each group, whether or not the registry still has it."""
+        self.backup: Contents | None = None
+        """A backup of the registry."""
         self.oracle = Oracle(self)
         self.disks = {node: Disk(self.clock, random, self.durability) for node in self.nodes}
         self.backups: dict[str, Any] = {}
@@ -77,8 +84,12 @@ class World:
             clock.after(random.uniform(0.0, duration), random.choice(faults))
         clock.run(STARTUP + duration)
         self._heal()
+        repair_at = clock.now + REPAIR_AFTER
         while not self._is_settled():
             clock.run(clock.now + 2.0)
+            if clock.now > repair_at:
+                self._repair_all()
+                repair_at = clock.now + REPAIR_AFTER
             if clock.now > STARTUP + duration + SETTLE_LIMIT:
                 raise Violation(f"not settled: {self._unsettled()}; {self.oracle.lost()}")
         lost = self.oracle.lost()
@@ -101,6 +112,9 @@ class World:
 
     def _group_changed(self, old: Group | None, new: Group) -> None:
         self.log("registry: %s", new)
+        if old is not None and old != self.values[old.id]:
+            return  # the registry has gone back, which no node has noticed yet
+        self.values[new.id] = new
         self.oracle.group_changed(old, new)
 
     # -- nodes
@@ -135,13 +149,14 @@ class World:
 
         Pending transactions count as well: one of them may remove the other members.
         """
-        current = [group for _, group in self.registry.groups.values()]
+        current = list(self.values.values())
         pending = [
             value
             for base, value in self.proposals
-            if base is not None and self.registry.groups[base.id][1] == base
+            if base is not None and self.values[base.id] == base
         ]
-        for group in current + pending:
+        remembered = list(self._remembered().values())
+        for group in current + pending + remembered:
             if group.done or node not in group.members or not group.is_complete:
                 continue
             if not any(
@@ -176,6 +191,9 @@ class World:
             self._isolate_owner,
             self._slow_transactions,
             self._lose_one_after_the_other,
+            self._damage_registry,
+            self._damage_registry_and_lose_a_node,
+            self._damage_registry_and_restart_all,
         ]
         if self.random.random() < 0.5:
             return kinds
@@ -263,6 +281,81 @@ class World:
         self.registry.set_available(False)
         delay = self.random.choice((1.0, 5.0, 12.0))
         self.clock.after(delay, self.registry.set_available, True)
+
+    def _damage_registry(self) -> None:
+        """Let the registry lose its data, or replace them by a backup or by another cluster's.
+
+        Other programs may have increased its revision.
+        """
+        if self.durability == "memory":  # a repair stops all processes
+            return
+        kind = self.random.choice(("lost", "restored", "replaced"))
+        old = self.registry.contents.revision
+        revision = self.random.choice((0, old + 50))
+        contents = Contents(revision)
+        if kind == "restored":
+            if self.backup is None:
+                self.backup = self.registry.backup()
+                self.clock.after(self.random.uniform(0.5, 10.0), self._restore_registry)
+                return
+            contents, self.backup = self.backup, None
+            contents.revision = max(contents.revision, revision)
+        if kind == "replaced":
+            contents.identity = (1, Identity(f"other {self.nonce()}"))
+            group = Group("other", 1, "x", "x/1", ("x", "y"), 2, 2, "n")
+            contents.groups[group.id] = (1, group)
+            contents.sessions["x/1"] = 0.0
+            contents.revision += 1
+        self._count(f"registry {kind}", "")
+        self.registry.put(contents)
+
+    def _restore_registry(self) -> None:
+        if self.backup is not None:
+            contents, self.backup = self.backup, None
+            revision = self.random.choice((0, self.registry.contents.revision + 50))
+            contents.revision = max(contents.revision, revision)
+            self._count("registry restored", "")
+            self.registry.put(contents)
+
+    def _damage_registry_and_lose_a_node(self) -> None:
+        self._damage_registry()
+        fault = self.random.choice((self._kill, self._erase, self._lose_power))
+        self.clock.after(self.random.uniform(0.0, 8.0), fault)
+
+    def _damage_registry_and_restart_all(self) -> None:
+        self._damage_registry()
+        self.clock.after(self.random.uniform(0.0, 6.0), self._restart_all)
+
+    def _restart_all(self) -> None:
+        if self.durability == "memory":
+            return
+        for process in list(self.network.processes.values()):
+            self._count("restart", process.node)
+            self._stop(process, silently=False, restart=False)
+            process.disk.kill()
+            self.clock.after(self.random.uniform(0.5, 3.0), self._start, process.node)
+
+    def _repair_all(self) -> None:
+        """Run `nsqcy copies repair` on all nodes, if the registry lacks groups, or some nodes use a
+        registry that others do not trust."""
+        is_trusted = all(each.uses_registry for each in self.network.processes.values())
+        if is_trusted and not any("is not registered" in each for each in self._unsettled()):
+            return
+        self._count("repair", "")
+        for process in list(self.network.processes.values()):
+            self._stop(process, silently=False, restart=False)
+            process.disk.kill()
+        for node, disk in self.disks.items():
+            disk.repair()
+            self._start(node)
+
+    @property
+    def is_registry_damaged(self) -> bool:
+        """Whether the registry has ever lost values. Messages may be delivered again then."""
+        return any(kind.startswith("registry ") for kind in self.counts)
+
+    def nonce(self) -> str:
+        return str(next(self.numbers))
 
     def _slow_disk(self) -> None:
         disk = self.disks[self.random.choice(self.nodes)]
@@ -358,7 +451,7 @@ class World:
 
     def _kill_successor(self, node: str) -> None:
         """Kill the process that has taken over a group of the node."""
-        for _, group in self.registry.groups.values():
+        for group in self.values.values():
             process = self.network.processes.get(group.owner)
             if group.id.startswith(f"{node}-") and group.owner != node and process is not None:
                 self._kill_for_long(process)
@@ -417,12 +510,31 @@ class World:
     def _is_settled(self) -> bool:
         return not self._unsettled() and not self.oracle.lost()
 
+    def _remembered(self) -> dict[str, Group]:
+        """Return the latest value of each group that any node remembers."""
+        found: dict[str, Known] = {}
+        for disk in self.disks.values():
+            for group_id, known in disk.known.items():
+                if group_id not in found or known.stamp > found[group_id].stamp:
+                    found[group_id] = known
+        return {group_id: known.group for group_id, known in found.items()}
+
+    def _can_be_restored(self, group_id: str) -> bool:
+        """Whether a member remembers a group; otherwise no node has ever acted on it."""
+        group = self._remembered().get(group_id)
+        return group is not None and any(
+            group_id in self.disks[node].known for node in group.members
+        )
+
     def _unsettled(self) -> list[str]:
         found = []
-        for _, group in self.registry.groups.values():
-            if group.done:
+        for group in self.values.values():
+            if group.done or not self._can_be_restored(group.id):
                 continue
-            if group.closed:
+            revision, value = self.registry.groups.get(group.id, (-1, None))
+            if value != group or not self.registry.counts(revision):
+                found.append(f"{group.id} is not registered")
+            elif group.closed:
                 found.append(f"{group.id} is not drained")
             elif len(group.members) < group.copies:
                 found.append(f"{group.id} has the members {group.members}")

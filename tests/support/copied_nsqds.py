@@ -126,6 +126,10 @@ class CopiedNsqds:
     def __exit__(self, *_: object) -> None:
         self._exits.close()
 
+    def keep(self, file: Path) -> Path:
+        """Return a copy of a file that lasts as long as the cluster."""
+        return Path(shutil.copy(file, self._path))
+
     def _node(self, name: str) -> CopiedNsqd:
         config = self._path / "nsqd.ini"
         etcd = self.etcd.members[0].client_url

@@ -13,6 +13,7 @@ import pytest
 from nsqcy.cluster.web_client import Terms, WebClient
 from nsqcy.errors import RequestError
 from nsqcy.etcd.client import Credentials, EtcdClient, parse_endpoint
+from nsqcy.etcd.messages import Put
 from support.logged_process import Logged
 from support.nsqd_process import START_BUDGET, free_port
 
@@ -101,6 +102,29 @@ class Etcd:
             member.start(self.members)
         self.await_ready()
 
+    def save(self) -> Path:
+        """Return a snapshot of a cluster with a single member."""
+        path = Path(tempfile.mkdtemp(dir=self._folder)) / "snapshot"
+        self.control("snapshot", "save", str(path))
+        return path
+
+    def restore(self, snapshot: Path) -> None:
+        """Replace the data of a single member by a snapshot, possibly of another cluster."""
+        (member,) = self.members
+        member.kill()
+        shutil.rmtree(member.folder)
+        _restored(member, snapshot)
+        self.restart(member)
+
+    def raise_revision(self, revision: int) -> None:
+        """Let another program change keys of its own until the revision is higher than this."""
+        client = self.client()
+        while client.read("/other/")[1] <= revision:
+            client.transact([], [Put("/other/key", b"")])
+
+    def revision(self) -> int:
+        return self.client().read("/other/")[1]
+
     def restart(self, member: Member) -> None:
         member.start(self.members)
         self.await_ready()
@@ -135,6 +159,21 @@ class Etcd:
             check=True,
         )
         return found.stdout
+
+
+def _restored(member: Member, snapshot: Path) -> None:
+    words = (
+        f"--name={member.name}",
+        f"--initial-cluster={member.name}={member.peer_url}",
+        f"--initial-advertise-peer-urls={member.peer_url}",
+        f"--data-dir={member.folder}",
+    )
+    subprocess.run(
+        ["etcdctl", "snapshot", "restore", str(snapshot), *words],
+        env={**os.environ, "ETCDCTL_API": "3"},
+        capture_output=True,
+        check=True,
+    )
 
 
 needs_etcd = pytest.mark.skipif(not shutil.which("etcd"), reason="etcd is not installed")

@@ -126,7 +126,8 @@ class BareHost:
 
     def answers(self) -> bool:
         try:
-            return self.web.get("/ping").body == b"OK"
+            body = self.web.get("/ping").body
+            return body == b"OK" or b"missing in the registry" in body
         except OSError:
             return False
 

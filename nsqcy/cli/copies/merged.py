@@ -27,6 +27,8 @@ class Node:
     """Whether etcd responds to it."""
     ready: bool
     """Whether it has opened its groups."""
+    trouble: str = ""
+    """Why its copies are not protected although etcd responds."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Cluster:
 def merged(answers: Sequence[Answer]) -> Cluster:
     workers = [(answer.address, worker) for answer in answers for worker in answer.workers]
     nodes = [
-        Node(worker["node"], address, worker["etcd"], worker["ready"])
+        Node(worker["node"], address, worker["etcd"], worker["ready"], copies.trouble(worker))
         for address, worker in workers
     ]
     addresses = {node.name: node.address for node in nodes}
@@ -80,6 +82,11 @@ def merged(answers: Sequence[Answer]) -> Cluster:
     risks = [
         *(f"{each.daemon} {each.address}: {each.error}" for each in answers if each.error),
         *_etcd_risks(nodes),
+        *(
+            f"node {shown(node.name, node.address)}: {node.trouble}; publishes are refused"
+            for node in nodes
+            if node.trouble
+        ),
         *(
             f"node {shown(node.name, node.address)} has not opened its groups yet"
             for node in nodes

@@ -1,8 +1,9 @@
-"""Command line of `nsqcy copies repair`: accepts an etcd that was restored from a backup.
+"""Command line of `nsqcy copies repair`: accepts the registry in etcd, whatever it contains.
 
-A node changes nothing while etcd is older than what the node has seen. This command lets it accept
-etcd's values. Because these may be outdated, no copy on the node counts as complete afterwards: the
-members of each group compare their copies, and the most recent one is used.
+A node does not use a registry that has lost what the node has seen, or that is another one, while
+other nodes use it. Nor can it restore a group in the registry while members are missing, because
+one of them may know a later value. After this command, it does both. A node that an older version
+has written remembers no groups: its copies are compared with those of the other members.
 """
 
 from collections.abc import Sequence
@@ -11,15 +12,15 @@ from pathlib import Path
 from nsqcy.errors import StartError, UsageError
 from nsqcy.logging.logger import write
 from nsqcy.nsqd.copies.copy_files import FOLDER, distrust_copies
-from nsqcy.nsqd.copies.node import forget_revision
+from nsqcy.nsqd.copies.node import accept_registry
 from nsqcy.process import datapath
 
 USAGE = """\
 Usage: nsqcy copies repair DATA_PATH
 
-Let a stopped nsqd accept an etcd that was restored from a backup. Stop all nsqds in the cluster,
-run this command for each of them, and start them again. The most recent copy of each group is then
-used.
+Let a stopped nsqd use etcd again after etcd has lost its data, was restored from a backup, or was
+replaced. Stop all nsqds in the cluster, run this command for each of them, and start them again.
+They restore their groups in etcd, without the nsqds that do not return within half a minute.
 """
 
 
@@ -40,9 +41,9 @@ def run(words: Sequence[str]) -> int:
         raise StartError(str(error)) from None
     with lock:
         try:
-            forget_revision(root)
-            count = distrust_copies(data_path)
+            count = 0 if accept_registry(root) else distrust_copies(data_path)
         except OSError as error:
             raise StartError(f"{root}: {error.strerror}") from None
-    write(1, f"{data_path}: {count} copies will be compared with those of other nodes\n")
+    compared = f", and {count} copies will be compared with those of other nodes" if count else ""
+    write(1, f"{data_path}: etcd will be accepted at the next start{compared}\n")
     return 0

@@ -8,16 +8,18 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import gevent
 
 from nsqcy.copies.group import Group
+from nsqcy.copies.identity import BROKEN
 from nsqcy.copies.messages import FromHolder, FromOwner, Refuse
 from nsqcy.copies.owner import Owner
 from nsqcy.copies.ports import Claim, Limits
+from nsqcy.copies.recall import Known, Recall, Stamp, Statement
 from nsqcy.copies.worker import Worker
 from nsqcy.etcd.client import EtcdClient
 from nsqcy.logging.types import Lines
@@ -26,7 +28,7 @@ from nsqcy.nsqd.copies.connections import Connections, Event, Terms
 from nsqcy.nsqd.copies.copy_files import SUFFIX, CopyFiles
 from nsqcy.nsqd.copies.mirror import Mirror, OwnedFiles
 from nsqcy.nsqd.copies.node import Node
-from nsqcy.nsqd.copies.registry import Registry, Session
+from nsqcy.nsqd.copies.registry import REASONS, Contents, Registry, Session
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.mirrored_io import MirroredIo
 
@@ -127,9 +129,10 @@ class CopiesHost:
             f"{advertised}:{self._connections.port}",
             settings.zone,
         )
-        self.worker = Worker(node.name, self.session.id, self, settings.limits)
+        recall = Recall(node.name, node.known, is_repaired=node.is_repaired)
+        self.worker = Worker(node.name, self.session.id, self, settings.limits, recall)
         self._registry = Registry(
-            etcd, settings.cluster, self.session, self, settings.limits.lease, self, log
+            etcd, settings.cluster, self.session, node, settings.limits.lease, self, log
         )
         self._ticker = gevent.spawn(self._tick)
 
@@ -198,6 +201,8 @@ class CopiesHost:
         return {
             "node": self._node.name,
             "etcd": not self._registry.is_away,
+            "registry": str(self._registry.standing),
+            "unregistered": sorted(group.id for group in self.worker.recall.unprotected()),
             "sessions": sorted(self._sessions),
             "groups": sorted(groups, key=lambda each: str(each["group"])),
         }
@@ -218,7 +223,18 @@ class CopiesHost:
             "bytes": sum(copy.table.total() for copy in self._copies.values()),
             "takeovers": self.takeovers,
             "etcd": int(not self._registry.is_away),
+            "registry": int(self._registry.standing not in BROKEN),
+            "unregistered": len(self.worker.recall.unprotected()),
         }
+
+    def trouble(self) -> str:
+        """Return why copies cannot be protected; empty if they can. An etcd that does not respond
+        is no reason."""
+        standing = self._registry.standing
+        if standing in BROKEN:
+            return f"the registry in etcd cannot be used: {REASONS[standing]}"
+        count = len(self.worker.recall.unprotected())
+        return f"{count} groups of copies are missing in the registry" if count else ""
 
     def _describe(self, group: Group, role: str) -> dict[str, Any]:
         return reports.describe(
@@ -352,43 +368,47 @@ class CopiesHost:
             return "the disk is full"
         return "" if self._is_ready else "not ready"
 
-    # -- called by the registry (registry.Reader and NodeNames)
+    # -- called by the registry (registry.Reader)
 
-    def registry_read(
-        self, revision: int, groups: Sequence[tuple[Group, int]], sessions: Sequence[Session]
-    ) -> None:
+    def registry_entered(self, generation: int) -> None:
+        self._enter()
+        since = self._node.since
+        since = generation + 1 if since is None else since
+        self.worker.entered(generation, since, time.monotonic())
+        self._topics.tick()
+
+    def registry_left(self) -> None:
+        self._enter()
+        self.worker.left()
+        self._topics.tick()
+
+    def registry_read(self, contents: Contents) -> None:
         now = time.monotonic()
         self._enter()
         self._is_ready = True
-        self._sessions = {session.node: session for session in sessions}
+        self._sessions = {session.node: session for session in contents.sessions}
         self.worker.registry_heard(now)
-        self.worker.sessions = frozenset(session.id for session in sessions)
-        for group, changed_at in groups:
-            self.worker.updated(group, changed_at, now)
+        self.worker.sessions = frozenset(session.id for session in contents.sessions)
+        self.worker.listed(contents.groups, contents.revision, contents.statements, now)
         self._topics.tick()
         self._io.kick_now()
 
-    def group_changed(self, group: Group, revision: int) -> None:
-        if self._is_ready:
-            self._enter()
-            self._node.saw(revision)
-            self._node.save_revision()
-            self.worker.updated(group, revision, time.monotonic())
-            self._topics.tick()
-            self._io.kick_now()
+    def group_changed(self, group: Group, revision: int) -> bool:
+        if not self._is_ready:
+            return False
+        self._enter()
+        self._node.saw(revision)
+        self._node.save_revision()
+        is_remembered = self.worker.updated(group, revision, time.monotonic())
+        self._topics.tick()
+        self._io.kick_now()
+        return is_remembered
 
     def claimed(self, group_id: str, node: str, claim: Claim) -> None:
         self.worker.claimed(group_id, node, claim)
 
-    def names(self) -> Sequence[str]:
-        return self._node.names
-
-    @property
-    def revision(self) -> int:
-        return self._node.revision
-
-    def saw(self, revision: int) -> None:
-        self._node.saw(revision)
+    def knows(self, group: Group, stamp: Stamp) -> bool:
+        return self.worker.knows(group, stamp)
 
     def registered(self, *, is_current: bool) -> None:
         self._node.registered()
@@ -464,6 +484,24 @@ class CopiesHost:
 
     def propose(self, base: Group | None, value: Group, absent: str = "") -> None:
         self._registry.propose(base, value, absent)
+
+    def restore(self, value: Group) -> None:
+        self._log.info(
+            f"COPIES: restoring group {value.id} in the registry, epoch {value.epoch}",
+            event="copies_restoring",
+            group=value.id,
+            epoch=value.epoch,
+        )
+        self._registry.restore(value)
+
+    def remember(self, known: Mapping[str, Known]) -> None:
+        self._node.remember(known)
+
+    def state(self, statement: Statement | None) -> None:
+        self._registry.state(statement)
+
+    def repaired(self) -> None:
+        self._node.repaired()
 
     def end_session(self, session: str) -> None:
         self._registry.end_session(session)

@@ -2,13 +2,25 @@
 
 An empty disk makes a new node. A node's file contains the names of its processes. This reveals a
 disk that has been replaced with an older one: the registry then has a name that is not in the file.
+It also contains the registry's identity, and the values of the node's groups, so that another or an
+older registry is noticed, and the values can be restored (`nsqcy.copies.recall`).
 """
 
 import json
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nsqcy.copies.identity import Identity, Memory
+from nsqcy.copies.recall import Known
+from nsqcy.copies.values import (
+    InvalidValue,
+    decode_identity,
+    encode_identity,
+    known_as_json,
+    known_from_json,
+)
 from nsqcy.errors import StartError
 from nsqcy.logging.types import Lines
 from nsqcy.storage import state_file
@@ -31,12 +43,34 @@ class Node:
         self.name = f"{self.machine}.{worker}"
         self.process = f"{self.name}.{secrets.token_hex(4)}"
         self._file = StateFile(str(root), f"node.{worker}.json")
-        found = self._file.look(parse_object)
-        state_file.report(found, log)
-        self.names, self.revision = _names(found.value or {})
+        stored = self._file.look(parse_object)
+        state_file.report(stored, log)
+        found = stored.value or {}
+        self.names = _names(found)
+        self.revision = _integer(found, "revision")
+        self.identity = _identity(found)
+        self.mark = _integer(found, "mark")
+        """The node's mark in the registry."""
+        self.is_repaired = found.get("repaired") is True
+        self.since: int | None = 0 if stored.value is None else found.get("since")
+        """The node remembers all of its groups' values from this generation on; None if it has not
+        used another registry since it lost some. Older versions do not store values."""
+        self.known: Mapping[str, Known] = {}
+        self._is_damaged = bool(stored.faults)
+        try:
+            self.known = known_from_json(found.get("groups", {}))
+        except InvalidValue:
+            self._is_damaged = True
+        if self._is_damaged:
+            self.since = None
         self._saved = self.revision
         self.names.append(self.process)
         self._save()
+
+    def memory(self) -> Memory:
+        """Return what the disk knows about the registry."""
+        generation = max((each.stamp[0] for each in self.known.values()), default=0)
+        return Memory(self.identity, self.revision, self.remembered(), self.mark, generation)
 
     def registered(self) -> None:
         """Forget all earlier processes, because this one is now in the registry."""
@@ -52,8 +86,51 @@ class Node:
         if self.revision > self._saved:
             self._save()
 
+    # -- the registry
+
+    def adopt(self, identity: Identity) -> None:
+        """Use another registry."""
+        if self.since is None:
+            # A registry that an older version has used has all of this node's groups.
+            self.since = identity.generation + self._is_damaged
+        self.identity = identity
+        self.revision = self.mark = 0
+        self._save()
+
+    def remember(self, known: Mapping[str, Known]) -> None:
+        self.known = dict(known)
+        self._save()
+
+    def remembered(self) -> dict[str, int]:
+        """Return the revision of each remembered value of the current registry, by group."""
+        generation = self.identity.generation if self.identity is not None else 0
+        return {
+            group_id: revision
+            for group_id, ((its, revision), _) in self.known.items()
+            if its == generation
+        }
+
+    def marked(self, revision: int) -> None:
+        """Note the node's mark in the registry."""
+        self.mark = revision
+        self._save()
+
+    def repaired(self) -> None:
+        """Note that all groups are registered again."""
+        self.is_repaired = False
+        self._save()
+
     def _save(self) -> None:
-        content = {"processes": self.names, "revision": self.revision}
+        content: dict[str, Any] = {
+            "processes": self.names,
+            "revision": self.revision,
+            "mark": self.mark,
+            "repaired": self.is_repaired,
+            "since": self.since,
+            "groups": known_as_json(self.known),
+        }
+        if self.identity is not None:
+            content["registry"] = json.loads(encode_identity(self.identity))
         _write(self._file, content)
         self._saved = self.revision
 
@@ -90,22 +167,42 @@ def _parse_machine(content: bytes) -> str:
     return machine
 
 
-def _names(found: dict[str, Any]) -> tuple[list[str], int]:
-    """Return the names of processes, and the latest revision of the registry."""
-    names, revision = found.get("processes"), found.get("revision")
+def _names(found: Mapping[str, Any]) -> list[str]:
+    """Return the names of processes."""
+    names = found.get("processes")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        names = []  # the registry has a name that is not here: no copy counts as complete
-    return names, revision if isinstance(revision, int) else 0
+        return []  # the registry has a name that is not here: no copy counts as complete
+    return names
 
 
-def forget_revision(root: Path) -> None:
-    """Accept an older registry at the next start. Blocks; raises OSError.
+def _identity(found: Mapping[str, Any]) -> Identity | None:
+    if "registry" not in found:
+        return None
+    try:
+        return decode_identity(json.dumps(found["registry"]).encode())
+    except InvalidValue:
+        return None
+
+
+def _integer(found: Mapping[str, Any], name: str) -> int:
+    value = found.get(name)
+    return value if isinstance(value, int) else 0
+
+
+def accept_registry(root: Path) -> bool:
+    """Accept any registry at the next start, and restore the remembered groups in it. Return
+    whether all workers' nodes remember theirs. Blocks; raises OSError.
 
     root: directory for all workers' copies; the workers must not be running
     """
+    remember = True
     for path in root.glob("node.*.json"):
         file = StateFile(str(root), path.name)
-        _write(file, (file.look(parse_object).value or {}) | {"revision": 0})
+        found = file.look(parse_object).value or {}
+        remember = remember and "groups" in found
+        found.pop("registry", None)
+        _write(file, found | {"revision": 0, "mark": 0, "repaired": True})
+    return remember
 
 
 def _write(file: StateFile, content: dict[str, Any]) -> None:

@@ -36,6 +36,10 @@ class Groups(Protocol):
         """Return whether this node owns groups other than these; None if that is not known yet."""
         ...
 
+    def trouble(self) -> str:
+        """Return why copies cannot be protected; empty if they can."""
+        ...
+
 
 class Files(Protocol):
     """A group's files (`nsqcy.storage.mirrored_io.MirroredIo`)."""
@@ -125,6 +129,10 @@ class CopiedTopics:
     def draining(self) -> int:
         """Return the number of logs whose messages are being moved to another log."""
         return len(self._plain) + sum(len(owned.drained) for owned in self._groups.values())
+
+    def trouble(self) -> str:
+        """Return why copies cannot be protected; empty if they can."""
+        return self._groups_of.trouble() if self._groups_of is not None else ""
 
     # -- before the topics can be used
 
@@ -367,6 +375,8 @@ def _may_open(owner: Owner) -> bool:
 
 def _refusal(group: Group, owner: Owner | None) -> str:
     """Return why publishes to the topics of a group are refused."""
+    if owner is not None and not owner.is_registered:
+        return "the registry in etcd lacks the topic's group, so no other node could take over"
     if owner is not None and owner.is_releasing:
         return "the topic is being handed over to another node"
     responding = owner.responding() if owner is not None else 1

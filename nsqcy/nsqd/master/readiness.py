@@ -35,6 +35,8 @@ def reasons(
             found.append(f"worker {worker} does not answer")
         elif answer["health"] != "OK" and _counts(answer["health_at"], written, now):
             found.append(f"worker {worker}: {answer['health'].removeprefix('NOK - ')}")
+        elif answer.get("copies"):
+            found.append(f"worker {worker}: {answer['copies']}")
     return [disk, *found] if disk is not None else found
 
 

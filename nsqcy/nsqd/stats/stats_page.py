@@ -222,10 +222,14 @@ def merge(answers: Sequence[Answer], workers: int) -> Whole:
 
 
 def overall_health(values: Sequence[Mapping[str, Any]], workers: int) -> str:
-    """Return nsqd's health: first a missing worker, otherwise the outcome of the latest write."""
+    """Return nsqd's health: first a missing worker, then unprotected copies, otherwise the outcome
+    of the latest write."""
     if len(values) < workers:
         missing = workers - len(values)
         return f"NOK - {missing} of {workers} workers are being restarted"
+    for value in values:
+        if value.get("copies"):
+            return f"NOK - {value['copies']}"
     latest = max(values, key=lambda value: value["health_at"])
     return str(latest["health"])
 

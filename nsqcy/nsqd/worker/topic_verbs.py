@@ -92,8 +92,14 @@ class TopicOwner:
         return found, place.seq
 
     def health(self) -> dict[str, Any]:
-        """Return the outcome of this worker's latest write to a log, and the time of that write."""
-        return {"health": self.shard.health, "health_at": self.shard.health_at}
+        """Return the outcome of this worker's latest write to a log, the time of that write, and
+        why copies cannot be protected, if so."""
+        copies = self.shard.copies
+        return {
+            "health": self.shard.health,
+            "health_at": self.shard.health_at,
+            "copies": "" if copies is None else copies.trouble(),
+        }
 
     def write(self, change: Callable[[Done], object]) -> None:
         """Make a change to a topic, passing the callback `done`, and return once the change is as

@@ -8,13 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcy.copies.group import Group
+from nsqcy.copies.identity import Identity
 from nsqcy.copies.ports import Claim
+from nsqcy.copies.recall import Known, Statement
 from nsqcy.copies.values import (
     InvalidValue,
     decode_claim,
     decode_group,
+    decode_identity,
+    decode_mark,
+    decode_statement,
     encode_claim,
     encode_group,
+    encode_identity,
+    encode_mark,
+    encode_statement,
 )
 
 GROUP = Group("g", 3, "a", "a/1", ("a", "b"), 3, 2, "n", "os", closed=True)
@@ -76,3 +84,31 @@ def test_an_invalid_field_is_named(changes: dict[str, Any], text: str) -> None:
 def test_anything_else_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidValue):
         decode_group("g", data)
+
+
+def test_what_a_node_remembers_survives() -> None:
+    statement = Statement({"g": Known((2, 7), GROUP)}, True, 1, 9)
+    assert decode_statement(encode_statement(statement), 9) == statement
+    identity = Identity("b", 2, ("a",))
+    assert decode_identity(encode_identity(identity)) == identity
+    assert decode_mark(encode_mark(7)) == 7
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"format":1,"id":"a","generation":1}',
+        b'{"format":1,"id":"a","generation":1,"ancestors":[1]}',
+        b'{"format":2,"id":"a","generation":1,"ancestors":[]}',
+    ],
+)
+def test_invalid_identities(data: bytes) -> None:
+    with pytest.raises(InvalidValue):
+        decode_identity(data)
+
+
+@pytest.mark.parametrize("known", [[], {"generation": 1, "revision": 1, "value": {}}])
+def test_invalid_statements(known: object) -> None:
+    value = {"format": 1, "groups": {"g": known}, "repaired": False, "since": 0}
+    with pytest.raises(InvalidValue):
+        decode_statement(json.dumps(value).encode(), 1)

@@ -58,6 +58,7 @@ def test_a_cluster_on_one_machine_may_use_its_loopback_address() -> None:
     [
         (Copies(True, 3, [OwnedGroup(3, 3)]), "ok", "no copies"),
         (Copies(False), "error", "n1:4151 cannot reach etcd"),
+        (Copies(True, trouble="etcd lacks 2 of its groups"), "error", "etcd lacks 2"),
         (Copies(True, 2, [OwnedGroup(3, 2)]), "warning", "3 copies, but only 2 nsqds"),
         (Copies(True, 3, [OwnedGroup(3, 1, False, ("t",))]), "error", "refuses publishes"),
         (Copies(True, 3, [OwnedGroup(3, 2, True, ("t", "u"))]), "warning", "of these topics: t, u"),
@@ -111,6 +112,16 @@ class _Web(WebClient):
             Copies(True, 2, [OwnedGroup(3, 2, True, ("t",)), OwnedGroup(3, 2, None, ("t",))]),
         ),
         (200, [{"etcd": True}, {}], Copies(False, 0, [])),
+        (
+            200,
+            [{"etcd": True, "registry": "older"}],
+            Copies(True, 0, [], "etcd has been restored from a backup"),
+        ),
+        (
+            200,
+            [{"etcd": True, "registry": "current", "unregistered": ["g"]}],
+            Copies(True, 0, [], "etcd lacks 1 of its groups"),
+        ),
     ],
 )
 def test_states_that_nsqd_reports(status: int, workers: object, state: Copies | None) -> None:
