@@ -21,7 +21,8 @@
 
 enum IoCall {
     CALL_NONE, CALL_OPEN, CALL_CLOSE, CALL_PWRITE, CALL_PREAD, CALL_FDATASYNC, CALL_FSYNC,
-    CALL_RENAME, CALL_UNLINK, CALL_MKDIR, CALL_RMDIR, CALL_FTRUNCATE, CALL_FSTAT, CALL_KINDS
+    CALL_RENAME, CALL_UNLINK, CALL_MKDIR, CALL_RMDIR, CALL_FTRUNCATE, CALL_FSTAT,
+    CALL_LINK, CALL_FADVISE, CALL_KINDS
 };
 
 struct IoCalls {
@@ -37,6 +38,8 @@ struct IoCalls {
     int (*rmdir)(struct IoCalls *self, int at, const char *path);
     int (*ftruncate)(struct IoCalls *self, int fd, int64_t size);
     int (*fstat)(struct IoCalls *self, int fd, struct stat *into);
+    int (*link)(struct IoCalls *self, int at, const char *path, const char *to);
+    int (*forget)(struct IoCalls *self, int fd, int64_t offset, int64_t n);
 };
 
 static int real_open(struct IoCalls *self, int at, const char *path, int flags, int mode) {
@@ -75,10 +78,18 @@ static int real_ftruncate(struct IoCalls *self, int fd, int64_t size) {
 static int real_fstat(struct IoCalls *self, int fd, struct stat *into) {
     return fstat(fd, into);
 }
+static int real_link(struct IoCalls *self, int at, const char *path, const char *to) {
+    return linkat(at, path, at, to, 0);
+}
+/* Drops a range from the page cache, so that the next read comes from the disk. */
+static int real_forget(struct IoCalls *self, int fd, int64_t offset, int64_t n) {
+    errno = posix_fadvise(fd, offset, n, POSIX_FADV_DONTNEED);
+    return errno ? -1 : 0;
+}
 
 __attribute__((unused)) static struct IoCalls io_calls_real = {
     real_open, real_close, real_pwrite, real_pread, real_fdatasync, real_fsync, real_rename,
-    real_unlink, real_mkdir, real_rmdir, real_ftruncate, real_fstat,
+    real_unlink, real_mkdir, real_rmdir, real_ftruncate, real_fstat, real_link, real_forget,
 };
 
 /* ---- read-only ---- */
@@ -118,17 +129,18 @@ static int refused_ftruncate(struct IoCalls *self, int fd, int64_t size) {
 __attribute__((unused)) static struct IoCalls io_calls_read_only = {
     refused_open, real_close, refused_pwrite, real_pread, refused_sync, refused_sync,
     refused_rename, refused_path, refused_mkdir, refused_path, refused_ftruncate, real_fstat,
+    refused_rename, real_forget,
 };
 
 static const char *const io_call_names[CALL_KINDS] = {
     "any", "open", "close", "pwrite", "pread", "fdatasync", "fsync", "rename", "unlink", "mkdir",
-    "rmdir", "ftruncate", "fstat",
+    "rmdir", "ftruncate", "fstat", "link", "fadvise",
 };
 
 /* The verb that Go's os package uses for the same failure; the health message begins with it. */
 static const char *const io_call_verbs[CALL_KINDS] = {
     "io", "open", "close", "write", "read", "sync", "sync", "rename", "remove", "mkdir", "remove",
-    "truncate", "stat",
+    "truncate", "stat", "link", "read",
 };
 
 /* ---- faults ---- */
@@ -359,11 +371,20 @@ static int fault_fstat(struct IoCalls *self, int fd, struct stat *into) {
     FAULTS_OR_FAIL(CALL_FSTAT)
     return real_fstat(self, fd, into);
 }
+static int fault_link(struct IoCalls *self, int at, const char *path, const char *to) {
+    FAULTS_OR_FAIL(CALL_LINK)
+    return real_link(self, at, path, to);
+}
+static int fault_forget(struct IoCalls *self, int fd, int64_t offset, int64_t n) {
+    FAULTS_OR_FAIL(CALL_FADVISE)
+    return real_forget(self, fd, offset, n);
+}
 
 static void faults_init(struct IoFaults *f) {
     static const struct IoCalls table = {
         fault_open, fault_close, fault_pwrite, fault_pread, fault_fdatasync, fault_fsync,
         fault_rename, fault_unlink, fault_mkdir, fault_rmdir, fault_ftruncate, fault_fstat,
+        fault_link, fault_forget,
     };
     memset(f, 0, sizeof(*f));
     f->calls = table;

@@ -57,7 +57,8 @@ typedef struct File {
 
 enum IoKind {
     IO_WRITE, IO_WRITE_RECORDS, IO_READ, IO_READ_RECORDS, IO_PICK, IO_SYNC, IO_FSYNC, IO_TRUNCATE,
-    IO_CLOSE, IO_RENAME, IO_UNLINK_FILE, IO_MKDIR, IO_UNLINK, IO_RMDIR, IO_SYNC_DIR, IO_FREE, IO_WAIT
+    IO_CLOSE, IO_RENAME, IO_LINK, IO_UNLINK_FILE, IO_MKDIR, IO_UNLINK, IO_RMDIR, IO_SYNC_DIR, IO_FREE,
+    IO_WAIT
 };
 
 enum IoLane {
@@ -102,7 +103,7 @@ typedef struct IoOp {
     io_done done;
     void *arg;
     File *file;
-    char *path;              /* owned: path of an op, or target of a rename */
+    char *path;              /* owned: path of an op, or target of a rename or link */
     IoResult *result;
     uint8_t *ptr;
     IoPicked *picked;
@@ -314,6 +315,26 @@ static int file_write(IoEngine *engine, File *file, const uint8_t *ptr, uint64_t
     return 0;
 }
 
+/* Closes a file that could not be read, unless another op uses it: the next op opens its path
+ * again, where a working file may be by then. */
+static void file_reopen(IoEngine *engine, File *file) {
+    int fd = -1;
+    pthread_mutex_lock(&engine->files);
+    if (file->fd >= 0 && file->users == 1)
+        fd = file_take(engine, file);
+    pthread_mutex_unlock(&engine->files);
+    if (fd >= 0)
+        engine->calls->close(engine->calls, fd);
+}
+
+/* Returns why a read ended early: 0 at the end of the file. */
+static int short_read_error(IoEngine *engine, File *file, uint64_t end) {
+    struct stat status;
+    if (engine->calls->fstat(engine->calls, file->fd, &status) < 0)
+        return errno;
+    return (uint64_t)status.st_size > end ? EIO : 0;
+}
+
 /* Reads n bytes; *got is the number of bytes before the end of the file. */
 static int file_read(IoEngine *engine, File *file, uint8_t *ptr, uint64_t n, uint64_t offset,
                      uint64_t *got, int *call) {
@@ -322,53 +343,51 @@ static int file_read(IoEngine *engine, File *file, uint8_t *ptr, uint64_t n, uin
     if (error)
         return error;
     *call = CALL_PREAD;
-    while (*got < n) {
+    while (*got < n && !error) {
         ssize_t had = engine->calls->pread(engine->calls, file->fd, ptr + *got, n - *got,
                                            (int64_t)(offset + *got));
         if (had < 0 && errno == EINTR)
             continue;
         if (had < 0)
-            return errno;
-        if (had == 0)
-            break;
-        *got += (uint64_t)had;
+            error = errno;
+        else if (had > 0)
+            *got += (uint64_t)had;
+        else if (!(error = short_read_error(engine, file, offset + *got)))
+            return 0;
     }
-    return 0;
+    if (error)
+        file_reopen(engine, file);
+    return error;
 }
 
-#define BAD_SECTOR 4096
-
-/* Reads a run even if parts of the medium are unreadable: these read as zeros. */
-static int file_read_around(IoEngine *engine, File *file, uint8_t *ptr, uint64_t n,
-                            uint64_t offset, int *call) {
-    uint64_t at = 0, got;
-    while (at < n) {
-        uint64_t step = BAD_SECTOR - (offset + at) % BAD_SECTOR;
-        int error;
-        if (step > n - at)
-            step = n - at;
-        error = file_read(engine, file, ptr + at, step, offset + at, &got, call);
-        if (error && error != EIO)
-            return error;
-        if (error)
-            memset(ptr + at, 0, step);
-        else
-            memset(ptr + at + got, 0, step - got);
-        at += step;
-    }
-    return 0;
-}
-
-static int file_read_records(IoEngine *engine, IoOp *op, int *call) {
+/* Reads a run, and checks its records. Bytes that the file does not have read as zeros. */
+static int file_read_run(IoEngine *engine, IoOp *op, Damages *damages, int *call) {
     uint64_t got = 0;
     int error = file_read(engine, op->file, op->ptr, op->n, op->offset, &got, call);
-    if (error == EIO && *call == CALL_PREAD)
-        error = file_read_around(engine, op->file, op->ptr, op->n, op->offset, call);
-    else if (!error)
-        memset(op->ptr + got, 0, op->n - got);
-    if (!error)
-        run_verify(op->ptr, op->n, op->first_seq, op->count, op->dense, op->offset,
-                   &op->result->damages);
+    if (error)
+        return error;
+    memset(op->ptr + got, 0, op->n - got);
+    run_verify(op->ptr, op->n, op->first_seq, op->count, op->dense, op->offset, damages);
+    return 0;
+}
+
+/* A record is damaged only if it is damaged again when it is read again from the disk. If two reads
+ * differ, neither says what is on the disk. */
+static int file_read_records(IoEngine *engine, IoOp *op, int *call) {
+    Damages *damages = &op->result->damages;
+    Damages first;
+    int error = file_read_run(engine, op, damages, call);
+    if (error || !damages->found)
+        return error;
+    first = *damages;
+    memset(damages, 0, sizeof(*damages));
+    /* the second read is one even if the cache cannot be dropped */
+    engine->calls->forget(engine->calls, op->file->fd, (int64_t)op->offset, (int64_t)op->n);
+    file_reopen(engine, op->file);
+    error = file_read_run(engine, op, damages, call);
+    if (!error && damages->found && !damages_equal(&first, damages))
+        error = EIO;
+    damages_free(&first);
     return error;
 }
 
@@ -440,6 +459,25 @@ static int file_rename(IoEngine *engine, IoOp *op, int *call) {
     return 0;
 }
 
+/* Gives a file a second name, in a directory that need not exist. */
+static int file_link(IoEngine *engine, IoOp *op, int *call) {
+    struct IoCalls *calls = engine->calls;
+    File *file = op->file;
+    int rc;
+    *call = CALL_LINK;
+    rc = calls->link(calls, file->at, file->path, op->path);
+    if (rc < 0 && errno == ENOENT) {
+        char *slash = strrchr(op->path, '/');
+        *slash = 0;
+        rc = calls->mkdir(calls, file->at, op->path, 0700);
+        *slash = '/';
+        if (rc < 0 && errno != EEXIST)
+            return errno;
+        rc = calls->link(calls, file->at, file->path, op->path);
+    }
+    return rc < 0 && errno != EEXIST ? errno : 0;
+}
+
 /* ---- thread side: ops ---- */
 
 static int sync_directory(struct IoCalls *calls, const char *path, int *call) {
@@ -504,6 +542,8 @@ static int run_file_op(IoEngine *engine, IoOp *op, int *call) {
         return file_truncate(engine, file, op->n, call);
     case IO_RENAME:
         return file_rename(engine, op, call);
+    case IO_LINK:
+        return file_link(engine, op, call);
     case IO_UNLINK_FILE:
         if ((file->flags & FILE_CREATE) && !file->opened)
             return 0;        /* never created: a file of that name is not ours */

@@ -141,6 +141,11 @@ static void damages_free(Damages *d) {
     d->kept = d->found = 0;
 }
 
+static int damages_equal(const Damages *a, const Damages *b) {
+    return a->found == b->found && a->kept == b->kept
+        && (!a->kept || !memcmp(a->at, b->at, a->kept * sizeof(Damage)));
+}
+
 /* ---- records ---- */
 
 /* Flags of a run that contains this record. */

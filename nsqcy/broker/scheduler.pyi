@@ -1,9 +1,9 @@
 from collections.abc import Mapping
 
+from nsqcy.broker.failed_reads import FailedReads
 from nsqcy.broker.topic import Topic
-from nsqcy.broker.topic_host import TopicHost
 
-class Scheduler(TopicHost):
+class Scheduler(FailedReads):
     @property
     def topics(self) -> Mapping[bytes, Topic]: ...
     @property

@@ -212,7 +212,11 @@ def _expiry(what: str, days: float) -> Iterator[Finding]:
 def health(cluster: Cluster) -> Iterator[Finding]:
     for nsqd in cluster.alive:
         if nsqd.unready:
-            advice = "check its log; /ready shows when it has recovered"
+            advice = (
+                "no message is lost: check the disk, and docs/runbooks/unreadable-topic.md"
+                if "cannot be read since" in nsqd.unready
+                else "check its log; /ready shows when it has recovered"
+            )
             yield error(f"nsqd {nsqd.name} is not ready: {nsqd.unready}", advice)
         elif nsqd.health != "OK":
             advice = "check the disk; nsqd's log lists the failed writes"

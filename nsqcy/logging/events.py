@@ -327,7 +327,26 @@ EVENTS = (
         NSQD,
         "… at …: …",
         ("path", "offset", "error"),
-        "The record is lost; the rest of the file is read.",
+        "The record is lost, because its checksum failed twice; the rest of the file is read. The "
+        "file is kept in the directory `damaged` of the data path.",
+    ),
+    Event(
+        "read_failed",
+        "error",
+        NSQD,
+        "TOPIC(…): cannot read …: …: …; … is not delivered until a read succeeds; nothing is lost",
+        ("topic", "path", "error"),
+        "A topic's file cannot be read; the line includes a remedy. nsqd tries again after 0.1 s, "
+        "then after longer pauses of up to 5 s. One line per topic until it can be read, repeated "
+        "every hour; at most ten per minute and worker.",
+    ),
+    Event(
+        "read_recovered",
+        "info",
+        NSQD,
+        "TOPIC(…): reads succeed again; … is delivered",
+        ("topic",),
+        "The file that could not be read can be read again after `read_failed`.",
     ),
     Event(
         "write_failed",

@@ -125,6 +125,19 @@ WRITES_FAIL = Family(
     "1 while the worker's latest write to a log has failed; /ping then answers NOK.",
     ("worker",),
 )
+UNREADABLE = Family(
+    "nsqd_unreadable_topics",
+    "gauge",
+    "Topics whose files cannot be read now. They are not delivered until a read succeeds, and"
+    " /ping answers NOK.",
+    ("worker",),
+)
+DAMAGES = Family(
+    "nsqd_damages",
+    "counter",
+    "Damaged places that the worker has found in topic files: their records are lost.",
+    ("worker",),
+)
 TOPIC_COUNT = Family("nsqd_topics", "gauge", "Topics that the worker owns.", ("worker",))
 MESSAGE_MEMORY = Family(
     "nsqd_message_memory_bytes", "gauge", "Memory used by messages, in bytes.", ("worker",)
@@ -256,6 +269,8 @@ OF_NSQD = (
     TURNS,
     SYNCS,
     WRITES_FAIL,
+    UNREADABLE,
+    DAMAGES,
     TOPIC_COUNT,
     MESSAGE_MEMORY,
     MESSAGE_MEMORY_LIMIT,

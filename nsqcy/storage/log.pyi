@@ -2,14 +2,13 @@ from collections.abc import Callable
 from os import PathLike
 
 from nsqcy.storage.io import FileCalls
-from nsqcy.storage.log_writer import LogWriter
+from nsqcy.storage.log_reads import LogReads
 
 _Path = str | bytes | PathLike[str]
 
 def live() -> dict[str, int]: ...
 
-class Log(LogWriter):
-    on_damage: Callable[[str, int, str], object] | None
+class Log(LogReads):
     def __new__(
         cls,
         io: FileCalls,
@@ -20,7 +19,9 @@ class Log(LogWriter):
         sync_every: int = 2500,
         sync_timeout: int = 2000000000,
         log_id: bytes | None = None,
+        aside: _Path | None = None,
         on_damage: Callable[[str, int, str], object] | None = None,
+        on_readable: Callable[[], object] | None = None,
         on_failure: Callable[[str, str, str, int], bool] | None = None,
         on_recovery: Callable[[str], object] | None = None,
     ) -> Log: ...

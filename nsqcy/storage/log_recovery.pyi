@@ -1,6 +1,11 @@
 from nsqcy.storage.disk_format import Footer
 from nsqcy.storage.log import Log
 
+class Unreadable(OSError):
+    offset: int
+    bytes: int
+    def __init__(self, error: int, path: str, offset: int = 0, bytes: int = 0) -> None: ...
+
 class Recovered:
     log: Log
     journal: list[bytes]

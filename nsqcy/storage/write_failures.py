@@ -64,19 +64,28 @@ class WriteFailures:
         self._logged[topic] = now
         self._failing.add(topic)
         text = os.strerror(error).lower()
+        self._say_failed(topic, verb, path, text, self._advice(error))
+        return True
+
+    def recovered(self, topic: str) -> None:
+        """Log that writes to a topic succeed again after a logged failure."""
+        self._failing.discard(topic)
+        self._say_recovered(topic)
+
+    def _advice(self, error: int) -> str:
+        return advice(error)
+
+    def _say_failed(self, topic: str, verb: str, path: str, text: str, remedy: str) -> None:
         self._log.error(
-            f"TOPIC({topic}): cannot {verb} {path}: {text}: {advice(error)}; publishes to {topic}"
+            f"TOPIC({topic}): cannot {verb} {path}: {text}: {remedy}; publishes to {topic}"
             " that must be written are refused until a write succeeds",
             event="write_failed",
             topic=topic,
             path=path,
             error=text,
         )
-        return True
 
-    def recovered(self, topic: str) -> None:
-        """Log that writes to a topic succeed again after a logged failure."""
-        self._failing.discard(topic)
+    def _say_recovered(self, topic: str) -> None:
         self._log.info(
             f"TOPIC({topic}): writes succeed again; publishes to {topic} are accepted",
             event="write_recovered",

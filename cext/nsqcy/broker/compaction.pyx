@@ -10,7 +10,7 @@ from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memcpy
 
 from nsqcy.channels.channel cimport Channel
-from nsqcy.storage.block cimport LARGEST_BLOCK, LOADING, SEALED, SURVIVORS, UNREADABLE
+from nsqcy.storage.block cimport LARGEST_BLOCK, LOADING, SEALED, SURVIVORS
 from nsqcy.storage.record cimport RECORD_COPY, Record
 
 
@@ -76,7 +76,7 @@ cdef class Compaction:
     cdef bint is_sparse(self, Block *block) noexcept:
         return (block.pins == 0 and block != self.survivor and block.refs
                 and 4 * <uint64_t>block.refs < block.count
-                and not block.flags & (LOADING | UNREADABLE)
+                and not block.flags & LOADING
                 and (block.written == 0 or block.stored == block.size))
 
     cdef int add(self, Block *block) except -1:
@@ -137,7 +137,7 @@ cdef class Compaction:
         while count and self.at < self.count:
             block = self.blocks[self.at]
             self.at += 1
-            if block.data == NULL and not block.flags & UNREADABLE:
+            if block.data == NULL:
                 self.window.load(block)
                 count -= 1
         return 0

@@ -15,7 +15,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
 from nsqcy.channels.channel cimport Channel
 from nsqcy.channels.dead_lettering cimport REDRIVEN, TransferReason, Transfer
 from nsqcy.channels.checkpoint_entries cimport Packing
-from nsqcy.storage.block cimport LOADING, UNREADABLE, Block
+from nsqcy.storage.block cimport LOADING, Block
 from nsqcy.storage.entry cimport Deferred, Entry, transfer_number
 from nsqcy.storage.record cimport RECORD_DELAYED, Record, is_spoiled, record_body, record_headers
 from nsqcy.storage.record_window cimport RecordWindow
@@ -164,11 +164,8 @@ cdef class DeadLetterTransfer(Transfer):
             if number in self.journaling:
                 break
             if block.data == NULL or block.flags & LOADING:
-                if not block.flags & UNREADABLE:
-                    self.window.load(block)
-                    break
-                self.source.drop_transfer(entry)
-                continue
+                self.window.load(block)
+                break
             record = <Record *>(block.data + entry.offset)
             if is_spoiled(record, entry.seq):
                 self.source.drop_transfer(entry)
@@ -277,12 +274,8 @@ cdef class DeadLetterTransfer(Transfer):
                 break
             block = entry.block
             if block.data == NULL or block.flags & LOADING:
-                if not block.flags & UNREADABLE:
-                    self.window.load(block)
-                    return []
-                self.source.drop_transfer(entry)
-                entry = following
-                continue
+                self.window.load(block)
+                return []
             record = <Record *>(block.data + entry.offset)
             if is_spoiled(record, entry.seq):
                 self.source.drop_transfer(entry)

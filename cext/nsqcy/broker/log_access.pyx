@@ -10,7 +10,7 @@ cimport cython
 
 from nsqcy.broker.log_reader cimport ENDED, WAITING, Fetch, Poll, Seek
 from nsqcy.broker.peek cimport Peek
-from nsqcy.storage.block cimport LOADING, UNREADABLE, Block, offset_of
+from nsqcy.storage.block cimport LOADING, Block, offset_of
 from nsqcy.storage.record cimport Record
 
 
@@ -110,17 +110,16 @@ cdef class LogAccess(Retention):
         while block != NULL and block.last_time and block.last_time < time:
             block = block.next
         while block != NULL:
-            if not block.flags & UNREADABLE:
-                if block.data == NULL or block.flags & LOADING:
-                    self.load(block)
-                    self.shard.io.kick()
-                    return None
-                at = 0
-                while at < block.size:
-                    record = <Record *>(block.data + at)
-                    if record.timestamp >= time:
-                        return min(record.seq, self.fanout.seq)
-                    at += record.length
+            if block.data == NULL or block.flags & LOADING:
+                self.load(block)
+                self.shard.io.kick()
+                return None
+            at = 0
+            while at < block.size:
+                record = <Record *>(block.data + at)
+                if record.timestamp >= time:
+                    return min(record.seq, self.fanout.seq)
+                at += record.length
             block = block.next
         return self.fanout.seq
 

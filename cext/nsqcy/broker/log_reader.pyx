@@ -12,12 +12,11 @@ Other
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.errno cimport EIO, ENOENT
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
-from nsqcy.storage.block cimport LOADING, UNREADABLE
+from nsqcy.storage.block cimport LOADING
 from nsqcy.storage.record cimport RECORD_DAMAGED, Record, record_body, record_delay, record_headers
 
 
@@ -105,8 +104,6 @@ cdef class LogRead:
         if block.data != NULL and not block.flags & LOADING:
             piece.data = block.data
             return 0
-        if block.flags & UNREADABLE:
-            return 0
         piece.owned = <uint8_t *>malloc(block.size)
         if piece.owned == NULL:
             raise MemoryError()
@@ -121,12 +118,9 @@ cdef class LogRead:
         if self.stage == ENDED:
             self.release()
             return 0
-        if error == ENOENT or error == EIO:
-            # Its records are lost, and are reported as damaged.
-            free(piece.owned)
-            piece.owned = NULL
-        elif error:
+        if error:
             self.failed = True
+            self.window.read_failed()
         else:
             piece.data = piece.owned
         return self.window.on_read(self)
@@ -179,7 +173,7 @@ cdef class Fetch(LogRead):
     cdef int step(self, int budget) except? -1:
         while budget > 0 and self.stage != ENDED and not self.reading:
             if self.failed:
-                self.answer(None, b"E_LOG_FAILED " + self.window.log.last_error_text.encode(
+                self.answer(None, b"E_LOG_FAILED " + self.window.log.read_error_text.encode(
                     "utf-8", "surrogateescape"))
             elif self.stage == COLLECT:
                 budget = self.collect(budget)
@@ -227,23 +221,22 @@ cdef class Fetch(LogRead):
                 return budget
             memset(&row, 0, sizeof(Row))
             budget -= 1
-            if piece.data != NULL:
-                if self.offset >= piece.block.size:
-                    break
-                record = <const Record *>(piece.data + self.offset)
-                if record.seq > self.next_seq:
-                    break
-                self.offset += record.length
-                if record.seq < self.next_seq:
-                    continue
-                if not record.attributes & RECORD_DAMAGED:
-                    row.timestamp = record.timestamp
-                    row.id = record.id
-                    row.defer = record_delay(record)
-                    row.body = record_body(record)
-                    row.body_length = record.body_length
-                    row.headers = record_headers(record, &headers)
-                    row.headers_length = headers
+            if self.offset >= piece.block.size:
+                break
+            record = <const Record *>(piece.data + self.offset)
+            if record.seq > self.next_seq:
+                break
+            self.offset += record.length
+            if record.seq < self.next_seq:
+                continue
+            if not record.attributes & RECORD_DAMAGED:
+                row.timestamp = record.timestamp
+                row.id = record.id
+                row.defer = record_delay(record)
+                row.body = record_body(record)
+                row.body_length = record.body_length
+                row.headers = record_headers(record, &headers)
+                row.headers_length = headers
             if self.stage == FILL:
                 self.add_row(&row)
                 budget -= row.body_length // BYTES_A_STEP
@@ -386,7 +379,7 @@ cdef class Seek(LogRead):
     cdef int step(self, int budget) except? -1:
         while budget > 0 and self.stage != ENDED and not self.reading:
             if self.failed:
-                self.answer(None, b"E_LOG_FAILED " + self.window.log.last_error_text.encode(
+                self.answer(None, b"E_LOG_FAILED " + self.window.log.read_error_text.encode(
                     "utf-8", "surrogateescape"))
             elif self.count == 0:
                 budget = self.look_for_block(budget)
@@ -415,7 +408,7 @@ cdef class Seek(LogRead):
         cdef const Piece *piece = &self.pieces[0]
         cdef const Record *record
         cdef uint64_t last = piece.block.last_seq
-        while piece.data != NULL and self.offset < piece.block.size:
+        while self.offset < piece.block.size:
             if budget <= 0:
                 return budget
             budget -= 1

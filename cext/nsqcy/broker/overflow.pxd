@@ -1,6 +1,6 @@
 # A topic's log writes.
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from nsqcy.broker.checkpoint cimport Checkpoints
 from nsqcy.broker.compaction cimport Compaction
@@ -31,6 +31,9 @@ cdef class OverflowLog(Checkpoints):
     cdef PendingAcks acks               # publishes waiting for the log
     cdef uint64_t stable                # all available records before it are on disk
     cdef bint rolling                   # the next file begins when pending writes end
+    cdef int64_t unreadable_since       # wall clock
+    cdef int64_t read_pause             # until failed reads are tried again; 0: none has failed
+    cdef int64_t read_due               # when they are
     cdef Compaction compaction          # of stragglers; None before the first one
 
     cdef int write_overflow(self) except -1
@@ -46,6 +49,8 @@ cdef class OverflowLog(Checkpoints):
     cdef void pass_written(self, Block *block) noexcept
     cdef int stable_moved(self, Block *block) except -1
     cdef int on_loaded(self, Block *block) except -1
+    cdef int read_failed(self) except -1
+    cdef int try_reads(self) except -1
     cdef int compact(self) except -1
     cdef int compact_now(self) except -1
     cdef int finish_compaction(self) except -1

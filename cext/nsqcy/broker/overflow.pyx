@@ -306,12 +306,22 @@ cdef class OverflowLog(Checkpoints):
             self.wake_channels()
         return 0
 
+    cdef int read_failed(self) except -1:
+        self.stalled = True
+        return self.shard.wait_to_read(self)
+
+    cdef int try_reads(self) except -1:
+        """Let blocks be loaded again after a failed read."""
+        self.stalled = False
+        self.wake_channels()
+        return 0
+
     cdef int compact(self) except -1:
         """Begin to copy still-needed records out of mostly dead blocks.
 
         Keeps memory and disk usage below about four times the size of the needed records.
         """
-        if self.stragglers == NULL or not is_worthwhile(self):
+        if self.stragglers == NULL or self.stalled or not is_worthwhile(self):
             return 0
         if self.compaction is None:
             self.compaction = Compaction(self)

@@ -188,7 +188,7 @@ cdef class Peek(LogRead):
         self.clear_to = 0
         while budget > 0 and self.stage != ENDED and not self.reading:
             if self.failed:
-                self.answer(None, self.window.log.last_error_text.encode(
+                self.answer(None, self.window.log.read_error_text.encode(
                     "utf-8", "surrogateescape"))
             elif self.read_count < self.wanted:
                 budget -= self.read_held()
@@ -201,7 +201,7 @@ cdef class Peek(LogRead):
     cdef int read_held(self) except? -1:
         """Read the next selected entry of the channel; return the cost."""
         cdef const Held *held = &self.held_messages[self.read_count]
-        cdef const Record *record = NULL
+        cdef const Record *record
         cdef PeekedMessage seen
         if self.bytes >= LARGEST_PEEK:
             self.wanted = self.read_count
@@ -213,10 +213,9 @@ cdef class Peek(LogRead):
             LogRead.release(self)
             self.take(held.block)
             return BLOCK_COST
-        if self.pieces[0].data != NULL:
-            record = <const Record *>(self.pieces[0].data + held.offset)
-            if record.seq != held.seq or record.attributes & RECORD_DAMAGED:
-                record = NULL
+        record = <const Record *>(self.pieces[0].data + held.offset)
+        if record.seq != held.seq or record.attributes & RECORD_DAMAGED:
+            record = NULL
         seen = self.seen(record)
         seen.seq = held.seq
         seen.id = seen.id or held.id
@@ -247,10 +246,10 @@ cdef class Peek(LogRead):
         if self.count == 0 or self.pieces[0].block.last_seq < self.next_seq:
             self.find_block()
             return BLOCK_COST
-        record = <const Record *>(self.pieces[0].data + self.offset)
-        if self.pieces[0].data == NULL or self.offset >= self.pieces[0].block.size:
+        if self.offset >= self.pieces[0].block.size:
             self.next_seq = self.pieces[0].block.last_seq + 1
             return 1
+        record = <const Record *>(self.pieces[0].data + self.offset)
         if record.seq > self.next_seq:
             # Some records are missing from all files.
             self.next_seq = record.seq

@@ -36,7 +36,8 @@ cdef class Recovery:
     cdef Block *restored_block(self, const PackedEntry *packed, uint32_t *within) noexcept
     cdef int find_missing(self, uint64_t seq, told) except -1
     cdef int release_unneeded(self) except -1
-    cdef bint load_now(self, Block *block) except -1
+    cdef int load_now(self, Block *block) except -1
+    cdef int finish_loads(self) except -1
     cdef int restore_entries(self, Channel channel, saved) except -1
     cdef int restore_entry(self, Channel channel, const PackedEntry *packed, uint64_t id,
                            Block *block, uint32_t within) except -1

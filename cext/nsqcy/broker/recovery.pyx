@@ -32,6 +32,7 @@ from nsqcy.storage.record cimport (
 from nsqcy.broker.named_cursors import NamedCursors
 from nsqcy.broker.producers import ChunkName, Producers
 from nsqcy.storage import journal
+from nsqcy.storage.log_recovery import Unreadable
 
 
 cdef uint64_t NO_SEQ = <uint64_t>-1
@@ -70,8 +71,18 @@ cdef int note_error(void *arg, int error) except -1:
 
 
 cdef int restore(Topic topic, channels) except -1:
-    """Restore a topic from its files. `channels`: {name: paused}, from the metadata."""
-    return Recovery(topic).restore(channels)
+    """Restore a topic from its files. `channels`: {name: paused}, from the metadata.
+
+    Raises Unreadable if a file cannot be read now. The topic is closed then, and nothing on disk
+    has changed: restore another topic from the files later.
+    """
+    cdef Recovery recovery = Recovery(topic)
+    try:
+        return recovery.restore(channels)
+    except Unreadable:
+        topic.lose()
+        recovery.release_unneeded()
+        raise
 
 
 cdef class Recovery:
@@ -332,15 +343,21 @@ cdef class Recovery:
             block = following
         return 0
 
-    cdef bint load_now(self, Block *block) except -1:
-        """Load a block, waiting for the disk; return whether it is in memory."""
+    cdef int load_now(self, Block *block) except -1:
+        """Load a block, waiting for the disk. Raises Unreadable."""
         cdef Topic topic = self.topic
         if block.data == NULL:
             topic.load(block)
-            topic.shard.io.drain()
-            if topic.stalled:
-                raise OSError(topic.log.last_error_text)
-        return block.data != NULL
+            self.finish_loads()
+        return 0
+
+    cdef int finish_loads(self) except -1:
+        cdef Topic topic = self.topic
+        topic.shard.io.drain()
+        bad = topic.log.unreadable
+        if bad is not None:
+            raise Unreadable(bad.error, bad.path, bad.offset, bad.bytes)
+        return 0
 
     # -- channels --
 
@@ -411,9 +428,11 @@ cdef class Recovery:
         cdef Entry *entry
         cdef Record *record
         topic.ref(block)         # keeps the record in memory after it was read
-        if not self.load_now(block):
+        try:
+            self.load_now(block)
+        except Unreadable:
             topic.unref(block)
-            return 0
+            raise
         record = <Record *>(block.data + within)
         if is_spoiled(record, packed.seq):
             topic.unref(block)
@@ -465,8 +484,9 @@ cdef class Recovery:
         cdef Block *block = topic.block_of(seq)
         cdef const Record *record
         cdef uint32_t at
-        if block == NULL or not self.load_now(block):
+        if block == NULL:
             return True
+        self.load_now(block)
         at = offset_of(block, seq)
         if at == block.size:
             return True
@@ -485,6 +505,8 @@ cdef class Recovery:
             block = self.restored_block(&packed[i], &within)
             if block == NULL:
                 continue
+            if packed[i].reason:
+                self.load_now(block)
             entry = topic.pool.new_entry()
             entry.node.tag = size_tag(packed[i].size)
             entry.seq = packed[i].seq
@@ -494,7 +516,7 @@ cdef class Recovery:
             entry.due = packed[i].due
             entry.timestamp = 0
             topic.ref(block)
-            if packed[i].reason and self.load_now(block):
+            if packed[i].reason:
                 record = <Record *>(block.data + within)
                 if not is_spoiled(record, entry.seq):
                     entry.timestamp = <int64_t>record_address(record)
@@ -522,7 +544,8 @@ cdef class Recovery:
                     or not block.flags & IN_WINDOW:
                 continue
             at = 0
-            while self.load_now(block) and at < block.size:
+            while at < block.size:
+                self.load_now(block)
                 record = <Record *>(block.data + at)
                 if record.attributes & RECORD_DELAYED and record.seq >= seq:
                     entry = topic.pool.new_entry()
@@ -591,7 +614,8 @@ cdef class Recovery:
         cdef Produced stretch       # messages in one chunk, up to `end`
         cdef uint32_t end = 0
         cdef uint32_t at = 0
-        while self.load_now(block) and at < block.size:
+        while at < block.size:
+            self.load_now(block)
             record = <Record *>(block.data + at)
             at += record.length
             if record.seq < seq or not record_produced(record, &produced):
@@ -623,10 +647,17 @@ cdef class Recovery:
                 topic.pin(block)
                 topic.load(block)
             block = block.next
-        topic.shard.io.drain()
+        try:
+            self.finish_loads()
+        except Unreadable:
+            block = topic.stragglers
+            while block != NULL:
+                block.pins -= block.flags & SURVIVORS != 0
+                block = block.next
+            raise
         block = topic.stragglers
         while block != NULL:
-            if block.flags & SURVIVORS and block.data != NULL and topic.channels:
+            if block.flags & SURVIVORS and topic.channels:
                 for channel in topic.channels.values():
                     self.queue_survivors(channel, block)
                 block.pins -= 1

@@ -2,10 +2,10 @@
 
 from libc.stdint cimport int64_t
 
-from nsqcy.broker.topic_host cimport TopicHost
+from nsqcy.broker.failed_reads cimport FailedReads
 
 
-cdef class Scheduler(TopicHost):
+cdef class Scheduler(FailedReads):
     cdef readonly dict topics               # bytes name -> Topic
     cdef readonly dict closed               # (group, bytes name) -> Topic that is being drained
     cdef list ticking                       # topics whose tick is due

@@ -30,7 +30,7 @@ cdef int64_t MIN_CHECKPOINT_PERIOD = SECOND // 100
 cdef int64_t HURRY = SECOND // 10   # interval between writes for waiting log readers
 
 
-cdef class Scheduler(TopicHost):
+cdef class Scheduler(FailedReads):
     def __cinit__(self):
         self.topics = {}
         self.closed = {}
@@ -65,6 +65,8 @@ cdef class Scheduler(TopicHost):
             self.begin_checkpoints()
         if self.checkpointing:
             self.go_on_with_checkpoints()
+        if now >= self.next_read:
+            self.read_again()
         while self.dirty_topics:
             work = self.dirty_topics
             self.dirty_topics = []
@@ -83,7 +85,7 @@ cdef class Scheduler(TopicHost):
             self.io.kick()
         if left or self.dirty_topics or self.ticking or self.checkpointing:
             return now
-        due = min(self.next_tick, self.next_checkpoint)
+        due = min(self.next_tick, self.next_checkpoint, self.next_read)
         if self.hurried:
             due = min(due, self.next_hurry)
         return min(due, heap_first_due(&self.scheduler.channel_timers))

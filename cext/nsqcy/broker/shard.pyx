@@ -18,10 +18,14 @@ from nsqcy.storage.log cimport Log
 
 from nsqcy.broker.topic_host import DRAINING as _DRAINING
 from nsqcy.broker.topic_host import EXITING as _EXITING
+from nsqcy.storage.log_recovery import Unreadable
+from nsqcy.storage.read_failures import ReadFailures
 from nsqcy.storage.write_failures import WriteFailures
 
 
 cdef int64_t SECOND = 1000000000
+
+_DAMAGED = "damaged"     # directory in the data path for files with damaged records
 
 
 def boot_id():
@@ -59,6 +63,7 @@ cdef class Shard(Scheduler):
         self.on_event = on_event
         self.log = log
         self.failures = None if log is None else WriteFailures(log)
+        self.read_failures = None if log is None else ReadFailures(log)
         self.boot = boot_id()
         self.log_hold_max_bytes = 10 << 30
         self.log_cursor_expiry = 7 * 24 * 3600 * SECOND
@@ -71,7 +76,7 @@ cdef class Shard(Scheduler):
     cdef Topic find_or_create(self, bytes key):
         cdef Topic topic = <Topic>self.topics.get(key)
         if topic is None:
-            if self.has_room is not None and not self.has_room():
+            if key in self.unloaded or self.has_room is not None and not self.has_room():
                 return None
             topic = self.make_topic(key)
             if self.hold_new:
@@ -101,17 +106,18 @@ cdef class Shard(Scheduler):
         return topic
 
     cdef Log make_log(self, str name, FileCalls files, str directory):
-        return Log(files, directory, name, on_damage=self.report_damage,
-                   on_failure=self.report_failed_write, on_recovery=self.report_written_again,
-                   **self.log_options)
+        aside = None if self.io.read_only else os.path.join(self.data_path, _DAMAGED)
+        return Log(files, directory, name, aside=aside, on_damage=self.report_damage,
+                   on_readable=self.logs_readable, on_failure=self.report_failed_write,
+                   on_recovery=self.report_written_again, **self.log_options)
 
     def open_topic(self, bytes key not None, FileCalls files not None, str directory not None):
-        """Open a topic whose files are elsewhere, and restore it from them."""
+        """Open a topic whose files are elsewhere, and restore it from them. Raises Unreadable."""
         cdef Topic topic = Topic(self, key)
         topic.log = self.make_log(topic.name, files, directory)
         self.give_policy(topic)
-        self.topics[key] = topic
         restore(topic, {})
+        self.topics[key] = topic
         self.event("topic_created", topic.name, None)
         for name in topic.channels:
             self.event("channel_created", topic.name, name)
@@ -125,11 +131,15 @@ cdef class Shard(Scheduler):
         self.event("topic_deleted", topic.name, None)
 
     def load_topic(self, bytes key not None, bint paused, channels):
-        """Load a topic at startup from its log and its metadata."""
+        """Load a topic at startup from its log and its metadata. Raises Unreadable."""
         cdef Topic topic = self.make_topic(key)
         topic.paused = paused
         if topic.log is not None:
-            restore(topic, channels)
+            try:
+                restore(topic, channels)
+            except Unreadable:
+                del self.topics[key]
+                raise
         else:
             for name, channel_paused in channels.items():
                 topic.channel(name).pause(channel_paused)
@@ -138,12 +148,12 @@ cdef class Shard(Scheduler):
     def open_closed(self, str group not None, bytes key not None, FileCalls files not None,
                     str directory not None):
         """Open a log whose messages are to be moved, because its group was taken over. The log
-        accepts no publishes."""
+        accepts no publishes. Raises Unreadable."""
         cdef Topic topic = Topic(self, key)
         topic.moved_from = group
         topic.log = self.make_log(topic.name, files, directory)
-        self.closed[group, key] = topic
         restore(topic, {})
+        self.closed[group, key] = topic
         return topic
 
     def move_closed(self, str group not None, bytes key not None):

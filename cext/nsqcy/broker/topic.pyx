@@ -414,9 +414,6 @@ cdef class Topic(Publishing):
     cdef int tick(self) except -1:
         """Do the once-a-second work; return its cost in units of TICK_BUDGET."""
         cdef Channel channel
-        if self.stalled:
-            self.stalled = False
-            self.wake_channels()
         for channel in self.channels.values():
             if channel.transfer is not None:
                 channel.touch_dirty()       # retry failed work
@@ -555,6 +552,11 @@ cdef class Topic(Publishing):
             channel.move()
         self.moves = True
         return 0
+
+    @property
+    def is_stalled(self):
+        """Whether a read of the log has failed, and no other has succeeded since."""
+        return bool(self.stalled)
 
     @property
     def is_moved(self):

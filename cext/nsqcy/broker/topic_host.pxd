@@ -36,6 +36,7 @@ cdef class TopicHost:
     cdef Sums gone[<int>SERIES]             # totals of deleted topics without their own series
 
     cdef int give_channel_policy(self, object topic, object channel) except -1
+    cdef int wait_to_read(self, object topic) except -1
     cdef uint64_t answer_room(self, uint64_t wanted) noexcept
     cdef int tell(self, str text) except -1
     cdef int report(self, str name, error) except -1

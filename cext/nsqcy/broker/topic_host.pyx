@@ -54,6 +54,10 @@ cdef class TopicHost:
         """Report that a topic or channel was created or deleted."""
         raise NotImplementedError
 
+    cdef int wait_to_read(self, object topic) except -1:
+        """Try the reads of a topic again after a pause."""
+        raise NotImplementedError
+
     cdef uint64_t answer_room(self, uint64_t wanted) noexcept:
         """Return the maximum size of a response to a read.
 

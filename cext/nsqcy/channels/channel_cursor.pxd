@@ -1,7 +1,7 @@
 # A channel's cursor over the window of its topic, and the records that it skips.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from nsqcy.storage.block cimport LOADING, UNREADABLE, Block
+from nsqcy.storage.block cimport LOADING, Block
 from nsqcy.storage.block_pool cimport BlockPool
 from nsqcy.storage.entry cimport Entry
 from nsqcy.storage.record cimport Record
@@ -36,7 +36,7 @@ cdef class ChannelCursor:
         cdef Block *block = cursor.block
         cdef Record *record
         if (block != NULL and 0 < cursor.offset < block.size and block.data != NULL
-                and not block.flags & (LOADING | UNREADABLE) and self.finished_count == 0
+                and not block.flags & LOADING and self.finished_count == 0
                 and cursor.seq < self.window.fanout.seq and self.window.hole_count == 0):
             # In the middle of a block, only a gap is possible.
             record = <Record *>(block.data + cursor.offset)

@@ -7,7 +7,7 @@ the channel. Knows nothing about consumers or why a message was queued.
 from nsqcy.channels.deferral cimport IN_FLIGHT_TIMER
 from nsqcy.base.heap cimport HeapNode
 from nsqcy.channels.inflight cimport MOVED_SLOTS
-from nsqcy.storage.block cimport UNREADABLE, Block
+from nsqcy.storage.block cimport Block
 from nsqcy.storage.entry cimport QUEUED, Page, deferred_of
 from nsqcy.storage.record cimport is_spoiled
 
@@ -88,8 +88,6 @@ cdef class Redelivery(ChannelConsumers):
         """Return whether the first message in the queue, whose block is not in memory, can be
         delivered. If not, request its record."""
         cdef Block *block = entry.block
-        if block.flags & UNREADABLE:
-            return True
         if block.flags & LOADING:
             return False
         if self.prefetch is None:
@@ -99,7 +97,7 @@ cdef class Redelivery(ChannelConsumers):
         elif self.prefetch.find(entry.seq) != NULL:
             return True
         elif self.prefetch.first_seq == entry.seq:
-            # The record is damaged or unreadable; the block has the details.
+            # The record is damaged, or could not be read; loading its block tells which.
             self.window.load(block)
         else:
             self.read_ahead()

@@ -31,6 +31,7 @@ cdef class LogCommands(PublishCommands):
     cdef Parsed forward_log(self, int owner, const char *command, const uint8_t *line,
                             size_t n) except RAISED
     cdef Parsed refuse_log(self, bytes text) except RAISED
+    cdef Parsed refuse_topic(self, bytes key) except RAISED
     cdef Parsed bad_number(self, const char *command, const char *what,
                            const Word *word) except RAISED
     cdef Parsed log_meta(self, Topic topic, Word *words, int count) except RAISED

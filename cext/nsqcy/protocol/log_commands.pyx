@@ -177,7 +177,7 @@ cdef class LogCommands(PublishCommands):
             return BLOCKED
         topic = self.manager.shard.find(key)
         if topic is None or topic.log is None:
-            return self.refuse_log(b"E_LOG_NO_TOPIC")
+            return self.refuse_topic(key)
         if command == LOG_META:
             return self.log_meta(topic, words, count)
         if command == LOG_SEEK:
@@ -207,6 +207,12 @@ cdef class LogCommands(PublishCommands):
                 self.set_timer()
             return BLOCKED
         self.log_waited = False
+        return self.refuse_topic(key)
+
+    cdef Parsed refuse_topic(self, bytes key) except RAISED:
+        """Respond that a topic has no log, or that the log cannot be read now."""
+        if self.manager.shard.is_unloaded(key):
+            return self.refuse_log(b"E_LOG_FAILED the topic's files cannot be read now")
         return self.refuse_log(b"E_LOG_NO_TOPIC")
 
     cdef Parsed forward_log(self, int owner, const char *command, const uint8_t *line,

@@ -16,7 +16,6 @@ cdef enum BlockFlag:
     IN_WINDOW = 2       # linked in its topic's window
     LOADING = 4         # a read-back is in progress
     SURVIVORS = 8       # copies of other blocks' records: sequence numbers have gaps
-    UNREADABLE = 16     # a read-back failed; its records are lost
 
 
 ctypedef struct Arena:

@@ -13,8 +13,8 @@ from nsqcy.base.histogram cimport Histogram
 
 
 cdef extern from "iocalls.h" nogil:
-    const char *io_call_names[13]
-    const char *io_call_verbs[13]
+    const char *io_call_names[15]
+    const char *io_call_verbs[15]
     int CALL_KINDS
 
     struct stat_t "stat":
@@ -25,6 +25,7 @@ cdef extern from "iocalls.h" nogil:
         int (*close)(IoCalls *self, int fd)
         ssize_t (*pread)(IoCalls *self, int fd, void *ptr, size_t n, int64_t offset)
         int (*fstat)(IoCalls *self, int fd, void *into)
+        int (*forget)(IoCalls *self, int fd, int64_t offset, int64_t n)
 
     IoCalls io_calls_real
     IoCalls io_calls_read_only
@@ -77,6 +78,7 @@ cdef extern from "segment.h" nogil:
         uint32_t flags
 
     void damages_free(Damages *d)
+    int damages_equal(const Damages *a, const Damages *b)
 
 
 # A completion callback: called on the hub, with 0 or the errno.
@@ -100,6 +102,7 @@ cdef extern from "iothread.h" nogil:
         IO_TRUNCATE
         IO_CLOSE
         IO_RENAME
+        IO_LINK
         IO_UNLINK_FILE
         IO_MKDIR
         IO_UNLINK
@@ -199,6 +202,11 @@ cdef extern from "iothread.h" nogil:
 # ptr (and result) must stay valid until done; done and result may be NULL.
 cdef class FileCalls:
     cdef IoCalls *calls            # for the few calls made on the hub before serving
+    # Called as repairer(path, offset, length, error, answer) before a range of a file is given up:
+    # error is 0 if its checksum failed twice, or the errno that it could not be read with. It must
+    # call answer() once: True: read the range again; False: it cannot be repaired; None: not now,
+    # let the reader try again later. No repairer: None.
+    cdef public object repairer
 
     cdef File *file(self, const char *path, int flags) except NULL
     cdef int drop(self, File *file) except -1
@@ -219,6 +227,9 @@ cdef class FileCalls:
                      io_done done, void *arg, IoResult *result) except -1
     cdef int rename(self, IoLane lane, File *file, const char *to,
                     io_done done, void *arg, IoResult *result) except -1
+    # Give the file a second name, in a directory that need not exist. An existing name stays.
+    cdef int link(self, IoLane lane, File *file, const char *to,
+                  io_done done, void *arg, IoResult *result) except -1
     # kind: IO_MKDIR IO_UNLINK IO_RMDIR IO_SYNC_DIR
     cdef int on_path(self, IoLane lane, IoKind kind, const char *path,
                      io_done done, void *arg, IoResult *result) except -1
@@ -228,6 +239,7 @@ cdef class FileCalls:
 
 # The threads that run the operations. Only drain() and close() block.
 cdef class IoThread(FileCalls):
+    cdef readonly bint read_only
     cdef IoEngine engine
     cdef Histogram syncs[<int>LANES]     # durations of syncs, by lane
     cdef IoFaults *faults
@@ -238,6 +250,8 @@ cdef class IoThread(FileCalls):
 
     cdef IoOp *_new(self, IoLane lane, IoKind kind, File *file, io_done done, void *arg,
                     IoResult *result) except NULL
+    cdef int _rename(self, IoLane lane, IoKind kind, File *file, const char *to, io_done done,
+                     void *arg, IoResult *result) except -1
     cdef int _complete(self, IoOp *op) except -1
     cdef int _need_faults(self) except -1
 

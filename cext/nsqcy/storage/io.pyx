@@ -74,6 +74,10 @@ cdef class FileCalls:
                     io_done done, void *arg, IoResult *result) except -1:
         raise NotImplementedError
 
+    cdef int link(self, IoLane lane, File *file, const char *to,
+                  io_done done, void *arg, IoResult *result) except -1:
+        raise NotImplementedError
+
     cdef int on_path(self, IoLane lane, IoKind kind, const char *path,
                      io_done done, void *arg, IoResult *result) except -1:
         raise NotImplementedError
@@ -92,6 +96,7 @@ cdef class IoThread(FileCalls):
         read_only: every call that would change something on disk fails."""
         cdef int error
         memset(&self.engine, 0, sizeof(IoEngine))
+        self.read_only = read_only
         self.calls = &io_calls_read_only if read_only else &io_calls_real
         if faults and read_only:
             raise ValueError("only a thread that may write can have faults")
@@ -202,7 +207,15 @@ cdef class IoThread(FileCalls):
 
     cdef int rename(self, IoLane lane, File *file, const char *to,
                     io_done done, void *arg, IoResult *result) except -1:
-        cdef IoOp *op = self._new(lane, IO_RENAME, file, done, arg, result)
+        return self._rename(lane, IO_RENAME, file, to, done, arg, result)
+
+    cdef int link(self, IoLane lane, File *file, const char *to,
+                  io_done done, void *arg, IoResult *result) except -1:
+        return self._rename(lane, IO_LINK, file, to, done, arg, result)
+
+    cdef int _rename(self, IoLane lane, IoKind kind, File *file, const char *to, io_done done,
+                     void *arg, IoResult *result) except -1:
+        cdef IoOp *op = self._new(lane, kind, file, done, arg, result)
         op.path = strdup(to)
         if op.path is NULL:
             op_free(&self.engine, op)

@@ -1,22 +1,22 @@
 """One topic's log: append, read, release; segments, footers and the journal.
 
 Owns the topic's directory, and handles the end of each operation. Its bases own the parts:
-segment_files, journal_file, log_writer. log_recovery finds the existing files at startup.
-Independent of channels; does no file I/O itself.
+segment_files, journal_file, log_writer, log_reads. log_recovery finds the existing files at
+startup. Independent of channels; does no file I/O itself.
 """
 
 import os
 
 cimport cython
 from libc.errno cimport ENOENT
+from libc.stdint cimport int64_t, uint64_t
 
-from nsqcy.storage.disk_format cimport damage_text
 from nsqcy.storage.io cimport (
-    IO_RMDIR, IO_SYNC_DIR, IO_UNLINK, LANE_WRITES, NOT_PICKED, FileCalls,
+    IO_RMDIR, IO_SYNC_DIR, IO_UNLINK, LANE_WRITES, FileCalls,
 )
 from nsqcy.storage.log_tasks cimport (
-    TASK_DELTA, TASK_DIRECTORY, TASK_JOURNAL, TASK_PICK, TASK_READ, TASK_RUN, TASK_SEGMENT,
-    TASK_SYNC, TASK_UNLINK, TASK_WHOLE, TaskKind, task_finished, tasks_alive,
+    TASK_ASIDE, TASK_DELTA, TASK_DIRECTORY, TASK_JOURNAL, TASK_PICK, TASK_READ, TASK_RUN,
+    TASK_SEGMENT, TASK_SYNC, TASK_UNLINK, TaskKind, task_finished, tasks_alive,
 )
 from nsqcy.storage.segment cimport SEGMENT_GONE, Segment
 from nsqcy.storage.segment_files cimport pieces_alive, segments_alive
@@ -30,23 +30,26 @@ def live():
 
 
 @cython.no_gc_clear      # __dealloc__ needs the I/O threads
-cdef class Log(LogWriter):
+cdef class Log(LogReads):
     """The log of one topic. Only the hub uses it; nothing here blocks."""
 
     def __cinit__(self, FileCalls io not None, data_path, str topic, *,
                   uint64_t max_bytes_per_file=104857600, uint64_t sync_every=2500,
-                  int64_t sync_timeout=2000000000, bytes log_id=None, on_damage=None,
-                  on_failure=None, on_recovery=None):
+                  int64_t sync_timeout=2000000000, bytes log_id=None, aside=None, on_damage=None,
+                  on_readable=None, on_failure=None, on_recovery=None):
+        """aside: directory for damaged segments; None: they are not kept"""
         self.io = io
         self.topic = topic
         self._data_path = os.fsencode(data_path) or b"."
         self._directory = os.path.join(self._data_path, os.fsencode(topic_directory(topic)))
         self.directory = os.fsdecode(self._directory)
-        self.last_error_text = ""
+        self.last_error_text = self.read_error_text = ""
         self.log_id = os.urandom(16) if log_id is None else log_id
         if len(self.log_id) != 16:
             raise ValueError("a log_id has 16 bytes")
+        self._aside = None if aside is None else os.fsencode(aside)
         self.on_damage = on_damage
+        self.on_readable = on_readable
         self.on_failure = on_failure
         self.on_recovery = on_recovery
         self.max_bytes_per_file = max_bytes_per_file
@@ -80,12 +83,17 @@ cdef class Log(LogWriter):
         cdef void *arg = task.arg
         if kind == TASK_RUN and not error:
             error = segment.error
+        if kind == TASK_READ and keep._asks_repairer(task, error):
+            return 0
         try:
             if kind == TASK_RUN:
                 keep._run_done(task, error)
             elif kind == TASK_READ:
                 keep._read_done(task, error)
             elif kind == TASK_PICK:
+                error = 0
+            elif kind == TASK_ASIDE:
+                keep._aside_done(error)
                 error = 0
             elif kind == TASK_SYNC:
                 keep._sync_done(task, error)
@@ -146,70 +154,6 @@ cdef class Log(LogWriter):
         self._task_end(whole)
         if done is not NULL:
             done(arg, error)
-        return 0
-
-    # -- reading --
-
-    cdef int read(self, const Extent *extent, uint8_t *into, log_done done, void *arg) except -1:
-        cdef Task *whole
-        cdef Task *task
-        if extent.bytes == 0:
-            raise ValueError("an empty extent")
-        whole = self._task(TASK_WHOLE, NULL, NULL)
-        whole.done = done
-        whole.arg = arg
-        while extent is not NULL:
-            task = self._task(TASK_READ, extent.segment, whole)
-            task.offset = extent.offset
-            task.bytes = extent.bytes
-            self.io.read_records(
-                extent.segment.file, into, extent.bytes, extent.offset, extent.first_seq,
-                extent.count, extent.last_seq - extent.first_seq + 1 == extent.count,
-                task_finished, task, &task.result)
-            into += extent.bytes
-            extent = extent.next
-        return 0
-
-    cdef int pick(self, IoPick *picks, uint32_t count, IoPicked *into, log_done done,
-                  void *arg) except -1:
-        cdef Task *whole = self._task(TASK_WHOLE, NULL, NULL)
-        cdef Task *task
-        cdef Segment *segment
-        cdef uint32_t begin = 0
-        cdef uint32_t end
-        whole.done = done
-        whole.arg = arg
-        while begin < count:
-            segment = <Segment *>picks[begin].segment
-            end = begin
-            while end < count and picks[end].segment is segment:
-                picks[end].at = NOT_PICKED
-                end += 1
-            task = self._task(TASK_PICK, segment, whole)
-            self.io.pick(segment.file, &picks[begin], end - begin, into, task_finished, task,
-                         &task.result)
-            begin = end
-        return 0
-
-    cdef int _read_done(self, Task *task, int error) except -1:
-        path = os.fsdecode(task.segment.path)
-        if error:
-            self._note_error(path, task.result.call, error)
-            if self.on_damage is not None:
-                self.on_damage(path, task.offset, f"{task.bytes} bytes cannot be read: "
-                                                  f"{os.strerror(error).lower()}")
-            return 0
-        return self._report(path, &task.result.damages)
-
-    cdef int _report(self, str path, const Damages *damages) except -1:
-        cdef uint32_t i
-        if self.on_damage is None:
-            return 0
-        for i in range(damages.kept):
-            self.on_damage(path, damages.at[i].offset, damage_text(&damages.at[i]))
-        if damages.found > damages.kept:
-            self.on_damage(path, damages.at[damages.kept - 1].offset,
-                           f"and {damages.found - damages.kept} more damaged places")
         return 0
 
     # -- the end --

@@ -2,7 +2,8 @@
 
 Runs once, before the log is used, and blocks. Performs the only file operations outside the I/O
 threads. Determines what is on disk, not what it means: nsqcy/storage/journal.py interprets the
-journal's entries.
+journal's entries. A file that cannot be read now is neither absent nor damaged: the first error
+ends the recovery. Damage counts only after a second read.
 """
 
 import os
@@ -11,15 +12,16 @@ from bisect import bisect_left
 from operator import itemgetter
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.errno cimport EINTR, errno
+from libc.errno cimport EINTR, EIO, errno
 from libc.stdint cimport uint8_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 from posix.stat cimport struct_stat
 
 from nsqcy.storage.disk_format cimport (
-    FOOTER_MAGIC, SEGMENT_MAGIC, Scan, SegmentHeader, SegmentTrailer, check_version, damage_text,
-    footer_facts, record_at, run_verify, segment_footer, segment_header_crc, segment_scan,
+    DAMAGE_TAIL, FOOTER_MAGIC, SEGMENT_MAGIC, Scan, SegmentHeader, SegmentTrailer, check_version,
+    damage_text, footer_facts, record_at, run_verify, segment_footer, segment_header_crc,
+    segment_scan,
 )
 from nsqcy.storage.io cimport Damages, IoCalls, damages_free
 from nsqcy.storage.record cimport Record
@@ -28,6 +30,15 @@ from nsqcy.storage.segment cimport (
 )
 
 from nsqcy.storage.disk_format import parse_journal
+
+
+class Unreadable(OSError):
+    """A log cannot be read now. `offset` and `bytes`: the part of the file, or 0 and 0."""
+
+    def __init__(self, int error, str path, offset=0, bytes=0):
+        super().__init__(error, os.strerror(error), path)
+        self.offset = offset
+        self.bytes = bytes
 
 
 cdef extern from "fcntl.h" nogil:
@@ -41,6 +52,7 @@ end_of = itemgetter(1)
 
 cdef enum:
     FOOTER_READ = 32768          # most footers fit into the first read
+    READ_PIECE = 1048576         # maximum bytes of one read
 
 
 cpdef Recovered recover_log(Log log):
@@ -49,12 +61,16 @@ cpdef Recovered recover_log(Log log):
 
     After a crash between writing a copy and its journal entry, a seq may be in more than one run;
     all of them contain the same message. Dense runs are returned without such overlaps.
+
+    Raises Unreadable if anything cannot be read now; the log is then not usable.
     """
     cdef Recovered into = Recovered.__new__(Recovered, log)
     try:
         names = os.listdir(log.directory)
     except FileNotFoundError:
         return into
+    except OSError as error:
+        raise Unreadable(error.errno, log.directory) from None
     log._directory_there = True
     # Newest segments first: a record that was rewritten after a failure is valid at its last
     # location.
@@ -77,18 +93,11 @@ cdef int recover_segment(Log log, str name, Recovered into) except -1:
     cdef int fd
     segment = log._segment_new(int(name[:20]), 0)
     segment.state = SEGMENT_CLOSED
-    path = os.fsdecode(segment.path)
-    try:
-        fd = open_now(log, segment.path)
-    except OSError as error:
-        into.damages.append((path, 0, f"open: {error.strerror.lower()}"))
-        return log._segment_free(segment)
+    fd = open_now(log, segment.path)
     try:
         if calls.fstat(calls, fd, &status) < 0:
-            raise OSError(errno, os.strerror(errno))
+            raise Unreadable(errno, os.fsdecode(segment.path))
         recover_runs(log, fd, status.st_size, segment, into)
-    except OSError as error:
-        into.damages.append((path, 0, f"read: {error.strerror.lower()}"))
     finally:
         calls.close(calls, fd)
     if segment.live == 0 and segment.state == SEGMENT_CLOSED:
@@ -99,32 +108,36 @@ cdef int recover_segment(Log log, str name, Recovered into) except -1:
 cdef int recover_runs(Log log, int fd, uint64_t size, Segment *segment,
                       Recovered into) except -1:
     """Doom a segment whose records are all elsewhere: it is removed after the next snapshot. A
-    segment with unreadable parts is kept."""
+    segment with damaged parts is kept: where it is, or set aside if it has records as well."""
     cdef Py_ssize_t damages = len(into.damages)
-    cdef bytes log_id = recover_header(log, fd, segment, into)
+    cdef bytes log_id = recover_header(log, fd, size, segment, into)
     cdef bint closed = recover_footer(log, fd, size, segment, into)
     if not closed:
         into.clean = False
         recover_scan(log, fd, size, segment, into)
     into.segments.append((segment.number, size, log_id,
                           footer_facts(&segment.facts) if closed else None))
-    if segment.live == 0 and len(into.damages) == damages:
+    if len(into.damages) > damages:
+        if segment.live:
+            log.set_aside(segment)
+    elif segment.live == 0:
         segment.state = SEGMENT_DOOMED
     return 0
 
 
-cdef bytes recover_header(Log log, int fd, Segment *segment, Recovered into):
+cdef bytes recover_header(Log log, int fd, uint64_t size, Segment *segment, Recovered into):
     """Return the segment's log_id; None if it has none."""
-    cdef bytes data = read_now(log, fd, 0, sizeof(SegmentHeader))
+    cdef bytes path = segment.path
+    cdef bytes data = read_now(log, fd, path, 0, min(size, <uint64_t>sizeof(SegmentHeader)))
     cdef const SegmentHeader *header = <const SegmentHeader *>PyBytes_AS_STRING(data)
-    path = os.fsdecode(segment.path)
     if len(data) == 0:
         return None           # created just before the machine stopped
     if (len(data) < <Py_ssize_t>sizeof(SegmentHeader) or header.magic != SEGMENT_MAGIC
             or header.crc != segment_header_crc(header)):
-        into.damages.append((path, 0, "damaged segment header"))
+        read_again(log, fd, path, 0, data)
+        into.damages.append((os.fsdecode(path), 0, "damaged segment header"))
         return None
-    check_version(path, header.version)
+    check_version(os.fsdecode(path), header.version)
     log_id = <bytes>header.log_id[:16]
     memcpy(segment.log_id, header.log_id, 16)
     if into.log_id is None:
@@ -142,17 +155,13 @@ cdef bint recover_footer(Log log, int fd, uint64_t size, Segment *segment,
     cdef uint64_t i
     if size & 7 or size < sizeof(SegmentTrailer):
         return False
-    tail = read_now(log, fd, size - n, n)
-    if <uint64_t>len(tail) != n:
-        return False
+    tail = read_now(log, fd, segment.path, size - n, n)
     trailer = <const SegmentTrailer *>(PyBytes_AS_STRING(tail) + n - sizeof(SegmentTrailer))
     if trailer.magic != FOOTER_MAGIC or trailer.length > size or trailer.length & 7:
         return False
     if trailer.length > n:
         n = trailer.length
-        tail = read_now(log, fd, size - n, n)
-        if <uint64_t>len(tail) != n:
-            return False
+        tail = read_now(log, fd, segment.path, size - n, n)
     footer = segment_footer(<const uint8_t *>PyBytes_AS_STRING(tail), n, size, &runs)
     if footer is NULL:
         return False
@@ -166,7 +175,7 @@ cdef bint recover_footer(Log log, int fd, uint64_t size, Segment *segment,
 
 cdef int recover_scan(Log log, int fd, uint64_t size, Segment *segment,
                       Recovered into) except -1:
-    cdef bytes data = read_now(log, fd, 0, size)
+    cdef bytes data = read_now(log, fd, segment.path, 0, size)
     cdef Scan scan
     cdef Damages damages
     cdef uint64_t i
@@ -176,6 +185,9 @@ cdef int recover_scan(Log log, int fd, uint64_t size, Segment *segment,
     try:
         if scan.failed:
             raise MemoryError
+        if damages.found:
+            read_again(log, fd, segment.path, 0, data)
+            segment.is_aside = is_empty_tail(data, &damages)     # nothing to set aside
         for i in range(damages.kept):
             into.damages.append((path, damages.at[i].offset, damage_text(&damages.at[i])))
         into.max_id = max(into.max_id, scan.max_id)
@@ -188,27 +200,29 @@ cdef int recover_scan(Log log, int fd, uint64_t size, Segment *segment,
     return 0
 
 
+cdef bint is_empty_tail(bytes data, const Damages *damages):
+    """Return whether all damage is an end that was never written, as after a power loss."""
+    cdef bytes tail = data[damages.at[0].offset:]
+    return damages.found == 1 and damages.at[0].kind == DAMAGE_TAIL and not tail.strip(b"\0")
+
+
 cdef int recover_journal(Log log, Recovered into) except -1:
     cdef bytes path = os.path.join(log._directory, b"journal")
     cdef IoCalls *calls = log.io.calls
     cdef struct_stat status
     cdef int fd
     name = os.fsdecode(path)
-    try:
-        fd = open_now(log, path)
-    except OSError as error:
-        into.damages.append((name, 0, f"open: {error.strerror.lower()}"))
-        return 0
+    fd = open_now(log, path)
     try:
         if calls.fstat(calls, fd, &status) < 0:
-            raise OSError(errno, os.strerror(errno))
-        data = read_now(log, fd, 0, status.st_size)
-    except OSError as error:
-        into.damages.append((name, 0, f"read: {error.strerror.lower()}"))
-        return 0
+            raise Unreadable(errno, name)
+        data = read_now(log, fd, path, 0, status.st_size)
+        into.journal, log_id, bad = parse_journal(data, name)
+        if bad is not None:
+            read_again(log, fd, path, 0, data)
+            log.set_journal_aside(data)
     finally:
         calls.close(calls, fd)
-    into.journal, log_id, bad = parse_journal(data, name)
     if log_id is not None:
         into.log_id = log_id
     if bad is not None:
@@ -220,26 +234,35 @@ cdef int open_now(Log log, bytes path) except -1:
     cdef IoCalls *calls = log.io.calls
     cdef int fd = calls.open(calls, AT_FDCWD, path, O_RDONLY, 0)
     if fd < 0:
-        raise OSError(errno, os.strerror(errno), os.fsdecode(path))
+        raise Unreadable(errno, os.fsdecode(path))
     return fd
 
 
-cdef bytes read_now(Log log, int fd, uint64_t offset, uint64_t n):
-    """Read up to n bytes; fewer only at the end of the file."""
+cdef bytes read_now(Log log, int fd, bytes path, uint64_t offset, uint64_t n):
+    """Read n bytes that the file has. Raises Unreadable."""
     cdef IoCalls *calls = log.io.calls
     cdef bytes data = PyBytes_FromStringAndSize(NULL, n)
     cdef uint64_t got = 0
     cdef ssize_t had
     while got < n:
-        had = calls.pread(calls, fd, PyBytes_AS_STRING(data) + got, n - got, offset + got)
+        had = calls.pread(calls, fd, PyBytes_AS_STRING(data) + got,
+                          min(n - got, <uint64_t>READ_PIECE), offset + got)
         if had < 0 and errno == EINTR:
             continue
-        if had < 0:
-            raise OSError(errno, os.strerror(errno))
-        if had == 0:
-            break
+        if had <= 0:
+            raise Unreadable(errno if had < 0 else EIO, os.fsdecode(path), offset + got,
+                             min(n - got, <uint64_t>READ_PIECE))
         got += had
-    return data if got == n else data[:got]
+    return data
+
+
+cdef int read_again(Log log, int fd, bytes path, uint64_t offset, bytes data) except -1:
+    """Read damaged data again from the disk. Raises Unreadable if it is not the same."""
+    cdef IoCalls *calls = log.io.calls
+    calls.forget(calls, fd, offset, len(data))
+    if read_now(log, fd, path, offset, len(data)) != data:
+        raise Unreadable(EIO, os.fsdecode(path), offset, min(len(data), READ_PIECE))
+    return 0
 
 
 # ---- results of recovery ----
@@ -337,14 +360,13 @@ cdef class Recovered:
     cdef int _add_rest(self, const SegmentRun *run, Segment *segment, int fd,
                        list wanted) except -1:
         """Add the wanted seqs of a dense run: walk its records to find their locations."""
-        cdef bytearray data = bytearray(read_now(self.log, fd, run.offset, run.bytes))
+        cdef bytearray data = bytearray(
+            read_now(self.log, fd, segment.path, run.offset, run.bytes))
         cdef uint8_t *bytes_at = <uint8_t *>data
         cdef const Record *record
         cdef uint64_t at = 0
         cdef SegmentRun piece
         cdef Damages damages
-        if <uint64_t>len(data) != run.bytes:
-            return 0
         memset(&damages, 0, sizeof(Damages))
         run_verify(bytes_at, run.bytes, run.first_seq, run.count, True, run.offset, &damages)
         damages_free(&damages)

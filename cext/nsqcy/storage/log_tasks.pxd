@@ -16,6 +16,7 @@ cdef enum TaskKind:
     TASK_UNLINK
     TASK_READ
     TASK_PICK            # a reader that does not get its record loads the run, and gets the error
+    TASK_ASIDE           # a second name for a damaged segment
     TASK_JOURNAL
     TASK_DELTA
     TASK_DIRECTORY
@@ -42,8 +43,11 @@ cdef struct Task:
     bint tells           # of a delta that follows: runs are waiting for it
     bint durable         # of a run: done when a sync covers it
     bint goes_on         # of a run: done, or rejected, together with the next run
+    bint asked           # of a read: the repairer has answered
+    bint failed          # of a read: it has been counted as failed
     uint64_t commit      # of a durable run: the number of the commit that covers it
     uint64_t journal_writes        # of a run: number of journal writes that must be done before it
+    uint8_t *into        # of a read
     uint8_t *owned       # freed with the task
     log_done done
     void *arg

@@ -97,6 +97,11 @@ cdef class MirroredIo(FileCalls):
                   io_done done, void *arg, IoResult *result) except -1:
         return self.io.pick(file, picks, count, into, done, arg, result)
 
+    cdef int link(self, IoLane lane, File *file, const char *to,
+                  io_done done, void *arg, IoResult *result) except -1:
+        # The second name is for damaged data, which is only damaged here.
+        return self.io.link(lane, file, to, done, arg, result)
+
     cdef int wait_for(self, IoLane lane) except -1:
         return self.io.wait_for(lane)
 

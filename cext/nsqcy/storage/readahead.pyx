@@ -12,7 +12,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from nsqcy.storage.io cimport NOT_SOUND, IoPick
 from nsqcy.storage.segment cimport Extent, Segment
-from nsqcy.storage.block cimport LARGEST_BLOCK, UNREADABLE
+from nsqcy.storage.block cimport LARGEST_BLOCK
 from nsqcy.storage.block_pool cimport BlockPool
 from nsqcy.storage.record cimport RECORD_EXT_DELAY_SIZE, record_size
 
@@ -70,7 +70,7 @@ cdef class ReadAhead:
         cdef uint64_t size = UNKNOWN_SIZE
         cdef IoPick *pick
         cdef void *grown
-        if block.data != NULL or block.flags & UNREADABLE:
+        if block.data != NULL:
             return True
         if entry.node.tag >> 1:
             size = record_size(entry.node.tag >> 1, RECORD_EXT_DELAY_SIZE)

@@ -12,7 +12,7 @@
 # while entries (messages that were handed out and are not finished) refer to its records.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
-from nsqcy.storage.block cimport IN_WINDOW, SEALED, UNREADABLE, Block
+from nsqcy.storage.block cimport IN_WINDOW, SEALED, Block
 from nsqcy.storage.block_pool cimport BlockPool
 from nsqcy.storage.log cimport Log
 from nsqcy.storage.record cimport Record, record_size
@@ -33,8 +33,7 @@ ctypedef struct Cursor:
 
 cdef inline bint at_record(const Cursor *cursor) noexcept:
     """Return whether the cursor's block has a record there, or after a gap."""
-    return (cursor.offset < cursor.block.size and cursor.seq <= cursor.block.last_seq
-            and not cursor.block.flags & UNREADABLE)
+    return cursor.offset < cursor.block.size and cursor.seq <= cursor.block.last_seq
 
 
 cdef class RecordWindow:
@@ -58,7 +57,7 @@ cdef class RecordWindow:
     cdef readonly uint64_t next_seq     # sequence number of the next record
     cdef uint32_t next_capacity
     cdef bint perishable            # at least one record was published with a time to live
-    cdef bint stalled               # a read failed, but may succeed: none before the next tick
+    cdef bint stalled               # a read failed: no block is loaded until the next try
     cdef Block **index              # the blocks in the window; NULL: not built yet
     cdef size_t index_first
     cdef size_t index_count
@@ -109,6 +108,7 @@ cdef class RecordWindow:
     cdef int load(self, Block *block) except -1
     cdef void reseat(self, Block *block) noexcept
     cdef int on_loaded(self, Block *block) except -1
+    cdef int read_failed(self) except -1
     cdef object new_transfer(self, object channel)
     cdef int write_copies(self, Block *block) except -1
     cdef int copies_written(self) except -1

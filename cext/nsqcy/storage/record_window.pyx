@@ -14,7 +14,6 @@ Rules of ownership:
 """
 
 cimport cython
-from libc.errno cimport EIO, ENOENT
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memmove
 
@@ -37,17 +36,14 @@ cdef int read_done(void *arg, int error) except -1:
     cdef Block *block = read.block
     free(read)
     block.flags &= ~LOADING
-    if error == ENOENT or error == EIO:
-        # The records are lost: readers skip them, like damaged ones.
-        block.flags |= UNREADABLE
-        window.pool.take_memory(block)
-    elif error:
-        window.stalled = True
+    if error:
         window.pool.take_memory(block)
     else:
         window.pool.keep_longer(block)
         window.reseat(block)
     try:
+        if error:
+            window.read_failed()
         window.unpin(block)
         window.on_loaded(block)
     finally:
@@ -348,7 +344,7 @@ cdef class RecordWindow:
     cdef int load(self, Block *block) except -1:
         """Request the bytes of a block that is only on disk; on_loaded follows."""
         cdef Read *read
-        if block.flags & (LOADING | UNREADABLE) or block.data != NULL or self.stalled:
+        if block.flags & LOADING or block.data != NULL or self.stalled:
             return 0
         read = <Read *>malloc(sizeof(Read))
         if read == NULL:
@@ -374,7 +370,12 @@ cdef class RecordWindow:
                 cursor.offset = offset_of(block, cursor.seq)
 
     cdef int on_loaded(self, Block *block) except -1:
-        """Handle the end of a load: successful, failed (UNREADABLE) or stalled."""
+        """Handle the end of a load, successful or not."""
+        return 0
+
+    cdef int read_failed(self) except -1:
+        """Handle a read that failed: wait before the next try."""
+        self.stalled = True
         return 0
 
     cdef int on_read(self, read) except -1:

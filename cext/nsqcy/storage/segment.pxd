@@ -55,6 +55,7 @@ cdef struct Segment:
     uint32_t pending     # operations that refer to it
     uint8_t log_id[16]   # log_id from its header; zeros: unknown
     SegmentState state
+    bint is_aside        # its bytes are kept when it is deleted, because some are damaged
     int error            # seq of the first failed run: later runs fail as well
     SegmentRun *runs     # the future index, while open
     uint32_t run_count

@@ -173,7 +173,7 @@ class CopiedTopics:
         loaded, self._loaded = self._loaded, {}
         for key, (paused, channels) in loaded.items():
             if self._shard.topic(key) is None:
-                self._shard.load_topic(key, paused, channels)
+                self._shard.load_or_wait(key, paused, channels)
             self._drain_plain(key)
 
     def _drain_plain(self, key: bytes) -> None:

@@ -27,6 +27,8 @@ _SECOND = 1_000_000_000
 # A worker's own figures, by name.
 _OF_WORKERS = {
     "failing": families.WRITES_FAIL,
+    "unreadable": families.UNREADABLE,
+    "damages": families.DAMAGES,
     "topics": families.TOPIC_COUNT,
     "memory": families.MESSAGE_MEMORY,
     "memory_limit": families.MESSAGE_MEMORY_LIMIT,

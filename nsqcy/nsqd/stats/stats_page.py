@@ -3,7 +3,7 @@
 A worker walks its topics in slices, so that deliveries continue between slices. It returns finished
 pieces of the page, which the master sorts and joins without parsing.
 
-    value   {"known", "health", "health_at", "memory", "producers", "events"}   see pack()
+    value   {"known", "health", "health_at", "reads", "memory", "producers", "events"}   see pack()
     blob    for each topic u16 length of its name, u32 length of its piece, name, piece;
             then `producers` bytes of producers
 """
@@ -152,10 +152,12 @@ class Walk:
 
 
 class Health(NamedTuple):
-    """The outcome of a worker's latest write to a log, and the time of that write."""
+    """The outcome of a worker's latest write to a log, the time of that write, and which topics
+    cannot be read, if any."""
 
     text: str
     at: int
+    reads: str | None = None
 
 
 def pack(
@@ -177,6 +179,7 @@ def pack(
         "known": known,
         "health": health.text,
         "health_at": health.at,
+        "reads": health.reads,
         "memory": memory,
         "producers": len(producers),
         "events": events,
@@ -222,14 +225,16 @@ def merge(answers: Sequence[Answer], workers: int) -> Whole:
 
 
 def overall_health(values: Sequence[Mapping[str, Any]], workers: int) -> str:
-    """Return nsqd's health: first a missing worker, then unprotected copies, otherwise the outcome
-    of the latest write."""
+    """Return nsqd's health: first a missing worker, then unprotected copies or a topic that cannot
+    be read, otherwise the outcome of the latest write."""
     if len(values) < workers:
         missing = workers - len(values)
         return f"NOK - {missing} of {workers} workers are being restarted"
     for value in values:
         if value.get("copies"):
             return f"NOK - {value['copies']}"
+        if value.get("reads"):
+            return f"NOK - {value['reads']}"
     latest = max(values, key=lambda value: value["health_at"])
     return str(latest["health"])
 

@@ -156,6 +156,7 @@ class Engine:
         self._shard.probe = self._probe = DiskProbe(
             self._io, options.data_path, self._index, self._shard.set_health, boot.log
         )
+        self._shard.on_loaded = self._loaded_late
         self._shard.log_hold_max_bytes = options.log_hold_max_bytes
         self._shard.log_cursor_expiry = options.log_cursor_expiry
         self._shard.set_refusal(boot.context["refusal"])
@@ -233,19 +234,19 @@ class Engine:
         self, topics: list[dict[str, Any]], table: dict[str, int], peers: dict[int, int]
     ) -> None:
         self._loop.enter()
-        for name, worker in table.items():
-            if self._may_use(name, worker):
-                self._manager.placed(name.encode(), worker)
         for topic in topics:
             channels = {each["name"]: each["paused"] for each in topic["channels"]}
             if self._copies is not None and self._copies.topics.is_copied(topic["name"]):
                 self._copies.topics.load(topic["name"], topic["paused"], channels)
             else:
-                self._shard.load_topic(topic["name"].encode(), topic["paused"], channels)
+                self._shard.load_or_wait(topic["name"].encode(), topic["paused"], channels)
             gevent.sleep(0)  # let the heartbeat run: many topics, or a log to scan, take time
             if self._stopped:  # topics that are not loaded stay on disk unchanged
                 return
             self._loop.enter()
+        for name, worker in table.items():
+            if self._may_use(name, worker):
+                self._manager.placed(name.encode(), worker)
         debug.free()  # free the memory used for parsing large journals
         self._probe.look()
         self._count_topics()
@@ -276,7 +277,15 @@ class Engine:
         """Return whether sessions may already use a topic. If not, they wait for `_place`, as they
         do for the topic's placement."""
         copies = self._copies
-        return copies is None or worker != self._index or copies.topics.may_use(topic)
+        if worker != self._index:
+            return True
+        if self._shard.is_unloaded(topic.encode()):
+            return False
+        return copies is None or copies.topics.may_use(topic)
+
+    def _loaded_late(self, key: bytes) -> None:
+        self._count_topics()
+        self._place(key, self._index)
 
     def _place(self, key: bytes, worker: int) -> None:
         self._manager.placed(key, worker)

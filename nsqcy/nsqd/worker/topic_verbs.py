@@ -22,6 +22,7 @@ from nsqcy.nsqd.master.reports import ChannelPaused, SaveNames, TopicPaused
 from nsqcy.nsqd.worker import peek as peeking
 from nsqcy.nsqd.worker.master_link import MasterLink
 from nsqcy.nsqd.worker.positions import Place
+from nsqcy.nsqd.worker.read_health import read_health
 from nsqcy.process.control import CallTimeout
 
 Done = Callable[[str | None], object]
@@ -65,8 +66,12 @@ class TopicOwner:
         """Return the topic. Raises Refused."""
         found = self.find(name)
         if found is None:
-            raise Refused("TOPIC_NOT_FOUND")
+            raise Refused("NOT_READ" if self.is_unloaded(name) else "TOPIC_NOT_FOUND")
         return found
+
+    def is_unloaded(self, name: str) -> bool:
+        """Return whether the topic exists, but could not be read from the disk yet."""
+        return self.shard.is_unloaded(name.encode())
 
     def topic_of(self, topic: str, channel: str) -> Topic:
         """Return the topic if the channel exists. Raises Refused."""
@@ -87,18 +92,21 @@ class TopicOwner:
             seq = found.seq_at(place.time)
             if seq is not None:
                 return found, seq
+            if found.is_stalled:
+                raise Refused("NOT_READ")
             gevent.sleep(READ_INTERVAL)
             found = self.topic(topic)
         return found, place.seq
 
     def health(self) -> dict[str, Any]:
         """Return the outcome of this worker's latest write to a log, the time of that write, and
-        why copies cannot be protected, if so."""
+        why copies cannot be protected or topics cannot be read, if so."""
         copies = self.shard.copies
         return {
             "health": self.shard.health,
             "health_at": self.shard.health_at,
             "copies": "" if copies is None else copies.trouble(),
+            "reads": read_health(self.shard.unreadable()),
         }
 
     def write(self, change: Callable[[Done], object]) -> None:
@@ -171,7 +179,7 @@ class CreateTopic(TopicVerb[None]):
     def run(self, target: TopicOwner) -> None:
         found = target.find(self.topic) or target.shard.topic(self.topic.encode(), create=True)
         if found is None:
-            raise Refused("TOO_MANY_TOPICS")
+            raise Refused("NOT_READ" if target.is_unloaded(self.topic) else "TOO_MANY_TOPICS")
         if found.durability != "memory":
             with time_to_write():
                 target.save_names()

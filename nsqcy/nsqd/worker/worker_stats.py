@@ -19,6 +19,7 @@ from nsqcy.nsqd.stats import forms as stats
 from nsqcy.nsqd.stats import metrics, metrics_buffer, stats_page
 from nsqcy.nsqd.stats.forms import Query
 from nsqcy.nsqd.stats.recent_rates import RecentRates
+from nsqcy.nsqd.worker.read_health import read_health
 from nsqcy.process.control import Answer
 from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.server.metrics import Exposition
@@ -73,7 +74,11 @@ class WorkerStats:
             walk.topics(topics),
             walk.producers(self._manager.producers()),
             known=bool(topics),
-            health=stats_page.Health(self._shard.health, self._shard.health_at),
+            health=stats_page.Health(
+                self._shard.health,
+                self._shard.health_at,
+                read_health(self._shard.unreadable()),
+            ),
             memory=stats.process_memory(),
             events=self._event_counts(),
         )
@@ -109,6 +114,8 @@ class WorkerStats:
             "tcp": self._manager.connections(),
             "http": self._http.connections,
             "failing": int(self._shard.health != "OK"),
+            "unreadable": len(self._shard.unreadable()),
+            "damages": self._shard.damages,
             "topics": len(self._shard.topics),
             "memory": self._shard.pool.resident_bytes,
             "memory_limit": self._shard.pool.budget,

@@ -227,6 +227,15 @@ def test_health() -> None:
     assert "is unhealthy: NOK - input/output error" in told[1]
 
 
+def test_a_topic_that_cannot_be_read() -> None:
+    text = "worker 0: topic t cannot be read since 2026-01-01T00:00:00Z: read x: input/output error"
+    told = only(cluster.health, of(nsqd(1, unready=text)))
+    assert told.startswith("error: ") and text in told
+    assert told.endswith(
+        "-> no message is lost: check the disk, and docs/runbooks/unreadable-topic.md"
+    )
+
+
 # -- topics and channels
 
 

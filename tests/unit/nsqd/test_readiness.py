@@ -14,11 +14,12 @@ from nsqcy.nsqd.master.readiness import REMEMBERED, reasons
 from support.worker_core import Log
 
 NOW = 1_700_000_000_000_000_000
-WELL = {"health": "OK", "health_at": 0}
+WELL = {"health": "OK", "health_at": 0, "reads": None}
 
 
 def ill(age: int) -> dict[str, object]:
-    return {"health": "NOK - write x: no space left on device", "health_at": NOW - age}
+    text = "NOK - write x: no space left on device"
+    return {"health": text, "health_at": NOW - age, "reads": None}
 
 
 def test_there_is_a_line_for_each_reason() -> None:
@@ -40,8 +41,14 @@ def test_a_failed_write_is_no_reason_for_ever() -> None:
 
 
 def test_a_write_of_another_worker_says_that_the_disk_is_well_again() -> None:
-    assert reasons(2, {0: ill(5), 1: {"health": "OK", "health_at": NOW - 4}}, None, NOW) == []
-    assert reasons(2, {0: ill(5), 1: {"health": "OK", "health_at": NOW - 6}}, None, NOW)
+    assert reasons(2, {0: ill(5), 1: WELL | {"health_at": NOW - 4}}, None, NOW) == []
+    assert reasons(2, {0: ill(5), 1: WELL | {"health_at": NOW - 6}}, None, NOW)
+
+
+def test_a_topic_that_cannot_be_read_is_a_reason_until_it_can_be() -> None:
+    text = "topic t cannot be read since 2026-01-01T00:00:00Z: read x: input/output error (EIO)"
+    told = {0: WELL | {"reads": text}, 1: WELL | {"health_at": NOW}}
+    assert reasons(2, told, None, NOW) == [f"worker 0: {text}"]
 
 
 def guard(free: Callable[[str], int], told: list[str | None], log: Log | None = None) -> DiskGuard:

@@ -17,7 +17,7 @@ from nsqcy.storage import log as storage_log
 from nsqcy.storage.disk_format import FormatError, parse_journal, topic_directory
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.log import Log
-from nsqcy.storage.log_recovery import recover_log
+from nsqcy.storage.log_recovery import Unreadable, recover_log
 from nsqcy.storage.standalone_log import (
     LogProbe,
     RunHandle,
@@ -1088,16 +1088,208 @@ def test_survivors_are_verified_with_their_gaps(disk):
     ]
 
 
-def test_a_bad_sector_damages_only_its_own_messages(disk):
+def test_an_errno_says_nothing_about_the_records(disk):
     handle = disk.wrote(messages(1, 300, 30))
-    disk.io.fault("pread", 1, errno.EIO)  # the entire read
-    disk.io.fault("pread", 3, errno.EIO)  # then its second sector: bytes 4096 to 8191
+    answers = []
+    for error in (errno.EIO, errno.EAGAIN, errno.ETIMEDOUT, errno.ENOMEM):
+        disk.io.fault("pread", 1, error)
+        disk.probe.read(handle, lambda error, data: answers.append(error))
+        disk.io.drain_now()
+        assert answers.pop() == error
+        assert disk.log.unreadable is not None and disk.log.unreadable.error == error
+        assert len(disk.messages(handle)) == 300
+        assert disk.log.unreadable is None
+    assert disk.damages == []
+
+
+@pytest.mark.parametrize("limit", [0, 7, 100, 5000])
+def test_a_short_read_of_a_long_file_is_no_damage(disk, limit):
+    handle = disk.wrote(messages(1, 300, 30))
+    answers = []
+    disk.io.fault("pread", 1, short=limit)
+    disk.io.fault("pread", 2, short=0)  # nothing, although the file goes on
+    disk.probe.read(handle, lambda error, data: answers.append(error))
+    disk.io.drain_now()
+    assert answers == [errno.EIO]
+    disk.io.clear_faults()
+    assert len(disk.messages(handle)) == 300 and disk.damages == []
+
+
+def test_a_file_that_ends_early_is_damaged(disk):
+    handle = disk.wrote(messages(1, 300, 30))
+    path = disk.segments()[0]
+    os.truncate(path, path.stat().st_size - 100)
     found = disk.read(handle)
-    assert [one.message.seq for one in found] == [*range(1, 301)]
-    lost = [one.message.seq for one in found if one.damaged]
-    size = len(record(message(1, 30)))
-    assert lost == [*range((4096 - 64) // size + 1, (8192 - 64 - 1) // size + 2)]
+    assert [one.damaged for one in found[:290]] == [False] * 290 and found[-1].damaged
     assert disk.damages
+
+
+# -- repair --
+
+
+def repairs(disk, *answers):
+    """Answer each question of the log with the next of these; return the questions."""
+    asked, left = [], list(answers)
+
+    def repairer(path, offset, length, error, answer):
+        asked.append((Path(path).name, offset, length, error))
+        what = left.pop(0)
+        answer(what(path, offset) if callable(what) else what)
+
+    disk.io.repairer = repairer
+    return asked
+
+
+def test_a_repairer_puts_damage_right(disk):
+    batch = messages(1, 10, 30)
+    handle = disk.wrote(batch)
+    path = disk.segments()[0]
+    flip(path, 200)
+    size = path.stat().st_size
+
+    def mend(name, offset):
+        flip(path, 200)
+        return True
+
+    asked = repairs(disk, mend)
+    assert disk.messages(handle) == batch
+    assert asked == [(path.name, 64, size - 64, 0)] and disk.damages == []
+
+
+def test_what_cannot_be_repaired_is_damaged(disk):
+    handle = disk.wrote(messages(1, 10, 30))
+    flip(disk.segments()[0], 200)
+    asked = repairs(disk, True, False)  # not repaired in fact: it is asked again
+    assert sum(one.damaged for one in disk.read(handle)) == 1
+    assert len(asked) == 2 and len(disk.damages) == 1
+
+
+def test_what_cannot_be_repaired_now_is_read_again_later(disk):
+    batch = messages(1, 10, 30)
+    handle = disk.wrote(batch)
+    flip(disk.segments()[0], 200)
+    repairs(disk, None)
+    answers = []
+    disk.probe.read(handle, lambda error, data: answers.append(error))
+    disk.io.drain_now()
+    assert answers == [errno.EIO] and disk.damages == []
+    flip(disk.segments()[0], 200)
+    assert disk.messages(handle) == batch
+
+
+def test_a_repairer_that_fails_leaves_nothing_behind(disk):
+    handle = disk.wrote(messages(1, 10, 30))
+    flip(disk.segments()[0], 200)
+
+    def fail(*_):
+        raise RuntimeError("a bug")
+
+    disk.io.repairer = fail
+    answers = []
+    disk.probe.read(handle, lambda error, data: answers.append(error))
+    with pytest.raises(RuntimeError, match="a bug"):
+        disk.io.drain_now()
+    disk.io.drain_now()
+    assert answers == [0]
+
+
+def test_a_repairer_is_asked_after_some_failed_reads(disk):
+    batch = messages(1, 10, 30)
+    handle = disk.wrote(batch)
+    asked = repairs(disk, False, True)
+    disk.io.fault("pread", 1, errno.EIO, times=5)
+    answers = []
+    for _ in range(5):
+        disk.probe.read(handle, lambda error, data: answers.append(error))
+        disk.io.drain_now()
+    assert answers == [errno.EIO] * 4 + [0]
+    assert [error for *_, error in asked] == [errno.EIO] * 2
+
+
+def test_a_repair_may_take_time(disk):
+    batch = messages(1, 10, 30)
+    handle = disk.wrote(batch)
+    flip(disk.segments()[0], 200)
+    waiting = []
+    disk.io.repairer = lambda *question: waiting.append(question[-1])
+    got = []
+    disk.probe.read(handle, lambda error, data: got.append(walk(data)))
+    disk.io.drain_now()
+    assert got == []
+    flip(disk.segments()[0], 200)
+    waiting.pop()(True)
+    disk.io.drain_now()
+    assert [one.message for one in got[0]] == batch
+
+
+# -- damaged files --
+
+
+def test_a_damaged_segment_is_kept_when_it_is_deleted(tmp_path):
+    disk = Disk(tmp_path, aside=tmp_path / "damaged", max_bytes_per_file=400)
+    handle = disk.wrote(messages(1, 10, 30))
+    disk.wrote(messages(11, 10, 30))
+    path = disk.segments()[0]
+    flip(path, 200)
+    content = path.read_bytes()
+    disk.read(handle)
+    disk.read(handle)
+    disk.io.drain_now()
+    assert len(disk.damages) == 1
+    disk.probe.release(handle)
+    disk.synced()
+    assert not path.exists()
+    log_id = disk.log.log_id.hex()[:8]
+    disk.stop()
+    (aside,) = (tmp_path / "damaged").iterdir()
+    assert aside.name == f"t.{path.stem}.{log_id}.seg"
+    assert aside.read_bytes()[: len(content)] == content
+
+
+def test_damage_that_recovery_finds_is_kept(tmp_path):
+    disk = Disk(tmp_path)
+    disk.wrote(messages(1, 10, 30))
+    path = disk.segments()[0]
+    disk.stop()
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1
+    path.write_bytes(content[:-100])  # no footer: it is scanned
+    fresh = Disk(tmp_path, aside=tmp_path / "damaged")
+    found = recover_log(fresh.log)
+    assert found.damages
+    fresh.io.drain_now()
+    assert len(list((tmp_path / "damaged").iterdir())) == 1
+    del found
+    fresh.stop()
+
+
+def test_an_end_that_was_never_written_is_not_kept(tmp_path):
+    disk = Disk(tmp_path)
+    disk.wrote(messages(1, 10, 30))
+    path = disk.segments()[0]
+    content = path.read_bytes()
+    disk.stop()
+    path.write_bytes(content + bytes(500))
+    fresh = Disk(tmp_path, aside=tmp_path / "damaged")
+    found = recover_log(fresh.log)
+    assert found.damages
+    fresh.io.drain_now()
+    assert not (tmp_path / "damaged").exists()
+    del found
+    fresh.stop()
+
+
+def test_a_file_that_cannot_be_set_aside_is_reported(tmp_path):
+    disk = Disk(tmp_path, aside=tmp_path / "damaged")
+    handle = disk.wrote(messages(1, 10, 30))
+    flip(disk.segments()[0], 200)
+    disk.io.fault("link", 1, errno.EPERM)
+    disk.read(handle)
+    disk.io.drain_now()
+    assert [text for _, _, text in disk.damages][1:] == [
+        f"damaged data cannot be kept in {tmp_path}/damaged: operation not permitted"
+    ]
+    disk.stop()
 
 
 def test_a_missing_file_is_an_error(disk):
@@ -1109,7 +1301,7 @@ def test_a_missing_file_is_an_error(disk):
     fresh.probe.read(recovered_runs(found)[0][6], lambda error, data: answers.append(error))
     fresh.io.drain_now()
     assert answers == [errno.ENOENT]
-    assert fresh.log.last_error_text.startswith("open ")
+    assert fresh.log.read_error_text.startswith("open ")
     del found, handle
     fresh.stop()
 
@@ -1264,22 +1456,28 @@ def test_a_damaged_header_or_footer_loses_nothing(tmp_path):
     del kept
 
 
-def test_an_unreadable_segment_does_not_hide_the_others(tmp_path):
+@pytest.mark.parametrize("call", ["open", "fstat", "pread"])
+def test_recovery_ends_at_what_cannot_be_read(tmp_path, call):
     disk = Disk(tmp_path, max_bytes_per_file=200)
     kept = [disk.append(messages(seq, 1)) for seq in range(1, 10)]
+    disk.probe.write_snapshot(b"state")
     disk.io.drain_now()
     disk.close()
+    del kept
+    files = {path: path.read_bytes() for path in disk.directory.iterdir()}
     fresh = Disk(tmp_path)
-    fresh.io.fault("open", 2, errno.EACCES)
-    fresh.io.fault("pread", 4, errno.EIO)
-    found = recover_log(fresh.log)
-    assert len(recovered_runs(found)) == len(disk.segments()) - 2
-    assert sorted(text for _, _, text in found.damages) == [
-        "open: permission denied",
-        "read: input/output error",
-    ]
-    del kept, found
+    recover_log(fresh.log)
+    calls = fresh.io.calls_made(call)
     fresh.stop()
+    assert calls >= len(files)
+    for nth in range(1, calls + 1):
+        fresh = Disk(tmp_path)
+        fresh.io.fault(call, nth, errno.EIO)
+        with pytest.raises(Unreadable) as raised:
+            recover_log(fresh.log)
+        assert raised.value.errno == errno.EIO and Path(raised.value.filename) in files
+        fresh.stop()
+    assert files == {path: path.read_bytes() for path in disk.directory.iterdir()}
 
 
 def test_survivors_of_a_crash_are_seen_as_such(tmp_path):

@@ -1,0 +1,21 @@
+"""One line for topics whose files cannot be read: the same in /ping, /ready and /stats."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+SECOND = 1_000_000_000
+
+
+def read_health(topics: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return why topics cannot be read; None if all can be. The first topic failed first."""
+    if not topics:
+        return None
+    first = topics[0]
+    since = datetime.fromtimestamp(first["since"] // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    others = len(topics) - 1
+    more = f", and {others} more {'topic' if others == 1 else 'topics'}" if others else ""
+    return (
+        f"topic {first['topic']} cannot be read since {since}: {first['text']}"
+        f" ({first['error']}){more}"
+    )
