@@ -27,7 +27,7 @@ from nsqcy.storage.block_pool import BlockPool
 from nsqcy.storage.disk_format import Footer, FormatError
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.log import Log
-from nsqcy.storage.log_recovery import Recovered, recover_log
+from nsqcy.storage.log_recovery import Recovered, Unreadable, recover_log
 from nsqcy.storage.standalone_log import LogProbe, RunHandle, Survey, recovered_runs, survey_run
 
 BATCH = 4 << 20  # bytes to read at a time
@@ -272,7 +272,7 @@ class Audit:
             log = Log(self._io, self._data_path, found.topic, on_damage=self._on_damage)
             recovered = recover_log(log)
             state = self._journal(recovered)
-        except (FormatError, journal.JournalError) as error:
+        except (FormatError, journal.JournalError, Unreadable) as error:
             found.refused = str(error)
             return found
         self._take_segments(recovered)
@@ -372,9 +372,8 @@ class Audit:
         segment = self._segments[run.segment]
         segment.damages += fresh
         if error:
-            seqs = range(run.first_seq, run.last_seq + 1)
-            self._lost(run, fresh, [(run.offset, run.bytes, seq) for seq in seqs])
-            segment.records -= run.count
+            path = os.path.join(self._directory, f"{run.segment:020d}.seg")
+            self.found.refused = self.found.refused or str(Unreadable(error, path))
             return
         survey = survey_run(data)
         self._totals.setdefault(run.segment, _Totals()).add(run, survey)

@@ -24,7 +24,7 @@ from nsqcy.storage import journal
 from nsqcy.storage.disk_format import FormatError
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.log import Log
-from nsqcy.storage.log_recovery import recover_log
+from nsqcy.storage.log_recovery import Unreadable, recover_log
 from nsqcy.storage.standalone_log import LogProbe, RunHandle, recovered_runs
 from nsqcy.util import files
 
@@ -37,6 +37,7 @@ _DELAYED = 1
 _HEADERS = 1 << 2
 _HAS_EXPIRES = 1 << 4
 _DAMAGED = 0x8000
+READS = 4  # of a run that cannot be read, until the export fails
 
 
 class Record(NamedTuple):
@@ -171,19 +172,16 @@ class TopicReader:
         return found
 
     def _read(self, run: _Run) -> bytearray:
-        result = bytearray()
-
-        def done(error: int, data: bytearray) -> None:
-            nonlocal result
-            if error:
-                path = os.path.join(self._probe.log.directory, f"{run.segment:020d}.seg")
-                self._on_damage(path, run.offset, f"read: {os.strerror(error).lower()}")
-            else:
-                result = data
-
-        self._probe.read(run.handle, done)
-        self._io.drain_now()
-        return result
+        """Return a run's records. Raises Unreadable after some tries: an export has no gap."""
+        answers: list[tuple[int, bytearray]] = []
+        for _ in range(READS):
+            self._probe.read(run.handle, lambda error, data: answers.append((error, data)))
+            self._io.drain_now()
+            error, data = answers.pop()
+            if not error:
+                return data
+        path = os.path.join(self._probe.log.directory, f"{run.segment:020d}.seg")
+        raise Unreadable(error, path, run.offset, run.size)
 
 
 def _run(

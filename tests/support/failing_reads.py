@@ -1,0 +1,36 @@
+"""A disk whose reads fail on request, for daemons in other processes."""
+
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).with_suffix(".c")
+SHORT = -1  # instead of an errno: reads return nothing
+
+
+class FailingReads:
+    """Fails the reads of the files below `data`, in processes that get `environ`."""
+
+    def __init__(self, path: Path, data: Path) -> None:
+        compiler = shutil.which("cc") or shutil.which("gcc")
+        if compiler is None:
+            pytest.skip("no C compiler")
+        library = path / "failing_reads.so"
+        words = [compiler, "-O1", "-Wall", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl"]
+        subprocess.run(words, check=True)
+        self._control = path / "failing_reads"
+        self.fail_with(0)
+        self.environ = {
+            "LD_PRELOAD": str(library),
+            "FAILING_READS_DIR": str(data),
+            "FAILING_READS_CONTROL": str(self._control),
+        }
+
+    def fail_with(self, error: int) -> None:
+        """Fail all reads from now on with this errno, or SHORT; 0: none."""
+        mode = "r+b" if self._control.exists() else "wb"
+        with self._control.open(mode) as file:
+            file.write(struct.pack("i", error))
