@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from nsqcy.users.user import User
 
 MAGIC: Final = b"  V1"
-MAX_LINE: Final = 4096
+MAX_LINE: Final = 256 << 10
+MAX_WORDS: Final = 4  # a command and its parameters; further words are not read
 MAX_BODY: Final = 64 << 10
+MAX_LENGTH: Final = 1 << 20  # a larger number is not the length of a body
 MAX_TEXT: Final = 1024
 """Maximum bytes of a line, the body of IDENTIFY, and each of its strings. NSQ has no limits; an
 IDENTIFY has about 200 bytes, a REGISTER at most 140."""
@@ -213,7 +215,7 @@ class Session:
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         self._scanned = 0
-        name, *params = line.strip().decode("utf-8", "surrogateescape").split(" ")
+        name, *params = line.strip().decode("utf-8", "surrogateescape").split(" ", MAX_WORDS)
         command = _COMMANDS.get(name)
         if command is None:
             raise ClientError("E_INVALID", f"invalid command {name}")
@@ -224,9 +226,9 @@ class Session:
         if data is None and not self._eof:
             return None
         self._size = -1 if data is None else _LENGTH.unpack(data)[0]
-        if self._size > MAX_BODY:
+        if MAX_BODY < self._size <= MAX_LENGTH:
             raise ClientError("E_BAD_BODY", f"IDENTIFY body too big {self._size} > {MAX_BODY}")
-        if self._size < 0:
+        if not 0 <= self._size <= MAX_LENGTH:
             raise ClientError("E_BAD_BODY", "IDENTIFY failed to read body size")
         self._state = _State.BODY
         return b""

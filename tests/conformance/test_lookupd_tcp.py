@@ -73,7 +73,7 @@ def test_ping(conn: LookupConn, line: str) -> None:
 
 
 @pytest.mark.case("LKD-05", "LKD-06")
-@pytest.mark.parametrize("line", [b"ping", b"", b"SUB t c", b"\xff\xfe", b"NOPE " + b"x" * 4000])
+@pytest.mark.parametrize("line", [b"ping", b"", b"SUB t c", b"\xff\xfe", b"NOPE " + b" x" * 100_000])
 def test_unknown_commands(conn: LookupConn, line: bytes) -> None:
     answer = conn.command(line)
     assert answer == b"E_INVALID invalid command " + line.partition(b" ")[0]
@@ -220,13 +220,13 @@ def test_unregister_what_never_was(nsqd: LookupConn) -> None:
 
 
 @pytest.mark.case("LKD-20")
-@pytest.mark.parametrize("size", [-1, -(1 << 31)])
+@pytest.mark.parametrize("size", [-1, -(1 << 31), (1 << 20) + 1, (1 << 31) - 1])
 def test_a_length_that_cannot_be(conn: LookupConn, size: int) -> None:
     conn.send(b"IDENTIFY\n" + struct.pack(">i", size) + b"x" * 500_000)
     refused(conn, conn.answer(), "E_BAD_BODY IDENTIFY failed to read body size")
 
 
-@pytest.mark.parametrize("size", [65537, (1 << 31) - 1])
+@pytest.mark.parametrize("size", [65537, 1 << 20])
 def test_a_body_that_is_too_big(conn: LookupConn, size: int) -> None:
     conn.send(b"IDENTIFY\n" + struct.pack(">i", size))
     refused(conn, conn.answer(), f"E_BAD_BODY IDENTIFY body too big {size} > 65536")
@@ -280,8 +280,8 @@ def test_garbage_beside_those_who_speak(lookupd: Lookupd, topic: str) -> None:
 
 
 def test_a_line_without_an_end(conn: LookupConn) -> None:
-    conn.send(b"x" * 4097)
-    refused(conn, conn.answer(), "E_INVALID command is longer than 4096 bytes")
+    conn.send(b"x" * ((256 << 10) + 1))
+    refused(conn, conn.answer(), "E_INVALID command is longer than 262144 bytes")
 
 
 @pytest.mark.case("CFG-41")

@@ -157,7 +157,7 @@ def test_a_line_in_many_pieces() -> None:
         client.say(b"x" * 16)
     assert not client.session.closing
     client.say(b"y")
-    assert client.answers == [b"E_INVALID command is longer than 4096 bytes"]
+    assert client.answers == [b"E_INVALID command is longer than 262144 bytes"]
     assert client.session.held == 0
 
 
