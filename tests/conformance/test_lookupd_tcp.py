@@ -73,7 +73,9 @@ def test_ping(conn: LookupConn, line: str) -> None:
 
 
 @pytest.mark.case("LKD-05", "LKD-06")
-@pytest.mark.parametrize("line", [b"ping", b"", b"SUB t c", b"\xff\xfe", b"NOPE " + b" x" * 100_000])
+@pytest.mark.parametrize(
+    "line", [b"ping", b"", b"SUB t c", b"\xff\xfe", b"NOPE " + b" x" * 100_000]
+)
 def test_unknown_commands(conn: LookupConn, line: bytes) -> None:
     answer = conn.command(line)
     assert answer == b"E_INVALID invalid command " + line.partition(b" ")[0]
