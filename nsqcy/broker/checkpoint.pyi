@@ -12,6 +12,9 @@ class Snapshot:
         self, log: Log, head: bytes, channels: list[Channel], records_wait: bool
     ) -> None: ...
 
+class PendingChange:
+    def __call__(self, *args: object, **kwargs: object) -> object: ...
+
 class Checkpoints(Limits):
     refused: str | None
     @property
