@@ -30,6 +30,7 @@
 #define NSQCY_IOTHREAD_H
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -126,6 +127,8 @@ typedef struct Lane {
     struct IoEngine *engine;
     pthread_t thread;
     pthread_cond_t work;
+    _Atomic(IoOp *) running; /* read by the hub: which op is in progress, or NULL ... */
+    _Atomic uint64_t begun;  /* ... and the number of ops that have begun */
     IoList queued;           /* this and the rest are under the engine's lock */
     uint64_t under_way;      /* unfinished ops that were passed on to it */
     int sleeping;
@@ -669,10 +672,13 @@ static void lane_do(Lane *lane, IoOp *op) {
         pass_on(engine, op);
         return;
     }
+    atomic_store_explicit(&lane->begun, lane->begun + 1, memory_order_relaxed);
+    atomic_store_explicit(&lane->running, op, memory_order_release);
     if (op->kind == IO_WAIT)
         wait_for_lane(engine, op->lane);
     else
         run_op(engine, op);
+    atomic_store_explicit(&lane->running, NULL, memory_order_release);
     finish_op(engine, op);
 }
 
@@ -808,6 +814,18 @@ static inline void engine_kick(IoEngine *engine) {
     engine->wakeups += (uint64_t)writes->sleeping;
     lane_wake(writes);
     pthread_mutex_unlock(&engine->lock);
+}
+
+/* Returns the op that a lane is running, or NULL. The op may end at any time, but the hub frees it
+ * and its file only after collecting it. */
+static inline IoOp *lane_running(Lane *lane, uint64_t *begun) {
+    *begun = atomic_load_explicit(&lane->begun, memory_order_relaxed);
+    return atomic_load_explicit(&lane->running, memory_order_acquire);
+}
+
+/* The path of an op: valid until the hub frees the op. */
+static inline const char *op_path(const IoOp *op) {
+    return op->file ? op->file->path : op->path;
 }
 
 /* Moves finished ops to `ready`. */

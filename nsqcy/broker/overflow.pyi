@@ -1,3 +1,5 @@
 from nsqcy.broker.checkpoint import Checkpoints
 
-class OverflowLog(Checkpoints): ...
+class OverflowLog(Checkpoints):
+    @property
+    def oldest_pending(self) -> int: ...

@@ -368,6 +368,50 @@ EVENTS = (
         "Writes succeed again after `write_failed`.",
     ),
     Event(
+        "disk_hung",
+        "error",
+        NSQD,
+        "…; publishes that must be written are refused until it returns: check the disk and the "
+        "kernel log",
+        ("operation", "path", "seconds"),
+        "A disk operation is in progress for 5 s or more. Repeated every minute. See "
+        "[the runbook](runbooks/slow-syncs.md).",
+    ),
+    Event(
+        "disk_responds",
+        "info",
+        NSQD,
+        "disk responds again: … … took … s; publishes are accepted",
+        ("operation", "path", "seconds"),
+        "The operation has returned after `disk_hung`.",
+    ),
+    Event(
+        "publishers_disconnected",
+        "warn",
+        NSQD,
+        "TOPIC(…): disconnecting publishers that wait for the disk: their messages may or may not "
+        "be stored",
+        ("topic",),
+        "Publishes have waited for a hung disk for longer than `--hung-disk-timeout`.",
+    ),
+    Event(
+        "exit_waits",
+        "warn",
+        NSQD,
+        "worker …: exiting: waiting for … …, … s so far",
+        ("operation", "path", "seconds"),
+        "An exit waits for the disk. Repeated every 5 s.",
+    ),
+    Event(
+        "exit_unsaved",
+        "fatal",
+        NSQD,
+        "worker …: exiting because the disk does not respond: … messages are not on disk: …",
+        ("messages", "topics"),
+        "An exit has waited for one disk operation for twice `--hung-disk-timeout`. nsqd exits "
+        "with status 1.",
+    ),
+    Event(
         "records_missing",
         "warn",
         NSQD,

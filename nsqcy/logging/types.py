@@ -15,3 +15,9 @@ class DetailedLines(Lines, Protocol):
     """Receives debug lines as well."""
 
     def debug(self, text: str, /, **fields: object) -> object: ...
+
+
+class FatalLines(Lines, Protocol):
+    """Receives the last line of a process that fails as well."""
+
+    def fatal(self, text: str, /, **fields: object) -> object: ...

@@ -138,6 +138,13 @@ DAMAGES = Family(
     "Damaged places that the worker has found in topic files: their records are lost.",
     ("worker",),
 )
+DISK_HANGS = Family(
+    "nsqd_disk_hung",
+    "gauge",
+    "1 while one of the worker's disk operations has not returned for 5 s; /ping then answers NOK, "
+    "and publishes that must be written are refused.",
+    ("worker",),
+)
 TOPIC_COUNT = Family("nsqd_topics", "gauge", "Topics that the worker owns.", ("worker",))
 MESSAGE_MEMORY = Family(
     "nsqd_message_memory_bytes", "gauge", "Memory used by messages, in bytes.", ("worker",)
@@ -271,6 +278,7 @@ OF_NSQD = (
     WRITES_FAIL,
     UNREADABLE,
     DAMAGES,
+    DISK_HANGS,
     TOPIC_COUNT,
     MESSAGE_MEMORY,
     MESSAGE_MEMORY_LIMIT,

@@ -277,6 +277,14 @@ STORAGE = (
         rule=NOT_NEGATIVE,
     ),
     Option(
+        "hung-disk-timeout",
+        DURATION,
+        30 * SECOND,
+        "time for which a publish waits for a disk that hangs; then its connection is closed, as "
+        "it is unknown whether the message will be stored. An exit waits twice as long",
+        rule=POSITIVE,
+    ),
+    Option(
         "queue-scan-worker-pool-max",
         INT,
         4,
@@ -592,6 +600,7 @@ class NsqdOptions(Options):
     log_hold_max_bytes: int
     log_cursor_expiry: int
     min_free_disk: int
+    hung_disk_timeout: int
     queue_scan_worker_pool_max: int
     queue_scan_selection_count: int
     msg_timeout: int

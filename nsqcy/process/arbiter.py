@@ -10,6 +10,7 @@ A child's exit codes are a protocol:
     3  could not boot
     4  could not load its topics
     5  its parent is gone; everything is saved
+    6  stopped on request, but the disk did not respond: not everything is saved
 
 A negative code is the signal that killed the child.
 """
@@ -26,7 +27,7 @@ from gevent.event import Event
 
 from nsqcy.logging.types import Lines
 
-CLEAN, CRASHED, NOT_BOOTED, NOT_LOADED, ORPHANED = 0, 1, 3, 4, 5
+CLEAN, CRASHED, NOT_BOOTED, NOT_LOADED, ORPHANED, NOT_SAVED = 0, 1, 3, 4, 5, 6
 
 STARTING, UP, DOWN, STOPPING, GONE = "starting", "up", "down", "stopping", "gone"
 
@@ -301,6 +302,7 @@ def describe(code: int) -> str:
         NOT_BOOTED: "could not boot",
         NOT_LOADED: "could not load its topics",
         ORPHANED: "lost the master",
+        NOT_SAVED: "did not save everything",
     }
     return f"exited with status {code}: {reasons.get(code, 'unknown')}"
 

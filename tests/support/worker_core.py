@@ -41,7 +41,7 @@ class Log:
     def info(self, line: str, **_: object) -> None:
         self.lines.append(line)
 
-    debug = warn = error = info
+    debug = warn = error = fatal = info
 
 
 def options(**other: Any) -> SimpleNamespace:

@@ -48,6 +48,11 @@ cdef class OverflowLog(Checkpoints):
         """Undo the publishes whose records are not visible."""
         return 0
 
+    @property
+    def oldest_pending(self):
+        """Return the record that the oldest unanswered publish waits for; 0 if there is none."""
+        return self.acks.oldest()
+
     # -- overflow --
 
     cdef int write_overflow(self) except -1:

@@ -19,4 +19,5 @@ cdef class PendingAcks:
 
     cdef int add(self, uint64_t seq, Waiter waiter, uint64_t ticket) except -1
     cdef int answer(self, uint64_t seq, str error) except -1
+    cdef uint64_t oldest(self) noexcept
     cdef bint publish_goes_on(self, uint64_t seq) noexcept

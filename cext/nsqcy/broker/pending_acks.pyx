@@ -55,6 +55,10 @@ cdef class PendingAcks:
             waiter.publish_done(ack.ticket, error)
         return 0
 
+    cdef uint64_t oldest(self) noexcept:
+        """Return the record that the first waiter waits for; 0 if there is none."""
+        return self.ring[self.first].seq if self.count else 0
+
     cdef bint publish_goes_on(self, uint64_t seq) noexcept:
         """Return whether the publish that an invisible record belongs to has more records after
         that one."""

@@ -241,13 +241,31 @@ cdef class Shard(Scheduler):
     # -- refusing publishes, and disk failures --
 
     def set_refusal(self, reason):
-        """Refuse publishes that must be written, giving this reason; None accepts them again."""
-        self.refused = reason
+        """Refuse publishes that must be written, because the disk is nearly full; None accepts them
+        again."""
+        self.full = reason
+        self.refused = self.hung or self.full
 
     @property
     def is_refusing(self):
         """Whether publishes that must be written are refused, because the disk is nearly full."""
-        return self.refused is not None
+        return self.full is not None
+
+    def set_hung(self, reason):
+        """Refuse publishes that must be written, because the disk hangs; None accepts them again.
+        Those that wait are not answered: see Topic.leave_unanswered()."""
+        self.hung = reason
+        self.refused = self.hung or self.full
+
+    def unsaved(self):
+        """Return the number of messages of each topic that are not known to be on disk."""
+        cdef Topic topic
+        found = {}
+        for topic in self.all_topics():
+            count = topic.unsaved()
+            if count:
+                found[topic.name] = found.get(topic.name, 0) + count
+        return found
 
     def set_draining(self, bint draining):
         """Refuse all publishes, so that consumers can drain the topics; or accept them again."""

@@ -46,6 +46,7 @@ from nsqcy.channels.counters cimport (
 )
 from nsqcy.broker.log_reader cimport LogRead
 from nsqcy.storage.block cimport Block
+from nsqcy.storage.segment cimport Extent
 
 from nsqcy.broker.dead_letter_headers import BACKLOG as _BACKLOG
 from nsqcy.broker.topic_host import EXITING as _EXITING
@@ -58,6 +59,18 @@ from nsqcy.storage import journal
 
 cdef int64_t SECOND = 1000000000
 cdef int64_t REST = 10 * SECOND     # idle time after which an open block is released
+
+
+cdef bint is_synced(const Block *block) noexcept:
+    """Return whether all records in a block are known to survive a power loss."""
+    cdef const Extent *extent = &block.extent
+    if block.stored < block.size:
+        return False
+    while extent != NULL and extent.bytes:
+        if extent.segment.synced < extent.offset + extent.bytes:
+            return False
+        extent = extent.next
+    return True
 
 
 @cython.no_gc_clear      # as RecordWindow requires
@@ -519,6 +532,24 @@ cdef class Topic(Publishing):
             if block.written < block.size:
                 self.write_all(block)
             block = block.next
+
+    def unsaved(self):
+        """Return the number of acknowledged messages that are needed but not known to be synced."""
+        cdef Block *block = self.oldest
+        cdef uint64_t first = self.min_seq()
+        cdef uint64_t count = 0
+        if self.log is None or self.gone:
+            return 0
+        while block != NULL and block.first_seq < self.visible.seq:
+            if block.last_seq >= first and not is_synced(block):
+                count += min(block.last_seq + 1, self.visible.seq) - max(block.first_seq, first)
+            block = block.next
+        block = self.stragglers
+        while block != NULL:
+            if block.refs and not is_synced(block):
+                count += min(block.refs, block.count)
+            block = block.next
+        return count
 
     cdef void settle_all(self) noexcept:
         cdef uint32_t i

@@ -29,6 +29,8 @@ cdef class TopicHost:
     cdef readonly int64_t health_at         # wall clock, ns
     cdef public object probe                # nsqcy.storage.disk_probe.DiskProbe, or None
     cdef readonly str refused               # why writes are refused; None: they are accepted
+    cdef str full                           # ... because the disk is nearly full
+    cdef readonly str hung                  # ... because an operation does not return
     cdef readonly str shut                  # why publishes are refused; None: they are accepted
     cdef public uint64_t log_hold_max_bytes     # maximum bytes that cursors keep per topic
     cdef public int64_t log_cursor_expiry       # ns until an unused cursor expires

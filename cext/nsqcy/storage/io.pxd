@@ -167,6 +167,9 @@ cdef extern from "iothread.h" nogil:
     struct Lane:
         pass
 
+    IoOp *lane_running(Lane *lane, uint64_t *begun)
+    const char *op_path(const IoOp *op)
+
     struct IoEngine:
         Lane lanes[3]
         IoCalls *calls

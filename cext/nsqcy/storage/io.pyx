@@ -30,6 +30,15 @@ cdef int call_number(str name) except -1:
     raise ValueError(f"unknown call {name!r}")
 
 
+cdef tuple LANE_NAMES = ("writes", "awaited", "background")
+cdef dict VERBS = {
+    IO_WRITE: "write", IO_WRITE_RECORDS: "write", IO_READ: "read", IO_READ_RECORDS: "read",
+    IO_PICK: "read", IO_SYNC: "sync", IO_FSYNC: "sync", IO_TRUNCATE: "truncate",
+    IO_CLOSE: "close", IO_RENAME: "rename", IO_UNLINK_FILE: "unlink", IO_MKDIR: "mkdir",
+    IO_UNLINK: "unlink", IO_RMDIR: "rmdir", IO_SYNC_DIR: "sync", IO_FREE: "close",
+}
+
+
 cdef int lane_named(str name) except -1:
     cdef dict lanes = {"writes": LANE_WRITES, "awaited": LANE_AWAITED,
                        "background": LANE_BACKGROUND}
@@ -296,6 +305,22 @@ cdef class IoThread(FileCalls):
             "awaited": histogram_facts(&self.syncs[<int>LANE_AWAITED]),
             "background": histogram_facts(&self.syncs[<int>LANE_BACKGROUND]),
         }
+
+    def under_way(self):
+        """Return the operations that the threads are running: (lane, number, verb, path). The same
+        operation has the same number in its lane. Call this on the hub, or while the hub waits."""
+        cdef IoOp *op
+        cdef uint64_t begun = 0
+        cdef const char *path
+        cdef int lane
+        found = []
+        for lane in range(LANES):
+            op = lane_running(&self.engine.lanes[lane], &begun)
+            if op is not NULL and op.kind != IO_WAIT:
+                path = op_path(op)
+                found.append((LANE_NAMES[lane], begun, VERBS[op.kind],
+                              "" if path is NULL else os.fsdecode(path)))
+        return found
 
     def kick_now(self):
         """Submit the queued operations."""

@@ -47,6 +47,7 @@ from nsqcy.process.watchdog import Watchdog
 from nsqcy.storage.write_failures import UNWRITABLE
 
 CLEAN, FAILED = 0, 1
+LAST_WRITE_LIMIT = 10.0  # seconds for nsqd.dat at the end
 
 
 class Master:
@@ -193,6 +194,20 @@ class Master:
             if error.errno not in UNWRITABLE:
                 raise StartError(f"failed to persist metadata - {error}") from None
 
+    def _persist_last(self) -> bool:
+        """Write nsqd.dat; return whether the disk has responded. Raises OSError."""
+        with gevent.Timeout(LAST_WRITE_LIMIT, False):
+            self._topics.persist()
+            return True
+        path, error = "nsqd.dat", f"no response for {LAST_WRITE_LIMIT:g} s"
+        self._log.error(
+            f"failed to persist metadata - {path}: {error}",
+            event="metadata_failed",
+            path=path,
+            error=error,
+        )
+        return False
+
     def _start_failed(self, text: str) -> None:
         # If a worker reported its error before it exited, that report is more precise, so wait for
         # it first.
@@ -309,8 +324,8 @@ class Master:
             self._lifecycle.arbiter.halt()
             if not self._lifecycle.stop():
                 code = FAILED
-            if self._phase.started:
-                self._topics.persist()
+            if self._phase.started and not self._persist_last():
+                code = FAILED
         except OSError:  # the store has logged it
             code = FAILED
         except Exception:

@@ -33,6 +33,8 @@ def reasons(
         answer = answers[worker]
         if answer is None:
             found.append(f"worker {worker} does not answer")
+        elif answer.get("hung") is not None:
+            found.append(f"worker {worker}: {answer['hung']}")
         elif answer["reads"]:
             found.append(f"worker {worker}: {answer['reads']}")
         elif answer["health"] != "OK" and _counts(answer["health_at"], written, now):

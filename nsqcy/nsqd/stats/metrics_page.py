@@ -29,6 +29,7 @@ _OF_WORKERS = {
     "failing": families.WRITES_FAIL,
     "unreadable": families.UNREADABLE,
     "damages": families.DAMAGES,
+    "hung": families.DISK_HANGS,
     "topics": families.TOPIC_COUNT,
     "memory": families.MESSAGE_MEMORY,
     "memory_limit": families.MESSAGE_MEMORY_LIMIT,

@@ -153,11 +153,12 @@ class Walk:
 
 class Health(NamedTuple):
     """The outcome of a worker's latest write to a log, the time of that write, and which topics
-    cannot be read, if any."""
+    cannot be read and how the disk hangs, if so."""
 
     text: str
     at: int
     reads: str | None = None
+    hung: str | None = None
 
 
 def pack(
@@ -180,6 +181,7 @@ def pack(
         "health": health.text,
         "health_at": health.at,
         "reads": health.reads,
+        "hung": health.hung,
         "memory": memory,
         "producers": len(producers),
         "events": events,
@@ -225,12 +227,14 @@ def merge(answers: Sequence[Answer], workers: int) -> Whole:
 
 
 def overall_health(values: Sequence[Mapping[str, Any]], workers: int) -> str:
-    """Return nsqd's health: first a missing worker, then unprotected copies or a topic that cannot
-    be read, otherwise the outcome of the latest write."""
+    """Return nsqd's health: first a missing worker, then a hung disk, unprotected copies or a topic
+    that cannot be read, otherwise the outcome of the latest write."""
     if len(values) < workers:
         missing = workers - len(values)
         return f"NOK - {missing} of {workers} workers are being restarted"
     for value in values:
+        if value.get("hung") is not None:
+            return f"NOK - {value['hung']}"
         if value.get("copies"):
             return f"NOK - {value['copies']}"
         if value.get("reads"):

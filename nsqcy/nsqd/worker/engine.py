@@ -28,6 +28,7 @@ from nsqcy.nsqd.http.api import Api, tls_required
 from nsqcy.nsqd.master.drain import Remains
 from nsqcy.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
 from nsqcy.nsqd.stats.forms import Query
+from nsqcy.nsqd.worker.disk_watch import DiskWatch, ExitWatch
 from nsqcy.nsqd.worker.http_backend import HttpBackend
 from nsqcy.nsqd.worker.live_objects import LiveObjects
 from nsqcy.nsqd.worker.main import Boot
@@ -189,6 +190,9 @@ class Engine:
             self._loop.watch(boot.wake_fds[boot.worker], self._loop.on_woken)
         self._migration = SessionMigration(self._loop, boot.master)
         self._turns = Turns()
+        self._disk = DiskWatch(
+            self._shard, self._io, options.hung_disk_timeout, self._loop.enter, boot.log
+        )
         self._owned = TopicOwner(self._shard, self._loop.enter, boot.master, self._notifier.flush)
         backend = HttpBackend(
             boot,
@@ -345,10 +349,21 @@ class Engine:
             self._handshakes.close()
         if self._copies is not None:
             self._copies.stop_waiting()
+        self._disk.stop()
+        exit_watch = ExitWatch(
+            self._index,
+            self._io,
+            self._disk.hung,
+            2 * self._options.hung_disk_timeout,
+            self._shard.unsaved,
+            self._log,
+        )
+        exit_watch.start()
         self._shard.save()
         if self._copies is not None:
             self._copies.stop()
         self._io.close()
+        exit_watch.stop()
         if self._live_objects is not None:
             self._live_objects.tell()
         self._notifier.finish()  # the master is about to write nsqd.dat

@@ -100,11 +100,13 @@ class TopicOwner:
 
     def health(self) -> dict[str, Any]:
         """Return the outcome of this worker's latest write to a log, the time of that write, and
-        why copies cannot be protected or topics cannot be read, if so."""
+        how the disk hangs, why copies cannot be protected, or which topics cannot be read, if
+        so."""
         copies = self.shard.copies
         return {
             "health": self.shard.health,
             "health_at": self.shard.health_at,
+            "hung": self.shard.hung,
             "copies": "" if copies is None else copies.trouble(),
             "reads": read_health(self.shard.unreadable()),
         }

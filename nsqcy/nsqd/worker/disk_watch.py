@@ -1,0 +1,160 @@
+"""A worker's reaction to a disk that hangs: what happens to publishes, and to an exit.
+
+Storage notices it (storage.hung_disk). New publishes that must be written are refused. Publishes
+that already wait keep their outcome open: their connections are closed after a limit.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import gevent
+
+from nsqcy.broker.shard import Shard
+from nsqcy.logging.types import FatalLines, Lines
+from nsqcy.process import arbiter
+from nsqcy.storage.hung_disk import SECOND, HungDisk
+
+PERIOD = 1.0  # seconds
+NAG = 5 * SECOND  # between two lines about what an exit waits for
+
+
+class Io(Protocol):
+    def under_way(self) -> list[tuple[str, int, str, str]]: ...
+
+
+class DiskWatch:
+    """Looks at the I/O threads once a second while the worker runs."""
+
+    def __init__(
+        self, shard: Shard, io: Io, limit: int, enter: Callable[[], None], log: Lines
+    ) -> None:
+        """
+        limit: ns for which a publish waits for a hung disk
+        enter: makes this moment a turn of the event loop
+        """
+        self.hung = HungDisk(log)
+        self._shard = shard
+        self._io = io
+        self._limit = limit
+        self._enter = enter
+        self._log = log
+        self._waiting: dict[str, tuple[int, int]] = {}
+        """By topic: the record that its oldest publish waits for, and since when."""
+        self._greenlet = gevent.spawn(self._run)
+
+    def stop(self) -> None:
+        self._greenlet.kill(block=False)
+
+    def look(self, now: int) -> None:
+        """Compare the disk's work with that of the last call. now: monotonic clock, ns."""
+        hangs = self.hung.look(now, self._io.under_way())
+        if not hangs and self._shard.hung is None:
+            return
+        self._enter()
+        self._shard.set_hung(self.hung.reason)
+        if hangs:
+            self._disconnect(now)
+        else:
+            self._waiting.clear()
+
+    @property
+    def seconds(self) -> int:
+        """How long the disk has been hanging."""
+        return self.hung.age // SECOND
+
+    def _run(self) -> None:
+        while True:
+            gevent.sleep(PERIOD)
+            self.look(time.monotonic_ns())
+
+    def _disconnect(self, now: int) -> None:
+        """Close the connections of publishers that have waited for longer than the limit."""
+        waiting = {}
+        for topic in self._shard.topics.values():
+            pending = topic.oldest_pending
+            if not pending:
+                continue
+            before, since = self._waiting.get(topic.name, (0, 0))
+            # The operation that blocks the publish may be older than the publish.
+            waiting[topic.name] = (pending, since if before == pending else now)
+            if now - waiting[topic.name][1] >= self._limit:
+                topic.leave_unanswered()
+                self._log.warn(
+                    f"TOPIC({topic.name}): disconnecting publishers that wait for the disk: their "
+                    "messages may or may not be stored",
+                    event="publishers_disconnected",
+                    topic=topic.name,
+                )
+        self._waiting = waiting
+
+
+class ExitWatch:
+    """Says what an exit waits for, and ends the process if the disk does not respond.
+
+    A thread, because saving blocks the hub. The counts are read while the hub waits.
+    """
+
+    def __init__(
+        self,
+        worker: int,
+        io: Io,
+        hung: HungDisk,
+        limit: int,
+        unsaved: Callable[[], dict[str, int]],
+        log: FatalLines,
+        end: Callable[[int], object] = os._exit,
+    ) -> None:
+        """limit: ns for which an exit waits for one operation."""
+        self._worker = worker
+        self._io = io
+        self._hung = hung
+        self._limit = limit
+        self._unsaved = unsaved
+        self._log = log
+        self._end = end
+        self._said = 0
+        self._done = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def stop(self) -> None:
+        self._done.set()
+
+    def look(self, now: int) -> None:
+        """now: monotonic clock, ns."""
+        self._hung.look(now, self._io.under_way())
+        waits = self._hung.waits
+        if waits is not None and (not self._said or now >= self._said + NAG):
+            self._said = now
+            self._log.warn(
+                f"worker {self._worker}: exiting: waiting for {waits.verb} {waits.path}, "
+                f"{waits.seconds} s so far",
+                event="exit_waits",
+                operation=waits.verb,
+                path=waits.path,
+                seconds=waits.seconds,
+            )
+        if self._hung.age >= self._limit:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        unsaved = self._unsaved()
+        topics = ", ".join(f"{topic} ({count})" for topic, count in sorted(unsaved.items()))
+        total = sum(unsaved.values())
+        self._log.fatal(
+            f"worker {self._worker}: exiting because the disk does not respond: "
+            f"{total} messages are not on disk: {topics or 'none'}",
+            event="exit_unsaved",
+            messages=total,
+            topics=topics,
+        )
+        self._end(arbiter.NOT_SAVED)
+
+    def _run(self) -> None:
+        self.look(time.monotonic_ns())
+        while not self._done.wait(PERIOD):
+            self.look(time.monotonic_ns())
