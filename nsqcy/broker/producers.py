@@ -5,8 +5,9 @@ numbers ascend. This module remembers chunks, within limits. It does not access 
 the topic reports attempts and their outcomes.
 
     attempted ──► published (waits) ──► accepted, when all its records are visible
-                        │
-                        └──► removed: visible messages are accepted, the others are missing
+        │               │
+        │               └──► removed: visible messages are accepted, the others are missing
+        └──► abandoned, before all its records were appended
 
 A chunk with missing messages, which a crash may also leave, is completed when it is sent again.
 """
@@ -15,6 +16,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import chain
 from typing import NamedTuple
 
 from nsqcy.errors import NsqError
@@ -44,13 +46,23 @@ class ChunkName(NamedTuple):
     chunk: int
 
 
-class Attempt(NamedTuple):
-    """A chunk, or its missing part, is among a topic's records, starting at `first_seq`."""
+class Piece(NamedTuple):
+    """Messages of a chunk that are adjacent among a topic's records, starting at `first_seq`."""
 
-    name: ChunkName
     first_seq: int
     wanted: Ranges
-    end_seq: int
+
+
+class Attempt(NamedTuple):
+    """A chunk, or its missing part, is among a topic's records."""
+
+    name: ChunkName
+    pieces: tuple[Piece, ...]
+
+    @property
+    def end_seq(self) -> int:
+        first_seq, wanted = self.pieces[-1]
+        return first_seq + messages_in(wanted)
 
 
 @dataclass(slots=True)
@@ -137,7 +149,7 @@ class Producers:
         # Both levels are ordered by last use.
         self._producers: OrderedDict[int, OrderedDict[int, Epoch]] = OrderedDict()
         self._parts = 0
-        self._waiting: deque[Attempt] = deque()  # sorted by seq
+        self._waiting: deque[Attempt] = deque()  # sorted by the end
         self._highest: dict[tuple[int, int, int], tuple[int, int]] = {}  # waiting: chunk, attempts
         self._found: dict[ChunkName, tuple[int, list[tuple[int, int]]]] = {}  # count, ranges
 
@@ -174,12 +186,18 @@ class Producers:
             )
         return missing
 
-    def published(self, name: ChunkName, first_seq: int, wanted: Ranges) -> None:
-        """Note that the wanted messages have been appended, starting at `first_seq`."""
-        end = first_seq + messages_in(wanted)
-        self._waiting.append(Attempt(name, first_seq, wanted, end))
+    def attempted(self, name: ChunkName) -> None:
+        """Note that the wanted messages are being appended."""
         _, attempts = self._highest.get(name[:3], (0, 0))
         self._highest[name[:3]] = (name.chunk, attempts + 1)
+
+    def published(self, name: ChunkName, pieces: Iterable[tuple[int, Ranges]]) -> None:
+        """Note that the wanted messages have been appended."""
+        self._waiting.append(Attempt(name, tuple(Piece(*each) for each in pieces)))
+
+    def abandoned(self, name: ChunkName) -> None:
+        """Note that the messages appended so far have been removed."""
+        self._ended(name)
 
     def settle(self, visible_seq: int) -> None:
         """Accept each attempt once all its records are visible."""
@@ -193,9 +211,12 @@ class Producers:
         self.settle(visible_seq)
         for attempt in self._waiting:
             self._ended(attempt.name)
-            if attempt.first_seq < visible_seq:
-                visible = visible_seq - attempt.first_seq
-                self._accept(attempt.name, without_first(attempt.wanted, visible))
+            if attempt.pieces[0].first_seq < visible_seq:
+                missing = [
+                    without_first(wanted, max(visible_seq - first_seq, 0))
+                    for first_seq, wanted in attempt.pieces
+                ]
+                self._accept(attempt.name, tuple(chain.from_iterable(missing)))
         self._waiting.clear()
 
     def _ended(self, name: ChunkName) -> None:
@@ -268,7 +289,7 @@ class Producers:
         """Return the seq up to which state() is valid, given that everything before `visible_seq`
         is visible. state() does not contain later chunks."""
         self.settle(visible_seq)
-        return min(visible_seq, self._waiting[0].first_seq) if self._waiting else visible_seq
+        return min([visible_seq, *(each.pieces[0].first_seq for each in self._waiting)])
 
     def state(self, visible_seq: int) -> tuple[EpochState, ...]:
         """Return the accepted chunks, least recently used epoch first."""

@@ -3,6 +3,7 @@ from collections.abc import Callable, Sequence
 from nsqcy.channels.consumer import Waiter
 from nsqcy.protocol.connection import Transport
 from nsqcy.protocol.session_manager import SessionManager
+from nsqcy.server.body_batch import BodyBatch
 from nsqcy.server.http_fastpath import Sink
 
 NO_ROOM: str
@@ -22,7 +23,7 @@ class Publisher:
     def publish(
         self,
         key: bytes,
-        bodies: Sequence[bytes | memoryview],
+        bodies: Sequence[bytes | memoryview] | BodyBatch,
         delay_ms: int,
         durability: str,
         done: Callable[[str | None], None],

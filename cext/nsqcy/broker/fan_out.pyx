@@ -74,7 +74,7 @@ cdef class FanOut(RecordWindow):
                 stop.seq = entry.seq
                 if stop.seq > self.fanout.seq:
                     self.move_cursor(&self.fanout, &stop)
-                self.touch_dirty()
+                self.shard.unsettled.append(self)
                 return True
             budget -= 1
             due = self.scheduler.now + entry.due

@@ -28,7 +28,9 @@ cdef class OverflowLog(Checkpoints):
     cdef uint64_t writes                # pending
     cdef uint64_t pending_writes        # pending and gated
     cdef uint64_t pending_messages      # appended, not visible yet
-    cdef PendingAcks acks               # publishes waiting for the log
+    cdef PendingAcks acks               # publishes waiting to become visible
+    cdef bint gathering                 # a large batch is being appended: nothing becomes visible
+    cdef uint64_t gathered_from         # its first record
     cdef uint64_t stable                # all available records before it are on disk
     cdef bint rolling                   # the next file begins when pending writes end
     cdef int64_t unreadable_since       # wall clock

@@ -33,6 +33,10 @@ cdef int write_done(void *arg, int error) except -1:
     return 0
 
 
+cdef enum:
+    OVERFLOW_BUDGET = 64            # blocks passed to the log per turn
+
+
 @cython.no_gc_clear      # as RecordWindow requires
 cdef class OverflowLog(Checkpoints):
     def __cinit__(self):
@@ -56,18 +60,20 @@ cdef class OverflowLog(Checkpoints):
     # -- overflow --
 
     cdef int write_overflow(self) except -1:
-        """Write waiting records to the log, one run per block.
+        """Write waiting records to the log, one run per block, up to the budget.
 
-        End the overflow when all are written and the queue is short again.
+        End the overflow when all are written and the queue is short again. An incomplete batch is
+        not written: the log accepts or rejects a publish as a whole.
         """
         cdef Block *block = self.newest
+        cdef int budget = OVERFLOW_BUDGET
         if not self.overflowing:
             if self.pool.resident_bytes > self.pool.budget:
                 self.spill()
             return 0
         if self.failing:
             return 0
-        if self.pending_messages == 0:
+        if self.pending_messages == 0 and not self.gathering:
             self.gate = max(self.promised, self.floor)
             self.minimum = self.min_seq()
             if not self.must_overflow():
@@ -77,10 +83,14 @@ cdef class OverflowLog(Checkpoints):
             return 0
         while block != NULL and block.first_seq > self.visible.seq and block.prev != NULL:
             block = block.prev
-        while block != NULL:
-            if block.written < block.size and block.last_seq >= self.visible.seq \
-                    and self.write_run(block, True):
-                break
+        while block != NULL and not (self.gathering and block.first_seq >= self.gathered_from):
+            if block.written < block.size and block.last_seq >= self.visible.seq:
+                if budget == 0:
+                    self.shard.unsettled.append(self)
+                    break
+                if self.write_run(block, True):
+                    break
+                budget -= 1
             block = block.next
         return self.log.commit()
 

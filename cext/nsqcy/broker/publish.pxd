@@ -12,6 +12,8 @@ cdef class Publishing(LogAccess):
     cdef object producers               # broker.producers.Producers; None: no chunks yet
     cdef bint has_unjournaled       # chunks are missing from the journal: `unjournaled` is watched
     cdef bytes address                  # the only channel that receives the current publish
+    cdef uint64_t coming            # messages of accepted batches that are not appended yet
+    cdef uint64_t coming_bytes
     cdef readonly uint64_t message_count
     cdef readonly uint64_t message_bytes
     cdef int64_t last_publish
@@ -22,7 +24,7 @@ cdef class Publishing(LogAccess):
     cdef uint32_t headers_room(self, uint16_t length, int64_t ttl) noexcept
     cdef void put_headers(self, Record *record, uint8_t *at, const uint8_t *headers,
                           uint16_t length, int64_t ttl) noexcept
-    cdef int new_batch(self, const uint8_t *batch, uint32_t count) except -1
+    cdef size_t new_batch(self, const uint8_t *batch, uint32_t count) except? 0
     cdef uint32_t add_headered(self, const uint8_t *message, uint32_t length,
                                int64_t delay) except? 0
     cdef uint64_t add_headered_batch(self, const uint8_t *batch, uint32_t count) except? 0
@@ -36,11 +38,6 @@ cdef class Publishing(LogAccess):
     cdef str obstacle(self, Durability minimum, uint64_t count, uint64_t body_bytes)
     cdef bint takes_at_once(self) except -1
     cdef bint needs_disk(self, Durability minimum) noexcept
-    cdef int add_chunk(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
-                       bint headers, Durability minimum, uint32_t *added, uint64_t *bodies,
-                       bint moved=*) except -1
-    cdef uint64_t append_chunk(self, object name, const uint8_t *batch, uint32_t count,
-                               bint headers, tuple wanted) except? 0
     cdef bint add_produced(self, const Produced *produced, const uint8_t *message, bint headers,
                            uint64_t *bodies) except -1
     cdef int keep_untold(self) except -1

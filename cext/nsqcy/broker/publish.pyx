@@ -1,8 +1,7 @@
 """Publishing: turns messages into records and makes them visible, immediately or once the log has
 them.
 
-Owns the layout of a message in a record, the reasons for refusing a publish, and the producers'
-chunks. A chunk is published once, even if it is resent after a failure.
+Owns the layout of a message in a record, and the reasons for refusing a publish.
 """
 
 cimport cython
@@ -34,8 +33,6 @@ from nsqcy.storage.block cimport Block
 from nsqcy.storage.record_window cimport Cursor, append_record
 from nsqcy.storage.entry cimport Entry, size_tag
 
-from nsqcy.broker import dead_letter_headers as dead_letters
-from nsqcy.broker.producers import ChunkError, Producers, messages_in
 from nsqcy.broker.topic_host import DRAINING as _DRAINING
 from nsqcy.broker.topic_host import EXITING as _EXITING
 
@@ -95,11 +92,12 @@ cdef class Publishing(LogAccess):
             record.attributes |= RECORD_EXPIRES
             self.perishable = True
 
-    cdef int new_batch(self, const uint8_t *batch, uint32_t count) except -1:
-        """Append `count` records without a delay, with their bodies.
+    cdef size_t new_batch(self, const uint8_t *batch, uint32_t count) except? 0:
+        """Append `count` records without a delay, with their bodies; return the bytes used.
 
         Each message follows its length, as in an MPUB; the lengths have been checked.
         """
+        cdef const uint8_t *start = batch
         cdef Record *record
         cdef size_t length
         cdef uint32_t _i
@@ -110,7 +108,7 @@ cdef class Publishing(LogAccess):
             if record != NULL:
                 memcpy(<uint8_t *>record + sizeof(Record), batch, length)
             batch += length
-        return 0
+        return batch - start
 
     cdef uint32_t add_headered(self, const uint8_t *message, uint32_t length,
                                int64_t delay) except? 0:
@@ -180,8 +178,8 @@ cdef class Publishing(LogAccess):
         self.message_bytes += body_bytes
         self.last_publish = self.scheduler.now
         self.touch_dirty()
-        if self.overflowing and self.visible.seq != self.next_seq:     # some were not dropped
-            self.pending_messages += count
+        if self.gathering or self.overflowing and self.visible.seq != self.next_seq:
+            self.pending_messages += count      # some were not dropped
             return 1
         self.cursor_to_end(&self.visible)
         self.fan_out()
@@ -241,14 +239,14 @@ cdef class Publishing(LogAccess):
         if self.shard.refused is not None and self.needs_disk(minimum):
             return self.shard.refused
         if self.bounded:
-            reason = self.fullness(count, body_bytes)
+            reason = self.fullness(count + self.coming, body_bytes + self.coming_bytes)
             if reason is not None:
                 return reason
         return self.error if self.failing else None
 
     cdef bint takes_at_once(self) except -1:
-        """Return whether a publish would neither be refused nor wait for the log."""
-        if self.overflowing or self.bounded:
+        """Return whether a publish would neither be refused nor wait."""
+        if self.gathering or self.overflowing or self.bounded:
             return False
         if self.may_refuse() and self.refusal(MEMORY, 1, 0) is not None:
             return False
@@ -262,76 +260,6 @@ cdef class Publishing(LogAccess):
         return minimum != MEMORY or self.overflowing or self.must_overflow()
 
     # -- producers' chunks --
-
-    cdef int add_chunk(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
-                       bint headers, Durability minimum, uint32_t *added, uint64_t *bodies,
-                       bint moved=False) except -1:
-        """Append the missing messages of a chunk (producers.ChunkName).
-
-        The `size` bytes at `batch` are laid out as for new_batch(), or with headers before the
-        bodies. Outputs the number of appended messages and the bytes of their bodies. The caller
-        passes them to published(), even if there are none: an earlier attempt may be pending, and
-        its outcome is decisive. `moved`: the messages come from another topic, which is allowed
-        while draining. If the chunk cannot be accepted, appends nothing and raises ChunkError.
-        """
-        if self.producers is None:
-            self.producers = Producers()
-        added[0] = 0
-        bodies[0] = 0
-        wanted = self.producers.wanted(name, count, self.visible.seq, self.scheduler.wall)
-        if not wanted:
-            return 0
-        refusal = (self.obstacle(minimum, count, size) if moved and self.shard.shut is _DRAINING
-                   else self.refusal(minimum, count, size))
-        if refusal is not None:
-            raise ChunkError(refusal)
-        if minimum != MEMORY:
-            self.demand(minimum)
-        if moved:
-            address, _ = dead_letters.split_address(batch[6:6 + load_be16(batch + 4)])
-            if address is not None and address not in self.channels:
-                raise ChunkError(dead_letters.NO_CHANNEL)
-            self.address = None if address is None else address.encode()
-        self.keep_untold()
-        added[0] = messages_in(wanted)
-        try:
-            bodies[0] = self.append_chunk(name, batch, count, headers, wanted)
-        finally:
-            self.address = None
-        return 0
-
-    cdef uint64_t append_chunk(self, object name, const uint8_t *batch, uint32_t count,
-                               bint headers, tuple wanted) except? 0:
-        """Append the wanted messages in a chunk; return the total size of their bodies."""
-        cdef uint64_t first_seq = self.next_seq
-        cdef uint64_t bodies = 0
-        cdef uint32_t index = 0
-        cdef uint32_t begun
-        cdef uint32_t first
-        cdef uint32_t end
-        cdef Produced produced
-        produced.producer, produced.epoch, produced.part, produced.chunk = name
-        produced.count = count
-        produced.reserved = 0
-        taken = []
-        for first, end in wanted:
-            while index < first:
-                batch += 4 + load_be32(batch)
-                index += 1
-            begun = first
-            while index < end:
-                produced.index = index
-                if not self.add_produced(&produced, batch, headers, &bodies):
-                    # A full topic dropped it; it counts as published.
-                    if begun < index:
-                        taken.append((begun, index))
-                    begun = index + 1
-                batch += 4 + load_be32(batch)
-                index += 1
-            if begun < end:
-                taken.append((begun, end))
-        self.producers.published(name, first_seq, tuple(taken))
-        return bodies
 
     cdef bint add_produced(self, const Produced *produced, const uint8_t *message, bint headers,
                            uint64_t *bodies) except -1:

@@ -20,11 +20,13 @@ cdef class Scheduler(FailedReads):
     cdef int64_t turn(self) except? -1
     cdef int expire(self) except -1
     cdef bint dispatch(self) except -1
+    cdef int gather(self) except -1
     cdef int compact(self) except -1
 
     cdef inline bint has_long_work(self) noexcept:
         """Return whether there is work that takes many turns, which is rare."""
-        if self.compacting or self.journalling or self.scheduler.discarded or self.reads:
+        if self.gathering or self.compacting or self.journalling or self.scheduler.discarded \
+                or self.reads:
             return True
         return False
 

@@ -18,6 +18,7 @@ cdef enum:
     # Maximum of each kind of work per turn; the rest is left for the next turn.
     DISPATCH_BUDGET = 4096          # records that channels deliver or skip
     EXPIRE_BUDGET = 4096            # messages that are due or have timed out
+    GATHER_BUDGET = 4096            # messages of batches that are appended
     COMPACT_BUDGET = 4096           # entries visited by compactions, plus the cost of copies
     TICK_BUDGET = 256               # topics whose tick or checkpoint is due
     DISCARD_BUDGET = 4096           # dropped messages that are freed
@@ -67,6 +68,11 @@ cdef class Scheduler(FailedReads):
             self.go_on_with_checkpoints()
         if now >= self.next_read:
             self.read_again()
+        if self.unsettled:
+            work = self.unsettled
+            self.unsettled = []
+            for topic in work:
+                topic.touch_dirty()
         while self.dirty_topics:
             work = self.dirty_topics
             self.dirty_topics = []
@@ -83,7 +89,7 @@ cdef class Scheduler(FailedReads):
             left = left or self.has_long_work()
         if self.io is not None:
             self.io.kick()
-        if left or self.dirty_topics or self.ticking or self.checkpointing:
+        if left or self.dirty_topics or self.unsettled or self.ticking or self.checkpointing:
             return now
         due = min(self.next_tick, self.next_checkpoint, self.next_read)
         if self.hurried:
@@ -92,6 +98,8 @@ cdef class Scheduler(FailedReads):
 
     cdef int go_on(self) except -1:
         """Do one turn's share of the work."""
+        if self.gathering:
+            self.gather()
         if self.compacting:
             self.compact()
         if self.journalling:
@@ -144,6 +152,18 @@ cdef class Scheduler(FailedReads):
             self.scheduler.dirty_channels = work[done:] + self.scheduler.dirty_channels
             left = True
         return left
+
+    cdef int gather(self) except -1:
+        """Append a slice of the first batch; another topic's batch follows in the next turn."""
+        cdef Topic topic = self.gathering.pop(0)
+        try:
+            topic.append_batches(GATHER_BUDGET)
+        except Exception as error:
+            self.report(topic.name, error)
+            topic.break_batch(type(error).__name__)
+        if topic.batches:
+            self.gathering.append(topic)
+        return 0
 
     cdef int compact(self) except -1:
         """Continue the topics' compactions, one after another."""

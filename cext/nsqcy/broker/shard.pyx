@@ -292,6 +292,8 @@ cdef class Shard(Scheduler):
         cdef Topic topic
         self.closing = True
         self.shut = _EXITING
+        while self.gathering:
+            self.gather()
         while self.scheduler.discarded:
             self.free_discarded()
         if self.io is not None:

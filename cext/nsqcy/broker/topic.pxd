@@ -5,14 +5,14 @@ from libc.stdint cimport int64_t, uint64_t
 from nsqcy.base.histogram cimport Histogram
 from nsqcy.channels.channel cimport Channel
 from nsqcy.channels.counters cimport Series
-from nsqcy.broker.publish cimport Publishing
+from nsqcy.broker.batches cimport Batches
 
 
 cdef enum:
     KEPT = 128                  # block flag: survivors whose readers are unknown
 
 
-cdef class Topic(Publishing):
+cdef class Topic(Batches):
     cdef int64_t prune_after            # ns; 0: never
     cdef bint prune_messages            # even if it contains messages
     cdef dict unusual                   # non-default policy, shown by /stats

@@ -10,6 +10,7 @@ A topic is a chain of base classes. Each uses only those above it in this list:
     Retention    which records stay in the log          nsqcy.broker.retention
     LogAccess    readers of the log                     nsqcy.broker.log_access
     Publishing   from messages to records               nsqcy.broker.publish
+    Batches      large publishes, a slice per turn      nsqcy.broker.batches
     Topic        channels, policy, statistics, saving and closing
 
 Knows nothing about connections, clocks or the event loop. The life of a record:
@@ -74,7 +75,7 @@ cdef bint is_synced(const Block *block) noexcept:
 
 
 @cython.no_gc_clear      # as RecordWindow requires
-cdef class Topic(Publishing):
+cdef class Topic(Batches):
     def __cinit__(self):
         if self.ephemeral:
             self.series = EPHEMERALS
@@ -358,6 +359,7 @@ cdef class Topic(Publishing):
         Answer pending changes in the same way."""
         self.acks.answer(<uint64_t>-1, _UNKNOWN)
         self.answer_changes(_UNKNOWN)
+        self.leave_batches(_UNKNOWN)
 
     def lose(self):
         """Close the topic and its channels. Its files belong to another process, which may have
@@ -384,6 +386,7 @@ cdef class Topic(Publishing):
         self.discard()
         self.acks.answer(<uint64_t>-1, reason)
         self.answer_changes(reason)
+        self.fail_batches(reason)
         for read in list(self.reads or ()):
             (<LogRead>read).abandon(b"E_LOG_NO_TOPIC")
         if delete:

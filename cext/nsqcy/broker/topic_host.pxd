@@ -17,6 +17,8 @@ cdef class TopicHost:
     cdef uint64_t sync_every                # options of logs
     cdef object log                         # for operators
     cdef list dirty_topics                  # topics whose settle_turn() is due
+    cdef list unsettled                     # topics whose settle_turn() continues in the next turn
+    cdef list gathering                     # topics with batches to append
     cdef list compacting                    # topics whose compaction can continue
     cdef list journalling                   # topics with a journal snapshot in progress
     cdef public int snapshot_budget         # entries packed per turn

@@ -22,6 +22,8 @@ UNKNOWN = "unknown"
 cdef class TopicHost:
     def __cinit__(self):
         self.dirty_topics = []
+        self.unsettled = []
+        self.gathering = []
         self.compacting = []
         self.journalling = []
         self.snapshot_budget = SNAPSHOT_BUDGET

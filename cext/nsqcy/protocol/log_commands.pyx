@@ -10,6 +10,7 @@ import json
 
 from libc.stdint cimport int32_t, uint32_t
 
+from nsqcy.broker.batches cimport AT_ONCE, ChunkBatch
 from nsqcy.broker.log_reader cimport ENDED, LARGEST_ANSWER
 from nsqcy.protocol.connection cimport BLOCKED, NEXT
 from nsqcy.protocol.forwarding cimport ForwardingStream
@@ -81,6 +82,7 @@ cdef class LogCommands(PublishCommands):
         cdef int owner
         cdef size_t length = used[0] - 1
         cdef Topic topic
+        cdef ChunkBatch batch
         cdef Parsed parsed
         if length and line[length - 1] == 13:
             length -= 1
@@ -114,11 +116,18 @@ cdef class LogCommands(PublishCommands):
             invalid_length = topic.invalid_length(rest + 8, messages, self.headers)
             if invalid_length:
                 return self.publish_refused(LOG_PUB, topic.size_error(LOG_PUB, invalid_length))
-        name = ChunkName(producer_id(word_bytes(&words[2])), epoch, part, chunk)
+        batch = ChunkBatch.__new__(ChunkBatch)
+        batch.name = ChunkName(producer_id(word_bytes(&words[2])), epoch, part, chunk)
+        batch.count = messages
+        batch.size = size
+        batch.headers = self.headers
+        batch.moved = self.transfers
+        if messages > AT_ONCE and not self.transfers:
+            return self.publish_slowly(LOG_PUB, topic, batch, rest + 8, size - 4, messages)
+        batch.at = rest + 8
+        batch.minimum = self.durability
         try:
-            topic.add_chunk(
-                name, rest + 8, size, messages, self.headers, self.durability, &added, &bodies,
-                self.transfers)
+            topic.add_chunk(batch, &added, &bodies)
         except ChunkError as error:
             return self.publish_failed(LOG_PUB, str(error))
         return self.publish_accepted(LOG_PUB, topic, added, bodies)

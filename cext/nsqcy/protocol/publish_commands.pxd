@@ -2,10 +2,20 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
+from nsqcy.broker.batches cimport Batch, SizedBatch
 from nsqcy.broker.topic cimport Topic
+from nsqcy.channels.consumer cimport Waiter
 from nsqcy.protocol.connection cimport RAISED, Parsed
 from nsqcy.protocol.migration cimport Migration
 from nsqcy.protocol.wire cimport Word
+
+
+cdef class PublishCommands(Migration)
+
+cdef class BatchWaiter(Waiter):
+    """Receiver of the outcome of a large batch."""
+    cdef PublishCommands session
+    cdef uint64_t size
 
 
 cdef class PublishCommands(Migration):
@@ -24,8 +34,6 @@ cdef class PublishCommands(Migration):
                      const uint8_t *rest, size_t left) except RAISED
     cdef Parsed check_message(self, const char *command, const uint8_t *message,
                               size_t n) except RAISED
-    cdef Parsed check_batch(self, const char *command, const uint8_t *batch,
-                            uint32_t count) except RAISED
     cdef Parsed take_batch(self, const char *command, const uint8_t *rest, size_t left,
                            bint exact, uint32_t *body_size, uint32_t *count) except RAISED
     cdef size_t batch_limit(self) noexcept
@@ -35,6 +43,8 @@ cdef class PublishCommands(Migration):
     cdef Parsed publish_failed(self, const char *command, str reason) except RAISED
     cdef Parsed not_routed(self, const char *command, int why, size_t *used, size_t n) except RAISED
     cdef Parsed publish_refused(self, const char *command, bytes text) except RAISED
+    cdef Parsed publish_slowly(self, const char *command, Topic topic, Batch batch,
+                               const uint8_t *messages, size_t n, uint32_t count) except RAISED
     cdef Parsed publish_accepted(self, const char *command, Topic topic, uint32_t count,
                                  uint64_t body_bytes) except RAISED
     cdef Parsed forward_publish(self, int owner, const char *command, const uint8_t *line,

@@ -15,12 +15,13 @@ from nsqcy.base.headers cimport (
     headers_are_valid,
     headers_fault,
 )
+from nsqcy.broker.batches cimport AT_ONCE
 from nsqcy.broker.durability cimport MEMORY
 from nsqcy.ipc.quota cimport Quota
 from nsqcy.protocol.connection cimport BLOCKED, NEXT
 from nsqcy.protocol.forwarding cimport ForwardingStream
 from nsqcy.protocol.routing cimport NO_ROOM
-from nsqcy.protocol.tickets cimport ANSWERED, FAILED
+from nsqcy.protocol.tickets cimport ANSWERED, FAILED, MAX_FORWARDED
 from nsqcy.protocol.wire cimport RESPONSE, parse_number, word_bytes
 from nsqcy.storage.record cimport Record, record_body
 
@@ -28,6 +29,7 @@ from nsqcy.storage.record cimport Record, record_body
 cdef extern from "Python.h":
     const char *PyBytes_AS_STRING(bytes)
     Py_ssize_t PyBytes_GET_SIZE(bytes)
+    bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
 
 
 cdef int64_t MILLISECOND = 1000000
@@ -38,6 +40,13 @@ cdef enum:
 cdef const char *PUB = b"PUB"
 cdef const char *MPUB = b"MPUB"
 cdef const char *DPUB = b"DPUB"
+
+
+cdef class BatchWaiter(Waiter):
+    cdef int publish_done(self, uint64_t ticket, str error) except -1:
+        cdef PublishCommands session = self.session
+        session.manager.input_shrank(session, self.size)
+        return session.publish_done(ticket, error)
 
 
 cdef class PublishCommands(Migration):
@@ -191,6 +200,7 @@ cdef class PublishCommands(Migration):
         cdef uint64_t bodies
         cdef int owner
         cdef Topic topic
+        cdef SizedBatch sized
         cdef Parsed parsed
         if count < 2:
             return self.fatal(b"E_INVALID MPUB insufficient number of parameters")
@@ -217,6 +227,12 @@ cdef class PublishCommands(Migration):
             refusal = topic.refusal(self.durability, messages, size)
             if refusal is not None:
                 return self.publish_failed(MPUB, refusal)
+        if messages > AT_ONCE:
+            sized = SizedBatch.__new__(SizedBatch)
+            sized.left = messages
+            sized.left_bytes = size - 4 - 4 * <uint64_t>messages
+            sized.headers = self.headers
+            return self.publish_slowly(MPUB, topic, sized, rest + 8, size - 4, messages)
         if self.durability != MEMORY:
             topic.demand(self.durability)
         if self.headers:
@@ -292,32 +308,18 @@ cdef class PublishCommands(Migration):
                 return self.batch_missing(
                     command, end, have, announced,
                     b"E_BAD_MESSAGE %s failed to read message body" % command)
+            if self.headers:
+                parsed = self.check_message(command, rest + at + 4, length)
+                if parsed != NEXT:
+                    return parsed
             at = end
             i += 1
         if exact and at != <size_t>announced:
             return self.fatal(b"E_BAD_BODY %s body of %d bytes holds messages for %d" % (
                 <bytes>command, announced, at))
-        if self.headers:
-            parsed = self.check_batch(command, rest + 4, messages)
-            if parsed != NEXT:
-                return parsed
         body_size[0] = <uint32_t>at
         count[0] = messages
         return NEXT if self.quota is None else self.charge(messages, at)
-
-    cdef Parsed check_batch(self, const char *command, const uint8_t *batch,
-                            uint32_t count) except RAISED:
-        """Check each message in a batch whose lengths have been checked."""
-        cdef size_t length
-        cdef Parsed parsed
-        cdef uint32_t _i
-        for _i in range(count):
-            length = load_be32(batch)
-            parsed = self.check_message(command, batch + 4, length)
-            if parsed != NEXT:
-                return parsed
-            batch += 4 + length
-        return NEXT
 
     cdef size_t batch_limit(self) noexcept:
         """Return the maximum bytes of a batch.
@@ -358,6 +360,28 @@ cdef class PublishCommands(Migration):
             self.answer(self.take_ticket(command, 0), ANSWERED, None)
         else:
             self.put_frame(RESPONSE, b"OK", 2)
+        return NEXT
+
+    cdef Parsed publish_slowly(self, const char *command, Topic topic, Batch batch,
+                               const uint8_t *messages, size_t n, uint32_t count) except RAISED:
+        """Publish the `n` bytes of a batch that is too large for one turn.
+
+        Until it is answered, the session executes nothing else, and the batch counts as unfinished
+        input.
+        """
+        cdef BatchWaiter waiter = BatchWaiter.__new__(BatchWaiter)
+        batch.source = PyBytes_FromStringAndSize(<const char *>messages, n)
+        batch.at = batch.source
+        batch.minimum = self.durability
+        batch.waiter = waiter
+        waiter.session = self
+        waiter.size = n
+        self.manager.input_bytes += n
+        self.topic_count += count
+        self.line_owner = self.manager.index
+        self.line_key = self.topic_key
+        batch.ticket = self.take_ticket(command, max(n, <size_t>MAX_FORWARDED))
+        topic.add_batch(batch)
         return NEXT
 
     cdef Parsed publish_refused(self, const char *command, bytes text) except RAISED:

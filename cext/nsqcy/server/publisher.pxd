@@ -8,6 +8,7 @@ from nsqcy.protocol.connection cimport Transport
 from nsqcy.protocol.session cimport Session
 from nsqcy.protocol.session_manager cimport SessionManager
 from nsqcy.broker.durability cimport Durability
+from nsqcy.server.body_batch cimport BodyBatch
 
 
 cdef class Callback(Waiter):
@@ -34,6 +35,9 @@ cdef class Publisher:
     cdef int feed(self, Session session, done, bytes command) except -1
     cdef int publish_here(self, bytes key, bodies, bytes headers, int64_t delay,
                           Durability minimum, done) except -1
+    cdef int publish_batch(self, int owner, bytes key, BodyBatch batch, bytes headers,
+                           Durability minimum, done) except -1
+    cdef int publish_batch_here(self, bytes key, BodyBatch batch, done) except -1
     cdef int publish_there(self, int owner, bytes key, bodies, bytes headers, int64_t delay,
                            Durability minimum, done) except -1
     cdef Session session_to(self, int owner, Durability minimum, bint headers, bint transfers)

@@ -15,9 +15,11 @@ from nsqcy.base.bytes cimport load_be32
 from nsqcy.protocol.session cimport Session
 from nsqcy.protocol.session_manager cimport SessionManager
 from nsqcy.storage.record cimport Record, record_body
+from nsqcy.broker.batches cimport AT_ONCE, ChunkBatch
 from nsqcy.broker.durability cimport MEMORY, Durability, durability_of
 from nsqcy.broker.topic cimport Topic
 from nsqcy.protocol.wire cimport FRAME_HEADER, RESPONSE, Output
+from nsqcy.server.body_batch cimport BodyBatch
 
 from nsqcy.broker.producers import ChunkError, ChunkName, producer_id
 from nsqcy.broker.topic_host import UNKNOWN
@@ -116,6 +118,44 @@ cdef class _Batch:
             self.done(UNKNOWN if 0 < self.accepted < self.parts else self.error)
 
 
+cdef class _Parts:
+    """A batch on its way to another worker, in several commands: the next one follows the answer to
+    the one before.
+
+    The batch has failed if the first command was not accepted; if only a later one was not, the
+    result is unknown.
+    """
+    cdef Publisher publisher
+    cdef int owner
+    cdef bytes key
+    cdef BodyBatch batch
+    cdef object done
+    cdef bint accepted
+
+    def __init__(self, Publisher publisher, int owner, bytes key, BodyBatch batch, done):
+        self.publisher = publisher
+        self.owner = owner
+        self.key = key
+        self.batch = batch
+        self.done = done
+
+    cdef int send(self) except -1:
+        cdef bytes command = self.batch.next_command(
+            self.key, min(MPUB_BYTES, self.publisher.manager.max_body_size))
+        cdef Session session = self.publisher.session_to(
+            self.owner, self.batch.minimum, bool(self.batch.headers), False)
+        return self.publisher.feed(session, self, command)
+
+    def __call__(self, error):
+        if error is not None:
+            self.done(UNKNOWN if self.accepted else error)
+        elif self.batch.left:
+            self.accepted = True
+            self.send()
+        else:
+            self.done(None)
+
+
 cdef int answer(Topic topic, bint waits, done) except -1:
     """Call done(None) when the messages just published are accepted: now, unless they wait."""
     cdef Callback callback
@@ -141,13 +181,16 @@ cdef class Publisher:
         messages have both the requested and the topic's durability. The reason is the text of
         E_PUB_FAILED, or a different error including its code; in both cases none of the messages
         were published. The name and the headers must be valid, each body 1 to max-msg-size bytes,
-        the delay within max-defer-timeout.
+        the delay within max-defer-timeout. `bodies` is a sequence of few bodies, or a BodyBatch
+        without a delay.
         """
         cdef int owner = self.manager.owner_of(key)
         cdef Durability minimum = durability_of(durability)
         if owner < 0:
             self.wait_for_placement(
                 key, lambda: self.publish(key, bodies, delay_ms, durability, done, headers))
+        elif isinstance(bodies, BodyBatch):
+            self.publish_batch(owner, key, bodies, headers, minimum, done)
         elif owner == self.manager.index:
             self.publish_here(key, bodies, headers, delay_ms * MILLISECOND, minimum, done)
         else:
@@ -208,6 +251,36 @@ cdef class Publisher:
                 memcpy(record_body(record), &body[0], body.shape[0])
         return answer(topic, bodies and topic.published(<unsigned int>len(bodies), total), done)
 
+    cdef int publish_batch(self, int owner, bytes key, BodyBatch batch, bytes headers,
+                           Durability minimum, done) except -1:
+        batch.headers = headers
+        batch.minimum = minimum
+        if owner == self.manager.index:
+            return self.publish_batch_here(key, batch, done)
+        return _Parts(self, owner, key, batch, done).send()
+
+    cdef int publish_batch_here(self, bytes key, BodyBatch batch, done) except -1:
+        cdef Topic topic = self.manager.shard.find_or_create(key)
+        cdef Callback callback
+        cdef uint32_t count = batch.left
+        if topic is None:
+            done(NO_ROOM)
+            return 0
+        refusal = topic.refusal(batch.minimum, count, batch.left_bytes)
+        if refusal is not None:
+            done(refusal)
+            return 0
+        if topic.limited and not (topic.fits(batch.shortest) and topic.fits(batch.longest)):
+            done(topic.size_error(b"PUB", batch.first_misfit(topic)).decode())
+            return 0
+        if count > AT_ONCE:
+            callback = Callback.__new__(Callback)
+            callback.done = done
+            batch.waiter = callback
+            return topic.add_batch(batch)
+        batch.begin(topic)
+        return answer(topic, count and topic.published(count, batch.append(topic, count)), done)
+
     def publish_once(self, bytes key not None, chunk not None, messages not None,
                      str durability not None, done not None):
         """Publish messages that were transferred from another topic, exactly once, however often
@@ -240,17 +313,21 @@ cdef class Publisher:
     cdef int transfer_here(self, bytes key, tuple chunk, bytes messages, uint32_t count,
                            Durability minimum, done) except -1:
         cdef Topic topic = self.manager.shard.find_or_create(key)
-        cdef const uint8_t *batch = messages
+        cdef ChunkBatch chunk_batch = ChunkBatch.__new__(ChunkBatch)
         cdef uint32_t added
         cdef uint64_t bodies
         if topic is None:
             done(NO_ROOM)
             return 0
         producer, epoch, number = chunk
-        name = ChunkName(producer_id(producer), epoch, 0, number)
+        chunk_batch.name = ChunkName(producer_id(producer), epoch, 0, number)
+        chunk_batch.at = <const uint8_t *>messages + 4
+        chunk_batch.size = len(messages)
+        chunk_batch.count = count
+        chunk_batch.headers = chunk_batch.moved = True
+        chunk_batch.minimum = minimum
         try:
-            topic.add_chunk(
-                name, batch + 4, len(messages), count, True, minimum, &added, &bodies, True)
+            topic.add_chunk(chunk_batch, &added, &bodies)
         except ChunkError as error:
             done(str(error))
             return 0

@@ -11,6 +11,7 @@ from nsqcy.nsqd.calls import Result
 from nsqcy.nsqd.master.verbs import MasterVerb
 from nsqcy.nsqd.stats.forms import Query
 from nsqcy.nsqd.worker.topic_verbs import TopicVerb
+from nsqcy.server.body_batch import BodyBatch
 from nsqcy.server.http_fastpath import Sink
 from nsqcy.server.publisher import UNKNOWN as UNKNOWN
 
@@ -30,7 +31,7 @@ class Backend(Inspected, Protocol):
     def publish(
         self,
         topic: str,
-        bodies: Sequence[Message],
+        bodies: Sequence[Message] | BodyBatch,
         delay_ms: int,
         durability: str,
         done: Done,

@@ -13,11 +13,11 @@ from nsqcy.config.policies import DURABILITIES
 from nsqcy.errors import HttpError
 from nsqcy.http.parser import PLAIN, Body, Fault, Head, Reply
 from nsqcy.http.router import EXITING, Later, Request, json_error
-from nsqcy.nsqd.http import mpub as bodies
 from nsqcy.nsqd.http.backend import UNKNOWN, Message
 from nsqcy.nsqd.http.context import Context
 from nsqcy.nsqd.http.params import BOOLEANS, topic_of
 from nsqcy.nsqd.options import NsqdOptions
+from nsqcy.server.body_batch import BadBody, BodyBatch, split_binary, split_text
 from nsqcy.server.http_fastpath import Sink
 
 OK = Reply(200, b"OK", PLAIN, logged=False)
@@ -56,7 +56,7 @@ class Publish(Later):
         self,
         api: Context,
         topic: str,
-        bodies: Sequence[Message] = (),
+        bodies: Sequence[Message] | BodyBatch = (),
         delay_ms: int = 0,
         durability: str = "memory",
         headers: bytes = b"",
@@ -84,6 +84,8 @@ class Publish(Later):
         )
 
     def publishes(self) -> tuple[int, int]:
+        if isinstance(self.bodies, BodyBatch):
+            return self.bodies.count, self.bodies.total
         return len(self.bodies), sum(map(len, self.bodies))
 
     def _published(self, reason: str | None) -> None:
@@ -157,20 +159,20 @@ def mpub(api: Context, request: Request) -> Publish:
         messages = _messages(api.options, _is_binary(params), request.body)
         headers = _headers(request.head) if request.head.nsq_headers else b""
         return Publish(api, topic, messages, 0, durability, headers)
-    except bodies.BadBody as bad:
+    except BadBody as bad:
         return Publish(api, topic, error=HttpError(413, bad.code))
     except HttpError as error:
         return Publish(api, topic, error=error)
 
 
-def _messages(options: NsqdOptions, binary: bool, body: Body) -> Sequence[Message]:
+def _messages(options: NsqdOptions, binary: bool, body: Body) -> BodyBatch:
     if body.fault is Fault.TOO_BIG:
         raise HttpError(413, "BODY_TOO_BIG")
     if binary:  # the lengths in the body reveal that it is truncated
-        return bodies.split_binary(body.data, options.max_msg_size, options.max_body_size)
+        return split_binary(body.data, options.max_msg_size, options.max_body_size)
     if body.fault is Fault.CUT:
         raise HttpError(500, "INTERNAL_ERROR")
-    return bodies.split_text(body.data, options.max_msg_size)
+    return split_text(body.data, options.max_msg_size)
 
 
 def _is_binary(params: dict[str, str]) -> bool:

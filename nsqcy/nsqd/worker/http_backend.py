@@ -27,6 +27,7 @@ from nsqcy.nsqd.worker.placement_requests import PlacementRequests
 from nsqcy.nsqd.worker.topic_verbs import CreateTopic, TopicOwner, TopicVerb
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
 from nsqcy.protocol.session_manager import SessionManager
+from nsqcy.server.body_batch import BodyBatch
 from nsqcy.server.publisher import NO_ROOM, Publisher, TopicSink
 from nsqcy.util import debug, procfs
 
@@ -73,7 +74,7 @@ class HttpBackend:
     def publish(
         self,
         topic: str,
-        bodies: Sequence[Message],
+        bodies: Sequence[Message] | BodyBatch,
         delay_ms: int,
         durability: str,
         done: Callable[[str | None], None],

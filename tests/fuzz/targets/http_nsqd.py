@@ -16,7 +16,7 @@ COVERS = [
     "http/router.py",
 ]
 COVERS += [
-    "nsqd/http/mpub.py",
+    "server/body_batch.pyx",
     "nsqd/http/api.py",
     "nsqd/http/publishing.py",
     "nsqd/http/settings.py",

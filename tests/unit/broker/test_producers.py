@@ -38,7 +38,8 @@ class Log:
     def publish(self, what: ChunkName, count: int = 1, *, visible: bool = True) -> Ranges | None:
         wanted = self.wanted(what, count)
         if wanted:
-            self.table.published(what, self.next_seq, wanted)
+            self.table.attempted(what)
+            self.table.published(what, [(self.next_seq, wanted)])
             self.next_seq += messages_in(wanted)
         if visible:
             self.visible = self.next_seq
@@ -270,7 +271,8 @@ def test_random_programs(seed: int) -> None:
         if wanted is None:
             return
         if wanted:
-            log.table.published(what, log.next_seq, wanted)
+            log.table.attempted(what)
+            log.table.published(what, [(log.next_seq, wanted)])
             for first, end in wanted:
                 records.extend((what, index) for index in range(first, end))
             log.next_seq = len(records) + 1

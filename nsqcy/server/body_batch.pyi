@@ -1,0 +1,16 @@
+from collections.abc import Iterator
+
+class BadBody(Exception):
+    code: str
+    def __init__(self, code: str) -> None: ...
+
+class BodyBatch:
+    count: int
+    total: int
+    shortest: int
+    longest: int
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[bytes]: ...
+
+def split_text(body: bytes, max_msg_size: int) -> BodyBatch: ...
+def split_binary(body: bytes, max_msg_size: int, max_body_size: int) -> BodyBatch: ...
