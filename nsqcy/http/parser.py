@@ -34,6 +34,9 @@ CHUNK_ABOVE: Final = 2048
 MAX_QUERY: Final = 64 << 10
 """Maximum bytes of a query. Parsing a longer query would delay other connections too long."""
 
+_MAX_PARAMS = 1000  # a query with more parameters is invalid
+_MAX_NSQ_HEADERS = 16_384  # a message has room for fewer, so later ones are not collected
+_CHUNKS = 1024  # chunks of a body that are read at once
 _MAX_PATH = 4096  # no route is longer, so a longer path is not unescaped
 _MAX_LINE = 4096  # maximum bytes of a chunk size with its extensions, or of a trailer
 _MAX_TRAILERS = 64
@@ -196,6 +199,8 @@ def parse_query(query: str) -> dict[str, str] | None:
         return params
     if len(query) > MAX_QUERY or ";" in query or ("%" in query and _BAD_ESCAPE.search(query)):
         return None
+    if query.count("&") >= _MAX_PARAMS:
+        return None
     plain = "%" not in query and "+" not in query
     for pair in query.split("&"):
         if pair:
@@ -278,7 +283,7 @@ class _HeadParser:
             if name == b"host":
                 self._hosts += 1
             self._headers[name] = value.rstrip(b" \t")
-        elif name.startswith(_NSQ):
+        elif name.startswith(_NSQ) and len(self._nsq_headers) <= _MAX_NSQ_HEADERS:
             self._nsq_headers.append((name[len(_NSQ) :], value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
@@ -394,6 +399,7 @@ class HttpProtocol:
         "_limit",
         "_more",
         "_parser",
+        "_paused",
         "_size",
         "_skipped",
         "_state",
@@ -420,6 +426,7 @@ class HttpProtocol:
         self._body: bytes | bytearray = b""
         self._limit = 0
         self._skipped = 0
+        self._paused = False
 
     # State, for the connection
 
@@ -446,6 +453,11 @@ class HttpProtocol:
     def has_input(self) -> bool:
         """Whether there is unprocessed input."""
         return bool(self._buffer) or self._eof
+
+    @property
+    def paused(self) -> bool:
+        """Whether next_event() stopped although the buffered body has more chunks."""
+        return self._paused
 
     @property
     def held(self) -> int:
@@ -480,10 +492,14 @@ class HttpProtocol:
         self._eof = True
 
     def next_event(self) -> Event | None:
-        """Return the next event, or None until there is more input or an answer."""
+        """Return the next event, or None until there is more input or an answer, or in a later
+        turn if `paused`."""
+        self._paused = False
         state = self._state
         if state is _DRAIN:
             if not self._drained():
+                if self._paused:
+                    return None
                 return self._ended() if self._eof or self._state is _BROKEN else None
             state = self._state = _HEAD
         if state is _HEAD:
@@ -599,7 +615,7 @@ class HttpProtocol:
             return self._give(b"", Fault.TOO_BIG)
         if not self._more:
             return self._give(bytes(self._body), Fault.NONE)
-        if self._eof:
+        if self._eof and not self._paused:
             data = bytes(self._body)
             self._break()
             return Body(data, Fault.CUT)
@@ -638,7 +654,7 @@ class HttpProtocol:
 
     def _consume_chunks(self) -> None:
         buffer = self._buffer
-        at = 0
+        at = chunks = 0
         while self._more:
             if self._left:
                 data = buffer[at : at + self._left]
@@ -661,6 +677,10 @@ class HttpProtocol:
                     raise _BadChunk
                 if line_end < 0:
                     break
+                if chunks == _CHUNKS:
+                    self._paused = True
+                    break
+                chunks += 1
                 self._take_line(buffer[at:line_end])
                 at = line_end + 2
         self._buffer = buffer[at:]
@@ -694,8 +714,9 @@ class HttpProtocol:
 
     # Output
 
-    def answer(self, reply: "Reply", date: bytes) -> bytes:
-        """Encode the answer to the current request; set `closing` if it is the last answer."""
+    def answer(self, reply: "Reply", date: bytes) -> tuple[bytes | bytearray, ...]:
+        """Encode the answer to the current request; set `closing` if it is the last answer. A long
+        body is a part of its own, because copying it would take long."""
         head = self._head
         assert head is not None
         keep_alive = self.keep_alive
@@ -710,7 +731,7 @@ class HttpProtocol:
             self.closing = True
         if self._state is not _BROKEN:
             self._state = _DRAIN if self._more else _HEAD
-        return b"".join((before, date, after, *rest)) if rest else before + date + after
+        return before + date + after, *rest
 
 
 PLAIN = "text/plain; charset=utf-8"
@@ -747,7 +768,7 @@ def _reason(status: int) -> str:
 class Rendered(NamedTuple):
     """Encoded answer: the parts before and after the date.
 
-    A long body stays separate in `rest`, so that joining copies it only once.
+    A long body stays separate in `rest`, so that it is not copied.
     """
 
     before: bytes

@@ -46,6 +46,7 @@ from nsqcy.server.http_fastpath import Connection, Server, Shape
 _READ = 1
 _WRITE = 2
 _EVENTS_A_TURN = 64
+_JOINED = 65536  # bytes of answers that are joined, to send them together
 _LOGGED = 2048  # maximum characters of a target in the log; a target may be a megabyte long
 
 
@@ -212,7 +213,7 @@ class HttpConnection(Connection):
         self._in_process = False
         self._lingering = False
         self._closed = False
-        self._out: list[bytes | memoryview] = []
+        self._out: list[bytes | bytearray | memoryview] = []
         self._unsent: memoryview | None = None
         self._write_watcher: Any = None
         self._read_watcher = server.loop.io(sock.fileno(), _READ)
@@ -309,6 +310,8 @@ class HttpConnection(Connection):
         while not self._waiting and not protocol.closing:
             event = protocol.next_event()
             if event is None:
+                if protocol.paused:
+                    self._resume()
                 return
             if type(event) is Head:
                 self._on_head(event)
@@ -487,7 +490,7 @@ class HttpConnection(Connection):
         else:
             if reply.logged:
                 self._log(reply)
-            self._out.append(protocol.answer(reply, server.date()))
+            self._out += protocol.answer(reply, server.date())
         self._head = None
         if self._in_process:
             return
@@ -521,17 +524,22 @@ class HttpConnection(Connection):
         rest."""
         if self._closed or self._unsent is not None:
             return
-        if not self._out or self._send(self._output()):
-            self._sent()
+        while self._out:
+            if not self._send(self._output()):
+                return
+        self._sent()
 
-    def _output(self) -> bytes | memoryview:
-        """Return and remove all unsent answers."""
+    def _output(self) -> bytes | bytearray | memoryview:
+        """Return and remove unsent answers: many short parts, or a long one, which is not copied."""
         out = self._out
-        data = out[0] if len(out) == 1 else b"".join(out)
-        out.clear()
+        count = size = 0
+        while count < len(out) and (size := size + len(out[count])) <= _JOINED:
+            count += 1
+        data = out[0] if count <= 1 else b"".join(out[:count])
+        del out[: count or 1]
         return data
 
-    def _send(self, data: bytes | memoryview) -> bool:
+    def _send(self, data: bytes | bytearray | memoryview) -> bool:
         """Send data; return whether the socket accepted all of it. `_unsent` keeps the rest."""
         sent = self.send(data)
         if sent is None:

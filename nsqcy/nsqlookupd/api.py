@@ -1,18 +1,28 @@
 """nsqlookupd's HTTP API: routes, parameters and handlers.
 
-Handles only requests and the registry, not connections.
+Answers of any length are generators of pieces: `http.long_answers` makes them in slices. Handles only
+requests and the registry, not connections.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nsqcy import NSQ_VERSION
 from nsqcy.daemon.topic_params import topic_and_channel, valid_topic
 from nsqcy.errors import HttpError
 from nsqcy.http import pprof, router
+from nsqcy.http.long_answers import (
+    SLICE,
+    Built,
+    Pieces,
+    built,
+    in_order,
+    separated,
+)
 from nsqcy.http.parser import Reply
 from nsqcy.http.request_counts import Requests
 from nsqcy.http.router import (
+    EMPTY,
     Gate,
     Handler,
     Limits,
@@ -26,8 +36,10 @@ from nsqcy.http.router import (
 )
 from nsqcy.logging.types import DetailedLines
 from nsqcy.metrics import families
-from nsqcy.nsqlookupd.registry import Moment, Peer, Registry
+from nsqcy.nsqlookupd.registry import Moment, Node, Peer, Registration, Registry
 from nsqcy.util import debug, lazy_imports, procfs
+from nsqcy.util.gotext import json_bytes, json_string
+from nsqcy.util.slices import Slices, Turns
 
 NEVER = -6795364578871345152
 """NSQ's value for a tombstone that was never set: Go's zero time, wrapped."""
@@ -58,41 +70,80 @@ def info(api: "Api", request: Request) -> dict[str, Any]:
     return {"version": NSQ_VERSION}
 
 
-def lookup(api: "Api", request: Request) -> dict[str, Any]:
+def lookup(api: "Api", request: Request) -> Built:
     topic = required(whole(request), "topic")
     peers = api.registry.lookup(topic, api.clock())
     if peers is None:
         raise HttpError(404, "TOPIC_NOT_FOUND")
-    return {"channels": api.registry.channels(topic), "producers": [*map(_producer, peers)]}
+    return built(_lookup(api.registry.channels(topic), peers), api)
 
 
-def topics(api: "Api", request: Request) -> dict[str, Any]:
-    return {"topics": api.registry.topics()}
+def _lookup(channels: list[str], peers: Iterable[Peer]) -> Pieces:
+    yield from _names(b'{"channels":[', channels)
+    yield b'],"producers":['
+    yield from separated(json_bytes(_producer(peer)) for peer in peers)
+    yield b"]}"
 
 
-def channels(api: "Api", request: Request) -> dict[str, Any]:
-    return {"channels": api.registry.channels(required(whole(request), "topic"))}
+def topics(api: "Api", request: Request) -> Built:
+    return built(_named(b'{"topics":[', api.registry.topics()), api)
 
 
-def nodes(api: "Api", request: Request) -> dict[str, Any]:
-    found = api.registry.nodes(api.clock())
-    return {
-        "producers": [
-            _producer(each.peer)
-            | {"tombstones": list(each.topics.values()), "topics": list(each.topics)}
-            for each in found
-        ]
-    }
+def channels(api: "Api", request: Request) -> Built:
+    found = api.registry.channels(required(whole(request), "topic"))
+    return built(_named(b'{"channels":[', found), api)
 
 
-def everything(api: "Api", request: Request) -> dict[str, Any]:
-    shown = {}
-    for (category, key, subkey), producers in api.registry.everything():
+def _named(start: bytes, names: list[str]) -> Pieces:
+    yield from _names(start, names)
+    yield b"]}"
+
+
+def _names(start: bytes, names: list[str]) -> Pieces:
+    ordered = yield from in_order(names)
+    yield start
+    yield from separated(json_string(name).encode() for name in ordered)
+
+
+def nodes(api: "Api", request: Request) -> Built:
+    return built(_nodes(api.registry.nodes(api.clock())), api)
+
+
+def _nodes(nodes: Iterable[Node]) -> Pieces:
+    yield b'{"producers":['
+    comma = b""
+    for node in nodes:
+        tombstones, topics = bytearray(), bytearray()
+        for found in node.topics:
+            if found is not None:
+                topic, is_hidden = found
+                tombstones += b",true" if is_hidden else b",false"
+                topics += b"," + json_string(topic).encode()
+            yield b""
+        head = json_bytes(_producer(node.peer))[:-1]
+        yield b'%b%b,"tombstones":[%b],"topics":[%b]}' % (comma, head, tombstones[1:], topics[1:])
+        comma = b","
+    yield b"]}"
+
+
+def everything(api: "Api", request: Request) -> Built:
+    return built(_everything(api.registry), api)
+
+
+def _everything(registry: Registry) -> Pieces:
+    keys = yield from in_order(map(":".join, registry.registrations()))
+    yield b"{"
+    comma = b""
+    for key in keys:
+        producers = registry.producers(Registration(*key.split(":")))
         if producers:
-            shown[f"{category}:{key}:{subkey}"] = [
-                _entry(each.peer, each.tombstoned) for each in producers
-            ]
-    return dict(sorted(shown.items()))
+            yield b"%b%b:[" % (comma, json_string(key).encode())
+            comma = b","
+            yield from separated(
+                json_bytes(_entry(each.peer, each.tombstoned)) for each in producers
+            )
+            yield b"]"
+    yield b"}"
 
 
 def _entry(peer: Peer, tombstoned: Moment | None) -> dict[str, Any]:
@@ -117,12 +168,17 @@ def create_topic(api: "Api", request: Request) -> None:
     api.registry.create_topic(topic)
 
 
-def delete_topic(api: "Api", request: Request) -> None:
-    for _, topic, channel in api.registry.delete_topic(required(whole(request), "topic")):
+def delete_topic(api: "Api", request: Request) -> Built:
+    return built(_delete_topic(api, required(whole(request), "topic")), api, EMPTY)
+
+
+def _delete_topic(api: "Api", name: str) -> Pieces:
+    for _, topic, channel in api.registry.delete_topic(name):
         if channel:
             api.log.info(f"DB: removing channel({channel}) from topic({topic})")
         else:
             api.log.info(f"DB: removing topic({topic})")
+        yield b""
 
 
 def create_channel(api: "Api", request: Request) -> None:
@@ -153,7 +209,9 @@ def tombstone(api: "Api", request: Request) -> None:
 
 def metrics(api: "Api", request: Request) -> Reply:
     writer = lazy_imports.module("nsqcy.http.metrics_page")
-    counts = api.registry.counts(api.clock())
+    slices = Slices(api.give_way, SLICE)
+    for counts in api.registry.counts(api.clock()):  # noqa: B007
+        slices.step()
     shown = {
         families.NODES: counts.nodes,
         families.TOPICS_KNOWN: counts.topics,
@@ -218,6 +276,7 @@ class Api(router.Api):
         gate: Gate | None = None,
     ) -> None:
         super().__init__(limits, log, gate)
+        self.give_way = Turns().wait
         self.registry = registry
         self.clock = clock
         self.requests = requests

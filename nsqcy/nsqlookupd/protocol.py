@@ -10,7 +10,7 @@ Every error ends the connection, because it is unknown where the next command be
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -18,7 +18,7 @@ from nsqcy.config.durations import format_duration
 from nsqcy.errors import ClientError
 from nsqcy.logging.types import Lines
 from nsqcy.names import is_valid_name
-from nsqcy.nsqlookupd.registry import CHANNEL, TOPIC, Moment, Peer, Registry
+from nsqcy.nsqlookupd.registry import CHANNEL, TOPIC, Moment, Peer, Registration, Registry
 from nsqcy.util import gojson
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ MAX_TEXT: Final = 1024
 """Maximum bytes of a line, the body of IDENTIFY, and each of its strings. NSQ has no limits; an
 IDENTIFY has about 200 bytes, a REGISTER at most 140."""
 
-_COMMANDS_A_TURN = 64
+_STEPS_A_TURN = 64  # commands, or registrations that one command removes
 _LOGGED = 200  # maximum characters of a logged error, which may quote a line
 _LENGTH = struct.Struct(">i")
 
@@ -65,6 +65,7 @@ class _State(Enum):
     LINE = auto()
     LENGTH = auto()
     BODY = auto()
+    UNREGISTER = auto()  # the registrations of a command are being removed
     ENDED = auto()
 
 
@@ -76,14 +77,16 @@ class Session:
     """Protocol state of one connection. address: the peer's address.
 
     Call `feed` or `feed_eof`, then `turn` until it has nothing more to do. When `closing`, send the
-    last responses and close. Call `leave` when the connection has ended for any reason.
+    last responses and close. Exhaust `leave` when the connection has ended for any reason.
     """
 
     __slots__ = (
+        "_asked",
         "_buffer",
         "_context",
         "_eof",
         "_peer",
+        "_removing",
         "_scanned",
         "_size",
         "_state",
@@ -101,6 +104,8 @@ class Session:
         self._scanned = 0  # leading bytes of the buffer known to contain no line end
         self._size = 0  # size of the expected body
         self._eof = False
+        self._removing: Iterator[list[Registration]] = iter(())
+        self._asked = ""
 
     @property
     def spoke(self) -> bool:
@@ -126,7 +131,7 @@ class Session:
     def turn(self, now: Moment) -> tuple[bytes, bool]:
         """Process input. Return the responses, and whether more input can be processed now."""
         answers: list[bytes] = []
-        for _ in range(_COMMANDS_A_TURN):
+        for _ in range(_STEPS_A_TURN):
             try:
                 answer = self._step(now)
             except ClientError as error:
@@ -141,8 +146,8 @@ class Session:
                 answers.append(sized(answer))
         return b"".join(answers), True
 
-    def leave(self) -> None:
-        """End the session: remove the peer's registrations."""
+    def leave(self) -> Iterator[None]:
+        """End the session: remove the peer's registrations, one at a time."""
         log = self._context.log
         if self._peer is not None:
             log.info(
@@ -150,8 +155,10 @@ class Session:
                 event="nsqd_left",
                 client=self.address,
             )
-            for registration in self._context.registry.leave(self._peer):
-                log.info(f"DB: client({self.address}) UNREGISTER {registration}")
+            for removed in self._context.registry.leave(self._peer):
+                for registration in removed:
+                    log.info(f"DB: client({self.address}) UNREGISTER {registration}")
+                yield
             self._peer = None
         self._end()
 
@@ -182,6 +189,8 @@ class Session:
             return self._next_length()
         if state is _State.BODY:
             return self._next_body(now)
+        if state is _State.UNREGISTER:
+            return self._next_removal()
         return None
 
     def _take(self, count: int) -> bytes | None:
@@ -313,14 +322,24 @@ class Session:
 
     def _unregister(self, params: list[str], now: Moment) -> bytes:
         peer, topic, channel = self._about("UNREGISTER", params)
+        self._removing = self._context.registry.unregister(peer, topic, channel)
+        self._asked = CHANNEL if channel else TOPIC
+        self._state = _State.UNREGISTER
+        return b""
+
+    def _next_removal(self) -> bytes:
+        """Remove one registration of an UNREGISTER; return the response after the last one."""
         log = self._context.log
-        asked = CHANNEL if channel else TOPIC
-        for registration in self._context.registry.unregister(peer, topic, channel):
-            if registration.category == asked:
+        removed = next(self._removing, None)
+        if removed is None:
+            self._state = _State.LINE
+            return b"OK"
+        for registration in removed:
+            if registration.category == self._asked:
                 log.info(f"DB: client({self.address}) UNREGISTER {registration}")
             else:
                 log.warn(f"client({self.address}) unexpected UNREGISTER {registration}")
-        return b"OK"
+        return b""
 
     def _ping(self, params: list[str], now: Moment) -> bytes:
         if self._peer is not None:

@@ -1,6 +1,7 @@
 """Registry of topics, channels and producers: nsqlookupd's entire state.
 
-Owns the rules for registrations, tombstones and liveness. Reads no clock and does no I/O: callers
+What may take long is an iterator: the caller decides when it continues, and the registry may change
+in between. Owns the rules for registrations, tombstones and liveness. Reads no clock and does no I/O: callers
 pass the time. Entries never expire from memory: inactive or tombstoned producers are only hidden.
 
     registration           producers
@@ -98,10 +99,11 @@ Producers = dict[Peer, Producer]
 
 
 class Node(NamedTuple):
-    """An active peer, with its topics, and for each topic whether a tombstone hides the peer."""
+    """An active peer, with its topics, and for each topic whether a tombstone hides the peer; None
+    for each other registration."""
 
     peer: Peer
-    topics: dict[str, bool]
+    topics: Iterator[tuple[str, bool] | None]
 
 
 class Counts(NamedTuple):
@@ -145,28 +147,26 @@ class Registry:
         producers = self._topics.setdefault(topic, {})
         return added + self._add(peer, producers, Registration(TOPIC, topic))
 
-    def unregister(self, peer: Peer, topic: str, channel: str = "") -> list[Registration]:
+    def unregister(
+        self, peer: Peer, topic: str, channel: str = ""
+    ) -> Iterator[list[Registration]]:
         """Unregister a peer from a channel, or from the topic and all its channels."""
         if channel:
-            removed = self._remove(peer, Registration(CHANNEL, topic, channel))
+            yield self._remove(peer, Registration(CHANNEL, topic, channel))
             if is_ephemeral(channel) and not self._channels.get(topic, {}).get(channel):
                 self.delete_channel(topic, channel)
-            return removed
-        removed = []
-        for other in self._channels.get(topic, {}):
-            removed += self._remove(peer, Registration(CHANNEL, topic, other))
-        removed += self._remove(peer, Registration(TOPIC, topic))
+            return
+        for other in list(self._channels.get(topic, ())):
+            yield self._remove(peer, Registration(CHANNEL, topic, other))
+        yield self._remove(peer, Registration(TOPIC, topic))
         if is_ephemeral(topic) and not self._topics.get(topic):
             self._topics.pop(topic, None)
-        return removed
 
-    def leave(self, peer: Peer) -> list[Registration]:
+    def leave(self, peer: Peer) -> Iterator[list[Registration]]:
         """Remove a peer after its connection has ended. Its topics and channels remain known,
         including ephemeral ones."""
-        removed = []
         for registration in list(peer.registrations):
-            removed += self._remove(peer, registration)
-        return removed
+            yield self._remove(peer, registration)
 
     # Commands over HTTP
 
@@ -177,19 +177,17 @@ class Registry:
         self._made(topic, channel)
         self.create_topic(topic)
 
-    def delete_topic(self, topic: str) -> list[Registration]:
-        """Delete a topic and return what was removed. Active producers are not notified; they
+    def delete_topic(self, topic: str) -> Iterator[Registration]:
+        """Delete a topic and yield what was removed. Active producers are not notified; they
         reappear when they register again."""
-        removed = []
-        for channel in list(self._channels.get(topic, {})):
-            self.delete_channel(topic, channel)
-            removed.append(Registration(CHANNEL, topic, channel))
+        for channel in list(self._channels.get(topic, ())):
+            if self.delete_channel(topic, channel):
+                yield Registration(CHANNEL, topic, channel)
         producers = self._topics.pop(topic, None)
         if producers is not None:
             registration = Registration(TOPIC, topic)
             _forget(producers, registration)
-            removed.append(registration)
-        return removed
+            yield registration
 
     def delete_channel(self, topic: str, channel: str) -> bool:
         """Delete a channel; return whether it existed."""
@@ -212,56 +210,64 @@ class Registry:
     # Queries
 
     def topics(self) -> list[str]:
-        return sorted(self._topics)
+        """Return all topics, unsorted."""
+        return list(self._topics)
 
     def channels(self, topic: str) -> list[str]:
-        """Return the channels of a topic, including those without producers."""
-        return sorted(self._channels.get(topic, {}))
+        """Return the channels of a topic, unsorted, including those without producers."""
+        return list(self._channels.get(topic, ()))
 
-    def lookup(self, topic: str, now: Moment) -> list[Peer] | None:
+    def lookup(self, topic: str, now: Moment) -> Iterator[Peer] | None:
         """Return the active producers of a topic without a tombstone; None if the topic is
         unknown."""
         producers = self._topics.get(topic)
         if producers is None:
             return None
-        return [
+        return (
             each.peer
-            for each in producers.values()
+            for each in list(producers.values())
             if self._is_alive(each.peer, now) and not self._is_hidden(each, now)
-        ]
-
-    def nodes(self, now: Moment) -> list[Node]:
-        return [
-            Node(
-                peer,
-                {
-                    registration.key: self._is_hidden(producer, now)
-                    for registration, producer in peer.registrations.items()
-                    if registration.category == TOPIC
-                },
-            )
-            for peer in self._clients
-            if self._is_alive(peer, now)
-        ]
-
-    def counts(self, now: Moment) -> Counts:
-        nodes = self.nodes(now)
-        return Counts(
-            nodes=len(nodes),
-            topics=len(self._topics),
-            channels=sum(map(len, self._channels.values())),
-            producers=sum(len(each.topics) for each in nodes),
-            tombstones=sum(sum(each.topics.values()) for each in nodes),
         )
 
-    def everything(self) -> Iterator[tuple[Registration, list[Producer]]]:
-        """Yield every registration with its producers, possibly none."""
-        yield Registration(CLIENT), list(self._clients.values())
-        for topic, producers in self._topics.items():
-            yield Registration(TOPIC, topic), list(producers.values())
-        for topic, channels in self._channels.items():
-            for channel, producers in channels.items():
-                yield Registration(CHANNEL, topic, channel), list(producers.values())
+    def nodes(self, now: Moment) -> Iterator[Node]:
+        """Yield each active peer with an iterator over its topics."""
+        for peer in list(self._clients):
+            if self._is_alive(peer, now):
+                yield Node(peer, self._topics_of(peer, now))
+
+    def _topics_of(self, peer: Peer, now: Moment) -> Iterator[tuple[str, bool] | None]:
+        """Yield something for each registration, so that skipping many does not take long."""
+        for registration in list(peer.registrations):
+            producer = peer.registrations.get(registration)
+            if registration.category == TOPIC and producer is not None:
+                yield registration.key, self._is_hidden(producer, now)
+            else:
+                yield None
+
+    def counts(self, now: Moment) -> Iterator[Counts]:
+        """Count step by step; the last result is complete."""
+        nodes = producers = tombstones = 0
+        for peer, topics in self.nodes(now):
+            nodes += 1
+            for topic in topics:
+                producers += topic is not None
+                tombstones += topic is not None and topic[1]
+                yield Counts(nodes, 0, 0, producers, tombstones)
+        channels = sum(map(len, self._channels.values()))
+        yield Counts(nodes, len(self._topics), channels, producers, tombstones)
+
+    def registrations(self) -> Iterator[Registration]:
+        """Yield every registration, with or without producers."""
+        yield Registration(CLIENT)
+        for topic in list(self._topics):
+            yield Registration(TOPIC, topic)
+        for topic in list(self._channels):
+            for channel in list(self._channels.get(topic, ())):
+                yield Registration(CHANNEL, topic, channel)
+
+    def producers(self, registration: Registration) -> list[Producer]:
+        """Return the producers of a registration; none if it no longer exists."""
+        return list(self._producers(registration).values())
 
     def _is_alive(self, peer: Peer, now: Moment) -> bool:
         return now.steady - peer.seen.steady <= self._inactive_after

@@ -5,6 +5,7 @@ milliseconds. With this module, one greenlet continues each time the loop polls.
 """
 
 from collections import deque
+from collections.abc import Callable
 
 import gevent
 from gevent.hub import Waiter
@@ -30,3 +31,23 @@ class Turns:
             self._waiting.popleft().switch(None)
         if self._waiting:
             self._next.send()
+
+
+class Slices:
+    """Counts work, and calls `give_way` between slices of it."""
+
+    def __init__(self, give_way: Callable[[], object], size: int) -> None:
+        self._give_way = give_way
+        self._size = size
+        self._left = size
+
+    def step(self) -> None:
+        """Called before each unit of work."""
+        if self._left == 0:
+            self._give_way()
+            self._left = self._size
+        self._left -= 1
+
+    def end(self) -> None:
+        """Called after so much work at once that the slice is full."""
+        self._left = 0

@@ -34,6 +34,8 @@ cdef class PublishCommands(Migration):
                      const uint8_t *rest, size_t left) except RAISED
     cdef Parsed check_message(self, const char *command, const uint8_t *message,
                               size_t n) except RAISED
+    cdef Parsed check_messages(self, const char *command, const uint8_t *batch,
+                               size_t n) except RAISED
     cdef Parsed take_batch(self, const char *command, const uint8_t *rest, size_t left,
                            bint exact, uint32_t *body_size, uint32_t *count) except RAISED
     cdef size_t batch_limit(self) noexcept

@@ -256,8 +256,9 @@ cdef class PublishCommands(Migration):
         cdef int32_t length
         cdef int64_t longest = self.manager.max_msg_size + (HEADERS_ROOM if self.headers else 0)
         cdef size_t limit = self.batch_limit()
+        cdef size_t first
         cdef size_t at
-        cdef size_t end
+        cdef size_t end = 0
         cdef size_t have
         cdef uint32_t i
         cdef Parsed parsed
@@ -285,16 +286,12 @@ cdef class PublishCommands(Migration):
             return self.fatal(
                 b"E_BAD_BODY %s invalid message count %d" % (<bytes>command, messages))
         # Check the available bytes, starting where the last check ended.
-        at = self.scanned if self.scanned else 4
+        first = at = self.scanned if self.scanned else 4
         i = self.scanned_count if self.scanned else 0
         while i < <uint32_t>messages:
             end = at + 4
             if end > have:
-                self.scanned, self.scanned_count = at, i
-                return self.batch_missing(
-                    command, end, have, announced,
-                    b"E_BAD_MESSAGE %s failed to read message(%d) body size" % (
-                        <bytes>command, i))
+                break
             length = <int32_t>load_be32(rest + at)
             if length <= 0:
                 return self.fatal(b"E_BAD_MESSAGE %s invalid message(%d) body size %d" % (
@@ -304,22 +301,43 @@ cdef class PublishCommands(Migration):
                     <bytes>command, length, longest))
             end += length
             if end > have:
-                self.scanned, self.scanned_count = at, i
-                return self.batch_missing(
-                    command, end, have, announced,
-                    b"E_BAD_MESSAGE %s failed to read message body" % command)
-            if self.headers:
-                parsed = self.check_message(command, rest + at + 4, length)
-                if parsed != NEXT:
-                    return parsed
+                break
             at = end
             i += 1
+        if self.headers:
+            parsed = self.check_messages(command, rest + first, at - first)
+            if parsed != NEXT:
+                return parsed
+        if i < <uint32_t>messages:
+            self.scanned, self.scanned_count = at, i
+            if end == at + 4:
+                return self.batch_missing(
+                    command, end, have, announced,
+                    b"E_BAD_MESSAGE %s failed to read message(%d) body size" % (
+                        <bytes>command, i))
+            return self.batch_missing(
+                command, end, have, announced,
+                b"E_BAD_MESSAGE %s failed to read message body" % command)
         if exact and at != <size_t>announced:
             return self.fatal(b"E_BAD_BODY %s body of %d bytes holds messages for %d" % (
                 <bytes>command, announced, at))
         body_size[0] = <uint32_t>at
         count[0] = messages
         return NEXT if self.quota is None else self.charge(messages, at)
+
+    cdef Parsed check_messages(self, const char *command, const uint8_t *batch,
+                               size_t n) except RAISED:
+        """Check each message in `n` bytes of a batch whose lengths have been checked."""
+        cdef const uint8_t *stop = batch + n
+        cdef uint32_t length
+        cdef Parsed parsed
+        while batch < stop:
+            length = load_be32(batch)
+            parsed = self.check_message(command, batch + 4, length)
+            if parsed != NEXT:
+                return parsed
+            batch += 4 + length
+        return NEXT
 
     cdef size_t batch_limit(self) noexcept:
         """Return the maximum bytes of a batch.

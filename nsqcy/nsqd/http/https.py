@@ -149,7 +149,7 @@ class HttpsConnection(HttpConnection):
     def _output(self) -> bytes:
         data = super()._output()
         if len(data) > PIECE:
-            self._out.append(memoryview(data)[PIECE:])
+            self._out.insert(0, memoryview(data)[PIECE:])
         self._layer.write(bytes(data[:PIECE]))
         return self._layer.take()
 

@@ -18,6 +18,7 @@ from nsqcy.nsqd.stats.coalescer import RequestCoalescer
 from nsqcy.nsqd.stats.forms import Form, Head, Query
 from nsqcy.nsqd.stats.recent_rates import RecentRates, count_backing_off, count_saturated, is_full
 from nsqcy.process.control import Answer
+from nsqcy.util.slices import Slices
 
 SLICE = 64
 """Topics, channels and clients per slice: about 0.2 ms of work."""
@@ -53,22 +54,6 @@ class Topic(Counted, recent_rates.Topic, Protocol):
     def gone(self) -> bool: ...
 
 
-class Slices:
-    """Counts work, and calls `give_way` between slices of it."""
-
-    def __init__(self, give_way: Callable[[], None], size: int = SLICE) -> None:
-        self._give_way = give_way
-        self._size = size
-        self._left = size
-
-    def step(self) -> None:
-        """Called before each topic, channel and client."""
-        if self._left == 0:
-            self._give_way()
-            self._left = self._size
-        self._left -= 1
-
-
 class Walk:
     """One share in progress. Objects that are deleted between slices are omitted. JSON includes the
     rates, if there are any."""
@@ -84,7 +69,7 @@ class Walk:
         self._query = query
         self._form: Form = forms.form(query)
         self._now = now
-        self._slices = Slices(give_way)
+        self._slices = Slices(give_way, SLICE)
 
     def topics(self, topics: Iterable[Topic]) -> Iterator[tuple[bytes, bytes]]:
         """Yield each selected topic's name and piece."""

@@ -10,7 +10,8 @@ import gevent
 
 from nsqcy.broker.shard import Shard
 from nsqcy.nsqd.stats.recent_rates import PERIOD, RecentRates
-from nsqcy.nsqd.stats.stats_page import Slices
+from nsqcy.nsqd.stats.stats_page import SLICE
+from nsqcy.util.slices import Slices
 
 
 class RateSampler:
@@ -33,5 +34,5 @@ class RateSampler:
         while True:
             self._give_way()
             topics = (each for each in list(self._shard.topics.values()) if not each.gone)
-            self.rates.sample(topics, Slices(self._give_way).step)
+            self.rates.sample(topics, Slices(self._give_way, SLICE).step)
             gevent.sleep(PERIOD)

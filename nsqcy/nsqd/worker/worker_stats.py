@@ -26,6 +26,7 @@ from nsqcy.server.metrics import Exposition
 from nsqcy.server.transport import Loop
 from nsqcy.storage.io import IoThread
 from nsqcy.util import debug
+from nsqcy.util.slices import Slices
 
 if TYPE_CHECKING:
     from nsqcy.nsqd.auth.users import FileUsers
@@ -140,7 +141,7 @@ class WorkerStats:
         return summed(self._rests())
 
     def _rests(self) -> Iterator[Rest]:
-        slices = stats_page.Slices(self._give_way)
+        slices = Slices(self._give_way, stats_page.SLICE)
         for topic in list(self._shard.topics.values()):
             slices.step()
             if not topic.gone:

@@ -294,7 +294,7 @@ def _begin(api: Any, protocol: HttpProtocol, head: Head) -> Reply | None:
 
 def _check(reply: Reply, protocol: HttpProtocol, daemon: Daemon) -> None:
     assert not any("panic" in line for line in daemon.log.lines), daemon.log.lines
-    answer = protocol.answer(reply, DATE)
+    answer = b"".join(protocol.answer(reply, DATE))
     assert answer.startswith(b"HTTP/1.")
     head, _, _ = answer.partition(b"\r\n\r\n")
     assert all(line.isprintable() for line in head.decode("latin-1").split("\r\n"))

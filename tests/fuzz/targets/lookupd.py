@@ -71,11 +71,11 @@ def said(pieces: list[bytes]) -> object:
             output += answers
     assert session.closing and not session.held
     everything = [
-        (registration, [(each.peer.node, each.tombstoned) for each in producers])
-        for registration, producers in registry.everything()
+        (each, [(one.peer.node, one.tombstoned) for one in registry.producers(each)])
+        for each in registry.registrations()
     ]
-    session.leave()
-    assert registry.counts(NOW).producers == 0
+    list(session.leave())
+    assert [*registry.counts(NOW)][-1].producers == 0
     return output, everything, list(log)
 
 

@@ -67,7 +67,7 @@ class Driver:
                 self.protocol.closing = True
 
     def answer(self) -> None:
-        self.output += self.protocol.answer(OK, DATE)
+        self.output += b"".join(self.protocol.answer(OK, DATE))
 
 
 def request(head: str, body: bytes = b"") -> bytes:
@@ -337,7 +337,7 @@ def test_an_ignored_chunked_body_is_read_up_to_the_same_size() -> None:
     protocol.ignore_body()
     body = protocol.next_event()
     assert isinstance(body, Body) and (body.data, body.fault) == (b"", Fault.TOO_BIG)
-    assert b"Connection: close" in protocol.answer(OK, DATE)
+    assert b"Connection: close" in b"".join(protocol.answer(OK, DATE))
     assert protocol.closing and protocol.unread
 
 
@@ -347,7 +347,7 @@ def test_100_continue_without_reading_the_body_closes() -> None:
     protocol.feed(data)
     head = protocol.next_event()
     assert isinstance(head, Head) and head.expects_continue
-    assert b"Connection: close" in protocol.answer(OK, DATE)
+    assert b"Connection: close" in b"".join(protocol.answer(OK, DATE))
     assert protocol.closing and protocol.unread
 
     protocol = HttpProtocol(HeadCache())
@@ -432,7 +432,7 @@ def answer_to(method: str, version: str, size: int) -> tuple[bytes, bytes, bool]
         request(f"{method} / HTTP/{version}\n{HOST}Connection: keep-alive\n\n"),
     )
     assert isinstance(protocol.next_event(), Head)
-    output = protocol.answer(Reply(200, b"x" * size, JSON), DATE)
+    output = b"".join(protocol.answer(Reply(200, b"x" * size, JSON), DATE))
     head, _, body = output.partition(b"\r\n\r\n")
     return head, body, protocol.closing
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from nsqcy import __version__
 from nsqcy.nsqd.stats import stats_page
 from nsqcy.nsqd.stats.forms import MEMORY_KEYS, Query, humanize, merge_memory, process_memory
-from nsqcy.nsqd.stats.stats_page import SLICE, Health, Slices, Walk, Whole
+from nsqcy.nsqd.stats.stats_page import SLICE, Health, Walk, Whole
+from nsqcy.util.slices import Slices
 from nsqcy.process.control import Answer
 
 START = 1_795_173_510

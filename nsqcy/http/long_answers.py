@@ -1,0 +1,103 @@
+"""Answers of any length, made in slices: other requests are handled in between.
+
+An answer is a generator of pieces. A short one is made at once, without a greenlet. Knows nothing
+about routes and what the pieces mean.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from heapq import merge
+from itertools import islice
+from typing import Protocol
+
+import gevent
+
+from nsqcy.http.parser import JSON, Reply
+from nsqcy.http.router import Later
+from nsqcy.util.slices import Slices
+
+SLICE = 256  # pieces made at once
+RUN = 2048  # names sorted at once
+
+Pieces = Generator[bytes | None, None, None]
+"""Pieces of a body; None: this took as long as a whole slice."""
+
+Built = Reply | Later
+
+
+class Maker(Protocol):
+    """The Api, as far as answers need it."""
+
+    @property
+    def give_way(self) -> Callable[[], object]:
+        """Lets other work run; called in a greenlet."""
+
+    def panic(self) -> Reply: ...
+
+
+def built(pieces: Pieces, api: Maker, reply: Reply | None = None) -> Built:
+    """Return the answer with these pieces, or `reply` once there are no more pieces."""
+    body = bytearray()
+    for piece in islice(pieces, SLICE):
+        if piece is None:
+            break
+        body += piece
+    else:
+        # The generator has either ended or has more pieces.
+        piece = next(pieces, _END)
+        if piece is _END:
+            return _reply(body, reply)
+        body += piece or b""
+    return _LongAnswer(body, pieces, api, reply)
+
+
+_END = bytes(bytearray(b"end"))  # no piece is this object
+
+
+def _reply(body: bytearray, reply: Reply | None) -> Reply:
+    return reply or Reply(200, body, JSON)
+
+
+class _LongAnswer(Later):
+    __slots__ = ("_api", "_body", "_pieces", "_reply")
+
+    def __init__(self, body: bytearray, pieces: Pieces, api: Maker, reply: Reply | None) -> None:
+        self._body = body
+        self._pieces = pieces
+        self._api = api
+        self._reply = reply
+
+    def begin(self, answer: Callable[[Reply | None], None]) -> None:
+        gevent.spawn(self._finish, answer)
+
+    def _finish(self, answer: Callable[[Reply | None], None]) -> None:
+        slices = Slices(self._api.give_way, SLICE)
+        slices.end()
+        try:
+            for piece in self._pieces:
+                slices.step()
+                if piece is None:
+                    slices.end()
+                else:
+                    self._body += piece
+        except Exception:
+            answer(self._api.panic())
+        else:
+            answer(_reply(self._body, self._reply))
+
+
+def in_order(names: Iterable[str]) -> Generator[None, None, Iterator[str]]:
+    """Return the names in order; yields while sorting them."""
+    names = iter(names)
+    runs = [sorted(islice(names, RUN))]
+    while len(runs[-1]) == RUN:
+        yield None
+        runs.append(sorted(islice(names, RUN)))
+    return iter(runs[0]) if len(runs) == 1 else merge(*runs)
+
+
+def separated(items: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the items of a JSON list."""
+    comma = b""
+    for item in items:
+        yield comma + item
+        comma = b","
