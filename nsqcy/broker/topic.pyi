@@ -1,14 +1,14 @@
 from collections.abc import Callable
 from typing import Any
 
-from nsqcy.broker.publish import Publishing
+from nsqcy.broker.batches import Batches
 from nsqcy.broker.topic_host import TopicHost
 from nsqcy.channels.channel import Channel
 from nsqcy.config.policies import TopicPolicy
 
 _Done = Callable[[str | None], object]
 
-class Topic(Publishing):
+class Topic(Batches):
     def __new__(cls, shard: TopicHost, key: bytes) -> Topic: ...
     @property
     def moved_from(self) -> str | None: ...

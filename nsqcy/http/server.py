@@ -530,7 +530,8 @@ class HttpConnection(Connection):
         self._sent()
 
     def _output(self) -> bytes | bytearray | memoryview:
-        """Return and remove unsent answers: many short parts, or a long one, which is not copied."""
+        """Return and remove unsent answers: short parts together, or a long one, which is not
+        copied."""
         out = self._out
         count = size = 0
         while count < len(out) and (size := size + len(out[count])) <= _JOINED:

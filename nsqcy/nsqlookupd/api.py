@@ -1,7 +1,7 @@
 """nsqlookupd's HTTP API: routes, parameters and handlers.
 
-Answers of any length are generators of pieces: `http.long_answers` makes them in slices. Handles only
-requests and the registry, not connections.
+Answers of any length are generators of pieces: `http.long_answers` makes them in slices. Handles
+only requests and the registry, not connections.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -121,7 +121,11 @@ def _nodes(nodes: Iterable[Node]) -> Pieces:
                 topics += b"," + json_string(topic).encode()
             yield b""
         head = json_bytes(_producer(node.peer))[:-1]
-        yield b'%b%b,"tombstones":[%b],"topics":[%b]}' % (comma, head, tombstones[1:], topics[1:])
+        yield b'%b%b,"tombstones":[' % (comma, head)
+        yield bytes(tombstones[1:])
+        yield b'],"topics":['
+        yield bytes(topics[1:])
+        yield b"]}"
         comma = b","
     yield b"]}"
 

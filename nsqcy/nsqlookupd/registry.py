@@ -1,8 +1,9 @@
 """Registry of topics, channels and producers: nsqlookupd's entire state.
 
 What may take long is an iterator: the caller decides when it continues, and the registry may change
-in between. Owns the rules for registrations, tombstones and liveness. Reads no clock and does no I/O: callers
-pass the time. Entries never expire from memory: inactive or tombstoned producers are only hidden.
+in between. Owns the rules for registrations, tombstones and liveness. Reads no clock and does no
+I/O: callers pass the time. Entries never expire from memory: inactive or tombstoned producers are
+only hidden.
 
     registration           producers
     client::               every peer that has identified itself
@@ -147,9 +148,7 @@ class Registry:
         producers = self._topics.setdefault(topic, {})
         return added + self._add(peer, producers, Registration(TOPIC, topic))
 
-    def unregister(
-        self, peer: Peer, topic: str, channel: str = ""
-    ) -> Iterator[list[Registration]]:
+    def unregister(self, peer: Peer, topic: str, channel: str = "") -> Iterator[list[Registration]]:
         """Unregister a peer from a channel, or from the topic and all its channels."""
         if channel:
             yield self._remove(peer, Registration(CHANNEL, topic, channel))
@@ -247,9 +246,9 @@ class Registry:
     def counts(self, now: Moment) -> Iterator[Counts]:
         """Count step by step; the last result is complete."""
         nodes = producers = tombstones = 0
-        for peer, topics in self.nodes(now):
+        for node in self.nodes(now):
             nodes += 1
-            for topic in topics:
+            for topic in node.topics:
                 producers += topic is not None
                 tombstones += topic is not None and topic[1]
                 yield Counts(nodes, 0, 0, producers, tombstones)

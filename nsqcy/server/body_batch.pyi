@@ -1,14 +1,20 @@
 from collections.abc import Iterator
 
+from nsqcy.broker.batches import Batch
+
 class BadBody(Exception):
     code: str
     def __init__(self, code: str) -> None: ...
 
-class BodyBatch:
-    count: int
-    total: int
-    shortest: int
-    longest: int
+class BodyBatch(Batch):
+    @property
+    def count(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+    @property
+    def shortest(self) -> int: ...
+    @property
+    def longest(self) -> int: ...
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[bytes]: ...
 

@@ -49,5 +49,5 @@ class Slices:
         self._left -= 1
 
     def end(self) -> None:
-        """Called after so much work at once that the slice is full."""
+        """Called after work that takes as long as a whole slice."""
         self._left = 0

@@ -1,6 +1,6 @@
 # Large publishes of a topic.
 #
-#   MPUB, LOG_PUB, /mpub ──► Batch ──► queue of the topic ──► a slice per turn ──► visible as a whole
+#   MPUB, LOG_PUB, /mpub ──► Batch ──► queue of the topic ──► slices ──► visible as a whole
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
@@ -21,7 +21,7 @@ cdef class Batch:
     cdef uint32_t left                  # messages not appended yet
     cdef uint64_t left_bytes            # their bodies, or a little more
     cdef Durability minimum             # required by the publisher
-    cdef Waiter waiter                  # receives the outcome; None: nobody waits any more
+    cdef Waiter waiter                  # receives the outcome; None: already answered
     cdef uint64_t ticket
 
     cdef int begin(self, Publishing topic) except -1

@@ -1,10 +1,10 @@
-"""Batches: publishes of so many messages that a topic appends them over several turns.
+"""Batches: large publishes, which a topic appends over several turns.
 
 Owns the queue of a topic's batches, and what happens between the first and the last slice of one:
 nothing that was appended since its beginning is visible or written, so a batch is accepted or
 rejected as a whole. Other publishes to the topic are appended in between and wait for the batch.
 Also owns producers' chunks: a chunk is published once, even if it is resent after a failure. Knows
-nothing about where the messages came from; whoever creates a batch has checked them.
+nothing about where the messages came from; the creator of a batch has checked them.
 """
 
 cimport cython

@@ -30,7 +30,7 @@ cdef class FanOut(RecordWindow):
     cdef void place_cursor(self, Cursor *cursor, uint64_t seq) noexcept
     cdef bint fan_out_delayed(self) except -1
     cdef void add_delayed(self, Entry *entry) noexcept
-    cdef void drop_delayed(self, uint64_t seq) noexcept
+    cdef int drop_delayed(self, uint64_t seq) except -1
     cdef int drop_front(self, uint64_t seq) except -1
 
     cdef inline void touch_dirty(self) noexcept:

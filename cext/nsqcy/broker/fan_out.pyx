@@ -6,6 +6,7 @@ publishers, limits or the log.
 
 cimport cython
 
+from nsqcy.channels.discarded cimport Discarded
 from nsqcy.storage.entry cimport DEFERRED
 
 from nsqcy.names import is_ephemeral
@@ -13,6 +14,7 @@ from nsqcy.names import is_ephemeral
 
 cdef enum:
     FAN_OUT_BUDGET = 4096           # delayed records fanned out per step
+    DROP_AT_ONCE = 4096             # delayed records that are freed immediately
 
 
 @cython.no_gc_clear      # as RecordWindow requires
@@ -126,9 +128,20 @@ cdef class FanOut(RecordWindow):
         self.delayed_last = entry
         self.delayed_count += 1
 
-    cdef void drop_delayed(self, uint64_t seq) noexcept:
-        """Drop the delayed entries of records before `seq`."""
+    cdef int drop_delayed(self, uint64_t seq) except -1:
+        """Drop the delayed entries of records before `seq`. If these are all entries, only a few
+        are freed immediately."""
         cdef Entry *entry
+        cdef Discarded discarded
+        if self.delayed_last != NULL and self.delayed_last.seq < seq:
+            discarded = Discarded()
+            discarded.window = self
+            discarded.entries = self.delayed_first
+            self.delayed_first = self.delayed_last = NULL
+            self.delayed_count = 0
+            if discarded.free_some(DROP_AT_ONCE) == 0:
+                self.scheduler.discarded.append(discarded)
+            return 0
         while self.delayed_first != NULL and self.delayed_first.seq < seq:
             entry = self.delayed_first
             self.delayed_first = entry.next
@@ -137,6 +150,7 @@ cdef class FanOut(RecordWindow):
             self.delayed_count -= 1
         if self.delayed_first == NULL:
             self.delayed_last = NULL
+        return 0
 
     # -- the topic's own backlog --
 

@@ -33,7 +33,6 @@ from nsqcy.storage.block cimport Block
 from nsqcy.storage.record_window cimport Cursor, append_record
 from nsqcy.storage.entry cimport Entry, size_tag
 
-from nsqcy.broker.topic_host import DRAINING as _DRAINING
 from nsqcy.broker.topic_host import EXITING as _EXITING
 
 

@@ -394,7 +394,7 @@ cdef class PublishCommands(Migration):
         batch.waiter = waiter
         waiter.session = self
         waiter.size = n
-        self.manager.input_bytes += n
+        self.manager.input_grew(self, n)
         self.topic_count += count
         self.line_owner = self.manager.index
         self.line_key = self.topic_key

@@ -36,7 +36,7 @@ cdef class BodyBatch(Batch):
         self.longest = max(self.longest, <int64_t>length)
 
     cdef const uint8_t *take(self, uint32_t *length) noexcept:
-        """Return the next message, of which there is one."""
+        """Return the next message; there must be one."""
         cdef const uint8_t *message = self.at
         cdef const uint8_t *end
         if not self.lines:

@@ -13,7 +13,7 @@ from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.server.body_batch import split_binary, split_text
 from nsqcy.server.publisher import Publisher
 from support.two_workers import Near
-from support.worker_core import ERROR, RESPONSE, SECOND, Client, Core, log_pub, mpub
+from support.worker_core import ERROR, RESPONSE, Client, Core, log_pub, mpub
 
 A_TURN = 4096  # messages appended
 COUNT = 3 * A_TURN + 1

@@ -341,6 +341,29 @@ def test_an_ignored_chunked_body_is_read_up_to_the_same_size() -> None:
     assert protocol.closing and protocol.unread
 
 
+def test_tiny_chunks_are_read_in_slices() -> None:
+    """Each call of next_event() reads so many that other connections do not wait."""
+    protocol = HttpProtocol(HeadCache())
+    count = 5000
+    protocol.feed(request(f"POST / HTTP/1.1\n{HOST}Transfer-Encoding: chunked\n\n"))
+    assert isinstance(protocol.next_event(), Head)
+    protocol.read_body(count)
+    protocol.feed(b"1\r\nx\r\n" * count + b"0\r\n\r\n")
+    protocol.feed_eof()
+    slices, left = 0, protocol.held
+    while (event := protocol.next_event()) is None:
+        assert protocol.paused and 0 < left - protocol.held < 6000
+        slices, left = slices + 1, protocol.held
+    assert isinstance(event, Body) and event.data == b"x" * count
+    assert slices == count // 1024 and not protocol.paused
+
+
+def test_x_nsq_headers_beyond_what_a_message_holds_are_not_collected() -> None:
+    head = request(f"POST / HTTP/1.1\n{HOST}" + "X-Nsq-A: b\n" * 20_000 + "\n")
+    found = HeadCache().parse(head)
+    assert 16_384 <= len(found.nsq_headers) < 20_000
+
+
 def test_100_continue_without_reading_the_body_closes() -> None:
     data = request(f"POST / HTTP/1.1\n{HOST}Expect: 100-Continue\nContent-Length: 5\n\n")
     protocol = HttpProtocol(HeadCache())
@@ -471,6 +494,11 @@ def test_queries(query: str, params: dict[str, str] | None) -> None:
 def test_parse_query_never_raises(query: str) -> None:
     params = parse_query(query)
     assert params is None or all(isinstance(value, str) for value in params.values())
+
+
+def test_a_query_has_at_most_1000_parameters() -> None:
+    assert parse_query("&".join(f"p{n}" for n in range(1000))) is not None
+    assert parse_query("&".join(f"p{n}" for n in range(1001))) is None
 
 
 @given(st.dictionaries(st.text(max_size=5), st.text(max_size=8), max_size=4))

@@ -12,8 +12,8 @@ from nsqcy import __version__
 from nsqcy.nsqd.stats import stats_page
 from nsqcy.nsqd.stats.forms import MEMORY_KEYS, Query, humanize, merge_memory, process_memory
 from nsqcy.nsqd.stats.stats_page import SLICE, Health, Walk, Whole
-from nsqcy.util.slices import Slices
 from nsqcy.process.control import Answer
+from nsqcy.util.slices import Slices
 
 START = 1_795_173_510
 STARTED_NS = START * 1_000_000_000

@@ -1,0 +1,37 @@
+"""Every command and route has a row in the table of the longest event-loop iterations."""
+
+import re
+from pathlib import Path
+from unittest.mock import MagicMock
+
+import pytest
+
+from loadtest.turns import nsqlookupd
+from loadtest.turns.rows import SMALL
+from loadtest.turns.scenes import NSQD
+from nsqcy.http.router import Route
+from nsqcy.nsqd.http.api import ROUTES
+from nsqcy.nsqlookupd import api, protocol
+
+ROOT = Path(__file__).parents[3]
+COMMANDS = re.compile(r'word_is\(\w+, (?:b")?([A-Z_]+)')
+
+
+def routes(table: tuple[Route, ...]) -> set[str]:
+    return {f"{route.method} {route.path}" for route in table}
+
+
+def test_nsqd() -> None:
+    protocol_files = (ROOT / "cext/nsqcy/protocol").glob("*.pyx")
+    commands = set(COMMANDS.findall("".join(path.read_text() for path in protocol_files)))
+    assert {"PUB", "LOG_FETCH", "IDENTIFY"} < commands
+    clients = MagicMock()
+    found = {row.subject for build in NSQD.values() for row in build(clients, SMALL)}
+    assert found == commands | routes(ROUTES)
+
+
+def test_nsqlookupd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nsqlookupd, "Peer", MagicMock())
+    monkeypatch.setattr(nsqlookupd, "Web", MagicMock())
+    found = {row.subject for row in nsqlookupd.rows(MagicMock(), SMALL)}
+    assert found == set(protocol._COMMANDS) | routes(api.ROUTES)
