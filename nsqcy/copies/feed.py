@@ -1,6 +1,6 @@
 """The stream to one holder, as its owner sees it: what the holder lacks and has confirmed."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 
 from nsqcy.copies.messages import Align, Change, Delete, Extent, Filled, Offer, Rename, Write
@@ -22,12 +22,17 @@ class Feed:
     """Stream to a holder. It first fills the copy, then carries each change as it is made."""
 
     __slots__ = (
+        "answers",
+        "begun",
         "confirmed",
         "filling_since",
         "group_id",
         "heard",
         "host",
+        "mended",
+        "mending",
         "node",
+        "postponed",
         "progress",
         "refused",
         "sent",
@@ -46,6 +51,8 @@ class Feed:
         self.progress = now
         """Time of the last progress: a confirmation, or being up to date."""
         self.filling_since = now
+        self.answers = False
+        """Whether the holder answers a Fetch."""
         self.refused = ""
         """Why the holder left; empty once it confirms again."""
         self.unfilled: dict[str, None] = {}
@@ -53,7 +60,14 @@ class Feed:
         self.sent: dict[str, int] = {}
         """Size up to which the holder has a file, or will have it once it has received what was
         sent."""
+        self.begun: dict[str, int] = {}
+        """Size of a file's part that the holder had before the fill."""
         self.unacknowledged = 0
+        self.mending: set[str] = set()
+        """Files that are being verified before they are sent."""
+        self.mended: set[str] = set()
+        self.postponed: set[str] = set()
+        """Files whose only intact copy may be on a node that does not respond."""
 
     def open(self) -> None:
         self.status = Status.OPENING
@@ -68,6 +82,9 @@ class Feed:
         if self.status >= Status.FILLING:
             self.progress = now
         self.status = Status.CLOSED
+        self.answers = False
+        self.mending = set()
+        self.postponed = set()
 
     def align(self, copy: Copy, theirs: Mapping[str, Extent], now: float) -> None:
         """Truncate the holder's files to the part in common, and begin to send what it lacks."""
@@ -76,6 +93,10 @@ class Feed:
         self.unacknowledged = 0
         self.unfilled = {}
         self.sent = {}
+        self.begun = {}
+        self.mending = set()
+        self.mended = set()
+        self.postponed = set()
         for path, mine in copy.files().items():
             common = 0
             extent = theirs.get(path)
@@ -90,34 +111,72 @@ class Feed:
         elif self.status == Status.FILLING:
             self._refill(change)
 
-    def fill(self, copy: Copy, position: int, limits: Limits) -> None:
-        """Send data within the window, or make the feed live if nothing is missing."""
-        while self.unfilled and self.unacknowledged < limits.fill_window:
-            path = next(iter(self.unfilled))
-            if path not in self.sent:
-                self._restart(path, 0)
+    def fill(
+        self, copy: Copy, position: int, limits: Limits, may_use: Callable[[bool], bool]
+    ) -> None:
+        """Send data within the window, or make the feed live if nothing is missing.
+
+        A file is verified after it was sent, so that damage does not spread: if something had to
+        be mended, the file is sent again. may_use: called after each attempt with whether it is
+        final; returns whether the holder may use the file.
+        """
+        while max(self.unacknowledged, len(self.mending)) < limits.fill_window:
+            waiting = self.mending | self.postponed
+            path = next((path for path in self.unfilled if path not in waiting), None)
+            if path is None:
+                break
+            self._fill_file(path, copy, limits, may_use)
+        if not self.unfilled and not self.unacknowledged:
+            self._finish(position)
+
+    def _fill_file(
+        self, path: str, copy: Copy, limits: Limits, may_use: Callable[[bool], bool]
+    ) -> None:
+        if path not in self.sent:
+            self._restart(path, 0)
+        while self.unacknowledged < limits.fill_window:
             size, begin = copy.size(path), self.sent[path]
             if begin >= size:
-                del self.unfilled[path]
-                continue
+                if path in self.mended or begin == self.begun[path]:
+                    del self.unfilled[path]
+                else:
+                    self._mend(path, copy, may_use)
+                return
             data, end = copy.read(path, begin, limits.fill_bytes)
             self._send(Write(path, begin, data, -1))
             self.sent[path] = end
             self.unacknowledged += 1
-        if not self.unfilled and not self.unacknowledged:
-            self._finish(position)
 
     def has_failed(self, position: int, now: float, limits: Limits) -> bool:
         """Whether the other nodes should stop waiting for the holder."""
         if self.refused in FAILURES:
             return True
+        if self.postponed:
+            return False
         if self.status == Status.FILLING and now - self.filling_since > limits.fill_timeout:
             return True
         if self.status == Status.LIVE and self.confirmed == position:
             return False
-        return now - self.progress > limits.copy_timeout
+        return not self.mending and now - self.progress > limits.copy_timeout
 
     # -- inside
+
+    def _mend(self, path: str, copy: Copy, may_use: Callable[[bool], bool]) -> None:
+        fill = self.mending
+        fill.add(path)
+
+        def done(is_final: bool, is_changed: bool) -> None:
+            if self.mending is not fill:
+                return
+            fill.discard(path)
+            if is_changed and path in self.sent:
+                self._restart(path, self.begun[path])
+            elif may_use(is_final):
+                self.mended.add(path)
+            else:
+                self.postponed.add(path)
+
+        copy.mend(path, done)
 
     def _send(self, message: Offer | Align | Change | Filled) -> None:
         self.host.send(self.node, self.group_id, message)
@@ -125,7 +184,7 @@ class Feed:
     def _restart(self, path: str, size: int) -> None:
         """Fill a file from this size on."""
         self._send(Align(path, size))
-        self.sent[path] = size
+        self.sent[path] = self.begun[path] = size
         self.unfilled[path] = None
 
     def _refill(self, change: Change) -> None:

@@ -1,9 +1,13 @@
 """A copy that another worker feeds: applies the stream and confirms what has been stored."""
 
+from nsqcy.copies.fetching import Done, Fetches, Part
 from nsqcy.copies.messages import (
     Align,
+    Alive,
     Confirm,
     Delete,
+    Fetch,
+    Fetched,
     Filled,
     FromOwner,
     Have,
@@ -28,6 +32,8 @@ class Holder:
         self.host = host
         self.heard = now
         self._ended = False
+        self._owner_answers = False
+        self._fetches = Fetches(lambda _, message: self._reply(message))
         copy.begin_filling()
         files = {path: each for path, each in copy.files().items() if each.identity is not None}
         host.reply(owner, group_id, Have(files))
@@ -55,10 +61,30 @@ class Holder:
             case Filled(paths, position):
                 self.copy.fill(paths, self.epoch)
                 self._store(position)
+            case Alive(fetches):
+                self._owner_answers = fetches
+            case Fetch():
+                self.copy.answer(message, self._reply)
+            case Fetched():
+                self._fetches.received(self.owner, message, now)
+
+    def fetch(self, part: Part, done: Done, now: float) -> None:
+        """Fetch a part of a file from the owner. Calls done(outcome, data), at once or later."""
+        nodes = [self.owner] if self._owner_answers else []
+        self._fetches.fetch(part, nodes, done, now, has_everyone=False)
+
+    def tick(self, now: float, timeout: float) -> None:
+        self._fetches.tick(now, timeout)
 
     def end(self) -> None:
         """Stop confirming."""
         self._ended = True
+        self._fetches.end()
+
+    def _reply(self, message: Fetch | Fetched) -> bool:
+        if not self._ended:
+            self.host.reply(self.owner, self.group_id, message)
+        return not self._ended
 
     def _store(self, position: int) -> None:
         self.copy.store(lambda: self._stored(position))

@@ -84,9 +84,39 @@ class Filled:
     position: int
 
 
+# -- in both directions
+
+
 @dataclass(slots=True)
 class Alive:
-    """Keep the stream alive in both directions."""
+    """Keep the stream alive."""
+
+    fetches: bool = False
+    """Whether the sender answers a Fetch; earlier versions do not."""
+
+
+@dataclass(slots=True)
+class Fetch:
+    """Request a part of a file, because the sender's own part is damaged or unreadable."""
+
+    number: int
+    """Identifies the request in its stream."""
+    path: str
+    identity: Any
+    """Identity of the file; a file of another process has different contents."""
+    offset: int
+    size: int
+
+
+@dataclass(slots=True)
+class Fetched:
+    """Answer a Fetch."""
+
+    number: int
+    outcome: str
+    """Empty if there is data; `missing`: the copy does not have the part; `unreadable`: it cannot
+    be read now."""
+    data: Any = None
 
 
 # -- from the holder
@@ -121,5 +151,6 @@ class Confirm:
 
 
 Change = Write | Truncate | Rename | Delete
-FromOwner = Offer | Align | Change | Filled | Alive
-FromHolder = Have | Refuse | Received | Confirm | Alive
+FromBoth = Alive | Fetch | Fetched
+FromOwner = Offer | Align | Change | Filled | FromBoth
+FromHolder = Have | Refuse | Received | Confirm | FromBoth

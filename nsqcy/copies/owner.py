@@ -6,12 +6,15 @@ already be the value in the registry.
 """
 
 from nsqcy.copies.feed import Feed, Status
+from nsqcy.copies.fetching import Done, Fetches, Part
 from nsqcy.copies.group import Group
 from nsqcy.copies.messages import (
     Alive,
     Change,
     Confirm,
     Delete,
+    Fetch,
+    Fetched,
     FromHolder,
     Have,
     Received,
@@ -50,6 +53,9 @@ class Owner:
         self._proposed_at = now
         self._short_since: float | None = now
         """The time since which fewer than `min_copies` nodes have been responding."""
+        self._fetches = Fetches(self._send)
+        self._damaged_since: float | None = None
+        """The time since which a node cannot join because of a damaged file."""
         self._rejoin: dict[str, tuple[float, float]] = {}
         """Nodes that have failed: the time from which each may rejoin, and the delay."""
         copy.own(group.epoch)
@@ -109,6 +115,14 @@ class Owner:
     def delete(self, path: str, now: float) -> int:
         return self._changed(Delete(path, self.position + 1), now)
 
+    def fetch(self, part: Part, done: Done, now: float) -> None:
+        """Fetch a part of a file from a holder. Calls done(outcome, data), at once or later."""
+        nodes = [node for node, feed in self.feeds.items() if feed.answers]
+        # A member that has left may return with its copy.
+        is_complete = len(self.group.members) >= self.group.copies
+        has_everyone = is_complete and set(self._awaited()) <= set(nodes)
+        self._fetches.fetch(part, nodes, done, now, has_everyone=has_everyone)
+
     def release(self) -> None:
         """Hand the group over once everything is committed."""
         self.is_releasing = True
@@ -135,8 +149,7 @@ class Owner:
     def disconnected(self, node: str, now: float) -> None:
         feed = self.feeds.get(node)
         if feed is not None:
-            feed.closed(now)
-            self._measure(now)
+            self._closed(feed, now)
 
     def received(self, node: str, message: FromHolder, now: float) -> None:
         feed = self.feeds.get(node)
@@ -157,11 +170,16 @@ class Owner:
             case Have(files):
                 feed.align(self.copy, files, now)
                 self._fill(feed, now)
+            case Alive(fetches):
+                feed.answers = fetches and feed.status >= Status.FILLING
+            case Fetch():
+                self.copy.answer(message, lambda answer: self._send(node, answer))
+            case Fetched():
+                self._fetches.received(node, message, now)
             case Refuse(reason):
                 feed.refused = reason
-                feed.closed(now)
                 self.host.close(node, self.group.id)
-                self._measure(now)
+                self._closed(feed, now)
 
     # -- the registry
 
@@ -181,6 +199,8 @@ class Owner:
 
     def tick(self, now: float) -> None:
         self._watch_feeds(now)
+        self._retry_mending(now)
+        self._fetches.tick(now, self.limits.copy_timeout)
         self._choose_joiner(now)
         self._propose(now)
         self._measure(now)
@@ -191,6 +211,7 @@ class Owner:
             if feed.status != Status.CLOSED:
                 self.host.close(feed.node, self.group.id)
         self.feeds.clear()
+        self._fetches.end()
 
     # -- inside
 
@@ -205,10 +226,37 @@ class Owner:
         self._advance()
         return self.position
 
+    def _send(self, node: str, message: Fetch | Fetched) -> bool:
+        feed = self.feeds.get(node)
+        if feed is None or feed.status < Status.FILLING:
+            return False
+        self.host.send(node, self.group.id, message)
+        return True
+
+    def _closed(self, feed: Feed, now: float) -> None:
+        feed.closed(now)
+        self._fetches.lost(feed.node, now)
+        self._measure(now)
+
     def _fill(self, feed: Feed, now: float) -> None:
         if feed.status == Status.FILLING:
-            feed.fill(self.copy, self.position, self.limits)
+            feed.fill(
+                self.copy, self.position, self.limits, lambda final: self._may_use(feed, final, now)
+            )
             self._measure(now)
+
+    def _may_use(self, feed: Feed, is_final: bool, now: float) -> bool:
+        """Return whether a holder may use a file after an attempt to mend it here.
+
+        A node that joins may replace the member that has the only intact copy. That member gets
+        some time to return.
+        """
+        feed.progress = feed.heard
+        if is_final or feed.node != self.joiner:
+            return True
+        if self._damaged_since is None:
+            self._damaged_since = now
+        return now - self._damaged_since > self.limits.damage_timeout
 
     def _awaited(self) -> list[str]:
         """Return the other nodes that must store a change before it is committed."""
@@ -247,17 +295,25 @@ class Owner:
         for feed in self.feeds.values():
             if feed.status != Status.CLOSED and now - feed.heard > self.limits.copy_timeout:
                 self.host.close(feed.node, self.group.id)
-                feed.closed(now)
+                self._closed(feed, now)
             if feed.status == Status.CLOSED:
                 feed.heard = now
                 feed.open()
             elif feed.status >= Status.OFFERED:
-                self.host.send(feed.node, self.group.id, Alive())
+                self.host.send(feed.node, self.group.id, Alive(fetches=True))
+
+    def _retry_mending(self, now: float) -> None:
+        if not any(feed.mending or feed.postponed for feed in self.feeds.values()):
+            self._damaged_since = None
+        for feed in list(self.feeds.values()):
+            feed.postponed.clear()
+            self._fill(feed, now)
 
     def _drop(self, node: str) -> None:
         feed = self.feeds.pop(node)
         if feed.status != Status.CLOSED:
             self.host.close(node, self.group.id)
+        self._fetches.lost(node, feed.heard)
 
     def _fail(self, node: str, now: float) -> None:
         _, delay = self._rejoin.get(node, (0.0, 0.0))

@@ -5,8 +5,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nsqcy.copies.group import Group
-from nsqcy.copies.messages import Extent, FromHolder, FromOwner
+from nsqcy.copies.messages import Extent, Fetch, Fetched, FromHolder, FromOwner
 from nsqcy.copies.recall import Known, Statement
+
+
+class Unreadable(Exception):
+    """The disk cannot be read now. Its contents may be intact, so nothing may be concluded from
+    this: the caller tries again later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,8 @@ class Limits:
     rejoin_delay: float = 10.0
     """Time before a failed node may rejoin; it doubles with each failure."""
     rejoin_delay_limit: float = 600.0
+    damage_timeout: float = 600.0
+    """Time for which a member is not replaced that may have the only intact copy of a file."""
     unclaimed_timeout: float = 30.0
     """Time after which the owner takes back a released group that no member has taken over."""
     done_timeout: float = 3600.0
@@ -62,9 +69,24 @@ class Copy(Protocol):
         """Return about `limit` bytes of a file, and the offset of their end."""
         ...
 
+    def check(self) -> None:
+        """Read what cannot be mended once this node owns the group: journals and the headers of
+        segments. If any of it is damaged, the copy is no longer whole. Raises Unreadable."""
+        ...
+
+    def mend(self, path: str, done: Callable[[bool, bool], object]) -> None:
+        """Verify a file, and replace what is damaged with what another copy has. Calls
+        done(is_final, is_changed): is_final is false if a copy that does not respond may have what
+        is still damaged; is_changed, if something was replaced."""
+        ...
+
+    def answer(self, request: Fetch, reply: Callable[[Fetched], object]) -> None:
+        """Read a part of a file for another copy. Calls `reply` with the answer."""
+        ...
+
     def begin_filling(self) -> None:
         """Keep every file that has no identity until `fill`, and write its replacement next to
-        it."""
+        it. Raises Unreadable."""
         ...
 
     def write(self, path: str, offset: int, data: Any) -> None: ...
@@ -96,7 +118,10 @@ class Claim:
 class Host(Protocol):
     """The process of a worker."""
 
-    def copy(self, group_id: str) -> Copy | None: ...
+    def copy(self, group_id: str) -> Copy | None:
+        """Return this node's copy of a group. Raises Unreadable."""
+        ...
+
     def create_copy(self, group: Group) -> Copy: ...
     def delete_copy(self, group_id: str) -> None: ...
 

@@ -7,11 +7,12 @@ either its value appears in the registry, or it is repeated.
 
 from collections.abc import Mapping, Sequence
 
+from nsqcy.copies.fetching import Done, Outcome, Part
 from nsqcy.copies.group import Group
 from nsqcy.copies.holder import Holder
 from nsqcy.copies.messages import Alive, FromHolder, FromOwner, Offer, Refuse
 from nsqcy.copies.owner import Owner
-from nsqcy.copies.ports import Claim, Host, Limits
+from nsqcy.copies.ports import Claim, Host, Limits, Unreadable
 from nsqcy.copies.recall import Recall, Stamp, Statement
 
 
@@ -92,6 +93,25 @@ class Worker:
     def holder(self, group_id: str) -> Holder | None:
         member = self._members.get(group_id)
         return member.holder if member else None
+
+    def fetch(self, group_id: str, part: Part, done: Done, now: float) -> None:
+        """Fetch a part of a file from another copy of a group. Calls done(outcome, data), at once
+        or later."""
+        member = self._members.get(group_id)
+        if member is not None and member.owner is not None:
+            member.owner.fetch(part, done, now)
+        elif member is not None and member.holder is not None:
+            member.holder.fetch(part, done, now)
+        else:
+            done(Outcome.LATER, None)
+
+    def refill(self, group_id: str) -> None:
+        """Let the owner fill this copy again, because a file without an identity is damaged."""
+        member = self._members.get(group_id)
+        if member is not None and member.holder is not None:
+            member.holder.copy.whole = False
+            self.host.hang_up(member.holder.owner, group_id)
+            self._end_holder(member)
 
     def entered(self, generation: int, since: int, now: float) -> None:
         """Use another registry from now on. `since`: see Recall."""
@@ -241,17 +261,22 @@ class Worker:
             self.host.reply(node, group_id, Refuse("epoch"))
             return
         self._end_holder(member)
-        copy = self.host.copy(group_id) or self.host.create_copy(member.group)
-        if self.recall.holds(member.group, member.stamp):
-            self.host.remember(self.recall.known)
-        member.holder = Holder(group_id, node, epoch, copy, self.host, now)
+        try:
+            copy = self.host.copy(group_id) or self.host.create_copy(member.group)
+            if self.recall.holds(member.group, member.stamp):
+                self.host.remember(self.recall.known)
+            member.holder = Holder(group_id, node, epoch, copy, self.host, now)
+        except Unreadable:
+            # An answer without these files would let the owner truncate them.
+            self.host.hang_up(node, group_id)
 
     def _watch_stream(self, member: _Member, holder: Holder, now: float) -> None:
         if now - holder.heard > self.limits.copy_timeout:
             self.host.hang_up(holder.owner, member.group.id)
             self._end_holder(member)
         else:
-            self.host.reply(holder.owner, member.group.id, Alive())
+            holder.tick(now, self.limits.copy_timeout)
+            self.host.reply(holder.owner, member.group.id, Alive(fetches=True))
 
     def _protect(self) -> None:
         """Let only groups accept publishes that other nodes could take over."""
@@ -283,7 +308,10 @@ class Worker:
         if member.owner is not None:
             value: Group | None = member.owner.group.unchanged(self.host.nonce())
         else:
-            copy = self.host.copy(group_id)
+            try:
+                copy = self.host.copy(group_id)
+            except Unreadable:
+                return  # tried again later: the copy may be whole
             value = self.recall.agreed(
                 group_id,
                 self.session if copy is not None and copy.whole else "",
@@ -315,10 +343,14 @@ class Worker:
         if group.done:
             self._end_holder(member)
             self.host.delete_copy(group.id)
-        elif is_owner:
-            self._own(member, now)
-        else:
-            self._replace_owner(member, now)
+            return
+        try:
+            if is_owner:
+                self._own(member, now)
+            else:
+                self._replace_owner(member, now)
+        except Unreadable:
+            pass  # the next tick tries again; other members may be faster
 
     def _own(self, member: _Member, now: float) -> None:
         group = member.group
@@ -348,7 +380,9 @@ class Worker:
             if not is_whole:
                 self._claim(member, now)
             elif member.holder is None or not group.session:
-                self._take_over(member, now)
+                member.proposed_at = now
+                if self._is_still_whole(group):
+                    self._take_over(member, now)
         else:
             member.absent_since = None
 
@@ -365,7 +399,17 @@ class Worker:
         released_at = member.released_at
         if released_at is None or now - released_at > self.limits.unclaimed_timeout:
             member.proposed_at = now
-            self.host.propose(group, group.resumed(self.session, self.host.nonce()))
+            if self._is_still_whole(group):
+                self.host.propose(group, group.resumed(self.session, self.host.nonce()))
+
+    def _is_still_whole(self, group: Group) -> bool:
+        """Whether a whole copy is intact where only the previous owner could have mended it.
+        Raises Unreadable."""
+        copy = self.host.copy(group.id)
+        if copy is None:
+            return False
+        copy.check()
+        return copy.whole
 
     def _take_over(self, member: _Member, now: float) -> None:
         group = member.group

@@ -214,6 +214,32 @@ EVENTS = (
         "The disk has failed. An owned group is handed over to another node; a copy is replaced.",
     ),
     Event(
+        "copies_read_failed",
+        "error",
+        NSQD,
+        "COPIES: … group … cannot be read: …",
+        ("group", "error"),
+        "The disk cannot be read now. nsqd tries again; if this lasts for --copies-timeout, an "
+        "owned group is handed over to another node.",
+    ),
+    Event(
+        "copies_mended",
+        "warn",
+        NSQD,
+        "COPIES: … in group … was damaged; mended … parts from another copy",
+        ("group", "file", "parts"),
+        "The file failed its checksums or could not be read. Nothing is lost, but check the disk.",
+    ),
+    Event(
+        "copies_damaged",
+        "error",
+        NSQD,
+        "COPIES: … in group … is damaged in … places",
+        ("group", "file", "parts"),
+        "No other copy that responds has this part of the file intact. A damaged journal is sent "
+        "again by the owner.",
+    ),
+    Event(
         "etcd_away",
         "error",
         NSQD,

@@ -193,6 +193,18 @@ COPIES = {
     "draining": _copies(
         "draining_topics", "gauge", "Topics whose messages are being moved to another log."
     ),
+    "damaged": _copies(
+        "damaged_files", "gauge", "Files of copies with damage that no other copy could mend yet."
+    ),
+    "unreadable": _copies(
+        "unreadable_files", "gauge", "Files of copies that could not be read when last verified."
+    ),
+    "mended": _copies(
+        "mended", "counter", "Damaged parts of copies that were replaced from another node."
+    ),
+    "verified": _copies(
+        "verified_bytes", "counter", "Bytes of copies that were read to verify them."
+    ),
     "takeovers": _copies("takeovers", "counter", "Groups taken over from other nodes."),
     "etcd": _copies("etcd_up", "gauge", "1 while etcd responds."),
     "registry": _copies(

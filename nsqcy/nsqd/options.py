@@ -539,6 +539,14 @@ COPIES_OPTIONS = (
         "time that a machine may take to confirm messages before it is replaced",
         rule=Rule("[1s,10m]", lambda value: SECOND <= value <= 10 * MINUTE),
     ),
+    Option(
+        "copies-scrub-rate",
+        INT,
+        4 << 20,
+        "bytes per second that each worker reads in the background to find and mend damaged "
+        "copies; 0 for none",
+        rule=Rule("[0,1073741824]", lambda value: 0 <= value <= 1 << 30),
+    ),
 )
 
 NSQD = OptionTable(
@@ -653,6 +661,7 @@ class NsqdOptions(Options):
     copies_tls_root_ca_file: str
     copies_lease: int
     copies_timeout: int
+    copies_scrub_rate: int
 
     @property
     def wants_auth(self) -> bool:

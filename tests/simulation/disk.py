@@ -1,11 +1,15 @@
-"""The disk of a node: copies of groups. In a crash, the last operations may be lost."""
+"""The disk of a node: copies of groups. In a crash, the last operations may be lost.
+
+Reads may fail, and what was written may be damaged.
+"""
 
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
 from nsqcy.copies.identity import Identity, Memory
-from nsqcy.copies.messages import Extent
+from nsqcy.copies.messages import Extent, Fetch, Fetched
+from nsqcy.copies.ports import Unreadable
 from nsqcy.copies.recall import Known
 from simulation.clock import Clock
 
@@ -22,6 +26,23 @@ class Record(NamedTuple):
     """Group and sequence number that the message was moved from."""
     channels: frozenset[str] | None = None
     """Channels that get a moved message."""
+
+
+class Damaged(NamedTuple):
+    """An item of a file that no longer fits its checksum."""
+
+    was: Any
+    life: int
+    """Number of the process that was running when the item was damaged."""
+
+
+UNREADABLE = object()
+"""Stands for data that could not be read."""
+
+
+def original(item: Any) -> Any:
+    """Return an item as it was written."""
+    return item.was if isinstance(item, Damaged) else item
 
 
 class State:
@@ -93,8 +114,12 @@ class Image:
                 self.whole = True
             case ("own", epoch):
                 self.own(epoch)
-            case ("whole",):
-                self.whole = True
+            case ("whole", value):
+                self.whole = value
+            case ("damage", path, index, life):
+                items = self.files.get(path, [])
+                if index < len(items) and not isinstance(items[index], Damaged):
+                    items[index] = Damaged(items[index], life)
 
     def own(self, epoch: int) -> None:
         self.epoch = epoch
@@ -102,24 +127,35 @@ class Image:
         self.aside = {}
 
     def records(self) -> list[Record]:
-        """Return the records of all processes, in order. Do not change them."""
+        """Return the records of all processes, in order, as they were written. Do not change
+        them."""
         if self._records is None:
             self._records = [
-                record
+                original(record)
                 for path in sorted(filter(is_log, self.files), key=log_number)
                 for record in self.files[path][1:]
             ]
         return self._records
 
     def state(self) -> State:
-        """Return the state with all its changes."""
+        """Return the state with all its changes before the first damaged one."""
         state = State()
         for change in self.files.get(STATE, ()):
+            if isinstance(change, Damaged):
+                break
             if isinstance(change, State):
                 state = change.copy()
             else:
                 state.apply(change)
         return state
+
+    def damages(self, path: str) -> list[int]:
+        """Return the damaged items of a file."""
+        items = self.files.get(path, ())
+        return [index for index, item in enumerate(items) if isinstance(item, Damaged)]
+
+    def is_damaged(self) -> bool:
+        return any(self.damages(path) for path in self.files)
 
     def copy(self) -> "Image":
         other = Image()
@@ -159,6 +195,8 @@ class Disk:
         self.since = 0
         self.is_repaired = False
         self.slowness = 1.0
+        self.read_errors = 0.0
+        """Probability that a read fails."""
         self.is_rolled_back = False
         """Whether outdated copies look complete, because no process has noticed the rollback
         yet."""
@@ -168,7 +206,11 @@ class Disk:
         self._synced = 0
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._is_writing = False
-        self._life = 0
+        self.life = 0
+        """Number of the process that uses the disk."""
+
+    def fails_to_read(self) -> bool:
+        return self.read_errors > 0.0 and self.random.random() < self.read_errors
 
     def apply(self, group_id: str, operation: tuple[Any, ...]) -> None:
         self._operations.append((group_id, operation))
@@ -176,7 +218,7 @@ class Disk:
 
     def store(self, done: Callable[[], None]) -> None:
         if self.durability == "memory":
-            self.clock.after(0.0, self._call, self._life, done)
+            self.clock.after(0.0, self._call, self.life, done)
             return
         self._waiting.append((len(self._operations), done))
         self._write()
@@ -256,10 +298,10 @@ class Disk:
         if not self._is_writing:
             self._is_writing = True
             delay = self.random.expovariate(1 / 0.003) * self.slowness
-            self.clock.after(delay, self._wrote, self._life, len(self._operations))
+            self.clock.after(delay, self._wrote, self.life, len(self._operations))
 
     def _wrote(self, life: int, count: int) -> None:
-        if life != self._life:
+        if life != self.life:
             return
         self._is_writing = False
         self._written = count
@@ -275,7 +317,7 @@ class Disk:
             self._write()
 
     def _call(self, life: int, done: Callable[[], None]) -> None:
-        if life == self._life:
+        if life == self.life:
             done()
 
     def _restore(self, count: int, *, whole: bool) -> None:
@@ -287,7 +329,7 @@ class Disk:
         self._waiting.clear()
         self._written = self._synced = 0
         self._is_writing = False
-        self._life += 1
+        self.life += 1
         if not whole:
             self._distrust()
         self.images = _copied(self._stable)
@@ -296,9 +338,18 @@ class Disk:
 class DiskCopy:
     """A copy of a group for the process that uses the disk (`nsqcy.copies.ports.Copy`)."""
 
-    def __init__(self, disk: Disk, group_id: str) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        group_id: str,
+        mender: Callable[[str, str, Callable[[bool, bool], object]], object],
+    ) -> None:
+        """
+        mender: mends a file of a group
+        """
         self.disk = disk
         self.group_id = group_id
+        self.mender = mender
         self.image = disk.images.setdefault(group_id, Image())
 
     @property
@@ -307,9 +358,8 @@ class DiskCopy:
 
     @whole.setter
     def whole(self, value: bool) -> None:
-        assert value
-        if not self.image.whole:
-            self._apply("whole")
+        if self.image.whole != value:
+            self._apply("whole", value)
 
     @property
     def epoch(self) -> int:
@@ -320,16 +370,46 @@ class DiskCopy:
 
     def files(self) -> dict[str, Extent]:
         return {
-            path: Extent(len(items), items[0] if is_log(path) and items else None)
+            path: Extent(len(items), self.identity(path))
             for path, items in self.image.files.items()
         }
+
+    def identity(self, path: str) -> Any:
+        """Return a file's identity. A process remembers the identities that it has read."""
+        items = self.image.files.get(path)
+        if not is_log(path) or not items:
+            return None
+        first = items[0]
+        is_lost = isinstance(first, Damaged) and first.life != self.disk.life
+        return None if is_lost else original(first)
 
     def size(self, path: str) -> int:
         return len(self.image.files[path])
 
-    def read(self, path: str, offset: int, limit: int) -> tuple[list[Any], int]:
+    def read(self, path: str, offset: int, limit: int) -> tuple[Any, int]:
         items = self.image.files[path][offset : offset + limit]
-        return items, offset + len(items)
+        return UNREADABLE if self.disk.fails_to_read() else items, offset + len(items)
+
+    def check(self) -> None:
+        if self.disk.fails_to_read():
+            raise Unreadable
+        headers = [path for path in self.image.files if 0 in self.image.damages(path)]
+        if headers or self.image.damages(STATE):
+            self.whole = False
+
+    def mend(self, path: str, done: Callable[[bool, bool], object]) -> None:
+        self.mender(self.group_id, path, done)
+
+    def answer(self, request: Fetch, reply: Callable[[Fetched], object]) -> None:
+        identity = self.identity(request.path)
+        if identity is None or identity != request.identity:
+            reply(Fetched(request.number, "missing"))
+            return
+        if self.disk.fails_to_read():
+            reply(Fetched(request.number, "unreadable"))
+            return
+        end = request.offset + request.size
+        reply(Fetched(request.number, "", self.image.files[request.path][request.offset : end]))
 
     def begin_filling(self) -> None:
         self._apply("begin filling")

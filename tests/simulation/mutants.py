@@ -265,6 +265,11 @@ def resumes_although_it_is_not_whole(original):
     return lambda self, member, is_whole, now: original(self, member, True, now)
 
 
+@_mutant(Worker, "_is_still_whole")
+def resumes_although_it_is_not_whole(original):  # noqa: F811 - the same rule
+    return lambda self, group: True
+
+
 @_mutant(Owner, "_advance")
 def answers_before_the_members_have_what_it_has(original):
     def advance(self):
@@ -413,3 +418,31 @@ def does_not_wait_for_all_members(original):
             self._take_over(member, now)
 
     return claim
+
+
+# -- damaged and unreadable files
+
+
+@_mutant(Process, "_is_sound")
+def does_not_verify_what_it_has_fetched(original):
+    return lambda self, items: True
+
+
+@_mutant(Feed, "_mend")
+def spreads_damage(original):
+    return lambda self, path, copy, may_use: self.mended.add(path)
+
+
+@_mutant(Worker, "_is_still_whole")
+def owns_a_damaged_state(original):
+    return lambda self, group: True
+
+
+@_mutant(Process, "_scrub")
+def does_not_look_for_damage(original):
+    return lambda self: None
+
+
+@_mutant(Worker, "refill")
+def keeps_a_damaged_state(original):
+    return lambda self, group_id: None

@@ -45,7 +45,7 @@ class Oracle:
             raise Violation(f"{new.id} has only the members {new.members}")
         for node in new.members:
             was_damaged = self.world.clock.now - self.world.damaged.get(node, -99.0) < 20.0
-            if node not in old.members and not was_damaged and not self.is_intact(node, new.id):
+            if node not in old.members and not was_damaged and not self.has_all(node, new.id):
                 raise Violation(f"{node} joins {new.id} without a complete copy")
 
     def owned(self, process: "Process", group: Group) -> None:
@@ -102,7 +102,15 @@ class Oracle:
         )
         if is_owner and (log.group_id, seq, name) in self.finished:
             raise Violation(f"{log.group_id} {seq} was finished in {name}, but is delivered")
+        contents = self.contents.get(log.group_id, [])
+        if seq < len(contents) and contents[seq] != message:
+            raise Violation(f"{log.group_id} {seq}: {message} is delivered as {contents[seq]}")
         self.deliveries[message, name] += 1
+
+    def skipped(self, log: "OwnedLog", seq: int) -> None:
+        """Note that an owner has given up a damaged record."""
+        if log.records[seq].message in self.acknowledged:
+            raise Violation(f"{log.group_id} {seq} was acknowledged, but is skipped")
 
     def moved(self, log: "OwnedLog", seq: int, channels: list[str]) -> None:
         for name in channels:
@@ -111,9 +119,13 @@ class Oracle:
                 raise Violation(f"{log.group_id} {seq} was finished in {name}, but is moved")
 
     def is_intact(self, node: str, group_id: str) -> bool:
-        """Whether a node's copy has everything that was committed."""
+        """Whether a node's copy has everything that was committed, and can read it."""
+        return self.has_all(node, group_id) and self.world.disks[node].read_errors < 1.0
+
+    def has_all(self, node: str, group_id: str) -> bool:
+        """Whether a node's copy has everything that was committed, undamaged."""
         image = self.world.disks[node].whole_image(group_id)
-        if image is None:
+        if image is None or image.is_damaged():
             return False
         contents = self.contents.get(group_id, [])
         return len(image.records()) >= len(contents)

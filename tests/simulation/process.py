@@ -9,14 +9,25 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from nsqcy.copies.fetching import Outcome, Part
 from nsqcy.copies.group import Group
 from nsqcy.copies.identity import BROKEN, Found, Identity, Memory, Standing, judge, successor
-from nsqcy.copies.messages import FromHolder, FromOwner
+from nsqcy.copies.messages import FromHolder, FromOwner, Write
 from nsqcy.copies.owner import Owner
-from nsqcy.copies.ports import Claim, Copy
+from nsqcy.copies.ports import Claim, Copy, Unreadable
 from nsqcy.copies.recall import Known, Recall, Statement
 from nsqcy.copies.worker import Worker
-from simulation.disk import NEW_STATE, STATE, Disk, DiskCopy, Record, is_log, log_number
+from simulation.disk import (
+    NEW_STATE,
+    STATE,
+    UNREADABLE,
+    Damaged,
+    Disk,
+    DiskCopy,
+    Record,
+    is_log,
+    log_number,
+)
 from simulation.network import REGISTRY, Stream
 from simulation.registry import Reading
 
@@ -36,8 +47,14 @@ class OwnedLog:
         self.copy = copy
         self.records = list(copy.image.records())
         self.state = copy.image.state()
-        numbers = [log_number(path) for path in copy.image.files if is_log(path)]
-        self.path = f"log.{max(numbers, default=0) + 1}"
+        paths = sorted(filter(is_log, copy.image.files), key=log_number)
+        self.places = [
+            (path, index) for path in paths for index in range(1, len(copy.image.files[path]))
+        ]
+        """The file of each record, and its index in the file."""
+        self.skipped: set[int] = set()
+        """Damaged records that no other copy has."""
+        self.path = f"log.{max(map(log_number, paths), default=0) + 1}"
         """File for new records."""
         self.ends: deque[tuple[int, int]] = deque([(0, len(self.records))])
         """Positions in the group, with the end of the log at each."""
@@ -71,6 +88,8 @@ class OwnedLog:
 
     def channels_of(self, seq: int) -> list[str]:
         """Return the channels that have not finished a message."""
+        if seq in self.skipped:
+            return []
         record, state = self.records[seq], self.state
         wanted = state.channels if record.channels is None else record.channels
         return [
@@ -101,6 +120,8 @@ class Process:
         self._opened: dict[tuple[str, str], Stream] = {}
         self._accepted: dict[tuple[str, str], Stream] = {}
         self._opening: set[tuple[str, str]] = set()
+        self._known: set[str] = set()
+        """Copies that this process has read."""
         self._sessions_revision = 0
         self.logs: dict[str, OwnedLog] = {}
         """The log of each owned group."""
@@ -348,10 +369,16 @@ class Process:
     # -- what the state machine requests
 
     def copy(self, group_id: str) -> DiskCopy | None:
-        return DiskCopy(self.disk, group_id) if group_id in self.disk.images else None
+        if group_id not in self.disk.images:
+            return None
+        if group_id not in self._known and self.disk.fails_to_read():
+            raise Unreadable
+        self._known.add(group_id)
+        return DiskCopy(self.disk, group_id, self._mend)
 
     def create_copy(self, group: Group) -> Copy:
-        return DiskCopy(self.disk, group.id)
+        self._known.add(group.id)
+        return DiskCopy(self.disk, group.id, self._mend)
 
     def delete_copy(self, group_id: str) -> None:
         if group_id in self.disk.images:
@@ -374,7 +401,11 @@ class Process:
 
     def send(self, node: str, group_id: str, message: FromOwner) -> None:
         stream = self._opened.get((node, group_id))
-        if stream is not None:
+        if stream is None:
+            return
+        if isinstance(message, Write) and message.data is UNREADABLE:
+            self.network.cut(stream)
+        else:
             self.network.send(stream, True, message)
 
     def reply(self, node: str, group_id: str, message: FromHolder) -> None:
@@ -481,6 +512,8 @@ class Process:
 
     def _append(self, log: OwnedLog, records: list[Record]) -> int:
         position = self._write(log, log.path, records)
+        begin = log.copy.size(log.path) - len(records)
+        log.places += [(log.path, begin + number) for number in range(len(records))]
         log.records += records
         log.ends.append((position, len(log.records)))
         return position
@@ -541,6 +574,8 @@ class Process:
         now = self.clock.now
         self.worker.tick(now)
         self._ensure_group()
+        if self.world.damages:
+            self._scrub()
         is_cut_off = self.worker.is_cut_off(now)
         for log in list(self.logs.values()):
             owner = self.worker.owner(log.group_id)
@@ -623,10 +658,13 @@ class Process:
 
     def _next(self, log: OwnedLog, name: str) -> int | None:
         if log.requeued[name]:
-            return log.requeued[name].pop()
+            is_readable = self._is_readable(log, log.requeued[name][-1])
+            return log.requeued[name].pop() if is_readable else None
         seq = log.cursors[name]
         while seq < log.visible:
             if name in log.channels_of(seq):
+                if not self._is_readable(log, seq):
+                    return None
                 log.cursors[name] = seq + 1
                 return seq
             seq += 1
@@ -643,6 +681,90 @@ class Process:
             self.world.oracle.requeued += 1
         else:
             log.finished.append((seq, name))
+
+    # -- damaged and unreadable files
+
+    def _is_readable(self, log: OwnedLog, seq: int) -> bool:
+        """Read a record. If that fails, it is read again at a later tick."""
+        path, index = log.places[seq]
+        if self.disk.fails_to_read():
+            return False
+        if not isinstance(log.copy.image.files[path][index], Damaged):
+            return True
+        self._mend_item(log.group_id, path, index, partial(self._tried_to_mend, log, seq))
+        return False
+
+    def _tried_to_mend(self, log: OwnedLog, seq: int, outcome: Outcome) -> None:
+        if outcome == Outcome.MISSING:
+            self.world.oracle.skipped(log, seq)
+            log.skipped.add(seq)
+
+    def _scrub(self) -> None:
+        """Mend one of the files on this disk."""
+        files = [
+            (group_id, path)
+            for group_id, image in sorted(self.disk.images.items())
+            for path in image.files
+        ]
+        if files:
+            self._mend(*self.random.choice(files), lambda *_: None)
+
+    def _mend(self, group_id: str, path: str, done: Callable[[bool, bool], object]) -> None:
+        """Mend a file's damaged items one after the other."""
+        image = self.disk.images.get(group_id)
+        damages = image.damages(path) if image is not None else []
+        if self.disk.fails_to_read():
+            done(False, False)
+        elif not damages:
+            done(True, False)
+        elif is_log(path):
+            self._mend_items(group_id, path, damages, set(), done)
+        else:
+            log = self.logs.get(group_id)
+            if log is not None:
+                self._save_state(log)
+            else:
+                self.worker.refill(group_id)
+            done(True, False)
+
+    def _mend_items(
+        self,
+        group_id: str,
+        path: str,
+        damages: list[int],
+        outcomes: set[Outcome],
+        done: Callable[[bool, bool], object],
+    ) -> None:
+        if not damages:
+            done(Outcome.LATER not in outcomes, Outcome.FOUND in outcomes)
+            return
+        index, *rest = damages
+
+        def mended(outcome: Outcome) -> None:
+            self._mend_items(group_id, path, rest, outcomes | {outcome}, done)
+
+        self._mend_item(group_id, path, index, mended)
+
+    def _mend_item(
+        self, group_id: str, path: str, index: int, done: Callable[[Outcome], object]
+    ) -> None:
+        copy = DiskCopy(self.disk, group_id, self._mend)
+        identity = copy.identity(path)
+
+        def fetched(outcome: Outcome, items: Any) -> None:
+            is_same = self.is_running and copy.identity(path) == identity
+            if outcome == Outcome.FOUND and is_same and index in copy.image.damages(path):
+                copy.write(path, index, items)
+            done(outcome)
+
+        if identity is None:
+            done(Outcome.LATER)
+        else:
+            part = Part(path, identity, index, 1, self._is_sound)
+            self.worker.fetch(group_id, part, fetched, self.clock.now)
+
+    def _is_sound(self, items: list[Any]) -> bool:
+        return len(items) == 1 and not isinstance(items[0], Damaged)
 
     # -- draining
 
@@ -666,6 +788,8 @@ class Process:
                 continue
             if target is None or own is None or self.is_draining:
                 return
+            if not self._is_readable(log, seq):
+                continue
             self._move(log, seq, channels, own, target)
             if len(log.moving) >= 8:
                 break

@@ -57,6 +57,15 @@ NOTICED_BY = {
     "does_not_wait_for_all_members": 445,
 }
 
+# The same with read errors and damaged files.
+NOTICED_WITH_DAMAGE_BY = {
+    "does_not_verify_what_it_has_fetched": 324,
+    "spreads_damage": 79,
+    "owns_a_damaged_state": 132,
+    "does_not_look_for_damage": 2,
+    "keeps_a_damaged_state": 55,
+}
+
 
 @pytest.mark.parametrize("first", SEEDS[::20])
 def test_nothing_is_lost(first: int) -> None:
@@ -73,8 +82,19 @@ def test_a_schedule_can_be_repeated() -> None:
     assert logs[0] == logs[1]
 
 
-@pytest.mark.parametrize("rule", MUTANTS)
+@pytest.mark.parametrize("rule", NOTICED_BY)
 def test_a_broken_rule_is_noticed(rule: str) -> None:
-    world = World(NOTICED_BY[rule])
+    world = World(NOTICED_BY[rule], damages=False)
+    with broken(rule), pytest.raises(Exception):  # noqa: B017 - it may raise anything
+        world.run()
+
+
+def test_every_rule_is_broken() -> None:
+    assert NOTICED_BY.keys() | NOTICED_WITH_DAMAGE_BY.keys() == MUTANTS.keys()
+
+
+@pytest.mark.parametrize("rule", NOTICED_WITH_DAMAGE_BY)
+def test_a_broken_rule_about_damage_is_noticed(rule: str) -> None:
+    world = World(NOTICED_WITH_DAMAGE_BY[rule])
     with broken(rule), pytest.raises(Exception):  # noqa: B017 - it may raise anything
         world.run()

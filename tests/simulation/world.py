@@ -23,11 +23,13 @@ LIMITS = Limits(
     retry_interval=1.0,
     rejoin_delay=1.0,
     rejoin_delay_limit=4.0,
+    damage_timeout=60.0,
     unclaimed_timeout=6.0,
     fill_bytes=3,
     fill_window=2,
 )
 STARTUP = 8.0
+OLD = 6.0  # seconds after which data on a disk may be damaged
 SETTLE_LIMIT = 400.0
 REPAIR_AFTER = 120.0
 
@@ -35,9 +37,13 @@ REPAIR_AFTER = 120.0
 class World:
     """Everything in one schedule."""
 
-    def __init__(self, seed: int, *, verbose: bool = False) -> None:
+    def __init__(self, seed: int, *, verbose: bool = False, damages: bool = True) -> None:
+        """
+        damages: whether reads fail and files are damaged
+        """
         self.random = random = Random(seed)
         self.verbose = verbose
+        self.damages = damages
         self.clock = Clock()
         self.numbers = itertools.count(1)
         self.limits = LIMITS
@@ -195,6 +201,8 @@ class World:
             self._damage_registry_and_lose_a_node,
             self._damage_registry_and_restart_all,
         ]
+        if self.damages:
+            kinds += [self._fail_reads, self._damage_one, self._damage_many]
         if self.random.random() < 0.5:
             return kinds
         return self.random.sample(kinds, self.random.randint(1, 4))
@@ -366,6 +374,56 @@ class World:
     def _mend_disk(self, disk: Disk) -> None:
         disk.slowness = 1.0
 
+    def _fail_reads(self) -> None:
+        """Let one read, some reads, or all reads of a disk fail for a while."""
+        node = self.random.choice(self.nodes)
+        self._count("read errors", "")
+        disk = self.disks[node]
+        disk.read_errors = self.random.choice((0.05, 0.3, 1.0))
+        duration = self.random.choice((0.5, 3.0, 10.0))
+        self.clock.after(duration, self._mend_reads, disk)
+        if self.random.random() < 0.3:
+            self.clock.after(duration * self.random.random() / 2, self._restart_node, node)
+
+    def _mend_reads(self, disk: Disk) -> None:
+        disk.read_errors = 0.0
+
+    def _restart_node(self, node: str) -> None:
+        process = self.network.processes.get(node)
+        if process is not None and self.durability != "memory":
+            self._kill_now(process)
+
+    def _damage_one(self) -> None:
+        self._damage(1)
+
+    def _damage_many(self) -> None:
+        self._damage(10)
+
+    def _damage(self, count: int) -> None:
+        """Damage items on one disk, if every group keeps an intact copy without it."""
+        node = self.random.choice(self.nodes)
+        disk = self.disks[node]
+        places = [
+            (group_id, path, index)
+            for group_id, image in sorted(disk.images.items())
+            for path, items in image.files.items()
+            for index in range(len(items))
+        ]
+        if places:
+            chosen = self.random.choices(places, k=count)
+            self.clock.after(OLD, self._damage_now, node, chosen)
+
+    def _damage_now(self, node: str, places: list[tuple[str, str, int]]) -> None:
+        if self.is_healed or not self._may_lose(node):
+            return
+        self._count("damage", node)
+        disk = self.disks[node]
+        for group_id, path, index in places:
+            if group_id in disk.images:
+                disk.apply(group_id, ("damage", path, index, disk.life))
+        if self.random.random() < 0.3:
+            self.clock.after(self.random.random(), self._restart_node, node)
+
     def _hand_over(self) -> None:
         process = self._some_process()
         if process is None or process.is_paused:
@@ -502,6 +560,7 @@ class World:
         self.registry.set_available(True)
         for disk in self.disks.values():
             disk.slowness = 1.0
+            disk.read_errors = 0.0
         for process in list(self.network.processes.values()):
             process.resume()
         for node in self.nodes:
@@ -538,6 +597,11 @@ class World:
                 found.append(f"{group.id} is not drained")
             elif len(group.members) < group.copies:
                 found.append(f"{group.id} has the members {group.members}")
+            for node in group.members:
+                image = self.disks[node].images.get(group.id)
+                is_mendable = any(self.oracle.has_all(each, group.id) for each in group.members)
+                if is_mendable and image is not None and image.is_damaged():
+                    found.append(f"{node} has a damaged copy of {group.id}")
         for node, process in self.network.processes.items():
             for log in process.logs.values():
                 if log.in_flight or log.visible < len(log.records):

@@ -15,7 +15,7 @@ from nsqcy.nsqd.copies.node import Node, machine_id
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.log import Log
 from nsqcy.storage.mirrored_io import MirroredIo
-from nsqcy.storage.standalone_log import LogProbe
+from nsqcy.storage.standalone_log import LogProbe, RunHandle
 from support.disk_format import messages, run
 from support.etcd_process import Etcd
 
@@ -42,6 +42,8 @@ class Settings:
     token: str = "secret"
     server_tls: Any = None
     client_tls: Any = None
+    scrub_rate: int = 0
+    scrub_pause: float = 0.1
 
 
 class Lines:
@@ -65,10 +67,13 @@ class OwnedLog:
     log: Log
     probe: LogProbe
     done: list[int] = field(default_factory=list)
+    handle: RunHandle | None = None
+    """The first run."""
 
     def append(self, first: int, count: int = 3) -> None:
         data = run(messages(first, count))
-        self.probe.append(data, first, first + count - 1, count, done=self.done.append)
+        handle = self.probe.append(data, first, first + count - 1, count, done=self.done.append)
+        self.handle = self.handle or handle
 
 
 class Machine:

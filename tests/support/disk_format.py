@@ -61,6 +61,13 @@ def record(message: Message, crc: bool = False) -> bytes:
     return image
 
 
+def segment_header(number: int, log_id: bytes = bytes(16)) -> bytes:
+    """Return the header of a segment that begins with the record `number`."""
+    head = bytearray(struct.pack("<8sII16sQQqQ", b"SQCYSEG\0", 1, 0, log_id, number, number, 1, 0))
+    struct.pack_into("<I", head, 12, crc32c(bytes(head)))
+    return bytes(head)
+
+
 def run(messages: list[Message], crc: bool = False) -> bytearray:
     return bytearray(b"".join(record(m, crc) for m in messages))
 

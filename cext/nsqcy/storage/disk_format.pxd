@@ -60,6 +60,9 @@ cdef extern from "segment.h" nogil:
     void run_verify(uint8_t *bytes, uint64_t n, uint64_t first_seq, uint32_t count, int dense,
                     uint64_t base, Damages *damages)
     void segment_scan(const uint8_t *bytes, uint64_t n, Scan *scan, Damages *damages)
+    int record_good(const uint8_t *bytes, uint64_t n, uint64_t at)
+    uint64_t record_search(const uint8_t *bytes, uint64_t n, uint64_t from_, uint64_t min_seq,
+                           uint64_t *budget)
     const SegmentFooter *segment_footer(const uint8_t *tail, uint64_t n, uint64_t size,
                                         const SegmentRun **runs)
 

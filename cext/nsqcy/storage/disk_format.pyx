@@ -108,6 +108,39 @@ def parse_journal(bytes data, str path="journal"):
     return entries, log_id, None
 
 
+def is_segment_header(bytes data):
+    """Whether data is the header of a segment, and fits its checksum."""
+    cdef const SegmentHeader *header = <const SegmentHeader *>PyBytes_AS_STRING(data)
+    return (len(data) == SEGMENT_HEADER and header.magic == SEGMENT_MAGIC
+            and header.crc == segment_header_crc(header))
+
+
+def records_end(bytes data, uint64_t at=0):
+    """Return the end of the intact records that begin at an offset."""
+    cdef const uint8_t *begin = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef uint64_t n = len(data)
+    while n - at >= 48 and record_good(begin, n, at):      # the minimum size of a record
+        at += record_at(begin, at).length
+    return at
+
+
+def find_record(bytes data, uint64_t at):
+    """Return the offset of the first intact record from an offset on, which is a multiple of 8; the
+    length of the data if there is none."""
+    cdef uint64_t n = len(data)
+    cdef uint64_t budget = n * 4
+    return record_search(<const uint8_t *>PyBytes_AS_STRING(data), n, at, 0, &budget)
+
+
+def footer_begin(bytes tail, uint64_t size):
+    """Return the offset of a segment's footer, given the end of the segment and its size; None if
+    the end does not contain an intact footer."""
+    cdef const SegmentRun *runs = NULL
+    cdef const SegmentFooter *footer = segment_footer(
+        <const uint8_t *>PyBytes_AS_STRING(tail), len(tail), size, &runs)
+    return None if footer is NULL else footer.data_end
+
+
 def crc32c(bytes data, uint32_t crc=0, *, bint software=False):
     """Return the CRC-32C of data, continuing from crc."""
     if software:

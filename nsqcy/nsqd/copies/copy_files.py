@@ -7,14 +7,19 @@ copy. After the first failed change, a copy stores nothing until it is filled ag
 import errno
 import json
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nsqcy.copies.messages import Extent
-from nsqcy.nsqd.copies.file_table import FileTable
+from nsqcy.copies.fetching import Done, Outcome, Part
+from nsqcy.copies.messages import Extent, Fetch, Fetched
+from nsqcy.copies.ports import Unreadable
+from nsqcy.nsqd.copies.file_table import HEADER, SEGMENT, FileTable
+from nsqcy.nsqd.copies.mending import MAX_PART, Findings, Mender, Pace
+from nsqcy.storage.disk_format import FormatError, is_segment_header, parse_journal
 from nsqcy.storage.io import FileHandle, IoThread
 from nsqcy.storage.state_file import check, parse_object, signed
 from nsqcy.util import files
@@ -26,6 +31,8 @@ FOLDER = "copies"
 """Directory in the data path that contains all copies."""
 SUFFIX = ".topic"
 """Suffix of a topic's directory."""
+JOURNAL = "journal"
+TORN = 4096  # bytes; the last entry of a journal may be incomplete after a power failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +62,36 @@ class CopyFiles:
     """A group's copy in a directory."""
 
     def __init__(
-        self, io: IoThread, root: Path, boot: str, durability: str, failed: Callable[[int], object]
+        self,
+        io: IoThread,
+        root: Path,
+        boot: str,
+        durability: str,
+        failed: Callable[[int], object],
+        fetch: Callable[[Part, Done], object] = lambda part, done: done(Outcome.LATER, None),
+        found: Callable[[str, Findings], object] = lambda path, findings: None,
+        refill: Callable[[], object] = lambda: None,
     ) -> None:
         """
         boot: id of the machine's boot; a copy of class os is complete only until the machine stops
             uncleanly
         failed: called with the errno of the first change that failed
+        fetch: fetches a part of a file from another copy
+        found: called with a file and what is wrong with it, or was
+        refill: lets the owner fill the copy again
+        Raises Unreadable.
         """
         self._io = io
         self.root = root
         self._boot = boot
         self._durability = durability
         self._failed = failed
+        self._found = found
+        self._refill = refill
+        self.damaged: set[str] = set()
+        """Files with damage that no other copy could mend yet."""
+        self.unreadable: set[str] = set()
+        """Files that could not be read to the end."""
         self._error = 0
         self._handles: dict[str, FileHandle] = {}
         self._is_filling = False
@@ -82,14 +107,19 @@ class CopyFiles:
         self._unsynced_folders: set[str] = set()
         """Directories with unsynced names of files."""
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        facts = _read_facts(root)
+        try:
+            root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            facts = _read_facts(root)
+        except OSError as error:
+            raise Unreadable(error.strerror) from error
         self._whole = facts.get("whole") is True and (
             durability == "fsync" or facts.get("boot") == boot
         )
         self.epoch = facts["epoch"] if isinstance(facts.get("epoch"), int) else 0
         self._serves = facts.get("serves") is True
         self.table = FileTable.scan(root)
+        self.mender = Mender(io, root, self.table, fetch, time.monotonic)
+        self.damaged.update(self.table.unidentified())
 
     # -- the copy as a whole
 
@@ -142,6 +172,116 @@ class CopyFiles:
         # file.
         return Piece(self._open(path), offset, size), offset + size
 
+    # -- damage
+
+    def check(self) -> None:
+        try:
+            damaged = [path for path in self.table.paths() if not self._is_intact(path)]
+        except OSError as error:
+            raise Unreadable(error.strerror) from error
+        if damaged:
+            self.damaged.update(damaged)
+            for path in damaged:
+                self._found(path, Findings(damaged=1))
+            self.whole = False
+
+    def mend(self, path: str, done: Callable[[bool, bool], object]) -> None:
+        if path.endswith(SEGMENT):
+            self._verify(
+                path, lambda findings: done(findings.is_final, findings.mended > 0), _at_once
+            )
+        else:
+            done(True, False)
+
+    def mend_open(self, path: str, done: Callable[[bool], object]) -> None:
+        """Mend a segment without a footer, before a recovery reads it."""
+        self._verify(path, lambda findings: done(findings.is_final), _at_once, only_open=True)
+
+    def answer(self, request: Fetch, reply: Callable[[Fetched], object]) -> None:
+        path, number = request.path, request.number
+        identity = self.table.identity(path)
+        size = min(request.size, MAX_PART, self.table.size(path) - request.offset)
+        if identity is None or identity != request.identity or size <= 0:
+            reply(Fetched(number, "missing"))
+            return
+
+        def done(error: int, data: bytes) -> None:
+            if error == errno.ENOENT:
+                reply(Fetched(number, "missing"))
+            else:
+                reply(Fetched(number, "unreadable" if error else "", data))
+
+        self.mender.read(path, request.offset, size, done)
+
+    def scrubbed_paths(self) -> list[str]:
+        """Return the files that the scrubber verifies: all segments, except for those that may
+        still be written to, and journals that another node writes."""
+        newest: dict[str, str] = {}
+        for path in self.table.paths():
+            if path.endswith(SEGMENT):
+                folder = os.path.dirname(path)
+                newest[folder] = max(newest.get(folder, ""), path)
+        is_held = not self._serves
+        return [
+            path
+            for path in self.table.paths()
+            if (path.endswith(SEGMENT) and path != newest[os.path.dirname(path)])
+            or (is_held and os.path.basename(path) == JOURNAL)
+            or (is_held and path.endswith(SEGMENT))
+        ]
+
+    def scrub(self, path: str, pace: Pace, done: Callable[[], object]) -> None:
+        """Verify a file and mend it."""
+        if self._is_filling:
+            done()
+        elif path.endswith(SEGMENT):
+            self._verify(path, lambda _: done(), pace)
+        else:
+            pace(self.table.size(path), lambda: self._scrub_journal(path, done))
+
+    def _scrub_journal(self, path: str, done: Callable[[], object]) -> None:
+        """Let the owner send a damaged journal again. The copy is not whole until then."""
+
+        def read(error: int, data: bytes) -> None:
+            is_held = path in self.table and not (self._is_filling or self._serves)
+            if error or not is_held or _is_journal(data):
+                done()
+                return
+            self._found(path, Findings(damaged=1))
+            self._refill()
+            done()
+
+        self.mender.read(path, 0, self.table.size(path), read)
+
+    def _verify(
+        self,
+        path: str,
+        done: Callable[[Findings], object],
+        pace: Pace,
+        *,
+        only_open: bool = False,
+    ) -> None:
+        def verified(findings: Findings) -> None:
+            for paths, is_member in (
+                (self.damaged, findings.damaged > 0),
+                (self.unreadable, findings.unreadable > 0),
+            ):
+                (paths.add if is_member else paths.discard)(path)
+            self._found(path, findings)
+            done(findings)
+
+        self.mender.verify(path, verified, pace, only_open=only_open)
+
+    def _is_intact(self, path: str) -> bool:
+        """Whether a journal, or the header of a segment, is intact. Blocks; raises OSError."""
+        file = self.root / path
+        if os.path.basename(path) == JOURNAL:
+            return _is_journal(file.read_bytes()) or _is_journal(file.read_bytes())
+        if path.endswith(SEGMENT) and self.table.size(path) >= HEADER:
+            with file.open("rb") as opened:
+                return is_segment_header(opened.read(HEADER))
+        return True
+
     def begin_filling(self) -> None:
         if self._error and self._made == self._submitted:
             self._recover()
@@ -158,6 +298,8 @@ class CopyFiles:
                 self.delete(path)
         self._is_filling = False
         self.epoch = epoch
+        self.damaged &= set(paths)
+        self.unreadable &= set(paths)
         self._whole = True
         self._serves = False
         self._save_facts()
@@ -234,7 +376,7 @@ class CopyFiles:
         self._error = 0
         self._handles.clear()
         self._waiting.clear()
-        self.table = FileTable.scan(self.root)
+        self.table = self.mender.table = FileTable.scan(self.root)
         self.table.forget_identities()
 
     def _change(self, path: str) -> Callable[[int], None]:
@@ -334,6 +476,23 @@ def distrust_copies(data_path: Path) -> int:
         files.replace(os.fspath(path.parent), FACTS, signed(json.dumps(facts).encode()))
         count += 1
     return count
+
+
+def _at_once(_: int, call: Callable[[], object]) -> None:
+    call()
+
+
+def _is_journal(data: bytes) -> bool:
+    """Whether a journal is intact. Its last entry may be incomplete: it was never confirmed."""
+    try:
+        _, _, damaged_at = parse_journal(data)
+    except FormatError:
+        return True  # a newer version's
+    if damaged_at is None:
+        return True
+    rest = data[damaged_at:]
+    is_short = len(rest) < 8 or int.from_bytes(rest[:4], "little") > len(rest) - 8
+    return not any(rest) or (damaged_at > 0 and is_short and len(rest) < TORN)
 
 
 def _read_facts(root: Path) -> dict[str, Any]:

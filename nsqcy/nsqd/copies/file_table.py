@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 
 from nsqcy.copies.messages import Extent
+from nsqcy.copies.ports import Unreadable
+from nsqcy.storage.disk_format import is_segment_header
 
 HEADER = 64  # bytes in a segment header
 SEGMENT = ".seg"
@@ -22,19 +24,29 @@ class FileTable:
 
     @classmethod
     def scan(cls, root: Path) -> "FileTable":
-        """Return the files in the topic directories below `root`. Blocks; raises OSError."""
+        """Return the files in the topic directories below `root`. Blocks; raises Unreadable.
+
+        A damaged header identifies nothing: such a segment has no identity.
+        """
+        try:
+            return cls._scan(root)
+        except OSError as error:
+            raise Unreadable(error.strerror) from error
+
+    @classmethod
+    def _scan(cls, root: Path) -> "FileTable":
         table = cls()
         for directory in root.iterdir():
             if not directory.is_dir():
                 continue
             for file in directory.iterdir():
                 path = os.fspath(file.relative_to(root))
+                size = file.stat().st_size
                 header = b""
-                if path.endswith(SEGMENT):
-                    with file.open("rb") as opened:
-                        header = opened.read(HEADER)
+                if path.endswith(SEGMENT) and size >= HEADER:
+                    header = _read_header(file)
                 table.written(path, 0, header)
-                table._sizes[path] = file.stat().st_size
+                table._sizes[path] = size
         return table
 
     def __contains__(self, path: str) -> bool:
@@ -74,5 +86,28 @@ class FileTable:
         self._sizes.pop(path, None)
         self._headers.pop(path, None)
 
+    def identity(self, path: str) -> bytes | None:
+        return self._headers.get(path)
+
+    def unidentified(self) -> list[str]:
+        """Return the segments whose headers are damaged."""
+        return [
+            path
+            for path, size in self._sizes.items()
+            if path.endswith(SEGMENT) and size >= HEADER and path not in self._headers
+        ]
+
     def forget_identities(self) -> None:
         self._headers.clear()
+
+
+def _read_header(path: Path) -> bytes:
+    """Return a segment's header; empty if it is damaged. Blocks; raises OSError."""
+    for _ in range(2):  # what is read again may be intact
+        with path.open("rb") as opened:
+            header = opened.read(HEADER)
+        if len(header) < HEADER:
+            raise OSError("the header of a segment cannot be read")
+        if is_segment_header(header):
+            return header
+    return b""

@@ -9,16 +9,18 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import gevent
 
+from nsqcy.copies.fetching import Done, Part
 from nsqcy.copies.group import Group
 from nsqcy.copies.identity import BROKEN
 from nsqcy.copies.messages import FromHolder, FromOwner, Refuse
 from nsqcy.copies.owner import Owner
-from nsqcy.copies.ports import Claim, Limits
+from nsqcy.copies.ports import Claim, Limits, Unreadable
 from nsqcy.copies.recall import Known, Recall, Stamp, Statement
 from nsqcy.copies.worker import Worker
 from nsqcy.etcd.client import EtcdClient
@@ -26,9 +28,12 @@ from nsqcy.logging.types import Lines
 from nsqcy.nsqd.copies import reports
 from nsqcy.nsqd.copies.connections import Connections, Event, Terms
 from nsqcy.nsqd.copies.copy_files import SUFFIX, CopyFiles
+from nsqcy.nsqd.copies.file_table import SEGMENT
+from nsqcy.nsqd.copies.mending import Findings
 from nsqcy.nsqd.copies.mirror import Mirror, OwnedFiles
 from nsqcy.nsqd.copies.node import Node
 from nsqcy.nsqd.copies.registry import REASONS, Contents, Registry, Session
+from nsqcy.nsqd.copies.scrubber import Scrubber
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.mirrored_io import MirroredIo
 
@@ -74,6 +79,35 @@ class Settings(Terms, Protocol):
     def advertise(self) -> str: ...
     @property
     def zone(self) -> str: ...
+    @property
+    def scrub_rate(self) -> int: ...
+    @property
+    def scrub_pause(self) -> float: ...
+
+
+class _Opening:
+    """The segments of a copy that a recovery reads to the end, while they are being verified."""
+
+    def __init__(self, copy: CopyFiles, until: float) -> None:
+        self._copy = copy
+        self._until = until
+        self._left: dict[str, bool] = {
+            path: False for path in copy.table.paths() if path.endswith(SEGMENT)
+        }
+        """Files that are not mended yet, and whether that is in progress."""
+
+    def is_done(self) -> bool:
+        for path, is_busy in list(self._left.items()):
+            if not is_busy:
+                self._left[path] = True
+                self._copy.mend_open(path, partial(self._mended, path))
+        return not self._left or time.monotonic() > self._until
+
+    def _mended(self, path: str, is_final: bool) -> None:
+        if is_final:
+            self._left.pop(path, None)
+        else:
+            self._left[path] = False
 
 
 class CopiesHost:
@@ -118,6 +152,11 @@ class CopiesHost:
         """Groups that are being handed over."""
         self.takeovers = 0
         """Groups that this process has taken over from other nodes."""
+        self.mended = 0
+        """Damaged parts of files that were replaced with what another copy has."""
+        self.verified = 0
+        """Bytes of copies that were read to verify them."""
+        self._opening: dict[str, _Opening] = {}
         self._connections = Connections(
             settings, node.name, self._address_of, self._obstacle, self._happened, log
         )
@@ -135,10 +174,17 @@ class CopiesHost:
             etcd, settings.cluster, self.session, node, settings.limits.lease, self, log
         )
         self._ticker = gevent.spawn(self._tick)
+        self._scrubber = Scrubber(
+            settings.scrub_rate,
+            lambda: list(self._copies.values()),
+            io.kick_now,
+            settings.scrub_pause,
+        )
 
     def stop(self) -> None:
         """End all streams. The process still owns its groups until its lease ends."""
         self._ticker.kill()
+        self._scrubber.stop()
         self._connections.stop()
         self.stop_waiting()
         self._registry.close()
@@ -222,6 +268,10 @@ class CopiesHost:
             "groups": reports.roles(self.worker.role(group.id) for group in groups),
             "bytes": sum(copy.table.total() for copy in self._copies.values()),
             "takeovers": self.takeovers,
+            "mended": self.mended,
+            "verified": self.verified,
+            "damaged": sum(len(copy.damaged) for copy in self._copies.values()),
+            "unreadable": sum(len(copy.unreadable) for copy in self._copies.values()),
             "etcd": int(not self._registry.is_away),
             "registry": int(self._registry.standing not in BROKEN),
             "unregistered": len(self.worker.recall.unprotected()),
@@ -256,6 +306,20 @@ class CopiesHost:
         }
         return not mine <= set(opened)
 
+    def is_mended(self, group_id: str) -> bool:
+        """Return whether what a recovery reads has been verified, and mended if possible. Begins to
+        do so, and is to be called again later."""
+        opening = self._opening.get(group_id)
+        if opening is None:
+            self._opening[group_id] = opening = _Opening(
+                self._copies[group_id], time.monotonic() + self._limits.damage_timeout
+            )
+        if opening.is_done():
+            del self._opening[group_id]
+            return True
+        self._io.kick_now()
+        return False
+
     def create_group(self, durability: str, copies: int, min_copies: int) -> str:
         group = Group(
             id=secrets.token_hex(8),
@@ -285,6 +349,7 @@ class CopiesHost:
             lambda error: self._disk_failed(group_id, error),
         )
         files = OwnedFiles(MirroredIo(self._io, self._root / group_id, mirror), mirror)
+        files.io.repairer = copy.mender.repair
         self._files[group_id] = files
         return files
 
@@ -316,10 +381,18 @@ class CopiesHost:
         for group_id, files in self._files.items():
             owner = self.worker.owner(group_id)
             if owner is not None:
+                self._watch_disk(group_id, owner)
                 waits = owner.waits(now)
                 if files.io.waits and not waits:
                     self._topics.degraded(group_id)
                 files.io.wait(waits)
+
+    def _watch_disk(self, group_id: str, owner: Owner) -> None:
+        """Hand a group over if its files have not been readable here for a while."""
+        failing = self._copies[group_id].mender.failing_for()
+        if failing > self._limits.copy_timeout and not owner.is_releasing:
+            self._report_failure(group_id, "owned", errno.EIO, "read")
+            owner.release()
 
     def _forget_done(self, now: float) -> None:
         """Delete the values of groups that ended a while ago: by now, all running members have
@@ -417,10 +490,19 @@ class CopiesHost:
                 "COPIES: the disk is older than the registry: its copies are incomplete",
                 event="copies_disk_is_older",
             )
+            while not self._distrust_copies():
+                gevent.sleep(self._limits.alive_interval)
+            self._copies.clear()
+
+    def _distrust_copies(self) -> bool:
+        """Return whether this was possible: the disk may be unreadable now."""
+        try:
             for path in self._root.iterdir():
                 if path.is_dir():
                     self._open_copy(path.name, "fsync").whole = False
-            self._copies.clear()
+        except (OSError, Unreadable):
+            return False
+        return True
 
     # -- called by the state machine (ports.Host)
 
@@ -441,9 +523,40 @@ class CopiesHost:
             self._node.boot,
             durability,
             lambda error: self._copy_failed(group_id, error),
+            lambda part, done: self._fetch(group_id, part, done),
+            lambda path, findings: self._report_findings(group_id, path, findings),
+            lambda: self.worker.refill(group_id),
         )
         self._copies[group_id] = copy
         return copy
+
+    def _fetch(self, group_id: str, part: Part, done: Done) -> None:
+        self._enter()
+        self.worker.fetch(group_id, part, done, time.monotonic())
+        self._io.kick_now()
+
+    def _report_findings(self, group_id: str, path: str, findings: Findings) -> None:
+        self.verified += findings.verified
+        self.mended += findings.mended
+        if findings.mended:
+            self._log.warn(
+                f"COPIES: {path} in group {group_id} was damaged; mended {findings.mended} parts "
+                "from another copy",
+                event="copies_mended",
+                group=group_id,
+                file=path,
+                parts=findings.mended,
+            )
+        if findings.damaged:
+            self._log.error(
+                f"COPIES: {path} in group {group_id} is damaged in {findings.damaged} places",
+                event="copies_damaged",
+                group=group_id,
+                file=path,
+                parts=findings.damaged,
+            )
+        if findings.unreadable:
+            self._report_failure(group_id, "file of", errno.EIO, "read")
 
     def _copy_failed(self, group_id: str, error: int) -> None:
         self._report_failure(group_id, "held", error)
@@ -452,11 +565,11 @@ class CopiesHost:
             reason = "full" if error in (errno.ENOSPC, errno.EDQUOT) else "failing"
             self.reply(holder.owner, group_id, Refuse(reason))
 
-    def _report_failure(self, group_id: str, role: str, error: int) -> None:
+    def _report_failure(self, group_id: str, role: str, error: int, what: str = "written") -> None:
         reason = os.strerror(error).lower()
         self._log.error(
-            f"COPIES: {role} group {group_id} cannot be written: {reason}",
-            event="copies_write_failed",
+            f"COPIES: {role} group {group_id} cannot be {what}: {reason}",
+            event="copies_write_failed" if what == "written" else "copies_read_failed",
             group=group_id,
             error=reason,
         )
@@ -557,6 +670,7 @@ class CopiesHost:
         # When the files are closed, all changes are reported as made. This must not acknowledge a
         # publish, because the new owner may not have it.
         self._topics.degraded(group.id)
+        self._opening.pop(group.id, None)
         self._files.pop(group.id).io.stop()
         self._topics.lost(group)
 

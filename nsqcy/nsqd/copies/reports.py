@@ -29,6 +29,8 @@ def describe(
     if copy is not None:
         found["bytes"] = copy.table.total()
         found["whole"] = copy.whole
+        found["damaged"] = sorted(copy.damaged)
+        found["unreadable"] = sorted(copy.unreadable)
     if owner is not None:
         found["responding"] = owner.responding()
         found["accepts"] = owner.accepts()

@@ -21,6 +21,7 @@ from nsqcy.names import quote
 from nsqcy.net import listeners
 from nsqcy.nsqd.copies.copy_files import FOLDER
 from nsqcy.nsqd.copies.node import machine_id
+from nsqcy.nsqd.copies.scrubber import PAUSE
 from nsqcy.nsqd.options import NsqdOptions
 
 
@@ -36,6 +37,8 @@ class CopiesSettings:
     token: str
     server_tls: ssl.SSLContext | None
     client_tls: ssl.SSLContext | None
+    scrub_rate: int = 0
+    scrub_pause: float = PAUSE
 
 
 def prepare(options: NsqdOptions, log: Lines) -> dict[str, str]:
@@ -72,6 +75,7 @@ def settings(options: NsqdOptions, secrets: dict[str, Any], worker: int) -> Copi
         token=secrets["token"],
         server_tls=server,
         client_tls=client,
+        scrub_rate=options.copies_scrub_rate,
     )
 
 

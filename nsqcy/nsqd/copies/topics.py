@@ -32,6 +32,11 @@ class Groups(Protocol):
 
     def owner(self, group_id: str) -> Owner | None: ...
 
+    def is_mended(self, group_id: str) -> bool:
+        """Return whether the files of an owned group that a recovery reads have been mended as far
+        as possible."""
+        ...
+
     def unopened(self, opened: Iterable[str]) -> bool | None:
         """Return whether this node owns groups other than these; None if that is not known yet."""
         ...
@@ -73,6 +78,9 @@ class _OwnedGroup:
         """Topics whose messages are being moved to another log."""
         self.deleted: list[Topic] = []
         """Topics whose deletion is not answered yet."""
+        self.is_mended = False
+        self.unreadable_since: float | None = None
+        """The time since which a log cannot be opened, because the disk cannot be read."""
         self.is_open = False
         self.is_finished = False
 
@@ -275,7 +283,7 @@ class CopiedTopics:
                 self._refuse(owned)
                 self._end_drained(owned, owner)
                 self._end_unused(owned, owner)
-            elif owner is not None and _may_open(owner):
+            elif owner is not None and _may_open(owner) and self._is_mended(owned):
                 self._open_all(owned)
         self._end_plain()
         if not self._is_ready:
@@ -285,15 +293,43 @@ class CopiedTopics:
 
     # -- inside
 
+    def _is_mended(self, owned: _OwnedGroup) -> bool:
+        assert self._groups_of is not None
+        owned.is_mended = owned.is_mended or self._groups_of.is_mended(owned.group.id)
+        return owned.is_mended
+
     def _open_all(self, owned: _OwnedGroup) -> None:
-        owned.is_open = True
         # Recovery makes changes that no caller is waiting for.
         waits = owned.files.waits
         owned.files.wait(False)
-        for path in sorted(owned.directory.glob(f"*{SUFFIX}")):
-            self._open(owned, path.name.removesuffix(SUFFIX).encode())
+        try:
+            for path in sorted(owned.directory.glob(f"*{SUFFIX}")):
+                key = path.name.removesuffix(SUFFIX).encode()
+                if key not in owned.topics and key not in owned.drained:
+                    self._open(owned, key)
+            owned.is_open = True
+        except OSError as error:
+            self._not_opened(owned, error)
         owned.files.wait(waits)
         self._refuse(owned)
+
+    def _not_opened(self, owned: _OwnedGroup, error: OSError) -> None:
+        """Try again later: what cannot be read now may be intact. If that lasts, another member
+        takes over."""
+        assert self._groups_of is not None
+        owner = self._groups_of.owner(owned.group.id)
+        now = time.monotonic()
+        if owned.unreadable_since is None:
+            owned.unreadable_since = now
+            reason = (error.strerror or str(error)).lower()
+            self._log.error(
+                f"COPIES: owned group {owned.group.id} cannot be read: {reason}",
+                event="copies_read_failed",
+                group=owned.group.id,
+                error=reason,
+            )
+        elif owner and now - owned.unreadable_since > owner.limits.copy_timeout:
+            owner.release()
 
     def _open(self, owned: _OwnedGroup, key: bytes) -> None:
         """Open a topic in a group. If the topic may not stay here, its messages are moved to

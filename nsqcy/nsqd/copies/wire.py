@@ -18,6 +18,8 @@ from nsqcy.copies.messages import (
     Confirm,
     Delete,
     Extent,
+    Fetch,
+    Fetched,
     Filled,
     FromHolder,
     FromOwner,
@@ -42,6 +44,10 @@ _WRITE = struct.Struct(">HBQq")
 _PATH_NUMBER = struct.Struct(">HQ")
 _CHANGE = struct.Struct(">HQq")
 _NUMBER = struct.Struct(">q")
+_FETCH = struct.Struct(">QHHQQ")
+_FETCHED = struct.Struct(">QB")
+
+OUTCOMES = ("", "missing", "unreadable")
 
 _RECORDS = 1  # flag of a write
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -89,8 +95,16 @@ def encode(message: Message) -> bytes:
             return write_head(path, offset, data, position) + bytes(data.data)
         case Confirm(position):
             return _frame(14, _NUMBER.pack(position))
-        case Alive():
-            return _frame(3, b"")
+        case Alive(fetches):
+            # Versions that do not know Fetch ignore the payload, and send none.
+            return _frame(3, b"\1" if fetches else b"")
+        case Fetch(number, path, identity, offset, size):
+            name = path.encode()
+            head = _FETCH.pack(number, len(name), len(identity), offset, size)
+            return _frame(15, head + name + identity)
+        case Fetched(number, outcome, data):
+            head = _FETCHED.pack(number, OUTCOMES.index(outcome))
+            return _frame(16, head + (data or b""))
         case Received():
             return _frame(13, b"")
         case Offer(epoch):
@@ -235,6 +249,22 @@ def _have(payload: bytes) -> Have:
     return Have(files)
 
 
+def _fetch(payload: bytes) -> Fetch:
+    number, length, identity_length, offset, size = _FETCH.unpack_from(payload)
+    path = _path(payload, _FETCH.size, length)
+    identity = payload[_FETCH.size + length :]
+    if len(identity) != identity_length:
+        raise WireError("malformed identity")
+    return Fetch(number, path, identity, offset, size)
+
+
+def _fetched(payload: bytes) -> Fetched:
+    number, outcome = _FETCHED.unpack_from(payload)
+    if outcome >= len(OUTCOMES):
+        raise WireError(f"unknown outcome {outcome}")
+    return Fetched(number, OUTCOMES[outcome], payload[_FETCHED.size :])
+
+
 def _refuse(payload: bytes) -> Refuse:
     reason = payload.decode()
     if reason not in REASONS:
@@ -262,7 +292,7 @@ def _is_text(value: Any) -> bool:
 _READERS: dict[int, Callable[[bytes], Message]] = {
     1: _greeting,
     2: lambda payload: Welcome(payload.decode()),
-    3: lambda payload: Alive(),
+    3: lambda payload: Alive(payload[:1] == b"\1"),
     4: lambda payload: Offer(*_NUMBER.unpack(payload)),
     5: _align,
     6: _filled,
@@ -273,4 +303,6 @@ _READERS: dict[int, Callable[[bytes], Message]] = {
     12: _refuse,
     13: lambda payload: Received(),
     14: lambda payload: Confirm(*_NUMBER.unpack(payload)),
+    15: _fetch,
+    16: _fetched,
 }

@@ -18,10 +18,11 @@ from nsqcy.nsqd.copies.copy_files import (
 )
 from nsqcy.nsqd.copies.file_table import HEADER
 from nsqcy.storage.io import IoThread
-from support.disk_format import messages, run, walk
+from support.disk_format import messages, run, segment_header, walk
 
 SEGMENT = "t.topic/00000000000000000001.seg"
 JOURNAL = "t.topic/journal"
+HEAD = segment_header(1)
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def filled(disk: Disk, **options: Any) -> CopyFiles:
     copy = disk.open(**options)
     copy.begin_filling()
     copy.truncate(SEGMENT, 0)
-    copy.write(SEGMENT, 0, Data(b"h" * HEADER))
+    copy.write(SEGMENT, 0, Data(HEAD))
     copy.write(SEGMENT, HEADER, Data(b"records"))
     copy.truncate(JOURNAL, 0)
     copy.write(JOURNAL, 0, Data(b"journal"))
@@ -75,10 +76,10 @@ def filled(disk: Disk, **options: Any) -> CopyFiles:
 
 def test_a_filled_copy(disk: Disk) -> None:
     copy = filled(disk)
-    assert disk.contents() == {SEGMENT: b"h" * HEADER + b"records", JOURNAL: b"journal"}
+    assert disk.contents() == {SEGMENT: HEAD + b"records", JOURNAL: b"journal"}
     assert (copy.whole, copy.epoch) == (True, 3)
     extents = copy.files()
-    assert extents[SEGMENT].identity == b"h" * HEADER and extents[SEGMENT].size == HEADER + 7
+    assert extents[SEGMENT].identity == HEAD and extents[SEGMENT].size == HEADER + 7
     assert extents[JOURNAL].identity is None
 
 
@@ -104,7 +105,7 @@ def test_an_unfinished_fill_changes_no_journal(disk: Disk) -> None:
     assert disk.contents()[JOURNAL] == b"journal"
     copy.own(4)
     assert disk.stored(copy)
-    assert disk.contents() == {SEGMENT: b"h" * HEADER + b"records", JOURNAL: b"journal"}
+    assert disk.contents() == {SEGMENT: HEAD + b"records", JOURNAL: b"journal"}
     assert disk.open().epoch == 4
 
 
@@ -122,7 +123,7 @@ def test_a_file_is_cut_and_continued(disk: Disk) -> None:
     copy.truncate(SEGMENT, HEADER + 3)
     copy.write(SEGMENT, HEADER + 3, Data(b"new"))
     assert disk.stored(copy)
-    assert disk.contents()[SEGMENT] == b"h" * HEADER + b"recnew"
+    assert disk.contents()[SEGMENT] == HEAD + b"recnew"
     assert copy.size(SEGMENT) == HEADER + 6
     copy.truncate(SEGMENT, 0)
     assert copy.files()[SEGMENT].identity is None
@@ -181,10 +182,10 @@ def test_a_failed_copy_can_be_filled_again(disk: Disk, durability: str) -> None:
     copy.begin_filling()
     assert copy.files()[SEGMENT].identity is None
     copy.truncate(SEGMENT, 0)
-    copy.write(SEGMENT, 0, Data(b"h" * HEADER + b"records, more"))
+    copy.write(SEGMENT, 0, Data(HEAD + b"records, more"))
     copy.fill([SEGMENT], 4)
     assert disk.stored(copy) and copy.whole
-    assert disk.contents() == {SEGMENT: b"h" * HEADER + b"records, more"}
+    assert disk.contents() == {SEGMENT: HEAD + b"records, more"}
     assert disk.open(durability=durability).whole
 
 

@@ -1,0 +1,120 @@
+"""Fetching a part of a file from another copy, because it is damaged or unreadable in this one.
+
+Decides which nodes to query and what their answers mean. A part is missing only if every other
+member has answered that it does not have it: a member that does not respond, or cannot read its
+disk now, may still have it.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from nsqcy.copies.messages import Fetch, Fetched
+
+
+class Outcome(Enum):
+    """The result of a query to the other copies."""
+
+    FOUND = "found"
+    MISSING = "missing"
+    """No other copy has the part intact."""
+    LATER = "later"
+    """Not all other copies could be queried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a file, and how to recognise it."""
+
+    path: str
+    identity: Any
+    offset: int
+    size: int
+    is_sound: Callable[[Any], bool]
+    """Whether data is this part, intact: it fits the file's checksums."""
+
+
+Done = Callable[[Outcome, Any], object]
+
+
+class _Query:
+    """One part, and the nodes that have yet to be queried for it."""
+
+    __slots__ = ("asked_at", "done", "has_everyone", "node", "nodes", "part")
+
+    def __init__(self, part: Part, nodes: list[str], has_everyone: bool, done: Done) -> None:
+        self.part = part
+        self.nodes = nodes
+        self.has_everyone = has_everyone
+        """Whether all copies that may have the part are queried."""
+        self.done = done
+        self.node = ""
+        self.asked_at = 0.0
+
+
+class Fetches:
+    """The queries of one copy, each to one node after another."""
+
+    def __init__(self, send: Callable[[str, Fetch], bool]) -> None:
+        """
+        send: sends a request to a node, if there is a stream
+        """
+        self._send = send
+        self._queries: dict[int, _Query] = {}
+        self._number = 0
+
+    def fetch(
+        self, part: Part, nodes: Iterable[str], done: Done, now: float, *, has_everyone: bool
+    ) -> None:
+        """Query the nodes until one has the part. Calls done(outcome, data), at once or later.
+
+        has_everyone: whether these are all nodes that may have the part
+        """
+        self._continue(_Query(part, list(nodes), has_everyone, done), now)
+
+    def received(self, node: str, message: Fetched, now: float) -> None:
+        query = self._queries.get(message.number)
+        if query is None or query.node != node:
+            return
+        del self._queries[message.number]
+        if not message.outcome and query.part.is_sound(message.data):
+            query.done(Outcome.FOUND, message.data)
+            return
+        if message.outcome == "unreadable":
+            query.has_everyone = False
+        self._continue(query, now)
+
+    def lost(self, node: str, now: float) -> None:
+        """Do not wait for a node: its stream has ended."""
+        self._abandon(lambda query: query.node == node, now)
+
+    def tick(self, now: float, timeout: float) -> None:
+        """Do not wait longer than `timeout` for any node."""
+        self._abandon(lambda query: now - query.asked_at > timeout, now)
+
+    def end(self) -> None:
+        """End all queries: this process has nothing to do with the copy any more."""
+        queries, self._queries = self._queries, {}
+        for query in queries.values():
+            query.done(Outcome.LATER, None)
+
+    def _continue(self, query: _Query, now: float) -> None:
+        part = query.part
+        while query.nodes:
+            self._number += 1
+            query.node = query.nodes.pop(0)
+            query.asked_at = now
+            request = Fetch(self._number, part.path, part.identity, part.offset, part.size)
+            if self._send(query.node, request):
+                self._queries[self._number] = query
+                return
+            query.has_everyone = False
+        query.done(Outcome.MISSING if query.has_everyone else Outcome.LATER, None)
+
+    def _abandon(self, is_abandoned: Callable[[_Query], bool], now: float) -> None:
+        for number, query in list(self._queries.items()):
+            if is_abandoned(query):
+                del self._queries[number]
+                query.has_everyone = False
+                self._continue(query, now)
