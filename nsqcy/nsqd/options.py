@@ -280,8 +280,8 @@ STORAGE = (
         "hung-disk-timeout",
         DURATION,
         30 * SECOND,
-        "time for which a publish waits for a disk that hangs; then its connection is closed, as "
-        "it is unknown whether the message will be stored. An exit waits twice as long",
+        "time that a publish waits for a hung disk before nsqd closes its connection; an exit "
+        "waits twice as long",
         rule=POSITIVE,
     ),
     Option(
