@@ -240,6 +240,15 @@ EVENTS = (
         "again by the owner.",
     ),
     Event(
+        "copies_node_not_saved",
+        "error",
+        NSQD,
+        "COPIES: … cannot be written: …",
+        ("path", "error"),
+        "The disk has failed. The worker follows etcd, but forgets newer values of its groups if "
+        "it is restarted before the file has been written.",
+    ),
+    Event(
         "etcd_away",
         "error",
         NSQD,

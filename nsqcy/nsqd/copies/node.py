@@ -28,7 +28,11 @@ from nsqcy.storage.state_file import StateFile, parse_object
 
 
 class Node:
-    """A worker's node, for the lifetime of its process. The methods block."""
+    """A worker's node, for the lifetime of its process. The methods block.
+
+    A disk that cannot be written does not keep the process from following the registry: its groups
+    are handed over then, and it acknowledges nothing. The file is written again later.
+    """
 
     def __init__(self, root: Path, machine: str, worker: int, boot: str, log: Lines) -> None:
         """
@@ -65,7 +69,10 @@ class Node:
             self.since = None
         self._saved = self.revision
         self.names.append(self.process)
-        self._save()
+        self._log = log
+        self.is_saved = True
+        """Whether the file has everything; a node on a failing disk goes on without."""
+        _write(self._file, self._content())
 
     def memory(self) -> Memory:
         """Return what the disk knows about the registry."""
@@ -120,7 +127,29 @@ class Node:
         self.is_repaired = False
         self._save()
 
+    def retry(self) -> None:
+        """Write what could not be written before."""
+        if not self.is_saved:
+            self._save()
+
     def _save(self) -> None:
+        self._saved = self.revision
+        try:
+            _write(self._file, self._content())
+        except OSError as error:
+            if self.is_saved:
+                reason = (error.strerror or str(error)).lower()
+                self._log.error(
+                    f"COPIES: {self._file.path} cannot be written: {reason}",
+                    event="copies_node_not_saved",
+                    path=self._file.path,
+                    error=reason,
+                )
+            self.is_saved = False
+        else:
+            self.is_saved = True
+
+    def _content(self) -> dict[str, Any]:
         content: dict[str, Any] = {
             "processes": self.names,
             "revision": self.revision,
@@ -131,8 +160,7 @@ class Node:
         }
         if self.identity is not None:
             content["registry"] = json.loads(encode_identity(self.identity))
-        _write(self._file, content)
-        self._saved = self.revision
+        return content
 
 
 def machine_id(root: Path, log: Lines) -> str:

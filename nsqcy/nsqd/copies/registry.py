@@ -341,6 +341,7 @@ class Registry:
         elif self._session.id not in {each.id for each in contents.sessions}:
             self._put_session()
         self._node.saw(contents.revision)
+        self._node.retry()
         self._values = contents.values
         self._reader.registry_read(contents)
         for claim in contents.claims:
@@ -373,7 +374,7 @@ class Registry:
     # -- the mark
 
     def _mark(self) -> None:
-        if not self._is_marking:
+        if not self._is_marking and self._node.is_saved:
             self._is_marking = True
             self._greenlets.append(gevent.spawn(self._write_mark))
 
