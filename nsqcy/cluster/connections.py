@@ -30,11 +30,11 @@ def _list(fields: gojson.Fields) -> tuple[gojson.Reader, list[Any]]:
 
 
 _CHANNEL: gojson.Fields = {
-    "channel_name": (answers.name, ""),
+    "channel_name": (answers.line, ""),
     "clients": _list(stats.CLIENT_FIELDS),
 }
-_TOPIC: gojson.Fields = {"topic_name": (answers.name, ""), "channels": _list(_CHANNEL)}
-_COUNT: gojson.Fields = {"topic": (answers.name, ""), "count": (gojson.int64, 0)}
+_TOPIC: gojson.Fields = {"topic_name": (answers.line, ""), "channels": _list(_CHANNEL)}
+_COUNT: gojson.Fields = {"topic": (answers.line, ""), "count": (gojson.int64, 0)}
 _PRODUCER: gojson.Fields = {**stats.CLIENT_FIELDS, "pub_counts": _list(_COUNT)}
 _PAGE: gojson.Fields = {"topics": _list(_TOPIC), "producers": _list(_PRODUCER)}
 

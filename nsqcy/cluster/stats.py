@@ -248,7 +248,7 @@ def _page(channel: gojson.Fields) -> gojson.Fields:
             **_readers(ChannelFigures),
             "saturated_client_count": (gojson.int64, 0),
             "backing_off_client_count": (gojson.int64, 0),
-            "channel_name": (answers.name, ""),
+            "channel_name": (answers.line, ""),
             **_LATENCY,
             "policy": (_POLICY, None),
             **_RATES,
@@ -258,7 +258,7 @@ def _page(channel: gojson.Fields) -> gojson.Fields:
     topics = gojson.alike(
         {
             **_readers(TopicFigures),
-            "topic_name": (answers.name, ""),
+            "topic_name": (answers.line, ""),
             **_LATENCY,
             "channels": (gojson.array(channels, gojson.EMPTY), []),
             "cursors": (_CURSORS, []),

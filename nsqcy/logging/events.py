@@ -369,7 +369,7 @@ EVENTS = (
         "read_failed",
         "error",
         NSQD,
-        "TOPIC(…): cannot read …: …: …; … is not delivered until a read succeeds; nothing is lost",
+        "TOPIC(…): cannot … …: …: …; … is not delivered until a read succeeds; nothing is lost",
         ("topic", "path", "error"),
         "A topic's file cannot be read; the line includes a remedy. nsqd tries again after 0.1 s, "
         "then after longer pauses of up to 5 s. One line per topic until it can be read, repeated "

@@ -51,7 +51,7 @@ def test_replacing_nsqd_and_going_back(host: Host, nsqd: Starter) -> None:
 def test_checking_data(host: Host) -> None:
     """A record is damaged after a clean exit: its position is reported, and the rest is
     delivered."""
-    stop, as_json, keep, again = blocks("checking-data")
+    stop, as_json, compare, keep, again = blocks("checking-data")
     host.type("systemctl start nsqd")
     host.web.create("t", "c")
     host.web.mpub("t", [b"message %d" % number for number in range(100)])
@@ -76,3 +76,4 @@ def test_checking_data(host: Host) -> None:
     )
     host.type(again)
     host.web.await_counts("t", "c", depth=100)
+    assert "nsqd.dat" in host.type(compare)

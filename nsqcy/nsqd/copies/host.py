@@ -567,9 +567,17 @@ class CopiesHost:
 
     def _report_failure(self, group_id: str, role: str, error: int, what: str = "written") -> None:
         reason = os.strerror(error).lower()
+        if what == "written":
+            self._log.error(
+                f"COPIES: {role} group {group_id} cannot be written: {reason}",
+                event="copies_write_failed",
+                group=group_id,
+                error=reason,
+            )
+            return
         self._log.error(
-            f"COPIES: {role} group {group_id} cannot be {what}: {reason}",
-            event="copies_write_failed" if what == "written" else "copies_read_failed",
+            f"COPIES: {role} group {group_id} cannot be read: {reason}",
+            event="copies_read_failed",
             group=group_id,
             error=reason,
         )

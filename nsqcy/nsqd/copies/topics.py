@@ -321,9 +321,9 @@ class CopiedTopics:
         now = time.monotonic()
         if owned.unreadable_since is None:
             owned.unreadable_since = now
-            reason = (error.strerror or str(error)).lower()
+            role, reason = "owned", (error.strerror or str(error)).lower()
             self._log.error(
-                f"COPIES: owned group {owned.group.id} cannot be read: {reason}",
+                f"COPIES: {role} group {owned.group.id} cannot be read: {reason}",
                 event="copies_read_failed",
                 group=owned.group.id,
                 error=reason,

@@ -35,7 +35,7 @@ def reasons(
             found.append(f"worker {worker} does not answer")
         elif answer.get("hung") is not None:
             found.append(f"worker {worker}: {answer['hung']}")
-        elif answer["reads"]:
+        elif answer.get("reads"):
             found.append(f"worker {worker}: {answer['reads']}")
         elif answer["health"] != "OK" and _counts(answer["health_at"], written, now):
             found.append(f"worker {worker}: {answer['health'].removeprefix('NOK - ')}")

@@ -26,7 +26,7 @@ def test_copies_and_revisions_are_not_trusted(
     facts = parse_object((data_path / "copies" / "0" / "group" / "copy.json").read_bytes())
     assert facts == {"whole": False, "epoch": 3, "boot": "b", "serves": True}
     node = parse_object((data_path / "copies" / "node.0.json").read_bytes())
-    assert node == {"processes": ["p"], "revision": 0}
+    assert node == {"processes": ["p"], "revision": 0, "mark": 0, "repaired": True}
     assert "1 copies will be compared" in capfd.readouterr().out
 
 

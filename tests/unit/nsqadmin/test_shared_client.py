@@ -37,11 +37,12 @@ class Server:
 
     def ask(self, client: Any, url: Any, method: str = "GET", *_: Any, **__: Any) -> Answer:
         self.asked.append(f"{method} {url.path}")
+        number = len(self.asked)
         self.begun.release()
         assert self.go.wait(60)
         if self.error is not None:
             raise self.error
-        return Answer(200, {}, b"%d" % len(self.asked))
+        return Answer(200, {}, b"%d" % number)
 
 
 @pytest.fixture
