@@ -89,7 +89,8 @@ def read_policies(folder: Path, content: bytes) -> None:
     values = found.values(OPTIONS, lines)
     "".join(lines.lines).encode()
     found.write()
-    assert policy_file.look(str(folder)).values(OPTIONS) == values
+    written = policy_file.look(str(folder)).value
+    assert written is not None and written.values(OPTIONS) == values
 
 
 def read_users(folder: Path, content: bytes) -> None:
