@@ -391,7 +391,7 @@ class CopiesHost:
         """Hand a group over if its files have not been readable here for a while."""
         failing = self._copies[group_id].mender.failing_for()
         if failing > self._limits.copy_timeout and not owner.is_releasing:
-            self._report_failure(group_id, "owned", errno.EIO, "read")
+            self._report_unreadable(group_id, "owned")
             owner.release()
 
     def _forget_done(self, now: float) -> None:
@@ -556,7 +556,7 @@ class CopiesHost:
                 parts=findings.damaged,
             )
         if findings.unreadable:
-            self._report_failure(group_id, "file of", errno.EIO, "read")
+            self._report_unreadable(group_id, "file of")
 
     def _copy_failed(self, group_id: str, error: int) -> None:
         self._report_failure(group_id, "held", error)
@@ -565,16 +565,17 @@ class CopiesHost:
             reason = "full" if error in (errno.ENOSPC, errno.EDQUOT) else "failing"
             self.reply(holder.owner, group_id, Refuse(reason))
 
-    def _report_failure(self, group_id: str, role: str, error: int, what: str = "written") -> None:
+    def _report_failure(self, group_id: str, role: str, error: int) -> None:
         reason = os.strerror(error).lower()
-        if what == "written":
-            self._log.error(
-                f"COPIES: {role} group {group_id} cannot be written: {reason}",
-                event="copies_write_failed",
-                group=group_id,
-                error=reason,
-            )
-            return
+        self._log.error(
+            f"COPIES: {role} group {group_id} cannot be written: {reason}",
+            event="copies_write_failed",
+            group=group_id,
+            error=reason,
+        )
+
+    def _report_unreadable(self, group_id: str, role: str) -> None:
+        reason = os.strerror(errno.EIO).lower()
         self._log.error(
             f"COPIES: {role} group {group_id} cannot be read: {reason}",
             event="copies_read_failed",
