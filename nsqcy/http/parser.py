@@ -34,7 +34,7 @@ CHUNK_ABOVE: Final = 2048
 MAX_QUERY: Final = 64 << 10
 """Maximum bytes of a query. Parsing a longer query would delay other connections too long."""
 
-_MAX_PARAMS = 1000  # a query with more parameters is invalid
+_MAX_PARAMS = 10_000  # as in Go's net/url; a query with more parameters is invalid
 _MAX_NSQ_HEADERS = 16_384  # a message has room for fewer, so later ones are not collected
 _CHUNKS = 1024  # chunks of a body that are read at once
 _MAX_PATH = 4096  # no route is longer, so a longer path is not unescaped
@@ -189,6 +189,8 @@ class _BadChunk(Exception):
 
 def unescape(text: str) -> str:
     """Decode percent escapes. Invalid UTF-8 becomes surrogates."""
+    if "%" not in text:
+        return text
     return unquote_to_bytes(text).decode("utf-8", "surrogateescape")
 
 
