@@ -2,6 +2,7 @@
 should."""
 
 import contextlib
+import os
 import re
 import resource
 import select
@@ -15,6 +16,8 @@ import pytest
 
 from conftest import Starter
 from loadtest.many_clients import publish, send_as_far_as_it_goes
+from nsqcy.testing.certificates import make
+from nsqcy.testing.encoded_connection import connect
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import RESPONSE, Conn, Hangup, batch, sized
 from support.concurrent_cases import together
@@ -66,6 +69,32 @@ def test_consumers_that_never_read(victim: Nsqd) -> None:
     # Each consumer is dropped after it has read nothing for a heartbeat interval.
     for topic, channel, _ in stuck:
         victim.web.await_counts(topic, channel, client_count=0)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_consumers_that_are_reset_while_their_output_waits(
+    starter: Starter, workers: int, tmp_path: Path
+) -> None:
+    """nsqd notices the end of the connection at once, even if it can neither write nor needs to
+    read. As in NSQ, the messages wait for their timeouts."""
+    victim = starter(workers=workers, **make("server").save(tmp_path).options)
+    bodies = [os.urandom(10_000) for _ in range(500)]
+    ways = [(tls, codec) for tls in (False, True) for codec in ("", "snappy", "deflate")]
+    for number, (tls, codec) in enumerate(ways):
+        victim.web.create(f"t{number}", "c")
+        victim.connect().mpub(f"t{number}", bodies)
+        conn = connect(
+            victim, tls=tls, codec=codec, receive_buffer=4096, fields={"msg_timeout": 1000}
+        )
+        conn.sub(f"t{number}", "c", rdy=2500)
+        eventually(lambda n=number: victim.web.counts(f"t{n}", "c")["in_flight_count"])  # type: ignore[misc]
+        conn.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        conn.close()
+    for number in range(len(ways)):
+        victim.web.await_counts(f"t{number}", "c", client_count=0)
+        victim.web.await_counts(f"t{number}", "c", in_flight_count=0, depth=len(bodies))
+        taken = victim.connect().sub(f"t{number}", "c", rdy=100).take(len(bodies))
+        assert sorted(message.body for message in taken) == sorted(bodies)
 
 
 def test_a_client_that_never_reads_its_answers(victim: Nsqd) -> None:
