@@ -141,7 +141,6 @@ def test_cancelling_needs_a_token(cluster: Cluster) -> None:
             "/pub", b"hello", topic="later", defer="3600000"
         )
         assert answer.status == 200, answer
-    eventually(lambda: web.channel("later", "mail")["deferred_count"] == 2)
     address = f"127.0.0.1:{cluster.nsqd.http_port}"
     with pytest.raises(Error, match="401"):
         cancel("later", "mail", "a", address)

@@ -98,6 +98,13 @@ cdef class FanOut(RecordWindow):
             entry = self.delayed_first
         return False
 
+    def pass_on(self):
+        """Fan out visible records now, up to a turn's share. Return whether some are left that the
+        channels will receive without further action."""
+        if self.fanout.seq == self.visible.seq or self.paused:
+            return False
+        return self.held_until != 0 or self.fan_out() != 0
+
     @property
     def held(self):
         """Return whether fan-out is held until channels that are known elsewhere have been

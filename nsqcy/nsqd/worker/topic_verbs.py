@@ -31,6 +31,7 @@ Done = Callable[[str | None], object]
 READ_INTERVAL = 0.002  # seconds between checks for whether a log block has been read
 WRITE_LIMIT = 4.0  # seconds until a change is on disk
 MAX_SEARCHED = 10_000  # waiting messages among which one is searched
+ARRIVAL_LIMIT = 2.0  # seconds for published messages to reach their channels
 PEEK_LIMIT = 4.0  # seconds to read messages
 MAX_PEEKS = 8  # concurrent peeks: each may hold some megabytes
 
@@ -80,9 +81,22 @@ class TopicOwner:
             raise Refused("CHANNEL_NOT_FOUND")
         return found
 
-    def channel(self, topic: str, channel: str) -> Channel:
-        """Return the channel. Raises Refused."""
-        return self.topic_of(topic, channel).channels[channel]
+    def current(self, name: str) -> Topic:
+        """Return the topic once its channels have every message that was published before. Raises
+        Refused, also if nsqlookupds do not answer which channels a new topic has."""
+        found = self.topic(name)
+        with gevent.Timeout(ARRIVAL_LIMIT, Refused("NOT_READ")):
+            while found.pass_on():
+                gevent.sleep(READ_INTERVAL)
+                found = self.topic(name)
+        return found
+
+    def current_channel(self, topic: str, channel: str) -> tuple[Topic, Channel]:
+        """Return the topic and the channel, as `current` does. Raises Refused."""
+        found = self.current(topic)
+        if channel not in found.channels:
+            raise Refused("CHANNEL_NOT_FOUND")
+        return found, found.channels[channel]
 
     def resolve(self, topic: str, place: Place) -> tuple[Topic, int]:
         """Return the topic, and the sequence number of a position in its log. Waits for the log if
@@ -295,7 +309,7 @@ class EmptyChannel(TopicVerb[None]):
     channel: str
 
     def run(self, target: TopicOwner) -> None:
-        found = target.topic_of(self.topic, self.channel)
+        found, _ = target.current_channel(self.topic, self.channel)
         with time_to_write():
             target.make(found, lambda done: found.empty_channel(self.channel, done))
 
@@ -327,6 +341,7 @@ class SeekChannel(TopicVerb[int]):
     create: bool
 
     def run(self, target: TopicOwner) -> int:
+        target.current(self.topic)
         found, seq = target.resolve(self.topic, self.place)
         if self.create == (self.channel in found.channels):
             raise Refused("CHANNEL_EXISTS" if self.create else "CHANNEL_NOT_FOUND")
@@ -357,7 +372,8 @@ class Redrive(TopicVerb[int]):
     targets: tuple[str, ...] | None
 
     def run(self, target: TopicOwner) -> int:
-        return target.channel(self.topic, self.channel).redrive(self.limit, self.targets)
+        _, channel = target.current_channel(self.topic, self.channel)
+        return channel.redrive(self.limit, self.targets)
 
 
 @dataclass(frozen=True)
@@ -372,8 +388,7 @@ class TakeOut(TopicVerb[None]):
     targets: tuple[str, ...] | None = None
 
     def run(self, target: TopicOwner) -> None:
-        topic = target.topic_of(self.topic, self.channel)
-        channel = topic.channels[self.channel]
+        topic, channel = target.current_channel(self.topic, self.channel)
         if channel.counters()["depth"] > MAX_SEARCHED:
             raise Refused("TOO_MANY_MESSAGES")
         found: AsyncResult[str | None] = AsyncResult()
@@ -403,7 +418,8 @@ class ListDeferred(TopicVerb[dict[str, Any]]):
     after: tuple[int, int] | None
 
     def run(self, target: TopicOwner) -> dict[str, Any]:
-        upcoming = target.channel(self.topic, self.channel).upcoming(self.limit, self.after)
+        _, channel = target.current_channel(self.topic, self.channel)
+        upcoming = channel.upcoming(self.limit, self.after)
         last = upcoming[-1][0] if len(upcoming) == self.limit else None
         return {
             "deferred": [
@@ -438,7 +454,7 @@ class Peek(TopicVerb[bytes]):
 
     def _read(self, target: TopicOwner) -> bytes:
         topic, channel, look = self.topic, self.channel, self.look
-        found = target.topic_of(topic, channel) if channel else target.topic(topic)
+        found = target.current_channel(topic, channel)[0] if channel else target.topic(topic)
         if look.state == peeking.LOG:
             found, seq = target.resolve(topic, look.place or Place())
             look = peeking.in_log(look, seq, found.first_seq, found.next_seq)
@@ -468,7 +484,7 @@ class CancelMessage(TopicVerb[None]):
     id: int
 
     def run(self, target: TopicOwner) -> None:
-        found = target.topic_of(self.topic, self.channel)
+        found, _ = target.current_channel(self.topic, self.channel)
 
         def cancel(done: Done) -> None:
             if not found.cancel(self.channel, self.id, done):
