@@ -212,16 +212,32 @@ static int file_take(IoEngine *engine, File *file) {
     return fd;
 }
 
-/* The kernel reports a write-back error on the next sync through any descriptor of the inode that
- * was opened before the error was reported, so closing a written file early hides nothing. */
-static void close_the_oldest(IoEngine *engine) {
+/* Closes the least recently used file that no op uses; returns whether there was one. The kernel
+ * reports a write-back error on the next sync through any descriptor of the inode that was opened
+ * before the error was reported, so closing a written file early hides nothing. */
+static int close_the_oldest(IoEngine *engine) {
     File *file = engine->newest.newer;
-    while (file != &engine->newest && engine->open_files >= engine->open_limit) {
-        File *newer = file->newer;
-        if (!file->users)
-            engine->calls->close(engine->calls, file_take(engine, file));
-        file = newer;
+    while (file != &engine->newest && file->users)
+        file = file->newer;
+    if (file == &engine->newest)
+        return 0;
+    engine->calls->close(engine->calls, file_take(engine, file));
+    return 1;
+}
+
+/* Opens a path. If the process or the system is out of descriptors, those of files that no op uses
+ * are enough to go on with. Under the files' lock. */
+static int path_open(IoEngine *engine, int at, const char *path, int flags, int mode) {
+    int fd = engine->calls->open(engine->calls, at, path, flags, mode);
+    while (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
+        int error = errno;
+        if (!close_the_oldest(engine)) {
+            errno = error;
+            break;
+        }
+        fd = engine->calls->open(engine->calls, at, path, flags, mode);
     }
+    return fd;
 }
 
 static int file_shut(IoEngine *engine, File *file) {
@@ -254,27 +270,28 @@ static int file_open_locked(IoEngine *engine, File *file, int *call) {
         lru_front(engine, file);
         return 0;
     }
-    close_the_oldest(engine);
+    while (engine->open_files >= engine->open_limit && close_the_oldest(engine))
+        ;
     if (!file->opened && (file->flags & FILE_CREATE))
         flags |= O_CREAT | O_EXCL;
     if (!file->opened && (file->flags & FILE_REPLACE))
         flags |= O_CREAT | O_TRUNC;
     *call = CALL_OPEN;
-    file->fd = calls->open(calls, file->at, file->path, flags, 0600);
+    file->fd = path_open(engine, file->at, file->path, flags, 0600);
     if (file->fd < 0 && errno == ENOENT && (flags & O_CREAT) && (file->flags & FILE_PARENT)) {
         error = file_make_parent(engine, file);
         if (error) {
             *call = CALL_MKDIR;
             return error;
         }
-        file->fd = calls->open(calls, file->at, file->path, flags, 0600);
+        file->fd = path_open(engine, file->at, file->path, flags, 0600);
     }
     /* What may not be written can still be read. */
     if (file->fd < 0 && flags == O_RDWR && (errno == EROFS || errno == EACCES))
-        file->fd = calls->open(calls, file->at, file->path, O_RDONLY, 0);
+        file->fd = path_open(engine, file->at, file->path, O_RDONLY, 0);
     if (file->fd < 0 && errno == EEXIST) {
         /* never overwritten; a directory in the way is reported as such */
-        int fd = calls->open(calls, file->at, file->path, O_RDWR, 0);
+        int fd = path_open(engine, file->at, file->path, O_RDWR, 0);
         error = fd < 0 ? errno : EEXIST;
         if (fd >= 0)
             calls->close(calls, fd);
@@ -483,12 +500,16 @@ static int file_link(IoEngine *engine, IoOp *op, int *call) {
 
 /* ---- thread side: ops ---- */
 
-static int sync_directory(struct IoCalls *calls, const char *path, int *call) {
+static int sync_directory(IoEngine *engine, const char *path, int *call) {
+    struct IoCalls *calls = engine->calls;
     int fd, error = 0;
     *call = CALL_OPEN;
-    fd = calls->open(calls, AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0);
-    if (fd < 0)
-        return errno;
+    pthread_mutex_lock(&engine->files);
+    fd = path_open(engine, AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0);
+    error = fd < 0 ? errno : 0;
+    pthread_mutex_unlock(&engine->files);
+    if (error)
+        return error;
     *call = CALL_FSYNC;
     if (calls->fsync(calls, fd) < 0)
         error = errno;
@@ -501,7 +522,7 @@ static int run_path_op(IoEngine *engine, IoOp *op, int *call) {
     int rc;
     switch (op->kind) {
     case IO_SYNC_DIR:
-        return sync_directory(calls, op->path, call);
+        return sync_directory(engine, op->path, call);
     case IO_MKDIR:
         *call = CALL_MKDIR;
         rc = calls->mkdir(calls, AT_FDCWD, op->path, 0700);

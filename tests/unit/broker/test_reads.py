@@ -370,9 +370,10 @@ def test_a_disk_that_cannot_be_read_for_a_while(tmp_path: Path) -> None:
     core, bodies = cold(tmp_path, 2)
     client = core.client(topic_log=True)
     log_id = meta(client)["log_id"]
-    core.io.fault("open", 1, errno.EMFILE)
+    core.io.fault("open", 1, errno.EMFILE, times=1000)
     line = f"LOG_FETCH t {log_id} 1 3 8388608 body"
     assert error(client, line).startswith("E_LOG_FAILED open ")
+    core.io.clear_faults()
     assert fetch(client, 1, 3).body == bodies
     core.close()
 

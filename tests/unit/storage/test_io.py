@@ -409,6 +409,31 @@ def test_only_so_many_files_are_open(tmp_path):
     assert io.live() == {"ops": 0, "files": 0}
 
 
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_idle_files_are_closed_for_want_of_descriptors(io, tmp_path, number):
+    done = Results()
+    files = [io.open(tmp_path / str(n), create=True) for n in range(5)]
+    for file in files[:4]:
+        file.write(b"x", 0)
+    io.drain_now()
+    io.fault("open", 1, number, times=2)
+    files[4].write(b"x", 0, done.named("write"))
+    io.drain_now()
+    assert done == [("write", 0)] and io.open_files == 3  # the oldest two have been closed
+    io.fault("open", 1, number, times=1)
+    io.on_path_now("sync", tmp_path, done.named("sync"))
+    io.drain_now()
+    assert done[1:] == [("sync", 0)] and io.open_files == 2
+
+
+def test_without_idle_files_the_error_is_reported(io, tmp_path):
+    done = Results()
+    io.fault("open", 1, errno.EMFILE)
+    io.open(tmp_path / "a", create=True).write(b"x", 0, done.named("write"))
+    io.drain_now()
+    assert done == [("write", errno.EMFILE)]
+
+
 def test_a_dropped_file_is_closed_after_its_ops(io, tmp_path):
     done = Results()
     io.open(tmp_path / "a", create=True).write(b"x", 0, done.named("w"))
