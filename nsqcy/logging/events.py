@@ -95,7 +95,23 @@ EVENTS = (
         (),
         "Messages that these workers had not saved are lost.",
     ),
-    Event("stopped", "info", NSQD, "NSQ: bye", (), "nsqd has stopped, and all messages are saved."),
+    Event(
+        "stopped",
+        "info",
+        NSQD,
+        "NSQ: bye",
+        (),
+        "nsqd has stopped, and all messages are saved, unless `not_saved` follows.",
+    ),
+    Event(
+        "not_saved",
+        "fatal",
+        NSQD,
+        "NSQ: not everything is saved: …",
+        ("error",),
+        "The last line of nsqd, which exits with status 1: the number of messages that are not on "
+        "disk, by topic, and the workers that did not exit by themselves.",
+    ),
     # Workers
     Event(
         "worker_died",
@@ -438,13 +454,20 @@ EVENTS = (
         "An exit waits for the disk. Repeated every 5 s.",
     ),
     Event(
+        "exit_gives_up",
+        "fatal",
+        NSQD,
+        "worker …: exiting because the disk does not respond: … … has not returned for … s",
+        ("operation", "path", "seconds"),
+        "An exit has waited for one disk operation for twice `--hung-disk-timeout`.",
+    ),
+    Event(
         "exit_unsaved",
         "fatal",
         NSQD,
-        "worker …: exiting because the disk does not respond: … messages are not on disk: …",
+        "worker …: … messages are not on disk: …",
         ("messages", "topics"),
-        "An exit has waited for one disk operation for twice `--hung-disk-timeout`. nsqd exits "
-        "with status 1.",
+        "An exiting worker could not save everything. nsqd exits with status 1.",
     ),
     Event(
         "records_missing",

@@ -10,7 +10,7 @@ A child's exit codes are a protocol:
     3  could not boot
     4  could not load its topics
     5  its parent is gone; everything is saved
-    6  stopped on request, but the disk did not respond: not everything is saved
+    6  stopped on request or without its parent, but not everything is saved
 
 A negative code is the signal that killed the child.
 """
@@ -165,8 +165,8 @@ class Arbiter:
             self._log.warn(
                 f"worker {index}: {describe(code)}", event="worker_died", worker=index, code=code
             )
+        self._owner.exited(index, code)  # first, because it reads the child's last messages
         self._check_all_gone()
-        self._owner.exited(index, code)
 
     def restart(self, index: int) -> None:
         """Restart a child that is down: immediately the first time, then with growing delays."""

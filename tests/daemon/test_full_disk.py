@@ -4,8 +4,10 @@ by itself."""
 import errno
 import http.client
 import os
+import re
 import resource
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -108,6 +110,41 @@ def test_a_start_without_writes(
     daemon.restart()
     daemon.web.await_counts("t", "c", depth=0, in_flight_count=0)
     assert not list(disk.glob("disk-probe*"))
+
+
+def test_an_exit_says_what_a_full_disk_refused(nsqd: Starter, disk: Path) -> None:
+    daemon = nsqd(disk, cwd=nsqd.path)
+    published = {"a": 1000, "b": 500, "c": 1}
+    for topic, count in published.items():
+        daemon.web.create(topic, "c")
+        daemon.web.mpub(topic, [bytes(1000)] * count)
+    fill(disk)
+    daemon.process.send_signal(signal.SIGTERM)
+    assert daemon.wait() == 1
+    last = daemon.log_text().rstrip().rpartition("\n")[2]
+    found = re.search(r"FATAL: NSQ: not everything is saved: (\d+) messages are not on disk", last)
+    assert found, last
+    named = {topic: int(count) for topic, count in re.findall(r"(\w+) \((\d+)\)", last)}
+    assert sum(named.values()) == int(found[1]) > 0
+    free(disk)
+    daemon.start()
+    for topic, count in published.items():
+        daemon.web.await_counts(topic, "c", depth=count - named.get(topic, 0))
+
+
+def test_an_exit_with_more_topics_than_descriptors(nsqd: Starter) -> None:
+    daemon = nsqd.prepare()
+    daemon.within = ("prlimit", "--nofile=128:128")
+    daemon.start()
+    names = [f"t{number}" for number in range(250)]
+    for name in names:
+        daemon.web.pub(name, b"hello")
+    daemon.stop()
+    daemon.within = ()
+    daemon.start()
+    assert {name: topic["depth"] for name, topic in daemon.web.topics().items()} == dict.fromkeys(
+        names, 1
+    )
 
 
 def test_a_wrong_data_path_is_an_error(nsqd: Starter) -> None:

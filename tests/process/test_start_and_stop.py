@@ -116,7 +116,9 @@ def test_a_worker_that_does_not_stop_is_killed(toy):
     assert nsqd.connect().ask("!hang") == "hanging"
     assert nsqd.stop() == 1
     assert nsqd.seen("have not stopped within")
-    assert nsqd.lines[-1].endswith("NSQ: bye")
+    assert nsqd.seen("NSQ: bye")
+    assert "FATAL: NSQ: not everything is saved: worker " in nsqd.lines[-1]
+    assert "killed by signal 9" in nsqd.lines[-1]
 
 
 def test_a_stopped_worker_is_woken_to_save(toy, tmp_path):

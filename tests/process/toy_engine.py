@@ -102,6 +102,7 @@ class ToyEngine:
         self._wait_for("stop_waits_for")
         path = pathlib.Path(self.toy["data_path"]) / f"saved.{self.boot.worker}"
         path.write_text("all of it")
+        return True
 
     def _wait_for(self, setting):
         """Wait until the file named by a setting exists."""

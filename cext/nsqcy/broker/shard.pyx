@@ -258,12 +258,13 @@ cdef class Shard(Scheduler):
         self.refused = self.hung or self.full
 
     def unsaved(self):
-        """Return the number of messages of each topic that are not known to be on disk."""
+        """Return the number of messages of each topic that are not known to be on disk. It is 0 if
+        only the topic's journal is not."""
         cdef Topic topic
         found = {}
         for topic in self.all_topics():
             count = topic.unsaved()
-            if count:
+            if count or topic.has_lost_journal:
                 found[topic.name] = found.get(topic.name, 0) + count
         return found
 
@@ -284,7 +285,8 @@ cdef class Shard(Scheduler):
     # -- the end --
 
     def save(self):
-        """Save everything that is not ephemeral; block until it is on disk.
+        """Save everything that is not ephemeral; block until it is on disk. Return what could not
+        be saved, like unsaved().
 
         This includes queued, in-flight (to be redelivered) and deferred messages, and all
         positions.
@@ -306,7 +308,9 @@ cdef class Shard(Scheduler):
             topic.save_journal()
         if self.io is not None:
             self.io.drain()
+        lost = self.unsaved()
         for topic in self.all_topics():
             topic.close(False)
         if self.io is not None:
             self.io.drain()
+        return lost

@@ -537,11 +537,12 @@ cdef class Topic(Batches):
             block = block.next
 
     def unsaved(self):
-        """Return the number of acknowledged messages that are needed but not known to be synced."""
+        """Return the number of acknowledged messages that are needed but not known to be synced.
+        Those of a topic with copies are stored by other machines."""
         cdef Block *block = self.oldest
         cdef uint64_t first = self.min_seq()
         cdef uint64_t count = 0
-        if self.log is None or self.gone:
+        if self.log is None or self.gone or self.log.io is not self.shard.io:
             return 0
         while block != NULL and block.first_seq < self.visible.seq:
             if block.last_seq >= first and not is_synced(block):
@@ -553,6 +554,12 @@ cdef class Topic(Batches):
                 count += min(block.refs, block.count)
             block = block.next
         return count
+
+    @property
+    def has_lost_journal(self):
+        """Whether the latest journal could not be written. Copies have others."""
+        return (self.log is not None and not self.gone and self.log.io is self.shard.io
+                and bool(self.log.journal_lost))
 
     cdef void settle_all(self) noexcept:
         cdef uint32_t i

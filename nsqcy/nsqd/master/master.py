@@ -6,7 +6,7 @@ no client protocol.
 
 Start: sockets bound and workers started (by main); nsqd.dat read; all workers up; all topics
 loaded; nsqlookupds connected; nsqd.dat written; accepting. Shutdown: listening sockets closed;
-workers stop and save; nsqd.dat written; "NSQ: bye".
+workers stop and save; nsqd.dat written; "NSQ: bye", and then only what is not saved.
 """
 
 import faulthandler
@@ -308,6 +308,7 @@ class Master:
         if self._phase.ending:
             return
         self._phase.ending = True
+        problems: list[str] = []
         self._drain.stop()
         self._notifier.stopping("saving")
         self._watchdog.prolong()
@@ -322,22 +323,25 @@ class Master:
             if self._guard is not None:
                 self._guard.stop()
             self._lifecycle.arbiter.halt()
-            if not self._lifecycle.stop():
-                code = FAILED
+            problems += self._lifecycle.stop()
             if self._phase.started and not self._persist_last():
-                code = FAILED
-        except OSError:  # the store has logged it
-            code = FAILED
+                problems.append("nsqd.dat is not written")
+        except OSError as error:  # the store has logged it
+            problems.append(f"nsqd.dat is not written: {error.strerror}")
         except Exception:
             self._log.error(
                 f"failed to stop cleanly - {traceback.format_exc()}", event="stop_failed"
             )
-            code = FAILED
+            problems.append("failed to stop cleanly")
         self._watchdog.stop()
         # Another signal while the interpreter exits would change the exit status.
         for signum in spawn.BLOCKED:
             signal.signal(signum, signal.SIG_IGN)
         self._log.info("NSQ: bye", event="stopped")
+        if problems:
+            code = FAILED
+            text = "; ".join(problems)
+            self._log.fatal(f"NSQ: not everything is saved: {text}", event="not_saved", error=text)
         self._done.set(code)
 
 

@@ -130,6 +130,17 @@ class ChannelPaused(WorkerReport[None]):
 
 
 @dataclass(frozen=True)
+class NotSaved(WorkerReport[None]):
+    """The worker exits, and these messages are not on disk, by topic: see `Shard.unsaved`."""
+
+    worker: int
+    topics: dict[str, int]
+
+    def run(self, target: MasterSide) -> None:
+        target.workers.unsaved[self.worker] = self.topics
+
+
+@dataclass(frozen=True)
 class SaveNames(WorkerReport[None]):
     """Return once nsqd.dat contains every change reported so far. Raises NotWritten."""
 

@@ -8,6 +8,8 @@ connections.
 """
 
 import signal
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 import gevent
@@ -17,15 +19,17 @@ from nsqcy.logging.types import Lines
 from nsqcy.nsqd.master.launcher import Born, Launcher
 from nsqcy.nsqd.master.topic_registry import TopicRegistry
 from nsqcy.nsqd.master.workers import Phase, Requests, WorkerHandle, Workers
+from nsqcy.nsqd.unsaved import describe as describe_unsaved
 from nsqcy.nsqd.worker.messages import Load, PeerDown, PeerUp, Stop
 from nsqcy.process import arbiter
 from nsqcy.process.acceptor import Acceptor
-from nsqcy.process.arbiter import Arbiter, describe
+from nsqcy.process.arbiter import Arbiter, Child, describe
 from nsqcy.process.control import ChannelClosed, RemoteError
 from nsqcy.process.handoff import Accepted
 
 STOP_LIMIT = 600.0  # seconds for workers to save before they are killed
 KILL_LIMIT = 5.0  # seconds for a killed worker to exit
+LOOK = 1.0  # seconds between checks of the workers that have not exited yet
 HUNG_UP_LIMIT = 5.0  # seconds for which a worker may run without its control channel
 NAG = 5.0  # seconds between log lines about a worker that does not answer
 
@@ -87,20 +91,49 @@ class WorkerLifecycle:
         for handle in self._workers:
             self._let_in(handle)
 
-    def stop(self) -> bool:
-        """Stop all workers; return whether every running worker has saved everything."""
+    def stop(self) -> list[str]:
+        """Stop all workers; return what they have not saved, and why. Nothing if they have saved
+        everything."""
         alive = [child for child in self.arbiter.children if child.pid]
         self.arbiter.signal_all(signal.SIGCONT)  # a suspended process must save as well
         for handle in self._workers:
             gevent.spawn(handle.ask, Stop())
-        if not self.arbiter.wait(STOP_LIMIT):
-            self._log.error(
-                f"workers have not stopped within {STOP_LIMIT:g} s, killing them",
-                event="workers_killed",
-            )
+        if not self._await_exits():
             self.arbiter.signal_all(signal.SIGKILL)
             self.arbiter.wait(KILL_LIMIT)
-        return all(child.last_exit == arbiter.CLEAN for child in alive)
+        return self._problems(alive)
+
+    def _await_exits(self) -> bool:
+        """Wait until the workers have saved and exited; return False if some do not exit."""
+        deadline = time.monotonic() + STOP_LIMIT
+        while not self.arbiter.wait(LOOK):
+            left = {child.index for child in self.arbiter.children if child.pid}
+            if left <= self._workers.unsaved.keys():
+                # They exit right after they have reported what is not saved, if the kernel lets
+                # them.
+                return self.arbiter.wait(KILL_LIMIT)
+            if time.monotonic() >= deadline:
+                self._log.error(
+                    f"workers have not stopped within {STOP_LIMIT:g} s, killing them",
+                    event="workers_killed",
+                )
+                return False
+        return True
+
+    def _problems(self, children: list[Child]) -> list[str]:
+        unsaved: Counter[str] = Counter()
+        for reported in self._workers.unsaved.values():
+            unsaved.update(reported)
+        found = [describe_unsaved(unsaved)] if unsaved else []
+        for child in children:
+            if child.pid:
+                found.append(
+                    f"worker {child.index} (pid {child.pid}) does not exit, because the "
+                    "kernel waits for the disk"
+                )
+            elif child.last_exit != arbiter.CLEAN and child.index not in self._workers.unsaved:
+                found.append(f"worker {child.index} {describe(child.last_exit or 0)}")
+        return found
 
     def kill(self) -> None:
         """Kill all workers, because no client was served."""

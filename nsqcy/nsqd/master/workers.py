@@ -107,6 +107,8 @@ class Workers:
     def __init__(self, log: Lines) -> None:
         self._handles: dict[int, WorkerHandle] = {}
         self._log = log
+        self.unsaved: dict[int, dict[str, int]] = {}
+        """Messages that exiting workers could not save, by worker: their number by topic."""
 
     def __iter__(self) -> Iterator[WorkerHandle]:
         return iter(list(self._handles.values()))

@@ -104,15 +104,20 @@ class ExitWatch:
         hung: HungDisk,
         limit: int,
         unsaved: Callable[[], dict[str, int]],
+        report: Callable[[dict[str, int]], object],
         log: FatalLines,
         end: Callable[[int], object] = os._exit,
     ) -> None:
-        """limit: ns for which an exit waits for one operation."""
+        """
+        limit: ns for which an exit waits for one operation
+        unsaved: returns what is not on disk; report: reports it before the process ends
+        """
         self._worker = worker
         self._io = io
         self._hung = hung
         self._limit = limit
         self._unsaved = unsaved
+        self._report = report
         self._log = log
         self._end = end
         self._said = 0
@@ -142,16 +147,17 @@ class ExitWatch:
             self._give_up()
 
     def _give_up(self) -> None:
-        unsaved = self._unsaved()
-        topics = ", ".join(f"{topic} ({count})" for topic, count in sorted(unsaved.items()))
-        total = sum(unsaved.values())
-        self._log.fatal(
-            f"worker {self._worker}: exiting because the disk does not respond: "
-            f"{total} messages are not on disk: {topics or 'none'}",
-            event="exit_unsaved",
-            messages=total,
-            topics=topics,
-        )
+        waits = self._hung.waits
+        if waits is not None:
+            self._log.fatal(
+                f"worker {self._worker}: exiting because the disk does not respond: {waits.verb} "
+                f"{waits.path} has not returned for {waits.seconds} s",
+                event="exit_gives_up",
+                operation=waits.verb,
+                path=waits.path,
+                seconds=waits.seconds,
+            )
+        self._report(self._unsaved())
         self._end(arbiter.NOT_SAVED)
 
     def _run(self) -> None:

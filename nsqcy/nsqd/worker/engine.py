@@ -26,8 +26,10 @@ from nsqcy.names import EVENTS_TOPIC
 from nsqcy.nsqd import calls
 from nsqcy.nsqd.http.api import Api, tls_required
 from nsqcy.nsqd.master.drain import Remains
+from nsqcy.nsqd.master.reports import NotSaved
 from nsqcy.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
 from nsqcy.nsqd.stats.forms import Query
+from nsqcy.nsqd.unsaved import SHOWN, describe
 from nsqcy.nsqd.worker.disk_watch import DiskWatch, ExitWatch
 from nsqcy.nsqd.worker.http_backend import HttpBackend
 from nsqcy.nsqd.worker.live_objects import LiveObjects
@@ -119,6 +121,7 @@ class Engine:
     def __init__(self, boot: Boot) -> None:
         self._index = boot.worker
         self._log = boot.log
+        self._master = boot.master
         self._options = options = NsqdOptions.restore(boot.context["options"])
         self._peers: set[int] = set()
         shared = self._shared = boot.shared
@@ -338,7 +341,7 @@ class Engine:
         may all find the last free slot."""
         return self._shared.topics() < self._options.max_topics
 
-    def stop(self) -> None:
+    def stop(self) -> bool:
         self._stopped = True
         self._rate_sampler.stop()
         self._loop.enter()
@@ -356,10 +359,11 @@ class Engine:
             self._disk.hung,
             2 * self._options.hung_disk_timeout,
             self._shard.unsaved,
+            self._report_unsaved,
             self._log,
         )
         exit_watch.start()
-        self._shard.save()
+        unsaved = self._shard.save()
         if self._copies is not None:
             self._copies.stop()
         self._io.close()
@@ -367,6 +371,20 @@ class Engine:
         if self._live_objects is not None:
             self._live_objects.tell()
         self._notifier.finish()  # the master is about to write nsqd.dat
+        if unsaved:
+            self._report_unsaved(unsaved)
+        return not unsaved
+
+    def _report_unsaved(self, unsaved: dict[str, int]) -> None:
+        """Log what is not on disk, and report it to the master, whose last line repeats it. May run
+        in a thread while the hub waits for the disk."""
+        self._log.fatal(
+            f"worker {self._index}: {describe(unsaved)}",
+            event="exit_unsaved",
+            messages=sum(unsaved.values()),
+            topics=", ".join(sorted(unsaved)[:SHOWN]),
+        )
+        self._master.notify(NotSaved(self._index, unsaved))
 
     # -- copies
 

@@ -93,9 +93,9 @@ class Engine(Protocol):
         """Waits. Handle any other call or notification from the master or another worker; return a
         value or an Answer. The engine closes the request's descriptors."""
 
-    def stop(self) -> None:
-        """Waits. Close all sockets immediately, save everything, and return when it is saved. A
-        `load` in progress stops."""
+    def stop(self) -> bool:
+        """Waits. Close all sockets immediately, and save everything. Return whether all of it is
+        saved. A `load` in progress stops."""
 
 
 class Worker:
@@ -201,7 +201,8 @@ class Worker:
         self._ending = True
         self._receiver.close()
         try:
-            self._engine.stop()
+            if not self._engine.stop():
+                code = arbiter.NOT_SAVED
         except Exception:
             self._log.error(
                 f"worker {self.index}: cannot stop: {traceback.format_exc()}",

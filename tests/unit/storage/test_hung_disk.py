@@ -1,5 +1,6 @@
 """A disk operation that does not return is noticed while it is in progress."""
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.nsqd.master import readiness
 from nsqcy.nsqd.stats.stats_page import overall_health
+from nsqcy.nsqd.unsaved import SHOWN, describe
 from nsqcy.nsqd.worker.disk_watch import DiskWatch, ExitWatch
 from nsqcy.process import arbiter
 from nsqcy.storage.hung_disk import HungDisk
@@ -107,17 +109,52 @@ def test_a_publish_whose_outcome_is_unknown_is_not_answered(core: Core, watch: D
 
 
 def test_an_exit_says_what_it_waits_for_and_ends() -> None:
-    log, ends = Log(), []
+    log, ends, reports = Log(), [], []
     watch = ExitWatch(
-        *(2, Stuck(), HungDisk(log), 60 * SECOND, lambda: {"b": 2, "a": 1}, log), end=ends.append
+        *(2, Stuck(), HungDisk(log), 60 * SECOND, lambda: {"b": 2, "a": 1}, reports.append, log),
+        end=ends.append,
     )
     for second in range(0, 60, 5):
         watch.look(second * SECOND)
     assert not ends
     assert "worker 2: exiting: waiting for sync /data/t.topic/1.seg, 55 s so far" in log.lines[-1]
     watch.look(60 * SECOND)
-    assert ends == [arbiter.NOT_SAVED]
-    assert log.lines[-1].endswith("3 messages are not on disk: a (1), b (2)")
+    assert ends == [arbiter.NOT_SAVED] and reports == [{"b": 2, "a": 1}]
+    assert log.lines[-1].endswith("sync /data/t.topic/1.seg has not returned for 60 s")
+
+
+def test_what_is_not_saved_is_described() -> None:
+    assert describe({"b": 2, "a": 1, "c": 0}) == (
+        "3 messages are not on disk: a (1), b (2), c (its journal)"
+    )
+    many = describe({f"topic{number:04}": 1 for number in range(SHOWN + 5)})
+    assert "topic0099 (1), and 5 other topics" in many
+
+
+def test_a_saved_topic_is_not_reported(core: Core) -> None:
+    core.create("m").channel("c")
+    assert core.client().publish("m", b"x") == (RESPONSE, b"OK")
+    core.manager.close_sessions()
+    assert core.shard.save() == {}
+
+
+def test_what_a_full_disk_refuses_is_reported(core: Core) -> None:
+    core.create("m").channel("c")
+    for _ in range(3):
+        assert core.client().publish("m", b"x") == (RESPONSE, b"OK")
+    assert core.io is not None
+    core.io.fault("pwrite", 1, errno.ENOSPC, times=1000)
+    core.manager.close_sessions()
+    assert core.shard.save() == {"m": 3}
+
+
+def test_a_journal_that_is_not_written_is_reported(core: Core) -> None:
+    core.create("f").channel("c")
+    assert core.client().publish("f", b"x") == (RESPONSE, b"OK")
+    assert core.io is not None
+    core.io.fault("rename", 1, errno.ENOSPC, times=1000)
+    core.manager.close_sessions()
+    assert core.shard.save() == {"f": 0}
 
 
 class Stuck:

@@ -1,0 +1,19 @@
+"""Text about what an exit could not save. A pure module."""
+
+from collections.abc import Mapping
+
+SHOWN = 100  # maximum topics that a line names
+
+
+def describe(unsaved: Mapping[str, int]) -> str:
+    """Return the number of messages that are not on disk, in all and for each topic.
+
+    A topic with 0 messages has all of them on disk, but not the state of its channels.
+    """
+    total = sum(unsaved.values())
+    names = [
+        f"{topic} ({count or 'its journal'})" for topic, count in sorted(unsaved.items())[:SHOWN]
+    ]
+    if len(unsaved) > SHOWN:
+        names.append(f"and {len(unsaved) - SHOWN} other topics")
+    return f"{total} messages are not on disk: {', '.join(names) or 'none'}"
