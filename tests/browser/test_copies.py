@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from support.browser_visit import BASE, Visit, follow
-from support.copies_with_admin import BUDGET, CopiesWithAdmin, copies_with_admin
+from support.copies_with_admin import CopiesWithAdmin, copies_with_admin
+from support.copying_nsqds import BUDGET
 from support.etcd_process import needs_etcd
 
 expect: Any = pytest.importorskip("playwright.sync_api").expect

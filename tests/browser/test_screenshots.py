@@ -16,7 +16,8 @@ import pytest
 
 from nsqcy.testing.http_requests import eventually
 from nsqcy.users.hashes import hash_password
-from support.copies_with_admin import BUDGET, copies_with_admin
+from support.copies_with_admin import copies_with_admin
+from support.copying_nsqds import BUDGET
 from support.etcd_process import needs_etcd
 from support.loaded_cluster import lively, trouble
 from support.nsqadmin_pages import pages

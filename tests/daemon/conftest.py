@@ -1,4 +1,5 @@
-"""Daemons for these tests: four workers, unless a test requests a different number."""
+"""Daemons for these tests: four workers, unless a test requests a different number. An etcd, and
+machines that use it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from conftest import Starter
+from support.copies_cluster import Machine, running
+from support.etcd_process import Etcd
 from support.nsqd_process import Nsqd
 
 WORKERS = 4
@@ -22,3 +25,16 @@ def starter(tmp_path: Path) -> Iterator[Starter]:
 @pytest.fixture
 def four(starter: Starter) -> Nsqd:
     return starter()
+
+
+@pytest.fixture
+def etcd() -> Iterator[Etcd]:
+    with Etcd() as etcd:
+        yield etcd
+
+
+@pytest.fixture
+def machines(etcd: Etcd, tmp_path: Path) -> Iterator[list[Machine]]:
+    """Three machines with the default settings."""
+    with running(etcd, tmp_path) as machines:
+        yield machines

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nsqcy.copies.group import Group
-from support.copies_cluster import LIMITS, Machine, OwnedLog, Settings, until
+from support.copies_cluster import LIMITS, Machine, OwnedLog, Settings, running, until
 from support.etcd_process import Etcd, needs_etcd
 
 pytestmark = needs_etcd
@@ -26,20 +26,6 @@ class FullMachine(Machine):
     def owned(self, group: Group, files: Any, directory: Path) -> None:
         if group.id not in self.logs:
             super().owned(group, files, directory)
-
-
-@pytest.fixture
-def etcd() -> Iterator[Etcd]:
-    with Etcd() as etcd:
-        yield etcd
-
-
-@pytest.fixture
-def machines(etcd: Etcd, tmp_path: Path) -> Iterator[list[Machine]]:
-    machines = [Machine(tmp_path / str(number), etcd) for number in range(3)]
-    yield machines
-    for machine in machines:
-        machine.stop()
 
 
 def new_log(owner: Machine, copies: int, of: int = 3) -> OwnedLog:
@@ -114,10 +100,8 @@ def test_a_lost_member_is_replaced(machines: list[Machine]) -> None:
 def patient(etcd: Etcd, tmp_path: Path) -> Iterator[list[Machine]]:
     """Machines that wait for silent members for much longer than a test takes."""
     settings = Settings(limits=replace(LIMITS, copy_timeout=600.0, fill_timeout=600.0))
-    machines = [Machine(tmp_path / str(number), etcd, settings) for number in range(3)]
-    yield machines
-    for machine in machines:
-        machine.stop()
+    with running(etcd, tmp_path, settings) as machines:
+        yield machines
 
 
 def holder_and_other(machines: list[Machine], group_id: str) -> tuple[Machine, Machine]:
@@ -166,17 +150,15 @@ def test_copies_are_in_other_zones_if_possible(etcd: Etcd, tmp_path: Path) -> No
 
 def test_the_value_of_a_group_that_has_ended_is_deleted(etcd: Etcd, tmp_path: Path) -> None:
     settings = Settings(limits=replace(LIMITS, done_timeout=0.5))
-    machines = [Machine(tmp_path / str(number), etcd, settings) for number in range(3)]
-    log = new_log(machines[0], 3)
-    owner = machines[0].host.worker.owner(log.group.id)
-    assert owner is not None
-    owner.drained()
-    key = f"/nsqcy/{settings.cluster}/groups/{log.group.id}"
-    until(lambda: not etcd.client().read(key)[0])
-    until(lambda: all(machine.group(log.group.id) is None for machine in machines))
-    assert not any((machine.root / log.group.id).exists() for machine in machines)
-    for machine in machines:
-        machine.stop()
+    with running(etcd, tmp_path, settings) as machines:
+        log = new_log(machines[0], 3)
+        owner = machines[0].host.worker.owner(log.group.id)
+        assert owner is not None
+        owner.drained()
+        key = f"/nsqcy/{settings.cluster}/groups/{log.group.id}"
+        until(lambda: not etcd.client().read(key)[0])
+        until(lambda: all(machine.group(log.group.id) is None for machine in machines))
+        assert not any((machine.root / log.group.id).exists() for machine in machines)
 
 
 def test_a_group_that_cannot_be_written_from_the_beginning_ends(

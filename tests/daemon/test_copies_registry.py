@@ -1,7 +1,6 @@
 """An etcd that loses its data, is restored from a backup, or is another one: the nodes notice at
 once, and restore their groups from their disks."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,20 +17,6 @@ from support.etcd_process import Etcd, needs_etcd
 pytestmark = needs_etcd
 
 PREFIX = f"/nsqcy/{Settings().cluster}/"
-
-
-@pytest.fixture
-def etcd() -> Iterator[Etcd]:
-    with Etcd() as etcd:
-        yield etcd
-
-
-@pytest.fixture
-def machines(etcd: Etcd, tmp_path: Path) -> Iterator[list[Machine]]:
-    machines = [Machine(tmp_path / str(number), etcd) for number in range(3)]
-    yield machines
-    for machine in machines:
-        machine.stop()
 
 
 def new_log(machines: list[Machine]) -> OwnedLog:

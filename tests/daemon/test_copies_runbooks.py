@@ -15,12 +15,6 @@ POLICY = "\n[topic orders]\ncopies = 3\n"
 
 
 @pytest.fixture
-def etcd() -> Iterator[Etcd]:
-    with Etcd() as etcd:
-        yield etcd
-
-
-@pytest.fixture
 def hosts(tmp_path: Path, etcd: Etcd) -> Iterator[list[Host]]:
     """Three hosts, each with a running nsqd whose topic has all of its copies."""
     secret = tmp_path / "secret"

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from nsqcy.testing.http_requests import eventually
-from support.copies_with_admin import BUDGET, CopiesWithAdmin, copies_with_admin
+from support.copies_with_admin import CopiesWithAdmin, copies_with_admin
+from support.copying_nsqds import BUDGET
 from support.etcd_process import needs_etcd
 from support.strict_html import Element, read
 

@@ -1,7 +1,8 @@
 """Workers with copies in one process: real files, sockets and etcd, and logs without topics."""
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,19 @@ class Machine:
     def contents(self, group_id: str) -> dict[str, bytes]:
         root = self.root / group_id
         return {str(path.relative_to(root)): path.read_bytes() for path in root.glob("*.topic/*")}
+
+
+@contextlib.contextmanager
+def running(
+    etcd: Etcd, path: Path, settings: Settings | None = None, count: int = 3
+) -> Iterator[list[Machine]]:
+    """Run machines whose disks are below `path`."""
+    machines = [Machine(path / str(number), etcd, settings) for number in range(count)]
+    try:
+        yield machines
+    finally:
+        for machine in machines:
+            machine.stop()
 
 
 def until(condition: Callable[[], object]) -> None:

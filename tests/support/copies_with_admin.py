@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from nsqcy.testing.http_requests import eventually
+from support.copying_nsqds import BUDGET, copying_nsqds
 from support.etcd_process import Etcd
 from support.nsqadmin_process import Admin
-from support.nsqd_process import Nsqd, free_port
+from support.nsqd_process import Nsqd
 from support.nsqlookupd_process import Lookupd
 
-LEASE = "3s"  # the shortest one that leaves a busy machine time to renew it
-BUDGET = 60.0  # seconds within which the cluster must reach a new state
-CONFIG = """\
+POLICIES = """\
 [topic orders]
 copies = 3
 [topic mails]
@@ -55,29 +54,12 @@ class CopiesWithAdmin:
 def copies_with_admin(home: Path, **options: Any) -> Iterator[CopiesWithAdmin]:
     """Run a cluster whose first two nsqds have `orders` with three copies, and the first one also
     `mails` with two. options: nsqadmin's options"""
-    (home / "nsqd.ini").write_text(CONFIG)
-    (home / "secret").write_text("secret\n")
     with contextlib.ExitStack() as stack:
         etcd = stack.enter_context(Etcd())
         lookupd = stack.enter_context(Lookupd())
-        nsqds = []
-        for name in "abc":
-            (home / name).mkdir()
-            nsqd = Nsqd(
-                home / name,
-                workers=1,
-                config=home / "nsqd.ini",
-                http_address=f"127.0.0.1:{free_port()}",  # the same after a restart
-                broadcast_address="127.0.0.1",
-                lookupd_tcp_address=lookupd.tcp_address,
-                etcd_endpoints=etcd.members[0].client_url,
-                copies_address="127.0.0.1:0",
-                copies_secret_file=home / "secret",
-                copies_lease=LEASE,
-                copies_timeout=LEASE,
-            )
-            stack.callback(nsqd.destroy)
-            nsqds.append(nsqd.start())
+        nsqds = stack.enter_context(
+            copying_nsqds(home, etcd, POLICIES, lookupd_tcp_address=lookupd.tcp_address)
+        )
         admin = stack.enter_context(Admin(lookupd_http_address=lookupd.http_address, **options))
         found = CopiesWithAdmin(etcd, nsqds, admin)
         for nsqd, topics in zip(nsqds, (("orders", "mails"), ("orders",), ()), strict=True):

@@ -1,0 +1,78 @@
+"""Three nsqds on this machine that keep each other's copies, with one etcd."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from nsqcy.testing.http_requests import eventually
+from support.etcd_process import Etcd
+from support.nsqd_process import Nsqd, free_port
+
+NAMES = "abc"
+LEASE = "3s"  # the shortest one that leaves a busy machine time to renew it
+BUDGET = 60.0  # seconds within which the cluster must reach a new state
+
+
+@contextlib.contextmanager
+def copying_nsqds(
+    home: Path,
+    etcd: Etcd,
+    policies: str,
+    environs: dict[str, dict[str, str]] | None = None,
+    **options: Any,
+) -> Iterator[list[Nsqd]]:
+    """Run the nsqds, each with its name as the name of its data path.
+
+    policies: sections of the configuration file
+    environs: environment variables by nsqd
+    """
+    (home / "nsqd.ini").write_text(policies)
+    (home / "secret").write_text("secret\n")
+    with contextlib.ExitStack() as stack:
+        nsqds = []
+        for name in NAMES:
+            (home / name).mkdir(exist_ok=True)
+            nsqd = Nsqd(
+                home / name,
+                workers=1,
+                environ=(environs or {}).get(name),
+                config=home / "nsqd.ini",
+                tcp_address=f"127.0.0.1:{free_port()}",  # the same after a restart
+                http_address=f"127.0.0.1:{free_port()}",
+                broadcast_address="127.0.0.1",
+                etcd_endpoints=etcd.members[0].client_url,
+                copies_address="127.0.0.1:0",
+                copies_secret_file=home / "secret",
+                copies_lease=LEASE,
+                copies_timeout=LEASE,
+                **options,
+            )
+            stack.callback(nsqd.destroy)
+            nsqds.append(nsqd)
+        for nsqd in nsqds:
+            nsqd.launch()
+        for nsqd in nsqds:
+            nsqd.await_ready()
+        yield nsqds
+
+
+def groups(nsqd: Nsqd) -> list[dict[str, Any]]:
+    """Return the groups that an nsqd owns or keeps a copy of."""
+    workers = nsqd.web.get("/copies").json()["workers"]
+    return [group for worker in workers for group in worker["groups"]]
+
+
+def await_copies(nsqd: Nsqd, topic: str) -> None:
+    """Wait until an nsqd owns a topic that has all of its copies."""
+
+    def has_all() -> bool:
+        return any(
+            topic in group["topics"]
+            and group["role"] == "owner"
+            and group["responding"] == group["copies"]
+            and group["accepts"]
+            for group in groups(nsqd)
+        )
+
+    eventually(has_all, BUDGET)
