@@ -118,7 +118,7 @@ class CopyFiles:
         self.epoch = facts["epoch"] if isinstance(facts.get("epoch"), int) else 0
         self._serves = facts.get("serves") is True
         self.table = FileTable.scan(root)
-        self.mender = Mender(io, root, self.table, fetch, time.monotonic)
+        self.mender = Mender(io, root, self.table, fetch, time.monotonic, self._repaired)
         self.damaged.update(self.table.unidentified())
 
     # -- the copy as a whole
@@ -271,6 +271,11 @@ class CopyFiles:
             done(findings)
 
         self.mender.verify(path, verified, pace, only_open=only_open)
+
+    def _repaired(self, path: str, findings: Findings) -> None:
+        if findings.damaged:
+            self.damaged.add(path)
+        self._found(path, findings)
 
     def _is_intact(self, path: str) -> bool:
         """Whether a journal, or the header of a segment, is intact. Blocks; raises OSError."""

@@ -22,6 +22,7 @@ FOOTER_READ = 32 << 10  # bytes; most footers fit into them
 TRAILER = 16  # bytes at the end of a footer
 MAX_MENDS = 3  # attempts to mend the same part, after which the disk does not keep what is written
 SAME = 600.0  # seconds after which a failing part counts as another one
+GAP = 60.0  # seconds without a request after which a part counts as readable; logs retry sooner
 
 
 @dataclass(slots=True)
@@ -41,6 +42,17 @@ class Findings:
     be read."""
 
 
+@dataclass(slots=True)
+class _Failing:
+    """A part that a log could not read."""
+
+    since: float
+    last: float
+    """Time of the last request to repair it, or of the end of that."""
+    repairs: int = 0
+    """Number of times that it has been replaced."""
+
+
 Pace = Callable[[int, Callable[[], object]], object]
 """Calls a function once a number of bytes may be read."""
 
@@ -55,26 +67,28 @@ class Mender:
         table: FileTable,
         fetch: Callable[[Part, Done], object],
         clock: Callable[[], float],
+        found: Callable[[str, Findings], object] = lambda path, findings: None,
     ) -> None:
         """
         fetch: fetches a part from another copy
+        found: called with a file and what became of a part that a log could not read
         """
         self.io = io
         self.root = root
         self.table = table
         self.fetch = fetch
         self._clock = clock
-        self._failing: dict[tuple[str, int], tuple[float, float, int]] = {}
-        """Parts that logs could not read: the times of the first and the last request to repair
-        them, and the number of successful repairs."""
+        self._found = found
+        self._failing: dict[tuple[str, int], _Failing] = {}
 
     def failing_for(self) -> float:
         """Return for how long the same part has been failing, in seconds."""
         now = self._clock()
         self._failing = {
-            part: times for part, times in self._failing.items() if now - times[1] < SAME
+            place: part for place, part in self._failing.items() if now - part.last <= SAME
         }
-        return max((last - first for first, last, _ in self._failing.values()), default=0.0)
+        recent = [part for part in self._failing.values() if now - part.last <= GAP]
+        return max((part.last - part.since for part in recent), default=0.0)
 
     # -- for logs (storage.io.FileCalls.repairer)
 
@@ -88,12 +102,8 @@ class Mender:
         if identity is None or size > MAX_PART:
             answer(None if error else False)
             return
-        now = self._clock()
-        first, last, repairs = self._failing.get((below, offset), (now, now, 0))
-        if now - last > SAME:
-            first, repairs = now, 0
-        self._failing[below, offset] = first, now, repairs
-        if repairs >= MAX_MENDS:
+        failing = self._note_failing(below, offset)
+        if failing.repairs >= MAX_MENDS:
             answer(None)
             return
 
@@ -101,19 +111,32 @@ class Mender:
             if failure:
                 answer(None)
                 return
-            self._failing[below, offset] = first, now, repairs + 1
+            failing.repairs += 1
+            self._found(below, Findings(mended=1))
             answer(True)
 
         def fetched(outcome: Outcome, data: Any) -> None:
+            failing.last = self._clock()
             if outcome == Outcome.FOUND:
                 self.overwrite(below, identity, offset, data, written)
             elif outcome == Outcome.MISSING and not error:
+                self._found(below, Findings(damaged=1))
                 answer(False)
             else:
                 answer(None)
 
         part = Part(below, identity, offset, size, lambda data: _is_run(data, size))
         self.fetch(part, fetched)
+
+    def _note_failing(self, path: str, offset: int) -> _Failing:
+        now = self._clock()
+        part = self._failing.setdefault((path, offset), _Failing(now, now))
+        if now - part.last > SAME:
+            part.repairs = 0
+        if now - part.last > GAP:
+            part.since = now
+        part.last = now
+        return part
 
     # -- for fills and the scrubber
 
@@ -311,7 +334,9 @@ class _Pass:
             self._identity,
             at,
             size,
-            lambda data: records_end(data) > 0 or (is_end and self._is_footer(data)),
+            lambda data: (
+                len(data) <= size and (records_end(data) > 0 or (is_end and self._is_footer(data)))
+            ),
         )
         self._mender.fetch(part, fetched)
 
