@@ -81,8 +81,8 @@ class Fetches:
         if not message.outcome and query.part.is_sound(message.data):
             query.done(Outcome.FOUND, message.data)
             return
-        if message.outcome == "unreadable":
-            query.has_everyone = False
+        if message.outcome not in ("", "missing"):
+            query.has_everyone = False  # unreadable, or an outcome of a later version
         self._continue(query, now)
 
     def lost(self, node: str, now: float) -> None:

@@ -342,10 +342,10 @@ class Worker:
             self._end_holder(member)
         if group.done:
             self._end_holder(member)
-            self.host.delete_copy(group.id)
-            return
         try:
-            if is_owner:
+            if group.done:
+                self.host.delete_copy(group.id)
+            elif is_owner:
                 self._own(member, now)
             else:
                 self._replace_owner(member, now)

@@ -140,7 +140,7 @@ def _load_copies(
             "--etcd-endpoints without --copies-secret-file or --copies-tls-cert: anyone who can "
             f"connect to {options.copies_address} can read and change the copies"
         )
-    return prepare(options, lines)
+    return prepare(options, lines, _is_stopping)
 
 
 def _addresses(options: NsqdOptions) -> dict[str, str]:
@@ -179,8 +179,13 @@ def _import(options: NsqdOptions, lines: logger.Log, notifier: service.Notifier)
             lines,
             max_bytes_per_file=options.max_bytes_per_file,
             on_progress=notifier.still_starting,
-            stopping=lambda: bool(signal.sigpending() & {signal.SIGTERM, signal.SIGINT}),
+            stopping=_is_stopping,
         ).run()
+
+
+def _is_stopping() -> bool:
+    """Whether a signal that ends nsqd is waiting for the master's hub."""
+    return bool(signal.sigpending() & {signal.SIGTERM, signal.SIGINT})
 
 
 def _serve(

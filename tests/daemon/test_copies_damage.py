@@ -2,11 +2,12 @@
 
 import errno
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from support.copies_cluster import Machine, OwnedLog, Settings, until
+from support.copies_cluster import Machine, OwnedLog, Settings, running, until
 from support.etcd_process import Etcd, needs_etcd
 
 pytestmark = needs_etcd
@@ -15,27 +16,10 @@ HEADER = 64  # bytes
 
 
 @pytest.fixture
-def etcd() -> Iterator[Etcd]:
-    with Etcd() as etcd:
-        yield etcd
-
-
-@pytest.fixture
-def machines(etcd: Etcd, tmp_path: Path) -> Iterator[list[Machine]]:
-    yield from started(etcd, tmp_path, Settings())
-
-
-@pytest.fixture
 def scrubbed(etcd: Etcd, tmp_path: Path) -> Iterator[list[Machine]]:
     """Machines that verify their copies all the time."""
-    yield from started(etcd, tmp_path, Settings(scrub_rate=100 << 20))
-
-
-def started(etcd: Etcd, path: Path, settings: Settings) -> Iterator[list[Machine]]:
-    machines = [Machine(path / str(number), etcd, settings) for number in range(3)]
-    yield machines
-    for machine in machines:
-        machine.stop()
+    with running(etcd, tmp_path, Settings(scrub_rate=100 << 20)) as machines:
+        yield machines
 
 
 def filled_log(machines: list[Machine], copies: int = 3, of: int = 0) -> OwnedLog:
@@ -65,6 +49,17 @@ def flip(path: Path, *offsets: int) -> None:
             byte = file.read(1)[0]
             file.seek(offset)
             file.write(bytes([byte ^ 0xFF]))
+
+
+@contextmanager
+def unreadable(path: Path) -> Iterator[Path]:
+    """Let opening a file fail, even for root; yield where its content is until then."""
+    kept = path.with_name("unreadable")
+    path.rename(kept)
+    path.symlink_to(path)
+    yield kept
+    path.unlink()
+    kept.rename(path)
 
 
 def mended(machine: Machine, group_id: str) -> tuple[bool, bool]:
@@ -207,19 +202,30 @@ def test_a_copy_that_cannot_be_read_is_kept(machines: list[Machine]) -> None:
     holder = machines[1]
     contents = holder.contents(group_id)
     holder.stop()
-    path = segment_of(holder, group_id)
-    path.chmod(0)
-    unreadable = path.with_name("unreadable")
-    path.rename(unreadable)
-    path.symlink_to(path)  # opening it fails, even as root
-    holder.start()
-    until(lambda: len(machines[0].host.worker.sessions) == 3)
-    until(lambda: any("ended: connection closed" in line for line in machines[0].lines.lines[-20:]))
-    assert unreadable.stat().st_size == len(next(iter(contents.values())))
-    path.unlink()
-    unreadable.rename(path)
-    path.chmod(0o600)
+    with unreadable(segment_of(holder, group_id)) as kept:
+        holder.start()
+        until(lambda: len(machines[0].host.worker.sessions) == 3)
+        until(lambda: any("ended: connection closed" in line for line in machines[0].lines.lines))
+        assert kept.stat().st_size == len(next(iter(contents.values())))
+        until(lambda: holder.host.figures()["unreadable"] == 1)
+    until(lambda: holder.host.figures()["unreadable"] == 0)
     until(lambda: holder.contents(group_id) == machines[0].contents(group_id))
+
+
+def test_a_copy_that_cannot_be_read_is_deleted_later(machines: list[Machine]) -> None:
+    """The group ends while the machine is stopped."""
+    log = filled_log(machines)
+    group_id, holder = log.group.id, machines[1]
+    holder.stop()
+    with unreadable(segment_of(holder, group_id)):
+        owner = machines[0].host.worker.owner(group_id)
+        assert owner is not None
+        owner.drained()
+        until(lambda: (group := machines[0].group(group_id)) and group.done)
+        holder.start()
+        until(lambda: holder.host.figures()["unreadable"] == 1)
+    until(lambda: not (holder.root / group_id).exists())
+    assert holder.host.figures()["unreadable"] == 0
 
 
 @pytest.mark.parametrize("error", [0, errno.EIO])

@@ -14,7 +14,8 @@ SHORT = -1  # instead of an errno: reads return nothing
 class FailingReads:
     """Fails the reads of the files below `data`, in processes that get `environ`."""
 
-    def __init__(self, path: Path, data: Path) -> None:
+    def __init__(self, path: Path, data: Path, part: str = "") -> None:
+        """part: only files whose paths contain this fail"""
         compiler = shutil.which("cc") or shutil.which("gcc")
         if compiler is None:
             pytest.skip("no C compiler")
@@ -26,6 +27,7 @@ class FailingReads:
         self.environ = {
             "LD_PRELOAD": str(library),
             "FAILING_READS_DIR": str(data),
+            "FAILING_READS_PART": part,
             "FAILING_READS_CONTROL": str(self._control),
         }
 

@@ -140,6 +140,8 @@ class CopiesHost:
         self._enter = enter
         self._is_full = is_full
         self._copies: dict[str, CopyFiles] = {}
+        self._unreadable: set[str] = set()
+        """Groups whose copies could not be opened, because the disk could not be read."""
         self._files: dict[str, OwnedFiles] = {}
         self._begun: dict[str, Group] = {}
         """Groups that are being created."""
@@ -271,7 +273,8 @@ class CopiesHost:
             "mended": self.mended,
             "verified": self.verified,
             "damaged": sum(len(copy.damaged) for copy in self._copies.values()),
-            "unreadable": sum(len(copy.unreadable) for copy in self._copies.values()),
+            "unreadable": sum(len(copy.unreadable) for copy in self._copies.values())
+            + len(self._unreadable),
             "etcd": int(not self._registry.is_away),
             "registry": int(self._registry.standing not in BROKEN),
             "unregistered": len(self.worker.recall.unprotected()),
@@ -517,16 +520,23 @@ class CopiesHost:
         return self._open_copy(group.id, group.durability)
 
     def _open_copy(self, group_id: str, durability: str) -> CopyFiles:
-        copy = CopyFiles(
-            self._io,
-            self._root / group_id,
-            self._node.boot,
-            durability,
-            lambda error: self._copy_failed(group_id, error),
-            lambda part, done: self._fetch(group_id, part, done),
-            lambda path, findings: self._report_findings(group_id, path, findings),
-            lambda: self.worker.refill(group_id),
-        )
+        try:
+            copy = CopyFiles(
+                self._io,
+                self._root / group_id,
+                self._node.boot,
+                durability,
+                lambda error: self._copy_failed(group_id, error),
+                lambda part, done: self._fetch(group_id, part, done),
+                lambda path, findings: self._report_findings(group_id, path, findings),
+                lambda: self.worker.refill(group_id),
+            )
+        except Unreadable:
+            if group_id not in self._unreadable:
+                self._unreadable.add(group_id)
+                self._report_unreadable(group_id, "copy of")
+            raise
+        self._unreadable.discard(group_id)
         self._copies[group_id] = copy
         return copy
 

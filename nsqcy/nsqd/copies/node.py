@@ -49,6 +49,9 @@ class Node:
         self._file = StateFile(str(root), f"node.{worker}.json")
         stored = self._file.look(parse_object)
         state_file.report(stored, log)
+        for fault in stored.faults:
+            if fault.is_unreadable:
+                raise OSError(fault.text)  # it may be intact, and would be replaced
         found = stored.value or {}
         self.names = _names(found)
         self.revision = _integer(found, "revision")

@@ -4,6 +4,7 @@ The master checks the settings at startup and passes the secrets on, so that a w
 later does not depend on files that may be gone.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from nsqcy.names import quote
 from nsqcy.net import listeners
 from nsqcy.nsqd.copies.copy_files import FOLDER
 from nsqcy.nsqd.copies.node import machine_id
+from nsqcy.nsqd.copies.readable import await_readable
 from nsqcy.nsqd.copies.scrubber import PAUSE
 from nsqcy.nsqd.options import NsqdOptions
 
@@ -41,12 +43,16 @@ class CopiesSettings:
     scrub_pause: float = PAUSE
 
 
-def prepare(options: NsqdOptions, log: Lines) -> dict[str, str]:
+def prepare(
+    options: NsqdOptions, log: Lines, is_stopping: Callable[[], bool] = lambda: False
+) -> dict[str, str]:
     """Check all settings for copies. Return what every worker needs in addition to the options: the
-    secrets, and this machine's id. Raises StartError."""
+    secrets, and this machine's id. Blocks while the disk cannot be read. Raises StartError."""
+    folder = Path(options.data_path) / FOLDER
     try:
+        await_readable(folder, log, is_stopping)
         secrets = {
-            "machine": machine_id(Path(options.data_path) / FOLDER, log),
+            "machine": machine_id(folder, log),
             "token": _read(options.copies_secret_file),
             "password": etcd_password(options),
         }

@@ -1,0 +1,68 @@
+"""Waits at startup until the small files of all copies can be read.
+
+A file that cannot be read now may be intact. Without it, nsqd would take itself for a new node, its
+copies for incomplete, or its topics for new ones.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from nsqcy.errors import StartError
+from nsqcy.logging.types import Lines
+from nsqcy.nsqd.copies.copy_files import FACTS
+
+LIMIT = 30.0  # seconds
+INTERVAL = 0.1  # seconds between attempts
+
+
+def await_readable(
+    folder: Path,
+    log: Lines,
+    is_stopping: Callable[[], bool],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> None:
+    """Wait at most LIMIT seconds. Blocks; raises StartError if a file still cannot be read.
+
+    folder: directory for all workers' copies
+    """
+    deadline = clock() + LIMIT
+    is_logged = False
+    while (found := _unreadable(folder)) is not None:
+        reason = (found.strerror or str(found)).lower()
+        text = f"{found.filename} cannot be read: {reason}"
+        if clock() >= deadline or is_stopping():
+            raise StartError(
+                f"{text}: check the disk and the kernel log; if only this file stays unreadable, "
+                "move it away, and nsqd uses an earlier version of it or the other nodes' copies"
+            )
+        if not is_logged:
+            is_logged = True
+            log.error(
+                f"{text}; nsqd waits for it",
+                event="state_file_damaged",
+                path=os.fspath(found.filename),
+                error=reason,
+                used="",
+            )
+        sleep(INTERVAL)
+
+
+def _unreadable(folder: Path) -> OSError | None:
+    """Return why the first unreadable file cannot be read."""
+    path = folder
+    try:
+        for path in _small_files(folder):
+            path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return OSError(error.errno, error.strerror, os.fspath(path))
+    return None
+
+
+def _small_files(folder: Path) -> Iterator[Path]:
+    yield from folder.glob("*.json")
+    yield from folder.glob(f"*/*/{FACTS}")
