@@ -1,4 +1,4 @@
-"""Topic and channel names, and quoting of untrusted text.
+"""Topic and channel names, `host:port`, and quoting of untrusted text.
 
 Owns the rule that both kinds of name follow. Errors and log lines show client text as Go's %q does,
 so that none of its bytes can be mistaken for something else.
@@ -22,6 +22,11 @@ _ESCAPES = {
     "\t": "\\t",
     "\v": "\\v",
 }
+
+
+def host_port(host: str, port: int) -> str:
+    """Return `host:port` as Go's JoinHostPort does: with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_valid_name(name: str | bytes) -> bool:

@@ -12,12 +12,13 @@ import click
 from urllib3.util import Url
 
 from nsqcy.cluster import discovery, stats
-from nsqcy.cluster.discovery import Producer, daemon_url, host_port
+from nsqcy.cluster.discovery import Producer, daemon_url
 from nsqcy.cluster.http_clients import LookupdClient, NsqdHTTPClient
 from nsqcy.cluster.parallel import ask_all
 from nsqcy.cluster.stats import NodeStats, TopicStats
 from nsqcy.cluster.web_client import PORTS, Terms, WebClient, describe
 from nsqcy.errors import TOKEN_WITHHELD, RequestError
+from nsqcy.names import host_port
 
 LOOKUPD = "127.0.0.1:4161"  # queried by default, if it responds
 NSQD = "127.0.0.1:4151"  # queried by default otherwise

@@ -21,7 +21,7 @@ from nsqcy.client.flow import FlowSettings
 from nsqcy.client.times import Duration, Milliseconds, without_timedeltas
 from nsqcy.config.options import BOOL, FLOAT, INT, STRING
 from nsqcy.config.policies import DURABILITIES
-from nsqcy.names import quote
+from nsqcy.names import host_port, quote
 from nsqcy.options.fields import check, declared, option
 from nsqcy.options.option import Rule
 
@@ -427,7 +427,7 @@ class Address:
         return cls(host, number if port else default_port)
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return host_port(self.host, self.port)
 
 
 Answer = tuple[list[Address], list[str]]  # nsqds known to nsqlookupds, and query errors

@@ -19,7 +19,7 @@ from nsqcy.cluster.parallel import Outcome, ask_all
 from nsqcy.cluster.trust import Trust
 from nsqcy.cluster.web_client import PORTS, WebClient, unwanted
 from nsqcy.errors import RequestError
-from nsqcy.names import is_valid_name
+from nsqcy.names import host_port, is_valid_name
 from nsqcy.util import gojson
 
 MAX_ANSWER = 32 << 20  # bytes
@@ -68,10 +68,6 @@ class Producer:
         if not self.http_port:
             raise RequestError("the nsqd has no HTTP port")
         return Url("http", host=self.broadcast_address, port=self.http_port)
-
-
-def host_port(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 _TEXT = (answers.line, "")

@@ -13,11 +13,11 @@ from urllib.parse import urlencode
 from urllib3.util import Url
 
 from nsqcy.cluster import stats
-from nsqcy.cluster.discovery import daemon_url, host_port
+from nsqcy.cluster.discovery import daemon_url
 from nsqcy.cluster.forms import POLICY, is_number
 from nsqcy.cluster.web_client import Answer, Terms, WebClient, unwanted
 from nsqcy.errors import InvalidName, RequestError
-from nsqcy.names import is_valid_name, quote
+from nsqcy.names import host_port, is_valid_name, quote
 from nsqcy.util import gojson
 
 MAX_ANSWER = stats.MAX_ANSWER

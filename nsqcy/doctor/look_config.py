@@ -4,7 +4,6 @@ of the cluster."""
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
-from nsqcy.cluster.discovery import host_port
 from nsqcy.config import files
 from nsqcy.config.loader import Settings
 from nsqcy.config.options import OptionTable
@@ -12,6 +11,7 @@ from nsqcy.doctor.facts import ConfigFile, CopiesOptions, Wanted
 from nsqcy.doctor.look_cluster import Addresses
 from nsqcy.errors import StartError
 from nsqcy.etcd.client import parse_endpoint
+from nsqcy.names import host_port
 from nsqcy.net import listeners
 from nsqcy.options.option import Value
 

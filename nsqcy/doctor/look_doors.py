@@ -13,9 +13,9 @@ from typing import Any
 from cryptography import x509
 from urllib3.util import Url
 
-from nsqcy.cluster.discovery import host_port
 from nsqcy.cluster.web_client import PORTS, Terms, reason
 from nsqcy.doctor.facts import Door
+from nsqcy.names import host_port
 from nsqcy.util.self_connect import refuse_itself
 
 MAGIC = b"  V2"

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from nsqcy.errors import StartError
+from nsqcy.names import host_port
 from nsqcy.net import address_hints
 
 _BACKLOG = 65_535  # the kernel uses the minimum of this and net.core.somaxconn
@@ -112,7 +113,7 @@ def adopt(sock: socket.socket, kind: str) -> Listener:
     host, port = where[0], where[1]
     if host == "::" and not sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY):
         host = "0.0.0.0"
-    return Listener(sock, kind, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", port, None)
+    return Listener(sock, kind, host_port(host, port), port, None)
 
 
 def is_at(listener: Listener, text: str) -> bool:
@@ -231,8 +232,7 @@ def _bind_inet(address: Address, kind: str) -> Listener:
         sock = _bind_one(address.host or "0.0.0.0", port)
     actual = sock.getsockname()[1]
     host = "0.0.0.0" if address.host in _WILDCARDS else sock.getsockname()[0]
-    shown = f"[{host}]:{actual}" if ":" in host else f"{host}:{actual}"
-    return Listener(sock, kind, shown, actual, None)
+    return Listener(sock, kind, host_port(host, actual), actual, None)
 
 
 def _port(text: str) -> int:
@@ -321,5 +321,5 @@ def show(where: object) -> str:
     if isinstance(where, tuple):
         host, port = str(where[0]), where[1]
         host = host.removeprefix("::ffff:") if "." in host else host
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return host_port(host, port)
     return where if isinstance(where, str) and where else "@"

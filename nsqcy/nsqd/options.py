@@ -60,7 +60,7 @@ from nsqcy.config.policies import (
     can_match_channels,
 )
 from nsqcy.errors import ConfigError, all_of
-from nsqcy.names import EVENTS_TOPIC, is_valid_name, quote
+from nsqcy.names import EVENTS_TOPIC, host_port, is_valid_name, quote
 from nsqcy.nsqd.address_warnings import suspicious_addresses
 from nsqcy.options.option import Option, Rule
 from nsqcy.process.limits import available_memory, usable_cpus
@@ -742,7 +742,7 @@ def derive(options: NsqdOptions, ports: Mapping[str, int]) -> NsqdOptions:
 def _statsd_prefix(options: NsqdOptions) -> str:
     """Replace each %s with the address, in statsd key characters, and end with a dot."""
     host, port = options.broadcast_address, options.broadcast_http_port
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    address = host_port(host, port)
     prefix = options.statsd_prefix.replace("%s", re.sub("[.:]", "_", address))
     return prefix if not prefix or prefix.endswith(".") else prefix + "."
 

@@ -223,6 +223,25 @@ def test_a_port_in_use(tmp_path: Path) -> None:
 LOCAL = "nsqd --tcp-address=127.0.0.1:0 --http-address=127.0.0.1:0"
 
 
+def test_a_port_for_copies_in_use(tmp_path: Path) -> None:
+    """Worker 1 listens on the port after the configured one."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        address = f"127.0.0.1:{port}"
+        code, err = run(
+            f"{LOCAL} --workers=2 --etcd-endpoints=127.0.0.1:1"
+            f" --copies-address=127.0.0.1:{port - 1}",
+            tmp_path,
+        )
+    assert code == 1
+    assert (
+        f"worker 1: cannot boot: failed to instantiate nsqd - listen ({address}) failed -"
+        f" listen tcp {address}: bind: address already in use; stop the process that uses it, or"
+        " change --copies-address"
+    ) in err
+    assert "Traceback" not in err
+
+
 @pytest.mark.parametrize(
     ("line", "text"),
     [

@@ -65,7 +65,7 @@ def prepare(
 
 def settings(options: NsqdOptions, secrets: dict[str, Any], worker: int) -> CopiesSettings:
     """Return a worker's settings. Raises ValueError and OSError."""
-    host, port = _address(options.copies_address)
+    host, port = _address(options.copies_address, options.workers)
     server, client = _tls(options)
     return CopiesSettings(
         cluster=options.cluster,
@@ -107,11 +107,18 @@ def etcd(options: NsqdOptions, secrets: dict[str, Any]) -> EtcdClient:
     return EtcdClient([parse_endpoint(each) for each in options.etcd_endpoints], terms, credentials)
 
 
-def _address(text: str) -> tuple[str, int]:
+def _address(text: str, workers: int) -> tuple[str, int]:
+    """Return the host, and worker 0's port."""
     address = listeners.parse(text)
     if address.path is not None or not address.port.isdecimal() or int(address.port) > 65535:
         raise ValueError(f"invalid --copies-address {quote(text)}: expected host:port")
-    return address.host, int(address.port)
+    port = int(address.port)
+    if port and port + workers > 65536:
+        raise ValueError(
+            f"invalid --copies-address {quote(text)}: worker {workers - 1} would listen on port"
+            f" {port + workers - 1} (allowed: up to 65535)"
+        )
+    return address.host, port
 
 
 def _read(path: str) -> str:

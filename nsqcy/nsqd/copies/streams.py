@@ -15,6 +15,8 @@ from gevent.event import Event
 from gevent.server import StreamServer
 
 from nsqcy.copies.messages import FromHolder, FromOwner, Write
+from nsqcy.names import host_port
+from nsqcy.net import listeners
 from nsqcy.nsqd.copies.copy_files import Data, Piece
 from nsqcy.nsqd.copies.wire import (
     LEVEL,
@@ -232,11 +234,15 @@ class Listener:
         """
         refusal: returns why a greeting is refused, or an empty string
         accepted: called with a connection after the greetings; the connection is closed on return
+
+        Raises StartError if the address cannot be listened on.
         """
         self._tls = tls
         self._refusal = refusal
         self._accepted = accepted
-        self._server = StreamServer(address, self._handle)
+        host, port = address
+        bound = listeners.bind(host_port(host, port), "copies", unix=False)
+        self._server = StreamServer(socket.socket(fileno=bound.sock.detach()), self._handle)
         self._server.start()
 
     @property

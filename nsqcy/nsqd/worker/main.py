@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Protocol
 import gevent
 from gevent.event import AsyncResult
 
+from nsqcy.errors import StartError
 from nsqcy.ipc import ring
 from nsqcy.logging import logger as log
 from nsqcy.nsqd.master.reports import Up
@@ -264,11 +265,9 @@ def main(argv: list[str]) -> int:
     lines = _make_log(data["context"]["log"], data["worker"])
     try:
         worker = Worker(data, lines)
-    except Exception:
-        lines.error(
-            f"worker {data['worker']}: cannot boot: {traceback.format_exc()}",
-            event="worker_boot_failed",
-        )
+    except Exception as error:
+        reason = str(error) if isinstance(error, StartError) else traceback.format_exc()
+        lines.error(f"worker {data['worker']}: cannot boot: {reason}", event="worker_boot_failed")
         return arbiter.NOT_BOOTED
     # Imported objects live as long as the process, so garbage collections need not scan them while
     # clients wait.

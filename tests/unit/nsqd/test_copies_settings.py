@@ -18,7 +18,7 @@ from support.gevent_hub import Lines
 
 
 def options(tmp_path: Path, *flags: str) -> NsqdOptions:
-    words = [f"--data-path={tmp_path}", "--etcd-endpoints=127.0.0.1:2379", *flags]
+    words = [f"--data-path={tmp_path}", "--etcd-endpoints=127.0.0.1:2379", "--workers=3", *flags]
     return resolve(loader.load(NSQD, words))
 
 
@@ -76,6 +76,7 @@ def test_the_id_of_the_machine_stays(tmp_path: Path) -> None:
         ("--etcd-endpoints=ftp://x", "expected http://host:port"),
         ("--copies-address=/run/x", "expected host:port"),
         ("--copies-address=127.0.0.1:http", "expected host:port"),
+        ("--copies-address=:65535", "worker 2 would listen on port 65537"),
         ("--copies-secret-file=/nowhere", "open /nowhere: no such file or directory"),
         ("--copies-tls-cert=/nowhere", "must be set together"),
     ],
