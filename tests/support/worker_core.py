@@ -27,6 +27,8 @@ from nsqcy.storage.io import IoThread
 
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
+MOMENT = 20_000
+"""More than the time between messages that were deferred in one turn: a nanosecond each."""
 EPOCH = 1_700_000_000 * SECOND
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 MAX_TURNS = 2000

@@ -79,7 +79,7 @@ cdef class FanOut(RecordWindow):
                 self.shard.unsettled.append(self)
                 return True
             budget -= 1
-            due = self.scheduler.now + entry.due
+            due = self.scheduler.due_after(entry.due)
             for channel in self.channels.values():
                 # A restored channel may be younger than the record.
                 if channel.cursor.seq <= entry.seq:

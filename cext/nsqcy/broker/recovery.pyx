@@ -412,8 +412,7 @@ cdef class Recovery:
         message.round = channel.round
         topic.ref(block)
         if packed.state == DEFERRED:
-            channel.defer(&message, topic.scheduler.now + max(
-                <int64_t>0, packed.due - topic.scheduler.wall))
+            channel.defer(&message, topic.scheduler.now + packed.due - topic.scheduler.wall)
         else:
             entry = topic.pool.new_entry()
             (<Deferred *>entry)[0] = message
@@ -701,6 +700,6 @@ cdef class Recovery:
         message.attempts = 0
         message.round = channel.round
         topic.ref(block)
-        channel.defer(&message, topic.scheduler.now + max(
-            <int64_t>0, record.timestamp + <int64_t>record_delay(record) - topic.scheduler.wall))
+        channel.defer(&message, topic.scheduler.due_after(
+            record.timestamp + <int64_t>record_delay(record) - topic.scheduler.wall))
         return 0

@@ -277,7 +277,7 @@ cdef class Channel(Dispatch):
             self.dead_letter(entry, OUT_OF_ATTEMPTS, consumer.client_id)
             return DONE
         if delay:
-            self.defer_entry(entry, self.scheduler.now + delay)
+            self.defer_entry(entry, self.scheduler.due_after(delay))
             return DONE
         if self.ephemeral:
             # Messages that were fanned out earlier precede it in the queue.

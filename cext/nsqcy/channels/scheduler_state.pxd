@@ -17,6 +17,7 @@ cdef class SchedulerState:
     """Work of a turn (dirty objects), and wake-ups (timers)."""
     cdef public int64_t now                 # monotonic, ns; read once per turn
     cdef public int64_t wall                # wall clock, ns
+    cdef int64_t arrival                    # of the latest deferral, see due_after()
     cdef list dirty_channels
     cdef list discarded                     # to be freed, see Discarded
     cdef Heap channel_timers
@@ -28,5 +29,11 @@ cdef class SchedulerState:
     cdef readonly Events events             # receives message events; None: off
     cdef public object publish_once         # for transfers: see nsqcy.broker.dead_letters
     cdef uint32_t random_state
+
+    cdef inline int64_t due_after(self, int64_t delay) noexcept:
+        """Return when a message that is deferred now is due. In a turn, each arrives a nanosecond
+        after the one before, so that equal delays end in order of arrival."""
+        self.arrival = max(self.now, self.arrival + 1)
+        return self.arrival + delay
 
     cdef uint32_t random_percent(self) noexcept

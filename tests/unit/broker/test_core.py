@@ -14,7 +14,7 @@ import pytest
 from nsqcy.base.quantile import Percentiles
 from nsqcy.config.policies import Policies
 from reference import quantile as reference
-from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
+from support.worker_core import ERROR, MILLISECOND, MOMENT, RESPONSE, SECOND, Client, Core, mpub
 
 SMALL_FILES = {"max_bytes_per_file": 60_000, "sync_every": 2500, "sync_timeout": 2 * SECOND}
 OK = (RESPONSE, b"OK")
@@ -274,7 +274,7 @@ def test_more_is_due_than_fits_into_one_turn(make):
     core.topic("t").pause(False)
     core.settle()
     assert core.counters("t", "c")["deferred_count"] == 9000
-    core.advance(1000 * MILLISECOND)
+    core.advance(1000 * MILLISECOND + MOMENT)
     assert core.counters("t", "c")["depth"] == 9000
     consumer.ready(2500)
     core.settle()

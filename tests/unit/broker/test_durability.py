@@ -19,7 +19,17 @@ from nsqcy.server.publisher import Publisher
 from nsqcy.server.transport import BytesTransport
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.mirrored_io import MirroredIo
-from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, log_pub, mpub
+from support.worker_core import (
+    ERROR,
+    MILLISECOND,
+    MOMENT,
+    RESPONSE,
+    SECOND,
+    Client,
+    Core,
+    log_pub,
+    mpub,
+)
 
 OK = (RESPONSE, b"OK")
 Make = Callable[..., Core]
@@ -714,7 +724,7 @@ def test_the_wall_clock_jumps(make: Make, jump: int) -> None:
     if left > 0:
         again.advance(left - SECOND)
         assert received(consumer) == []
-        again.advance(SECOND)
+        again.advance(SECOND + MOMENT)
     assert [each.body for each in received(consumer)] == [b"late"]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nsqcy.config.policies import ChannelPolicy, Policies, TopicPolicy
-from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core
+from support.worker_core import ERROR, MILLISECOND, MOMENT, RESPONSE, SECOND, Client, Core
 
 Make = Callable[..., Core]
 DAY_MS = 24 * 3600 * 1000
@@ -98,6 +98,40 @@ def begin(core: Core) -> Client:
     return core.client().subscribe("t", "c")
 
 
+# -- equal delays --
+
+
+@pytest.mark.parametrize("restart", ["none", "before", "while due"])
+@pytest.mark.parametrize("journalled", [False, True])
+def test_equal_delays_end_in_the_order_of_publishing(
+    make: Make, restart: str, journalled: bool
+) -> None:
+    core = make()
+    begin(core)
+    texts = [b"%03d" % number for number in range(300)]
+    core.client().send(b"".join(b"DPUB t 1000\n\0\0\0\3" + text for text in texts))
+    core.settle()
+    if journalled:
+        core.advance(SECOND // 2)
+    if restart != "none":
+        core = killed(make, core, 0 if restart == "before" else 2 * SECOND)
+    assert taken(core, 1001) == texts
+
+
+def test_equal_delays_end_in_the_order_of_requeueing(make: Make) -> None:
+    core = make()
+    consumer = begin(core)
+    consumer.ready(100)
+    texts = [b"%02d" % number for number in range(100)]
+    for text in texts:
+        assert core.client().publish("t", text) == (RESPONSE, b"OK")
+    held = {each.body: each.id for each in consumer.messages()}
+    random.Random(5).shuffle(texts)
+    consumer.send(b"".join(b"REQ %b 1000\n" % held[text] for text in texts))
+    core.advance(1000 * MILLISECOND + MOMENT)
+    assert [each.body for each in consumer.messages()] == texts
+
+
 # -- listing --
 
 
@@ -108,9 +142,7 @@ def test_they_are_listed_in_the_order_of_their_due_times(make: Make) -> None:
     random.Random(1).shuffle(delays)
     defer(core, delays, 30)
     found = listed(core)
-    assert [due - core.wall for _, _, due, *_ in found] == [
-        delay * MILLISECOND for delay in sorted(delays)
-    ]
+    assert [(due - core.wall) // MILLISECOND for _, _, due, *_ in found] == sorted(delays)
     assert {(attempts, size) for *_, attempts, size in found} == {(0, 30)}
     assert len({id for _, _, _, id, _, _ in found}) == 300
     assert [seq for _, seq, *_ in found] == [delays.index(delay) + 1 for delay in sorted(delays)]
@@ -205,7 +237,7 @@ def test_nor_does_it_when_it_was_delivered_before(make: Make, delay: int) -> Non
     consumer.ready(10)
     core.advance(3 * SECOND)
     defer(core, [delay] * 3)
-    core.advance(100 * MILLISECOND)
+    core.advance(100 * MILLISECOND + MOMENT)
     first, second, _ = consumer.messages()
     consumer.requeue(second.id, 10_000)
     consumer.requeue(first.id, 10_000)

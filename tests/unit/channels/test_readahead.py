@@ -12,7 +12,7 @@ import pytest
 
 from nsqcy.config.policies import Policies, TopicPolicy
 from support.header_client import HeaderClient
-from support.worker_core import MILLISECOND, RESPONSE, SECOND, Client, Core
+from support.worker_core import MILLISECOND, MOMENT, RESPONSE, SECOND, Client, Core
 
 Make = Callable[..., Core]
 OS = Policies(TopicPolicy("os"))
@@ -97,7 +97,7 @@ def restarted(make: Make, core: Core) -> Core:
 def test_of_what_is_due_only_the_records_are_read(make: Make) -> None:
     core = make()
     consumer = defer(core, [1000] * 1500)
-    core.advance((FIRST - 1) * MILLISECOND)
+    core.advance((FIRST - 1) * MILLISECOND + MOMENT)
     for turn in range(75):
         core.advance(20 * MILLISECOND)
         assert sorted(numbers(consumer, [1000])) == list(range(20 * turn, 20 * turn + 20))
@@ -176,7 +176,7 @@ def test_with_headers_it_is_larger_than_was_thought(make: Make) -> None:
     wanted = {b"%d:" % number: {"n": "v" * [1, 100, 4000][number % 3]} for number in range(150)}
     for number, (sent, headers) in enumerate(wanted.items()):
         assert producer.publish_with(sent, headers, FIRST + number) == (RESPONSE, b"OK")
-    core.advance((FIRST - 1) * MILLISECOND)
+    core.advance((FIRST - 1) * MILLISECOND + MOMENT)
     found = {}
     for _ in range(15):
         core.advance(10 * MILLISECOND)

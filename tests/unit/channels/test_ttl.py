@@ -10,7 +10,7 @@ import pytest
 from nsqcy.base import headers as message_headers
 from nsqcy.config.policies import Policies
 from support.header_client import HeaderClient, whole
-from support.worker_core import ERROR, RESPONSE, SECOND, Client, Core, mpub
+from support.worker_core import ERROR, MOMENT, RESPONSE, SECOND, Client, Core, mpub
 
 Make = Callable[..., Core]
 OK = (RESPONSE, b"OK")
@@ -165,7 +165,7 @@ def test_a_delay_beyond_it(make: Make) -> None:
     core.create("t").channel("c")
     assert perishable(core, 5000, b"late", delay=6000) == OK
     assert perishable(core, 7000, b"in time", delay=6000) == OK
-    core.advance(6 * SECOND)
+    core.advance(6 * SECOND + MOMENT)
     assert received(core.client().subscribe("t", "c", 10)) == [b"in time"]
 
 
