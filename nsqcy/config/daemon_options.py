@@ -6,8 +6,9 @@ Contains no table: each daemon has its own.
 import os
 from collections.abc import Iterable
 
+from nsqcy.config.durations import SECOND
 from nsqcy.config.loader import Settings
-from nsqcy.config.options import BOOL, LEVEL, STRING
+from nsqcy.config.options import BOOL, DURATION, LEVEL, STRING
 from nsqcy.errors import StartError, all_of
 from nsqcy.logging import logger
 from nsqcy.options.option import Option, Rule
@@ -40,6 +41,14 @@ VERBOSE = Option(
     "deprecated, no effect; use --log-level",
     in_file=False,
     notice="is deprecated and has no effect, use --log-level",
+)
+HTTP_IDLE_TIMEOUT = Option(
+    "http-idle-timeout",
+    DURATION,
+    650 * SECOND,
+    "time after which an HTTP connection without requests is closed;"
+    " more than a load balancer's own limit, which is often 60 s or 600 s",
+    rule=Rule(">= 1s", lambda value: value >= SECOND),
 )
 DEBUG_REMOTE = Option(
     "debug-remote",

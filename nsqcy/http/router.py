@@ -253,6 +253,10 @@ class Limits(Protocol):
     def max_input_bytes(self) -> int:
         """Maximum bytes of all unfinished requests of one process."""
 
+    @property
+    def http_idle_timeout(self) -> int:
+        """Maximum ns between two requests of a connection."""
+
 
 class Gate(Protocol):
     """Authorization of requests."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import gevent
 
-from nsqcy.config.durations import format_duration
+from nsqcy.config.durations import SECOND, format_duration
 from nsqcy.errors import HttpError
 from nsqcy.http.parser import (
     CONTINUE,
@@ -58,7 +58,7 @@ class Timeouts:
     """Peer timeouts in seconds. `sweep` is the interval between checks, and therefore their
     precision."""
 
-    idle: float = 600  # between two requests, and before the first
+    idle: float  # between two requests, and before the first
     head: float = 60  # from the first byte of a head to its last
     progress: float = 60  # between two pieces of a body, or of an answer that the peer is reading
     linger: float = 5  # until the peer closes its side after the last answer
@@ -79,7 +79,7 @@ class HttpServer(Server):
         self.unauthenticated: InputPool[HttpConnection] = (
             self.pool if api.gate is None else InputPool.of_unauthenticated(budget)
         )
-        self.timeouts = timeouts or Timeouts()
+        self.timeouts = timeouts or Timeouts(api.limits.http_idle_timeout / SECOND)
         self.now = time.monotonic()  # at the last sweep, which is precise enough for deadlines
         self.tls_only: Reply | None = None  # reply to every request without TLS
         self._send_buffer = send_buffer

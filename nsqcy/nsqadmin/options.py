@@ -9,6 +9,7 @@ from posixpath import normpath
 
 from nsqcy.config.daemon_options import (
     CONFIG,
+    HTTP_IDLE_TIMEOUT,
     LOG_FORMAT,
     LOG_LEVEL,
     VERBOSE,
@@ -46,6 +47,7 @@ SERVER = (
         "maximum bytes of partially received requests, across all connections",
         rule=Rule(f">= {MIN_INPUT_BYTES}", lambda value: value >= MIN_INPUT_BYTES),
     ),
+    HTTP_IDLE_TIMEOUT,
 )
 
 CLUSTER = (
@@ -242,6 +244,7 @@ class AdminOptions(Options):
     base_path: str
     dev_static_dir: str
     max_input_bytes: int
+    http_idle_timeout: int
     lookupd_http_address: tuple[str, ...]
     nsqd_http_address: tuple[str, ...]
     http_client_connect_timeout: int

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from nsqcy.config.daemon_options import (
     CONFIG,
     DEBUG_REMOTE,
+    HTTP_IDLE_TIMEOUT,
     LOG_FORMAT,
     LOG_LEVEL,
     VERBOSE,
@@ -213,6 +214,7 @@ NETWORK = (
         5 * SECOND,
         "total timeout for outgoing HTTP requests",
     ),
+    HTTP_IDLE_TIMEOUT,
     Option("topology-region", STRING, "", "this node's region"),
     Option("topology-zone", STRING, "", "this node's zone"),
     Option(
@@ -593,6 +595,7 @@ class NsqdOptions(Options):
     peek_without_auth: bool
     http_client_connect_timeout: int
     http_client_request_timeout: int
+    http_idle_timeout: int
     topology_region: str
     topology_zone: str
     enable_experiment: tuple[str, ...]

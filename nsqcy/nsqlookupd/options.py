@@ -6,6 +6,7 @@ Owns every flag and its default. nsqcy.config parses flags and files. Opens no f
 from nsqcy.config.daemon_options import (
     CONFIG,
     DEBUG_REMOTE,
+    HTTP_IDLE_TIMEOUT,
     LOG_FORMAT,
     LOG_LEVEL,
     VERBOSE,
@@ -53,6 +54,7 @@ NETWORK = (
         "maximum bytes of partially received commands and requests, across all connections",
         rule=Rule(f">= {MIN_INPUT_BYTES}", lambda value: value >= MIN_INPUT_BYTES),
     ),
+    HTTP_IDLE_TIMEOUT,
 )
 
 PRODUCERS = (
@@ -91,6 +93,7 @@ class LookupdOptions(Options):
     auth_file: str
     require_registration_auth: bool
     max_input_bytes: int
+    http_idle_timeout: int
     inactive_producer_timeout: int
     tombstone_lifetime: int
 

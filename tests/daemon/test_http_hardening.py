@@ -159,6 +159,12 @@ def rest_now(sock: socket.socket) -> bytes | None:
         return b""
 
 
+def test_an_idle_connection_is_closed(starter: Starter) -> None:
+    daemon = starter(workers=1, http_idle_timeout="1s")
+    with socket.create_connection(("127.0.0.1", daemon.http_port), 30) as sock:
+        assert rest(sock) == b""
+
+
 def test_handshakes_that_never_begin(victim: Nsqd) -> None:
     with growing_at_most(victim, 96 * MIB):
         idle = [socket.create_connection(("127.0.0.1", victim.https_port)) for _ in range(300)]

@@ -162,6 +162,7 @@ class Web:
             max_req_timeout=3600 * 10**9,
             max_defer_timeout=0,
             max_input_bytes=1 << 20,
+            http_idle_timeout=600 * 10**9,
             debug_remote=False,
         )
         backend: Any = Backend(self.core, short)

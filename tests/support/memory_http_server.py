@@ -277,7 +277,7 @@ def main() -> None:
     loop = get_hub().loop
     options = OPTIONS.replace(debug_remote=args.debug_remote)
     api = Api(MemoryBackend(args.slow), options, StderrLog())
-    timeouts = Timeouts(*args.timeouts)
+    timeouts = Timeouts(*args.timeouts) if args.timeouts else None
     server = HttpServer(loop, api, timeouts=timeouts, send_buffer=args.send_buffer)
 
     make = None

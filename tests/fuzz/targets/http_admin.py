@@ -11,6 +11,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from fuzz.targets.answers import ALL, TOPIC
@@ -43,7 +44,9 @@ COVERS += ["nsqadmin/requests.py", "nsqadmin/auth/access.py", "nsqadmin/auth/log
 COVERS += [f"nsqadmin/cluster/{name}.py" for name in ("answers", "copies")]
 DATE = b"Fri, 20 Nov 2026 11:18:30 GMT"
 NOW = Moment(5, 5)
-LIMITS: Any = type("Limits", (), {"debug_remote": False, "max_input_bytes": 1 << 20})
+LIMITS: Any = SimpleNamespace(
+    debug_remote=False, max_input_bytes=1 << 20, http_idle_timeout=600 * 10**9
+)
 SPLIT = b"\0\0\0"
 TOKEN = "token"
 ROUTES = [*topics.ROUTES, *nodes.ROUTES, *messages.ROUTES, *copies.ROUTES]

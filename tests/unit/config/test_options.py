@@ -62,6 +62,7 @@ OUR_FLAGS += ["etcd-ca-file", "etcd-cert-file", "etcd-key-file", "cluster"]
 OUR_FLAGS += ["copies-address", "copies-broadcast-address", "copies-secret-file"]
 OUR_FLAGS += ["copies-tls-cert", "copies-tls-key", "copies-tls-root-ca-file"]
 OUR_FLAGS += ["copies-lease", "copies-timeout", "copies-scrub-rate", "hung-disk-timeout"]
+OUR_FLAGS += ["http-idle-timeout"]
 OUR_FLAGS += ["max-defer-timeout", "metrics-max-series", "peek-without-auth", "auth-file"]
 OUR_FLAGS += ["lookupd-auth-token-file"]
 
