@@ -1,6 +1,7 @@
 """Workers that hold copies for each other, with real files, sockets and etcd."""
 
 import errno
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 
 from nsqcy.copies.group import Group
+from nsqcy.nsqd.copies.registry import decoded, prefix_of
+from nsqcy.storage.state_file import StateFile
 from support.copies_cluster import LIMITS, Machine, OwnedLog, Settings, running, until
 from support.etcd_process import Etcd, needs_etcd
 
@@ -79,6 +82,72 @@ def test_a_restart_within_the_lease_resumes(machines: list[Machine]) -> None:
     again = owner.logs[log.group.id]
     assert again.group.epoch == 2 and not again.group.closed
     assert owner.contents(log.group.id) == contents
+
+
+def test_a_restart_on_a_disk_that_cannot_be_written(
+    machines: list[Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others serve the group meanwhile. The node joins once its disk can be written, with its copy
+    and its name."""
+    owner = machines[0]
+    log = new_log(owner, 3)
+    group_id = log.group.id
+    log.append(1)
+    until(lambda: log.done == [0])
+    owner.stop()
+    write = StateFile.write
+
+    def fail(file: StateFile, content: bytes) -> None:
+        if file.path.startswith(str(owner.root)):
+            raise OSError(errno.EROFS, "Read-only file system")
+        write(file, content)
+
+    with monkeypatch.context() as unwritable:
+        unwritable.setattr(StateFile, "write", fail)
+        owner.start()
+        until(lambda: any(group_id in machine.logs for machine in machines[1:]))
+        until(lambda: "Read-only file system".lower() in "".join(owner.lines.lines))
+        assert not owner.logs
+        assert all(len(each.host.worker.sessions) == 2 for each in machines[1:])
+    successor = next(machine for machine in machines[1:] if group_id in machine.logs)
+    successor.logs[group_id].append(4)
+    until(lambda: len(successor.host.worker.sessions) == 3)
+    until(lambda: owner.contents(group_id) == successor.contents(group_id))
+    assert "older than the registry" not in "".join(owner.lines.lines)
+
+
+def test_a_mark_waits_for_the_disk(
+    machines: list[Machine], etcd: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The registry must not say that a node remembers what its disk does not have yet. Meanwhile,
+    the node goes on."""
+    owner = machines[0]
+    new_log(owner, 3)
+    prefix = prefix_of(owner.settings.cluster)
+
+    def mark() -> int:
+        return decoded(prefix, etcd.client().read(prefix)[0]).marks.get(owner.name, 0)
+
+    until(mark)
+    turns = threading.Semaphore(0)
+    write = StateFile.write
+    hung: list[str] = []
+
+    def hang(file: StateFile, content: bytes) -> None:
+        if file.path.startswith(str(owner.root)):
+            hung.append(file.path)
+            turns.acquire()
+        write(file, content)
+
+    monkeypatch.setattr(StateFile, "write", hang)
+    before = mark()
+    log = new_log(owner, 3)
+    log.append(1)
+    until(lambda: log.done == [0])
+    until(lambda: hung)
+    assert mark() == before
+    turns.release(100)
+    until(lambda: mark() > before)
 
 
 def test_a_lost_member_is_replaced(machines: list[Machine]) -> None:

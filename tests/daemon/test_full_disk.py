@@ -17,9 +17,11 @@ import pytest
 
 from conftest import Starter
 from nsqcy.testing.http_requests import eventually
+from support.etcd_process import Etcd, needs_etcd
 from support.nsqd_process import Nsqd, is_worker
 
 MESSAGES = 1000
+LOCAL = "127.0.0.1:0"
 
 
 @pytest.fixture
@@ -110,6 +112,33 @@ def test_a_start_without_writes(
     daemon.restart()
     daemon.web.await_counts("t", "c", depth=0, in_flight_count=0)
     assert not list(disk.glob("disk-probe*"))
+
+
+@needs_etcd
+def test_a_start_without_writes_with_copies(nsqd: Starter, disk: Path) -> None:
+    """nsqd delivers what has no copies, and joins once the disk can be written."""
+    with Etcd() as etcd:
+        options = {
+            "etcd_endpoints": etcd.members[0].client_url,
+            "copies_lease": "2s",
+            "copies_address": LOCAL,
+        }
+        daemon = nsqd(disk, durability="os", cwd=nsqd.path, **options)
+        daemon.web.create("t", "c")
+        daemon.web.mpub("t", [b"x"] * MESSAGES)
+        daemon.stop()
+        forbid_writes(disk)
+        daemon.start(is_healthy=False)
+        eventually(lambda: ping(daemon)[0] == 500)
+        assert len(daemon.connect().sub("t", "c", rdy=100).take(MESSAGES)) == MESSAGES
+        assert f"node.0.json cannot be written: {os.strerror(errno.EROFS).lower()}" in (
+            daemon.log_text()
+        )
+        assert daemon.web.get("/ready").status == 503
+        fix_writes(disk)
+        eventually(lambda: daemon.web.get("/ready").status == 200)
+        eventually(lambda: ping(daemon) == (200, "OK"))
+        daemon.web.pub("t", b"after")
 
 
 def test_an_exit_says_what_a_full_disk_refused(nsqd: Starter, disk: Path) -> None:

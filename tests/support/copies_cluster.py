@@ -93,7 +93,8 @@ class Machine:
         self.io = IoThread(faults=True)
         self._watcher = gevent.get_hub().loop.io(self.io.fileno(), 1)
         self._watcher.start(self.io.poll_now)
-        node = Node(self.root, machine_id(self.root, self.lines), 0, self.boot, self.lines)
+        machine = machine_id(self.root, self.lines)
+        node = Node(self.root, self.root, machine, 0, self.boot, self.lines)
         self.name = node.name
         self.host = CopiesHost(
             self.io, self.root, node, self.settings, self.etcd.client(), self, self.lines

@@ -190,6 +190,7 @@ class CopiesHost:
         self._connections.stop()
         self.stop_waiting()
         self._registry.close()
+        self._node.close()
 
     def leave(self) -> None:
         """Announce this process's exit to the owners that feed copies here, so that they do not

@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import gevent
+from gevent.threadpool import ThreadPool
+
 from nsqcy.copies.identity import Identity, Memory
 from nsqcy.copies.recall import Known
 from nsqcy.copies.values import (
@@ -26,22 +29,31 @@ from nsqcy.logging.types import Lines
 from nsqcy.storage import state_file
 from nsqcy.storage.state_file import StateFile, parse_object
 
+FLUSH_LIMIT = 2.0  # seconds to wait for the disk
+
 
 class Node:
-    """A worker's node, for the lifetime of its process. The methods block.
+    """A worker's node, for the lifetime of its process.
+
+    A thread writes the file: always the latest content, so that changes share a write. Call `flush`
+    before anything that must not happen unless the file has it.
 
     A disk that cannot be written does not keep the process from following the registry: its groups
     are handed over then, and it acknowledges nothing. The file is written again later.
     """
 
-    def __init__(self, root: Path, machine: str, worker: int, boot: str, log: Lines) -> None:
+    def __init__(
+        self, root: Path, home: Path, machine: str, worker: int, boot: str, log: Lines
+    ) -> None:
         """
         root: directory for all workers' copies
+        home: directory for this worker's copies, which is created before the file is written
         machine: see `machine_id`
         boot: id of the machine's boot
 
-        Raises OSError.
+        Raises OSError if the file cannot be read.
         """
+        self._home = home
         self.boot = boot
         self.machine = machine
         self.name = f"{self.machine}.{worker}"
@@ -73,9 +85,32 @@ class Node:
         self._saved = self.revision
         self.names.append(self.process)
         self._log = log
-        self.is_saved = True
+        self.is_named = False
+        """Whether the file has the name of this process. Until then, the registry must not have it:
+        the next process would take the disk for an older one."""
+        self._is_failing = False
+        self._wanted = self._written = 0
+        """Number of the latest content, and of the latest one that the file has."""
+        self._pool = ThreadPool(1)
+        self._writer: gevent.Greenlet | None = None
+        self._save()
+
+    @property
+    def is_saved(self) -> bool:
         """Whether the file has everything; a node on a failing disk goes on without."""
-        _write(self._file, self._content())
+        return self._written == self._wanted
+
+    def flush(self) -> bool:
+        """Wait briefly until the file has everything that is known now; return whether it has."""
+        wanted = self._wanted
+        if self._writer is not None:
+            self._writer.join(FLUSH_LIMIT)
+        return self._written >= wanted
+
+    def close(self) -> None:
+        """Write what is left. Waits at most FLUSH_LIMIT."""
+        if self.flush():
+            self._pool.kill()  # otherwise, it would wait for a disk that hangs
 
     def memory(self) -> Memory:
         """Return what the disk knows about the registry."""
@@ -132,25 +167,34 @@ class Node:
 
     def retry(self) -> None:
         """Write what could not be written before."""
-        if not self.is_saved:
+        if not self.is_saved and self._writer is None:
             self._save()
 
     def _save(self) -> None:
         self._saved = self.revision
-        try:
-            _write(self._file, self._content())
-        except OSError as error:
-            if self.is_saved:
-                reason = (error.strerror or str(error)).lower()
-                self._log.error(
-                    f"COPIES: {self._file.path} cannot be written: {reason}",
-                    event="copies_node_not_saved",
-                    path=self._file.path,
-                    error=reason,
-                )
-            self.is_saved = False
-        else:
-            self.is_saved = True
+        self._wanted += 1
+        if self._writer is None:
+            self._writer = gevent.spawn(self._write_all)
+
+    def _write_all(self) -> None:
+        """Write until the file has the latest content, or cannot be written."""
+        error: OSError | None = None
+        while error is None and not self.is_saved:
+            number = self._wanted
+            error = self._pool.apply(_outcome, (self._file, self._home, self._content()))
+            if error is None:
+                self._written = number
+                self.is_named = True
+        self._writer = None
+        if error is not None and not self._is_failing:
+            reason = (error.strerror or str(error)).lower()
+            self._log.error(
+                f"COPIES: {self._file.path} cannot be written: {reason}",
+                event="copies_node_not_saved",
+                path=self._file.path,
+                error=reason,
+            )
+        self._is_failing = error is not None
 
     def _content(self) -> dict[str, Any]:
         content: dict[str, Any] = {
@@ -186,8 +230,12 @@ def machine_id(root: Path, log: Lines) -> str:
     machine = found.value or secrets.token_hex(8)
     if found.path != file.path:
         # The file never changes, so the version before it is its copy.
-        _write(file, {"id": machine})
-        _write(file, {"id": machine})
+        try:
+            _write(file, {"id": machine})
+            _write(file, {"id": machine})
+        except OSError:
+            if found.value is None:
+                raise  # a new machine must not forget its id
     return machine
 
 
@@ -234,6 +282,16 @@ def accept_registry(root: Path) -> bool:
         found.pop("registry", None)
         _write(file, found | {"revision": 0, "mark": 0, "repaired": True})
     return remember
+
+
+def _outcome(file: StateFile, home: Path, content: dict[str, Any]) -> OSError | None:
+    """Write in a thread: return the error, because the pool logs exceptions raised there."""
+    try:
+        home.mkdir(exist_ok=True, mode=0o700)
+        _write(file, content)
+    except OSError as error:
+        return error
+    return None
 
 
 def _write(file: StateFile, content: dict[str, Any]) -> None:

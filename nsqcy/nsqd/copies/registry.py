@@ -308,6 +308,7 @@ class Registry:
                     generation=identity.generation,
                 )
             self._node.adopt(identity)
+            self._node.flush()
         self._identity = condition
         self._remembered = self._node.mark
         self._reader.registry_entered(identity.generation)
@@ -324,6 +325,11 @@ class Registry:
             self._reader.registered(is_current=self._is_current)
             self._is_current = True  # its copies have been dealt with
             return True
+        if not self._node.is_named:
+            self._node.retry()
+            self._node.flush()
+            if not self._node.is_named:
+                return False
         if not self._has_replaced:
             # In a registry that has been replaced, the name may be older than the disk.
             self._is_current = self._is_current and (known is None or known in self._node.names)
@@ -374,7 +380,7 @@ class Registry:
     # -- the mark
 
     def _mark(self) -> None:
-        if not self._is_marking and self._node.is_saved:
+        if not self._is_marking:
             self._is_marking = True
             self._greenlets.append(gevent.spawn(self._write_mark))
 
@@ -385,6 +391,8 @@ class Registry:
         try:
             while self._identity is not None:
                 revision, identity = self._remembered, self._identity
+                if not self._node.flush() or self._identity is not identity:
+                    break  # tried again when everything is read
                 put = Put(key, encode_mark(revision))
                 expected = Expected(key, self._values.get(key))
                 if not self._transact([expected], [put]) or self._identity is not identity:

@@ -55,9 +55,8 @@ class Copies:
         self.topics = CopiedTopics(shard, shard.policies, self._create_channels, usable, log)
         found = settings.settings(options, secrets, worker)
         folder = Path(options.data_path) / FOLDER
-        node = Node(folder, secrets["machine"], worker, boot_id().hex(), log)
         root = root_of(Path(options.data_path), worker)
-        root.mkdir(exist_ok=True, mode=0o700)
+        node = Node(folder, root, secrets["machine"], worker, boot_id().hex(), log)
         self._host = CopiesHost(
             shard.io,
             root,

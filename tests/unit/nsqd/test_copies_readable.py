@@ -85,7 +85,7 @@ def test_a_stopped_start_does_not_wait(disk: Disk) -> None:
 def test_a_node_does_not_replace_a_file_that_it_cannot_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Node(tmp_path, "m", 0, "boot", Lines())
+    assert Node(tmp_path, tmp_path, "m", 0, "boot", Lines()).flush()
     path = tmp_path / "node.0.json"
     content = path.read_bytes()
 
@@ -95,5 +95,5 @@ def test_a_node_does_not_replace_a_file_that_it_cannot_read(
     with monkeypatch.context() as failing:
         failing.setattr(StateFile, "_read", fail)
         with pytest.raises(OSError, match="cannot be read"):
-            Node(tmp_path, "m", 0, "boot", Lines())
+            Node(tmp_path, tmp_path, "m", 0, "boot", Lines())
     assert path.read_bytes() == content and not path.with_name("node.0.json.damaged").exists()
