@@ -50,8 +50,13 @@ cdef class FailedReads(TopicHost):
         failed.unreadable_since = self.scheduler.wall
         failed.read_pause = FIRST_PAUSE
         failed.read_due = self.scheduler.now + FIRST_PAUSE
-        self.next_read = min(self.next_read, failed.read_due)
+        self.read_at(failed.read_due)
         return self.note_unreadable(failed.name, bad.path, bad.error)
+
+    cdef int read_at(self, int64_t due) except -1:
+        self.next_read = min(self.next_read, due)
+        self.next_periodic = min(self.next_periodic, due)
+        return 0
 
     def logs_readable(self):
         """Handle a log whose failed range has been read."""
@@ -114,7 +119,7 @@ cdef class FailedReads(TopicHost):
             waiting.pause = FIRST_PAUSE
             waiting.due = self.scheduler.now + FIRST_PAUSE
             self.unloaded[key] = waiting
-            self.next_read = min(self.next_read, waiting.due)
+            self.read_at(waiting.due)
             self.note_unreadable(key.decode(), error.filename, error.errno)
             return None
 

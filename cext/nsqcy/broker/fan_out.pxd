@@ -36,8 +36,9 @@ cdef class FanOut(RecordWindow):
     cdef inline void touch_dirty(self) noexcept:
         """Schedule settle_turn for the end of the turn."""
         if not self.dirty:
-            self.dirty = True
-            self.shard.dirty_topics.append(self)
+            self.become_dirty()
+
+    cdef void become_dirty(self) noexcept
 
     cdef inline bint flowing(self) noexcept:
         if not self.channels:

@@ -31,6 +31,10 @@ cdef class FanOut(RecordWindow):
         self.watch(&self.visible)
         self.watch(&self.fanout)
 
+    cdef void become_dirty(self) noexcept:
+        self.dirty = True
+        self.shard.dirty_topics.append(self)
+
     cdef uint64_t depth(self) noexcept:
         """Return the number of messages that have not been fanned out yet."""
         return self.visible.seq - self.fanout.seq

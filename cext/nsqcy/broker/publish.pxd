@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from nsqcy.channels.consumer cimport Waiter
 from nsqcy.broker.durability cimport Durability
 from nsqcy.broker.log_access cimport LogAccess
-from nsqcy.storage.record cimport Produced, Record
+from nsqcy.storage.record cimport RECORD_EXT_DELAY_SIZE, Produced, Record
 
 
 cdef class Publishing(LogAccess):
@@ -18,7 +18,17 @@ cdef class Publishing(LogAccess):
     cdef readonly uint64_t message_bytes
     cdef int64_t last_publish
 
-    cdef Record *new_record(self, uint32_t body_length, int64_t delay) except? NULL
+    cdef inline Record *new_record(self, uint32_t body_length, int64_t delay) except? NULL:
+        """Append a record without its body.
+
+        The caller copies the body into it and then calls published() once for all of the command's
+        records. Returns NULL if the topic is full and drops the message, which counts as published.
+        """
+        cdef Record *record = self.add_record(body_length, RECORD_EXT_DELAY_SIZE if delay else 0)
+        if delay and record != NULL:
+            self.set_delay(record, delay)
+        return record
+
     cdef Record *new_headered(self, uint32_t body_length, int64_t delay, const uint8_t *headers,
                               uint16_t length) except? NULL
     cdef uint32_t headers_room(self, uint16_t length, int64_t ttl) noexcept

@@ -49,17 +49,6 @@ cdef class Publishing(LogAccess):
 
     # -- records --
 
-    cdef Record *new_record(self, uint32_t body_length, int64_t delay) except? NULL:
-        """Append a record without its body.
-
-        The caller copies the body into it and then calls published() once for all of the command's
-        records. Returns NULL if the topic is full and drops the message, which counts as published.
-        """
-        cdef Record *record = self.add_record(body_length, RECORD_EXT_DELAY_SIZE if delay else 0)
-        if delay and record != NULL:
-            self.set_delay(record, delay)
-        return record
-
     cdef Record *new_headered(self, uint32_t body_length, int64_t delay, const uint8_t *headers,
                               uint16_t length) except? NULL:
         """Append a record with headers, which have been checked and are `length` bytes long."""

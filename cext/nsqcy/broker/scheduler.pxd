@@ -26,7 +26,13 @@ cdef class Scheduler(FailedReads):
     cdef inline bint has_long_work(self) noexcept:
         """Return whether there is work that takes many turns, which is rare."""
         if self.gathering or self.compacting or self.journalling or self.scheduler.discarded \
-                or self.reads:
+                or self.reads or self.unsettled:
+            return True
+        return False
+
+    cdef inline bint has_work(self) noexcept:
+        """Return whether anything has become dirty since the turn ended."""
+        if self.dirty_topics or self.scheduler.dirty_channels:
             return True
         return False
 
@@ -34,10 +40,10 @@ cdef class Scheduler(FailedReads):
     cdef int go_on_with_journals(self) except -1
     cdef int free_discarded(self) except -1
     cdef int read_on(self) except -1
-    cdef int write_hurried(self) except -1
+    cdef int64_t write_hurried(self) except? -1
+    cdef int do_periodic(self) except -1
     cdef list all_topics(self)
     cdef int tick(self) except -1
     cdef int tick_on(self) except -1
     cdef int begin_checkpoints(self) except -1
     cdef int go_on_with_checkpoints(self) except -1
-    cdef bint has_work(self) noexcept

@@ -44,6 +44,7 @@ cdef class Scheduler(FailedReads):
         self.checkpoint_period = max(MIN_CHECKPOINT_PERIOD, sync_timeout)
         if self.io is not None and self.checkpoint_period < SECOND:
             self.next_checkpoint = 0
+            self.next_periodic = 0
         return 0
 
     cdef int64_t turn(self) except? -1:
@@ -58,21 +59,8 @@ cdef class Scheduler(FailedReads):
         cdef bint left
         if heap_first_due(&self.scheduler.channel_timers) <= now:
             self.expire()
-        if now >= self.next_tick and not self.ticking:
-            self.tick()
-        if self.ticking:
-            self.tick_on()
-        if now >= self.next_checkpoint and not self.checkpointing:
-            self.begin_checkpoints()
-        if self.checkpointing:
-            self.go_on_with_checkpoints()
-        if now >= self.next_read:
-            self.read_again()
-        if self.unsettled:
-            work = self.unsettled
-            self.unsettled = []
-            for topic in work:
-                topic.touch_dirty()
+        if now >= self.next_periodic:
+            self.do_periodic()
         while self.dirty_topics:
             work = self.dirty_topics
             self.dirty_topics = []
@@ -82,22 +70,21 @@ cdef class Scheduler(FailedReads):
                 except Exception as error:
                     self.report(topic.name, error)
         left = self.dispatch()
-        if self.hurried and now >= self.next_hurry:
-            self.write_hurried()
         if self.has_long_work():
             self.go_on()
             left = left or self.has_long_work()
+        due = heap_first_due(&self.scheduler.channel_timers)
+        if self.hurried:
+            due = min(due, self.write_hurried())
         if self.io is not None:
             self.io.kick()
-        if left or self.dirty_topics or self.unsettled or self.ticking or self.checkpointing:
+        if left or self.dirty_topics:
             return now
-        due = min(self.next_tick, self.next_checkpoint, self.next_read)
-        if self.hurried:
-            due = min(due, self.next_hurry)
-        return min(due, heap_first_due(&self.scheduler.channel_timers))
+        return min(due, self.next_periodic)
 
     cdef int go_on(self) except -1:
         """Do one turn's share of the work."""
+        cdef Topic topic
         if self.gathering:
             self.gather()
         if self.compacting:
@@ -108,6 +95,9 @@ cdef class Scheduler(FailedReads):
             self.free_discarded()
         if self.reads:
             self.read_on()
+        for topic in self.unsettled:
+            topic.touch_dirty()
+        self.unsettled.clear()
         return 0
 
     cdef int expire(self) except -1:
@@ -232,10 +222,12 @@ cdef class Scheduler(FailedReads):
                 self.reads.append(read)
         return 0
 
-    cdef int write_hurried(self) except -1:
-        """Write memory-only records that log readers are waiting for, without waiting for the
-        tick."""
+    cdef int64_t write_hurried(self) except? -1:
+        """Write memory-only records that log readers are waiting for, without waiting for the tick;
+        return the time of the next call."""
         cdef Topic topic
+        if self.scheduler.now < self.next_hurry:
+            return self.next_hurry
         work = self.hurried
         self.hurried = []
         self.next_hurry = self.scheduler.now + HURRY
@@ -246,10 +238,28 @@ cdef class Scheduler(FailedReads):
                     topic.write_down()
                 except Exception as error:
                     self.report(topic.name, error)
-        return 0
+        return self.next_hurry if self.hurried else INT64_MAX
 
     cdef list all_topics(self):
         return [*self.topics.values(), *self.closed.values()]
+
+    cdef int do_periodic(self) except -1:
+        """Do the work that is due at certain times, or continue it."""
+        cdef int64_t now = self.scheduler.now
+        if now >= self.next_tick and not self.ticking:
+            self.tick()
+        if self.ticking:
+            self.tick_on()
+        if now >= self.next_checkpoint and not self.checkpointing:
+            self.begin_checkpoints()
+        if self.checkpointing:
+            self.go_on_with_checkpoints()
+        if now >= self.next_read:
+            self.read_again()
+        self.next_periodic = min(self.next_tick, self.next_checkpoint, self.next_read)
+        if self.ticking or self.checkpointing:
+            self.next_periodic = now
+        return 0
 
     cdef int tick(self) except -1:
         """Start the work that is done about once a second."""
@@ -292,10 +302,6 @@ cdef class Scheduler(FailedReads):
             except Exception as error:
                 self.report(topic.name, error)
         return 0
-
-    cdef bint has_work(self) noexcept:
-        """Return whether anything has become dirty since the turn ended."""
-        return len(self.dirty_topics) > 0 or len(self.scheduler.dirty_channels) > 0
 
     def settle(self):
         """Do the end-of-turn work for all topics, so that their statistics are current."""

@@ -26,7 +26,7 @@ cdef class Codec:
 
     cdef Py_ssize_t parse(self, const uint8_t *at, size_t left, list messages, list frames,
                           Py_ssize_t maximum) except -1
-    cdef inline int check_size(self, const uint8_t *at, size_t left) except -1
+    cdef inline int check_size(self, uint32_t size, uint32_t maximum) except -1
     cdef int bad_size(self, uint32_t size, uint32_t maximum) except -1
     cdef int rouse(self, size_t before) except -1
     cdef inline int put_id(self, const char *verb, size_t length, Message message) except -1

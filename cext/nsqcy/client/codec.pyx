@@ -106,13 +106,13 @@ cdef class Codec:
         cdef uint32_t size
         cdef uint32_t type
         self.wanted = 4
-        while left >= 4 and maximum:
+        while left >= FRAME_HEADER and maximum:
             size = load_be32(at)
-            self.check_size(at, left)
-            if left - 4 < size:
-                self.wanted = 4 + <size_t>size if left >= FRAME_HEADER else FRAME_HEADER
-                break
             type = load_be32(at + 4)
+            self.check_size(size, self.longest if type == <uint32_t>MESSAGE else MAX_ANSWER)
+            if left - 4 < size:
+                self.wanted = 4 + <size_t>size
+                break
             if type == <uint32_t>MESSAGE:
                 if self.headers:
                     messages.append(new_headered(self, at + FRAME_HEADER, size - 4))
@@ -126,15 +126,13 @@ cdef class Codec:
             at += 4 + <size_t>size
             left -= 4 + <size_t>size
             maximum -= 1
+        if 4 <= left < FRAME_HEADER and maximum:
+            self.check_size(load_be32(at), MAX_FRAME)
+            self.wanted = FRAME_HEADER
         self.in_flight += len(messages)
         return at - start
 
-    cdef inline int check_size(self, const uint8_t *at, size_t left) except -1:
-        """Check the size of the frame that begins here as soon as its type is known."""
-        cdef uint32_t size = load_be32(at)
-        cdef uint32_t maximum = MAX_FRAME
-        if left >= FRAME_HEADER:
-            maximum = self.longest if load_be32(at + 4) == <uint32_t>MESSAGE else MAX_ANSWER
+    cdef inline int check_size(self, uint32_t size, uint32_t maximum) except -1:
         if size < 4 or size > maximum or size == SPELLS_HTTP:
             return self.bad_size(size, maximum)
         return 0

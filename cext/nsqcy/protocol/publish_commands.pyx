@@ -22,7 +22,7 @@ from nsqcy.protocol.connection cimport BLOCKED, NEXT
 from nsqcy.protocol.forwarding cimport ForwardingStream
 from nsqcy.protocol.routing cimport NO_ROOM
 from nsqcy.protocol.tickets cimport ANSWERED, FAILED, MAX_FORWARDED
-from nsqcy.protocol.wire cimport RESPONSE, parse_number, word_bytes
+from nsqcy.protocol.wire cimport parse_number, word_bytes
 from nsqcy.storage.record cimport Record, record_body
 
 
@@ -114,13 +114,7 @@ cdef class PublishCommands(Migration):
             return self.fatal(b"E_BAD_MESSAGE %s message too big %d > %d" % (
                 <bytes>command, size, maximum + HEADERS_ROOM if self.headers else maximum))
         if left - 4 < <size_t>size:
-            if self.unauthenticated:
-                # Unlike NSQ, keep no message of a client that must authenticate first.
-                parsed = self.authorize(command, self.topic_key, b"")
-                if parsed != NEXT:
-                    return parsed
-            return self.body_missing(
-                4 + size - left, b"E_BAD_MESSAGE %s failed to read message body" % command)
+            return self.message_missing(command, 4 + size - left)
         if self.headers:
             parsed = self.check_message(command, rest + 4, size)
             if parsed != NEXT:
@@ -156,6 +150,17 @@ cdef class PublishCommands(Migration):
             if record != NULL:
                 memcpy(record_body(record), rest + 4, size)
         return self.publish_accepted(command, topic, 1, size)
+
+    cdef Parsed message_missing(self, const char *command, size_t missing) except RAISED:
+        """Wait for the rest of a message, unless the client must authenticate first (unlike
+        NSQ)."""
+        cdef Parsed parsed
+        if self.unauthenticated:
+            parsed = self.authorize(command, self.topic_key, b"")
+            if parsed != NEXT:
+                return parsed
+        return self.body_missing(
+            missing, b"E_BAD_MESSAGE %s failed to read message body" % command)
 
     cdef inline int32_t body_size(self, const uint8_t *message, int32_t size) noexcept:
         """Return the size of a message's body, given the complete message as the client sends
@@ -377,7 +382,7 @@ cdef class PublishCommands(Migration):
         elif self.ticket_count:
             self.answer(self.take_ticket(command, 0), ANSWERED, None)
         else:
-            self.put_frame(RESPONSE, b"OK", 2)
+            self.put_ok()
         return NEXT
 
     cdef Parsed publish_slowly(self, const char *command, Topic topic, Batch batch,

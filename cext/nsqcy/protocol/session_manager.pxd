@@ -68,6 +68,7 @@ cdef class SessionManager:
     cdef int tell_events(self) except -1
     cdef int decode(self) except -1
     cdef bint may_negotiate(self, Connection session, size_t size) except -1
+    cdef int negotiate_on(self) except -1
     cdef int owner_of(self, bytes key) noexcept
 
     cdef inline size_t input_left(self, Connection session) noexcept:

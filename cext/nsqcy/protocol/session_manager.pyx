@@ -284,6 +284,16 @@ cdef class SessionManager:
         self.negotiating += cost
         return True
 
+    cdef int negotiate_on(self) except -1:
+        """Start the budget of the next turn, with the sessions that have waited for it."""
+        cdef Connection session
+        cdef list work = self.postponed
+        self.negotiating = 0
+        self.postponed = []
+        for session in work:
+            session.wake()
+        return 0
+
     # -- turns --
 
     cdef int64_t turn(self) except? -1:
@@ -303,12 +313,9 @@ cdef class SessionManager:
             left = self.mesh.drain(DRAIN_BYTES)
             if self.migrate is not None and self.scheduler.now >= self.compare_at:
                 self.compare_loads()
-        self.negotiating = self.unauthenticated_input = 0
-        if self.postponed:
-            work = self.postponed
-            self.postponed = []
-            for session in work:
-                session.wake()
+        self.unauthenticated_input = 0
+        if self.negotiating:
+            self.negotiate_on()
         if self.undecoded:
             self.decode()
         for _round in range(4):
@@ -353,8 +360,8 @@ cdef class SessionManager:
             self.tell_events()
         if self.mesh is not None:
             self.mesh.flush()
-        if (left or self.resumable or self.dirty or self.undecoded or self.postponed
-                or self.shard.has_work()):
+        if (left or self.resumable or self.dirty or self.undecoded or self.shard.has_work()
+                or (self.negotiating and self.postponed)):
             return self.scheduler.now
         due = min(due, heap_first_due(&self.timers))
         return due

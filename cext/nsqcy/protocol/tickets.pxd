@@ -62,6 +62,7 @@ cdef class AnswerQueue(Connection):
         return waiting > self.max_answers
 
     cdef int put_frame(self, int type, const uint8_t *data, size_t n) except -1
+    cdef int put_ok(self) except -1
     cdef int put_aside(self, int type, const uint8_t *data, size_t n) except -1
     cdef int respond(self, const uint8_t *data, size_t n) except -1
     cdef Parsed fatal(self, bytes text) except RAISED

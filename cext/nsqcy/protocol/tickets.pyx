@@ -71,6 +71,14 @@ cdef class AnswerQueue(Connection):
         self.touch_dirty()
         return 0
 
+    @cython.final
+    cdef int put_ok(self) except -1:
+        if self.closed or self.relaying is not None:
+            return self.put_frame(RESPONSE, b"OK", 2)
+        self.output.put_ok()
+        self.touch_dirty()
+        return 0
+
     cdef int put_aside(self, int type, const uint8_t *data, size_t n) except -1:
         """Queue a frame until the current message frame from another worker is complete."""
         cdef Output aside = Output()
@@ -191,7 +199,7 @@ cdef class AnswerQueue(Connection):
             if ticket.command == SILENT or ticket.state == RELAYED:
                 continue
             if text is None:
-                self.put_frame(RESPONSE, b"OK", 2)
+                self.put_ok()
             elif len(text) >= BY_REFERENCE and self.relaying is None:
                 self.output.put_whole(RESPONSE, text)
                 self.touch_dirty()

@@ -10,7 +10,7 @@
 
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memcpy
 
 from nsqcy.storage.block cimport Block
 from nsqcy.storage.record cimport Record
@@ -69,9 +69,16 @@ cdef class Output:
     cdef void drop_buffer(self) noexcept
     cdef int put(self, const uint8_t *data, size_t n) except -1
     cdef int put_frame(self, int32_t type, const uint8_t *data, size_t n) except -1
+    cdef inline int put_ok(self) except -1:
+        """Add the most frequent response."""
+        memcpy(self.room(10), b"\0\0\0\6\0\0\0\0OK", 10)
+        return 0
+
     cdef int put_whole(self, int32_t type, bytes data) except -1
     cdef int put_message(self, RecordWindow window, Block *block, Record *record,
                          uint16_t attempts) except -1
+    cdef int put_large(self, RecordWindow window, Block *block, Record *record,
+                       uint16_t attempts) except -1
     cdef int put_headered(self, RecordWindow window, Block *block, Record *record,
                           uint16_t attempts) except -1
     cdef int pieces(self, const uint8_t **data, size_t *lengths, int maximum) noexcept

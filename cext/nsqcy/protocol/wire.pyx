@@ -137,12 +137,18 @@ cdef class Output:
         cdef size_t header = FRAME_HEADER + MESSAGE_HEADER
         cdef uint8_t *at
         if length >= BY_REFERENCE:
-            put_message_header(self.room(header), header + length, record, attempts)
-            return self.refer(window, block, record_body(record), length)
+            return self.put_large(window, block, record, attempts)
         at = self.room(header + length)
         put_message_header(at, header + length, record, attempts)
         memcpy(at + header, record_body(record), length)
         return 0
+
+    cdef int put_large(self, RecordWindow window, Block *block, Record *record,
+                       uint16_t attempts) except -1:
+        cdef uint32_t length = record.body_length
+        cdef size_t header = FRAME_HEADER + MESSAGE_HEADER
+        put_message_header(self.room(header), header + length, record, attempts)
+        return self.refer(window, block, record_body(record), length)
 
     cdef int put_headered(self, RecordWindow window, Block *block, Record *record,
                           uint16_t attempts) except -1:

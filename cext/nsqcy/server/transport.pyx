@@ -22,7 +22,7 @@ from nsqcy.base.histogram cimport FIRST_OF_TURNS, histogram_add, histogram_facts
 from nsqcy.net.byte_layer cimport ByteLayer
 from nsqcy.protocol.session cimport Session
 from nsqcy.protocol.session_manager cimport RECEIVE_SIZE, SessionManager
-from nsqcy.protocol.wire cimport RESPONSE, Output
+from nsqcy.protocol.wire cimport Output
 
 import json
 
@@ -284,7 +284,7 @@ cdef class SocketTransport(Transport):
             self.layers.append(layer)
             session.tls = layer.facts()
             session.certificate_names = layer.certificate_names()
-            session.put_frame(RESPONSE, b"OK", 2)
+            session.put_ok()
             self.add_codec()
             # Input received after the end of the handshake is in the layer.
             self.drained = False
@@ -313,7 +313,7 @@ cdef class SocketTransport(Transport):
         # Earlier output is sent without the codec.
         self.seal()
         self.layers.append(codec)
-        return session.put_frame(RESPONSE, b"OK", 2)
+        return session.put_ok()
 
     cdef int seal(self) except -1:
         """Encode all of the session's output so far."""
