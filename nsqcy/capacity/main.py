@@ -20,6 +20,7 @@ from nsqcy.config.policies import NOT_NEGATIVE, POSITIVE
 from nsqcy.errors import Stop, UsageError
 from nsqcy.logging.logger import write
 from nsqcy.options.option import Option, Rule
+from nsqcy.util.standard_streams import show
 
 CLASSES = ("memory", "os", "fsync")
 GB, MB, MBIT = 1e9, 1e6, 125_000.0
@@ -98,7 +99,7 @@ def main(words: Sequence[str]) -> int:
     except Impossible as error:
         write(2, f"nsqcy capacity: {error}\n")
         return 1
-    write(1, (report.as_json if flags["json"] else report.as_text)(flags, found))
+    show((report.as_json if flags["json"] else report.as_text)(flags, found))
     return 0
 
 

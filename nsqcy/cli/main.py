@@ -20,6 +20,7 @@ import click
 
 from nsqcy import NSQ_VERSION, __version__
 from nsqcy.errors import NsqError, Stop
+from nsqcy.util.standard_streams import guarded
 
 INVALID = 2
 
@@ -98,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         words[0] = "version"
     if words[:1] in (["help"], ["-h"], ["-help"]):
         words[0] = "--help"
-    return run(group, words, "nsqcy")
+    return guarded("nsqcy", lambda: run(group, words, "nsqcy"))
 
 
 def run(command: click.Command, words: Sequence[str], name: str) -> int:

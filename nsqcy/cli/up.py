@@ -25,13 +25,14 @@ from nsqcy.cli.welcome import Node, reachable
 from nsqcy.config import hints, loader
 from nsqcy.config.durations import SECOND
 from nsqcy.errors import NsqError, StartError, Stop, UsageError
-from nsqcy.logging.logger import Log, write
+from nsqcy.logging.logger import Log
 from nsqcy.net import listeners
 from nsqcy.nsqadmin.options import NSQADMIN, normal
 from nsqcy.nsqd.options import NSQD
 from nsqcy.nsqlookupd.options import NSQLOOKUPD
 from nsqcy.process import spawn
 from nsqcy.process.children import Child, Program, how_it_ended
+from nsqcy.util.standard_streams import show
 
 USAGE = """\
 Usage: nsqcy up [FLAGS]
@@ -98,7 +99,7 @@ RESTART_LEASES = 3  # lease durations until a killed node is restarted
 def main(argv: Sequence[str]) -> int:
     """Run the daemons; return the exit code."""
     if any(word in ("-h", "-help", "--help") for word in argv):
-        write(1, USAGE)
+        show(USAGE)
         return 0
     # Block signals until we can forward them to the daemons.
     signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
@@ -345,9 +346,9 @@ class Up:
             lease = self._nsqds[0].lease
             commands = welcome.commands_for_nodes(rows, lookupd.addresses, lease)
         if not self._demo:
-            write(1, about + welcome.admin(page) + commands)
+            show(about + welcome.admin(page) + commands)
         else:
-            write(1, about + welcome.demo(page, is_temporary=self._is_temporary))
+            show(about + welcome.demo(page, is_temporary=self._is_temporary))
 
     def _start(self, plan: Plan, *lookupds: str) -> Child:
         child = Child(plan.name, MODULES[plan.daemon], plan.flags(*lookupds))

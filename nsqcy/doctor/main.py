@@ -36,9 +36,9 @@ from nsqcy.doctor.findings import ERROR, WARNING
 from nsqcy.doctor.look_cluster import Addresses
 from nsqcy.doctor.watch import Watch
 from nsqcy.errors import Stop
-from nsqcy.logging.logger import write
 from nsqcy.options.option import Kind, Option, Rule
 from nsqcy.tools import cluster_flags
+from nsqcy.util.standard_streams import show
 
 DEFAULT_INTERVAL = 10 * SECOND
 
@@ -103,7 +103,7 @@ def main(words: Sequence[str]) -> int:
     try:
         flags = parse(words)
         if flags["checks"]:
-            write(1, report.list_of_checks())
+            show(report.list_of_checks())
             return 0
         return watch(flags) if flags["watch"] else check(flags)
     except Stop as stop:
@@ -114,11 +114,11 @@ def check(flags: dict[str, Any]) -> int:
     found, fail_on = look_and_judge(flags), flags["fail_on"]
     shown = report.by_level(report.not_ok(found) if flags["quiet"] else found)
     if flags["json"]:
-        write(1, report.as_json(shown, fail_on))
+        show(report.as_json(shown, fail_on))
     else:
         scopes = [scope for scope in ("host", "cluster") if flags[scope]]
         summary = "" if flags["quiet"] else report.summary(found, scopes)
-        write(1, report.lines(shown) + summary)
+        show(report.lines(shown) + summary)
     return report.exit_code(found, fail_on)
 
 
@@ -130,7 +130,7 @@ def watch(flags: dict[str, Any]) -> int:
     try:
         while True:
             found = look_and_judge(flags)
-            write(1, changes(found, time.strftime("%Y-%m-%d %H:%M:%S")))
+            show(changes(found, time.strftime("%Y-%m-%d %H:%M:%S")))
             time.sleep(flags["watch"] / SECOND)
     except KeyboardInterrupt:
         return report.exit_code(found, flags["fail_on"])

@@ -24,6 +24,7 @@ from nsqcy.net import listeners
 from nsqcy.nsqadmin import preflight
 from nsqcy.nsqadmin.options import NSQADMIN, AdminOptions, resolve
 from nsqcy.process import openfiles, service, spawn
+from nsqcy.util import standard_streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run nsqadmin and return the exit code."""
     words = sys.argv[1:] if argv is None else argv
+    standard_streams.open_closed()
     # Signals are blocked until a hub can receive them and nsqadmin can stop.
     signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
     try:

@@ -38,6 +38,7 @@ from nsqcy.nsqd.options import (
     resolve,
 )
 from nsqcy.process import datapath, openfiles, service, spawn
+from nsqcy.util import standard_streams
 
 ENGINE = "nsqcy.nsqd.worker.engine:Engine"
 UNIX = -1  # the port that is reported for a unix socket
@@ -46,6 +47,7 @@ UNIX = -1  # the port that is reported for a unix socket
 def main(argv: Sequence[str] | None = None) -> int:
     """Run nsqd; return the exit code."""
     words = sys.argv[1:] if argv is None else argv
+    standard_streams.open_closed()
     # Signals are blocked until the master has a hub to receive them and can shut down.
     signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
     try:

@@ -23,6 +23,7 @@ from nsqcy.logging import logger
 from nsqcy.net import listeners
 from nsqcy.nsqlookupd.options import NSQLOOKUPD, LookupdOptions, resolve
 from nsqcy.process import openfiles, service, spawn
+from nsqcy.util import standard_streams
 
 if TYPE_CHECKING:
     from nsqcy.users.known import Known
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run nsqlookupd and return the exit code."""
     words = sys.argv[1:] if argv is None else argv
+    standard_streams.open_closed()
     # Signals are blocked until a hub can receive them and nsqlookupd can stop.
     signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
     try:

@@ -24,6 +24,7 @@ from nsqcy.pipeline.options import OUTPUT, Options, Table, parse
 from nsqcy.pipeline.report import Report
 from nsqcy.pipeline.session import Missing
 from nsqcy.spark.failures import reason
+from nsqcy.util.standard_streams import guarded
 
 JOBS = ("archive", "verify", "compact", "replay", "rollup", "dlq", "stats", "doctor")
 COMMAND = "nsqcy-pipeline"
@@ -47,6 +48,10 @@ def table(name: str) -> Table:
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
+    return guarded(COMMAND, lambda: _run(words))
+
+
+def _run(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(overview(), end="")
         return 0 if words else 2

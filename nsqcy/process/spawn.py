@@ -5,7 +5,6 @@ hub yet may `fork`, so that its child shares the imported modules. Later only `s
 executes a program, is safe: the child of a fork would also run the greenlets of its parent.
 """
 
-import contextlib
 import json
 import os
 import signal
@@ -17,6 +16,7 @@ from typing import Any
 
 _PACKAGE_ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 
+_MAX_FD = 1 << 20  # the kernel's default limit for every process
 # Blocked when a child starts, so that a ^C or SIGTERM to the process group does not kill it before
 # it has set its handlers. The parent stops its children.
 BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -64,11 +64,12 @@ def fork(run: Callable[[], int], fds: Iterable[int]) -> int:
 def _keep_only(fds: Iterable[int]) -> None:
     """Close all descriptors except these and the standard ones, and set up the standard ones as
     `spawn` does."""
-    kept = {0, 1, 2, *fds}
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd not in kept:
-            with contextlib.suppress(OSError):  # the descriptor of this listing is already closed
-                os.close(fd)
+    first = 3
+    for fd in sorted(fds):
+        if first < fd:  # closerange(0, 0) would close everything
+            os.closerange(first, fd)
+        first = fd + 1
+    os.closerange(first, _MAX_FD)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)

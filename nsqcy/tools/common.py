@@ -7,7 +7,6 @@
 Independent of particular tools. Each tool has its own option table, and no configuration file.
 """
 
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from nsqcy.config.options import DURATION, WORDS, OptionTable
 from nsqcy.errors import DATED, Stop, VersionWanted
 from nsqcy.logging import logger
 from nsqcy.options.option import Option
+from nsqcy.util import standard_streams
 
 __all__ = [
     "LOOKUPD_HTTP_ADDRESS",
@@ -115,17 +115,19 @@ def say(text: str) -> None:
 
 def show(data: str | bytes) -> None:
     """Write all of the data to stdout, unbuffered. Raises ToolError if stdout has no reader."""
-    left = memoryview(data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data)
     try:
-        while left:
-            left = left[os.write(1, left) :]
+        standard_streams.show(data)
     except OSError as error:
         raise ToolError(f"write to stdout: {error.strerror}") from None
 
 
 def run(main: Callable[[Sequence[str]], int], name: str, argv: Sequence[str] | None = None) -> int:
     """Run a tool and return its exit code. `main` returns the exit code or raises Stop."""
-    try:
-        return main(sys.argv[1:] if argv is None else argv)
-    except Stop as stop:
-        return loader.report(stop, name)
+
+    def program() -> int:
+        try:
+            return main(sys.argv[1:] if argv is None else argv)
+        except Stop as stop:
+            return loader.report(stop, name)
+
+    return standard_streams.guarded(name, program)

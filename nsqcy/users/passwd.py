@@ -13,6 +13,7 @@ from nsqcy.config.arguments import SetOption
 from nsqcy.logging.logger import write
 from nsqcy.users import file, hashes
 from nsqcy.users.user import ADMIN, PERMISSIONS, PUBLISH, REGISTER, ROLES, SUBSCRIBE, VIEW
+from nsqcy.util.standard_streams import show
 
 MIN_LENGTH = 8  # characters
 _DOES = {
@@ -39,7 +40,7 @@ def main(words: Sequence[str]) -> int:
             return 1
         setting = f"password = {hashes.hash_password(password)}"
     lines = [*_rights(arguments), *_quotas(arguments), setting]
-    write(1, "\n".join([f"[user {arguments.name}]", *lines, ""]))
+    show("\n".join([f"[user {arguments.name}]", *lines, ""]))
     return 0
 
 

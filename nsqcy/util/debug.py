@@ -12,6 +12,8 @@ from pathlib import Path
 
 import gevent
 
+from nsqcy.util import procfs
+
 PROFILER = "py-spy"
 RATE = 100  # samples per second
 _PR_SET_PTRACER = 0x59616D61
@@ -56,7 +58,7 @@ def memory() -> str:
     }
     for number, generation in enumerate(gc.get_stats()):
         counted |= {f"generation {number} {name}": value for name, value in generation.items()}
-    status = Path("/proc/self/status").read_text().splitlines()
+    status = procfs.read("/proc/self/status").splitlines()
     return table(counted) + "".join(
         f"{line}\n" for line in status if line.startswith(("Vm", "Rss"))
     )

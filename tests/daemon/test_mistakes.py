@@ -18,6 +18,7 @@ import pytest
 
 from nsqcy.testing.certificates import make
 from nsqcy.testing.http_requests import Web, eventually
+from nsqcy.testing.ports import Ports
 from support.logged_process import Logged
 from support.nsqadmin_process import Admin, refused
 from support.nsqd_process import START_BUDGET, Nsqd, environment
@@ -602,3 +603,82 @@ def test_a_mistyped_key_of_a_user(tmp_path: Path) -> None:
         1,
         f'{start}unknown key "tokn", did you mean token?',
     )
+
+
+# Standard streams, and /proc
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "nsqcy --help",
+        "nsqcy version",
+        "nsqcy completion bash",
+        "nsqcy doctor --checks",
+        "nsqcy copies --help",
+        "nsqcy.pipeline --help",
+    ],
+)
+def test_output_to_a_full_disk(words: str) -> None:
+    name, *rest = words.split(" ")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", name, *rest],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment(),
+            text=True,
+            timeout=60,
+        )
+    program = name.replace(".", "-")
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"{program}: cannot write the output: no space left on device\n",
+    )
+
+
+DAEMONS = {
+    "nsqd": "--tcp-address=127.0.0.1:0",
+    "nsqlookupd": "--tcp-address=127.0.0.1:0",
+    "nsqadmin": "--nsqd-http-address=127.0.0.1:1",
+}
+
+
+@contextlib.contextmanager
+def started(name: str, home: Path, prefix: list[str]) -> Iterator[Web]:
+    """Run a daemon behind a command until the end of the block, and stop it."""
+    with Ports() as ports:
+        web = Web(ports.take())
+        words = [sys.executable, "-m", module(name), DAEMONS[name]]
+        words.append(f"--http-address=127.0.0.1:{web.port}")
+        process = subprocess.Popen([*prefix, *words], cwd=home, env=environment())
+
+        def answers() -> bool:
+            assert process.poll() is None
+            with contextlib.suppress(OSError):
+                return web.get("/ping").status == 200
+            return False
+
+        try:
+            eventually(answers)
+            yield web
+        finally:
+            process.terminate()
+        assert process.wait(timeout=60) == 0
+
+
+@pytest.mark.parametrize("name", DAEMONS)
+def test_without_standard_streams(name: str, tmp_path: Path) -> None:
+    """A file in place of standard error would receive the log."""
+    with started(name, tmp_path, ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]):
+        pass
+
+
+@pytest.mark.parametrize("name", DAEMONS)
+def test_without_proc(name: str, tmp_path: Path) -> None:
+    hide = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
+    if subprocess.run([*hide, "true"], capture_output=True).returncode:
+        pytest.skip("mounting is not permitted")
+    with started(name, tmp_path, hide) as web:
+        paths = ["/stats", "/metrics", "/debug/pprof/heap"] if name == "nsqd" else ["/metrics"]
+        assert [web.get(path).status for path in paths] == [200] * len(paths)

@@ -23,6 +23,7 @@ from nsqcy.nsqd.copies import settings
 from nsqcy.nsqd.copies.registry import Contents, decoded, prefix_of
 from nsqcy.nsqd.options import NSQD, NsqdOptions, resolve
 from nsqcy.options.option import Option
+from nsqcy.util.standard_streams import show
 
 GROUP = (
     Option(
@@ -87,7 +88,7 @@ def force(
     group_id: str,
     *,
     is_agreed: bool,
-    say: Callable[[str], object] = lambda text: write(1, text),
+    say: Callable[[str], object] = lambda text: show(text),
 ) -> int:
     """Print what will be lost, and change the group if the user agrees. Raises EtcdError and
     Refused."""

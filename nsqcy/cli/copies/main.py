@@ -13,6 +13,7 @@ from nsqcy.cli.copies import force, repair, status
 from nsqcy.config import loader
 from nsqcy.errors import Stop
 from nsqcy.logging.logger import write
+from nsqcy.util.standard_streams import show
 
 USAGE = """\
 Usage: nsqcy copies COMMAND
@@ -28,7 +29,7 @@ def main(words: Sequence[str]) -> int:
     try:
         match words:
             case ["-h" | "-help" | "--help"]:
-                write(1, USAGE)
+                show(USAGE)
             case ["status", *flags]:
                 return status.run(flags)
             case ["force", *rest]:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nsqcy.errors import StartError, UsageError
-from nsqcy.logging.logger import write
 from nsqcy.nsqd.copies.copy_files import FOLDER, distrust_copies
 from nsqcy.nsqd.copies.node import accept_registry
 from nsqcy.process import datapath
+from nsqcy.util.standard_streams import show
 
 USAGE = """\
 Usage: nsqcy copies repair DATA_PATH
@@ -27,7 +27,7 @@ They restore their groups in etcd, without the nsqds that do not return within h
 def run(words: Sequence[str]) -> int:
     """Repair a data path; return the exit code. Raises Stop."""
     if list(words) in (["-h"], ["-help"], ["--help"]):
-        write(1, USAGE)
+        show(USAGE)
         return 0
     if len(words) != 1 or words[0].startswith("-"):
         raise UsageError(f"expected DATA_PATH as the only argument\n{USAGE}")
@@ -45,5 +45,5 @@ def run(words: Sequence[str]) -> int:
         except OSError as error:
             raise StartError(f"{root}: {error.strerror}") from None
     compared = f", and {count} copies will be compared with those of other nodes" if count else ""
-    write(1, f"{data_path}: etcd will be accepted at the next start{compared}\n")
+    show(f"{data_path}: etcd will be accepted at the next start{compared}\n")
     return 0

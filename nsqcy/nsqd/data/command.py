@@ -32,6 +32,7 @@ from nsqcy.process import datapath
 from nsqcy.storage import disk_probe, state_file
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.state_file import PREVIOUS
+from nsqcy.util.standard_streams import show
 
 PROGRESS = 0.2  # seconds between progress updates
 
@@ -49,7 +50,7 @@ class Terminal:
     """Prints lines to the terminal."""
 
     def info(self, text: str, /, **fields: object) -> None:
-        write(1, f"{text}\n")
+        show(f"{text}\n")
 
     def warn(self, text: str, /, **fields: object) -> None:
         write(2, f"warning: {text}\n")
@@ -163,7 +164,7 @@ def _check(arguments: argparse.Namespace, terminal: Terminal) -> int:
     )
     found = check.run(bad=arguments.bad)
     if arguments.json:
-        write(1, json.dumps(found.to_json(), indent=2) + "\n")
+        show(json.dumps(found.to_json(), indent=2) + "\n")
     return found.exit_code
 
 

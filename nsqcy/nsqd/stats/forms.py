@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from nsqcy import NSQ_VERSION, __version__
 from nsqcy.cluster.rates import Rates, drain_seconds
 from nsqcy.config.durations import format_duration
+from nsqcy.util import procfs
 from nsqcy.util.gotext import json_bytes, json_string, rfc3339
 
 Counters = Mapping[str, Any]
@@ -420,8 +421,9 @@ def process_memory() -> dict[str, int]:
     """Return this process's share of the memory object. Figures that exist only for Go's heap are
     0."""
     memory = dict.fromkeys(MEMORY_KEYS, 0)
-    with open("/proc/self/statm") as statm:
-        memory["heap_in_use_bytes"] = int(statm.read().split()[1]) * resource.getpagesize()
+    pages = procfs.read("/proc/self/statm").split()
+    if pages:
+        memory["heap_in_use_bytes"] = int(pages[1]) * resource.getpagesize()
     memory["gc_total_runs"] = sum(generation["collections"] for generation in gc.get_stats())
     return memory
 
