@@ -71,7 +71,8 @@ cdef int note_error(void *arg, int error) except -1:
 
 
 cdef int restore(Topic topic, channels) except -1:
-    """Restore a topic from its files. `channels`: {name: paused}, from the metadata.
+    """Restore a topic from its files. `channels`: {name: paused}, from the metadata; None: there
+    are none, and the journal says what is paused.
 
     Raises Unreadable if a file cannot be read now. The topic is closed then, and nothing on disk
     has changed: restore another topic from the files later.
@@ -97,8 +98,10 @@ cdef class Recovery:
         cdef Topic topic = self.topic
         cdef Recovered found = recover_log(topic.log)
         cdef Channel channel
-        names = dict(channels)
+        names = dict(channels or {})
         state = self.restore_state(found, names)
+        if channels is None and state is not None:
+            topic.paused = state.paused
         cursors = {saved.name: saved for saved in state.channels} if state is not None else {}
         ahead = {}
         # A channel is created at the fan-out position, which may have moved since the snapshot.

@@ -116,7 +116,7 @@ cdef class Shard(Scheduler):
         cdef Topic topic = Topic(self, key)
         topic.log = self.make_log(topic.name, files, directory)
         self.give_policy(topic)
-        restore(topic, {})
+        restore(topic, None)
         self.topics[key] = topic
         self.event("topic_created", topic.name, None)
         for name in topic.channels:

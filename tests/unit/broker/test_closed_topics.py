@@ -104,6 +104,22 @@ def test_messages_move_to_the_channels_that_have_not_finished_them(taken_over: P
     end(second)
 
 
+def test_a_resumed_topic_is_still_paused(taken_over: Path) -> None:
+    """Its group's process has no metadata; the journal says what was paused."""
+    directory = str(taken_over / "copies" / GROUP)
+    was_paused = False
+    for is_paused in (True, False, False):
+        second = core(taken_over)
+        topic = second.shard.open_topic(b"t", second.io, directory)
+        assert bool(topic.paused) is was_paused
+        assert topic.channels["a"].counters()["paused"] is was_paused
+        topic.pause(is_paused)
+        topic.pause_channel("a", is_paused)
+        was_paused = is_paused
+        second.settle()
+        end(second)
+
+
 def test_no_client_sees_a_closed_log(taken_over: Path) -> None:
     events: list[tuple[str, str, str | None]] = []
     second = core(taken_over, 10, on_event=lambda *event: events.append(event))
