@@ -209,17 +209,31 @@ def _expiry(what: str, days: float) -> Iterator[Finding]:
         yield from_problem(each)
 
 
+_ADVICE = {
+    "cannot be read since": "no message is lost: check the disk, and "
+    "docs/runbooks/unreadable-topic.md",
+    "disk hangs": "publishes that must be written are refused until the disk responds: look for "
+    "its device in the kernel log (dmesg), and see docs/runbooks/slow-syncs.md",
+    "no space left": "publishes that must be written are refused: free disk space, and see "
+    "docs/runbooks/disk-full.md",
+    "read-only file system": "publishes that must be written are refused: look for the reason in "
+    "the kernel log (dmesg), and remount the file system read-write",
+    "too many open files": "raise the limit on open files (LimitNOFILE=), or close connections",
+}
+"""Advice, by a part of the text that says why an nsqd is not ready or not healthy."""
+
+
+def _advice(reason: str, otherwise: str) -> str:
+    return next((advice for part, advice in _ADVICE.items() if part in reason), otherwise)
+
+
 def health(cluster: Cluster) -> Iterator[Finding]:
     for nsqd in cluster.alive:
         if nsqd.unready:
-            advice = (
-                "no message is lost: check the disk, and docs/runbooks/unreadable-topic.md"
-                if "cannot be read since" in nsqd.unready
-                else "check its log; /ready shows when it has recovered"
-            )
+            advice = _advice(nsqd.unready, "check its log; /ready shows when it has recovered")
             yield error(f"nsqd {nsqd.name} is not ready: {nsqd.unready}", advice)
         elif nsqd.health != "OK":
-            advice = "check the disk; nsqd's log lists the failed writes"
+            advice = _advice(nsqd.health, "check the disk; nsqd's log lists the failed writes")
             yield error(f"nsqd {nsqd.name} is unhealthy: {nsqd.health}", advice)
         if nsqd.draining:
             text = f"nsqd {nsqd.name} is draining: it refuses publishes"

@@ -227,6 +227,20 @@ def test_health() -> None:
     assert "is unhealthy: NOK - input/output error" in told[1]
 
 
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("worker 0: disk hangs: sync /data/x has not returned for 9 s", "slow-syncs.md"),
+        ("worker 0: NOK - write /data/x: no space left on device", "disk-full.md"),
+        ("worker 0: NOK - write /data/x: read-only file system", "remount"),
+        ("worker 0: NOK - open /data/x: too many open files", "LimitNOFILE="),
+    ],
+)
+def test_what_to_do_about_a_disk(reason: str, advice: str) -> None:
+    for facts in (of(nsqd(1, unready=reason)), of(nsqd(1, health=reason))):
+        assert advice in only(cluster.health, facts)
+
+
 def test_a_topic_that_cannot_be_read() -> None:
     text = "worker 0: topic t cannot be read since 2026-01-01T00:00:00Z: read x: input/output error"
     told = only(cluster.health, of(nsqd(1, unready=text)))
