@@ -184,6 +184,36 @@ def test_redrive(starter: Starter) -> None:
         conn.nothing(0.1)
 
 
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_a_redrive_that_a_kill_interrupts(starter: Starter, durability: str) -> None:
+    """The answer means that it has begun. The depth of the channel shows what is left, and another
+    request goes on."""
+    count = 2000
+    daemon = begun(starter, 1, durability=durability)
+    topic, dead = TOPICS[0], DEAD[0]
+    daemon.web.mpub(topic, [b"%d" % number for number in range(count)])
+    conn = daemon.connect().sub(topic, "c", rdy=2500)
+    for message in conn.messages(count):
+        conn.req(message)
+    conn.close()
+    daemon.web.await_counts(dead, "look", depth=count, in_flight_count=0)
+    answer = daemon.web.post("/channel/redrive", topic=dead, channel="look")
+    assert (answer.status, answer.json()) == (200, {"redriven": count})
+    daemon.destroy()
+    daemon.start()
+
+    # The transfers that were under way are completed.
+    daemon.web.await_counts(dead, "look", in_flight_count=0)
+    left = daemon.web.counts(dead, "look")["depth"]
+    daemon.web.await_counts(topic, "c", depth=count - left)
+    answer = daemon.web.post("/channel/redrive", topic=dead, channel="look")
+    assert answer.json() == {"redriven": left}
+    daemon.web.await_counts(dead, "look", depth=0, in_flight_count=0)
+    taken = daemon.connect().sub(topic, "c", rdy=2500).take(count)
+    assert sorted(int(message.body) for message in taken) == list(range(count))
+    daemon.web.await_counts(topic, "c", depth=0, in_flight_count=0)
+
+
 def test_what_redrive_refuses(starter: Starter) -> None:
     daemon = begun(starter, 1)
     look = {"topic": "d0", "channel": "look"}
