@@ -420,14 +420,14 @@ class Consumer(ConsumerView):
             for message in self:
                 try:
                     result = handler(message)
-                except Exception as error:
+                except BaseException as error:  # also sys.exit(), which ends a thread silently
                     self.core.raised(message, error)
                 else:
                     self.core.handled(message, result)
         finally:
             ended.set()
             self._handlers.remove(ended)
-            if not self._closed:  # the handler ended with an exception that is not an error
+            if not self._closed:  # a logging handler has failed, for instance
                 self._spawn_worker(handler)
 
     def _give_up(self, message: Message) -> None:
@@ -455,11 +455,8 @@ class Consumer(ConsumerView):
             while (message := self._next_hopeless()) is not None:
                 try:
                     result = hook(message)
-                except Exception as error:
-                    self.core.raised(message, error)
                 except BaseException as error:
-                    self.core.take_back(message, error)
-                    raise
+                    self.core.raised(message, error)
                 else:
                     self.core.given_up(message, result)
         finally:
@@ -467,7 +464,7 @@ class Consumer(ConsumerView):
             ended.set()
             self._handlers.remove(ended)
             with self._loop.lock:
-                if self._hopeless:  # the callback ended with an exception that is not an error
+                if self._hopeless:  # a message has come meanwhile
                     self._begin_giving_up()
                 else:
                     self._gives_up = False

@@ -454,6 +454,36 @@ def test_a_coroutine_that_a_handler_returns_is_a_failure(
     assert isinstance(failed[0], TypeError) and "nsqcy.client.aio" in str(failed[0])
 
 
+@pytest.mark.parametrize("error", [SystemExit("no such flag"), GeneratorExit()])
+@pytest.mark.parametrize("hook", ["message_handler", "on_giving_up"])
+def test_an_exception_that_is_not_an_error_is_a_failure(
+    producer: Producer,
+    beside: Beside,
+    consume: Callable[..., Consumer],
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+    error: BaseException,
+    hook: str,
+) -> None:
+    """sys.exit() in a handler would end its thread without a word."""
+    calls: list[bytes] = []
+
+    def fail_once(message: Message) -> None:
+        calls.append(message.body)
+        if len(calls) == 1:
+            raise error
+
+    settings = {"message_handler": fail_once, "requeue_delay": 0, "max_backoff_duration": 0}
+    if hook == "on_giving_up":
+        settings |= GIVES_UP | {"on_giving_up": fail_once}
+    consumer = consume(**settings)
+    consumer.start()
+    producer.publish(topic, b"x")
+    beside.eventually(lambda: calls == [b"x", b"x"])
+    beside.eventually(lambda: consumer.total_in_flight == 0)
+    assert [each.exc_info[1] for each in caplog.records if each.exc_info] == [error]
+
+
 def hopeless(message: Message) -> bool:
     return False
 
