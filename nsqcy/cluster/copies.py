@@ -33,6 +33,8 @@ _GROUP: gojson.Fields = {
     "closed": (gojson.flag, False),
     "bytes": (gojson.int64, 0),
     "whole": (gojson.flag, False),
+    "damaged": _TEXTS,
+    "unreadable": _TEXTS,
     "topics": _NAMES,
     "responding": (gojson.int64, 0),
     "accepts": (gojson.flag, False),
@@ -47,6 +49,7 @@ _WORKER: gojson.Fields = {
     "unregistered": _TEXTS,
     "ready": (gojson.flag, False),
     "sessions": _TEXTS,
+    "mended": (gojson.int64, 0),
     "groups": (gojson.array(gojson.structure(_GROUP), gojson.EMPTY), []),
 }
 FIELDS: gojson.Fields = {

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from nsqcy.doctor.checks import Check
 from nsqcy.doctor.cluster import LOOPBACK
-from nsqcy.doctor.facts import Cluster, CopiesOptions, Host, Nsqd
+from nsqcy.doctor.facts import Cluster, Copies, CopiesOptions, Host, Nsqd
 from nsqcy.doctor.findings import Finding, error, several, warning
 
 ENDPOINTS = 3
@@ -46,6 +46,7 @@ def state(cluster: Cluster) -> Iterator[Finding]:
 def _of_nsqd(nsqd: Nsqd) -> Iterator[Finding]:
     copies = nsqd.copies
     assert copies is not None
+    yield from _files(nsqd.name, copies)
     if not copies.etcd:
         text = f"nsqd {nsqd.name} cannot reach etcd: no machine can take over or be replaced"
         yield error(text, "see docs/runbooks/etcd-away.md")
@@ -76,6 +77,18 @@ def _of_nsqd(nsqd: Nsqd) -> Iterator[Finding]:
         yield warning(text, advice)
 
 
+def _files(name: str, copies: Copies) -> Iterator[Finding]:
+    advice = "check the disk; see docs/runbooks/damaged-copies.md"
+    if copies.damaged:
+        text = f"copies on nsqd {name} are damaged where no other copy is intact: "
+        yield error(text + several(copies.damaged), advice)
+    if copies.unreadable:
+        yield error(f"nsqd {name} cannot read copies: {several(copies.unreadable)}", advice)
+    if copies.mended:
+        text = f"nsqd {name} has replaced {copies.mended} damaged parts of copies since its start"
+        yield warning(text, f"no message is lost: {advice}")
+
+
 def _names(topics: tuple[str, ...]) -> str:
     return several(topics) or "a group without topics"
 
@@ -93,8 +106,9 @@ OF_HOST = (
 OF_CLUSTER = (
     Check(
         "copies",
-        "topics with copies: more copies than nsqds, missing copies, refused publishes, nsqds that"
-        " cannot reach etcd, an etcd that has lost data or contains another cluster's",
+        "topics with copies: more copies than nsqds, missing copies, damaged or unreadable ones,"
+        " refused publishes, nsqds that cannot reach etcd, an etcd that has lost data or contains"
+        " another cluster's",
         "no copies are missing",
         state,
         lambda cluster: any(each.copies is not None for each in cluster.alive),

@@ -200,6 +200,9 @@ class Copies:
     machines: int = 0  # nsqds that have a session in etcd
     owned: Sequence[OwnedGroup] = ()
     trouble: str = ""  # why groups are not protected although etcd responds
+    damaged: Sequence[str] = ()  # files that no other copy could mend yet
+    unreadable: Sequence[str] = ()  # files that could not be read
+    mended: int = 0  # parts that were replaced since the workers started
 
 
 @dataclass(frozen=True)

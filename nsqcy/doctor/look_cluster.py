@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
+from typing import Any
 from urllib.parse import urlencode
 
 from urllib3.util import Url, parse_url
@@ -245,7 +246,21 @@ def _copies(web: WebClient, url: Url) -> Copies | None:
     machines = {node.rpartition(".")[0] for node in nodes}
     troubles = [trouble for worker in workers if (trouble := copies.trouble(worker))]
     is_up = all(worker["etcd"] for worker in workers)
-    return Copies(is_up, len(machines), owned, troubles[0] if troubles else "")
+    groups = [group for worker in workers for group in worker["groups"]]
+    return Copies(
+        is_up,
+        len(machines),
+        owned,
+        troubles[0] if troubles else "",
+        _files(groups, "damaged"),
+        _files(groups, "unreadable"),
+        sum(worker["mended"] for worker in workers),
+    )
+
+
+def _files(groups: Iterable[Mapping[str, Any]], state: str) -> tuple[str, ...]:
+    """Return the files of copies in a state, below the directory of copies."""
+    return tuple(f"{group['group']}/{path}" for group in groups for path in group[state])
 
 
 def _policies(topics: Iterable[Mapping[str, object]]) -> dict[tuple[str, str], Policy]:

@@ -242,7 +242,7 @@ EVENTS = (
         "copies_mended",
         "warn",
         NSQD,
-        "COPIES: … in group … was damaged; mended … parts from another copy",
+        "COPIES: … in group … was damaged; mended … parts",
         ("group", "file", "parts"),
         "The file failed its checksums or could not be read. Nothing is lost, but check the disk.",
     ),

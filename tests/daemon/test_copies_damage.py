@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.copies_cluster import Machine, OwnedLog, Settings, running, until
+from support.copies_cluster import JOURNAL, Machine, OwnedLog, Settings, running, until
 from support.etcd_process import Etcd, needs_etcd
 
 pytestmark = needs_etcd
@@ -164,6 +164,22 @@ def test_the_scrubber_mends_a_holders_copy(scrubbed: list[Machine]) -> None:
     until(lambda: scrubbed[1].contents(group_id) == contents)
     until(lambda: scrubbed[1].host.figures()["mended"] > 0)
     assert any("was damaged; mended" in line for line in scrubbed[1].lines.lines)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["owner", "holder"])
+def test_a_damaged_journal_is_replaced(scrubbed: list[Machine], number: int) -> None:
+    log = filled_log(scrubbed)
+    group_id = log.group.id
+    log.write_journal()
+    journal = segment_of(scrubbed[number], group_id).with_name("journal")
+    until(lambda: journal.exists() and JOURNAL in journal.read_bytes())
+    until(lambda: len({str(each.contents(group_id)) for each in scrubbed}) == 1)
+    contents = journal.read_bytes()
+    flip(journal, len(contents) - 3)
+    until(lambda: journal.read_bytes() == contents)
+    until(lambda: scrubbed[number].host.figures()["damaged"] == 0)
+    assert any("t.topic/journal" in line for line in scrubbed[number].lines.lines)
+    until(lambda: len({str(each.contents(group_id)) for each in scrubbed}) == 1)
 
 
 def test_damage_does_not_spread_to_a_node_that_joins(machines: list[Machine]) -> None:

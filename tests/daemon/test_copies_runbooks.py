@@ -72,6 +72,14 @@ def test_a_lost_node(hosts: list[Host]) -> None:
     assert 'nsqd_copies_takeovers_total{worker="0"}' in type_next(first)
 
 
+def test_damaged_copies(hosts: list[Host]) -> None:
+    first = hosts[0]
+    type_next = page("damaged-copies", 2)
+    shown = type_next(first)
+    assert '"damaged":[]' in shown and 'nsqd_copies_mended_total{worker="0"} 0.0' in shown
+    type_next(first)
+
+
 def test_etcd_away(hosts: list[Host], etcd: Etcd) -> None:
     host = hosts[0]
     (member,) = etcd.members

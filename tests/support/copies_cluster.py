@@ -20,6 +20,7 @@ from nsqcy.storage.standalone_log import LogProbe, RunHandle
 from support.disk_format import messages, run
 from support.etcd_process import Etcd
 
+JOURNAL = b"state of the channels"
 BUDGET = 30.0  # seconds within which a condition must become true
 LIMITS = Limits(
     lease=2.0,
@@ -76,6 +77,9 @@ class OwnedLog:
         handle = self.probe.append(data, first, first + count - 1, count, done=self.done.append)
         self.handle = self.handle or handle
 
+    def write_journal(self) -> None:
+        self.probe.write_snapshot(JOURNAL)
+
 
 class Machine:
     """A worker on its own machine; the worker can be stopped and restarted."""
@@ -116,6 +120,9 @@ class Machine:
 
     def lost(self, group: Group) -> None:
         del self.logs[group.id]
+
+    def write_journal(self, group_id: str, topic: str) -> None:
+        self.logs[group_id].write_journal()
 
     def degraded(self, group_id: str) -> None:
         pass

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nsqcy.base.crc import crc32c
 from nsqcy.copies.fetching import Done, Outcome, Part
 from nsqcy.copies.messages import Extent, Fetch, Fetched
 from nsqcy.copies.ports import Unreadable
@@ -70,7 +71,7 @@ class CopyFiles:
         failed: Callable[[int], object],
         fetch: Callable[[Part, Done], object] = lambda part, done: done(Outcome.LATER, None),
         found: Callable[[str, Findings], object] = lambda path, findings: None,
-        refill: Callable[[], object] = lambda: None,
+        mend_journal: Callable[[str], object] = lambda path: None,
     ) -> None:
         """
         boot: id of the machine's boot; a copy of class os is complete only until the machine stops
@@ -78,7 +79,7 @@ class CopyFiles:
         failed: called with the errno of the first change that failed
         fetch: fetches a part of a file from another copy
         found: called with a file and what is wrong with it, or was
-        refill: lets the owner fill the copy again
+        mend_journal: replaces a damaged journal, which no other copy has
         Raises Unreadable.
         """
         self._io = io
@@ -87,9 +88,12 @@ class CopyFiles:
         self._durability = durability
         self._failed = failed
         self._found = found
-        self._refill = refill
+        self._mend_journal = mend_journal
         self.damaged: set[str] = set()
         """Files with damage that no other copy could mend yet."""
+        self._doubtful: dict[str, int] = {}
+        """Checksums of journals that looked damaged in the latest pass: the table may have been
+        ahead of the disk."""
         self.unreadable: set[str] = set()
         """Files that could not be read to the end."""
         self._error = 0
@@ -215,7 +219,7 @@ class CopyFiles:
 
     def scrubbed_paths(self) -> list[str]:
         """Return the files that the scrubber verifies: all segments, except for those that may
-        still be written to, and journals that another node writes."""
+        still be written to, and all journals."""
         newest: dict[str, str] = {}
         for path in self.table.paths():
             if path.endswith(SEGMENT):
@@ -226,7 +230,7 @@ class CopyFiles:
             path
             for path in self.table.paths()
             if (path.endswith(SEGMENT) and path != newest[os.path.dirname(path)])
-            or (is_held and os.path.basename(path) == JOURNAL)
+            or os.path.basename(path) == JOURNAL
             or (is_held and path.endswith(SEGMENT))
         ]
 
@@ -240,18 +244,29 @@ class CopyFiles:
             pace(self.table.size(path), lambda: self._scrub_journal(path, done))
 
     def _scrub_journal(self, path: str, done: Callable[[], object]) -> None:
-        """Let the owner send a damaged journal again. The copy is not whole until then."""
+        """Have a journal replaced that is damaged, in the same way, in two passes."""
 
         def read(error: int, data: bytes) -> None:
-            is_held = path in self.table and not (self._is_filling or self._serves)
-            if error or not is_held or _is_journal(data):
-                done()
-                return
-            self._found(path, Findings(damaged=1))
-            self._refill()
+            if not error and path in self.table and not self._is_filling:
+                self._judge_journal(path, data)
             done()
 
         self.mender.read(path, 0, self.table.size(path), read)
+
+    def _judge_journal(self, path: str, data: bytes) -> None:
+        checksum = crc32c(data)
+        if _is_journal(data):
+            self._doubtful.pop(path, None)
+            if path in self.damaged:
+                self.damaged.remove(path)
+                self._found(path, Findings(mended=1))
+        elif self._doubtful.get(path) != checksum:
+            self._doubtful[path] = checksum
+        else:
+            del self._doubtful[path]
+            self.damaged.add(path)
+            self._found(path, Findings(damaged=1))
+            self._mend_journal(path)
 
     def _verify(
         self,
@@ -296,7 +311,9 @@ class CopyFiles:
     def fill(self, paths: Sequence[str], epoch: int) -> None:
         for path in self.table.paths():
             if path.endswith(ASIDE):
-                self.rename(path, path.removesuffix(ASIDE))
+                replaced = path.removesuffix(ASIDE)
+                self.rename(path, replaced)
+                self.damaged.discard(replaced)
         wanted = set(paths)
         for path in self.table.paths():
             if path not in wanted:

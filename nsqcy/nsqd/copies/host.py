@@ -56,6 +56,10 @@ class Topics(Protocol):
         """Close a group's topics, because its files can no longer be changed."""
         ...
 
+    def write_journal(self, group_id: str, topic: str) -> None:
+        """Write the journal of a topic's log again, because its file is damaged."""
+        ...
+
     def degraded(self, group_id: str) -> None:
         """Leave pending publishes unanswered: from now on, the group's records are visible as soon
         as they are stored here."""
@@ -253,6 +257,7 @@ class CopiesHost:
             "registry": str(self._registry.standing),
             "unregistered": sorted(group.id for group in self.worker.recall.unprotected()),
             "sessions": sorted(self._sessions),
+            "mended": self.mended,
             "groups": sorted(groups, key=lambda each: str(each["group"])),
         }
 
@@ -291,9 +296,11 @@ class CopiesHost:
         return f"{count} groups of copies are missing in the registry" if count else ""
 
     def _describe(self, group: Group, role: str) -> dict[str, Any]:
-        return reports.describe(
-            group, role, self._copies.get(group.id), self.worker.owner(group.id)
-        )
+        copy, owner = self._copies.get(group.id), self.worker.owner(group.id)
+        found = reports.describe(group, role, copy, owner)
+        if group.id in self._unreadable:
+            found["unreadable"] = [reports.ALL_FILES]
+        return found
 
     # -- groups (topics.Groups)
 
@@ -530,7 +537,7 @@ class CopiesHost:
                 lambda error: self._copy_failed(group_id, error),
                 lambda part, done: self._fetch(group_id, part, done),
                 lambda path, findings: self._report_findings(group_id, path, findings),
-                lambda: self.worker.refill(group_id),
+                lambda path: self._mend_journal(group_id, path),
             )
         except Unreadable:
             if group_id not in self._unreadable:
@@ -551,8 +558,7 @@ class CopiesHost:
         self.mended += findings.mended
         if findings.mended:
             self._log.warn(
-                f"COPIES: {path} in group {group_id} was damaged; mended {findings.mended} parts "
-                "from another copy",
+                f"COPIES: {path} in group {group_id} was damaged; mended {findings.mended} parts",
                 event="copies_mended",
                 group=group_id,
                 file=path,
@@ -568,6 +574,15 @@ class CopiesHost:
             )
         if findings.unreadable:
             self._report_unreadable(group_id, "file of")
+
+    def _mend_journal(self, group_id: str, path: str) -> None:
+        """Replace a damaged journal: the owner writes its own again, and fills a holder's copy."""
+        self._enter()
+        if self.worker.owner(group_id) is not None:
+            self._topics.write_journal(group_id, os.path.dirname(path).removesuffix(SUFFIX))
+        else:
+            self.worker.refill(group_id)
+        self._io.kick_now()
 
     def _copy_failed(self, group_id: str, error: int) -> None:
         self._report_failure(group_id, "held", error)

@@ -15,6 +15,7 @@ from nsqcy.nsqd.copies.copy_files import FACTS
 
 LIMIT = 30.0  # seconds
 INTERVAL = 0.1  # seconds between attempts
+WAITING = "nsqd waits for it"
 
 
 def await_readable(
@@ -41,7 +42,7 @@ def await_readable(
         if not is_logged:
             is_logged = True
             log.error(
-                f"{text}; nsqd waits for it",
+                f"{text}; {WAITING}",
                 event="state_file_damaged",
                 path=os.fspath(found.filename),
                 error=reason,

@@ -8,6 +8,8 @@ from nsqcy.copies.group import Group
 from nsqcy.copies.owner import Owner
 from nsqcy.nsqd.copies.copy_files import CopyFiles
 
+ALL_FILES = "*"
+"""Instead of names: the copy could not be opened."""
 ROLES = ("owner", "holder", "member")
 
 

@@ -242,6 +242,12 @@ class CopiedTopics:
         for key in owned.drained:
             self._shard.lose_closed(group.id, key)
 
+    def write_journal(self, group_id: str, topic: str) -> None:
+        owned, key = self._groups[group_id], topic.encode()
+        found = owned.topics.get(key) or owned.drained.get(key)
+        if found is not None:
+            found.record()
+
     def degraded(self, group_id: str) -> None:
         owned = self._groups[group_id]
         for topic in (*owned.topics.values(), *owned.deleted):

@@ -63,6 +63,9 @@ def test_a_cluster_on_one_machine_may_use_its_loopback_address() -> None:
         (Copies(True, 3, [OwnedGroup(3, 1, False, ("t",))]), "error", "refuses publishes"),
         (Copies(True, 3, [OwnedGroup(3, 2, True, ("t", "u"))]), "warning", "of these topics: t, u"),
         (Copies(True, 3, [OwnedGroup(3, 2, None)]), "warning", "a group without topics"),
+        (Copies(True, damaged=["g/t.topic/1.seg"]), "error", "intact: g/t.topic/1.seg"),
+        (Copies(True, unreadable=["g/*"]), "error", "n1:4151 cannot read copies: g/*"),
+        (Copies(True, mended=7), "warning", "n1:4151 has replaced 7 damaged parts"),
     ],
 )
 def test_states(state: Copies, level: str, says: str) -> None:
@@ -84,6 +87,7 @@ def test_options_of_a_file(tmp_path: Path) -> None:
 
 
 GROUP = {"role": "owner", "copies": 3, "responding": 2, "accepts": True, "topics": ["t"]}
+DAMAGED = {"group": "g", "role": "holder", "damaged": ["t.topic/1.seg"], "unreadable": ["*"]}
 WORKERS = [
     {"etcd": True, "sessions": ["a.0", "b.0"], "groups": [GROUP, GROUP | {"role": "holder"}]},
     {"etcd": True, "sessions": ["a.0", "a.1"], "groups": [GROUP | {"closed": True}]},
@@ -112,6 +116,14 @@ class _Web(WebClient):
             Copies(True, 2, [OwnedGroup(3, 2, True, ("t",)), OwnedGroup(3, 2, None, ("t",))]),
         ),
         (200, [{"etcd": True}, {}], Copies(False, 0, [])),
+        (
+            200,
+            [
+                {"etcd": True, "mended": 2},
+                {"etcd": True, "mended": 3, "groups": [DAMAGED, DAMAGED | {"group": "h"}]},
+            ],
+            Copies(True, 0, [], "", ("g/t.topic/1.seg", "h/t.topic/1.seg"), ("g/*", "h/*"), 5),
+        ),
         (
             200,
             [{"etcd": True, "registry": "older"}],

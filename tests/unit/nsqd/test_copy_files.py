@@ -18,6 +18,8 @@ from nsqcy.nsqd.copies.copy_files import (
 )
 from nsqcy.nsqd.copies.file_table import HEADER
 from nsqcy.storage.io import IoThread
+from nsqcy.storage.log import Log
+from nsqcy.storage.standalone_log import LogProbe
 from support.disk_format import messages, run, segment_header, walk
 
 SEGMENT = "t.topic/00000000000000000001.seg"
@@ -194,6 +196,47 @@ def test_damaged_facts_leave_a_copy_that_is_not_whole(disk: Disk) -> None:
     for content in (b"", b"[]", b'{"whole": 1, "boot": "b"}', b"\xff"):
         (disk.root / "copy.json").write_bytes(content)
         assert not disk.open().whole
+
+
+def test_a_journal_that_is_damaged_in_two_passes_is_replaced(disk: Disk) -> None:
+    replaced: list[str] = []
+    found: list[tuple[str, int, int]] = []
+    copy = CopyFiles(
+        disk.io,
+        disk.root,
+        "b",
+        "os",
+        print,
+        found=lambda path, findings: found.append((path, findings.damaged, findings.mended)),
+        mend_journal=replaced.append,
+    )
+    log = Log(disk.io, disk.root, "t", sync_every=0)
+    LogProbe(log).write_snapshot(b"state of the channels")
+    disk.io.drain_now()
+    journal = disk.root / JOURNAL
+    intact = journal.read_bytes()
+    copy.table.written(JOURNAL, 0, intact)
+
+    def scrub(content: bytes) -> None:
+        journal.write_bytes(content)
+        copy.scrub(JOURNAL, lambda _, call: call(), lambda: None)
+        disk.io.drain_now()
+
+    damaged = intact[:-2] + b"xx"
+    scrub(damaged)
+    scrub(intact)  # it was being replaced
+    scrub(damaged)
+    scrub(intact[:-3] + b"yyy")
+    scrub(damaged)
+    assert replaced == [] and found == []
+    disk.io.fault("pread", error=errno.EIO)
+    scrub(damaged)
+    assert replaced == []
+    scrub(damaged)
+    assert replaced == [JOURNAL] and copy.damaged == {JOURNAL}
+    scrub(intact)
+    assert copy.damaged == set()
+    assert found == [(JOURNAL, 1, 0), (JOURNAL, 0, 1)]
 
 
 def test_a_start_finds_the_topics_that_each_worker_serves(io: IoThread, tmp_path: Path) -> None:
