@@ -8,7 +8,7 @@ shutdown. core.py owns the nsqds; flow.py owns RDY and backoff. Uses no sockets 
 import inspect
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
 
@@ -18,11 +18,12 @@ from nsqcy.client.core import Core, Nsqd, log
 from nsqcy.client.core import Net as AnyNet
 from nsqcy.client.errors import AlreadyAnswered, Error, NsqdError, Requeue
 from nsqcy.client.flow import Flow
-from nsqcy.client.options import Addresses, consumer_options
+from nsqcy.client.options import Address, Addresses, consumer_options
 from nsqcy.names import is_valid_name, quote
 
 FIRST_RETRY, MAX_RETRY = 1.0, 60.0  # seconds until reconnecting to a lost nsqd
 ASK_SOON = 0.2  # seconds between a lost connection and an nsqlookupd query
+FIRST_LOOK = 1.0  # seconds until the next query for an unknown topic; then twice as long
 FINISHED, REQUEUED = 0, 1  # as in client/codec.pxd
 NOT_AWAITED = "the handler returned an awaitable: only nsqcy.client.aio awaits it"
 
@@ -75,6 +76,7 @@ class ConsumerCore(Core[Nsqd]):
             rng=rng,
         )
         self.flow = Flow(flow_settings, self.random)
+        self._in_vain = 0  # consecutive queries that found no nsqd
         self.on_exception: Callable[[Message, BaseException], object] | None = None
         self.on_giving_up: Callable[[Message], object] | None = None
         self.on_heartbeat: Callable[[Connection], object] | None = None
@@ -126,6 +128,16 @@ class ConsumerCore(Core[Nsqd]):
         if was_there and self.lookupd_http_addresses:
             self._ask_at = min(self._ask_at, now + ASK_SOON)
         self._forget(connection.address, nsqd)
+
+    def found(self, addresses: Iterable[Address], errors: Iterable[str], now: float) -> None:
+        super().found(addresses, errors, now)
+        if any(nsqd.listed for nsqd in self.nsqds.values()):
+            self._in_vain = 0
+            return
+        # A new topic's first messages should not wait for the next poll.
+        wait = FIRST_LOOK * 2 ** min(self._in_vain, 10) * self.random.uniform(0.5, 1.0)
+        self._in_vain += 1
+        self._ask_at = min(self._ask_at, now + wait)
 
     def stop(self, now: float, *, graceful: bool = True) -> None:
         """Stop: nsqds deliver no more messages, and messages in flight may still be answered for
