@@ -465,7 +465,7 @@ EVENTS = (
         "exit_unsaved",
         "fatal",
         NSQD,
-        "worker …: … messages are not on disk: …",
+        "worker …: …",
         ("messages", "topics"),
         "An exiting worker could not save everything. nsqd exits with status 1.",
     ),
