@@ -31,6 +31,7 @@ class Feed:
         "host",
         "mended",
         "mending",
+        "mends",
         "node",
         "postponed",
         "progress",
@@ -63,8 +64,10 @@ class Feed:
         self.begun: dict[str, int] = {}
         """Size of a file's part that the holder had before the fill."""
         self.unacknowledged = 0
+        self.mends: dict[str, int] = {}
+        """Number of mends of a file here, when it began to be sent."""
         self.mending: set[str] = set()
-        """Files that are being verified before they are sent."""
+        """Files that are being verified after they were sent."""
         self.mended: set[str] = set()
         self.postponed: set[str] = set()
         """Files whose only intact copy may be on a node that does not respond."""
@@ -94,6 +97,7 @@ class Feed:
         self.unfilled = {}
         self.sent = {}
         self.begun = {}
+        self.mends = {}
         self.mending = set()
         self.mended = set()
         self.postponed = set()
@@ -102,7 +106,7 @@ class Feed:
             extent = theirs.get(path)
             if extent is not None and mine.identity is not None:
                 common = min(mine.size, extent.size) if extent.identity == mine.identity else 0
-            self._restart(path, common)
+            self._restart(path, common, copy)
 
     def changed(self, change: Change) -> None:
         """Send a change, or note that a file must be filled again."""
@@ -133,7 +137,7 @@ class Feed:
         self, path: str, copy: Copy, limits: Limits, may_use: Callable[[bool], bool]
     ) -> None:
         if path not in self.sent:
-            self._restart(path, 0)
+            self._restart(path, 0, copy)
         while self.unacknowledged < limits.fill_window:
             size, begin = copy.size(path), self.sent[path]
             if begin >= size:
@@ -151,8 +155,6 @@ class Feed:
         """Whether the other nodes should stop waiting for the holder."""
         if self.refused in FAILURES:
             return True
-        if self.postponed:
-            return False
         if self.status == Status.FILLING and now - self.filling_since > limits.fill_timeout:
             return True
         if self.status == Status.LIVE and self.confirmed == position:
@@ -165,14 +167,17 @@ class Feed:
         fill = self.mending
         fill.add(path)
 
-        def done(is_final: bool, is_changed: bool) -> None:
+        def done(is_final: bool) -> None:
             if self.mending is not fill:
                 return
             fill.discard(path)
-            if is_changed and path in self.sent:
-                self._restart(path, self.begun[path])
+            if path not in self.sent:
+                return
+            if copy.mends(path) != self.mends[path]:
+                self._restart(path, self.begun[path], copy)
             elif may_use(is_final):
                 self.mended.add(path)
+                self._send(Align(path, self.sent[path]))
             else:
                 self.postponed.add(path)
 
@@ -181,10 +186,12 @@ class Feed:
     def _send(self, message: Offer | Align | Change | Filled) -> None:
         self.host.send(self.node, self.group_id, message)
 
-    def _restart(self, path: str, size: int) -> None:
+    def _restart(self, path: str, size: int, copy: Copy) -> None:
         """Fill a file from this size on."""
         self._send(Align(path, size))
         self.sent[path] = self.begun[path] = size
+        self.mends[path] = copy.mends(path)
+        self.mended.discard(path)
         self.unfilled[path] = None
 
     def _refill(self, change: Change) -> None:

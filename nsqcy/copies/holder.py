@@ -35,8 +35,7 @@ class Holder:
         self._owner_answers = False
         self._fetches = Fetches(lambda _, message: self._reply(message))
         copy.begin_filling()
-        files = {path: each for path, each in copy.files().items() if each.identity is not None}
-        host.reply(owner, group_id, Have(files))
+        host.reply(owner, group_id, Have(copy.offered()))
 
     def received(self, message: FromOwner, now: float) -> None:
         self.heard = now
@@ -57,7 +56,7 @@ class Holder:
                 self.copy.delete(path)
                 self._store(position)
             case Align(path, size):
-                self.copy.truncate(path, size)
+                self.copy.align(path, size)
             case Filled(paths, position):
                 self.copy.fill(paths, self.epoch)
                 self._store(position)

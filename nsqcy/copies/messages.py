@@ -33,7 +33,11 @@ class Offer:
 
 @dataclass(slots=True)
 class Align:
-    """Truncate a file, which may not exist, to a size that it has already reached."""
+    """Truncate a file, which may not exist, to a size that it has already reached.
+
+    The owner has verified its own file up to there. After a fill that does not end, a holder
+    offers only as much.
+    """
 
     path: str
     size: int

@@ -55,7 +55,9 @@ class Owner:
         """The time since which fewer than `min_copies` nodes have been responding."""
         self._fetches = Fetches(self._send)
         self._damaged_since: float | None = None
-        """The time since which a node cannot join because of a damaged file."""
+        """The time since which no node can join because of a damaged file."""
+        self._damaged_at = now
+        """The time at which a node last could not join for that reason."""
         self._rejoin: dict[str, tuple[float, float]] = {}
         """Nodes that have failed: the time from which each may rejoin, and the delay."""
         copy.own(group.epoch)
@@ -249,13 +251,15 @@ class Owner:
         """Return whether a holder may use a file after an attempt to mend it here.
 
         A node that joins may replace the member that has the only intact copy. That member gets
-        some time to return.
+        some time to return. Nodes that have left may have one as well, so the candidates take
+        turns.
         """
         feed.progress = feed.heard
         if is_final or feed.node != self.joiner:
             return True
-        if self._damaged_since is None:
+        if self._damaged_since is None or now - self._damaged_at > self.limits.damage_timeout:
             self._damaged_since = now
+        self._damaged_at = now
         return now - self._damaged_since > self.limits.damage_timeout
 
     def _awaited(self) -> list[str]:
@@ -303,7 +307,8 @@ class Owner:
                 self.host.send(feed.node, self.group.id, Alive(fetches=True))
 
     def _retry_mending(self, now: float) -> None:
-        if not any(feed.mending or feed.postponed for feed in self.feeds.values()):
+        joiner = self.feeds.get(self.joiner)
+        if joiner is not None and joiner.status == Status.LIVE:
             self._damaged_since = None
         for feed in list(self.feeds.values()):
             feed.postponed.clear()

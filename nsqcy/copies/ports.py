@@ -63,6 +63,11 @@ class Copy(Protocol):
         by appending."""
         ...
 
+    def offered(self) -> dict[str, Extent]:
+        """Return the files with an identity, as far as an owner has verified them: what an
+        unfinished fill has left does not count."""
+        ...
+
     def size(self, path: str) -> int: ...
 
     def read(self, path: str, offset: int, limit: int) -> tuple[Any, int]:
@@ -74,10 +79,14 @@ class Copy(Protocol):
         segments. If any of it is damaged, the copy is no longer whole. Raises Unreadable."""
         ...
 
-    def mend(self, path: str, done: Callable[[bool, bool], object]) -> None:
+    def mend(self, path: str, done: Callable[[bool], object]) -> None:
         """Verify a file, and replace what is damaged with what another copy has. Calls
-        done(is_final, is_changed): is_final is false if a copy that does not respond may have what
-        is still damaged; is_changed, if something was replaced."""
+        done(is_final): is_final is false if a copy that does not respond may have what is still
+        damaged."""
+        ...
+
+    def mends(self, path: str) -> int:
+        """Return how often damage in a file was replaced since the copy was opened."""
         ...
 
     def answer(self, request: Fetch, reply: Callable[[Fetched], object]) -> None:
@@ -87,6 +96,10 @@ class Copy(Protocol):
     def begin_filling(self) -> None:
         """Keep every file that has no identity until `fill`, and write its replacement next to
         it. Raises Unreadable."""
+        ...
+
+    def align(self, path: str, size: int) -> None:
+        """Truncate a file, which may not exist. The owner has verified what is left."""
         ...
 
     def write(self, path: str, offset: int, data: Any) -> None: ...

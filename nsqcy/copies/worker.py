@@ -21,6 +21,7 @@ class _Member:
 
     __slots__ = (
         "absent_since",
+        "claimed",
         "claims",
         "group",
         "holder",
@@ -42,6 +43,9 @@ class _Member:
         self.released_at: float | None = None
         self.absent_since: float | None = None
         """The time since which the owner's session has been missing."""
+        self.claimed: set[str] = set()
+        """Nonces of values with which this worker has proposed to own the group with a copy that is
+        not whole."""
 
 
 class Worker:
@@ -171,6 +175,7 @@ class Worker:
             member.proposed_at = float("-inf")
             member.restored_at = float("-inf")
             member.claims.clear()
+            member.claimed &= {group.nonce}
             member.absent_since = None
         member.released_at = None if group.session else now
         self._take_role(member, now)
@@ -355,14 +360,29 @@ class Worker:
     def _own(self, member: _Member, now: float) -> None:
         group = member.group
         if member.owner is None:
+            if not self._may_own(member):
+                self._give_back(member, now)
+                return
+            copy = self.host.copy(group.id) or self.host.create_copy(group)
             # This applies even to a new or incomplete copy: from now on, its history is the one
             # that counts.
-            copy = self.host.copy(group.id) or self.host.create_copy(group)
             copy.whole = True
             member.owner = Owner(group, self.node, copy, self.host, self.limits, now)
             self.host.owned(group)
         elif member.owner.group is not group:
             member.owner.update(group, now)
+
+    def _may_own(self, member: _Member) -> bool:
+        """Whether the copy still is what it was when this worker proposed to own the group. Raises
+        Unreadable."""
+        group = member.group
+        return group.epoch == 1 or group.nonce in member.claimed or self._is_still_whole(group)
+
+    def _give_back(self, member: _Member, now: float) -> None:
+        """Let a member with an intact copy take over."""
+        if now - member.proposed_at >= self.limits.retry_interval:
+            member.proposed_at = now
+            self.host.propose(member.group, member.group.released(self.host.nonce()))
 
     def _replace_owner(self, member: _Member, now: float) -> None:
         """Become the owner of a group whose owner is gone, if the group's value and this copy allow
@@ -447,10 +467,15 @@ class Worker:
         if set(claims) != set(group.members):
             return
         best = max(claims, key=lambda node: (claims[node].epoch, claims[node].size, node))
-        if best != self.node:
-            return
+        if best == self.node:
+            self._own_incomplete(member, now)
+
+    def _own_incomplete(self, member: _Member, now: float) -> None:
+        group, nonce = member.group, self.host.nonce()
+        member.proposed_at = now
+        member.claimed.add(nonce)
         if group.owner == self.node:
-            member.proposed_at = now
-            self.host.propose(group, group.resumed(self.session, self.host.nonce()))
+            value = group.resumed(self.session, nonce)
         else:
-            self._take_over(member, now)
+            value = group.taken_over(self.node, self.session, nonce)
+        self.host.propose(group, value, absent=group.session)

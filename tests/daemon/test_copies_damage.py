@@ -66,12 +66,13 @@ def mended(machine: Machine, group_id: str) -> tuple[bool, bool]:
     """Mend a machine's segment; return whether that is final, and whether it has changed."""
     copy = machine.host.copy(group_id)
     assert copy is not None
-    results: list[tuple[bool, bool]] = []
+    results: list[bool] = []
     path = segment_of(machine, group_id).relative_to(machine.root / group_id).as_posix()
-    copy.mend(path, lambda *result: results.append(result))
+    mends = copy.mends(path)
+    copy.mend(path, results.append)
     machine.io.kick_now()
     until(lambda: results)
-    return results[0]
+    return results[0], copy.mends(path) > mends
 
 
 def answers_known(machine: Machine, group_id: str) -> bool:

@@ -3,6 +3,7 @@
 Reads may fail, and what was written may be damaged.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, NamedTuple
@@ -32,8 +33,10 @@ class Damaged(NamedTuple):
     """An item of a file that no longer fits its checksum."""
 
     was: Any
-    life: int
-    """Number of the process that was running when the item was damaged."""
+    life: "Life"
+    """The process whose disk damaged the item."""
+    at: float
+    """The time at which it did."""
 
 
 UNREADABLE = object()
@@ -81,13 +84,15 @@ class Image:
     file.
     """
 
-    __slots__ = ("_records", "aside", "epoch", "files", "is_filling", "whole")
+    __slots__ = ("_records", "aside", "epoch", "files", "is_filling", "verified", "whole")
 
     def __init__(self) -> None:
         self.files: dict[str, list[Any]] = {}
         self.aside: dict[str, list[Any]] = {}
         """Files written while the copy is being filled; they will replace others."""
         self.is_filling = False
+        self.verified: dict[str, int] | None = None
+        """Size of the part of each log that an owner has verified; None if all is verified."""
         self.whole = False
         self.epoch = 0
         self._records: list[Record] | None = None
@@ -106,6 +111,14 @@ class Image:
             case ("begin filling",):
                 self.is_filling = True
                 self.aside = {}
+                if self.verified is None:
+                    self.verified = {
+                        path: len(items) for path, items in self.files.items() if is_log(path)
+                    }
+            case ("align", path, size):
+                del self._place(path)[size:]
+                if self.verified is not None:
+                    self.verified[path] = size
             case ("fill", paths, epoch):
                 self.files = {
                     path: self.aside.get(path, self.files.get(path, [])) for path in paths
@@ -116,15 +129,16 @@ class Image:
                 self.own(epoch)
             case ("whole", value):
                 self.whole = value
-            case ("damage", path, index, life):
+            case ("damage", path, index, life, now):
                 items = self.files.get(path, [])
                 if index < len(items) and not isinstance(items[index], Damaged):
-                    items[index] = Damaged(items[index], life)
+                    items[index] = Damaged(items[index], life, now)
 
     def own(self, epoch: int) -> None:
         self.epoch = epoch
         self.is_filling = False
         self.aside = {}
+        self.verified = None
 
     def records(self) -> list[Record]:
         """Return the records of all processes, in order, as they were written. Do not change
@@ -157,9 +171,18 @@ class Image:
     def is_damaged(self) -> bool:
         return any(self.damages(path) for path in self.files)
 
+    def has_damage_of_others(self, disk: "Disk", since: float) -> bool:
+        """Whether an item was damaged on another disk, since a time, before it was sent here."""
+        return any(
+            isinstance(item, Damaged) and item.life.disk is not disk and item.at > since
+            for items in self.files.values()
+            for item in items
+        )
+
     def copy(self) -> "Image":
         other = Image()
         other.whole, other.epoch = self.whole, self.epoch
+        other.verified = None if self.verified is None else dict(self.verified)
         other.files = {path: list(items) for path, items in self.files.items()}
         return other
 
@@ -174,6 +197,15 @@ def is_log(path: str) -> bool:
 
 def log_number(path: str) -> int:
     return int(path.removeprefix("log."))
+
+
+class Life:
+    """A process, as its disk sees it."""
+
+    __slots__ = ("disk",)
+
+    def __init__(self, disk: "Disk") -> None:
+        self.disk = disk
 
 
 class Disk:
@@ -196,7 +228,11 @@ class Disk:
         self.is_repaired = False
         self.slowness = 1.0
         self.read_errors = 0.0
-        """Probability that a read fails."""
+        """Probability that a read fails. All errors are the same event, and so is a read that
+        returns too little: tests/unit/nsqd/test_copies_read_errors.py."""
+        self.failing_until = 0.0
+        self.failing_reads = 0
+        """Number of the next reads that fail."""
         self.is_rolled_back = False
         """Whether outdated copies look complete, because no process has noticed the rollback
         yet."""
@@ -206,10 +242,15 @@ class Disk:
         self._synced = 0
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._is_writing = False
-        self.life = 0
-        """Number of the process that uses the disk."""
+        self.life = Life(self)
+        """The process that uses the disk."""
+        self.mends: Counter[tuple[str, str]] = Counter()
+        """How often a file of a group was mended."""
 
     def fails_to_read(self) -> bool:
+        if self.failing_reads:
+            self.failing_reads -= 1
+            return True
         return self.read_errors > 0.0 and self.random.random() < self.read_errors
 
     def apply(self, group_id: str, operation: tuple[Any, ...]) -> None:
@@ -300,8 +341,8 @@ class Disk:
             delay = self.random.expovariate(1 / 0.003) * self.slowness
             self.clock.after(delay, self._wrote, self.life, len(self._operations))
 
-    def _wrote(self, life: int, count: int) -> None:
-        if life != self.life:
+    def _wrote(self, life: Life, count: int) -> None:
+        if life is not self.life:
             return
         self._is_writing = False
         self._written = count
@@ -316,8 +357,8 @@ class Disk:
         if self._waiting:
             self._write()
 
-    def _call(self, life: int, done: Callable[[], None]) -> None:
-        if life == self.life:
+    def _call(self, life: Life, done: Callable[[], None]) -> None:
+        if life is self.life:
             done()
 
     def _restore(self, count: int, *, whole: bool) -> None:
@@ -329,7 +370,7 @@ class Disk:
         self._waiting.clear()
         self._written = self._synced = 0
         self._is_writing = False
-        self.life += 1
+        self.life = Life(self)
         if not whole:
             self._distrust()
         self.images = _copied(self._stable)
@@ -342,7 +383,7 @@ class DiskCopy:
         self,
         disk: Disk,
         group_id: str,
-        mender: Callable[[str, str, Callable[[bool, bool], object]], object],
+        mender: Callable[[str, str, Callable[[bool], object]], object],
     ) -> None:
         """
         mender: mends a file of a group
@@ -368,10 +409,28 @@ class DiskCopy:
     def own(self, epoch: int) -> None:
         self._apply("own", epoch)
 
+    def read_headers(self) -> None:
+        """Read the identities of all files. Raises Unreadable."""
+        if self.disk.fails_to_read():
+            raise Unreadable
+        if any(is_log(path) and self.image.files[path] for path in self._unidentified()):
+            self.whole = False
+
+    def _unidentified(self) -> list[str]:
+        return [path for path in self.image.files if self.identity(path) is None]
+
     def files(self) -> dict[str, Extent]:
         return {
             path: Extent(len(items), self.identity(path))
             for path, items in self.image.files.items()
+        }
+
+    def offered(self) -> dict[str, Extent]:
+        limits = self.image.verified
+        return {
+            path: Extent(each.size if limits is None else min(each.size, limits.get(path, 0)), name)
+            for path, each in self.files().items()
+            if (name := each.identity) is not None
         }
 
     def identity(self, path: str) -> Any:
@@ -380,7 +439,7 @@ class DiskCopy:
         if not is_log(path) or not items:
             return None
         first = items[0]
-        is_lost = isinstance(first, Damaged) and first.life != self.disk.life
+        is_lost = isinstance(first, Damaged) and first.life is not self.disk.life
         return None if is_lost else original(first)
 
     def size(self, path: str) -> int:
@@ -397,8 +456,11 @@ class DiskCopy:
         if headers or self.image.damages(STATE):
             self.whole = False
 
-    def mend(self, path: str, done: Callable[[bool, bool], object]) -> None:
+    def mend(self, path: str, done: Callable[[bool], object]) -> None:
         self.mender(self.group_id, path, done)
+
+    def mends(self, path: str) -> int:
+        return self.disk.mends[self.group_id, path]
 
     def answer(self, request: Fetch, reply: Callable[[Fetched], object]) -> None:
         identity = self.identity(request.path)
@@ -413,6 +475,9 @@ class DiskCopy:
 
     def begin_filling(self) -> None:
         self._apply("begin filling")
+
+    def align(self, path: str, size: int) -> None:
+        self._apply("align", path, size)
 
     def write(self, path: str, offset: int, data: Any) -> None:
         self._apply("write", path, offset, list(data))

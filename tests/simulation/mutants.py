@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from nsqcy.copies.feed import Feed, Status
+from nsqcy.copies.fetching import Fetches, Outcome
 from nsqcy.copies.group import Group
 from nsqcy.copies.holder import Holder
 from nsqcy.copies.identity import Standing
 from nsqcy.copies.messages import Extent
 from nsqcy.copies.owner import Owner
+from nsqcy.copies.ports import Unreadable
 from nsqcy.copies.recall import Recall
 from nsqcy.copies.worker import Worker
 from simulation import process as processes
@@ -109,6 +111,11 @@ def refuses_what_it_has_sent(original):
 
 @_mutant(DiskCopy, "truncate")
 def does_not_cut(original):
+    return lambda self, path, size: None if is_log(path) else original(self, path, size)
+
+
+@_mutant(DiskCopy, "align")
+def does_not_cut(original):  # noqa: F811 - the same rule
     return lambda self, path, size: None if is_log(path) else original(self, path, size)
 
 
@@ -367,18 +374,6 @@ def restores_what_it_remembers_itself(original):
     )
 
 
-@_mutant(Recall, "agreed")
-def gives_up_absent_members_without_a_repair(original):
-    def agreed(self, group_id, session, nonce, is_overdue):
-        group = self.known[group_id].group
-        stated = [node for node in group.members if node in self._statements]
-        if is_overdue and len(stated) >= group.min_copies and stated[0] == self.node:
-            return group.forced(stated, nonce)
-        return original(self, group_id, session, nonce, is_overdue=is_overdue)
-
-    return agreed
-
-
 @_mutant(Recall, "_has_seen_the_end")
 def takes_silence_for_the_end(original):
     return lambda self, node, latest: node not in self._statements or original(self, node, latest)
@@ -397,30 +392,68 @@ def takes_over_unregistered_groups(original):
 
 
 @_mutant(Worker, "_claim")
-def claims_while_an_owner_may_fill_it(original):
-    def claim(self, member, now):
-        group, propose = member.group, self.host.propose
-        member.group = replace(group, session="")
-        self.host.propose = lambda base, value, absent="": propose(group, value, group.session)
-        original(self, member, now)
-        member.group = group
-        del self.host.propose
-
-    return claim
-
-
-@_mutant(Worker, "_claim")
 def does_not_wait_for_all_members(original):
     def claim(self, member, now):
         original(self, member, now)
         group = member.group
         if len(member.claims) > 1 and self.node != group.owner:
-            self._take_over(member, now)
+            self._own_incomplete(member, now)
 
     return claim
 
 
+@_mutant(processes, "successor")
+def keeps_the_generation(original):
+    return lambda *args: replace(original(*args), generation=original(*args).generation - 1)
+
+
+@_mutant(Process, "remember")
+def remembers_after_it_has_acted(original):
+    return lambda self, known: self.clock.after(5.0, self.run, original, self, known)
+
+
 # -- damaged and unreadable files
+
+
+@_mutant(Owner, "fetch")
+def gives_up_without_the_members_that_are_silent(original):
+    def fetch(self, part, done, now):
+        nodes = [node for node, feed in self.feeds.items() if feed.answers]
+        self._fetches.fetch(part, nodes, done, now, has_everyone=bool(nodes))
+
+    return fetch
+
+
+@_mutant(Fetches, "received")
+def takes_a_read_error_for_an_answer(original):
+    def received(self, node, message, now):
+        if message.outcome == "unreadable":
+            message = replace(message, outcome="missing")
+        original(self, node, message, now)
+
+    return received
+
+
+@_mutant(Fetches, "_abandon")
+def takes_a_lost_request_for_an_answer(original):
+    def abandon(self, is_abandoned, now):
+        for number, query in list(self._queries.items()):
+            if is_abandoned(query):
+                del self._queries[number]
+                self._continue(query, now)
+
+    return abandon
+
+
+@_mutant(Process, "_is_readable")
+def gives_up_what_cannot_be_read(original):
+    def is_readable(self, log, seq):
+        if self.disk.fails_to_read():
+            self._tried_to_mend(log, seq, Outcome.MISSING)
+            return False
+        return original(self, log, seq)
+
+    return is_readable
 
 
 @_mutant(Process, "_is_sound")
@@ -446,3 +479,35 @@ def does_not_look_for_damage(original):
 @_mutant(Worker, "refill")
 def keeps_a_damaged_state(original):
     return lambda self, group_id: None
+
+
+@_mutant(Owner, "_may_use")
+def replaces_the_member_that_may_have_the_only_intact_copy(original):
+    return lambda self, feed, is_final, now: True
+
+
+@_mutant(DiskCopy, "mends")
+def does_not_notice_what_was_mended_meanwhile(original):
+    return lambda self, path: 0
+
+
+@_mutant(Worker, "_may_own")
+def owns_what_was_damaged_meanwhile(original):
+    return lambda self, member: True
+
+
+@_mutant(DiskCopy, "read_headers")
+def is_whole_with_an_unknown_file(original):
+    return lambda self: None
+
+
+@_mutant(Process, "copy")
+def takes_an_unreadable_copy_for_an_empty_one(original):
+    def copy(self, group_id):
+        try:
+            return original(self, group_id)
+        except Unreadable:
+            self.disk.apply(group_id, ("forget",))
+            return None
+
+    return copy

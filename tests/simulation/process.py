@@ -14,7 +14,7 @@ from nsqcy.copies.group import Group
 from nsqcy.copies.identity import BROKEN, Found, Identity, Memory, Standing, judge, successor
 from nsqcy.copies.messages import FromHolder, FromOwner, Write
 from nsqcy.copies.owner import Owner
-from nsqcy.copies.ports import Claim, Copy, Unreadable
+from nsqcy.copies.ports import Claim, Copy
 from nsqcy.copies.recall import Known, Recall, Statement
 from nsqcy.copies.worker import Worker
 from simulation.disk import (
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 CHANNELS = ("a", "b")
 TICK = 0.4
+RECOVERY_PAUSE = 0.5
 IN_FLIGHT_LIMIT = 4
 
 
@@ -126,7 +127,7 @@ class Process:
         self.logs: dict[str, OwnedLog] = {}
         """The log of each owned group."""
         self._own_group = ""
-        self._answers: deque[tuple[int, Callable[[], None]]] = deque()
+        self._answers: deque[tuple[int, partial[None]]] = deque()
         """Callbacks for when positions in the process's own group are committed."""
         recall = Recall(node, disk.known, is_repaired=disk.is_repaired)
         self.worker = Worker(node, self.session, self, world.limits, recall)
@@ -134,7 +135,6 @@ class Process:
         """Identity of the registry that the process uses."""
         self._revision = 0
         self._is_registered = False
-        self._has_replaced = False
         self._current_mark = 0
         self._is_current = True
         """Whether the disk has everything that earlier processes of the node stored."""
@@ -235,7 +235,6 @@ class Process:
         self._is_registered = False
         self._revision = self._sessions_revision = 0
         if identity != self.disk.identity:
-            self._has_replaced = identity.generation > 1
             self.disk.adopt(identity)
         self._identity = identity
         self.worker.entered(identity.generation, self.disk.since, self.clock.now)
@@ -252,8 +251,7 @@ class Process:
                 self.world.log("%s: its disk went back", self.node)
             self._is_current = True
             return
-        if not self._has_replaced:
-            self._is_current = self._is_current and known in ("", *self.disk.names)
+        self._is_current = self._is_current and known in ("", *self.disk.names)
         call = partial(self.registry.register, identity, self.node, known, self.session)
         self.network.request(self, call, None)
         self.clock.after(0.1, self.run, self._ask)
@@ -371,10 +369,11 @@ class Process:
     def copy(self, group_id: str) -> DiskCopy | None:
         if group_id not in self.disk.images:
             return None
-        if group_id not in self._known and self.disk.fails_to_read():
-            raise Unreadable
-        self._known.add(group_id)
-        return DiskCopy(self.disk, group_id, self._mend)
+        copy = DiskCopy(self.disk, group_id, self._mend)
+        if group_id not in self._known:
+            copy.read_headers()
+            self._known.add(group_id)
+        return copy
 
     def create_copy(self, group: Group) -> Copy:
         self._known.add(group.id)
@@ -452,7 +451,18 @@ class Process:
         copy = self.copy(group.id)
         assert copy is not None
         self.world.oracle.owned(self, group)
-        self.logs[group.id] = log = OwnedLog(group.id, copy)
+        self._open_log(group, OwnedLog(group.id, copy))
+
+    def _open_log(self, group: Group, log: OwnedLog) -> None:
+        """Recover the log of a group. A recovery that fails to read is repeated."""
+        owner = self.worker.owner(group.id)
+        if owner is None or owner.group.epoch != group.epoch:
+            return
+        if self.disk.fails_to_read():
+            self.clock.after(RECOVERY_PAUSE, self.run, self._open_log, group, log)
+            return
+        self.logs[group.id] = log
+        log.committed_position = owner.committed
         self.disk.store(partial(self._stored, log, 0))
         self._save_state(log)
         self._write(log, log.path, [f"{group.epoch} {self.session}"])
@@ -469,7 +479,7 @@ class Process:
 
     def lost(self, group: Group) -> None:
         self.world.log("%s: lost %s", self.node, group.id)
-        del self.logs[group.id]
+        self.logs.pop(group.id, None)
         if group.id == self._own_group:
             self._own_group = ""
             self._answers.clear()
@@ -550,6 +560,11 @@ class Process:
         self.world.oracle.answered(log, messages)
         answer("ok")
 
+    def _leave_unanswered(self) -> None:
+        """Do not answer pending requests: other nodes may never get what they have stored here."""
+        moves = [each for each in self._answers if each[1].func == self._moved]
+        self._answers = deque(moves)
+
     def _publisher(self) -> Owner | None:
         return self.worker.owner(self._own_group) if self._own_group else None
 
@@ -581,12 +596,16 @@ class Process:
             owner = self.worker.owner(log.group_id)
             assert owner is not None
             log.visible = self._visible(log, owner)
+            if log.group_id == self._own_group and not owner.waits(now):
+                self._leave_unanswered()
             self.world.oracle.shown(log, owner)
             while len(log.ends) > 1 and log.ends[1][0] <= log.position():
                 log.ends.popleft()
             self._save_progress(log)
             if is_cut_off:
                 continue
+            if self.world.damages:
+                self._read_back(log)
             if owner.group.closed:
                 self._drain(log, owner)
             elif not self.is_draining:
@@ -603,15 +622,14 @@ class Process:
 
     def _hand_over(self) -> None:
         is_moving = any(log.moving or log.moved for log in self.logs.values())
-        for log in self.logs.values():
-            owner = self.worker.owner(log.group_id)
-            assert owner is not None
-            is_target = log.group_id == self._own_group
-            if not (log.in_flight or log.finished or log.moving or log.moved) and not (
-                is_target and is_moving
-            ):
+        owners = [owner for each in self.worker.groups() if (owner := self.worker.owner(each.id))]
+        for owner in owners:
+            log = self.logs.get(owner.group.id)
+            is_busy = log and (log.in_flight or log.finished or log.moving or log.moved)
+            is_target = owner.group.id == self._own_group
+            if not is_busy and not (is_target and is_moving):
                 owner.release()
-        if self.logs:
+        if owners:
             self.clock.after(TICK, self.run, self._hand_over)
 
     def _ensure_group(self) -> None:
@@ -694,6 +712,13 @@ class Process:
         self._mend_item(log.group_id, path, index, partial(self._tried_to_mend, log, seq))
         return False
 
+    def _read_back(self, log: OwnedLog) -> None:
+        """Read any record again, as compactions and log readers do."""
+        if log.visible and self.random.random() < 0.3:
+            seq = self.random.randrange(log.visible)
+            if seq not in log.skipped:
+                self._is_readable(log, seq)
+
     def _tried_to_mend(self, log: OwnedLog, seq: int, outcome: Outcome) -> None:
         if outcome == Outcome.MISSING:
             self.world.oracle.skipped(log, seq)
@@ -707,16 +732,19 @@ class Process:
             for path in image.files
         ]
         if files:
-            self._mend(*self.random.choice(files), lambda *_: None)
+            self._mend(*self.random.choice(files), lambda _: None)
 
-    def _mend(self, group_id: str, path: str, done: Callable[[bool, bool], object]) -> None:
+    def _mend(self, group_id: str, path: str, done: Callable[[bool], object]) -> None:
         """Mend a file's damaged items one after the other."""
         image = self.disk.images.get(group_id)
         damages = image.damages(path) if image is not None else []
         if self.disk.fails_to_read():
-            done(False, False)
+            done(False)
         elif not damages:
-            done(True, False)
+            done(True)
+        elif damages[0] == 0 and (header := self._header(group_id, path)) is not None:
+            self._overwrite(group_id, path, 0, [header])
+            self._mend_items(group_id, path, damages[1:], set(), done)
         elif is_log(path):
             self._mend_items(group_id, path, damages, set(), done)
         else:
@@ -725,7 +753,7 @@ class Process:
                 self._save_state(log)
             else:
                 self.worker.refill(group_id)
-            done(True, False)
+            done(True)
 
     def _mend_items(
         self,
@@ -733,10 +761,10 @@ class Process:
         path: str,
         damages: list[int],
         outcomes: set[Outcome],
-        done: Callable[[bool, bool], object],
+        done: Callable[[bool], object],
     ) -> None:
         if not damages:
-            done(Outcome.LATER not in outcomes, Outcome.FOUND in outcomes)
+            done(Outcome.LATER not in outcomes)
             return
         index, *rest = damages
 
@@ -754,7 +782,7 @@ class Process:
         def fetched(outcome: Outcome, items: Any) -> None:
             is_same = self.is_running and copy.identity(path) == identity
             if outcome == Outcome.FOUND and is_same and index in copy.image.damages(path):
-                copy.write(path, index, items)
+                self._overwrite(group_id, path, index, items)
             done(outcome)
 
         if identity is None:
@@ -762,6 +790,14 @@ class Process:
         else:
             part = Part(path, identity, index, 1, self._is_sound)
             self.worker.fetch(group_id, part, fetched, self.clock.now)
+
+    def _header(self, group_id: str, path: str) -> Any:
+        """Return a log file's header, if the process has read it before it was damaged."""
+        return DiskCopy(self.disk, group_id, self._mend).identity(path)
+
+    def _overwrite(self, group_id: str, path: str, index: int, items: list[Any]) -> None:
+        DiskCopy(self.disk, group_id, self._mend).write(path, index, items)
+        self.disk.mends[group_id, path] += 1
 
     def _is_sound(self, items: list[Any]) -> bool:
         return len(items) == 1 and not isinstance(items[0], Damaged)

@@ -10,7 +10,7 @@ from nsqcy.copies.identity import Identity
 from nsqcy.copies.ports import Limits
 from nsqcy.copies.recall import Known
 from simulation.clock import Clock
-from simulation.disk import Disk
+from simulation.disk import Disk, is_log, original
 from simulation.network import REGISTRY, Network
 from simulation.oracle import Oracle, Violation
 from simulation.process import Process
@@ -30,6 +30,13 @@ LIMITS = Limits(
 )
 STARTUP = 8.0
 OLD = 6.0  # seconds after which data on a disk may be damaged
+READ_FAULTS = {
+    "once": (1.0, 0.0),
+    "5 %": (0.05, 10.0),
+    "30 %": (0.3, 3.0),
+    "shortly": (1.0, 3.0),
+    "for 60 s": (1.0, 60.0),
+}  # probability that a read fails, and for how long
 SETTLE_LIMIT = 400.0
 REPAIR_AFTER = 120.0
 
@@ -202,7 +209,7 @@ class World:
             self._damage_registry_and_restart_all,
         ]
         if self.damages:
-            kinds += [self._fail_reads, self._damage_one, self._damage_many]
+            kinds += [self._fail_reads, self._damage_one, self._damage_many, self._damage_and_hide]
         if self.random.random() < 0.5:
             return kinds
         return self.random.sample(kinds, self.random.randint(1, 4))
@@ -255,8 +262,13 @@ class World:
         process.disk.kill()
         backup = self.backups.get(process.node)
         self.backups[process.node] = process.disk.backup()
-        if backup is not None:
+        if backup is not None and self._is_noticed(process):
             process.disk.roll_back(backup)
+
+    def _is_noticed(self, process: Process) -> bool:
+        """Whether the registry has the name of a process, which an older disk lacks."""
+        revision, name = self.registry.contents.processes.get(process.node, (0, ""))
+        return name == process.session and self.registry.counts(revision)
 
     def _pause(self) -> None:
         process = self._some_process()
@@ -297,6 +309,8 @@ class World:
         """
         if self.durability == "memory":  # a repair stops all processes
             return
+        if any(disk.is_rolled_back for disk in self.disks.values()):
+            return  # a limit: docs/REPLICATION.md
         kind = self.random.choice(("lost", "restored", "replaced"))
         old = self.registry.contents.revision
         revision = self.random.choice((0, old + 50))
@@ -318,7 +332,8 @@ class World:
         self.registry.put(contents)
 
     def _restore_registry(self) -> None:
-        if self.backup is not None:
+        is_unnoticed = any(disk.is_rolled_back for disk in self.disks.values())
+        if self.backup is not None and not is_unnoticed:
             contents, self.backup = self.backup, None
             revision = self.random.choice((0, self.registry.contents.revision + 50))
             contents.revision = max(contents.revision, revision)
@@ -375,18 +390,55 @@ class World:
         disk.slowness = 1.0
 
     def _fail_reads(self) -> None:
-        """Let one read, some reads, or all reads of a disk fail for a while."""
-        node = self.random.choice(self.nodes)
-        self._count("read errors", "")
-        disk = self.disks[node]
-        disk.read_errors = self.random.choice((0.05, 0.3, 1.0))
-        duration = self.random.choice((0.5, 3.0, 10.0))
-        self.clock.after(duration, self._mend_reads, disk)
-        if self.random.random() < 0.3:
-            self.clock.after(duration * self.random.random() / 2, self._restart_node, node)
+        """Let one read, some reads, or all reads fail on the disk of an owner, a holder or any
+        node, at any time or while it is busy with its files."""
+        group = self.random.choice([None, *self.values.values()])
+        moment = self.random.choice(("", "", "starting", "filling", "taking over", "moving"))
+        if group is None or group.done or len(group.members) < 2:
+            node, moment = self.random.choice(self.nodes), ""
+        elif moment in ("taking over", "moving"):
+            node = self.random.choice([each for each in group.members if each != group.owner])
+        else:
+            node = self.random.choice(group.members)
+        kind = self.random.choice(list(READ_FAULTS))
+        self._count(f"reads fail {kind}" + (f" while {moment}" if moment else ""), "")
+        match moment:
+            case "starting":
+                self._restart_node(node)
+            case "filling":
+                self._cut_streams()
+            case "taking over":
+                self._restart_later(group.owner)
+            case "moving":
+                self._drain(group.owner)
+        self._fail_reads_of(self.disks[node], kind)
+
+    def _fail_reads_of(self, disk: Disk, kind: str) -> None:
+        """A long fault may begin before the process reads, and go on until the end."""
+        probability, duration = READ_FAULTS[kind]
+        if not duration:
+            disk.failing_reads += 1
+            return
+        disk.read_errors = probability
+        disk.failing_until = max(disk.failing_until, self.clock.now + duration)
+        self.clock.at(disk.failing_until, self._mend_reads, disk)
 
     def _mend_reads(self, disk: Disk) -> None:
-        disk.read_errors = 0.0
+        if self.clock.now >= disk.failing_until:
+            disk.read_errors = 0.0
+
+    def _restart_later(self, node: str) -> None:
+        """Kill a process for long enough that another node takes over."""
+        process = self.network.processes.get(node)
+        if process is not None:
+            self._kill_for_long(process)
+
+    def _drain(self, node: str) -> None:
+        """Hand a process's groups over, so that another one moves their messages."""
+        process = self.network.processes.get(node)
+        if process is not None and not process.is_paused:
+            process.hand_over()
+            self.clock.after(self.random.uniform(3.0, 12.0), self._end_hand_over, process)
 
     def _restart_node(self, node: str) -> None:
         process = self.network.processes.get(node)
@@ -419,18 +471,69 @@ class World:
         self._count("damage", node)
         disk = self.disks[node]
         for group_id, path, index in places:
-            if group_id in disk.images:
-                disk.apply(group_id, ("damage", path, index, disk.life))
+            if group_id in disk.images and self._is_elsewhere(node, group_id, path, index):
+                disk.apply(group_id, ("damage", path, index, disk.life, self.clock.now))
         if self.random.random() < 0.3:
             self.clock.after(self.random.random(), self._restart_node, node)
+
+    def _damage_and_hide(self) -> None:
+        """Damage an owner's log while no other member can answer for a while."""
+        groups = [each for each in self.values.values() if len(each.members) > 1 and not each.done]
+        if not groups:
+            return
+        group = self.random.choice(groups)
+        image = self.disks[group.owner].images.get(group.id)
+        places = [
+            (group.id, path, index)
+            for path, items in (image.files.items() if image is not None else ())
+            for index in range(1, len(items))
+            if is_log(path)
+        ]
+        if places:
+            chosen = self.random.choices(places, k=3)
+            self.clock.after(OLD, self._damage_now, group.owner, chosen)
+            self.clock.after(OLD, self._hide, group.id, group.owner)
+
+    def _hide(self, group_id: str, node: str) -> None:
+        """Let the other members of a group not answer."""
+        if self.is_healed:
+            return
+        kind = self.random.choice(("unreadable", "paused", "separated"))
+        for other in self.values[group_id].members:
+            process = self.network.processes.get(other)
+            if other == node or process is None:
+                continue
+            if kind == "unreadable":
+                self._fail_reads_of(self.disks[other], self.random.choice(("shortly", "for 60 s")))
+            elif kind == "paused":
+                self._pause_for(process, self.random.choice((1.0, 5.0)))
+            else:
+                self.network.block(node, other)
+                self.network.block(other, node)
+                self.clock.after(5.0, self.network.heal)
+
+    def _is_elsewhere(self, node: str, group_id: str, path: str, index: int) -> bool:
+        """Whether an item of a log is intact on another disk, even if it is not committed yet."""
+        if not is_log(path):
+            return True
+        mine = self.disks[node].images[group_id].files.get(path, [])
+        others = [
+            disk.images[group_id].files.get(path, [])
+            for other, disk in self.disks.items()
+            if other != node and group_id in disk.images
+        ]
+        return index < len(mine) and any(
+            items[index] == mine[index] and original(items[0]) == original(mine[0])
+            for items in others
+            if index < len(items)
+        )
 
     def _hand_over(self) -> None:
         process = self._some_process()
         if process is None or process.is_paused:
             return
         self._count("hand over", process.node)
-        process.hand_over()
-        self.clock.after(self.random.uniform(3.0, 12.0), self._end_hand_over, process)
+        self._drain(process.node)
 
     def _end_hand_over(self, process: Process) -> None:
         if process.is_running and (self.durability != "memory" or self._may_lose(process.node)):
@@ -560,7 +663,6 @@ class World:
         self.registry.set_available(True)
         for disk in self.disks.values():
             disk.slowness = 1.0
-            disk.read_errors = 0.0
         for process in list(self.network.processes.values()):
             process.resume()
         for node in self.nodes:
@@ -603,6 +705,9 @@ class World:
                 if is_mendable and image is not None and image.is_damaged():
                     found.append(f"{node} has a damaged copy of {group.id}")
         for node, process in self.network.processes.items():
+            for group in process.worker.groups():
+                if process.worker.owner(group.id) and group.id not in process.logs:
+                    found.append(f"{node} has not opened {group.id}")
             for log in process.logs.values():
                 if log.in_flight or log.visible < len(log.records):
                     found.append(f"{node} has not delivered {log.group_id}")

@@ -18,7 +18,7 @@ from nsqcy.base.crc import crc32c
 from nsqcy.copies.fetching import Done, Outcome, Part
 from nsqcy.copies.messages import Extent, Fetch, Fetched
 from nsqcy.copies.ports import Unreadable
-from nsqcy.nsqd.copies.file_table import HEADER, SEGMENT, FileTable
+from nsqcy.nsqd.copies.file_table import HEADER, SEGMENT, FileTable, read_start
 from nsqcy.nsqd.copies.mending import MAX_PART, Findings, Mender, Pace
 from nsqcy.storage.disk_format import FormatError, is_segment_header, parse_journal
 from nsqcy.storage.io import FileHandle, IoThread
@@ -121,9 +121,15 @@ class CopyFiles:
         )
         self.epoch = facts["epoch"] if isinstance(facts.get("epoch"), int) else 0
         self._serves = facts.get("serves") is True
+        filling = facts.get("filling")
+        self._verified: dict[str, int] | None = filling if isinstance(filling, dict) else None
+        """Size of the part of each segment that an owner has verified, during a fill and until the
+        next one; None if everything is verified."""
         self.table = FileTable.scan(root)
         self.mender = Mender(io, root, self.table, fetch, time.monotonic, self._repaired)
         self.damaged.update(self.table.unidentified())
+        if self.damaged:
+            self._whole = False  # an owner empties what it cannot compare
 
     # -- the copy as a whole
 
@@ -151,6 +157,7 @@ class CopyFiles:
     def own(self, epoch: int) -> None:
         """From now on, let this process's logs change the files."""
         self._end_filling()
+        self._verified = None
         self.epoch = epoch
         self._handles.clear()
         self._save_facts()
@@ -166,6 +173,16 @@ class CopyFiles:
 
     def files(self) -> dict[str, Extent]:
         return self.table.extents()
+
+    def offered(self) -> dict[str, Extent]:
+        return {
+            path: Extent(self._offered_size(path, each.size), each.identity)
+            for path, each in self.table.extents().items()
+            if each.identity is not None
+        }
+
+    def _offered_size(self, path: str, size: int) -> int:
+        return size if self._verified is None else min(size, self._verified.get(path, 0))
 
     def size(self, path: str) -> int:
         return self.table.size(path)
@@ -189,13 +206,14 @@ class CopyFiles:
                 self._found(path, Findings(damaged=1))
             self.whole = False
 
-    def mend(self, path: str, done: Callable[[bool, bool], object]) -> None:
+    def mend(self, path: str, done: Callable[[bool], object]) -> None:
         if path.endswith(SEGMENT):
-            self._verify(
-                path, lambda findings: done(findings.is_final, findings.mended > 0), _at_once
-            )
+            self._verify(path, lambda findings: done(findings.is_final), _at_once)
         else:
-            done(True, False)
+            done(True)
+
+    def mends(self, path: str) -> int:
+        return self.mender.mends[path]
 
     def mend_open(self, path: str, done: Callable[[bool], object]) -> None:
         """Mend a segment without a footer, before a recovery reads it."""
@@ -296,10 +314,9 @@ class CopyFiles:
         """Whether a journal, or the header of a segment, is intact. Blocks; raises OSError."""
         file = self.root / path
         if os.path.basename(path) == JOURNAL:
-            return _is_journal(file.read_bytes()) or _is_journal(file.read_bytes())
+            return _is_journal(read_start(file)) or _is_journal(read_start(file))
         if path.endswith(SEGMENT) and self.table.size(path) >= HEADER:
-            with file.open("rb") as opened:
-                return is_segment_header(opened.read(HEADER))
+            return is_segment_header(read_start(file, HEADER))
         return True
 
     def begin_filling(self) -> None:
@@ -307,6 +324,10 @@ class CopyFiles:
             self._recover()
         self._end_filling()
         self._is_filling = True
+        if self._verified is None:
+            sizes = {path: self.table.size(path) for path in self.table.paths()}
+            self._verified = {path: sizes[path] for path in sizes if path.endswith(SEGMENT)}
+            self._save_facts()
 
     def fill(self, paths: Sequence[str], epoch: int) -> None:
         for path in self.table.paths():
@@ -322,9 +343,18 @@ class CopyFiles:
         self.epoch = epoch
         self.damaged &= set(paths)
         self.unreadable &= set(paths)
+        self._verified = None
         self._whole = True
         self._serves = False
         self._save_facts()
+
+    def align(self, path: str, size: int) -> None:
+        self.truncate(path, size)
+        if self._verified is not None and path.endswith(SEGMENT):
+            is_changed = self._verified.get(path, 0) != size
+            self._verified[path] = size
+            if is_changed:
+                self._save_facts()
 
     # -- changes
 
@@ -400,6 +430,7 @@ class CopyFiles:
         self._waiting.clear()
         self.table = self.mender.table = FileTable.scan(self.root)
         self.table.forget_identities()
+        self._verified = {}
 
     def _change(self, path: str) -> Callable[[int], None]:
         """Count a change to a file ("" for the copy's facts); return the callback for when it
@@ -465,6 +496,8 @@ class CopyFiles:
             "boot": self._boot,
             "serves": self._serves,
         }
+        if self._verified is not None:
+            facts["filling"] = self._verified
         self._unsynced_folders.add("")
         handle = self._io.open(self.root / f"{FACTS}.tmp", replace=True)
         handle.write(signed(json.dumps(facts).encode()), 0, self._change(""))
@@ -521,7 +554,7 @@ def _read_facts(root: Path) -> dict[str, Any]:
     """Return a copy's facts; empty if they are damaged. The version before them is not kept: it may
     call a copy whole that is no longer."""
     try:
-        content = (root / FACTS).read_bytes()
+        content = read_start(root / FACTS)
         check(content)
         return parse_object(content)
     except (FileNotFoundError, ValueError):

@@ -4,7 +4,9 @@ A segment is identified by its first bytes: its header contains the log, the seg
 creation time. Other files are replaced or changed in place, and have no identity.
 """
 
+import errno
 import os
+import sys
 from pathlib import Path
 
 from nsqcy.copies.messages import Extent
@@ -101,13 +103,21 @@ class FileTable:
         self._headers.clear()
 
 
+def read_start(path: Path, limit: int = sys.maxsize) -> bytes:
+    """Return the beginning of a file. Blocks; raises OSError, also if less was read than the file
+    has: the rest may be intact."""
+    with path.open("rb") as opened:
+        size = min(os.fstat(opened.fileno()).st_size, limit)
+        data = opened.read(size)
+    if len(data) < size:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), os.fspath(path))
+    return data
+
+
 def _read_header(path: Path) -> bytes:
     """Return a segment's header; empty if it is damaged. Blocks; raises OSError."""
     for _ in range(2):  # what is read again may be intact
-        with path.open("rb") as opened:
-            header = opened.read(HEADER)
-        if len(header) < HEADER:
-            raise OSError("the header of a segment cannot be read")
+        header = read_start(path, HEADER)
         if is_segment_header(header):
             return header
     return b""

@@ -6,6 +6,7 @@ damaged; `nsqcy.copies.fetching` decides which node has it.
 """
 
 import errno
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +78,8 @@ class Mender:
         self.root = root
         self.table = table
         self.fetch = fetch
+        self.mends: Counter[str] = Counter()
+        """How often a part of each file was replaced."""
         self._clock = clock
         self._found = found
         self._failing: dict[tuple[str, int], _Failing] = {}
@@ -171,6 +174,7 @@ class Mender:
         if self.table.identity(path) != identity or self.table.size(path) < end:
             done(errno.ESTALE)  # the file has been replaced or truncated since
             return
+        self.mends[path] += 1
         handle = self.io.open(self.root / path)
         handle.write(data, offset)
         handle.do("sync", 0, done, "background")

@@ -145,8 +145,6 @@ class Registry:
         """The values that were read last."""
         self._lease = 0
         self._is_registered = False
-        self._has_replaced = False
-        """Whether this process began to use another registry than its node had used before."""
         self._is_current = True
         self._remembered = 0
         """Revision of the latest value that the node remembers."""
@@ -298,8 +296,7 @@ class Registry:
         self._leave()
         self._is_registered = False
         if identity != self._node.identity:
-            self._has_replaced = identity.generation > 1
-            if self._has_replaced:
+            if identity.generation > 1:
                 self._log.warn(
                     f"COPIES: the registry in etcd was replaced: using generation "
                     f"{identity.generation}, {identity.id}",
@@ -330,9 +327,7 @@ class Registry:
             self._node.flush()
             if not self._node.is_named:
                 return False
-        if not self._has_replaced:
-            # In a registry that has been replaced, the name may be older than the disk.
-            self._is_current = self._is_current and (known is None or known in self._node.names)
+        self._is_current = self._is_current and (known is None or known in self._node.names)
         key = self._key("processes", node)
         self._transact(
             [Expected(key, contents.values.get(key))], [Put(key, self._session.id.encode())]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nsqcy.copies.messages import Fetch, Fetched
 from nsqcy.nsqd.copies.copy_files import (
     CopyFiles,
     Data,
@@ -23,6 +24,7 @@ from nsqcy.storage.standalone_log import LogProbe
 from support.disk_format import messages, run, segment_header, walk
 
 SEGMENT = "t.topic/00000000000000000001.seg"
+OTHER = "t.topic/00000000000000000009.seg"
 JOURNAL = "t.topic/journal"
 HEAD = segment_header(1)
 
@@ -189,6 +191,61 @@ def test_a_failed_copy_can_be_filled_again(disk: Disk, durability: str) -> None:
     assert disk.stored(copy) and copy.whole
     assert disk.contents() == {SEGMENT: HEAD + b"records, more"}
     assert disk.open(durability=durability).whole
+
+
+def test_an_unfinished_fill_offers_only_what_was_verified(disk: Disk) -> None:
+    copy = filled(disk)
+    copy.begin_filling()
+    copy.align(SEGMENT, HEADER + 7)
+    copy.write(SEGMENT, HEADER + 7, Data(b"not verified"))
+    copy.align(OTHER, 0)
+    copy.write(OTHER, 0, Data(segment_header(2) + b"verified"))
+    copy.align(OTHER, HEADER + 8)
+    copy.write(OTHER, HEADER + 8, Data(b"not verified"))
+    assert disk.stored(copy)
+    for each in (copy, disk.open()):
+        sizes = {path: extent.size for path, extent in each.offered().items()}
+        assert sizes == {SEGMENT: HEADER + 7, OTHER: HEADER + 8}
+        assert each.whole  # it has everything that it has ever confirmed
+        each.begin_filling()
+        assert {path: extent.size for path, extent in each.offered().items()} == sizes
+        assert disk.stored(each)
+
+
+@pytest.mark.parametrize("ends", ["filled", "owned"])
+def test_everything_is_offered_once_a_fill_has_ended(disk: Disk, ends: str) -> None:
+    copy = filled(disk)
+    copy.begin_filling()
+    copy.align(SEGMENT, HEADER)
+    copy.write(SEGMENT, HEADER, Data(b"records, more"))
+    if ends == "filled":
+        copy.fill([SEGMENT], 4)
+    else:
+        copy.own(4)
+    assert disk.stored(copy)
+    for each in (copy, disk.open()):
+        assert each.offered()[SEGMENT].size == HEADER + 13
+
+
+def test_a_part_of_another_process_s_file_is_missing(disk: Disk) -> None:
+    copy = filled(disk)
+    answers: list[Fetched] = []
+    for number, identity in enumerate((HEAD, segment_header(2))):
+        copy.answer(Fetch(number, SEGMENT, identity, HEADER, 7), answers.append)
+    disk.io.drain_now()
+    assert {each.number: (each.outcome, each.data) for each in answers} == {
+        0: ("", b"records"),
+        1: ("missing", None),
+    }
+
+
+def test_a_copy_with_a_damaged_header_is_not_whole(disk: Disk) -> None:
+    filled(disk)
+    with (disk.root / SEGMENT).open("r+b") as file:
+        file.write(b"x")
+    copy = disk.open()
+    assert not copy.whole
+    assert copy.offered() == {}
 
 
 def test_damaged_facts_leave_a_copy_that_is_not_whole(disk: Disk) -> None:
