@@ -383,8 +383,18 @@ class ProducerCore(Core[Nsqd]):
         self._end_if_done()
 
     def _end_if_done(self) -> None:
-        if self.closing and not self.waiting and not any(n.pending for n in self.nsqds.values()):
+        if self.closing and not self.waiting and not self._is_awaited:
             self._end()
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Return whether a caller still waits for the response to a sent publish. A response after
+        its timeout is no reason to stay."""
+        return any(
+            not isinstance(publish, _GivenUp)
+            for nsqd in self.nsqds.values()
+            for publish in nsqd.pending
+        )
 
     def _end(self) -> None:
         if not self.running:

@@ -589,6 +589,24 @@ def test_a_graceful_end_waits_for_answers() -> None:
     assert pool.core.due == math.inf
 
 
+def test_an_end_does_not_wait_for_answers_that_have_timed_out() -> None:
+    pool = Pool(script=silent).accept()
+    late = pool.publish(within=2)
+    pool.net.tick(3)
+    assert isinstance(late.end, PublishTimeout)
+    awaited = pool.publish(within=5)
+    pool.core.stop(pool.net.time)
+    assert pool.net.ends == 0
+    pool.net.tick(6)
+    assert isinstance(awaited.end, PublishTimeout)
+    assert pool.net.ends == 1 and pool.core.pending_bytes == 0
+    pool = Pool(script=silent).accept()
+    pool.publish(within=2)
+    pool.net.tick(3)
+    pool.core.stop(pool.net.time)
+    assert pool.net.ends == 1 and pool.core.pending_bytes == 0
+
+
 def test_a_graceful_end_that_takes_too_long() -> None:
     pool = Pool(script=silent, close_timeout=5).accept()
     publish = pool.publish()
