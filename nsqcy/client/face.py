@@ -208,9 +208,12 @@ def lookup_query(core: ConsumerCore | ProducerCore) -> Callable[[], Answer] | No
     # It imports urllib3, which takes longer to import than the entire client.
     from nsqcy.client.lookups import Lookups
 
+    topic = None
+    if isinstance(core, ConsumerCore) and not core.options.every_nsqd:
+        topic = core.topic
     return Lookups(
         core.lookupd_http_addresses,
-        core.topic if isinstance(core, ConsumerCore) else None,
+        topic,
         core.lookup_options,
         core.connection_options,
     ).ask

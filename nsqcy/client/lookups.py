@@ -10,8 +10,8 @@ log = logging.getLogger("nsqcy.client")
 
 
 class Lookups:
-    """The nsqlookupds of one consumer (for its `topic`), or of a producer, which uses every
-    nsqd."""
+    """The nsqlookupds of one consumer or producer: for the nsqds that have a `topic`, or, without
+    one, for every nsqd."""
 
     def __init__(
         self,

@@ -81,6 +81,7 @@ class ConsumerKeywords(ConnectionKeywords, total=False):
     requeue_delay: Duration
     max_requeue_delay: Duration
     backoff_on_requeue: bool
+    every_nsqd: bool
     lookupd_poll_interval: Duration
     lookupd_poll_jitter: float
     lookupd_connect_timeout: Duration
@@ -293,6 +294,12 @@ class ConsumerOptions:
     )
     backoff_on_requeue: bool = option(
         True, BOOL, "also back off when a handler returns False, not only when it fails"
+    )
+    every_nsqd: bool = option(
+        False,
+        BOOL,
+        "subscribe on every nsqd that the lookupds know, which creates the topic there, instead of "
+        "those that have it: for replies and broadcasts, which cannot wait for a query",
     )
     close_timeout: float = option(
         30.0, FLOAT, "seconds to wait for messages in flight when closing", NOT_NEGATIVE

@@ -36,6 +36,30 @@ def test_a_real_lookupd(face: Face, nsqd: Starter, topic: str) -> None:
         eventually(lambda: kept.bodies == [b"hello", b"more"])
 
 
+def test_every_nsqd_is_subscribed_to_before_it_has_the_topic(
+    face: Face, nsqd: Starter, topic: str
+) -> None:
+    with Lookupd() as lookupd:
+        daemons = [
+            nsqd(lookupd_tcp_address=lookupd.tcp_address, broadcast_address="127.0.0.1")
+            for _ in range(2)
+        ]
+        eventually(lambda: len(lookupd.web.get("/nodes").json()["producers"]) == 2)
+        kept = Kept()
+        face.consumer(
+            topic,
+            "c",
+            lookupd_http_addresses=lookupd.http_address,
+            message_handler=kept,
+            every_nsqd=True,
+            max_in_flight=2,
+        )
+        for each in daemons:
+            eventually(lambda each=each: topic.encode() in each.web.get("/stats").body)
+            each.web.post(f"/pub?topic={topic}", b"hello")
+        eventually(lambda: kept.bodies == [b"hello"] * 2)
+
+
 def two(
     face: Face, mock: Callable[..., MockNsqd], stack: ExitStack
 ) -> tuple[list[MockNsqd], list[LookupPages]]:

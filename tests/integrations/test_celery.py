@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("celery")
 
 from nsqcy.testing import Nsqd, nsqd, nsqlookupd
+from nsqcy.testing.http_requests import Web
 from support.celery_process import LIMIT, CeleryShop, shop_on, until
 
 pytestmark = pytest.mark.slow
@@ -182,6 +183,43 @@ def test_nsqlookupd_finds_the_nsqds(tmp_path: Path) -> None:
         shop.start()
         shop.run("add.delay(1, 2)")
         shop.has_notes("add", 1)
+
+
+def test_inspect_finds_workers_through_nsqlookupd(tmp_path: Path) -> None:
+    """The topics of commands and replies do not exist before; no reply topic is left."""
+    with (
+        nsqlookupd() as lookupd,
+        nsqd(lookupd_tcp_address=lookupd.tcp_address) as first,
+        nsqd(lookupd_tcp_address=lookupd.tcp_address) as second,
+        shop_on(tmp_path, f"nsqcy+lookupd://{lookupd.http_address}") as shop,
+    ):
+        registry, *webs = (web_of(each.http_address) for each in (lookupd, first, second))
+        until(
+            lambda: len(registry.get("/nodes").json()["producers"]) == 2,
+            "both nsqds are registered",
+        )
+        shop.start()
+        until(lambda: all(map(commanded, webs)), "the worker subscribes to commands everywhere")
+        for _ in range(3):  # to either nsqd
+            done = shop.celery("inspect", "ping", "--timeout", "10", "-j", "-d", "w0@test")
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert json.loads(done.stdout) == {"w0@test": {"ok": "pong"}}
+        until(
+            lambda: not any(name.startswith("reply.") for web in webs for name in topics(web)),
+            "no reply topic is left",
+        )
+
+
+def web_of(address: str) -> Web:
+    return Web(int(address.rpartition(":")[2]))
+
+
+def topics(web: Web) -> list[str]:
+    return [each["topic_name"] for each in web.stats()["topics"]]
+
+
+def commanded(web: Web) -> bool:
+    return "celery.pidbox#ephemeral" in topics(web)
 
 
 def test_purge_and_queue_sizes_use_http(broker: Nsqd, tmp_path: Path) -> None:

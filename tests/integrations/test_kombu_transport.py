@@ -3,8 +3,11 @@
 import os
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from importlib.metadata import entry_points
+from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -14,7 +17,8 @@ from kombu import Connection
 from kombu.transport import virtual
 
 import nsqcy.integrations.celery
-from nsqcy.integrations.kombu.payloads import seconds_until
+from nsqcy.integrations.kombu.payloads import encoded, payload_of, seconds_until, task_of
+from nsqcy.integrations.kombu.rejected import ERROR_HEADER, Unacked
 from nsqcy.integrations.kombu.settings import settings
 from nsqcy.integrations.kombu.topics import Topics
 from nsqcy.integrations.queue_names import nsq_name
@@ -121,6 +125,53 @@ def test_options_reach_the_client() -> None:
 def test_the_delay_until_an_eta(eta: object, delay: float) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
     assert seconds_until({"headers": {"eta": eta}}, now) == delay
+
+
+class Received:
+    """A message of nsqd."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+
+def payload(**headers: Any) -> dict[str, Any]:
+    properties = {"correlation_id": headers.get("id"), "delivery_info": {"exchange": ""}}
+    return {"body": "W10=", "headers": headers, "properties": properties}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        datetime(2026, 1, 2, 3, 4, 5, 678, UTC),
+        date(2026, 1, 2),
+        UUID(int=7),
+        Decimal("1.50"),
+        b"text",
+        b"\x00\xff",
+        {"inner": [UUID(int=8)]},
+        {"__type__": "of another program", "__value__": 1},
+        {"__type__": "uuid", "__value__": "malformed"},
+    ],
+    ids=str,
+)
+def test_headers_and_ids_have_the_types_of_kombus_json(value: object) -> None:
+    sent = payload(id=value, other=[value])
+    received: Any = Received(encoded(sent))
+    assert payload_of(received) == sent
+    rejected: Any = Received(Unacked(received, "q", None).dead_letter("why"))  # type: ignore[arg-type]
+    assert payload_of(rejected)["headers"] == sent["headers"] | {ERROR_HEADER: "why"}
+
+
+def test_a_task_with_a_uuid_as_its_id_is_found() -> None:
+    assert task_of(encoded(payload(id=UUID(int=7)))) == str(UUID(int=7))
+    assert task_of(encoded(payload(id="7"))) == "7"
+    assert task_of(encoded(payload())) is None
+    assert task_of(b"no JSON") is None
+
+
+def test_a_value_that_kombu_cannot_encode_is_refused() -> None:
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        encoded(payload(other=object()))
 
 
 @pytest.mark.skipif(

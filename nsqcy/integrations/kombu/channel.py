@@ -17,6 +17,7 @@ from nsqcy.integrations.kombu.payloads import payload_of, seconds_until, task_of
 from nsqcy.integrations.kombu.qos import QoS, requeue_now
 from nsqcy.integrations.kombu.rejected import Unacked
 from nsqcy.integrations.kombu.topics import Source, Topics
+from nsqcy.names import is_ephemeral
 
 UNLIMITED = 2500  # RDY for a prefetch count of 0: nsqd's default --max-rdy-count
 NO_ACK_READY = 100  # RDY for queues whose messages are acknowledged on delivery
@@ -110,7 +111,7 @@ class Channel(virtual.Channel):
         Raises ConnectionError.
         """
         topics = self._topics.all_of_queue(queue)
-        return self._transport.management.cancel(topics, lambda body: task_of(body) == task_id)
+        return self._transport.management.cancel(topics, lambda body: task_of(body) == str(task_id))
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
         """Forget a temporary queue. Topics stay, because other workers may use them."""
@@ -135,6 +136,8 @@ class Channel(virtual.Channel):
 
     def _consumer(self, source: Source, ready: int) -> Consumer:
         keywords: Any = QUICK | self._transport.settings.consumer
+        if is_ephemeral(source.topic):  # a reply comes sooner than a query that finds its topic
+            keywords["every_nsqd"] = True
         return Consumer(
             source.topic,
             source.channel,

@@ -1,11 +1,35 @@
-"""The JSON object that kombu writes as a message: body, headers and properties of a task."""
+"""The JSON object that kombu writes as a message: body, headers and properties of a task.
 
-import json
+Uses kombu's JSON, as its other transports do: headers and ids may be datetimes, UUIDs, Decimals,
+bytes and types that the program has registered with kombu.
+"""
+
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from kombu.utils import json
+
 from nsqcy.client import Message
+
+
+def encoded(payload: Mapping[str, Any]) -> bytes:
+    """Return a payload as the body of a message. Raises TypeError for a value that kombu cannot
+    encode."""
+    return json.dumps(payload).encode()
+
+
+def _decoded(body: bytes) -> Any:
+    """Return the JSON value of a body. Raises ValueError and TypeError."""
+    return json.loads(body, object_hook=_restored)
+
+
+def _restored(found: dict[str, Any]) -> Any:
+    """Return the value that kombu has written as an object; other objects stay as they are."""
+    try:
+        return json.object_hook(found)
+    except Exception:  # a type that this program does not know, or not kombu's value
+        return found
 
 
 def seconds_until(payload: Mapping[str, Any], now: float) -> float:
@@ -27,7 +51,7 @@ def payload_of(message: Message) -> dict[str, Any]:
     """Return kombu's payload. A body that kombu has not written becomes a message of an unknown
     content type, which the program rejects."""
     try:
-        payload = json.loads(message.body)
+        payload = _decoded(message.body)
         if isinstance(payload["properties"]["delivery_info"], dict) and "body" in payload:
             return payload
     except (ValueError, TypeError, KeyError):
@@ -44,7 +68,7 @@ def payload_of(message: Message) -> dict[str, Any]:
 def task_of(body: bytes) -> str | None:
     """Return the id of a message's task."""
     try:
-        found = json.loads(body)["properties"]["correlation_id"]
+        found = _decoded(body)["properties"]["correlation_id"]
     except (ValueError, TypeError, KeyError):
         return None
-    return found if isinstance(found, str) else None
+    return None if found is None else str(found)

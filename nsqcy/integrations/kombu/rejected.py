@@ -4,11 +4,10 @@ Owns the names of the headers of a dead letter. With the headers of nsqd, `redri
 letter to the channel that it came from.
 """
 
-import json
 from dataclasses import dataclass
 
 from nsqcy.client import Message
-from nsqcy.integrations.kombu.payloads import payload_of
+from nsqcy.integrations.kombu.payloads import encoded, payload_of
 from nsqcy.integrations.kombu.topics import Source
 
 ERROR_HEADER = "nsqcy_error"  # of a task: why it failed
@@ -28,7 +27,7 @@ class Unacked:
             return self.message.body
         payload = payload_of(self.message)
         payload["headers"] = (payload.get("headers") or {}) | {ERROR_HEADER: error}
-        return json.dumps(payload).encode()
+        return encoded(payload)
 
     def headers(self, error: str | None) -> dict[str, str]:
         """Return the headers with which nsqd describes its own dead letters, and the error."""

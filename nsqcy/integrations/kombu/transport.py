@@ -3,7 +3,6 @@
 It belongs to the process that created it. A child process opens its own connections.
 """
 
-import json
 import os
 import socket
 import time
@@ -19,7 +18,7 @@ from nsqcy.client.options import Address
 from nsqcy.integrations.delays import milliseconds
 from nsqcy.integrations.kombu.channel import Channel
 from nsqcy.integrations.kombu.inbox import Inbox
-from nsqcy.integrations.kombu.payloads import seconds_until
+from nsqcy.integrations.kombu.payloads import encoded, seconds_until
 from nsqcy.integrations.kombu.settings import settings
 from nsqcy.integrations.process_producer import ProcessProducer
 from nsqcy.integrations.queue_management import QueueManagement
@@ -119,7 +118,7 @@ class Transport(virtual.Transport):
 
     def publish(self, topic: str, payload: dict[str, Any]) -> None:
         """Publish a payload, deferred until the task's ETA. Returns once nsqd has confirmed it."""
-        self.send(topic, json.dumps(payload).encode(), seconds_until(payload, time.time()))
+        self.send(topic, encoded(payload), seconds_until(payload, time.time()))
 
     def send(
         self, topic: str, data: bytes, delay: float = 0.0, headers: Headers | None = None
