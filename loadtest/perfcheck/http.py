@@ -95,6 +95,7 @@ def connections(home: SessionManager, count: int) -> list[Connection]:
         max_body_size=5 << 20,
         max_req_timeout=3600 * 10**9,
         max_input_bytes=1 << 30,
+        http_idle_timeout=600 * 10**9,
     )
     backend: Any = Backend(home)
     log: Any = SimpleNamespace(error=print, info=print, warn=print)
