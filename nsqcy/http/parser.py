@@ -35,7 +35,11 @@ MAX_QUERY: Final = 64 << 10
 """Maximum bytes of a query. Parsing a longer query would delay other connections too long."""
 
 _MAX_PARAMS = 10_000  # as in Go's net/url; a query with more parameters is invalid
-_MAX_NSQ_HEADERS = 16_384  # a message has room for fewer, so later ones are not collected
+_MAX_TARGET = 4096 + 1 + MAX_QUERY + 1  # a longer path or query is invalid
+_MAX_KEPT = 32 << 10  # bytes of the headers that are used; as much of X-Nsq headers
+_HEADER_OVERHEAD = 128  # bytes of memory for each header that is kept
+_MAX_NAME = 1024  # bytes of a header's name
+_LONG_LINE = 8192  # the rest of an unfinished line is dropped unless its header is used
 _CHUNKS = 1024  # chunks of a body that are read at once
 _MAX_PATH = 4096  # no route is longer, so a longer path is not unescaped
 _MAX_LINE = 4096  # maximum bytes of a chunk size with its extensions, or of a trailer
@@ -48,6 +52,7 @@ _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,64}")
 _ORIGIN = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^/?]*")
 _BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[^\r\n]*)?")
+_VALUE = re.compile(rb"[\t -~\x80-\xff]*")
 _TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[^\r\n\0]*")
 
 BAD_REQUEST = b"400 Bad Request"
@@ -102,6 +107,7 @@ class Head:
 
     nsq_headers: X-Nsq- headers with their values; names are lower case, without the prefix
     headers: headers that the daemon reads; see HeadCache
+    size: bytes of memory; 0 if they are few
     """
 
     __slots__ = (
@@ -116,6 +122,7 @@ class Head:
         "params",
         "path",
         "query",
+        "size",
         "target",
     )
 
@@ -131,9 +138,11 @@ class Head:
         expects_continue: bool = False,
         nsq_headers: tuple[tuple[bytes, bytes], ...] = (),
         headers: tuple[tuple[str, str], ...] = (),
+        size: int = 0,
     ) -> None:
         self.method = method
         self.target = target
+        self.size = size
         self.minor = minor
         self.keep_alive = keep_alive
         self.length = length
@@ -220,6 +229,9 @@ HeaderSelection = bool | frozenset[bytes]
 class _HeadParser:
     """Parser for one head in any number of pieces.
 
+    Keeps only what is used, so that a head that never ends costs little memory. httptools keeps a
+    header until its line ends: the end of a long line is checked here and not passed on.
+
     httptools accepts a fixed list of methods, but HTTP allows any: this class removes the method,
     and httptools always sees POST.
     """
@@ -232,17 +244,50 @@ class _HeadParser:
         self._parser: HttpRequestParser | None = None
         self._start = b""  # input until the method is complete
         self._method = ""
-        self._target = b""
+        self._target: list[bytes] = []  # pieces
+        self._target_size = 0
         self._headers: dict[bytes, bytes] = {}
         self._nsq_headers: list[tuple[bytes, bytes]] = []
         self._hosts = 0
         self._keep_alive = False
+        self._size = 0  # bytes of the headers that are used, in memory
+        self._nsq_size = 0
+        self._is_too_big = False
+        self._in_headers = False
+        self._line = b""  # start of the unfinished line
+        self._passed = 0  # bytes of the unfinished line that httptools has
+        self._dropping = False  # whether the rest of the line is not passed on
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory."""
+        return self._target_size + self._size + self._nsq_size + self._passed
 
     def feed(self, data: bytes) -> None:
         if self._parser is None:
             data = self._take_method(self._start + data)
         if self._parser is None:
             return
+        if self._dropping:
+            data = data[_end_of_value(data, 0) :]
+            if not data:
+                return
+            self._dropping = False
+        begin = data.rfind(b"\n") + 1
+        if begin:
+            self._in_headers = True
+            self._line = b""
+            self._passed = 0
+        if self._in_headers:
+            if self._passed + len(data) - begin > _LONG_LINE:
+                data = self._without_end(data, begin)
+            if len(self._line) < _MAX_NAME:
+                self._line += data[begin : begin + _MAX_NAME]
+            self._passed += len(data) - begin
+        self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
+        assert self._parser is not None
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
@@ -251,6 +296,26 @@ class _HeadParser:
             # head() rejects a transfer coding that does not end in `chunked`.
             if not self.complete:
                 raise _Refused(BAD_REQUEST) from None
+        if self._is_too_big:
+            raise _Refused(HEAD_TOO_BIG)
+
+    def _without_end(self, data: bytes, begin: int) -> bytes:
+        """Remove the end of a long unfinished line, which begins in `data` or before, unless its
+        header is used."""
+        name, colon, _ = (self._line + data[begin : begin + _MAX_NAME]).partition(b":")
+        if not colon:
+            raise _Refused(HEAD_TOO_BIG)
+        if self._is_used(name.lower()):
+            if self._size + self._passed + len(data) - begin > _MAX_KEPT:
+                raise _Refused(HEAD_TOO_BIG)
+            return data
+        cut = begin + max(0, _LONG_LINE - self._passed)
+        end = _end_of_value(data, cut)
+        self._dropping = end == len(data)
+        return data[:cut] + data[end:]
+
+    def _is_used(self, name: bytes) -> bool:
+        return self._keep_all or name in self._wanted or name in _OUR_HEADERS
 
     def _take_method(self, data: bytes) -> bytes:
         token = _TOKEN.match(data)
@@ -273,10 +338,17 @@ class _HeadParser:
         self._parser = None
 
     def on_url(self, url: bytes) -> None:
-        self._target += url
+        if self._target_size < _MAX_TARGET:
+            self._target.append(url[: _MAX_TARGET - self._target_size])
+            self._target_size += len(self._target[-1])
 
     def on_header(self, name: bytes, value: bytes) -> None:
         lower = name.lower()
+        if self._is_used(lower):
+            self._size += len(name) + len(value) + _HEADER_OVERHEAD
+        if len(name) > _MAX_NAME or self._size > _MAX_KEPT:
+            self._is_too_big = True
+            return
         if self._keep_all or lower in self._wanted:
             self._wanted.discard(lower)
             self._kept.append((name.decode("latin-1"), value.rstrip(b" \t").decode("latin-1")))
@@ -285,7 +357,9 @@ class _HeadParser:
             if name == b"host":
                 self._hosts += 1
             self._headers[name] = value.rstrip(b" \t")
-        elif name.startswith(_NSQ) and len(self._nsq_headers) <= _MAX_NSQ_HEADERS:
+        elif name.startswith(_NSQ) and self._nsq_size <= _MAX_KEPT:
+            # A message has room for fewer, so later ones are not collected.
+            self._nsq_size += len(name) + len(value) + _HEADER_OVERHEAD
             self._nsq_headers.append((name[len(_NSQ) :], value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
@@ -311,7 +385,7 @@ class _HeadParser:
         length = int(headers.get(b"content-length", 0))
         return Head(
             self._method,
-            self._target.decode("latin-1"),
+            b"".join(self._target).decode("latin-1"),
             minor=minor,
             keep_alive=self._keep_alive,
             length=length,
@@ -319,7 +393,15 @@ class _HeadParser:
             expects_continue=bool(expect and minor and (length or coding)),
             nsq_headers=tuple(self._nsq_headers),
             headers=tuple(self._kept),
+            size=self.held if self.held > _CACHED_HEAD else 0,
         )
+
+
+def _end_of_value(data: bytes, begin: int) -> int:
+    """Return where the header's value that contains `begin` ends in this piece."""
+    found = _VALUE.match(data, begin)
+    assert found is not None  # it may be empty
+    return found.end()
 
 
 _NSQ = b"x-nsq-"
@@ -463,8 +545,9 @@ class HttpProtocol:
 
     @property
     def held(self) -> int:
-        """Bytes of buffered input."""
-        return len(self._buffer) + len(self._body) + (self._size if self._parser else 0)
+        """Bytes of buffered input, including a large head until it is answered."""
+        begun = self._parser.held if self._parser else self._head.size if self._head else 0
+        return len(self._buffer) + len(self._body) + begun
 
     @property
     def keep_alive(self) -> bool:
@@ -525,7 +608,8 @@ class HttpProtocol:
         self._limit = MAX_DRAIN
 
     def give_up(self) -> None:
-        """Abandon the body being read. The connection ends with the answer to this request."""
+        """Abandon the unfinished head or body. The connection ends with the answer to the request,
+        if there is one."""
         self._break()
 
     # Heads

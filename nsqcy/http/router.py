@@ -278,10 +278,12 @@ class Api:
     """Headers that handlers and the gate read, in addition to X-Nsq- headers."""
 
     def __init__(self, limits: Limits, log: DetailedLines, gate: Gate | None = None) -> None:
-        """`gate` is None if all requests are allowed, or if the routes check them."""
+        """`gate` is None if all requests are allowed, or if the routes check them; then set
+        `knows_users`."""
         self.limits = limits
         self.log = log
         self.gate = gate
+        self.knows_users = gate is not None
 
     def call(self, route: Route, request: Request) -> Reply | Later:
         """Run the handler. Blocks while the handler does; never raises."""

@@ -41,7 +41,13 @@ from nsqcy.http.router import (
     Route,
 )
 from nsqcy.net.input_pool import InputPool, address_of
-from nsqcy.server.http_fastpath import Connection, Server, Shape
+from nsqcy.server.http_fastpath import (
+    RECEIVE,
+    UNAUTHENTICATED_RECEIVE,
+    Connection,
+    Server,
+    Shape,
+)
 
 _READ = 1
 _WRITE = 2
@@ -77,7 +83,7 @@ class HttpServer(Server):
         budget = api.limits.max_input_bytes
         self.pool: InputPool[HttpConnection] = InputPool.of_budget(budget)
         self.unauthenticated: InputPool[HttpConnection] = (
-            self.pool if api.gate is None else InputPool.of_unauthenticated(budget)
+            InputPool.of_unauthenticated(budget) if api.knows_users else self.pool
         )
         self.timeouts = timeouts or Timeouts(api.limits.http_idle_timeout / SECOND)
         self.now = time.monotonic()  # at the last sweep, which is precise enough for deadlines
@@ -202,6 +208,8 @@ class HttpConnection(Connection):
         self._peer = peer
         self._address = address_of(peer)
         self._pool = server.unauthenticated
+        if server.api.knows_users:
+            self.receive_size = UNAUTHENTICATED_RECEIVE
         self._protocol = HttpProtocol(server.heads)
         self._route: Route | None = None
         self._head: Head | None = None
@@ -237,6 +245,7 @@ class HttpConnection(Connection):
                 watcher.close()
         self._sock.close()
         self._count(self._pool, 0, droppable=True)
+        self._protocol.give_up()  # frees an unfinished head now
         self._unsent = None
         self._out.clear()
         self._server.forget(self)
@@ -338,7 +347,8 @@ class HttpConnection(Connection):
         # Complete requests, and answers, are still handled.
         droppable = not (self._waiting or self._resuming or self._unsent is not None)
         is_authenticated = (
-            self._head is not None
+            self._server.api.gate is not None
+            and self._head is not None
             and self._route is not None
             and self._route.need is not Need.NOTHING
         )
@@ -424,6 +434,8 @@ class HttpConnection(Connection):
                 self._answer(found)
                 return
             self._route = route = found
+            if route.need is not Need.NOTHING:
+                self.receive_size = RECEIVE
         if route.body is None:
             self._run(route, Request(head, _NO_BODY, self._peer))
             return

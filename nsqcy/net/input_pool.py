@@ -36,7 +36,7 @@ class InputPool(Generic[Holder]):
     def of_unauthenticated(cls, budget: int) -> "InputPool[Holder]":
         """Return a pool for the clients that have not authenticated."""
         limit = budget // UNAUTHENTICATED_PART
-        return cls(limit, limit // 4)
+        return cls(limit, limit // 8)
 
     def hold(self, holder: Holder, address: str, size: int, *, droppable: bool = True) -> None:
         """Record that a connection now holds `size` bytes. Call `excess` next."""

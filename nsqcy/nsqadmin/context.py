@@ -73,6 +73,7 @@ class AppContext(router.Api):
         super().__init__(options, log)
         self.options = options
         self.logins = logins
+        self.knows_users = logins is not None
         self.provider = provider
         if logins is not None:
             routes, missing = [for_users(route) for route in routes], for_users(missing)

@@ -4,6 +4,7 @@ Owns the connections and the clocks. Sessions handle the TCP protocol; the Api h
 requests.
 """
 
+import contextlib
 import gc
 import socket
 import time
@@ -19,6 +20,7 @@ from nsqcy.errors import Stop
 from nsqcy.http.request_counts import Requests
 from nsqcy.http.server import HttpServer
 from nsqcy.logging.logger import Log
+from nsqcy.net.input_pool import InputPool, address_of
 from nsqcy.net.listeners import Listener
 from nsqcy.nsqlookupd.api import Api
 from nsqcy.nsqlookupd.options import LookupdOptions
@@ -35,7 +37,7 @@ from nsqcy.util.slices import Slices, Turns
 _MAGIC_LIMIT = 60.0  # seconds within which a client must send the protocol version
 _SEND_LIMIT = 60.0  # seconds for a client to accept a response
 _LINGER_LIMIT = 5.0  # seconds for a client to close its side after an error
-_RECV_SIZE = 64 << 10
+_RECV_SIZE = 16 << 10
 _FULL = 2  # generation
 _LEAVING = 256  # registrations that an ended connection removes at once
 
@@ -71,7 +73,7 @@ class Daemon(daemon.Daemon):
         super().__init__(listeners, http, log, reread, notifier, requests)
         self.options = options
         self._known = known
-        self.held = 0  # bytes of partially received commands
+        self.input: InputPool[Connection] = InputPool.of_unauthenticated(options.max_input_bytes)
         self.turns = Turns()  # one connection's commands per event-loop iteration
         self.context = SessionContext(
             registry,
@@ -129,8 +131,8 @@ class Connection(gevent.Greenlet):  # type: ignore[misc]
         super().__init__()
         self._daemon = daemon
         self._session = Session(daemon.context, item.peer)
+        self._address = address_of(item.peer)
         self._sock = gevent.socket.socket(fileno=item.sock.detach())
-        self._held = 0
 
     def check_user(self, users: Users) -> None:
         """End the connection if its user has changed; the nsqd then authenticates again."""
@@ -172,13 +174,20 @@ class Connection(gevent.Greenlet):  # type: ignore[misc]
             self._account()
 
     def _account(self) -> None:
-        """Update the total of buffered input; end this connection if the total is over the
-        limit."""
-        daemon = self._daemon
-        daemon.held += self._session.held - self._held
-        self._held = self._session.held
-        if self._held and daemon.held > daemon.options.max_input_bytes:
-            raise OSError("partially received commands exceed --max-input-bytes")
+        """Count unfinished input; end the connections that exceed the limits."""
+        pool = self._daemon.input
+        pool.hold(self, self._address, self._session.held)
+        for each in pool.excess(self._address):
+            each.drop_input()
+
+    def drop_input(self) -> None:
+        """End the connection, because there is too much unfinished input."""
+        self._daemon.log.info(
+            f"client({self._session.address}) - partially received commands exceed"
+            " --max-input-bytes"
+        )
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
 
     def _linger(self) -> None:
         """Wait for the client to close. Closing with unread input would reset the connection and

@@ -1,5 +1,8 @@
 from typing_extensions import Buffer
 
+RECEIVE: int
+UNAUTHENTICATED_RECEIVE: int
+
 class Sink: ...
 
 class Shape:
@@ -12,6 +15,7 @@ class Server:
 
 class Connection:
     fd: int
+    receive_size: int
     since: float
     at_rest: bool
     def __init__(self, server: Server, fd: int) -> None: ...

@@ -15,7 +15,7 @@ cdef class TlsStream(ByteLayer):
     cdef bint dry               # OpenSSL needs input to continue
     cdef object failure         # raised again by every later call to decode
 
-    cdef bint pass_on(self) except -1
+    cdef int pass_on(self) except -1
     cdef int collect(self, ByteQueue into) except -1
     cdef int read_failed(self, int result) except -1
     cdef int say_end(self, ByteQueue into) except -1

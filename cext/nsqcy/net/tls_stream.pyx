@@ -19,7 +19,7 @@ from nsqcy.errors import LayerEnd, LayerError
 
 cdef enum:
     RECORD = 16384              # maximum plaintext bytes per record
-    ENCODED_RECORD = 17408      # the same, plus the encoding overhead
+    PASSED = 4096               # maximum bytes to pass to OpenSSL at once
     ERROR_SSL = 1               # return values of SSL_get_error
     ERROR_WANT_READ = 2
     ERROR_ZERO_RETURN = 6
@@ -82,23 +82,30 @@ cdef class TlsStream(ByteLayer):
                 f"install a version that nsqcy supports") from error
         self.connection = connection
 
+    def release(self):
+        """Free OpenSSL's state: the connection has ended, only `take` and `close` may follow."""
+        self.ssl = self.incoming = self.outgoing = NULL
+        self.connection = None
+        self.failure = LayerEnd("tls: closed")
+        self.input.take()
+
     def pass_input(self):
-        """Pass the next input to OpenSSL; return whether there was any input."""
+        """Pass the next input to OpenSSL; return its size."""
         return self.pass_on()
 
     cdef int receive(self, const uint8_t *data, size_t n) except -1:
         return self.input.put(data, n)
 
-    cdef bint pass_on(self) except -1:
-        """Pass one record's worth of input to OpenSSL, because its buffers never shrink."""
-        cdef size_t n = min(self.input.pending(), <size_t>ENCODED_RECORD)
+    cdef int pass_on(self) except -1:
+        """Pass some input to OpenSSL: a small piece, because its buffers never shrink."""
+        cdef size_t n = min(self.input.pending(), <size_t>PASSED)
         if n == 0:
-            return False
+            return 0
         if bio_write(self.incoming, self.input.first(), <int>n) != <int>n:
             raise MemoryError
         self.input.remove(n)
         self.dry = False
-        return True
+        return <int>n
 
     cdef ssize_t decode(self, const uint8_t **piece) except -1:
         cdef size_t total = 0

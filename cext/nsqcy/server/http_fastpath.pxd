@@ -41,6 +41,7 @@ cdef class Server:
 
 cdef class Connection:
     cdef public int fd          # -1: closed
+    cdef public Py_ssize_t receive_size     # maximum bytes per receive
     cdef Server server
     cdef Shape shape            # template of the previous request
     cdef public double since    # last activity of the peer, in the sweep's time

@@ -26,7 +26,9 @@ cdef extern from "time.h" nogil:
 
 
 cdef enum:
-    RECEIVE_SIZE = 65536
+    RECEIVE_SIZE = 65536        # maximum bytes per receive
+    # The same for a client that has not authenticated, because unfinished input is kept.
+    UNAUTHENTICATED_SIZE = 16384
     SEND_SIZE = 262144          # maximum bytes of a response sent per turn
     MAX_HEAD = 1024            # longer heads have no template
     MAX_SHAPES = 512
@@ -36,6 +38,9 @@ cdef bytes LENGTH = b"\r\nContent-Length: "
 cdef bytes LENGTH_AS_WELL = b"\r\ncontent-length: "
 cdef bytes END = b"\r\n\r\n"
 cdef object UNKNOWN = object()
+
+RECEIVE = RECEIVE_SIZE
+UNAUTHENTICATED_RECEIVE = UNAUTHENTICATED_SIZE
 
 
 cdef Py_ssize_t find(const uint8_t *data, Py_ssize_t n, bytes what) noexcept:
@@ -133,6 +138,7 @@ cdef class Connection:
     def __init__(self, Server server not None, int fd):
         self.server = server
         self.fd = fd
+        self.receive_size = RECEIVE_SIZE
         self.since = server.now
 
     def unlearn(self):
@@ -183,7 +189,7 @@ cdef class Connection:
         cdef Py_ssize_t n
         if not self.at_rest and not self.wants_input():
             return
-        n = recv(self.fd, self.server.scratch, RECEIVE_SIZE, MSG_DONTWAIT)
+        n = recv(self.fd, self.server.scratch, self.receive_size, MSG_DONTWAIT)
         if n < 0:
             if errno != EAGAIN and errno != EINTR:
                 self.close()

@@ -162,3 +162,7 @@ class HttpsConnection(HttpConnection):
             if not self._send(self._layer.take()):
                 return
         super()._sent()
+
+    def _linger(self) -> None:
+        self._layer.release()
+        super()._linger()

@@ -28,6 +28,8 @@ from nsqcy.util.pem_files import PemError
 REQUIRE = "require"  # any certificate, regardless of its issuer
 TLS_1_2 = 0x0303
 HANDSHAKE_LIMIT = 5.0  # total seconds to wait for a peer
+MAX_HANDSHAKE = 8 << 10  # bytes from a peer without a certificate; OpenSSL would buffer 128 KiB
+MAX_CERTIFICATES = 32 << 10  # the same, with a certificate and those of its CAs
 
 _VERSIONS = {0x0301: "TLS1.0", 0x0302: "TLS1.1", 0x0303: "TLS1.2", 0x0304: "TLS1.3"}
 _RECORDS = b"\x15\x16"  # the first byte of a TLS record: an alert or a handshake
@@ -234,6 +236,7 @@ class TlsLayer(TlsStream):
     def __init__(self, context: SSL.Context) -> None:
         self._context = context
         self._first = b""
+        self._received = 0  # bytes of the handshake
 
     @cached_property
     def _connection(self) -> SSL.Connection:
@@ -248,6 +251,11 @@ class TlsLayer(TlsStream):
         self._first = self._first or data[:1]
         super().feed(data)
 
+    def release(self) -> None:
+        """Free the state of an ended connection. Nothing can be decoded or encoded any more."""
+        super().release()
+        self.__dict__.pop("_connection", None)
+
     def handshake(self) -> bool:
         """Continue the handshake. Return True if it is done, False if it needs input. Raises
         LayerError."""
@@ -255,8 +263,13 @@ class TlsLayer(TlsStream):
             try:
                 self._connection.do_handshake()
             except SSL.WantReadError:
-                if not self.pass_input():
+                self._received += (passed := self.pass_input())
+                if not passed:
                     return False
+                if self._received > self._maximum:
+                    raise LayerError(
+                        f"tls: more than {self._maximum} bytes in the handshake"
+                    ) from None
             except SSL.Error as error:
                 if self._first not in _RECORDS:
                     # The peer could not read an alert.
@@ -264,6 +277,11 @@ class TlsLayer(TlsStream):
                 raise LayerError(f"tls: {_text(error)}") from None
             else:
                 return True
+
+    @property
+    def _maximum(self) -> int:
+        asks_certificates = self._context.get_app_data() in (REQUIRE, REQUIRE_VERIFY)
+        return MAX_CERTIFICATES if asks_certificates else MAX_HANDSHAKE
 
     def certificate_names(self) -> tuple[str, ...]:
         """Return the names that the client's certificate is for. Empty if the certificate was not

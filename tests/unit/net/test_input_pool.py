@@ -73,7 +73,7 @@ def test_complete_input_counts_but_is_not_dropped(pool: Pool) -> None:
 def test_the_parts_of_a_budget() -> None:
     whole, few = Pool.of_budget(256 << 20), Pool.of_unauthenticated(256 << 20)
     assert (whole.limit, whole.share) == (256 << 20, 128 << 20)
-    assert (few.limit, few.share) == (16 << 20, 4 << 20)
+    assert (few.limit, few.share) == (16 << 20, 2 << 20)
 
 
 def test_addresses() -> None:

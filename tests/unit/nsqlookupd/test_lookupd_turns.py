@@ -8,6 +8,7 @@ from typing import Any
 import gevent
 import pytest
 
+from nsqcy.net.input_pool import InputPool
 from nsqcy.nsqlookupd.daemon import Connection
 from nsqcy.nsqlookupd.protocol import Session, SessionContext
 from nsqcy.nsqlookupd.registry import Registry
@@ -34,7 +35,7 @@ def test_connections_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         options=SimpleNamespace(max_input_bytes=1 << 20),
         log=lines,
         turns=Turns(),
-        held=0,
+        input=InputPool(1 << 20, 1 << 20),
     )
     pairs = [socket.socketpair() for _ in range(20)]
     connections = []

@@ -82,9 +82,9 @@ def test_an_address_has_a_share_of_the_input_before_auth(make: Make) -> None:
     peers = [Peer(core, "1.1.1.1") for _ in range(10)]
     for peer in peers:
         peer.send(half_an_identify())
-        assert core.manager.input_bytes <= BUDGET // 16 // 4 + 2 * 64 * KIB
+        assert core.manager.input_bytes <= BUDGET // 16 // 8 + 2 * 64 * KIB
     refusal = (ERROR, b"E_INVALID too much unfinished input before AUTH")
-    assert [peer.answers() for peer in peers] == [[refusal]] * 6 + [[]] * 4
+    assert [peer.answers() for peer in peers] == [[refusal]] * 8 + [[]] * 2
     assert other.answers() == []
 
 

@@ -1,0 +1,27 @@
+"""What a connection without credentials can make a daemon keep."""
+
+import pytest
+
+from loadtest.idle import LIMIT, Way, measure, started, ways
+from support.sanitizer import SANITIZED
+
+TESTED = {
+    ("nsqd", "HTTP: a request line"),
+    ("nsqd", "HTTP: one header"),
+    ("nsqd", "HTTP: many X-Nsq headers"),
+    ("nsqd", "HTTPS: half a record"),
+    ("nsqlookupd", "TCP: a half-sent line"),
+    ("nsqlookupd", "HTTP: one header"),
+    ("nsqadmin", "HTTP: one header"),
+}
+"""The ways that cost more than the limit before; `python -m loadtest.idle` has all of them."""
+
+
+@pytest.mark.ours
+@pytest.mark.skipif(SANITIZED, reason="the sanitizer keeps freed memory")
+@pytest.mark.parametrize(
+    "way", [way for way in ways() if way[:2] in TESTED], ids=lambda way: f"{way[0]} {way[1]}"
+)
+def test_a_connection_costs_at_most_64_kib(way: Way) -> None:
+    with started(way.daemon) as daemon:
+        assert measure(daemon, way) <= LIMIT
