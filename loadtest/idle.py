@@ -192,11 +192,15 @@ def _users() -> str:
     return f"[user ops]\nadmin = *\nrole = operate\ntoken = {hash_token('ops')}\n"
 
 
-def measure(daemon: testing.Daemon, way: Way) -> float:
-    """Return by how many bytes the daemon grows for each of COUNT connections."""
+def measure(daemon: testing.Daemon, way: Way, patience: float = 0) -> float:
+    """Return by how many bytes the daemon grows for each of COUNT connections. On a busy machine,
+    wait up to `patience` seconds until it has read, and freed, what is above the limit."""
+    deadline = time.monotonic() + patience
     before = _settled(daemon)
     held = [each for _ in range(COUNT) if (each := _begin(daemon, way)) is not None]
     grown = _settled(daemon) - before
+    while grown > LIMIT * COUNT and time.monotonic() < deadline:
+        grown = _settled(daemon) - before
     for each in held:
         each.close()
     return grown / COUNT
