@@ -38,7 +38,7 @@ BIG = 900_000
 
 
 class Way(NamedTuple):
-    """What a client sends, and then waits. tls: inside a TLS connection."""
+    """Bytes that a client sends before it waits. tls: inside a TLS connection."""
 
     daemon: str
     name: str
