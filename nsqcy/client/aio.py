@@ -14,6 +14,7 @@ handles sockets, timers and tasks; consumer.py and producer.py contain the logic
 
 import asyncio
 import inspect
+import os
 import weakref
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
@@ -217,6 +218,20 @@ class _Face:
 
     # -- the rest
 
+    def _begin(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.now = self.loop.time
+        self._query = lookup_query(self.core)
+        _started.add(self)
+        self.core.start(self.now())
+        self.rearm()
+
+    def abandon(self) -> None:
+        """End in a forked child process, which does not run the parent's event loop."""
+        self.core.abandon()
+        self._ended = asyncio.Event()  # the parent's has waiters in the parent's loop
+        self._ended.set()
+
     def rearm(self) -> None:
         """Call the core's tick when it is due."""
         due = INFINITE if self._ended.is_set() else self.core.due
@@ -321,6 +336,18 @@ class _Face:
     def _cancel_tasks(self) -> None:
         for task in self._tasks - {asyncio.current_task()}:
             task.cancel()
+
+
+_started: weakref.WeakSet[_Face] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for face in list(_started):
+        face.abandon()
+    _started.clear()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
 
 
 class _Iteration:
@@ -455,11 +482,7 @@ class Consumer(ConsumerView, _Face):
         """Start connecting and receiving messages."""
         if self.core.running or self._ended.is_set():
             return
-        self.loop = asyncio.get_running_loop()
-        self.now = self.loop.time
-        self._query = lookup_query(self.core)
-        self.core.start(self.now())
-        self.rearm()
+        self._begin()
 
     async def run(self) -> None:
         """Start, and wait until the consumer is closed.
@@ -513,6 +536,10 @@ class Consumer(ConsumerView, _Face):
     def stopped(self) -> None:
         super().stopped()
         self._wake_all()
+
+    def abandon(self) -> None:
+        super().abandon()
+        self._queue.clear()  # the messages belong to the parent
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -779,12 +806,8 @@ class Producer(ProducerView, _Face):
         if self.core.running:
             return
         if self.core.closing:
-            raise Closed("the producer has been closed")
-        self.loop = asyncio.get_running_loop()
-        self.now = self.loop.time
-        self._query = lookup_query(self.core)
-        self.core.start(self.now())
-        self.rearm()
+            raise self.core.closed_error
+        self._begin()
 
     async def close(self, *, graceful: bool = True) -> None:
         """Wait up to close_timeout seconds for pending responses, then close.

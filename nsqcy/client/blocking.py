@@ -745,7 +745,7 @@ class Producer(ProducerView):
         publish = _Awaited(topic, head, body, (loop.later, future), deadline)
         with loop.lock:
             core.publish(publish)
-        if core.waiting or deadline != INFINITE:
+        if core.waiting or loop.later or deadline != INFINITE:  # later: it exceeds a limit
             loop.rouse()
         return future
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from nsqcy.client.codec import OK_FRAME, Codec, Message
 from nsqcy.client.errors import ConnectionFailed, NsqdError, ProtocolError
+from nsqcy.client.limits import UNLIMITED, Limits
 from nsqcy.client.options import Address, ConnectionOptions
 from nsqcy.client.strangers import LONGEST, recognized
 from nsqcy.client.tls import TlsLayer
@@ -90,6 +91,7 @@ class Connection:
         self.codec = Codec(str(address), options.max_msg_size)
         self.ready = 0  # the last RDY sent
         self.max_ready = OLD_MAX_READY
+        self.limits = UNLIMITED  # of nsqd, for publishes
         self.last_message = -math.inf
         self.due = math.inf  # when to call check() next
         self.failure: NsqdError | None = None  # why nsqd is about to close the connection
@@ -308,6 +310,8 @@ class Connection:
             self._upgrades.append(self._tls)
         elif self.options.tls_v1:
             raise ConnectionFailed(f"{self.address} does not support TLS")
+        if "limits" in settings:
+            self.limits = Limits(settings["limits"], headers=self.options.headers)
         durability = self.options.durability
         if durability not in (None, settings.get("durability")):
             raise ConnectionFailed(f"{self.address} does not support durability {durability}")

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, Protocol, TypeVar
 
 from nsqcy.client.connection import Connection, Owner
-from nsqcy.client.errors import Error
+from nsqcy.client.errors import Closed, Error
 from nsqcy.client.options import (
     Address,
     Addresses,
@@ -92,6 +92,7 @@ class Core(Owner, Generic[N]):
         self.lock = lock or nullcontext()
         self.running = False
         self.closing = False
+        self.is_forked = False  # copied into a child process
         self.on_error: Callable[[Error], object] | None = None
         self._net = net
         self._ask_at = math.inf
@@ -173,6 +174,20 @@ class Core(Owner, Generic[N]):
     def stop(self, now: float, *, graceful: bool = True) -> None:
         """End immediately, or once pending work has been answered."""
         raise NotImplementedError
+
+    def abandon(self) -> None:
+        """End in a forked child process: the connections belong to the parent."""
+        self.running, self.closing, self.is_forked = False, True, True
+
+    @property
+    def closed_error(self) -> Closed:
+        """Return the error of a call after the end."""
+        if self.is_forked:
+            return Closed(
+                f"the {self.kind} was created before this process was forked: create one after "
+                "the fork"
+            )
+        return Closed(f"the {self.kind} has been closed")
 
     @property
     def connections(self) -> list[Connection]:

@@ -152,6 +152,8 @@ class Driver:
             sent = 0
         except OSError as error:
             self._unsent = b""
+            if not self.closing:
+                self._receive()  # nsqd's last error explains why it closed the connection
             self.fail(f"lost: {error}")
             return
         self._unsent = self._unsent[sent:]
@@ -394,7 +396,7 @@ class Loop:
         """Clean up in a forked child process, which does not have the loop's thread: the
         connections belong to the parent."""
         self.lock = self.core.lock = self.runtime.lock()
-        self.core.running, self.core.closing = False, True
+        self.core.abandon()
         self.ended = self.runtime.event()
         self.ended.set()
         if self.on_end is not None:

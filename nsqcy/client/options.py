@@ -247,6 +247,7 @@ class ConnectionOptions:
             identity["durability"] = self.durability
         if self.headers:
             identity["headers"] = True
+        identity["limits"] = True
         return identity
 
 

@@ -7,7 +7,8 @@ blocking).
 A publish whose connection is lost may have been executed. With several nsqds, it is retried on
 another nsqd, so a message may be published twice but is not lost. With a single nsqd, it fails, and
 the caller decides. Publishes that follow a publish that nsqd rejects are not executed, so they are
-retried on any connection.
+retried on any connection. A publish above nsqd's limits is not sent, because nsqd would close the
+connection.
 """
 
 import math
@@ -30,6 +31,7 @@ from nsqcy.client.errors import (
     ProtocolError,
     PublishTimeout,
 )
+from nsqcy.client.limits import DEFERRED
 from nsqcy.client.options import Address, Addresses, producer_options
 from nsqcy.client.times import Milliseconds, milliseconds
 from nsqcy.errors import LayerError
@@ -42,6 +44,7 @@ MAX_DEFERRED = 0x7FFFFFFFFFFF  # milliseconds
 MAX_HEADS = 1000  # topics with cached command lines
 # The longest pause before a reconnect while publishes wait, in units of reconnect_interval.
 IMPATIENT_PAUSE = 4
+CLOSED_UNANSWERED = "the producer was closed before nsqd answered"
 
 
 class Nsqd(AnyNsqd):
@@ -173,9 +176,13 @@ class ProducerCore(Core[Nsqd]):
         lost, nsqd.pending = nsqd.pending, deque()
         self._forget(connection.address, nsqd)
         retried = self.retried
+        failure = connection.failure
         for publish in lost:
-            untouched = connection.failure is not None
-            self._failed(publish, ConnectionFailed(str(error)), elsewhere=True, untouched=untouched)
+            if failure is None:
+                self._failed(publish, ConnectionFailed(str(error)), elsewhere=True)
+            else:  # nsqd executed nothing after the publish that it refused
+                blameless = failure.code not in WORTH_ANOTHER
+                self._not_executed(publish, NoConnection(str(error)), blameless=blameless)
         if lost:
             count = self.retried - retried
             log.warning(
@@ -200,7 +207,7 @@ class ProducerCore(Core[Nsqd]):
     def publish(self, publish: Publish) -> None:
         """Send a publish, or keep it until it can be sent. Raises Closed."""
         if self.closing or not self.running:
-            raise Closed("the producer has been closed")
+            raise self.closed_error
         self.pending_bytes += len(publish.body)
         if publish.deadline < self._next_deadline:
             self._next_deadline = publish.deadline
@@ -258,7 +265,8 @@ class ProducerCore(Core[Nsqd]):
         self._open.append(nsqd)
         waiting, self.waiting = self.waiting, deque()
         for publish in waiting:
-            self._send(publish)
+            self._place(publish)
+        self._end_if_done()
 
     def messages(self, connection: Connection, messages: list[Message], now: float) -> None:
         raise ProtocolError(f"{connection.address} sent messages to a producer")
@@ -302,31 +310,52 @@ class ProducerCore(Core[Nsqd]):
 
     # -- the rest
 
+    def _place(self, publish: Publish) -> None:
+        """Send a publish now, or when an nsqd is ready. A callback may have ended the producer."""
+        if self._open:
+            self._send(publish)
+        elif self.running:
+            self.waiting.append(publish)
+        else:
+            self._done(publish, Closed(CLOSED_UNANSWERED))
+
     def _send(self, publish: Publish) -> None:
         nsqd = self._open[0]
         if len(self._open) > 1:
             self._open.rotate(-1)
-        assert nsqd.connection is not None
+        connection = nsqd.connection
+        assert connection is not None
+        limits = connection.limits
+        if len(publish.body) > limits.harmless or publish.head[0] == DEFERRED:
+            refusal = limits.refusal(publish)
+            if refusal is not None:
+                self._done(publish, refusal)
+                return
         nsqd.pending.append(publish)
-        nsqd.connection.codec.publish(publish.head, publish.body)
+        connection.codec.publish(publish.head, publish.body)
 
-    def _failed(
-        self, publish: Publish, error: Error, *, elsewhere: bool, untouched: bool = False
-    ) -> None:
-        """Handle a failed attempt: retry, on another nsqd if there is one, or fail the publish."""
+    def _failed(self, publish: Publish, error: Error, *, elsewhere: bool) -> None:
+        """Handle a failed attempt: retry on another nsqd if there is one, or fail the publish."""
         publish.tries += 1
         publish.error = error
-        can = untouched or (elsewhere and len(self.nsqds) > 1)
-        can = can and publish.tries <= self.options.retries
+        can = elsewhere and len(self.nsqds) > 1 and publish.tries <= self.options.retries
+        self._retry_if(can, publish, error)
+
+    def _not_executed(self, publish: Publish, error: NoConnection, *, blameless: bool) -> None:
+        """Retry a publish that nsqd has not executed, on any nsqd.
+
+        blameless: another publish caused this, so it does not count as an attempt
+        """
+        publish.tries += not blameless
+        self._retry_if(publish.tries <= self.options.retries, publish, error)
+
+    def _retry_if(self, can: bool, publish: Publish, error: Error) -> None:
         if not can or not self.running or isinstance(publish, _GivenUp):
             self._done(publish, error)
             return
         self.retried += 1
         self.tell(self.on_retry, publish, error)
-        if self._open:
-            self._send(publish)
-        else:
-            self.waiting.append(publish)
+        self._place(publish)
 
     def _fail_waiting(self) -> None:
         """Fail waiting publishes if all nsqds have been tried and none is connected."""
@@ -412,7 +441,7 @@ class ProducerCore(Core[Nsqd]):
         self.waiting.clear()
         self._open.clear()
         for publish in left:
-            self._done(publish, Closed("the producer was closed before nsqd answered"))
+            self._done(publish, Closed(CLOSED_UNANSWERED))
         self._net.stopped()
 
 

@@ -31,6 +31,7 @@ from support.nsqd_process import Nsqd, environment, free_port
 from support.nsqlookupd_process import Lookupd
 
 PROGRAM = Path(__file__).parent / "programs" / "processes.py"
+FORKED = "the producer was created before this process was forked: create one after the fork"
 
 
 @pytest.fixture(scope="module")
@@ -919,7 +920,11 @@ def test_a_signal_handler_closes_one_that_waits(run: Callable[..., Process]) -> 
 def test_a_fork(run: Callable[..., Process]) -> None:
     """The child has nothing that the parent started, and the parent keeps all of it."""
     code, said, errors = run("forked").end()
-    assert (code, said, errors) == (0, ["closed 0", "OK", "OK", "1 2 3"], "")
+    assert (code, said, errors) == (0, [f"{FORKED} 0", "OK", "OK", "1 2 3"], "")
+
+
+def test_a_fork_in_an_event_loop(run: Callable[..., Process]) -> None:
+    assert run("forked_aio").end() == (0, [f"{FORKED} 0", "OK", "1"], "")
 
 
 @pytest.mark.parametrize(

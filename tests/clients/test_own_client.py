@@ -345,6 +345,18 @@ def test_what_nsqd_refuses(face: Face, producer: Any, topic: str) -> None:
     assert face.call(producer.publish, topic, b"m") == b"OK"
 
 
+def test_a_message_above_the_limit_costs_only_itself(face: Face, producer: Any, topic: str) -> None:
+    large = b"m" * ((1 << 20) + 1)
+    bodies = [large if number % 30 == 7 else b"m" for number in range(200)]
+    errors = []
+    for wait in face.publish_nowait(producer, topic, bodies):
+        try:
+            assert wait() == b"OK"
+        except NsqdError as error:
+            errors.append(str(error))
+    assert errors == ["E_BAD_MESSAGE PUB message too big 1048577 > 1048576"] * 7
+
+
 def test_lookupds_know_it(face: Face, producer: Any, topic: str, broker: Broker) -> None:
     if not broker.lookupd:
         pytest.skip("needs NSQCY_TEST_LOOKUPD_HTTP")

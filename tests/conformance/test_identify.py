@@ -1,6 +1,7 @@
 """IDENTIFY: section 9.3, and a check that TLS is not offered without a certificate (C090)."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -332,3 +333,15 @@ def test_no_tls_without_a_certificate(shared: Nsqd) -> None:
     conn = shared.connect()
     assert conn.negotiate(tls_v1=True)["tls_v1"] is False
     conn.usable()
+
+
+def test_limits_for_publishes(tmp_path: Path) -> None:
+    """Only for a client that asks for them."""
+    limits = {"max_msg_size": 10, "max_body_size": 100, "max_defer_timeout": 2000}
+    daemon = Nsqd(tmp_path, max_msg_size=10, max_body_size=100, max_defer_timeout="2s").start()
+    try:
+        assert "limits" not in daemon.connect().negotiate(limits=False)
+        answer = daemon.connect().negotiate(limits=True)
+    finally:
+        daemon.destroy()
+    assert list(answer.items())[-1] == ("limits", limits)

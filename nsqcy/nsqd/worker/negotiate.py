@@ -39,6 +39,7 @@ class Identity:
     asked_timeout: bool
     durability: str
     headers: bool
+    limits: bool
     topic_log: bool
     tls: bool
     snappy: bool
@@ -90,6 +91,7 @@ def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
         asked_timeout=current.asked_timeout or wanted["msg_timeout"] != 0,
         durability=durability,
         headers=negotiated and wanted["headers"],
+        limits=wanted["limits"],
         topic_log=wanted["topic_log"],
         tls=upgrades and wanted["tls_v1"] and bool(options.tls_cert),
         snappy=upgrades and wanted["snappy"] and options.snappy,
@@ -192,9 +194,20 @@ def _answer(identity: Identity, options: NsqdOptions) -> bytes:
         agreed["durability"] = identity.durability
     if identity.headers:
         agreed["headers"] = True
+    if identity.limits:
+        agreed["limits"] = _limits(options)
     if identity.topic_log:
         agreed["topic_log"] = TOPIC_LOG
     return gojson.encode(agreed)
+
+
+def _limits(options: NsqdOptions) -> dict[str, int]:
+    """Return the limits above which every topic refuses a publish."""
+    return {
+        "max_msg_size": options.max_msg_size,
+        "max_body_size": options.max_body_size,
+        "max_defer_timeout": options.max_defer_timeout // MILLISECOND,
+    }
 
 
 # -- the body
@@ -217,6 +230,7 @@ FIELDS: gojson.Fields = {
     "topology_zone": (gojson.text, ""),
     "durability": (gojson.text, ""),
     "headers": (gojson.flag, False),
+    "limits": (gojson.flag, False),
     "topic_log": (gojson.flag, False),
 }
 

@@ -14,11 +14,12 @@ if len(sys.argv) > 4:  # before anything else is imported
 
     monkey.patch_all()
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
 
-from nsqcy.client import Closed, Consumer, Producer
+from nsqcy.client import Closed, Consumer, Producer, aio
 
 PROGRAM, ADDRESS, TOPIC, *RUNTIME = sys.argv[1:]
 
@@ -102,8 +103,8 @@ def forked() -> None:
     if child == 0:
         try:
             producer.publish(TOPIC, b"x")
-        except Closed:
-            say("closed", len(list(consumer)))
+        except Closed as error:
+            say(error, len(list(consumer)))
         say(unused.publish(TOPIC, b"2").decode())
         return
     assert os.waitpid(child, 0)[1] == 0
@@ -115,6 +116,36 @@ def forked() -> None:
         if len(bodies) == 3:
             break
     say(*sorted(bodies))
+
+
+async def forked_in_a_loop() -> None:
+    async with aio.Producer(ADDRESS) as producer, aio.Consumer(TOPIC, "c", ADDRESS) as consumer:
+        await producer.publish(TOPIC, b"1")
+        while not consumer.total_in_flight:
+            await asyncio.sleep(0.01)
+        child = os.fork()
+        if child == 0:
+            asyncio.run(use_of_parent(producer, consumer))
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        say((await producer.publish(TOPIC, b"2")).decode())
+        async for message in consumer:
+            say(message.body.decode())
+            message.finish()
+            break
+
+
+async def use_of_parent(producer: aio.Producer, consumer: aio.Consumer) -> None:
+    try:
+        await producer.publish(TOPIC, b"x")
+    except Closed as error:
+        say(error, len([message async for message in consumer]))
+    await consumer.close()
+    await producer.close()
+
+
+def forked_aio() -> None:
+    asyncio.run(forked_in_a_loop())
 
 
 def patched() -> None:

@@ -87,6 +87,7 @@ IDENTITY = {
     "deflate_level": 6,
     "snappy": False,
     "sample_rate": 0,
+    "limits": True,
 }
 
 

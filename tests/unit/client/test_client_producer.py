@@ -29,7 +29,7 @@ from nsqcy.client.errors import (
 from nsqcy.client.options import Address
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
 from support.fake_network import Net, Wire
-from support.fake_nsqd import Peer, delivery
+from support.fake_nsqd import SETTINGS, Peer, delivery
 
 settings.register_profile("ci", max_examples=80, stateful_step_count=40, deadline=None)
 settings.register_profile("full", max_examples=4000, stateful_step_count=80, deadline=None)
@@ -182,6 +182,127 @@ def test_a_refused_publish_fails_alone() -> None:
     assert pool.bodies(1) == [b"2", b"3"]
     assert [str(each) for each in errors] == ["E_BAD_MESSAGE PUB no"]
     assert pool.core.pending_bytes == 0
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+def test_refused_publishes_cost_only_themselves(retries: int) -> None:
+    """More of them than a publish has attempts."""
+
+    def script(peer: Peer, line: str, body: bytes) -> bool:
+        if body == b"bad":
+            peer.error("E_BAD_MESSAGE PUB message too big 3 > 2")
+        return body == b"bad"
+
+    pool = Pool(script=script, retries=retries).accept()
+    bad = [pool.publish(b"bad") for _ in range(6)]
+    good = [pool.publish(b"g") for _ in range(20)]
+    for _ in range(7):
+        pool.run()
+        pool.net.tick()
+        pool.accept()
+    assert [each.end for each in good] == [None] * 20
+    assert [str(each.end) for each in bad] == ["E_BAD_MESSAGE PUB message too big 3 > 2"] * 6
+    assert {each.tries for each in good} == {0}
+    assert pool.core.pending_bytes == 0
+
+
+def test_publishes_behind_one_that_cannot_be_stored_were_surely_not_published() -> None:
+    def script(peer: Peer, line: str, body: bytes) -> bool:
+        if line.startswith("PUB"):
+            peer.error("E_PUB_FAILED PUB failed disk is full")
+        return line.startswith("PUB")
+
+    pool = Pool(script=script, retries=1).accept()
+    publishes = [pool.publish() for _ in range(5)]
+    for _ in range(5):
+        pool.run()
+        pool.net.tick(1)
+        pool.accept()
+    kinds = [type(each.end) for each in publishes]
+    assert kinds == [NsqdError, NsqdError, NoConnection, NoConnection, NoConnection]
+
+
+def publish_of(head: bytes, body: bytes) -> Told:
+    return Told("t", head, body, None, math.inf)
+
+
+def batch(*sizes: int, before: bytes = b"") -> bytes:
+    messages = [before + b"m" * size for size in sizes]
+    framed = [struct.pack(">I", len(each)) + each for each in messages]
+    return struct.pack(">I", len(sizes)) + b"".join(framed)
+
+
+LIMITS = {"max_msg_size": 10, "max_body_size": 60, "max_defer_timeout": 1000}
+HEADED = b"\0\3abc"  # three bytes of headers
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "headers", "text"),
+    [
+        (b"PUB t\n", b"m" * 11, False, "E_BAD_MESSAGE PUB message too big 11 > 10"),
+        (b"PUB t\n", b"m" * 10, False, None),
+        (b"PUB t\n", HEADED + b"m" * 10, True, None),
+        (b"PUB t\n", HEADED + b"m" * 11, True, "E_BAD_MESSAGE PUB message too big 11 > 10"),
+        (b"DPUB t 1001\n", b"m", False, "E_INVALID DPUB timeout 1001 out of range 0-1000"),
+        (b"DPUB t 1000\n", b"m", False, None),
+        (b"DPUB t -1\n", b"m", False, "E_INVALID DPUB could not parse timeout -1"),
+        (b"DPUB t 5\n", b"m" * 11, False, "E_BAD_MESSAGE DPUB message too big 11 > 10"),
+        (b"MPUB t\n", batch(10, 10), False, None),
+        (b"MPUB t\n", batch(3, 11), False, "E_BAD_MESSAGE MPUB message too big 11 > 10"),
+        (b"MPUB t\n", batch(10, 10, before=HEADED), True, None),
+        (b"MPUB t\n", batch(1, 11, before=HEADED), True, "E_BAD_MESSAGE MPUB message too big 11"),
+        (b"MPUB t\n", batch(*[10] * 4), False, None),
+        (b"MPUB t\n", batch(*[10] * 4, 1), False, "E_BAD_BODY MPUB body too big 65 > 60"),
+    ],
+)
+def test_a_publish_above_a_limit_is_not_sent(
+    head: bytes, body: bytes, headers: bool, text: str | None
+) -> None:
+    pool = Pool(headers=headers)
+    pool.net.wires[0].peer.settings = SETTINGS | {"limits": LIMITS, "headers": headers}
+    early, late = publish_of(head, body), publish_of(head, body)
+    pool.core.publish(early)  # before the limits are known
+    pool.accept()
+    pool.core.publish(late)
+    pool.run()
+    for publish in (early, late):
+        if text is None:
+            assert publish.end is None
+        else:
+            assert isinstance(publish.end, NsqdError) and str(publish.end).startswith(text)
+    assert len(pool.net.live()) == 1 and pool.core.pending_bytes == 0
+    assert len(pool.bodies(0)) == (2 if text is None else 0)
+
+
+def test_an_nsqd_without_limits_decides_itself() -> None:
+    for more in ({}, {"limits": True}, {"limits": {"max_msg_size": "10"}}):
+        pool = Pool()
+        pool.net.wires[0].peer.settings = SETTINGS | more
+        pool.accept()
+        publishes = [publish_of(b"PUB t\n", b"m" * 99), publish_of(b"DPUB t 9999999\n", b"m")]
+        for publish in publishes:
+            pool.core.publish(publish)
+        pool.run()
+        assert [each.end for each in publishes] == [None, None]
+
+
+def test_a_callback_of_a_refused_publish_may_stop_the_producer() -> None:
+    pool = Pool()
+    pool.net.wires[0].peer.settings = SETTINGS | {"limits": LIMITS}
+    large, other = pool.publish(b"m" * 11), pool.publish()
+    large.then = lambda: pool.core.stop(pool.net.time, graceful=False)
+    pool.accept()
+    assert isinstance(large.end, NsqdError) and isinstance(other.end, Closed)
+    assert pool.core.pending_bytes == 0 and pool.net.ends == 1
+
+
+def test_a_graceful_end_after_a_refused_publish() -> None:
+    pool = Pool()
+    pool.net.wires[0].peer.settings = SETTINGS | {"limits": LIMITS}
+    large = pool.publish(b"m" * 11)
+    pool.core.stop(pool.net.time)
+    pool.accept()
+    assert isinstance(large.end, NsqdError) and pool.net.ends == 1
 
 
 def test_a_lost_connection_fails_what_was_sent() -> None:
