@@ -74,6 +74,10 @@ class Message:
     def has_responded(self) -> bool:
         """Return whether the message was finished or requeued."""
 
+    def is_lost(self) -> bool:
+        """Return whether its connection is closed: nsqd redelivers it, unless it got the answer
+        before."""
+
 class Headered(Message): ...
 
 class Codec:

@@ -11,7 +11,7 @@ pytest.importorskip("celery")
 
 from nsqcy.testing import Nsqd, nsqd, nsqlookupd
 from nsqcy.testing.http_requests import Web
-from support.celery_process import LIMIT, CeleryShop, shop_on, until
+from support.celery_process import LIMIT, CeleryShop, in_flight, shop_on, until
 
 pytestmark = pytest.mark.slow
 
@@ -96,6 +96,26 @@ def test_no_task_is_lost_when_nsqd_is_killed(broker: Nsqd, shop: CeleryShop) -> 
         lambda: {each["result"] for each in shop.notes("add")} == set(range(400)), "all tasks run"
     )
     shop.stop(worker)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_prefetched_tasks_run_once_although_nsqd_restarts(
+    broker: Nsqd, tmp_path: Path, pool: str
+) -> None:
+    options = {"nsqd_http_addresses": broker.http_address, "msg_timeout": 60.0}
+    with shop_on(tmp_path, broker.tcp_address, **options) as shop:
+        gate = tmp_path / "gate"
+        shop.start("--concurrency", "1", pool=pool)
+        program = "import sys; hang.delay(sys.argv[1])\nfor each in range(3): add.delay(each, 0)"
+        shop.run(program, str(gate))
+        shop.has_notes("hang", 1)
+        until(lambda: in_flight(shop) == 4, "the worker has prefetched every task")
+        broker.kill()
+        broker.start()
+        until(lambda: in_flight(shop) == 4, "the worker has them again")
+        gate.touch()
+        until(lambda: in_flight(shop) == 0, "all have run")
+        assert sorted(each["result"] for each in shop.notes("add")) == [0, 1, 2]
 
 
 def test_inspect_and_control_reach_every_worker(shop: CeleryShop) -> None:

@@ -13,7 +13,7 @@ pytest.importorskip("celery")
 from nsqcy.testing import certificates, nsqd
 from nsqcy.testing.http_requests import Web, eventually
 from support import users_file
-from support.celery_process import LIMIT, CeleryShop, broker_and_shop, shop_on, until
+from support.celery_process import LIMIT, broker_and_shop, in_flight, shop_on, until
 from support.fake_auth_server import AuthServer
 from support.nsqd_process import free_port
 
@@ -35,12 +35,6 @@ for priority in (9, 5, 6, 3, 0):
         until(lambda: in_flight(shop) == 6, "the worker has received every message")
         gate.touch()
         assert [each["result"] for each in shop.has_notes("add", 5)] == [0, 5, 3, 9, 6]
-
-
-def in_flight(shop: CeleryShop) -> int:
-    """Return the number of messages that the worker has received and not acknowledged."""
-    topics = shop.web().stats()["topics"]
-    return sum(each["in_flight_count"] for topic in topics for each in topic["channels"])
 
 
 def test_a_task_with_a_countdown_is_cancelled_in_nsqd(tmp_path: Path) -> None:

@@ -398,6 +398,40 @@ def test_the_prefetch_count_limits_the_messages_of_a_worker(broker: NsqBroker) -
     until(lambda: broker.get_queue_message_counts("default") == (5, 0, 0), "they are back")
 
 
+def test_prefetched_messages_run_once_although_nsqd_restarts() -> None:
+    class Skips(dramatiq.Middleware):
+        def after_skip_message(self, broker: Any, message: Any) -> None:
+            skipped.append(message)
+
+    skipped: list[Any] = []
+    runs: list[int] = []
+    begun, gate = threading.Event(), threading.Event()
+    with nsqd(durability="os") as own:
+        broker = NsqBroker(own.tcp_address, nsqd_http_addresses=own.http_address)
+        broker.add_middleware(Skips())
+
+        @dramatiq.actor(broker=broker)
+        def task(number: int) -> None:
+            begun.set()
+            gate.wait(30)
+            runs.append(number)
+
+        task.send(0)
+        web = Web.at(own.http_address)
+        with running(broker):
+            assert begun.wait(30)
+            task.send(1)
+            web.await_counts("default", "dramatiq", in_flight_count=2)
+            own.kill()
+            own.start()
+            web.await_counts("default", "dramatiq", in_flight_count=2)
+            gate.set()
+            web.await_counts("default", "dramatiq", depth=0, in_flight_count=0)
+        broker.close()
+    assert sorted(runs) == [0, 0, 1]
+    assert skipped == []
+
+
 def test_closing_the_broker_lets_others_have_its_messages(make_broker: MakeBroker) -> None:
     first, second = make_broker(), make_broker()
     dramatiq.actor(print, actor_name="moves", broker=first).send()

@@ -153,6 +153,40 @@ def test_no_message_is_lost_when_nsqd_is_killed() -> None:
     assert seen == set(range(200))
 
 
+def test_messages_that_wait_are_handled_once_although_nsqd_restarts() -> None:
+    begun, gate = asyncio.Event(), asyncio.Event()
+    seen: list[int] = []
+    with nsqd(durability="os") as own:
+        web = web_of(own)
+        broker = NsqBroker(own.tcp_address)
+
+        async def in_flight(count: int) -> None:
+            await asyncio.to_thread(
+                web.await_counts, "fsd-waits", "faststream", depth=0, in_flight_count=count
+            )
+
+        @broker.subscriber("fsd-waits", max_in_flight=10)
+        async def handle(number: int) -> None:
+            begun.set()
+            await gate.wait()
+            seen.append(number)
+
+        async def work(running: NsqBroker) -> None:
+            await running.publish(0, "fsd-waits")
+            await begun.wait()
+            for number in range(1, 5):
+                await running.publish(number, "fsd-waits")
+            await in_flight(5)
+            own.kill()
+            own.start()
+            await in_flight(5)
+            gate.set()
+            await in_flight(0)
+
+        run(broker, work)
+    assert sorted(seen) == [0, 0, 1, 2, 3, 4]
+
+
 def test_a_delay_longer_than_the_limit_is_served_in_parts(daemon: Nsqd) -> None:
     broker, seen = NsqBroker(daemon.tcp_address, max_defer=0.3), list[tuple[float, int]]()
 

@@ -29,6 +29,7 @@ from nsqcy.integrations.queue_management import Counts, QueueManagement
 from nsqcy.integrations.taskiq import NsqBroker, NsqScheduleSource
 from nsqcy.integrations.taskiq.labels import delay_of
 from nsqcy.testing import Nsqd, certificates, nsqd, nsqlookupd
+from nsqcy.testing.http_requests import Web
 from support.fake_auth_server import AuthServer
 
 pytestmark = pytest.mark.slow
@@ -93,7 +94,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 async def working(broker: NsqBroker, **options: Any) -> AsyncIterator[None]:
     """Run a worker in this process."""
     finish = asyncio.Event()
-    receiver = Receiver(broker, max_async_tasks=10, **options)
+    receiver = Receiver(broker, **{"max_async_tasks": 10} | options)
     listening = asyncio.create_task(receiver.listen(finish))
     try:
         yield
@@ -333,6 +334,42 @@ def test_what_has_not_begun_is_requeued_once(
 
 
 # -- the broker
+
+
+def test_tasks_that_wait_run_once_although_nsqd_restarts() -> None:
+    async def main() -> None:
+        runs: list[int] = []
+        begun, gate = asyncio.Event(), asyncio.Event()
+        with nsqd(durability="os") as own:
+            web = Web.at(own.http_address)
+            broker = NsqBroker(own.tcp_address)
+
+            async def in_flight(count: int) -> None:
+                await asyncio.to_thread(
+                    web.await_counts, "taskiq", "taskiq", depth=0, in_flight_count=count
+                )
+
+            @broker.task
+            async def task(number: int) -> None:
+                begun.set()
+                await gate.wait()
+                runs.append(number)
+
+            await broker.startup()
+            async with working(broker, max_async_tasks=1):
+                await task.kiq(0)
+                await begun.wait()
+                for number in range(1, 5):
+                    await task.kiq(number)
+                await in_flight(5)
+                own.kill()
+                own.start()
+                await in_flight(5)
+                gate.set()
+                await in_flight(0)
+        assert sorted(runs) == [0, 0, 1, 2, 3, 4]
+
+    run(main())
 
 
 def test_a_broker_starts_again_in_another_loop(broker: NsqBroker) -> None:

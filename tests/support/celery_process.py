@@ -11,7 +11,7 @@ from nsqcy.testing import Nsqd, nsqd
 from nsqcy.testing.http_requests import Web
 from support.shop_process import LIMIT, Shop, until
 
-__all__ = ["LIMIT", "CeleryShop", "broker_and_shop", "shop_on", "until"]
+__all__ = ["LIMIT", "CeleryShop", "broker_and_shop", "in_flight", "shop_on", "until"]
 
 
 class CeleryShop(Shop):
@@ -64,3 +64,9 @@ def broker_and_shop(home: Path, **options: object) -> Iterator[tuple[Nsqd, Celer
         ) as shop,
     ):
         yield daemon, shop
+
+
+def in_flight(shop: CeleryShop) -> int:
+    """Return the number of messages that the worker has received and not acknowledged."""
+    topics = shop.web().stats()["topics"]
+    return sum(each["in_flight_count"] for topic in topics for each in topic["channels"])

@@ -308,6 +308,11 @@ cdef class Message:
         """Return whether the message was finished or requeued."""
         return self.answered
 
+    def is_lost(self):
+        """Return whether its connection is closed: nsqd redelivers it, unless it got the answer
+        before."""
+        return codec_of(self).closed
+
     def __repr__(self):
         return f"<Message {shown(self)} attempts={self.attempts} {len(self.body)} bytes>"
 

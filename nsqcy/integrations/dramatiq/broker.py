@@ -10,6 +10,7 @@ import dramatiq
 from dramatiq import Message, Middleware, QueueJoinTimeout
 from dramatiq.common import current_millis, q_name
 from dramatiq.errors import BrokerError, ConnectionClosed, ConnectionFailed
+from dramatiq.middleware import SkipMessage
 
 from nsqcy.client import Error, NsqdError
 from nsqcy.client.options import Addresses, as_strings
@@ -127,9 +128,18 @@ class NsqBroker(dramatiq.Broker):
         with self._publishing.errors():
             self._connected().producer.publish(topic, body, defer, timeout=self._publish_timeout)
 
+    def emit_before(self, signal: str, *args: Any, **kwargs: Any) -> None:
+        """Call the middleware. Raises SkipMessage for a message that has waited in the worker while
+        its connection was lost: nsqd delivers it again."""
+        if signal == "process_message" and _is_lost(*args):
+            raise SkipMessage("nsqd delivers it again")
+        super().emit_before(signal, *args, **kwargs)
+
     def emit_after(self, signal: str, *args: Any, **kwargs: Any) -> None:
         """Call the middleware. Dramatiq logs its errors and acknowledges the message regardless,
         so this notes if the middleware could not publish a retry or the rest of a pipeline."""
+        if signal == "skip_message" and _is_lost(*args):
+            return  # the middleware would store a result
         if signal == "process_message":
             self._publishing.has_failed = False
         super().emit_after(signal, *args, **kwargs)
@@ -237,6 +247,10 @@ class NsqBroker(dramatiq.Broker):
         with _http_errors():
             topics = [self.topic(q_name(message.queue_name))]
             return bool(self.management.cancel(topics, is_wanted))
+
+
+def _is_lost(message: Any) -> bool:
+    return isinstance(message, NsqMessage) and message.received.is_lost()
 
 
 class _Publishing(threading.local):

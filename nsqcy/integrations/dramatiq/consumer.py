@@ -53,7 +53,7 @@ class NsqConsumer(DramatiqConsumer):
 
     def __next__(self) -> NsqMessage | None:
         received = self._consumer.get(self._timeout)
-        if received is None:
+        if received is None or received.is_lost():
             return None
         self._unanswered.add(received)
         task = self._decoded(received.body)

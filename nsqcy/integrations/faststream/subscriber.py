@@ -96,9 +96,10 @@ class ChannelSubscriber(SubscriberUsecase[Any]):
         return connections
 
     def _takes(self, message: Message) -> bool:
-        """Return whether to process a message now; otherwise, requeue it."""
+        """Return whether to process a message now; otherwise, requeue it. nsqd redelivers a message
+        whose connection was lost while it waited."""
         delay = remaining(message, delay_of(message), self._connections.max_defer)
-        if self.running and not delay:
+        if self.running and not delay and not message.is_lost():
             assert self._unanswered is not None
             self._unanswered.add(message)
             return True

@@ -1,6 +1,7 @@
 """A channel of kombu: publishing, consuming and answering."""
 
 import queue
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any
 
 from kombu.transport import virtual
 
-from nsqcy.client import Consumer, Message
+from nsqcy.client import Consumer, Error, Message
 from nsqcy.integrations.client_options import QUICK, UNTIL_ANSWERED
 from nsqcy.integrations.delays import EARLY
 from nsqcy.integrations.kombu.inbox import NOT_PRIORITISED
@@ -58,6 +59,7 @@ class Channel(virtual.Channel):
         self._ended: list[Subscription] = []
         self._pulls: dict[str, Subscription] = {}  # by queue, for basic_get()
         self._unacked: dict[str, Unacked] = {}
+        self._drops = False  # _drop_lost() is in the inbox
         self._tags = count(1)
 
     @property
@@ -147,6 +149,7 @@ class Channel(virtual.Channel):
             max_tries=0,
             close_timeout=UNTIL_ANSWERED,
             msg_timeout=self._options.msg_timeout,
+            on_error=self._connection_failed,
             **keywords,
         )
 
@@ -203,14 +206,32 @@ class Channel(virtual.Channel):
 
     def _deliver(self, subscription: Subscription, tag: str, payload: dict[str, Any]) -> bool:
         """Pass a message to the program; return whether there was a consumer."""
-        is_wanted = subscription.queue in self.connection._callbacks
-        if subscription.cancelled or not is_wanted or tag not in self._unacked:
+        unacked = self._unacked.get(tag)
+        is_wanted = subscription.queue in self.connection._callbacks and not subscription.cancelled
+        if unacked is None or unacked.message.is_lost() or not is_wanted:
             self.answer(tag, requeue_now)
             return False
         if subscription.no_ack:
             self.answer(tag, Message.finish)
         self.connection._deliver(payload, subscription.queue)
         return True
+
+    def _connection_failed(self, error: Error) -> None:
+        """Drop lost messages, in the program's thread."""
+        if not self._drops:
+            self._drops = True
+            self._transport.inbox.put(self, NOT_PRIORITISED, self._drop_lost)
+
+    def _drop_lost(self) -> bool:
+        """Drop tasks that Celery has received and not begun, and that nsqd delivers again."""
+        self._drops = False
+        lost = {tag for tag, each in list(self._unacked.items()) if each.message.is_lost()}
+        if lost and "celery.worker.state" in sys.modules:  # in a worker
+            from nsqcy.integrations.celery.lost_tasks import drop
+
+            for tag in drop(lost):
+                self.qos.reject(tag, requeue=True)
+        return False
 
     def answer(self, delivery_tag: str, how: Callable[[Message], None]) -> None:
         """Finish or requeue an unacknowledged message. Unknown tags have been answered."""

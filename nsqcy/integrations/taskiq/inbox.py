@@ -50,6 +50,9 @@ class Inbox:
                 await consumer.start()
             while True:
                 message = await self._waiting.get()
+                if message.is_lost():  # nsqd delivers it again
+                    self._unanswered.requeue(message)
+                    continue
                 yield Delivery(data=message.body, ack=Answer(self, message))
         finally:
             self._stop()

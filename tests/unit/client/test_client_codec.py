@@ -312,6 +312,15 @@ def test_an_answer_is_given_once(wakes: Wakes) -> None:
     assert wakes.codec.in_flight == 0
 
 
+def test_a_message_is_lost_with_its_connection(wakes: Wakes) -> None:
+    message = wakes.message()
+    assert not message.is_lost()
+    wakes.codec.close()
+    assert message.is_lost()
+    message.finish()
+    assert wakes.codec.take() == b""
+
+
 def test_touch_answers_nothing(wakes: Wakes) -> None:
     message = wakes.message()
     message.touch()
