@@ -10,6 +10,7 @@ module: see `HttpConnection.learn`.
 
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +54,7 @@ _READ = 1
 _WRITE = 2
 _EVENTS_A_TURN = 64
 _JOINED = 65536  # bytes of answers that are joined, to send them together
+_LARGE = 262144  # bytes of a body; several of them take longer than an iteration should
 _LOGGED = 2048  # maximum characters of a target in the log; a target may be a megabyte long
 
 
@@ -94,6 +96,9 @@ class HttpServer(Server):
         self._to_resume: list[HttpConnection] = []
         self._wake_up = loop.async_()
         self._wake_up.start(self._resume)
+        self._large: deque[Callable[[], None]] = deque()
+        self._next_large = loop.async_()
+        self._next_large.start(self._run_large)
         self._sweeper = loop.timer(self.timeouts.sweep, self.timeouts.sweep)
         self._sweeper.start(self._sweep)
 
@@ -134,7 +139,7 @@ class HttpServer(Server):
         """Close every connection immediately and stop all watchers."""
         for connection in list(self._connections):
             connection.close()
-        for watcher in (self._wake_up, self._sweeper):
+        for watcher in (self._wake_up, self._next_large, self._sweeper):
             watcher.stop()
             watcher.close()
 
@@ -149,6 +154,11 @@ class HttpServer(Server):
         self._to_resume.append(connection)
         self._wake_up.send()
 
+    def run_large(self, run: Callable[[], None]) -> None:
+        """Handle a request with a large body: one in each event-loop iteration."""
+        self._large.append(run)
+        self._next_large.send()
+
     def forget(self, connection: "HttpConnection") -> None:
         self._connections.discard(connection)
 
@@ -156,6 +166,12 @@ class HttpServer(Server):
         connections, self._to_resume = self._to_resume, []
         for connection in connections:
             connection.process()
+
+    def _run_large(self) -> None:
+        run = self._large.popleft()
+        if self._large:
+            self._next_large.send()
+        run()
 
     def _sweep(self) -> None:
         self.now = time.monotonic()
@@ -464,6 +480,12 @@ class HttpConnection(Connection):
 
     def _run(self, route: Route, request: Request) -> None:
         self._waiting = True
+        if len(request.body.data) > _LARGE:
+            self._server.run_large(lambda: self._handle(route, request))
+        else:
+            self._handle(route, request)
+
+    def _handle(self, route: Route, request: Request) -> None:
         if route.inline:
             self._finish(self._server.api.call(route, request))
         else:
