@@ -11,12 +11,16 @@ from loadtest.many_clients import Loop
 from loadtest.nsqd import Nsqd
 from loadtest.turns.rows import Row, Sizes
 from nsqcy.base import headers
-from nsqcy.testing.wire_client import ERROR, MESSAGE, Conn, Hangup, sized
+from nsqcy.nsqd.worker.topic_verbs import MAX_SEARCHED
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import ERROR, MESSAGE, Conn, Frame, Hangup, sized
 
 MAX_BODY = 5 << 20
 MAX_QUERY = 64 << 10
 ONES = (MAX_BODY - 4) // 5  # messages of one byte in the largest MPUB
 MAX_RDY = 2500
+COLUMNS = "timestamp,id,defer,headers,body"
+NO_ID = "0123456789abcdef"  # no message has it
 RECEIVED = 128 << 10  # bytes that a worker receives at once
 
 _numbers = itertools.count(1)
@@ -50,20 +54,38 @@ class Clients:
     def connect(self) -> Conn:
         return self.daemon.connect(timeout=self.timeout)
 
-    def tcp(self, data: bytes, answers: int = 1, **features: object) -> None:
-        """Send commands on a new connection, and wait for this many answers or for its end."""
+    def tcp(
+        self, data: bytes, answers: int = 1, *, refused: bool = False, **features: object
+    ) -> None:
+        """Send commands on a new connection, and wait for this many answers or for its end.
+
+        refused: the answer is an error, which ends the connection, perhaps before it is read;
+            otherwise no answer may be an error
+        """
         with self.connect() as conn:
             if features:
                 conn.negotiate(**features)
-            with contextlib.suppress(Hangup, ConnectionError):
+            received: list[Frame] = []
+            with contextlib.suppress(*((Hangup, ConnectionError) if refused else ())):
                 conn.send(data)
-                for _ in range(answers):
-                    conn.frame()
+                while len(received) < answers:
+                    received.append(conn.frame())
+        errors = [frame for frame in received if frame.kind == ERROR]
+        assert refused or not errors, (data[:80], errors[0])
 
-    def http(self, method: str, path: str, body: bytes | None = None, **query: object) -> None:
-        given = query.pop("headers", None)
-        answer = self.web.request(method, path, body, headers=given, **query)  # type: ignore[arg-type]
-        assert answer.status < 500, (method, path, answer)
+    def http(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        expects: int = 200,
+        headers: dict[str, str] | None = None,
+        **query: object,
+    ) -> None:
+        """Make a request that must be answered with this status."""
+        answer = self.web.request(method, path, body, headers=headers, **query)
+        assert answer.status == expects, (method, path[:80], answer.status, answer.body[:200])
 
 
 def fill(clients: Clients, topic: str, count: int) -> None:
@@ -232,26 +254,41 @@ def first_commands(clients: Clients) -> Iterator[Row]:
         yield Row(
             "IDENTIFY",
             f"{what}, one string",
-            lambda long=long: clients.tcp(b"IDENTIFY\n" + sized(long)),
+            lambda long=long: clients.tcp(b"IDENTIFY\n" + sized(long), refused=True),
         )
         many_fields = b"{" + b",".join(b'"%d":0' % n for n in range(size // 12)) + b"}"
         yield Row(
             "IDENTIFY",
             f"{what}, many fields",
-            lambda body=many_fields: clients.tcp(b"IDENTIFY\n" + sized(body)),
+            lambda body=many_fields, refused=size > 64 << 10: clients.tcp(
+                b"IDENTIFY\n" + sized(body), refused=refused
+            ),
         )
         arrays = b'{"client_id":%b}' % (b"[" + b"0," * (size // 2 - 20) + b"0]")
         yield Row(
             "IDENTIFY",
             f"{what}, a list",
-            lambda body=arrays: clients.tcp(b"IDENTIFY\n" + sized(body)),
+            lambda body=arrays: clients.tcp(b"IDENTIFY\n" + sized(body), refused=True),
         )
-        yield Row("AUTH", what, lambda size=size: clients.tcp(b"AUTH\n" + sized(b"s" * size)))
+        yield Row(
+            "AUTH",
+            what,
+            lambda size=size: clients.tcp(b"AUTH\n" + sized(b"s" * size), refused=True),
+        )
     yield Row(
         "IDENTIFY",
         "nested lists",
-        lambda: clients.tcp(b"IDENTIFY\n" + sized(b'{"client_id":%b}' % nested)),
+        lambda: clients.tcp(b"IDENTIFY\n" + sized(b'{"client_id":%b}' % nested), refused=True),
     )
+
+
+def written(clients: Clients, topic: str, count: int) -> dict[str, int] | None:
+    """Return what LOG_META answers once the log contains this many messages."""
+    with clients.connect() as conn:
+        conn.negotiate(topic_log=True)
+        conn.command("LOG_META", topic)
+        meta: dict[str, int] = conn.expect_json()
+    return meta if meta["next_seq"] > count else None
 
 
 def log_commands(clients: Clients, sizes: Sizes) -> Iterator[Row]:
@@ -259,10 +296,7 @@ def log_commands(clients: Clients, sizes: Sizes) -> Iterator[Row]:
     clients.web.put("/topic/config", b'{"retention_time":"1h"}', topic=topic)
     clients.web.create(topic, "c")
     fill(clients, topic, sizes.messages)
-    with clients.connect() as conn:
-        conn.negotiate(topic_log=True)
-        conn.command("LOG_META", topic)
-        meta = conn.expect_json()
+    meta = eventually(lambda: written(clients, topic, sizes.messages))
     log_id = str(meta["log_id"])
 
     def ask(*words: object) -> None:
@@ -274,7 +308,7 @@ def log_commands(clients: Clients, sizes: Sizes) -> Iterator[Row]:
         "LOG_FETCH",
         "the largest answer",
         lambda: ask(
-            "LOG_FETCH", topic, log_id, meta["first_seq"], meta["next_seq"], 16 << 20, "seq,body"
+            "LOG_FETCH", topic, log_id, meta["first_seq"], meta["next_seq"], 16 << 20, COLUMNS
         ),
     )
     yield Row(
@@ -297,7 +331,7 @@ def log_commands(clients: Clients, sizes: Sizes) -> Iterator[Row]:
     yield Row(
         "POST /channel/seek",
         f"over {sizes.messages:,} messages",
-        lambda: clients.http("POST", "/channel/seek", topic=topic, channel="c", to="start"),
+        lambda: clients.http("POST", "/channel/seek", topic=topic, channel="c", to="earliest"),
     )
 
 
@@ -324,20 +358,7 @@ def deferred(clients: Clients, sizes: Sizes) -> Iterator[Row]:
             "GET", "/channel/peek", topic=topic, channel="c", state="in_flight", count=100
         ),
     )
-    yield Row(
-        "POST /message/cancel",
-        held,
-        lambda: clients.http(
-            "POST", "/message/cancel", topic=topic, channel="c", id="0123456789abcdef"
-        ),
-    )
-    yield Row(
-        "POST /message/delete",
-        held,
-        lambda: clients.http(
-            "POST", "/message/delete", topic=topic, channel="c", id="0123456789abcdef"
-        ),
-    )
+    yield from of_one_message(clients, sizes, topic)
     yield Row(
         "POST /channel/redrive",
         held,
@@ -360,6 +381,49 @@ def deferred(clients: Clients, sizes: Sizes) -> Iterator[Row]:
         held,
         lambda: clients.http("POST", "/channel/create", topic=topic, channel=name()),
     )
+
+
+def of_one_message(clients: Clients, sizes: Sizes, topic: str) -> Iterator[Row]:
+    """Requests for the last message in a channel, and for one that is not there."""
+    waiting, id = name(), ""
+    clients.web.create(waiting, "c")
+    fill(clients, waiting, min(sizes.messages, MAX_SEARCHED))
+
+    def act(path: str, topic: str, id: str, expects: int = 200) -> None:
+        clients.http("POST", path, topic=topic, channel="c", id=id, expects=expects)
+
+    def defer_one() -> None:
+        nonlocal id
+        clients.web.pub(topic, b"x", defer=3_500_000)
+        page = clients.web.get("/channel/deferred", topic=topic, channel="c", limit=1).json()
+        id = page["deferred"][0]["id"]
+
+    def wait_for_one() -> None:
+        nonlocal id
+        page = clients.web.get(
+            "/channel/peek", topic=waiting, channel="c", state="queued", count=100
+        ).json()
+        id = page["messages"][-1]["id"]
+
+    deferred = f"{sizes.messages:,} deferred messages"
+    queued = f"{min(sizes.messages, MAX_SEARCHED):,} messages"
+    yield Row(
+        "POST /message/cancel", deferred, lambda: act("/message/cancel", topic, id), defer_one
+    )
+    yield Row(
+        "POST /message/cancel",
+        f"{deferred}, none with the id",
+        lambda: act("/message/cancel", topic, NO_ID, 404),
+    )
+    yield Row(
+        "POST /message/delete", queued, lambda: act("/message/delete", waiting, id), wait_for_one
+    )
+    for path in ("/message/delete", "/channel/redrive"):
+        yield Row(
+            f"POST {path}",
+            f"{queued}, none with the id",
+            lambda path=path: act(path, waiting, NO_ID, 404),
+        )
 
 
 def gone(clients: Clients, sizes: Sizes) -> Iterator[Row]:
@@ -433,9 +497,16 @@ def many_topics(clients: Clients, sizes: Sizes) -> Iterator[Row]:
     yield Row(
         "POST /topic/unpause", many, lambda: clients.http("POST", "/topic/unpause", topic="m1")
     )
-    yield Row("POST /topic/delete", many, lambda: clients.http("POST", "/topic/delete", topic="m2"))
-    wide = json.dumps({"ttl": "1h", "x" * 60_000: 1}).encode()
-    nested = b'{"ttl":' + b"[" * 30_000 + b"]" * 30_000 + b"}"
+    yield Row(
+        "POST /topic/delete",
+        many,
+        lambda: clients.http("POST", "/topic/delete", topic="gone"),
+        lambda: clients.web.create("gone"),
+    )
+    clients.web.create("m1", "c")
+    wide = b'{"msg_timeout":"1m"}' + b" " * ((64 << 10) - 20)
+    unknown = json.dumps({"x" * 60_000: 1}).encode()
+    nested = b'{"msg_timeout":' + b"[" * 30_000 + b"]" * 30_000 + b"}"
     for of, query in (("topic", {"topic": "m1"}), ("channel", {"topic": "m1", "channel": "c"})):
         yield Row(
             f"GET /{of}/config",
@@ -447,11 +518,14 @@ def many_topics(clients: Clients, sizes: Sizes) -> Iterator[Row]:
             "64 KiB",
             lambda of=of, query=query: clients.http("PUT", f"/{of}/config", wide, **query),
         )
-        yield Row(
-            f"PUT /{of}/config",
-            "nested lists",
-            lambda of=of, query=query: clients.http("PUT", f"/{of}/config", nested, **query),
-        )
+        for what, body in (("an unknown key", unknown), ("nested lists", nested)):
+            yield Row(
+                f"PUT /{of}/config",
+                f"64 KiB, {what}",
+                lambda of=of, body=body, query=query: clients.http(
+                    "PUT", f"/{of}/config", body, expects=400, **query
+                ),
+            )
         yield Row(
             f"DELETE /{of}/config",
             many,
@@ -465,19 +539,22 @@ def many_topics(clients: Clients, sizes: Sizes) -> Iterator[Row]:
     yield Row(
         "GET /config/:opt", many, lambda: clients.http("GET", "/config/nsqlookupd_tcp_addresses")
     )
-    value = json.dumps(["127.0.0.1:1"] * 70_000).encode()[: (1 << 20)]
+    option = "/config/nsqlookupd_tcp_addresses"
+    value = b"[" + b" " * ((1 << 20) - 2) + b"]"
+    yield Row("PUT /config/:opt", "1 MiB", lambda: clients.http("PUT", option, value))
+    invalid = json.dumps(["127.0.0.1:1"] * 69_000).encode()[:-1]
+    for what, body in (("not closed", invalid), ("nested", b"[" * (1 << 20))):
+        yield Row(
+            "PUT /config/:opt",
+            f"1 MiB, {what}",
+            lambda body=body: clients.http("PUT", option, body, expects=400),
+        )
+    off = b"false" + b" " * ((1 << 20) - 5)
+    yield Row("PUT /config/drain", "1 MiB", lambda: clients.http("PUT", "/config/drain", off))
     yield Row(
-        "PUT /config/:opt",
-        "1 MiB",
-        lambda: clients.http("PUT", "/config/nsqlookupd_tcp_addresses", value),
-    )
-    yield Row(
-        "PUT /config/:opt",
-        "1 MiB, nested",
-        lambda: clients.http("PUT", "/config/nsqlookupd_tcp_addresses", b"[" * (1 << 20)),
-    )
-    yield Row(
-        "PUT /config/drain", "1 MiB", lambda: clients.http("PUT", "/config/drain", bytes(1 << 20))
+        "PUT /config/drain",
+        "1 MiB of zeros",
+        lambda: clients.http("PUT", "/config/drain", bytes(1 << 20), expects=400),
     )
     yield from debugging(clients, many)
 
@@ -540,6 +617,7 @@ def heads(clients: Clients) -> Iterator[Row]:
                 + b"X-Nsq-a:b\r\n" * 90_000
                 + b"\r\nx"
             ),
+            expects=400,
         ),
     )
     chunks = b"1\r\nx\r\n" * (1 << 20)
@@ -560,11 +638,14 @@ def heads(clients: Clients) -> Iterator[Row]:
     paths = b"".join(
         b"GET /%b%d HTTP/1.1\r\nHost: h\r\n\r\n" % (b"a/" * 1000, n) for n in range(100)
     )
-    yield Row("GET /ping", "100 pipelined paths of 1,000 segments", lambda: raw(clients, paths))
+    yield Row(
+        "GET /ping", "100 pipelined paths of 1,000 segments", lambda: raw(clients, paths, 404)
+    )
 
 
-def raw(clients: Clients, data: bytes) -> None:
-    """Send bytes to the HTTP port, and read until nothing more comes."""
+def raw(clients: Clients, data: bytes, expects: int = 200) -> None:
+    """Send bytes to the HTTP port, and read until nothing more comes. The first answer must have
+    this status."""
     link = clients.web.link()
     link.connect()
     sock = link.sock
@@ -577,8 +658,10 @@ def raw(clients: Clients, data: bytes) -> None:
         return False
 
     sender = Loop(send)
+    begin = b""
     with contextlib.suppress(OSError):
-        while sock.recv(1 << 20):
-            pass
+        while received := sock.recv(1 << 20):
+            begin = begin or received
     sender.join()
     sock.close()
+    assert begin.startswith(b"HTTP/1.1 %d " % expects), (data[:80], begin[:80])
