@@ -27,11 +27,15 @@ _TOPIC_SUFFIX = ".topic"
 
 
 class Topic:
-    """A known topic: whether it is paused, and whether each of its channels is paused."""
+    """A known topic: whether it is paused, and whether each of its channels is paused.
 
-    __slots__ = ("channels", "paused")
+    written: its JSON in nsqd.dat; None: not made since the last change
+    """
+
+    __slots__ = ("channels", "paused", "written")
 
     def __init__(self, paused: bool = False, channels: dict[str, bool] | None = None) -> None:
+        self.written: bytes | None = None
         self.paused = paused
         self.channels = {} if channels is None else channels
 
@@ -78,11 +82,11 @@ class KnownTopics:
     def create_channel(self, topic: str, channel: str) -> bool:
         """Add a channel, and its topic if necessary; return whether it is new."""
         self.create_topic(topic)
-        channels = self._topics[topic].channels
-        if channel in channels:
+        found = self._topics[topic]
+        if channel in found.channels:
             return False
-        channels[channel] = False
-        self.version += 1
+        found.channels[channel] = False
+        self._changed(found)
         return True
 
     def delete_topic(self, topic: str) -> bool:
@@ -95,7 +99,7 @@ class KnownTopics:
         found = self._topics.get(topic)
         if found is None or found.channels.pop(channel, None) is None:
             return False
-        self.version += 1
+        self._changed(found)
         return True
 
     def pause_topic(self, topic: str, paused: bool) -> bool:
@@ -104,7 +108,7 @@ class KnownTopics:
         if found is None or found.paused == paused:
             return False
         found.paused = paused
-        self.version += 1
+        self._changed(found)
         return True
 
     def pause_channel(self, topic: str, channel: str, paused: bool) -> bool:
@@ -113,7 +117,7 @@ class KnownTopics:
         if found is None or found.channels.get(channel) in (None, paused):
             return False
         found.channels[channel] = paused
-        self.version += 1
+        self._changed(found)
         return True
 
     def forget_ephemeral(self, topics: set[str]) -> list[str]:
@@ -140,18 +144,30 @@ class KnownTopics:
             ],
         }
 
+    def written(self, topic: str) -> bytes:
+        """Return a topic, with its durable channels, as in nsqd.dat. Kept until the topic changes:
+        making the JSON of ten thousand topics for each change would delay the hub."""
+        found = self._topics[topic]
+        if found.written is None:
+            entry = self.entry(topic)
+            durable = [each for each in entry["channels"] if not is_ephemeral(each["name"])]
+            found.written = _json({**entry, "channels": durable or None})
+        return found.written
+
+    def _changed(self, topic: Topic) -> None:
+        topic.written = None
+        self.version += 1
+
 
 def dump(known_topics: KnownTopics) -> bytes:
     """Return the content for nsqd.dat: durable topics and their durable channels."""
-    topics = []
-    for name in known_topics:
-        if is_ephemeral(name):
-            continue
-        entry = known_topics.entry(name)
-        durable = [each for each in entry["channels"] if not is_ephemeral(each["name"])]
-        topics.append({**entry, "channels": durable or None})
-    content = {"topics": topics or None, "version": NSQ_VERSION}
-    return json.dumps(content, separators=(",", ":")).encode()
+    topics = [known_topics.written(name) for name in known_topics if not is_ephemeral(name)]
+    written = b"[%b]" % b",".join(topics) if topics else b"null"
+    return b'{"topics":%b,"version":%b}' % (written, _json(NSQ_VERSION))
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 # -- loading

@@ -213,6 +213,32 @@ def test_what_is_written_is_read_again(tmp_path_factory, changes):
     assert dump(read_again) == dump(known_topics)
 
 
+@given(st.lists(CHANGES, max_size=30))
+def test_each_change_is_written(changes):
+    """However often the content was made before."""
+    known_topics = KnownTopics()
+    for what, topic, channel in changes:
+        change(known_topics, what, topic, channel)
+        entries = [known_topics.entry(each) for each in known_topics if "#" not in each]
+        for entry in entries:
+            kept = [each for each in entry["channels"] if "#" not in each["name"]]
+            entry["channels"] = kept or None
+        content = {"topics": entries or None, "version": "1.3.0"}
+        assert dump(known_topics) == json.dumps(content, separators=(",", ":")).encode()
+
+
+def test_only_what_has_changed_is_encoded_again(monkeypatch):
+    """With many topics, encoding all of them would delay the hub for each change."""
+    known_topics = known_topics_of(**{f"t{number}": ["c"] for number in range(100)})
+    dump(known_topics)
+    encoded, encode = [], json.dumps
+    monkeypatch.setattr(json, "dumps", lambda value, **way: encoded.append(value) or encode(value))
+    known_topics.pause_channel("t7", "c", True)
+    dump(known_topics)
+    assert len(encoded) <= 2
+    assert len(str(encoded)) < 200
+
+
 def change(known_topics, what, topic, channel):
     pausing = what == "pause"
     match what, channel:
