@@ -6,6 +6,7 @@ import json
 import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from loadtest.many_clients import Loop
 from loadtest.nsqd import Nsqd
@@ -490,19 +491,13 @@ def many_topics(clients: Clients, sizes: Sizes) -> Iterator[Row]:
     )
     for path in ("ping", "ready", "live", "info", "node", "copies", "config/drain"):
         yield Row(f"GET /{path}", many, lambda path=path: clients.http("GET", f"/{path}"))
-    yield Row(
-        "POST /topic/create", many, lambda: clients.http("POST", "/topic/create", topic=name())
-    )
-    yield Row("POST /topic/pause", many, lambda: clients.http("POST", "/topic/pause", topic="m1"))
-    yield Row(
-        "POST /topic/unpause", many, lambda: clients.http("POST", "/topic/unpause", topic="m1")
-    )
-    yield Row(
-        "POST /topic/delete",
-        many,
-        lambda: clients.http("POST", "/topic/delete", topic="gone"),
-        lambda: clients.web.create("gone"),
-    )
+    for action in ("create", "pause", "unpause", "delete"):
+        yield Row(
+            f"POST /topic/{action}",
+            f"{many}, until nsqd.dat is written",
+            lambda action=action: change_topic(clients, action),
+            lambda action=action: prepare_topic(clients, action),
+        )
     clients.web.create("m1", "c")
     wide = b'{"msg_timeout":"1m"}' + b" " * ((64 << 10) - 20)
     unknown = json.dumps({"x" * 60_000: 1}).encode()
@@ -557,6 +552,29 @@ def many_topics(clients: Clients, sizes: Sizes) -> Iterator[Row]:
         lambda: clients.http("PUT", "/config/drain", bytes(1 << 20), expects=400),
     )
     yield from debugging(clients, many)
+
+
+def prepare_topic(clients: Clients, action: str) -> None:
+    """Bring a topic into the state in which the action changes it."""
+    match action:
+        case "create":
+            clients.web.create("changing")
+            clients.web.do("delete", "changing")
+        case "pause":
+            clients.web.create("changing")
+            clients.web.do("unpause", "changing")
+        case "unpause":
+            clients.web.create("changing")
+            clients.web.do("pause", "changing")
+        case _:
+            clients.web.create("changing")
+
+
+def change_topic(clients: Clients, action: str) -> None:
+    file = Path(clients.daemon.data_path) / "nsqd.dat"
+    before = file.stat().st_ino
+    clients.http("POST", f"/topic/{action}", topic="changing")
+    eventually(lambda: file.stat().st_ino != before)
 
 
 def debugging(clients: Clients, state: str) -> Iterator[Row]:
