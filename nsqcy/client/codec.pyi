@@ -82,6 +82,7 @@ class Headered(Message): ...
 
 class Codec:
     address: str
+    touched: bool
     in_flight: int
     wake: Callable[[], object] | None
     flow: FlowControl | None

@@ -91,6 +91,7 @@ class Connection:
         self.codec = Codec(str(address), options.max_msg_size)
         self.ready = 0  # the last RDY sent
         self.max_ready = OLD_MAX_READY
+        self._msg_timeout = math.inf  # seconds
         self.limits = UNLIMITED  # of nsqd, for publishes
         self.last_message = -math.inf
         self.due = math.inf  # when to call check() next
@@ -164,6 +165,11 @@ class Connection:
     def in_flight(self) -> int:
         """Number of messages delivered and not yet answered."""
         return self.codec.in_flight
+
+    @property
+    def superseded_at(self) -> float:
+        """Return when nsqd will have taken back every message that it has delivered."""
+        return math.inf if self.codec.touched else self.last_message + self._msg_timeout
 
     def blames(self, error: NsqError) -> str:
         """Return the error, with this connection's address."""
@@ -306,6 +312,10 @@ class Connection:
         ready = settings.get("max_rdy_count")
         if isinstance(ready, int) and ready > 0:
             self.max_ready = ready
+        timeout = settings.get("msg_timeout")
+        if self.options.msg_timeout and isinstance(timeout, int) and timeout > 0:
+            # Otherwise, the channel may have its own.
+            self._msg_timeout = timeout / 1000
         if self._agreed("tls_v1", settings):
             self._upgrades.append(self._tls)
         elif self.options.tls_v1:

@@ -90,7 +90,9 @@ class ConsumerCore(Core[Nsqd]):
         if not self.running:
             return math.inf
         due = self._next()
-        return due if self.closing else min(due, self.flow.due)
+        if not self.closing:
+            return min(due, self.flow.due)
+        return min((due, *(each.superseded_at for each in self.connections if each.drained)))
 
     def tick(self, now: float) -> None:
         """Do everything that is due."""
@@ -106,7 +108,11 @@ class ConsumerCore(Core[Nsqd]):
                 sum(connection.in_flight for connection in self.connections),
             )
             self._end(now)
-        elif not self.closing:
+        elif self.closing:
+            self._end_if_drained(now)
+            if self.running and now >= self._explain_at:
+                self._explain(now)
+        else:
             self.flow.tick(now)
             self._reach_out(now)
 
@@ -148,7 +154,7 @@ class ConsumerCore(Core[Nsqd]):
             self._end(now)
         elif not self.closing:
             self.closing = True
-            self._give_up_at = now + self.options.close_timeout
+            self._end_within(self.options.close_timeout, now)
             for connection in self.connections:
                 if connection.state is State.READY:
                     connection.stop()
@@ -296,9 +302,20 @@ class ConsumerCore(Core[Nsqd]):
         else:
             self._net.give_up(message)
 
+    @property
+    def _unfinished(self) -> str:
+        parts = [
+            f"{each.in_flight} unanswered messages from {each.address}"
+            if each.drained
+            else f"{each.address}, which has not answered CLS"
+            for each in self.connections
+        ]
+        return ", ".join(parts)
+
     def _end_if_drained(self, now: float) -> None:
         for connection in self.connections:
-            if connection.drained and connection.in_flight == 0:
+            answered = connection.in_flight == 0 or now >= connection.superseded_at
+            if connection.drained and answered:
                 self._net.disconnect(connection)
                 connection.close()
                 self.nsqds[connection.address].connection = None
@@ -310,7 +327,7 @@ class ConsumerCore(Core[Nsqd]):
             return
         self.running = False
         self.closing = True
-        self._ask_at = self._give_up_at = math.inf
+        self._ask_at = self._give_up_at = self._explain_at = math.inf
         for connection in self.connections:
             self._net.disconnect(connection)
             connection.close()

@@ -26,6 +26,8 @@ from nsqcy.client.options import (
 
 log = logging.getLogger("nsqcy.client")
 
+PATIENCE = 1.0  # seconds until a graceful end logs what it waits for
+
 
 class Net(Protocol):
     """A core's calls to its Net."""
@@ -99,6 +101,7 @@ class Core(Owner, Generic[N]):
         self._asking = False
         self._asked = 0  # rounds begun
         self._give_up_at = math.inf  # when a graceful end is aborted
+        self._explain_at = math.inf  # when a graceful end logs what it waits for
 
     # -- called by the public interface
 
@@ -203,7 +206,7 @@ class Core(Owner, Generic[N]):
 
     def _next(self) -> float:
         """Return when the next action is due."""
-        due = self._give_up_at
+        due = min(self._give_up_at, self._explain_at)
         connects = self._connects
         if connects and not self._asking:
             due = min(due, self._ask_at)
@@ -243,6 +246,26 @@ class Core(Owner, Generic[N]):
         self._ask_at = now + wait
         self._asking = True
         self._net.look_up()
+
+    def _end_within(self, timeout: float, now: float) -> None:
+        """Begin a graceful end."""
+        self._give_up_at = now + timeout
+        self._explain_at = now + PATIENCE
+
+    def _explain(self, now: float) -> None:
+        """Log what a graceful end waits for, once."""
+        self._explain_at = math.inf
+        log.warning(
+            "[%s] close() waits at most %.3g s more for %s",
+            self.name,
+            self._give_up_at - now,
+            self._unfinished,
+        )
+
+    @property
+    def _unfinished(self) -> str:
+        """Return what a graceful end waits for."""
+        raise NotImplementedError
 
     def _retry(self, nsqd: N, now: float, wait: float) -> None:
         """Reconnect after about this many seconds."""

@@ -148,6 +148,8 @@ class ProducerCore(Core[Nsqd]):
             self._expire(now)
         if now >= self._give_up_at:
             self._end()
+        elif now >= self._explain_at:
+            self._explain(now)
         if self.running:
             self._reach_out(now)
 
@@ -250,7 +252,7 @@ class ProducerCore(Core[Nsqd]):
         if not graceful:
             self._end()
             return
-        self._give_up_at = now + self.options.close_timeout
+        self._end_within(self.options.close_timeout, now)
         self._end_if_done()
 
     def answered(self, now: float) -> None:
@@ -411,6 +413,17 @@ class ProducerCore(Core[Nsqd]):
             publish.done(error)
         self._end_if_done()
 
+    @property
+    def _unfinished(self) -> str:
+        parts = [
+            f"{len(nsqd.pending)} unanswered publishes to {address}"
+            for address, nsqd in self.nsqds.items()
+            if nsqd.pending
+        ]
+        if self.waiting:
+            parts.append(f"a connection for {len(self.waiting)} publishes")
+        return ", ".join(parts)
+
     def _end_if_done(self) -> None:
         if self.closing and not self.waiting and not self._is_awaited:
             self._end()
@@ -429,7 +442,7 @@ class ProducerCore(Core[Nsqd]):
         if not self.running:
             return
         self.running = False
-        self._ask_at = self._give_up_at = self._next_deadline = math.inf
+        self._ask_at = self._give_up_at = self._explain_at = self._next_deadline = math.inf
         left = list(self.waiting)
         for nsqd in self.nsqds.values():
             left += nsqd.pending

@@ -20,6 +20,7 @@ cdef class Codec:
     cdef uint32_t longest           # maximum bytes of a message's frame
     cdef bint headers               # negotiated: a message begins with its headers
     cdef bint closed
+    cdef readonly bint touched      # some message's timeout was restarted
     cdef readonly Py_ssize_t in_flight
     cdef public object wake         # called when output becomes available
     cdef public object flow         # notified of results before they are sent

@@ -293,6 +293,7 @@ cdef class Message:
         cdef Codec codec = codec_of(self)
         if self.answered:
             raise AlreadyAnswered(f"message {shown(self)} has already been answered")
+        codec.touched = True
         if not codec.closed:
             codec.put_id(b"TOUCH ", 6, self)
 

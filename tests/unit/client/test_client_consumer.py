@@ -616,6 +616,39 @@ def test_a_second_end_may_be_quick() -> None:
     assert net.ends == 1
 
 
+def test_a_graceful_end_says_what_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
+    net, core = connected(max_in_flight=5)
+    net.wires[0].deliver(b"1", b"2")
+    core.stop(net.time)
+    net.wires[0].run()
+    net.tick(0.9)
+    assert caplog.messages == []
+    net.tick(20)
+    assert caplog.messages == [
+        "[t:c] close() waits at most 29 s more for 2 unanswered messages from a:4150"
+    ]
+
+
+@pytest.mark.parametrize("asked", [2, None])
+@pytest.mark.parametrize("touch", [False, True])
+def test_a_graceful_end_does_not_wait_for_a_superseded_delivery(
+    asked: int | None, touch: bool
+) -> None:
+    """Unless a channel may have its own timeout, or the program has touched a message."""
+    net = Net(settings={"msg_timeout": 2000})
+    net, core = connected(net=net, max_in_flight=5, msg_timeout=asked)
+    net.wires[0].deliver(b"1")
+    if touch:
+        net.delivered[0].touch()
+    core.stop(net.time)
+    net.wires[0].run()
+    net.tick(1.9)
+    assert core.running
+    net.tick(0.2)
+    assert core.running is (touch or asked is None)
+    assert net.ends == (not core.running)
+
+
 # -- random histories
 
 

@@ -737,6 +737,30 @@ def test_a_graceful_end_that_takes_too_long() -> None:
     assert pool.net.ends == 1 and pool.core.pending_bytes == 0
 
 
+def test_a_graceful_end_says_what_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
+    pool = Pool(["a", "b"], script=silent).accept()
+    for _ in range(3):
+        pool.publish()
+    pool.core.stop(pool.net.time)
+    pool.net.tick(0.9)
+    assert caplog.messages == []
+    pool.net.tick(20)
+    assert caplog.messages == [
+        "[producer] close() waits at most 29 s more for 2 unanswered publishes to a:4150, "
+        "1 unanswered publishes to b:4150"
+    ]
+
+
+def test_a_graceful_end_says_that_it_has_no_connection(caplog: pytest.LogCaptureFixture) -> None:
+    pool = Pool()
+    pool.publish()
+    pool.core.stop(pool.net.time)
+    pool.net.tick(1)
+    assert caplog.messages == [
+        "[producer] close() waits at most 29 s more for a connection for 1 publishes"
+    ]
+
+
 def test_a_graceful_end_of_what_waits() -> None:
     pool = Pool()
     publish = pool.publish()
