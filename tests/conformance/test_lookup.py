@@ -452,3 +452,18 @@ def test_nsqlookupd_starts_again(nsqd: Starter) -> None:
         one.start()
         eventually(lambda: one.producers("t") == one.producers("u") == ["me"])
         assert (one.channels("t"), one.channels("u")) == (["c"], ["d"])
+
+
+def test_a_lookup_after_the_answer_finds_what_was_created(nsqd: Starter, lookupd: Make) -> None:
+    one = lookupd()
+    daemon = connected(nsqd, one)
+    tcp = daemon.connect()
+    for number in range(10):
+        tcp.pub(f"tcp{number}", b"x")
+        assert f"REGISTER tcp{number}" in one.told()
+        daemon.web.pub(f"http{number}", b"x")
+        assert f"REGISTER http{number}" in one.told()
+        daemon.web.do("create", f"made{number}")
+        assert f"REGISTER made{number}" in one.told()
+        daemon.web.do("create", f"made{number}", "c")
+        assert f"REGISTER made{number} c" in one.told()

@@ -223,6 +223,7 @@ class Core:
         on_event: Callable[[str, str, str | None], None] | None = None,
         auth: Any = None,
         hold_new: int = 0,
+        announce_new: bool = False,
         snapshot_budget: int = 4096,
         io: IoThread | None = None,
         max_msg_size: int = 1 << 20,
@@ -269,6 +270,7 @@ class Core:
             log=self.log,
         )
         self.shard.hold_new = hold_new
+        self.shard.announce_new = announce_new
         self.shard.snapshot_budget = snapshot_budget
         self.manager = SessionManager(
             shard=self.shard,

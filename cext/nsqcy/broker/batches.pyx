@@ -167,10 +167,13 @@ cdef class Batches(Publishing):
 
     cdef int complete_batch(self, Batch batch) except -1:
         """Make the batch, and what was appended beside it, visible now or when the log has it."""
+        cdef bint waits
         batch.complete(self)
         self.gathering = False
-        if not self.published(0, 0):
+        waits = self.published(0, 0)
+        if self.visible.seq == self.next_seq:
             self.pending_messages = 0
+        if not waits:
             self.acks.answer(self.next_seq - 1, None)
         elif batch.waiter is not None:
             self.acknowledge_later(batch.waiter, batch.ticket)

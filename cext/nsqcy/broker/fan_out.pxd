@@ -17,6 +17,7 @@ cdef class FanOut(RecordWindow):
     cdef readonly bint gone
     cdef readonly bint started
     cdef int64_t held_until             # fan-out is held until end_hold() or this time; 0: not held
+    cdef bint unannounced               # publishes are answered by announced()
     cdef bint dirty
     cdef TopicHost shard
     cdef SchedulerState scheduler

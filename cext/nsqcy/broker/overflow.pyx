@@ -57,6 +57,12 @@ cdef class OverflowLog(Checkpoints):
         """Return the record that the oldest unanswered publish waits for; 0 if there is none."""
         return self.acks.oldest()
 
+    def announced(self):
+        """Answer the publishes that waited until consumers can find this new topic."""
+        self.unannounced = False
+        if self.visible.seq:
+            self.acks.answer(self.visible.seq - 1, None)
+
     # -- overflow --
 
     cdef int write_overflow(self) except -1:
@@ -127,6 +133,8 @@ cdef class OverflowLog(Checkpoints):
             self.pool.free_entry(entry)
             self.delayed_count -= 1
             entry = following
+        if self.unannounced:
+            self.announced()
         self.unpublish()
         self.truncate(self.visible.seq)
         self.pending_messages = 0
@@ -270,7 +278,8 @@ cdef class OverflowLog(Checkpoints):
                 if self.visible.seq == self.next_seq:
                     self.pending_messages = 0
                 self.fan_out()
-                self.acks.answer(write.last_seq, None)
+                if not self.unannounced:
+                    self.acks.answer(write.last_seq, None)
                 self.log_grew()
             if self.failing and self.pending_writes == 0:
                 self.undo_pending()

@@ -160,8 +160,8 @@ cdef class Publishing(LogAccess):
     # -- a publish --
 
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1:
-        """Publish `count` records with complete bodies; return whether they must wait for the
-        log."""
+        """Publish `count` records with complete bodies; return whether their answer must
+        wait: for the log, or for a new topic's registration."""
         self.message_count += count
         self.message_bytes += body_bytes
         self.last_publish = self.scheduler.now
@@ -171,10 +171,11 @@ cdef class Publishing(LogAccess):
             return 1
         self.cursor_to_end(&self.visible)
         self.fan_out()
-        return 0
+        return self.unannounced
 
     cdef int acknowledge_later(self, Waiter waiter, uint64_t ticket) except -1:
-        """Answer `waiter` when everything appended so far is visible or has failed."""
+        """Answer `waiter` when everything appended so far is visible, in a topic that is announced,
+        or has failed."""
         return self.acks.add(self.next_seq - 1, waiter, ticket)
 
     cdef int unpublish(self) except -1:
@@ -234,7 +235,7 @@ cdef class Publishing(LogAccess):
 
     cdef bint takes_at_once(self) except -1:
         """Return whether a publish would neither be refused nor wait."""
-        if self.gathering or self.overflowing or self.bounded:
+        if self.gathering or self.overflowing or self.bounded or self.unannounced:
             return False
         if self.may_refuse() and self.refusal(MEMORY, 1, 0) is not None:
             return False

@@ -17,6 +17,7 @@ cdef class Shard(Scheduler):
     cdef object failures                    # nsqcy.storage.write_failures.WriteFailures, or None
     cdef public object copies               # nsqcy.nsqd.copies.topics.CopiedTopics, or None
     cdef public int64_t hold_new            # ns; maximum hold of a new topic; 0: none
+    cdef public bint announce_new           # a held topic's publishes wait for announced()
 
     cdef Topic find(self, bytes key)
     cdef Topic find_or_create(self, bytes key)

@@ -81,6 +81,7 @@ cdef class Shard(Scheduler):
             topic = self.make_topic(key)
             if self.hold_new:
                 topic.held_until = self.scheduler.now + self.hold_new
+                topic.unannounced = self.announce_new
             self.event("topic_created", topic.name, None)
         return topic
 

@@ -370,6 +370,8 @@ cdef class Topic(Batches):
         cdef Channel channel
         if self.gone:
             return 0
+        if self.unannounced:
+            self.announced()
         if self.log is not None and not delete:
             # Do this first, so that the files are kept even if runs are released afterwards.
             self.log.close(NULL, NULL)
@@ -435,6 +437,7 @@ cdef class Topic(Batches):
                 channel.touch_dirty()       # retry failed work
         if self.held_until and self.scheduler.now >= self.held_until:
             self.end_hold()
+            self.announced()
         if self.prunes and self.prune():
             return 1
         if self.scheduler.now - self.last_publish > REST:

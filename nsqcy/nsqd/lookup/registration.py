@@ -73,6 +73,8 @@ class Peer:
         self._behind = False  # too many changes to send individually
         self._sync: list[bytes] = []
         self._pending: deque[Command] = deque()
+        self._changes = self._answered = 0
+        self._waiting: deque[tuple[int, Event]] = deque()  # for this many changes to be answered
         self._wake = Event()
         self.caught_up = Event()  # up to date, or not connected
         self.caught_up.set()
@@ -89,10 +91,20 @@ class Peer:
             return  # `_sync` will include it
         if len(self._pending) < MAX_PENDING:
             self._pending.append(command)
+            self._changes += 1
         else:
             self._behind = True
         self.caught_up.clear()
         self._wake.set()
+
+    def answered(self) -> Event:
+        """Return an event that is set once this peer has answered all changes so far, or is not
+        connected."""
+        event = Event()
+        self._waiting.append((self._changes, event))
+        if not self._told or self.caught_up.is_set():
+            self._report_answered()
+        return event
 
     def close(self) -> None:
         self._greenlet.kill(block=False)
@@ -136,6 +148,8 @@ class Peer:
         self._sync = []
         self._pending.clear()
         self.caught_up.set()
+        self._answered = self._changes
+        self._report_answered()
         if self._sock is not None:
             self._sock.close()
             self._sock = None
@@ -185,6 +199,8 @@ class Peer:
         self.caught_up.clear()
         ping_due = time.monotonic() + PING_EVERY
         while True:
+            if not self._sync:
+                self._report_answered()
             left = ping_due - time.monotonic()
             if self._behind:
                 self._doing = "sending changes"
@@ -218,6 +234,11 @@ class Peer:
             )
         self._doing = str(batch[0])
         self._command(b"".join(command.wire for command in batch), len(batch))
+        self._answered += len(batch)
+
+    def _report_answered(self) -> None:
+        while self._waiting and self._waiting[0][0] <= self._answered:
+            self._waiting.popleft()[1].set()
 
     def _command(self, data: bytes, count: int) -> None:
         for answer in self._exchange(data, count):
@@ -470,6 +491,11 @@ class Lookup:
                 for command in self._registering(name):
                     self._tell(command)
         self._await_all(limit)
+
+    def await_answers(self) -> None:
+        """Return when all connected nsqlookupds have answered every change so far, or after
+        STEP_LIMIT."""
+        gevent.wait([peer.answered() for peer in self._peers.values()], timeout=STEP_LIMIT)
 
     def _await_all(self, limit: float) -> None:
         gevent.wait([peer.caught_up for peer in self._peers.values()], timeout=limit)

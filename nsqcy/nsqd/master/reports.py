@@ -46,8 +46,8 @@ class Place(WorkerReport[int]):
 
 @dataclass(frozen=True)
 class TopicCreated(WorkerReport[None]):
-    """One of the worker's topics exists. is_held: answer with `EndHold`, which contains the topic's
-    channels."""
+    """One of the worker's topics exists. is_held: answer with `Announced`, and with `EndHold`,
+    which contains the topic's channels."""
 
     worker: int
     topic: str
@@ -56,7 +56,7 @@ class TopicCreated(WorkerReport[None]):
     def run(self, target: MasterSide) -> None:
         changed = target.topics.topic_created(self.topic)
         if self.is_held:
-            target.topics.discover_channels(self.worker, self.topic)
+            target.topics.introduce(self.worker, self.topic)
         if changed:
             target.topics.save_soon(self.topic)
 
@@ -148,3 +148,11 @@ class SaveNames(WorkerReport[None]):
 
     def run(self, target: MasterSide) -> None:
         target.topics.save()
+
+
+@dataclass(frozen=True)
+class AwaitRegistration(WorkerReport[None]):
+    """Return once nsqlookupds list every topic and channel reported so far, or do not answer."""
+
+    def run(self, target: MasterSide) -> None:
+        target.topics.await_registration()

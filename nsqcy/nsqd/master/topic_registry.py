@@ -19,7 +19,7 @@ from nsqcy.nsqd.master import metadata
 from nsqcy.nsqd.master.placement import Placement
 from nsqcy.nsqd.master.workers import Workers
 from nsqcy.nsqd.options import NsqdOptions
-from nsqcy.nsqd.worker.messages import EndHold, Placed
+from nsqcy.nsqd.worker.messages import Announced, EndHold, Placed
 from nsqcy.users import token_file
 
 
@@ -103,9 +103,16 @@ class TopicRegistry:
             self._announce(protocol.REGISTER, topic)
         return changed
 
-    def discover_channels(self, worker: int, topic: str) -> None:
-        """Send a worker the channels that nsqlookupds list for a new topic. Never blocks."""
-        gevent.spawn(self._discover_channels, worker, topic)
+    def introduce(self, worker: int, topic: str) -> None:
+        """Report to a worker when nsqlookupds list its new topic, then the channels that they list
+        for it. Never blocks."""
+        gevent.spawn(self._introduce, worker, topic)
+
+    def await_registration(self) -> None:
+        """Return once the connected nsqlookupds list every topic and channel. One that does not
+        answer in time delays the caller until it counts as lost."""
+        if self.lookup is not None:
+            self.lookup.await_answers()
 
     def channel_created(self, topic: str, channel: str) -> bool:
         """Add a channel; return whether it is new."""
@@ -149,7 +156,12 @@ class TopicRegistry:
         if self.lookup is not None:
             self.lookup.change(protocol.Command(verb, topic, channel))
 
-    def _discover_channels(self, worker: int, topic: str) -> None:
+    def _introduce(self, worker: int, topic: str) -> None:
+        # First the registration, because publishers wait for it.
+        self.await_registration()
+        handle = self._workers.get(worker)
+        if handle is not None:
+            Announced(topic).notify(handle.channel)
         channels: list[str] = []
         try:
             if self._discovery is not None:

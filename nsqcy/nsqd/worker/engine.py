@@ -314,8 +314,10 @@ class Engine:
             self._hold_new_topics()
 
     def _hold_new_topics(self) -> None:
-        """With nsqlookupds, have new topics wait for the channels that nsqlookupds list."""
+        """With nsqlookupds, have new topics wait for the channels that nsqlookupds list, and their
+        publishers until nsqlookupds list the topic."""
         self._shard.hold_new = HOLD_LIMIT if self._options.lookupd_tcp_address else 0
+        self._shard.announce_new = bool(self._options.lookupd_tcp_address)
 
     def _is_held(self, topic: str) -> bool:
         found = self._shard.topic(topic.encode())
@@ -440,6 +442,11 @@ class Engine:
             self._loop.enter()
             self._manager.quotas_changed()
             self._http.unlearn()
+
+    def announced(self, topic: str) -> None:
+        found = self._owned.find(topic)
+        if found is not None:
+            found.announced()
 
     def end_hold(self, topic: str, channels: list[str]) -> None:
         found = self._owned.find(topic)

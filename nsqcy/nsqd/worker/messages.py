@@ -121,6 +121,7 @@ class Engine(Protocol):
     ) -> None: ...
     def renew_tls(self, material: dict[str, Any]) -> None: ...
     def renew_users(self, text: str) -> None: ...
+    def announced(self, topic: str) -> None: ...
     def end_hold(self, topic: str, channels: list[str]) -> None: ...
     def policies_changed(self, changed: dict[str, dict[str, Any]], version: Version) -> None: ...
     def take_recalled_policies(self) -> dict[str, dict[str, Any]]: ...
@@ -174,6 +175,16 @@ class RenewUsers(EngineMessage[None]):
 
     def run(self, target: Engine) -> None:
         target.renew_users(self.text)
+
+
+@dataclass(frozen=True)
+class Announced(EngineMessage[None]):
+    """nsqlookupds list a new topic: answer the publishes that waited for this."""
+
+    topic: str
+
+    def run(self, target: Engine) -> None:
+        target.announced(self.topic)
 
 
 @dataclass(frozen=True)

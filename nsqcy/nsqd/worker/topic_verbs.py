@@ -18,7 +18,7 @@ from nsqcy.broker.topic import Topic
 from nsqcy.channels.channel import Channel
 from nsqcy.errors import NotWritten
 from nsqcy.nsqd.calls import Call, Refused, Result
-from nsqcy.nsqd.master.reports import ChannelPaused, SaveNames, TopicPaused
+from nsqcy.nsqd.master.reports import AwaitRegistration, ChannelPaused, SaveNames, TopicPaused
 from nsqcy.nsqd.worker import peek as peeking
 from nsqcy.nsqd.worker.master_link import MasterLink
 from nsqcy.nsqd.worker.positions import Place
@@ -156,6 +156,12 @@ class TopicOwner:
         self._report_names()
         self.master.call(SaveNames())
 
+    def await_registration(self) -> None:
+        """Return once nsqlookupds list all topics and channels, or do not answer in time."""
+        if self.shard.announce_new:
+            self._report_names()
+            self.master.call(AwaitRegistration())
+
     def wake(self) -> None:
         """Have the event loop poll without blocking; at the end of a turn, this would otherwise not
         happen."""
@@ -199,6 +205,7 @@ class CreateTopic(TopicVerb[None]):
         if found.durability != "memory":
             with time_to_write():
                 target.save_names()
+        target.await_registration()
 
 
 @dataclass(frozen=True)
@@ -273,6 +280,7 @@ class CreateChannel(TopicVerb[None]):
         if found.durability != "memory":
             with time_to_write():
                 target.save_names()
+        target.await_registration()
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,51 @@ def test_a_hold_does_not_outlive_its_process(make):
     assert bodies(core.client().subscribe("t", "c", 10)) == [b"x"]
 
 
+# -- a new topic that nsqlookupds do not list yet --
+
+
+@pytest.mark.parametrize("durability", ["memory", "os", "fsync"])
+def test_publishes_to_a_new_topic_are_answered_once_it_is_announced(make, durability):
+    policies = Policies(sections=[("t", {"durability": durability})])
+    core = make(hold_new=60 * SECOND, announce_new=True, policies=policies)
+    producer, other = core.client(), core.client()
+    assert producer.ask(pub(b"first"), mpub("t", [b"second", b"third"])) is None
+    assert other.ask(pub(b"fourth")) is None
+    core.io.drain_now()
+    assert (producer.ask(), other.ask()) == (None, None)
+    consumer = core.client().subscribe("t", "c", 10)
+    core.topic("t").end_hold()
+    assert bodies(consumer) == [b"first", b"second", b"third", b"fourth"]  # only answers wait
+    core.topic("t").announced()
+    assert [producer.ask(), producer.ask(), other.ask()] == [OK] * 3
+    assert producer.ask(pub(b"fifth")) == OK
+
+
+def test_publishes_to_a_topic_that_is_never_announced_are_answered_with_the_end_of_its_hold(make):
+    core = make(hold_new=5 * SECOND, announce_new=True)
+    producer = core.client()
+    assert producer.ask(pub(b"x")) is None
+    core.advance(6 * SECOND)
+    assert producer.ask() == OK
+
+
+def test_a_new_topic_that_is_deleted_has_accepted_its_publishes(make):
+    core = make(hold_new=60 * SECOND, announce_new=True)
+    producer = core.client()
+    assert producer.ask(pub(b"x")) is None
+    core.shard.delete_topic(b"t", lambda _: None)
+    assert producer.ask() == OK
+
+
+def test_an_error_is_not_the_answer_to_publishes_that_were_accepted(make):
+    core = make(hold_new=60 * SECOND, announce_new=True, mem_queue_size=1)
+    producer = core.client()
+    assert producer.ask(pub(b"in memory")) is None
+    core.io.fault("pwrite", 1, errno.ENOSPC, times=1000)
+    assert producer.ask(mpub("t", [b"to", b"disk"])) == OK
+    assert producer.ask()[0] == ERROR
+
+
 # -- the queue and the cursor --
 
 

@@ -170,6 +170,38 @@ def test_many_topics_at_once(make, lookupd):
     assert set(one.told()[:700]) == {f"REGISTER t{number} c" for number in range(700)}
 
 
+@pytest.mark.parametrize("fate", ["answers", "hangs up", "is silent", "is away"])
+def test_changes_are_awaited_until_every_lookupd_has_answered(make, lookupd, monkeypatch, fate):
+    """A lookupd that does not answer, or is away, keeps nobody waiting for long."""
+    gate = threading.Event()
+    one, other = lookupd(), lookupd()
+
+    def answer(command: str) -> bytes | None:
+        if not command.startswith("REGISTER"):
+            return OK
+        gate.wait(30)
+        return {"hangs up": HANG_UP, "is silent": SILENCE}.get(fate, OK)
+
+    other.answers = answer
+    lookup = make(one.address, f"127.0.0.1:{free_port()}" if fate == "is away" else other.address)
+    wait_until(lambda: all(peer.settled.is_set() for peer in lookup.peers) and lookup.peers[0].info)
+    lookup.await_answers()
+    assert not one.told() and not other.told()
+    if fate == "is silent":
+        monkeypatch.setattr(module, "STEP_LIMIT", 0.05)
+    for name in "ab":
+        lookup.change(Command(REGISTER, name))
+    waiting = gevent.spawn(lookup.await_answers)
+    wait_until(lambda: one.told() == ["REGISTER a", "REGISTER b"])
+    if fate in ("answers", "hangs up"):
+        wait_until(other.told)
+        assert not waiting.ready()
+    gate.set()
+    wait_until(waiting.ready)
+    if fate == "answers":
+        assert other.told() == ["REGISTER a", "REGISTER b"]
+
+
 def test_a_command_that_is_refused(make, lookupd):
     one = lookupd()
     one.answers = lambda command: (
