@@ -151,6 +151,7 @@ typedef struct IoEngine {
     File newest;             /* LRU ring head; this and the next are under the files' lock */
     int open_files;
     int open_limit;
+    int first_reserved;      /* from this descriptor on, all others are in use */
     IoList submitted;        /* this and the rest are on the hub side */
     IoList ready;
     IoOp *spare;
@@ -226,7 +227,8 @@ static int close_the_oldest(IoEngine *engine) {
 }
 
 /* Opens a path. If the process or the system is out of descriptors, those of files that no op uses
- * are enough to go on with. Under the files' lock. */
+ * are enough to go on with. If only the process's reserve is left, an idle file is closed instead.
+ * Under the files' lock. */
 static int path_open(IoEngine *engine, int at, const char *path, int flags, int mode) {
     int fd = engine->calls->open(engine->calls, at, path, flags, mode);
     while (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
@@ -237,6 +239,8 @@ static int path_open(IoEngine *engine, int at, const char *path, int flags, int 
         }
         fd = engine->calls->open(engine->calls, at, path, flags, mode);
     }
+    if (fd >= engine->first_reserved)
+        close_the_oldest(engine);
     return fd;
 }
 
@@ -759,12 +763,14 @@ static int lanes_start(IoEngine *engine) {
 }
 
 /* Returns 0 or an errno. */
-static int engine_start(IoEngine *engine, struct IoCalls *calls, int open_limit, int stepped) {
+static int engine_start(IoEngine *engine, struct IoCalls *calls, int open_limit,
+                        int first_reserved, int stepped) {
     int error = 0;
     memset(engine, 0, sizeof(*engine));
     crc32c_tables();
     engine->calls = calls;
     engine->open_limit = open_limit;
+    engine->first_reserved = first_reserved;
     engine->stepped = stepped;
     engine->newest.newer = engine->newest.older = &engine->newest;
     engine->event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);

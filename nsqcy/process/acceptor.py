@@ -2,8 +2,9 @@
 
 Owns the watchers for the listening sockets and the choice of worker. Independent of processes: a
 worker is a target that is up or down, has a load, and may or may not accept sockets. While no
-target accepts sockets, clients wait in the backlog. When this process or a worker has no
-descriptors left, accepting pauses, longer each time.
+target accepts sockets, clients wait in the backlog. So they do while this process has only its
+reserve of descriptors left, because workers must take the sockets first. When a worker has no
+descriptors left, or this process has no reserve, accepting pauses, longer each time.
 """
 
 import errno
@@ -19,6 +20,7 @@ import gevent
 from nsqcy.logging.types import Lines
 from nsqcy.net.listeners import Listener, show
 from nsqcy.process.handoff import Accepted
+from nsqcy.util import descriptors
 
 PAUSE = 0.1  # seconds until the next attempt
 MAX_PAUSE = 1.0  # the same, if several attempts in a row found no descriptors or memory
@@ -128,8 +130,8 @@ class Acceptor:
     def _acceptable(self, listener: Listener) -> None:
         try:
             for _ in range(_BATCH):
-                self._accept(listener)
-                if self._held:
+                is_last = descriptors.is_reserved(self._accept(listener))
+                if self._held or is_last:
                     self._wait_for_room()
                     return
         except (BlockingIOError, InterruptedError):
@@ -137,12 +139,15 @@ class Acceptor:
         except OSError as error:
             self._accept_failed(listener, error)
 
-    def _accept(self, listener: Listener) -> None:
+    def _accept(self, listener: Listener) -> int:
+        """Accept a connection; return its descriptor."""
         sock, peer = listener.sock.accept()
+        fd = sock.fileno()
         local = listener.text if listener.path else _local(sock, listener)
         item = Accepted(sock, listener.kind, show(peer), local)
         if not self._hand_over(item):
             self._held.append(item)
+        return fd
 
     def _accept_failed(self, listener: Listener, error: OSError) -> None:
         if error.errno in _TRANSIENT:

@@ -20,9 +20,14 @@ The JSON header is an object with these keys:
     to                number of the worker to which the master forwards the message
     value or error    replies
     unreachable       with `error`: the handler could not reach another process
+
+Descriptors may be lost: the receiver may have none left, or the kernel may refuse to send more of
+this user's. Only the message that should carry them fails; the channel goes on.
 """
 
+import errno
 import json
+import os
 import socket
 import struct
 from collections import deque
@@ -42,6 +47,9 @@ _MORE, _CONTINUES = 1, 2
 _PREFIX = struct.Struct("<BBHI")
 _BATCH = 64  # datagrams read per turn
 _BULK = 256 * 1024  # bytes read, and bytes sent, per turn
+
+NO_DESCRIPTORS = os.strerror(errno.EMFILE)
+"""Text of the RemoteError when a process had no descriptor left for a request or its answer."""
 
 
 class ControlError(Exception):
@@ -74,13 +82,20 @@ def is_unreachable(error: Exception) -> bool:
     return isinstance(error, ChannelClosed | CallTimeout)
 
 
+def is_out_of_descriptors(error: Exception) -> bool:
+    """Return whether this process, or the peer, had no descriptor left."""
+    return _error_text(error) == NO_DESCRIPTORS
+
+
 class Message(NamedTuple):
-    """A complete message. The message's current owner owns its descriptors."""
+    """A complete message. The message's current owner owns its descriptors. `lost`: some did not
+    arrive, and the others are closed."""
 
     kind: int
     header: dict[str, Any]
     blob: bytes = b""
     fds: tuple[int, ...] = ()
+    lost: bool = False
 
 
 class Answer(NamedTuple):
@@ -147,6 +162,7 @@ class Decoder:
         self._kind = 0
         self._header_length = 0
         self._fds: tuple[int, ...] = ()
+        self._lost = False
         self._parts: list[bytes] | None = None  # of the current message
         self._size = 0
 
@@ -177,8 +193,12 @@ class Decoder:
             raise ControlError("a message began inside another")
         if kind not in (CALL, REPLY, NOTIFY):
             raise ControlError(f"unknown kind {kind}")
-        if count != received:
+        if received > count:
             raise ControlError(f"{received} descriptors of {count}")
+        self._lost = received < count
+        if self._lost:
+            ancillary.close_all(self._fds)
+            self._fds = ()
         self._kind = kind
         self._header_length = header_length
         self._parts = []
@@ -203,7 +223,7 @@ class Decoder:
             parts = [b"".join(parts)]
         header = _parse_header(parts[0], self._header_length)
         parts[0] = parts[0][self._header_length :]
-        message = Message(self._kind, header, b"".join(parts), self._fds)
+        message = Message(self._kind, header, b"".join(parts), self._fds, self._lost)
         self._parts = None
         self._fds = ()
         return message
@@ -345,6 +365,10 @@ class Channel:
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
+                if error.errno == errno.ETOOMANYREFS and self._riding:
+                    ancillary.close_all(self._riding)  # the peer notices that they are lost
+                    self._riding = ()
+                    continue
                 if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
                     self._loop.run_callback(self._hang_up, f"send: {error}")
                 self._drop_queue()  # gone: the reader will report it
@@ -418,7 +442,9 @@ class Channel:
         except ControlError:
             ancillary.close_all(message.fds)
             raise
-        if message.kind == NOTIFY:
+        if message.lost:  # only calls have descriptors
+            self._send(Message(REPLY, {"id": message.header.get("id"), "error": NO_DESCRIPTORS}))
+        elif message.kind == NOTIFY:
             gevent.spawn(self._handler.notified, request)
         else:
             gevent.spawn(self._serve, message.header.get("id"), request)
@@ -430,7 +456,7 @@ class Channel:
             header = {"id": number, "value": answer.value}
             self._send(Message(REPLY, header, answer.blob, answer.fds))
         except Exception as error:  # catch all, because the caller waits for a reply
-            text = str(error) or type(error).__name__
+            text = _error_text(error)
             header = {"id": number, "error": text}
             if is_unreachable(error):
                 header["unreachable"] = True
@@ -441,12 +467,20 @@ class Channel:
         waiting = self._pending.pop(number, None) if isinstance(number, int) else None
         if waiting is None:  # the caller gave up
             ancillary.close_all(message.fds)
+        elif message.lost:
+            waiting.set_exception(RemoteError(NO_DESCRIPTORS))
         elif "error" in message.header:
             ancillary.close_all(message.fds)
             unreachable = bool(message.header.get("unreachable"))
             waiting.set_exception(RemoteError(str(message.header["error"]), unreachable))
         else:
             waiting.set(Answer(message.header.get("value"), message.blob, message.fds))
+
+
+def _error_text(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return NO_DESCRIPTORS
+    return str(error) or type(error).__name__
 
 
 def _request_header(method: str, args: dict[str, Any], to: int | None) -> dict[str, Any]:

@@ -13,7 +13,8 @@ Sender to receiver, with one descriptor (little-endian):
     10  u16 peer       bytes of the peer's address
     12  the peer's address, then the local address, as text
 
-Receiver to sender: u64s, number << 1 | refused. Refused: the receiver cannot open more files.
+Receiver to sender: u64s, number << 1 | refused. Refused: the receiver has no descriptors left but
+its reserve.
 """
 
 import socket
@@ -24,6 +25,7 @@ from typing import NamedTuple
 import gevent
 
 from nsqcy.process import ancillary
+from nsqcy.util import descriptors
 
 KINDS = ("tcp", "http", "https")
 MAX_PENDING = 128  # maximum sockets sent to one worker and not yet acknowledged
@@ -181,7 +183,7 @@ class Receiver:
         except HandoffError:
             ancillary.close_all(datagram.fds)
             raise
-        refused = len(datagram.fds) != 1
+        refused = len(datagram.fds) != 1 or descriptors.is_reserved(datagram.fds[0])
         try:
             self._sock.send(_NUMBER.pack(number << 1 | refused))
         except OSError:  # the sender is gone, and so are its clients

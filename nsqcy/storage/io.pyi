@@ -12,6 +12,7 @@ class IoThread(FileCalls):
         cls,
         *,
         open_limit: int = 512,
+        first_reserved: int | None = None,
         faults: bool = False,
         stepped: bool = False,
         read_only: bool = False,

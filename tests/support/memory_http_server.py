@@ -5,6 +5,7 @@ Prints the port that it listens on (or the path, if one was given), then serves 
 """
 
 import argparse
+import errno
 import functools
 import os
 import socket
@@ -81,6 +82,8 @@ FAILURES = {
     "gone": ChannelClosed("the peer is gone"),
     "gone-there": RemoteError("the peer is gone", unreachable=True),
     "silent": CallTimeout("pause: no answer within 5 s"),
+    "short": OSError(errno.EMFILE, "Too many open files"),
+    "short-there": RemoteError("Too many open files"),
     "wrong": RemoteError("a bug"),
 }
 

@@ -184,7 +184,8 @@ cdef extern from "iothread.h" nogil:
         int64_t live_ops
         int64_t live_files
 
-    int engine_start(IoEngine *engine, IoCalls *calls, int open_limit, int stepped)
+    int engine_start(IoEngine *engine, IoCalls *calls, int open_limit, int first_reserved,
+                     int stepped)
     IoOp *op_new(IoEngine *engine, int kind)
     void op_free(IoEngine *engine, IoOp *op)
     void engine_submit(IoEngine *engine, IoOp *op)

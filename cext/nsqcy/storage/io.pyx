@@ -8,11 +8,14 @@ import os
 
 cimport cython
 from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.limits cimport INT_MAX
 from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset, strdup
 
 from nsqcy.base.histogram cimport FIRST_OF_SYNCS, histogram_add, histogram_facts
+
+from nsqcy.util import descriptors
 
 
 cdef extern from "fcntl.h" nogil:
@@ -99,9 +102,10 @@ cdef class IoThread(FileCalls):
     """The threads and their queues. Call `poll` when `fileno` is readable, and `kick` once per
     turn."""
 
-    def __cinit__(self, *, int open_limit=OPEN_LIMIT, bint faults=False, bint stepped=False,
-                  bint read_only=False):
+    def __cinit__(self, *, int open_limit=OPEN_LIMIT, first_reserved=None, bint faults=False,
+                  bint stepped=False, bint read_only=False):
         """stepped: no threads; step_now() runs operations, and so does a waiting caller.
+        first_reserved: the lowest descriptor of this process's reserve, if not the usual one.
         read_only: every call that would change something on disk fails."""
         cdef int error
         memset(&self.engine, 0, sizeof(IoEngine))
@@ -115,7 +119,10 @@ cdef class IoThread(FileCalls):
                 raise MemoryError
             faults_init(self.faults)
             self.calls = &self.faults.calls
-        error = engine_start(&self.engine, self.calls, open_limit, stepped)
+        if first_reserved is None:
+            first_reserved = descriptors.first_reserved()
+        error = engine_start(&self.engine, self.calls, open_limit, min(first_reserved, INT_MAX),
+                             stepped)
         if error:
             raise OSError(error, os.strerror(error))
 

@@ -24,6 +24,7 @@ _TEXTS = {
     "TOO_MANY_MESSAGES": "The queue is too long to be searched for one message",
     "TOO_MANY_TOPICS": "nsqd has as many topics as its --max-topics permits",
     "TOPIC_NOT_FOUND": "The topic does not exist",
+    "TOO_MANY_OPEN_FILES": "nsqd has no file descriptors left: raise its limit on open files",
     "UNREACHABLE": "One of nsqd's processes does not answer; try again",
 }
 _CODE = re.compile(r"(^|: )([A-Z_]+)$", re.MULTILINE)

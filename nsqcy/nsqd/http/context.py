@@ -10,7 +10,7 @@ from nsqcy.logging.types import DetailedLines
 from nsqcy.nsqd.calls import Refusal, Refused
 from nsqcy.nsqd.http.backend import Backend
 from nsqcy.nsqd.options import NsqdOptions
-from nsqcy.process.control import is_unreachable
+from nsqcy.process.control import is_out_of_descriptors, is_unreachable
 
 # Status codes for verb errors. Any other error means that the topic or channel does not exist: 404.
 _REFUSED_STATUS: dict[Refusal, int] = {
@@ -41,4 +41,6 @@ class Context(router.Api):
             return HttpError(_REFUSED_STATUS.get(error.code, 404), error.code)
         if str(error) == NOT_WRITTEN:
             return HttpError(503, NOT_WRITTEN)
+        if is_out_of_descriptors(error):
+            return HttpError(503, "TOO_MANY_OPEN_FILES")
         return HttpError(503, "UNREACHABLE") if is_unreachable(error) else None

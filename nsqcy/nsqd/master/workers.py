@@ -94,10 +94,10 @@ class WorkerHandle:
         self._hung_up(self)
 
     def ask(self, call: Call[Any, Result]) -> Result | Exception:
-        """Return the result, or the error."""
+        """Return the result, or the error. The caller keeps its descriptors."""
         try:
-            return call.send(self.channel)
-        except (CallTimeout, ChannelClosed, RemoteError) as error:
+            return call.duplicate().send(self.channel)
+        except (CallTimeout, ChannelClosed, OSError, RemoteError) as error:
             return error
 
 
@@ -146,14 +146,19 @@ class Workers:
         return _gather(call, (handle for handle in self if handle.ready))
 
     def ask_ready(self, call: Call[Any, Result]) -> dict[int, Result]:
-        """Like `gather_ready`, but omit the workers that do not answer in time."""
+        """Like `gather_ready`, but omit the workers that do not answer in time.
+
+        Raises RemoteError or OSError if a worker answered with an error, or could not be asked: an
+        answer without its share would look complete.
+        """
         found = {}
         for index, result in self.gather_ready(call).items():
             if not isinstance(result, Exception):
                 found[index] = result
-            elif isinstance(result, RemoteError):  # a bug in that worker
+            elif not isinstance(result, CallTimeout | ChannelClosed):
                 name = type(call).__name__
                 self._log.error(f"worker {index}: {name}: {result}", worker=index)
+                raise result
         return found
 
 
@@ -161,7 +166,7 @@ def _gather(
     call: Call[Any, Result], handles: Iterable[WorkerHandle]
 ) -> dict[int, Result | Exception]:
     asked = {
-        handle.index: gevent.spawn(handle.ask, call.duplicate())
+        handle.index: gevent.spawn(handle.ask, call)
         for handle in sorted(handles, key=lambda handle: handle.index)
     }
     gevent.joinall(list(asked.values()))

@@ -43,14 +43,14 @@ class SessionMigration:
 
     def hand_over(self, session: Session, owner: int) -> None:
         """Migrate a session through the master. The session stays here if the other worker refuses
-        it."""
+        it, or if no descriptor is left to send it."""
         if session.closed:
             return
         state, unread, unsent = session.pack()
-        fd = os.dup(session.fileno())
         try:
+            fd = os.dup(session.fileno())
             self._master.ask(owner, AdoptSession(state, len(unread), unread + unsent, (fd,)))
-        except (CallTimeout, ChannelClosed, RemoteError) as error:
+        except (CallTimeout, ChannelClosed, OSError, RemoteError) as error:
             self._loop.enter()
             if is_unreachable(error):
                 # It is unknown whether the other worker has received the session and executed its

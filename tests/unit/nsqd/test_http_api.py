@@ -498,6 +498,8 @@ def test_ready_and_live(fresh: Server) -> None:
         ("gone", 503, "UNREACHABLE"),
         ("gone-there", 503, "UNREACHABLE"),
         ("silent", 503, "UNREACHABLE"),
+        ("short", 503, "TOO_MANY_OPEN_FILES"),
+        ("short-there", 503, "TOO_MANY_OPEN_FILES"),
         ("wrong", 500, "INTERNAL_ERROR"),
     ],
 )

@@ -1,5 +1,6 @@
 """A session that migrates to another worker: who serves it, whatever happens to the request."""
 
+import errno
 import os
 from types import SimpleNamespace
 from typing import Any
@@ -37,6 +38,7 @@ class Packed:
     [
         (None, "is let go"),
         (RemoteError("it has no room"), "goes on here"),
+        (OSError(errno.EMFILE, "no descriptor to send it with"), "goes on here"),
         (RemoteError("the peer is gone", unreachable=True), "is let go"),
         (ChannelClosed("the peer is gone"), "is let go"),
         (CallTimeout("no answer within 5 s"), "is let go"),

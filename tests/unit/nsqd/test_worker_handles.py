@@ -1,15 +1,19 @@
 """The master's worker handles: the number of connections per worker, used to select a worker."""
 
+import os
 import socket
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from nsqcy.nsqd.calls import Call
 from nsqcy.nsqd.master.requests import WorkerRequests
 from nsqcy.nsqd.master.workers import WorkerHandle, Workers
 from nsqcy.nsqd.worker.messages import AdoptSession
-from nsqcy.process.control import Answer, RemoteError, Request
+from nsqcy.process.control import Answer, CallTimeout, ChannelClosed, RemoteError, Request
+from support.gevent_hub import Lines
 
 CONNECTIONS = 10
 
@@ -77,3 +81,47 @@ def test_other_requests_and_refused_sessions_do_not_count(handles: list[WorkerHa
     with pytest.raises(RemoteError):
         forward(handles, AdoptSession.__name__)
     assert [handle.load() for handle in handles] == [CONNECTIONS] * 2
+
+
+@dataclass(frozen=True)
+class Question(Call[Any, Any]):
+    pass
+
+
+@dataclass(frozen=True)
+class Count(Question):
+    timeout = 5.0
+    fds: tuple[int, ...] = ()
+
+
+def ask_ready(handles: list[WorkerHandle], *errors: Exception | None) -> dict[int, Any]:
+    workers = Workers(log=Lines())
+    for handle, error in zip(handles, errors, strict=True):
+        channel: Any = handle.channel
+        channel.error = error
+        handle.ready = True
+        workers.add(handle)
+    return workers.ask_ready(Count())
+
+
+@pytest.mark.parametrize("error", [CallTimeout("it hangs"), ChannelClosed("it is gone")])
+def test_a_worker_that_does_not_answer_is_omitted(
+    handles: list[WorkerHandle], error: Exception
+) -> None:
+    assert ask_ready(handles, None, error) == {0: None}
+
+
+@pytest.mark.parametrize(
+    "error", [RemoteError("Too many open files"), RemoteError("gone", unreachable=True)]
+)
+def test_an_answer_is_never_without_the_share_of_a_worker_that_failed(
+    handles: list[WorkerHandle], error: Exception
+) -> None:
+    with pytest.raises(RemoteError, match=str(error)):
+        ask_ready(handles, None, error)
+
+
+def test_a_call_without_a_descriptor_to_send_is_an_error(handles: list[WorkerHandle]) -> None:
+    closed = os.dup(0)
+    os.close(closed)
+    assert isinstance(handles[0].ask(Count((closed,))), OSError)

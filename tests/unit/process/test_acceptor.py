@@ -7,7 +7,9 @@ import gevent
 import pytest
 
 from nsqcy.net.listeners import bind
+from nsqcy.process import acceptor
 from nsqcy.process.acceptor import Acceptor
+from nsqcy.util import descriptors
 from support.gevent_hub import Lines, wait_until
 
 
@@ -131,6 +133,26 @@ def test_a_refused_socket_is_tried_again_after_a_pause(front):
     assert worker.taken == []
     wait_until(lambda: len(worker.taken) == 2)
     assert worker.taken[0] is item
+
+
+def test_with_only_the_reserve_left_clients_wait_in_the_backlog(front, monkeypatch):
+    """Each socket that a worker takes makes room for one more."""
+    worker = Worker()
+    front.acceptor.add(0, worker)
+    monkeypatch.setattr(acceptor, "PAUSE", 60.0)  # nothing but `resume` goes on
+    monkeypatch.setattr(descriptors, "first_reserved", lambda: 0)
+    front.connect(3)
+    wait_until(lambda: worker.taken)
+    for taken in (1, 2):
+        gevent.sleep(0)
+        assert len(worker.taken) == taken
+        front.acceptor.resume()
+        wait_until(lambda: len(worker.taken) > taken)  # noqa: B023
+    monkeypatch.setattr(descriptors, "first_reserved", lambda: 1 << 20)
+    front.connect(2)
+    front.acceptor.resume()
+    wait_until(lambda: len(worker.taken) == 5)
+    assert front.lines.all == []
 
 
 class Failing:

@@ -1,5 +1,6 @@
 """The control channel: the content of datagrams, calls and their answers, a peer that is gone."""
 
+import errno
 import json
 import os
 import random
@@ -26,6 +27,7 @@ from nsqcy.process.control import (
     Message,
     RemoteError,
     encode,
+    is_out_of_descriptors,
 )
 
 # -- the format
@@ -89,7 +91,6 @@ def test_any_prefixes_are_decoded_or_refused(prefixes):
         ([b"\x01\x02\0\0\0\0\0\0"], "a continuation chunk without"),
         ([b"\x01\x01\0\0\0\0\0\0", b"\x01\x00\0\0\0\0\0\0"], "inside another"),
         ([b"\x01\x01\0\0\0\0\0\0", b"\x02\x02\0\0\0\0\0\0"], "a continuation chunk without"),
-        ([b"\x01\x00\x01\0\0\0\0\0"], "0 descriptors of 1"),
         ([b"\x01\x00\0\0\x09\0\0\0{}"], "longer than its message"),
         ([b"\x01\x00\0\0\x02\0\0\0[]"], "not an object"),
         ([b"\x01\x00\0\0\x01\0\0\0["], "not JSON"),
@@ -312,6 +313,52 @@ def test_descriptors_travel(ends):
     ancillary.close_all(answer.fds)
     assert os.read(reader, 100) == b""  # every copy of the write end is closed
     os.close(reader)
+
+
+@pytest.mark.parametrize("limited", ["sender", "receiver"])
+def test_lost_descriptors_fail_only_their_message(ends, monkeypatch, limited):
+    """A process without descriptors, or with too many on their way, keeps its channel."""
+    before = len(os.listdir("/proc/self/fd"))
+    send, receive = ancillary.send, ancillary.receive
+
+    def refuse(sock, data, fds=()):
+        if fds:
+            raise OSError(errno.ETOOMANYREFS, "too many references")
+        send(sock, data)
+
+    def lose(sock, size):
+        datagram = receive(sock, size)
+        ancillary.close_all(datagram.fds)
+        return datagram._replace(fds=[], cut=bool(datagram.fds))
+
+    def duplicate(request):
+        return Answer(None, b"", (os.dup(1),))
+
+    took = []
+    peer = Peer(take=lambda request: took.append(request.fds), give=duplicate, say=lambda _: "here")
+    left, _ = ends(Peer(), peer)
+    at_most = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(ancillary, *(("send", refuse) if limited == "sender" else ("receive", lose)))
+        for method, fds in (("take", [os.dup(1)]), ("give", [])):
+            with pytest.raises(RemoteError, match="Too many open files") as raised:
+                left.call(method, 30, fds=fds)
+            assert is_out_of_descriptors(raised.value) and not raised.value.unreachable
+        assert left.call("say", 30).value == "here"
+    left.call("take", 30, fds=[os.dup(1)])
+    assert [len(fds) for fds in took] == [1]
+    ancillary.close_all(took[0])
+    assert before <= len(os.listdir("/proc/self/fd")) == at_most
+
+
+def test_a_handler_without_descriptors_tells_the_caller(ends):
+    def fail(request):
+        raise OSError(errno.ENFILE, "Too many open files in system", "/proc/self/statm")
+
+    left, _ = ends(Peer(), Peer(fail=fail))
+    with pytest.raises(RemoteError) as raised:
+        left.call("fail", 30)
+    assert is_out_of_descriptors(raised.value) and not is_out_of_descriptors(RemoteError("other"))
 
 
 def test_calls_fail_and_the_handler_is_notified_once_when_the_peer_leaves(ends):

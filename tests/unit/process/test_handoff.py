@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from nsqcy.process import ancillary, handoff
 from nsqcy.process.handoff import Accepted, HandoffError, Receiver, Sender, decode, encode
+from nsqcy.util import descriptors
 from support.gevent_hub import wait_until
 
 ADDRESSES = st.text(st.characters(codec="utf-8"), max_size=60)
@@ -116,6 +117,19 @@ def test_refused_when_the_receiver_may_open_no_more(ends, monkeypatch):
     assert item.sock.fileno() >= 0
     assert ends.adopted == []
     item.sock.close()
+
+
+def test_the_reserve_of_descriptors_is_not_for_clients(ends, monkeypatch):
+    items = [ends.accepted(number) for number in range(2)]
+    monkeypatch.setattr(descriptors, "first_reserved", lambda: 0)
+    ends.sender.send(items[0])
+    ends.receiver.start()
+    wait_until(lambda: ends.refused)
+    assert ends.refused == items[:1] and ends.adopted == []
+    monkeypatch.undo()
+    for item in items:
+        ends.sender.send(item)
+    wait_until(lambda: len(ends.adopted) == 2)
 
 
 def test_nothing_is_adopted_once_the_sender_is_gone(ends):

@@ -426,6 +426,18 @@ def test_idle_files_are_closed_for_want_of_descriptors(io, tmp_path, number):
     assert done[1:] == [("sync", 0)] and io.open_files == 2
 
 
+def test_idle_files_are_closed_to_keep_the_reserve(tmp_path):
+    """Every descriptor is in the reserve here, so each new file replaces an older one."""
+    io = IoThread(first_reserved=0)
+    done = Results()
+    files = [io.open(tmp_path / str(n), create=True) for n in range(5)]
+    for number in (0, 1, 2, 3, 4, 0):
+        files[number].write(b"x", 0, done.named(number))
+        io.drain_now()
+    assert done == [(number, 0) for number in (0, 1, 2, 3, 4, 0)] and io.open_files == 1
+    io.close()
+
+
 def test_without_idle_files_the_error_is_reported(io, tmp_path):
     done = Results()
     io.fault("open", 1, errno.EMFILE)

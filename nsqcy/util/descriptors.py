@@ -1,0 +1,23 @@
+"""The descriptors that a process keeps for its own work, when connections and files use the others.
+
+The kernel returns the lowest free descriptor. A descriptor in the reserve therefore means that all
+others are in use. A process that sees one takes no more clients, and closes idle files.
+"""
+
+import resource
+import sys
+
+MAX_RESERVE = 32  # a worker's start, a page of metrics, nsqd.dat and some connections at once
+
+
+def first_reserved() -> int:
+    """Return the lowest descriptor in the reserve."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return limit - min(MAX_RESERVE, limit // 8)
+
+
+def is_reserved(fd: int) -> bool:
+    """Return whether a new descriptor is in the reserve."""
+    return fd >= first_reserved()
