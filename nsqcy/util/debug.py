@@ -69,12 +69,23 @@ def table(counted: dict[str, int]) -> str:
     return "".join(f"{name}: {value}\n" for name, value in counted.items())
 
 
-def free() -> str:
-    """Collect garbage and release free memory to the kernel; return an empty string."""
+def free() -> None:
+    """Collect garbage and release free memory to the kernel."""
+    gc.collect()
+    _trim()
+
+
+def _trim() -> None:
     import ctypes
 
-    gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
+
+
+def _free_beside() -> str:
+    """Like `free`, but release the memory in a thread: the more there is, the longer it takes.
+    Return an empty string."""
+    gc.collect()
+    gevent.get_hub().threadpool.apply(_trim)
     return ""
 
 
@@ -82,7 +93,7 @@ _TOLD: dict[str, Callable[[], str]] = {
     "stacks": stacks,
     "threads": threads,
     "memory": memory,
-    "free": free,
+    "free": _free_beside,
 }
 
 
