@@ -46,8 +46,7 @@ HTTP_IDLE_TIMEOUT = Option(
     "http-idle-timeout",
     DURATION,
     650 * SECOND,
-    "time after which an HTTP connection without requests is closed;"
-    " more than a load balancer's own limit, which is often 60 s or 600 s",
+    "time after which an idle HTTP connection is closed; exceed a load balancer's limit",
     rule=Rule(">= 1s", lambda value: value >= SECOND),
 )
 DEBUG_REMOTE = Option(

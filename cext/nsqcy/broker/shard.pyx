@@ -306,6 +306,7 @@ cdef class Shard(Scheduler):
         if self.io is not None:
             self.io.drain()
         for topic in self.all_topics():
+            topic.sync_found()
             topic.save_journal()
         if self.io is not None:
             self.io.drain()

@@ -539,6 +539,12 @@ cdef class Topic(Batches):
                 self.write_all(block)
             block = block.next
 
+    def sync_found(self):
+        """After save_records(), sync what an earlier process had written, but not synced before it
+        crashed."""
+        if self.unsaved():
+            self.log.sync_found(NULL, NULL)
+
     def unsaved(self):
         """Return the number of acknowledged messages that are needed but not known to be synced.
         Those of a topic with copies are stored by other machines."""

@@ -728,6 +728,15 @@ def test_the_wall_clock_jumps(make: Make, jump: int) -> None:
     assert [each.body for each in received(consumer)] == [b"late"]
 
 
+def test_a_clean_end_syncs_what_a_crash_left(make: Make) -> None:
+    """Nothing has been written since the start, so nothing has been synced."""
+    core = make("os")
+    core.create("t").channel("c")
+    assert core.client().publish("t", b"one") == OK
+    again = killed(make, core, "os")
+    assert again.shard.save() == {}
+
+
 def test_one_sync_serves_all_publishes_that_arrived_during_the_last(make: Make) -> None:
     core = make("fsync")
     core.create("t").channel("c")

@@ -26,6 +26,8 @@ def test_nsqd() -> None:
     commands = set(COMMANDS.findall("".join(path.read_text() for path in protocol_files)))
     assert {"PUB", "LOG_FETCH", "IDENTIFY"} < commands
     clients = MagicMock()
+    conversation = clients.connect.return_value.__enter__.return_value
+    conversation.expect_json.return_value = {"next_seq": SMALL.messages + 1, "log_id": 1}
     found = {row.subject for build in NSQD.values() for row in build(clients, SMALL)}
     assert found == commands | routes(ROUTES)
 
