@@ -148,8 +148,8 @@ class Workers:
     def ask_ready(self, call: Call[Any, Result]) -> dict[int, Result]:
         """Like `gather_ready`, but omit the workers that do not answer in time.
 
-        Raises RemoteError or OSError if a worker answered with an error, or could not be asked: an
-        answer without its share would look complete.
+        Raises RemoteError or OSError if a worker answered with an error, or if the call could not
+        be sent: an answer without its share would look complete.
         """
         found = {}
         for index, result in self.gather_ready(call).items():

@@ -153,6 +153,8 @@ def test_a_new_topic_that_is_deleted_has_accepted_its_publishes(make):
     assert producer.ask(pub(b"x")) is None
     core.shard.delete_topic(b"t", lambda _: None)
     assert producer.ask() == OK
+    core.settle()
+    core.io.drain_now()
 
 
 def test_an_error_is_not_the_answer_to_publishes_that_were_accepted(make):
