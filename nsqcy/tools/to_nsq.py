@@ -177,7 +177,10 @@ class Publisher:
             self._messages += 1
             self._bytes += len(piece)
             answer = producer.publish_nowait(self._topic, piece)
-            answer.add_done_callback(partial(self._answered, len(piece)))
+            if answer.done():  # refused without being sent: nothing after it is published
+                self._answered(len(piece), answer)
+            else:
+                answer.add_done_callback(partial(self._answered, len(piece)))
 
     def _answered(self, size: int, answer: asyncio.Future[bytes]) -> None:
         self._messages -= 1
