@@ -62,7 +62,7 @@ class Server:
         with Ports() as ports:
             self._web = Web(ports.take())
             command = ("uvicorn", "fastapi_shop:app", f"--port={self._web.port}", *arguments)
-            self.process = shop.worker(*command, ready="Application startup complete")
+            self.process = shop.worker(*command, ready="Uvicorn running on")
 
     def publish(self, topic: str, body: str) -> int:
         answer = self._web.request("POST", f"/publish/{topic}?body={body}")
