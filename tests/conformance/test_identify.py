@@ -345,3 +345,9 @@ def test_limits_for_publishes(tmp_path: Path) -> None:
     finally:
         daemon.destroy()
     assert list(answer.items())[-1] == ("limits", limits)
+
+
+@pytest.mark.ours
+def test_the_limit_of_delays_is_that_of_requeues_by_default(shared: Nsqd) -> None:
+    answer = shared.connect().negotiate(limits=True)
+    assert answer["limits"]["max_defer_timeout"] == 3_600_000

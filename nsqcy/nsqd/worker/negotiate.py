@@ -203,10 +203,11 @@ def _answer(identity: Identity, options: NsqdOptions) -> bytes:
 
 def _limits(options: NsqdOptions) -> dict[str, int]:
     """Return the limits above which every topic refuses a publish."""
+    longest = options.max_defer_timeout or options.max_req_timeout
     return {
         "max_msg_size": options.max_msg_size,
         "max_body_size": options.max_body_size,
-        "max_defer_timeout": options.max_defer_timeout // MILLISECOND,
+        "max_defer_timeout": longest // MILLISECOND,
     }
 
 
