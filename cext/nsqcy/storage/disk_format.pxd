@@ -67,6 +67,7 @@ cdef extern from "segment.h" nogil:
                                         const SegmentRun **runs)
 
 
+cpdef uint32_t footer_length(bytes tail) noexcept
 cdef object footer_facts(const SegmentFooter *footer)
 cdef str damage_text(const Damage *damage)
 cdef int check_version(str path, uint32_t version) except -1

@@ -132,6 +132,17 @@ def find_record(bytes data, uint64_t at):
     return record_search(<const uint8_t *>PyBytes_AS_STRING(data), n, at, 0, &budget)
 
 
+cpdef uint32_t footer_length(bytes tail) noexcept:
+    """Return the length of the footer that the end of a segment announces, with its trailer; 0 if
+    it announces none. The footer may be damaged."""
+    cdef const SegmentTrailer *trailer
+    if len(tail) < <Py_ssize_t>sizeof(SegmentTrailer):
+        return 0
+    trailer = <const SegmentTrailer *>(
+        PyBytes_AS_STRING(tail) + len(tail) - sizeof(SegmentTrailer))
+    return trailer.length if trailer.magic == FOOTER_MAGIC else 0
+
+
 def footer_begin(bytes tail, uint64_t size):
     """Return the offset of a segment's footer, given the end of the segment and its size; None if
     the end does not contain an intact footer."""

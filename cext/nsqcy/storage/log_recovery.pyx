@@ -19,8 +19,8 @@ from libc.string cimport memcpy, memset
 from posix.stat cimport struct_stat
 
 from nsqcy.storage.disk_format cimport (
-    DAMAGE_TAIL, FOOTER_MAGIC, SEGMENT_MAGIC, Scan, SegmentHeader, SegmentTrailer, check_version,
-    damage_text, footer_facts, record_at, run_verify, segment_footer, segment_header_crc,
+    DAMAGE_TAIL, SEGMENT_MAGIC, Scan, SegmentHeader, SegmentTrailer, check_version, damage_text,
+    footer_facts, footer_length, record_at, run_verify, segment_footer, segment_header_crc,
     segment_scan,
 )
 from nsqcy.storage.io cimport Damages, IoCalls, damages_free
@@ -149,18 +149,18 @@ cdef bint recover_footer(Log log, int fd, uint64_t size, Segment *segment,
                          Recovered into) except -1:
     cdef uint64_t n = min(size, <uint64_t>FOOTER_READ)
     cdef bytes tail
-    cdef const SegmentTrailer *trailer
+    cdef uint32_t length
     cdef const SegmentFooter *footer
     cdef const SegmentRun *runs = NULL
     cdef uint64_t i
     if size & 7 or size < sizeof(SegmentTrailer):
         return False
     tail = read_now(log, fd, segment.path, size - n, n)
-    trailer = <const SegmentTrailer *>(PyBytes_AS_STRING(tail) + n - sizeof(SegmentTrailer))
-    if trailer.magic != FOOTER_MAGIC or trailer.length > size or trailer.length & 7:
+    length = footer_length(tail)
+    if length == 0 or length > size or length & 7:
         return False
-    if trailer.length > n:
-        n = trailer.length
+    if length > n:
+        n = length
         tail = read_now(log, fd, segment.path, size - n, n)
     footer = segment_footer(<const uint8_t *>PyBytes_AS_STRING(tail), n, size, &runs)
     if footer is NULL:

@@ -14,13 +14,12 @@ from typing import Any
 
 from nsqcy.copies.fetching import Done, Outcome, Part
 from nsqcy.nsqd.copies.file_table import HEADER, FileTable
-from nsqcy.storage.disk_format import find_record, footer_begin, records_end
+from nsqcy.storage.disk_format import find_record, footer_begin, footer_length, records_end
 from nsqcy.storage.io import IoThread
 
 PIECE = 256 << 10  # bytes to read at a time; more for larger records
 MAX_PART = 60 << 20  # bytes of a part to fetch; an answer is one frame
 FOOTER_READ = 32 << 10  # bytes; most footers fit into them
-TRAILER = 16  # bytes at the end of a footer
 MAX_MENDS = 3  # attempts to mend the same part, after which the disk does not keep what is written
 SAME = 600.0  # seconds after which a failing part counts as another one
 GAP = 60.0  # seconds without a request after which a part counts as readable; logs retry sooner
@@ -229,8 +228,8 @@ class _Pass:
         self._mender.read(self._path, self._size - size, size, read)
 
     def _footer_read(self, tail: bytes) -> None:
-        length = int.from_bytes(tail[-TRAILER:-12], "little") if len(tail) >= TRAILER else 0
-        if len(tail) < length <= self._size - HEADER and tail.endswith(b"SQCYEND\0"):
+        length = footer_length(tail)
+        if len(tail) < length <= self._size - HEADER:
             self._read_footer(length)
             return
         end = footer_begin(tail, self._size)
