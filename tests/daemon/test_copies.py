@@ -1,6 +1,7 @@
 """Workers that hold copies for each other, with real files, sockets and etcd."""
 
 import errno
+import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -122,6 +123,22 @@ def test_a_mark_waits_for_the_disk(
     """The registry must not say that a node remembers what its disk does not have yet. Meanwhile,
     the node goes on."""
     owner = machines[0]
+    hangs = threading.Event()
+    turns = threading.Semaphore(0)
+    write = StateFile.write
+    hung: list[str] = []
+    on_disk: list[bytes] = []
+
+    def slow(file: StateFile, content: bytes) -> None:
+        is_nodes = file.path.startswith(str(owner.root))
+        if is_nodes and hangs.is_set():
+            hung.append(file.path)
+            turns.acquire()
+        write(file, content)
+        if is_nodes:
+            on_disk.append(content)
+
+    monkeypatch.setattr(StateFile, "write", slow)
     new_log(owner, 3)
     prefix = prefix_of(owner.settings.cluster)
 
@@ -129,25 +146,16 @@ def test_a_mark_waits_for_the_disk(
         return decoded(prefix, etcd.client().read(prefix)[0]).marks.get(owner.name, 0)
 
     until(mark)
-    turns = threading.Semaphore(0)
-    write = StateFile.write
-    hung: list[str] = []
-
-    def hang(file: StateFile, content: bytes) -> None:
-        if file.path.startswith(str(owner.root)):
-            hung.append(file.path)
-            turns.acquire()
-        write(file, content)
-
-    monkeypatch.setattr(StateFile, "write", hang)
-    before = mark()
+    hangs.set()
     log = new_log(owner, 3)
     log.append(1)
     until(lambda: log.done == [0])
     until(lambda: hung)
-    assert mark() == before
+    groups = json.loads(on_disk[-1])["groups"].values()
+    remembered = max(each["revision"] for each in groups)
+    assert mark() <= remembered
     turns.release(100)
-    until(lambda: mark() > before)
+    until(lambda: mark() > remembered)
 
 
 def test_a_lost_member_is_replaced(machines: list[Machine]) -> None:

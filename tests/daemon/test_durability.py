@@ -1,12 +1,12 @@
 """Durability requested for a single publish to a topic of class memory, on any worker; and other
 operations that are answered only when their effect is on disk."""
 
+import http.client
 import json
 import os
 import signal
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -230,14 +230,27 @@ def test_a_dead_letter_that_was_redriven_is_in_one_place(nsqd: Starter, durabili
     daemon.web.await_counts("dead", "c", depth=0, in_flight_count=0)
 
 
+def ask_to_delete(daemon: Nsqd, topic: str, channel: str) -> http.client.HTTPConnection:
+    """Send a request without waiting for its response."""
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.http_port, timeout=30)
+    connection.request("POST", f"/channel/delete?topic={topic}&channel={channel}")
+    return connection
+
+
 def test_changes_share_writes(nsqd: Starter) -> None:
     """Concurrent deletions are answered together, rather than one write after the other."""
     daemon = nsqd(durability="fsync", log_level="info")
     names = [f"c{number}" for number in range(40)]
     daemon.web.create("t", *names)
     before = daemon.log_text().count("persisting topic/channel metadata")
-    with ThreadPoolExecutor(len(names)) as pool:
-        list(pool.map(lambda name: daemon.web.do("delete", "t", name), names))
+    daemon.process.send_signal(signal.SIGSTOP)  # until all requests wait for it
+    try:
+        asked = [ask_to_delete(daemon, "t", name) for name in names]
+    finally:
+        daemon.process.send_signal(signal.SIGCONT)
+    for each in asked:
+        assert each.getresponse().status == 200
+        each.close()
     writes = daemon.log_text().count("persisting topic/channel metadata") - before
     assert 1 <= writes < len(names) / 2
     kill_all(daemon)
