@@ -15,6 +15,7 @@ from nsqcy.testing.certificates import Files
 from nsqcy.testing.wire_client import Conn
 
 IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
+FLUSHED = b"\0\0\xff\xff"  # the end of a deflate block that was flushed
 
 
 def client_context(
@@ -49,16 +50,20 @@ class Snappy:
         return bytes(cramjam.snappy.compress(data))
 
     def decode(self, data: bytes) -> bytes:
+        return b"".join(self.blocks(data))
+
+    def blocks(self, data: bytes) -> list[bytes]:
+        """Return the content of each chunk that has become complete."""
         self._input += data
-        pieces = []
+        found = []
         while len(self._input) >= 4:
             end = 4 + int.from_bytes(self._input[1:4], "little")
             if len(self._input) < end:
                 break
             chunk, self._input = self._input[:end], self._input[end:]
             if chunk != IDENTIFIER:
-                pieces.append(bytes(cramjam.snappy.decompress(IDENTIFIER + chunk)))
-        return b"".join(pieces)
+                found.append(bytes(cramjam.snappy.decompress(IDENTIFIER + chunk)))
+        return found
 
 
 class Deflate:
@@ -71,6 +76,10 @@ class Deflate:
 
     def decode(self, data: bytes) -> bytes:
         return self._inflater.decompress(data)
+
+    def blocks(self, data: bytes) -> list[bytes]:
+        """Return the content of each flushed block. The data must end with a complete block."""
+        return [self.decode(block + FLUSHED) for block in data.split(FLUSHED)[:-1]]
 
 
 class CodecSocket:
@@ -104,11 +113,14 @@ def start_tls(conn: Conn, context: ssl.SSLContext | None = None) -> ssl.SSLSocke
     return secure
 
 
+def make_codec(name: str) -> Snappy | Deflate:
+    return Snappy() if name == "snappy" else Deflate()
+
+
 def start_codec(conn: Conn, codec: str) -> None:
     """Switch to a codec. Bytes received after the response to IDENTIFY are already encoded."""
     received, conn._input = conn._input, b""
-    made = Snappy() if codec == "snappy" else Deflate()
-    conn.socket = CodecSocket(conn.socket, made, received)  # type: ignore[assignment]
+    conn.socket = CodecSocket(conn.socket, make_codec(codec), received)  # type: ignore[assignment]
 
 
 def connect(

@@ -20,6 +20,7 @@ from nsqcy.testing.encoded_connection import (
     Snappy,
     client_context,
     connect,
+    make_codec,
     start_codec,
     start_tls,
 )
@@ -257,7 +258,62 @@ def test_so_it_is_behind_the_end_of_one_that_was_cut(
     conn.usable()
 
 
+@pytest.mark.parametrize("codec", ["snappy", "deflate"])
+def test_an_answer_ends_its_block(codec: str, secured: Nsqd, topic: str) -> None:
+    """NSQ flushes after each answer, and JavaNSQClient drops what follows the first frame of a
+    block: an OK must not share one with the message behind it."""
+    secured.web.create(topic, "c")
+    secured.web.pub(topic, b"one")
+    conn = secured.connect()
+    conn.negotiate(**{codec: True})
+    client = make_codec(codec)
+    publish = f"PUB {topic}\n".encode() + sized(b"two")
+    conn.send(client.encode(f"SUB {topic} c\nRDY 2\n".encode() + publish + publish))
+    received, wanted = conn._input, 4 * len(OK) + 2 * 37
+    while len(b"".join(made := make_codec(codec).blocks(received))) < wanted:
+        chunk = conn.socket.recv(65536)
+        assert chunk, made
+        received += chunk
+    assert made.count(OK) == 4
+    assert b"OK" not in b"".join(block for block in made if block != OK)
+
+
 # -- TLS
+
+
+@pytest.mark.case("C092", "C093")
+@pytest.mark.parametrize("codec", ["snappy", "deflate"])
+def test_a_command_behind_the_handshake(codec: str, secured: Nsqd, topic: str) -> None:
+    """JavaNSQClient sends its first command together with the end of the handshake."""
+    conn = secured.connect()
+    conn.negotiate(tls_v1=True, **{codec: True})
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = client_context().wrap_bio(incoming, outgoing)
+    shake_hands(conn, tls, incoming, outgoing)
+    tls.write(make_codec(codec).encode(f"PUB {topic}\n".encode() + sized(b"one")))
+    conn.send(outgoing.read())
+    received = b""
+    while make_codec(codec).blocks(received[len(OK) :]) != [OK, OK]:
+        try:
+            received += tls.read(65536)
+        except ssl.SSLWantReadError:
+            chunk = conn.socket.recv(65536)
+            assert chunk, received
+            incoming.write(chunk)
+    assert received.startswith(OK)
+    secured.web.await_counts(topic, message_count=1)
+
+
+def shake_hands(
+    conn: Conn, tls: ssl.SSLObject, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO
+) -> None:
+    """Perform a TLS handshake, without sending its last bytes."""
+    while True:
+        try:
+            return tls.do_handshake()
+        except ssl.SSLWantReadError:
+            conn.send(outgoing.read())
+            incoming.write(conn.socket.recv(65536))
 
 
 @pytest.mark.case("C092", "C093")
@@ -363,13 +419,7 @@ def test_damaged_records_end_the_connection(secured: Nsqd, topic: str) -> None:
     conn.negotiate(tls_v1=True)
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = client_context().wrap_bio(incoming, outgoing)
-    while True:
-        try:
-            tls.do_handshake()
-            break
-        except ssl.SSLWantReadError:
-            conn.send(outgoing.read())
-            incoming.write(conn.socket.recv(65536))
+    shake_hands(conn, tls, incoming, outgoing)
     conn.send(outgoing.read())
     tls.write(f"SUB {topic} c\n".encode())
     record = bytearray(outgoing.read())

@@ -89,6 +89,17 @@ cdef class Output:
     cdef void drop_reference(self) noexcept
 
 
+@cython.final
+cdef class FrameScanner:
+    """Follows a stream of frames that arrives in pieces of any size."""
+    cdef uint8_t header[FRAME_HEADER]
+    cdef size_t known           # bytes of the current frame's header so far
+    cdef size_t left            # bytes of the current frame's data to come
+    cdef bint answers           # the current frame is a response or an error
+
+    cdef size_t through_answer(self, const uint8_t *data, size_t n) noexcept
+
+
 # A parameter of a command line.
 ctypedef struct Word:
     const uint8_t *at

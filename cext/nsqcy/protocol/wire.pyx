@@ -366,6 +366,32 @@ def frame(int type, bytes data not None):
     return struct.pack(">ii", len(data) + 4, type) + data
 
 
+@cython.final
+cdef class FrameScanner:
+    cdef size_t through_answer(self, const uint8_t *data, size_t n) noexcept:
+        """Scan the next bytes up to the end of the first response or error, or all of them; return
+        their number."""
+        cdef size_t at = 0
+        cdef size_t step
+        while at < n:
+            if self.left == 0:
+                step = min(FRAME_HEADER - self.known, n - at)
+                memcpy(self.header + self.known, data + at, step)
+                self.known += step
+                at += step
+                if self.known < FRAME_HEADER:
+                    break
+                self.known = 0
+                self.left = load_be32(self.header) - 4
+                self.answers = load_be32(self.header + 4) != MESSAGE
+            step = min(self.left, n - at)
+            self.left -= step
+            at += step
+            if self.left == 0 and self.answers:
+                break
+        return at
+
+
 cdef size_t frame_bytes(const uint8_t *at, size_t left, uint32_t type) except? 0:
     """Return the size of the frame, including its header; 0 if it is incomplete or of a different
     type."""

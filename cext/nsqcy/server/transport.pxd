@@ -5,9 +5,11 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from nsqcy.base.byte_queue cimport ByteQueue
 from nsqcy.base.histogram cimport Histogram
 from nsqcy.ipc.mesh cimport Mesh, Stream, StreamEnd
+from nsqcy.net.byte_layer cimport ByteLayer
 from nsqcy.protocol.connection cimport Transport
 from nsqcy.protocol.session cimport Session
 from nsqcy.protocol.session_manager cimport SessionManager
+from nsqcy.protocol.wire cimport FrameScanner
 
 
 cdef class SocketTransport(Transport):
@@ -21,6 +23,7 @@ cdef class SocketTransport(Transport):
     cdef object identity            # negotiated settings until they are applied
     cdef ByteQueue encoded          # output of the layers
     cdef ByteQueue between          # output between two layers
+    cdef FrameScanner scanner       # finds the ends of a codec's blocks; None: no codec
     cdef bint is_reading            # the reader is running
     cdef bint wanted                # the session wants input
     cdef bint drained               # the layers have no input that can be decoded now
@@ -37,6 +40,8 @@ cdef class SocketTransport(Transport):
     cdef int seal(self) except -1
     cdef int encode(self) except -1
     cdef int encode_piece(self, const uint8_t *data, size_t n) except -1
+    cdef int compress(self, ByteLayer codec, const uint8_t *data, size_t n,
+                      ByteQueue into) except -1
     cdef bint send_held(self) except -1
     cdef int flush_encoded(self) except -1
     cdef int receive(self, const uint8_t *data, size_t n) except -1

@@ -22,7 +22,7 @@ from nsqcy.base.histogram cimport FIRST_OF_TURNS, histogram_add, histogram_facts
 from nsqcy.net.byte_layer cimport ByteLayer
 from nsqcy.protocol.session cimport Session
 from nsqcy.protocol.session_manager cimport RECEIVE_SIZE, SessionManager
-from nsqcy.protocol.wire cimport Output
+from nsqcy.protocol.wire cimport FrameScanner, Output
 
 import json
 
@@ -313,6 +313,7 @@ cdef class SocketTransport(Transport):
         # Earlier output is sent without the codec.
         self.seal()
         self.layers.append(codec)
+        self.scanner = FrameScanner()
         return session.put_ok()
 
     cdef int seal(self) except -1:
@@ -348,16 +349,33 @@ cdef class SocketTransport(Transport):
         cdef Py_ssize_t count = len(self.layers)
         if count == 0:
             self.encoded.put(data, n)
-        elif count == 1:
+        elif self.scanner is None:
             (<ByteLayer>self.layers[0]).encode(data, n, self.encoded)
+        elif count == 1:
+            self.compress(<ByteLayer>self.layers[0], data, n, self.encoded)
         else:
             if self.between is None:
                 self.between = ByteQueue()
-            (<ByteLayer>self.layers[1]).encode(data, n, self.between)
+            self.compress(<ByteLayer>self.layers[1], data, n, self.between)
             (<ByteLayer>self.layers[0]).encode(self.between.first(), self.between.pending(),
                                                self.encoded)
             self.between.remove(self.between.pending())
         self.held = self.encoded.pending()
+        return 0
+
+    cdef int compress(self, ByteLayer codec, const uint8_t *data, size_t n,
+                      ByteQueue into) except -1:
+        """Encode bytes; each response or error ends a block.
+
+        NSQ flushes its codec after each of them, and JavaNSQClient reads only the first frame of a
+        block.
+        """
+        cdef size_t step
+        while n:
+            step = self.scanner.through_answer(data, n)
+            codec.encode(data, step, into)
+            data += step
+            n -= step
         return 0
 
     cdef bint send_held(self) except -1:
