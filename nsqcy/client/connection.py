@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from nsqcy.client.codec import OK_FRAME, Codec, Message
 from nsqcy.client.errors import ConnectionFailed, NsqdError, ProtocolError
@@ -26,6 +26,7 @@ from nsqcy.protocol.wire import command, command_with_body
 MAGIC = b"  V2"
 HEARTBEAT = b"_heartbeat_"
 CLOSE_WAIT = b"CLOSE_WAIT"
+GOODBYE = b"_goodbye_"
 NOP = b"NOP\n"
 RESPONSE, ERROR = 0, 1
 OLD_MAX_READY = 2500  # for nsqds that do not report a limit
@@ -99,6 +100,7 @@ class Connection:
         self.driver: Any = None  # moves the connection's bytes
         self.peer: Any = None  # its owner's record of the nsqd
         self.drained = False  # nsqd has announced that it will deliver no more messages
+        self.left = False  # nsqd exits; it executes no command that it has not answered
         self._owner = owner
         self._opening = b""  # the first bytes received
         self._layers: list[ByteLayer] = []
@@ -124,7 +126,7 @@ class Connection:
 
     def feed(self, data: bytes, now: float) -> None:
         """Accept bytes from nsqd. Raises LayerError, ProtocolError, NsqdError (a refused handshake)
-        and ConnectionFailed; the connection is unusable afterwards."""
+        and ConnectionFailed (also for a goodbye); the connection is unusable afterwards."""
         if self.state is State.CLOSED:
             return
         self._last_received = now
@@ -272,6 +274,8 @@ class Connection:
         if data == HEARTBEAT:
             self._beat()
             return
+        if data == GOODBYE:
+            self._leave()
         assert self._step is not None
         self._step(data, now)
 
@@ -280,6 +284,8 @@ class Connection:
             if data == HEARTBEAT:
                 self._beat()
                 return
+            if data == GOODBYE:
+                self._leave()
             if data == CLOSE_WAIT:
                 self.drained = True
             self._owner.response(self, data, now)
@@ -298,6 +304,11 @@ class Connection:
     def _beat(self) -> None:
         self.codec.write(NOP)
         self._owner.heartbeat(self)
+
+    def _leave(self) -> NoReturn:
+        """Handle nsqd's goodbye. nsqd waits for the connection's end."""
+        self.left = True
+        raise ConnectionFailed(f"{self.address} is exiting")
 
     # -- handshake, step by step
 

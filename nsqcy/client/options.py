@@ -248,6 +248,7 @@ class ConnectionOptions:
         if self.headers:
             identity["headers"] = True
         identity["limits"] = True
+        identity["goodbye"] = True
         return identity
 
 

@@ -6,9 +6,9 @@ blocking).
 
 A publish whose connection is lost may have been executed. With several nsqds, it is retried on
 another nsqd, so a message may be published twice but is not lost. With a single nsqd, it fails, and
-the caller decides. Publishes that follow a publish that nsqd rejects are not executed, so they are
-retried on any connection. A publish above nsqd's limits is not sent, because nsqd would close the
-connection.
+the caller decides. Publishes that follow a publish that nsqd rejects, or that nsqd has not answered
+when it says goodbye, are not executed, so they are retried on any connection. A publish above
+nsqd's limits is not sent, because nsqd would close the connection.
 """
 
 import math
@@ -180,7 +180,9 @@ class ProducerCore(Core[Nsqd]):
         retried = self.retried
         failure = connection.failure
         for publish in lost:
-            if failure is None:
+            if connection.left:
+                self._not_executed(publish, NoConnection(str(error)), blameless=True)
+            elif failure is None:
                 self._failed(publish, ConnectionFailed(str(error)), elsewhere=True)
             else:  # nsqd executed nothing after the publish that it refused
                 blameless = failure.code not in WORTH_ANOTHER
@@ -346,7 +348,7 @@ class ProducerCore(Core[Nsqd]):
     def _not_executed(self, publish: Publish, error: NoConnection, *, blameless: bool) -> None:
         """Retry a publish that nsqd has not executed, on any nsqd.
 
-        blameless: another publish caused this, so it does not count as an attempt
+        blameless: another publish or nsqd's exit caused this, so it does not count as an attempt
         """
         publish.tries += not blameless
         self._retry_if(publish.tries <= self.options.retries, publish, error)

@@ -351,3 +351,10 @@ def test_limits_for_publishes(tmp_path: Path) -> None:
 def test_the_limit_of_delays_is_that_of_requeues_by_default(shared: Nsqd) -> None:
     answer = shared.connect().negotiate(limits=True)
     assert answer["limits"]["max_defer_timeout"] == 3_600_000
+
+
+@pytest.mark.ours
+def test_a_goodbye_is_agreed_on_request(shared: Nsqd) -> None:
+    assert "goodbye" not in shared.connect().negotiate(goodbye=False)
+    answer = shared.connect().negotiate(goodbye=True)
+    assert list(answer.items())[-1] == ("goodbye", True)

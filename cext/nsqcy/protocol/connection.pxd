@@ -84,6 +84,8 @@ cdef class Connection(Consumer):
     cdef readonly Durability durability     # minimum durability of its publishes
     cdef readonly bint topic_log    # the client supports the LOG_ commands
     cdef readonly bint headers      # negotiated: headers precede message bodies
+    cdef readonly bint goodbye      # negotiated: it is notified when nsqd exits
+    cdef bint lingers               # its input is read and dropped until the client closes
     cdef readonly str remote_address
     cdef str address                # without the port
     cdef Share share                # unfinished input from its address
@@ -115,6 +117,7 @@ cdef class Connection(Consumer):
     cdef int check_appetite(self) except -1
     cdef int set_timer(self) except -1
     cdef int stop(self) except -1
+    cdef int wind_down(self) except -1
     cdef int drop_if_silent(self, int64_t since) except -1
     cdef bint has_published(self) noexcept
     cdef int quota_changed(self) except -1

@@ -112,6 +112,11 @@ cdef class Connection(Consumer):
         """Execute no more commands; close once all output has been sent."""
         raise NotImplementedError
 
+    cdef int wind_down(self) except -1:
+        """End the connection because nsqd exits: execute no more commands, and answer those that
+        have been executed. Consumers stay."""
+        raise NotImplementedError
+
     cdef int close(self) except -1:
         """End the connection now."""
         raise NotImplementedError

@@ -71,6 +71,8 @@ cdef class InputBuffer(AnswerQueue):
     cdef int end_of_input(self) except -1:
         """Handle the end of input: answer complete commands, then end the session."""
         self.eof = True
+        if self.lingers:
+            return self.close()
         if not self.blocked and not self.stopping:
             return self.finish_input()
         return self.check_appetite()
@@ -165,8 +167,8 @@ cdef class InputBuffer(AnswerQueue):
         cdef bint starve = (self.kept_capacity > KEPT_FREELY
                             and self.manager.is_over(self)
                             and not self.quota_due and not self.manager.favours(self))
-        cdef bint wanted = not (self.blocked or self.stopping or self.eof or starve
-                                or self.upgrading)
+        cdef bint wanted = not (self.blocked or (self.stopping and not self.lingers) or self.eof
+                                or starve or self.upgrading)
         if starve and not self.starved:
             self.starved = True
             self.manager.starved.append(self)

@@ -88,7 +88,7 @@ cdef class Migration(Routing):
                 "remote_address", "client_id", "hostname", "user_agent", "topology_region",
                 "topology_zone", "msg_timeout", "asked_timeout", "sample_rate",
                 "heartbeat_interval", "output_buffer_size", "output_buffer_timeout", "durability",
-                "headers", "topic_log", "connected_at", "pub_counts")}
+                "headers", "topic_log", "goodbye", "connected_at", "pub_counts")}
         state["next_heartbeat"] = self.next_heartbeat
         state["last_command"] = self.last_command
         if self.authorization is not None:
@@ -106,6 +106,7 @@ cdef class Migration(Routing):
         self.next_heartbeat = state["next_heartbeat"]
         self.last_command = state["last_command"]
         self.pub_counts = state["pub_counts"]
+        self.goodbye = state["goodbye"]
         if "secret" in state:
             self.secret = state["secret"].encode("latin-1")
             self.adopt_authorization(
@@ -115,6 +116,8 @@ cdef class Migration(Routing):
             self.output.put(unsent, len(unsent))
             self.touch_dirty()
         self.set_timer()
+        if self.manager.winding_down:
+            self.wind_down()
         self.feed(unread, len(unread))
 
     def fileno(self):
@@ -126,6 +129,8 @@ cdef class Migration(Routing):
         if not self.closed:
             self.migrating = False
             self.touch_dirty()
+            if self.manager.winding_down:
+                self.wind_down()
             self.wake()
 
     def leave(self):

@@ -57,6 +57,8 @@ cdef enum:
     WORDS = 4                   # words in a line: name and parameters of NSQ's commands
 
 
+cdef const uint8_t *GOODBYE = b"_goodbye_"
+
 # Whether this is the debug build, which counts live objects.
 COUNTED = bool(NSQCY_DEBUG)
 
@@ -301,6 +303,7 @@ cdef class Session(Subscription):
         if identity.durability:
             self.durability = durability_of(identity.durability)
         self.headers = identity.headers
+        self.goodbye = identity.goodbye
         # Owners learn about the change with the next command, because nothing is outstanding.
         self.close_streams()
         self.find_locality()
@@ -430,7 +433,7 @@ cdef class Session(Subscription):
                 self.set_timer()
         else:
             self.stuck_since = 0
-            if self.stopping and self.ticket_count == 0:
+            if self.stopping and self.ticket_count == 0 and not self.lingers:
                 return self.close()
         if self.upstream is not None or self.relaying is not None:
             forwarding = self.upstream
@@ -453,6 +456,7 @@ cdef class Session(Subscription):
     cdef int stop(self) except -1:
         """Execute no more commands; close when the remaining output has been sent."""
         self.stopping = True
+        self.lingers = False
         # The client must receive the output within the time limit for silent clients.
         self.last_command = self.manager.scheduler.now
         self.unsubscribe()
@@ -464,6 +468,33 @@ cdef class Session(Subscription):
             self.reading = False
             self.transport.watch_input(False)
         return 0
+
+    cdef int wind_down(self) except -1:
+        """Execute no more commands, and close once the executed ones are answered. A client that
+        requested a goodbye gets it after these answers, and closes the connection itself: otherwise
+        its unread commands would make the kernel reset the connection and drop the goodbye."""
+        if self.closed or self.state != INIT or self.remote or self.lenient:
+            return 0
+        if self.stopping or self.migrating:
+            return self.manager.leave_later(self)
+        if not self.magic_seen or self.upgrading or (self.ticket_count and self.line_owner < 0):
+            # No publish is outstanding. A read of a log may wait for a minute.
+            return self.close()
+        self.manager.leave_later(self)
+        self.quota_changed()
+        self.waiting_since = self.log_due = 0
+        if self.goodbye:
+            self.respond(GOODBYE, 9)
+        if not self.goodbye and not self.ticket_count:
+            return self.stop()
+        self.stopping = True
+        self.lingers = self.goodbye and not self.eof
+        self.blocked = False
+        self.last_command = self.manager.scheduler.now
+        if self.kept != NULL:
+            self.drop_kept()
+        self.set_timer()
+        return self.check_appetite()
 
     cdef int close(self) except -1:
         """End the session now."""

@@ -63,6 +63,9 @@ cdef class SessionManager:
     cdef uint32_t max_channel_consumers
     cdef bint tls_required
     cdef int64_t heartbeat_default
+    cdef readonly bint winding_down         # nsqd exits: only consumers are still served
+    cdef set leaving                        # sessions that have yet to end while winding down
+    cdef object on_left                     # called when they have ended
 
     cdef int64_t turn(self) except? -1
     cdef int tell_events(self) except -1
@@ -93,6 +96,7 @@ cdef class SessionManager:
     cdef int drop_silent(self) except -1
     cdef int add(self, Connection session) except -1
     cdef int remove(self, Connection session) except -1
+    cdef int leave_later(self, Connection session) except -1
     cdef int input_shrank(self, Connection session, int64_t n) except -1
     cdef int lose_favour(self, Connection session) except -1
     cdef int feed_starved(self) except -1

@@ -69,6 +69,7 @@ cdef class SessionManager:
         self.max_input_bytes = options.max_input_bytes // 4 * 3
         self.max_share = self.max_input_bytes // 2
         self.shares = {}
+        self.leaving = set()
         self.unauthenticated = InputPool.of_unauthenticated(options.max_input_bytes)
         self.max_msg_size = options.max_msg_size
         self.max_body_size = options.max_body_size
@@ -193,6 +194,10 @@ cdef class SessionManager:
     cdef int remove(self, Connection session) except -1:
         """Remove a closed session, which has released its input."""
         self.sessions.discard(session)
+        if self.winding_down:
+            self.leaving.discard(session)
+            if not self.leaving and self.on_left is not None:
+                self.on_left()
         session.share.sessions -= 1
         if session.share.sessions == 0:
             del self.shares[session.address]
@@ -419,6 +424,27 @@ cdef class SessionManager:
         cdef Connection session
         for session in self.sessions:
             session.quota_changed()
+
+    # -- the end --
+
+    def wind_down(self, on_left):
+        """End the connections of producers, because nsqd exits: see Connection.wind_down().
+
+        Forwarded publishes of other workers' producers are still executed. `on_left` is called,
+        maybe more than once, when no producer is left.
+        """
+        cdef Connection session
+        self.winding_down = True
+        for session in list(self.sessions):
+            session.wind_down()
+        self.on_left = on_left
+        if not self.leaving:
+            on_left()
+
+    cdef int leave_later(self, Connection session) except -1:
+        """Note a session that will end while winding down."""
+        self.leaving.add(session)
+        return 0
 
     def close_sessions(self):
         """Close every connection, as nsqd does on exit; pending output is not sent."""

@@ -20,7 +20,7 @@ from nsqcy.nsqd.master.launcher import Born, Launcher
 from nsqcy.nsqd.master.topic_registry import TopicRegistry
 from nsqcy.nsqd.master.workers import Phase, Requests, WorkerHandle, Workers
 from nsqcy.nsqd.unsaved import describe as describe_unsaved
-from nsqcy.nsqd.worker.messages import Load, PeerDown, PeerUp, Stop
+from nsqcy.nsqd.worker.messages import Load, PeerDown, PeerUp, Stop, WindDown
 from nsqcy.process import arbiter
 from nsqcy.process.acceptor import Acceptor
 from nsqcy.process.arbiter import Arbiter, Child, describe
@@ -96,6 +96,8 @@ class WorkerLifecycle:
         everything."""
         alive = [child for child in self.arbiter.children if child.pid]
         self.arbiter.signal_all(signal.SIGCONT)  # a suspended process must save as well
+        # Before any of them stops: a worker answers its producers with the help of the others.
+        self._workers.gather_ready(WindDown())
         for handle in self._workers:
             gevent.spawn(handle.ask, Stop())
         if not self._await_exits():

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import gevent
+from gevent.event import Event
 
 from nsqcy.base.ids import IdSource
 from nsqcy.base.quantile import Percentiles
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
 
 HOLD_LIMIT = 60_000_000_000
 """How long a new topic waits for its channels, in ns: longer than the master can take."""
+WIND_DOWN_LIMIT = 2.0
+"""Seconds for producers to get their answers and close their connections when nsqd exits."""
 
 
 class Streams(Mesh):
@@ -342,6 +345,12 @@ class Engine:
         """Return whether there is room for one more topic. Workers that check at the same moment
         may all find the last free slot."""
         return self._shared.topics() < self._options.max_topics
+
+    def wind_down(self) -> None:
+        self._loop.enter()
+        left = Event()
+        self._manager.wind_down(left.set)
+        left.wait(WIND_DOWN_LIMIT)
 
     def stop(self) -> bool:
         self._stopped = True

@@ -94,6 +94,10 @@ class Engine(Protocol):
         """Waits. Handle any other call or notification from the master or another worker; return a
         value or an Answer. The engine closes the request's descriptors."""
 
+    def wind_down(self) -> None:
+        """Waits. Answer the publishes that have been executed, execute no more, and end the
+        connections of producers. Other workers still forward publishes to this one."""
+
     def stop(self) -> bool:
         """Waits. Close all sockets immediately, and save everything. Return whether all of it is
         saved. A `load` in progress stops."""
@@ -190,6 +194,10 @@ class Worker:
         if name == "log_level":
             self._log.level = value
         self._engine.option_changed(name, value)
+
+    def wind_down(self) -> None:
+        self._receiver.close()
+        self._engine.wind_down()
 
     def stop(self) -> None:
         self._end(arbiter.CLEAN)

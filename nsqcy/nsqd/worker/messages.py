@@ -20,6 +20,7 @@ INSPECT_LIMIT = 20.0  # seconds to return its debug report
 HEALTH_LIMIT = 2.0  # seconds to report its health, because clients wait
 PEER_HEALTH_LIMIT = 5.0  # seconds for the same, through the master
 ADOPT_LIMIT = 5.0  # seconds to take over a session
+WIND_DOWN_LIMIT = 5.0  # seconds to end the connections of producers; a worker limits itself to less
 
 
 # Process messages
@@ -35,6 +36,7 @@ class Process(Protocol):
     def peer_up(self, worker: int, generation: int) -> None: ...
     def peer_down(self, worker: int) -> None: ...
     def change_option(self, name: str, value: Any) -> None: ...
+    def wind_down(self) -> None: ...
     def stop(self) -> None: ...
 
 
@@ -98,6 +100,16 @@ class OptionChanged(ProcessMessage[None]):
 
     def run(self, target: Process) -> None:
         target.change_option(self.name, self.value)
+
+
+@dataclass(frozen=True)
+class WindDown(ProcessMessage[None]):
+    """Take no more connections, and end those of producers once their publishes are answered."""
+
+    timeout: ClassVar[float] = WIND_DOWN_LIMIT
+
+    def run(self, target: Process) -> None:
+        target.wind_down()
 
 
 @dataclass(frozen=True)

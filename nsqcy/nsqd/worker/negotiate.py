@@ -40,6 +40,7 @@ class Identity:
     durability: str
     headers: bool
     limits: bool
+    goodbye: bool
     topic_log: bool
     tls: bool
     snappy: bool
@@ -92,6 +93,7 @@ def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
         durability=durability,
         headers=negotiated and wanted["headers"],
         limits=wanted["limits"],
+        goodbye=wanted["goodbye"],
         topic_log=wanted["topic_log"],
         tls=upgrades and wanted["tls_v1"] and bool(options.tls_cert),
         snappy=upgrades and wanted["snappy"] and options.snappy,
@@ -196,6 +198,8 @@ def _answer(identity: Identity, options: NsqdOptions) -> bytes:
         agreed["headers"] = True
     if identity.limits:
         agreed["limits"] = _limits(options)
+    if identity.goodbye:
+        agreed["goodbye"] = True
     if identity.topic_log:
         agreed["topic_log"] = TOPIC_LOG
     return gojson.encode(agreed)
@@ -232,6 +236,7 @@ FIELDS: gojson.Fields = {
     "durability": (gojson.text, ""),
     "headers": (gojson.flag, False),
     "limits": (gojson.flag, False),
+    "goodbye": (gojson.flag, False),
     "topic_log": (gojson.flag, False),
 }
 

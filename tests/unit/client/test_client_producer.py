@@ -184,6 +184,45 @@ def test_a_refused_publish_fails_alone() -> None:
     assert pool.core.pending_bytes == 0
 
 
+@pytest.mark.parametrize("nsqds", [("a",), ("a", "b")])
+def test_after_a_goodbye_unanswered_publishes_are_sent_again(nsqds: tuple[str, ...]) -> None:
+    """nsqd has executed none of them. It says so as it exits."""
+    pool = Pool(nsqds, script=silent, retries=0).accept()
+    publishes = [pool.publish(b"%d" % number) for number in range(4)]
+    pool.run()
+    first = pool.net.wires[0]
+    sent = [each for each in publishes if each.body in first.peer.bodies]
+    first.peer.answer()
+    first.peer.answer(b"_goodbye_")
+    pool.run()
+    assert sent[0].end is None
+    assert [each.end for each in sent[1:]] == [WAITING] * len(sent[1:])
+    assert not first.open, "the client has closed the connection"
+    pool.net.tick()
+    pool.accept()
+    left = [wire.peer for wire in pool.net.live()]
+    assert sorted(b for peer in left for b in peer.bodies[1:]) == sorted(
+        each.body for each in publishes if each is not sent[0]
+    )
+    for peer in left:
+        for _ in peer.bodies[1:]:
+            peer.answer()
+    pool.run()
+    assert [each.end for each in publishes] == [None] * 4
+    assert pool.core.pending_bytes == 0
+
+
+def test_a_publish_after_a_goodbye_fails_with_no_connection() -> None:
+    """It was not executed, and nsqd does not come back."""
+    pool = Pool(script=silent).accept()
+    publish = pool.publish()
+    pool.run()
+    pool.net.wires[0].peer.answer(b"_goodbye_")
+    pool.run()
+    pool.fail_all(30)
+    assert type(publish.end) is NoConnection
+
+
 @pytest.mark.parametrize("retries", [0, 3])
 def test_refused_publishes_cost_only_themselves(retries: int) -> None:
     """More of them than a publish has attempts."""
