@@ -48,9 +48,7 @@ async def main() -> None:
         TCP,
         message_handler=resize,
         concurrency=20,
-        max_tries=0,  # nsqd counts the attempts
-        requeue_delay=0.2,  # seconds, multiplied by the number of attempts
-        max_backoff_duration=0,  # keep working on other pictures when one fails
+        requeue_delay=0.2,  # seconds, doubled for each further attempt
     )
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

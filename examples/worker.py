@@ -44,9 +44,6 @@ def main() -> None:
         TCP,
         message_handler=send_invoice,
         concurrency=4,
-        max_tries=0,  # nsqd counts the attempts
-        requeue_delay=1,  # seconds, multiplied by the number of attempts
-        max_backoff_duration=0,  # keep working on other orders when one fails
     )
     signal.signal(signal.SIGTERM, lambda *_: consumer.close(wait=False))
     signal.signal(signal.SIGINT, lambda *_: consumer.close(wait=False))

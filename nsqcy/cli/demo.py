@@ -136,9 +136,6 @@ def _consuming(nsqds: list[str]) -> list[Work]:
             nsqds,
             message_handler=handler,
             concurrency=CONCURRENCY,
-            max_tries=0,  # nsqd counts the attempts
-            requeue_delay=1.0,
-            max_backoff_duration=0.0,  # a failed payment does not delay the other ones
             close_timeout=CLOSE_TIMEOUT,
         )
         return consumer.run()

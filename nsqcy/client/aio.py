@@ -373,13 +373,16 @@ class _Messages(_Iteration):
 class _Batches(_Iteration):
     """Iterates several messages at a time."""
 
-    def __init__(self, consumer: "Consumer", maximum: int, within: float) -> None:
+    def __init__(
+        self, consumer: "Consumer", maximum: int, within: float, timeout: float | None
+    ) -> None:
         super().__init__(consumer)
         self._maximum = maximum
         self._within = within
+        self._timeout = timeout
 
     async def __anext__(self) -> list[Message]:
-        return await self._consumer._batch(self._maximum, self._within)
+        return await self._consumer._batch(self._maximum, self._within, self._timeout)
 
 
 @with_options(*CONSUMER_PARTS)
@@ -579,18 +582,26 @@ class Consumer(ConsumerView, _Face):
                 return None
         return self._queue.popleft()
 
-    def batches(self, max_messages: int, *, within: Duration = 0.0) -> AsyncIterator[list[Message]]:
+    def batches(
+        self, max_messages: int, *, within: Duration = 0.0, timeout: Duration | None = None
+    ) -> AsyncIterator[list[Message]]:
         """Iterate over lists of up to `max_messages` messages.
 
         A list is complete `within` seconds after its first message. It is complete earlier if no
-        more messages can arrive until the program answers some of them.
+        more messages can arrive until the program answers some of them. A list is empty if there
+        was no message for `timeout` seconds.
         """
-        batches = _Batches(self, max_messages, seconds(within))
+        batches = _Batches(self, max_messages, seconds(within), seconds(timeout))
         self._iterations.add(batches)
         return batches
 
-    async def _batch(self, maximum: int, within: float) -> list[Message]:
-        batch = [await self.__anext__()]
+    async def _batch(self, maximum: int, within: float, timeout: float | None) -> list[Message]:
+        first = await self.get(timeout)
+        if first is None:
+            if self._closed:
+                raise StopAsyncIteration
+            return []
+        batch = [first]
         deadline = self.now() + within
         while len(batch) < maximum:
             if self._queue:
@@ -703,9 +714,13 @@ class Consumer(ConsumerView, _Face):
             self.core.given_up(message, result)
 
     async def _raised(self, message: Message, error: BaseException) -> None:
-        told = self.core.report(message, error)
-        if inspect.isawaitable(told):
-            await self._awaited(told)
+        was_answered = message.has_responded()
+        try:
+            told = self.core.report(message, error)
+            if inspect.isawaitable(told):
+                await self._awaited(told)
+        finally:  # also if it is cancelled
+            self.core.log_failure(message, error, was_answered=was_answered)
         self.core.take_back(message, error)
 
     # -- control

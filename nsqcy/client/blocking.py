@@ -369,16 +369,24 @@ class Consumer(ConsumerView):
                 return None
             self._waiters.wait(self._has_news, left)
 
-    def batches(self, max_messages: int, *, within: Duration = 0.0) -> Iterator[list[Message]]:
+    def batches(
+        self, max_messages: int, *, within: Duration = 0.0, timeout: Duration | None = None
+    ) -> Iterator[list[Message]]:
         """Iterate over lists of up to `max_messages` messages.
 
         A list is complete `within` seconds after its first message. It is complete earlier if no
-        more messages can arrive until the program answers some of them.
+        more messages can arrive until the program answers some of them. A list is empty if there
+        was no message for `timeout` seconds.
         """
         self._inside.append(me := self._loop.runtime.current())
         try:
-            while (first := self.get()) is not None:
-                yield self._batch(first, max_messages, seconds(within))
+            while True:
+                if (first := self.get(timeout)) is not None:
+                    yield self._batch(first, max_messages, seconds(within))
+                elif self._closed:
+                    return
+                else:
+                    yield []
         finally:
             self._inside.remove(me)
 

@@ -57,7 +57,7 @@ class Message:
     ) -> None:
         """Requeue the message: nsqd redelivers it after `delay` seconds or `time_ms` milliseconds.
 
-        Without either, the delay is the consumer's `requeue_delay` times the number of attempts.
+        Without either, the delay is the consumer's `requeue_delay`, which grows with the attempts.
         With `backoff`, the consumer slows down. Raises AlreadyAnswered, and ValueError for a delay
         that is negative or not a number.
         """

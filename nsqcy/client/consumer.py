@@ -25,6 +25,7 @@ FIRST_RETRY, MAX_RETRY = 1.0, 60.0  # seconds until reconnecting to a lost nsqd
 ASK_SOON = 0.2  # seconds between a lost connection and an nsqlookupd query
 FIRST_LOOK = 1.0  # seconds until the next query for an unknown topic; then twice as long
 FINISHED, REQUEUED = 0, 1  # as in client/codec.pxd
+KEPT_TRIES = 5  # default of max_tries if on_giving_up keeps the messages
 NOT_AWAITED = "the handler returned an awaitable: only nsqcy.client.aio awaits it"
 
 
@@ -183,6 +184,14 @@ class ConsumerCore(Core[Nsqd]):
             else:
                 self.flow.failure(now)
 
+    @property
+    def max_tries(self) -> int:
+        """Return the maximum number of deliveries; 0 for no limit. By default, a message that
+        nothing would keep is tried for ever."""
+        if self.options.max_tries is not None:
+            return self.options.max_tries
+        return KEPT_TRIES if self.on_giving_up else 0
+
     def delay_of(self, attempts: int) -> int:
         """Return the delay before a failed message is redelivered, in milliseconds."""
         return self.options.delay_of(attempts)
@@ -217,20 +226,35 @@ class ConsumerCore(Core[Nsqd]):
 
     def raised(self, message: Message, error: BaseException) -> None:
         """Handle the failure of a handler or of on_giving_up."""
+        was_answered = message.has_responded()
         self.report(message, error)
+        self.log_failure(message, error, was_answered=was_answered)
         self.take_back(message, error)
 
     def report(self, message: Message, error: BaseException) -> object:
-        """Log a failure and call on_exception; return its result."""
+        """Call on_exception with a failure, and return its result; log_failure() follows."""
         if isinstance(error, Requeue):
             return None
-        log.error(
-            "[%s] handling message %s failed",
-            self.name,
-            message.id.decode("ascii", "backslashreplace"),
-            exc_info=error,
-        )
         return self.tell(self.on_exception, message, error)
+
+    def log_failure(self, message: Message, error: BaseException, *, was_answered: bool) -> None:
+        """Log a failure. If on_exception has answered the message, which `was_answered` did not
+        yet say, the program knows of it."""
+        failure = error.failure if isinstance(error, Requeue) else error
+        if failure is None:
+            return
+        number = message.id.decode("ascii", "backslashreplace")
+        if message.has_responded() and not was_answered:
+            text = str(failure) or type(failure).__name__
+            log.info("[%s] on_exception answered message %s: %s", self.name, number, text)
+            return
+        log.error(
+            "[%s] handling message %s failed (attempt %d)",
+            self.name,
+            number,
+            message.attempts,
+            exc_info=failure,
+        )
 
     def take_back(self, message: Message, error: BaseException) -> None:
         """Requeue a message after a failure, unless it has been answered."""
@@ -260,7 +284,7 @@ class ConsumerCore(Core[Nsqd]):
         self.tell(self.on_ready, connection)
 
     def messages(self, connection: Connection, messages: list[Message], now: float) -> None:
-        maximum = self.options.max_tries
+        maximum = self.max_tries
         if maximum and any(message.attempts > maximum for message in messages):
             for message in messages:
                 if message.attempts > maximum:

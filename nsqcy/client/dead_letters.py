@@ -22,7 +22,7 @@ def check_dead_letters(core: ConsumerCore, topic: str, on_giving_up: object) -> 
         raise ValueError(f"dead_letter_topic {quote(topic)} is not a valid topic name")
     if topic == core.topic:
         raise ValueError("dead_letter_topic cannot be the topic of the consumer itself")
-    if not core.options.max_tries:
+    if core.options.max_tries == 0:
         raise ValueError("dead_letter_topic requires max_tries above 0")
     if on_giving_up is not None:
         raise ValueError("dead_letter_topic and on_giving_up cannot be combined")

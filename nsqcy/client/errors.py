@@ -79,6 +79,10 @@ class Requeue(Error):
     consumer's delay for the message's number of attempts. `backoff` decides whether
     the consumer backs off; the default is the `backoff_on_requeue` option. Raises ValueError for an
     invalid `delay`.
+
+    If it is raised because of another exception (`raise Requeue() from error`, or inside an
+    `except` block), that one counts as the failure: it is logged, and the span of the message has
+    it. `raise Requeue() from None` requeues without a failure.
     """
 
     def __init__(self, delay: Duration | None = None, *, backoff: bool | None = None) -> None:
@@ -88,3 +92,10 @@ class Requeue(Error):
         super().__init__(delay)
         self.delay = delay
         self.backoff = backoff
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The exception that led to it, if any."""
+        if self.__suppress_context__:
+            return self.__cause__
+        return self.__context__

@@ -108,9 +108,10 @@ class FlowSettings:
         _finite("at least 0.001 seconds", lambda value: value >= 0.001),
     )
     max_backoff_duration: float = option(
-        128.0,
+        0.0,
         FLOAT,
-        "maximum wait after failures, in seconds; no backoff if it is less than the first wait",
+        "maximum wait of the entire consumer after failures, in seconds; no backoff if it is less "
+        "than the first wait",
         _finite("0 or more", lambda value: value >= 0),
     )
     backoff_multiplier: float = option(

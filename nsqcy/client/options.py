@@ -14,7 +14,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Self, TypedDict, TypeVar
+from typing import Any, Literal, Self, TypedDict, TypeVar
 
 from nsqcy import __version__
 from nsqcy.client.flow import FlowSettings
@@ -33,6 +33,7 @@ USER_AGENT = f"nsqcy/{__version__}"
 POSITIVE = Rule("more than 0", lambda value: 0 < value < math.inf)
 POSITIVE_OR_OFF = Rule("more than 0, or -1", lambda value: value == -1 or 0 < value < math.inf)
 NOT_NEGATIVE = Rule("0 or more", lambda value: 0 <= value < math.inf)
+STRATEGIES = ("exponential", "linear")  # how the delay of a failed message grows
 
 Addresses = str | Iterable[str]
 TlsOptions = Mapping[str, Any] | ssl.SSLContext
@@ -75,11 +76,12 @@ class ConnectionKeywords(TypedDict, total=False):
 class ConsumerKeywords(ConnectionKeywords, total=False):
     """Keyword arguments for a consumer; see ConsumerOptions."""
 
-    max_tries: int
-    max_attempts: int
+    max_tries: int | None
+    max_attempts: int | None
     max_in_flight: int
     requeue_delay: Duration
     max_requeue_delay: Duration
+    requeue_strategy: str
     backoff_on_requeue: bool
     every_nsqd: bool
     lookupd_poll_interval: Duration
@@ -279,20 +281,29 @@ class LookupOptions:
 class ConsumerOptions:
     """Options for answering messages."""
 
-    max_tries: int = option(
-        5,
+    max_tries: int | None = option(
+        None,
         INT,
-        "maximum number of deliveries before the consumer gives up on a message; 0 for no limit",
+        "maximum number of deliveries before the consumer gives up on a message; 0 for no limit; "
+        "default: 5 with dead_letter_topic or on_giving_up, which keep the message, otherwise no "
+        "limit",
         at_least(0),
     )
     requeue_delay: float = option(
-        90.0,
+        1.0,
         FLOAT,
-        "seconds until a failed message is redelivered; multiplied by its attempts",
+        "seconds until a message that has failed once is redelivered; they grow with its attempts",
         NOT_NEGATIVE,
     )
     max_requeue_delay: float = option(
         900.0, FLOAT, "maximum redelivery delay, in seconds", NOT_NEGATIVE
+    )
+    requeue_strategy: Literal["exponential", "linear"] = option(
+        "exponential",
+        STRING,
+        "exponential: each further attempt doubles requeue_delay; linear: requeue_delay is "
+        "multiplied by the number of attempts",
+        Rule(" or ".join(STRATEGIES), STRATEGIES.__contains__),
     )
     backoff_on_requeue: bool = option(
         True, BOOL, "also back off when a handler returns False, not only when it fails"
@@ -312,7 +323,8 @@ class ConsumerOptions:
 
     def delay_of(self, attempts: int) -> int:
         """Return the delay for a failed message after `attempts` deliveries, in milliseconds."""
-        return _milliseconds(min(self.requeue_delay * attempts, self.max_requeue_delay))
+        growth = attempts if self.requeue_strategy == "linear" else 2.0 ** min(attempts - 1, 63)
+        return _milliseconds(min(self.requeue_delay * growth, self.max_requeue_delay))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -604,8 +604,8 @@ class _Process(_Operation):
         telemetry.consumed.add(len(messages), dict(labels))
 
     def done(self, error: BaseException | None = None) -> None:
-        """End. Requeue is no error: the handler has decided to try again later."""
-        super().done(None if isinstance(error, Requeue) else error)
+        """End. Requeue alone is no error: the handler has decided to try again later."""
+        super().done(error.failure if isinstance(error, Requeue) else error)
 
 
 def _message_attributes(message: Message) -> Attributes:

@@ -28,7 +28,12 @@ Read = Mapping[str, Any]  # the options given: name -> value, durations in nanos
 # Defaults of NSQ's client that differ from ours or that validation needs.
 HEARTBEAT_INTERVAL = 30 * SECOND
 READ_TIMEOUT = 60 * SECOND
-MAX_BACKOFF_DURATION = 2 * MINUTE
+GO_DEFAULTS: dict[str, Scalar] = {
+    "max_tries": 5,
+    "requeue_delay": 90.0,
+    "requeue_strategy": "linear",
+    "max_backoff_duration": 120.0,
+}
 
 
 class Bounded(NamedTuple):
@@ -159,12 +164,11 @@ CONSUMER_OPT = Option("consumer-opt", CLIENT_OPTION, (), "option,value for the c
 PRODUCER_OPT = Option("producer-opt", CLIENT_OPTION, (), "option,value for the producer")
 
 
-def consumer_keywords(options: Sequence[str]) -> dict[str, Any]:
-    """Return the keywords for nsqcy.client's consumers. Raises ToolError for conflicting
-    options."""
+def consumer_keywords(options: Sequence[str], **defaults: Scalar) -> dict[str, Any]:
+    """Return the keywords for nsqcy.client's consumers. `defaults` replace those of NSQ's client.
+    Raises ToolError for conflicting options."""
     given = _read(options)
-    keywords: dict[str, Any] = {"max_backoff_duration": MAX_BACKOFF_DURATION / SECOND}
-    return keywords | _connection(given) | _translated(given, _CONSUMER)
+    return GO_DEFAULTS | defaults | _connection(given) | _translated(given, _CONSUMER)
 
 
 def producer_keywords(options: Sequence[str]) -> dict[str, Any]:

@@ -196,8 +196,8 @@ class Archive:
     def __init__(self, options: ToFileOptions) -> None:
         self._options = options
         self._keywords = {
-            "max_tries": 0,  # retry writing a message indefinitely
-            **consumer_keywords(options.consumer_opt),
+            # Retry writing a message indefinitely.
+            **consumer_keywords(options.consumer_opt, max_tries=0),
             "max_in_flight": options.max_in_flight,
             "user_agent": common.user_agent(NAME),
         }

@@ -394,7 +394,7 @@ def test_the_end_of_on_giving_up_decides(
             await until(lambda: link.said("FIN") or link.said("REQ"))
             delays = [line.split()[2] for line in link.said("REQ")]
             if end is failing:
-                assert (delays, [str(each) for each in failed]) == (["540000"], ["on purpose"])
+                assert (delays, [str(each) for each in failed]) == (["32000"], ["on purpose"])
             elif end is refused:
                 assert (delays, failed) == (["7000"], [])
             else:

@@ -119,6 +119,17 @@ def test_a_coroutine_of_giving_up_is_awaited(raises: bool, answer: str) -> None:
         asyncio.run(asyncio.wait_for(main(nsqd), 30))
 
 
+def test_delays_are_those_of_pynsq() -> None:
+    async def delays() -> list[int]:
+        reader = pynsq.Reader("t", "c", lambda message: True, nsqd_tcp_addresses=["127.0.0.1:1"])
+        try:
+            return [reader._consumer.core.delay_of(attempts) for attempts in (1, 2, 3)]
+        finally:
+            await reader._consumer.close(graceful=False)
+
+    assert asyncio.run(delays()) == [90_000, 180_000, 270_000]
+
+
 async def receive(*about: Any, **more: Any) -> None: ...
 
 

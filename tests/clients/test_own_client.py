@@ -215,7 +215,13 @@ def test_a_failure_slows_it_down_and_is_mended(
         if message.attempts == 1:
             raise RuntimeError("the first time")
 
-    consumer = consume(handler, requeue_delay=0, backoff_multiplier=0.01, max_in_flight=5)
+    consumer = consume(
+        handler,
+        requeue_delay=0,
+        max_backoff_duration=128,
+        backoff_multiplier=0.01,
+        max_in_flight=5,
+    )
     face.call(producer.publish, topic, b"m")
     eventually(lambda: attempts == [1, 2], PATIENCE)
     eventually(lambda: consumer.total_ready_count == 5, PATIENCE)

@@ -2,11 +2,18 @@
 
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from nsqcy.client.errors import AlreadyAnswered, ConnectionFailed, NsqdError
+from nsqcy.client.errors import (
+    AlreadyAnswered,
+    ConnectionFailed,
+    DecodeError,
+    NsqdError,
+    Requeue,
+)
 from nsqcy.testing.http_requests import eventually
 from support.client_interfaces import Face, Kept
 from support.fake_nsqd import ID, MockNsqd, Peer
@@ -101,7 +108,6 @@ def conversation(
 ) -> list[str]:
     """Deliver messages one after another; return the command that answers each."""
     nsqd = mock()
-    options = {"max_backoff_duration": 0} | options
     face.consumer("t", "c", nsqd.address, message_handler=handler, **options)
     link = nsqd.subscriber()
     for number, each in enumerate(attempts):
@@ -112,9 +118,18 @@ def conversation(
 
 
 @pytest.mark.case("CL-023")
-def test_delays_grow(face: Face, mock: Callable[..., MockNsqd]) -> None:
-    said = conversation(face, mock, lambda message: False, 1, 2, 20, max_tries=0)
-    assert said == ["REQ ID 90000", "REQ ID 180000", "REQ ID 900000"]
+@pytest.mark.parametrize(
+    ("options", "delays"),
+    [
+        ({}, [1000, 2000, 4000, 900_000]),
+        ({"requeue_delay": 90, "requeue_strategy": "linear"}, [90_000, 180_000, 270_000, 900_000]),
+    ],
+)
+def test_delays_grow(
+    face: Face, mock: Callable[..., MockNsqd], options: dict[str, Any], delays: list[int]
+) -> None:
+    said = conversation(face, mock, lambda message: False, 1, 2, 3, 20, **options)
+    assert said == [f"REQ ID {each}" for each in delays]
 
 
 @pytest.mark.case("CL-024")
@@ -142,8 +157,8 @@ def fail(message: Any) -> None:
     [
         (lambda message: None, "FIN ID"),
         (lambda message: True, "FIN ID"),
-        (lambda message: False, "REQ ID 90000"),
-        (fail, "REQ ID 90000"),
+        (lambda message: False, "REQ ID 1000"),
+        (fail, "REQ ID 1000"),
     ],
     ids=["None", "True", "False", "raises"],
 )
@@ -236,18 +251,156 @@ def test_giving_up(face: Face, mock: Callable[..., MockNsqd]) -> None:
 
 
 @pytest.mark.case("CL-030", "CL-031")
-def test_attempts_without_a_limit(face: Face, mock: Callable[..., MockNsqd]) -> None:
+@pytest.mark.parametrize("options", [{}, {"max_tries": 0}])
+def test_attempts_without_a_limit(
+    face: Face, mock: Callable[..., MockNsqd], options: dict[str, Any]
+) -> None:
     handled: list[int] = []
     conversation(
-        face, mock, lambda message: handled.append(message.attempts), 1000, 40000, max_tries=0
+        face, mock, lambda message: handled.append(message.attempts), 1000, 40000, **options
     )
     assert handled == [1000, 40000]
+
+
+def test_one_failing_message_delays_no_other(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    """By default, RDY stays as it is, and what the handler refuses is kept."""
+
+    def handle(message: Any) -> None:
+        if message.attempts == 9:
+            raise RuntimeError("my handler")
+
+    said = conversation(face, mock, handle, 9, 1)
+    assert said == ["REQ ID 256000", "FIN ID"]
 
 
 @pytest.mark.case("CL-032")
 def test_touch_is_up_to_the_handler(face: Face, mock: Callable[..., MockNsqd]) -> None:
     assert conversation(face, mock, lambda message: message.touch(), 1) == ["TOUCH ID", "FIN ID"]
     assert conversation(face, mock, lambda message: None, 1) == ["FIN ID"]
+
+
+# -- failures
+
+
+def requeue(message: Any) -> None:
+    raise Requeue(5, backoff=False)
+
+
+def requeue_after_failure(message: Any) -> None:
+    try:
+        fail(message)
+    except RuntimeError as error:
+        raise Requeue(5, backoff=False) from error
+
+
+def requeue_in_except(message: Any) -> None:
+    try:
+        fail(message)
+    except RuntimeError:
+        raise Requeue(5, backoff=False)  # noqa: B904
+
+
+def requeue_as_planned(message: Any) -> None:
+    try:
+        fail(message)
+    except RuntimeError:
+        raise Requeue(5, backoff=False) from None
+
+
+@pytest.mark.parametrize(
+    ("handler", "logged"),
+    [
+        (requeue, False),
+        (requeue_after_failure, True),
+        (requeue_in_except, True),
+        (requeue_as_planned, False),
+    ],
+)
+def test_a_requeue_does_not_hide_a_failure(
+    face: Face,
+    mock: Callable[..., MockNsqd],
+    caplog: pytest.LogCaptureFixture,
+    handler: Any,
+    logged: bool,
+) -> None:
+    assert conversation(face, mock, handler, 7) == ["REQ ID 5000"]
+    errors = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert bool(errors) is logged
+    for each in errors:
+        assert each.getMessage() == f"[t:c] handling message {0:016x} failed (attempt 7)"
+        assert each.exc_info and str(each.exc_info[1]) == "my handler"
+
+
+@pytest.mark.parametrize("answers", ["finish", "requeue", None])
+@pytest.mark.parametrize("how", ["a function", "awaited"])
+def test_an_error_that_on_exception_answers_is_no_error_in_the_log(
+    face: Face,
+    mock: Callable[..., MockNsqd],
+    caplog: pytest.LogCaptureFixture,
+    answers: str | None,
+    how: str,
+) -> None:
+    if how == "awaited" and face.name != "aio":
+        pytest.skip("coroutines are for asyncio")
+    caplog.set_level("INFO", "nsqcy.client")
+
+    def answer(message: Any, error: BaseException) -> None:
+        assert isinstance(error, DecodeError)
+        if answers:
+            getattr(message, answers)()
+
+    async def answer_later(message: Any, error: BaseException) -> None:
+        answer(message, error)
+
+    hook = answer_later if how == "awaited" else answer
+    conversation(face, mock, lambda value: None, 1, codec="json", on_exception=hook)
+    eventually(lambda: caplog.records)
+    (record,) = [each for each in caplog.records if f"{0:016x}" in each.getMessage()]
+    if answers is None:
+        assert record.levelname == "ERROR" and record.exc_info
+        return
+    assert record.levelname == "INFO" and not record.exc_info
+    assert record.getMessage().startswith(
+        f"[t:c] on_exception answered message {0:016x}: cannot decode the body"
+    )
+
+
+def test_an_error_after_the_answer_is_logged(
+    face: Face, mock: Callable[..., MockNsqd], caplog: pytest.LogCaptureFixture
+) -> None:
+    def finish_and_fail(message: Any) -> None:
+        message.finish()
+        fail(message)
+
+    conversation(face, mock, finish_and_fail, 1, on_exception=lambda message, error: None)
+    eventually(lambda: "RuntimeError: my handler" in caplog.text)
+
+
+# -- batches
+
+
+def test_batches_with_a_timeout(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    """A batch is empty if no message has come, and the end still ends the iteration."""
+    nsqd = mock()
+    consumer = face.consumer("t", "c", nsqd.address, max_in_flight=3)
+    link = nsqd.subscriber()
+    pause = timedelta(milliseconds=1)
+    batches = face.call(consumer.batches, 3, within=30.0, timeout=pause)
+    step = anext if face.name == "aio" else next
+
+    def batch() -> Any:
+        return face.call(lambda: step(batches))
+
+    assert batch() == []
+    with link:
+        link.deliver(b"1", b"2", b"3")
+    messages = eventually(batch)
+    assert [each.body for each in messages] == [b"1", b"2", b"3"]
+    face.call(face.module.finish, messages)
+    assert batch() == []
+    face.call(consumer.close)
+    with pytest.raises(StopAsyncIteration if face.name == "aio" else StopIteration):
+        batch()
 
 
 # -- keeping a connection, and losing it

@@ -291,6 +291,27 @@ def test_an_error_is_recorded(program: Program, recorder: Recorder, topic: str) 
     assert refused.status.status_code is last.status.status_code is StatusCode.UNSET
 
 
+def test_a_failure_behind_a_requeue_is_recorded(
+    program: Program, recorder: Recorder, topic: str
+) -> None:
+    def fail(message: Any) -> None:
+        if message.attempts == 1:
+            try:
+                raise ValueError("no such customer")
+            except ValueError as error:
+                raise Requeue(delay=0, backoff=False) from error
+
+    program.consume(topic, "c", fail)
+    program.publish(topic)
+    failed, last = recorder.spans(f"process {topic}", 2)
+    assert failed.status.status_code is StatusCode.ERROR
+    assert failed.status.description == "no such customer"
+    assert attributes_of(failed)["error.type"] == "ValueError"
+    assert attributes_of(failed)["nsqcy.message.outcome"] == "requeued"
+    assert [event.name for event in failed.events] == ["exception"]
+    assert last.status.status_code is StatusCode.UNSET
+
+
 def test_a_refused_publish_is_recorded(program: Program, recorder: Recorder, topic: str) -> None:
     face, producer = program.face, program.producer()
     with pytest.raises(NsqdError, match="E_BAD_MESSAGE"):

@@ -16,6 +16,8 @@ from nsqcy.compat.pynsq.message import Message
 
 log = logging.getLogger("nsqcy.compat.pynsq")
 
+DEFAULTS: dict[str, Any] = {"requeue_delay": 90.0, "requeue_strategy": "linear"}  # pynsq's
+
 
 class Reader:
     """Consumes once the loop is running. `message_handler(message)` returns True to finish, False
@@ -62,7 +64,7 @@ class Reader:
             lookupd_poll_jitter=lookupd_poll_jitter,
             lookupd_connect_timeout=lookupd_connect_timeout,
             lookupd_request_timeout=lookupd_request_timeout,
-            **connection_options(kwargs),
+            **DEFAULTS | connection_options(kwargs),
         )
         self.io_loop = current_loop()
         begin(self.io_loop, self._consumer, self._check)

@@ -24,7 +24,7 @@ class NsqMessage(StreamMessage[Message]):
 
     async def nack(self, delay: float | None = None) -> None:
         """Requeue the message: nsqd redelivers it after `delay` seconds. By default, the delay is
-        the broker's `requeue_delay` times the number of attempts."""
+        the client's for the number of attempts."""
         _requeue([self.raw_message], delay)
         await super().nack()
 

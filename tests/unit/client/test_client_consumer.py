@@ -27,6 +27,7 @@ settings.register_profile("ci", max_examples=80, stateful_step_count=40, deadlin
 settings.register_profile("full", max_examples=4000, stateful_step_count=80, deadline=None)
 PROFILE = settings.get_profile(os.environ.get("NSQCY_HYPOTHESIS", "ci"))
 
+BACKOFF: dict[str, Any] = {"max_backoff_duration": 128}
 A, B, C = (Address(name, 4150) for name in "abc")
 
 
@@ -441,7 +442,7 @@ def test_the_hook_of_giving_up_may_answer() -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (RuntimeError("x"), ["RDY 0", "REQ 540000"]),
+        (RuntimeError("x"), ["RDY 0", "REQ 32000"]),
         (Requeue(2, backoff=False), ["REQ 2000"]),
     ],
 )
@@ -451,7 +452,7 @@ def test_a_hook_of_giving_up_that_fails(error: Exception, said: list[str]) -> No
     def hook(message: Message) -> None:
         raise error
 
-    net, core = connected()
+    net, core = connected(max_backoff_duration=2)
     told: list[BaseException] = []
     core.on_giving_up = hook
     core.on_exception = lambda message, error: told.append(error)
@@ -463,10 +464,22 @@ def test_a_hook_of_giving_up_that_fails(error: Exception, said: list[str]) -> No
     assert told == ([] if isinstance(error, Requeue) else [error])
 
 
-def test_without_a_limit() -> None:
-    net, _ = connected(max_tries=0)
+@pytest.mark.parametrize("options", [{}, {"max_tries": 0}])
+def test_without_a_limit(options: dict[str, Any]) -> None:
+    """A message is not finished because nothing else is said about it."""
+    net, _ = connected(**options)
     net.wires[0].deliver(b"m", attempts=65535)
     assert len(net.delivered) == 1
+
+
+def test_where_messages_are_kept_it_gives_up_after_five_attempts() -> None:
+    net, core = connected()
+    kept: list[bytes] = []
+    core.on_giving_up = lambda message: kept.append(message.body)
+    net.wires[0].deliver(b"five", attempts=5)
+    net.wires[0].deliver(b"six", attempts=6)
+    assert [each.body for each in net.delivered] == [b"five"]
+    assert kept == [b"six"]
 
 
 def handled(core: ConsumerCore, message: Message, how: Any) -> None:
@@ -482,16 +495,20 @@ def handled(core: ConsumerCore, message: Message, how: Any) -> None:
         (None, {}, ["FIN"]),
         (True, {}, ["FIN"]),
         (0, {}, ["FIN"]),
-        (False, {}, ["RDY 0", "REQ 90000"]),
-        (False, {"backoff_on_requeue": False}, ["REQ 90000"]),
-        (RuntimeError("x"), {}, ["RDY 0", "REQ 90000"]),
-        (RuntimeError("x"), {"backoff_on_requeue": False}, ["RDY 0", "REQ 90000"]),
-        (RuntimeError("x"), {"max_backoff_duration": 0}, ["REQ 90000"]),
-        (Requeue(), {}, ["RDY 0", "REQ 90000"]),
-        (Requeue(2), {}, ["RDY 0", "REQ 2000"]),
-        (Requeue(0, backoff=False), {}, ["REQ 0"]),
-        (Requeue(0), {"backoff_on_requeue": False}, ["REQ 0"]),
-        (Requeue(0, backoff=True), {"backoff_on_requeue": False}, ["RDY 0", "REQ 0"]),
+        (False, {}, ["REQ 1000"]),
+        (False, BACKOFF, ["RDY 0", "REQ 1000"]),
+        (False, BACKOFF | {"backoff_on_requeue": False}, ["REQ 1000"]),
+        (RuntimeError("x"), {}, ["REQ 1000"]),
+        (RuntimeError("x"), BACKOFF, ["RDY 0", "REQ 1000"]),
+        (RuntimeError("x"), BACKOFF | {"backoff_on_requeue": False}, ["RDY 0", "REQ 1000"]),
+        (RuntimeError("x"), {"max_backoff_duration": 0}, ["REQ 1000"]),
+        (RuntimeError("x"), {"requeue_delay": 90}, ["REQ 90000"]),
+        (Requeue(), BACKOFF, ["RDY 0", "REQ 1000"]),
+        (Requeue(2), {}, ["REQ 2000"]),
+        (Requeue(2), BACKOFF, ["RDY 0", "REQ 2000"]),
+        (Requeue(0, backoff=False), BACKOFF, ["REQ 0"]),
+        (Requeue(0), BACKOFF | {"backoff_on_requeue": False}, ["REQ 0"]),
+        (Requeue(0, backoff=True), BACKOFF | {"backoff_on_requeue": False}, ["RDY 0", "REQ 0"]),
     ],
 )
 def test_what_handlers_say(how: Any, options: Any, said: list[str]) -> None:
@@ -578,7 +595,7 @@ def test_the_end_while_it_connects(graceful: bool) -> None:
 
 @pytest.mark.case("CL-052")
 def test_after_the_end_nothing_happens() -> None:
-    net, core = connected("a", max_in_flight=3)
+    net, core = connected("a", max_in_flight=3, **BACKOFF)
     net.wires[0].deliver(b"m")
     core.raised(net.delivered[0], RuntimeError())  # a backoff begins
     net.wires[0].run()
@@ -671,7 +688,7 @@ class Histories(RuleBasedStateMachine):
             "c",
             sorted(fixed),
             "l:4161",
-            keywords={"max_in_flight": in_flight, "heartbeat_interval": 1000},
+            keywords={"max_in_flight": in_flight, "heartbeat_interval": 1000, **BACKOFF},
             rng=Random(seed),
         )
         self.core.start(self.net.time)

@@ -53,7 +53,7 @@ class Consumer:
 
     def __init__(self, *, seed: int = 0, **options: Any) -> None:
         self.now = 100.0
-        self.flow = Flow(FlowSettings(**options), Random(seed))
+        self.flow = Flow(FlowSettings(**{"max_backoff_duration": 128} | options), Random(seed))
         self.flow.on_backoff = lambda level, wait: self.waits.append((level, wait))
         self.flow.on_resume = lambda: self.waits.append("resumed")
         self.lines: list[Line] = []

@@ -172,6 +172,7 @@ def test_values_and_names_of_the_wrong_kind(options: dict[str, Any]) -> None:
     "options",
     [
         {"max_tries": -1},
+        {"requeue_strategy": "quadratic"},
         {"requeue_delay": -1},
         {"max_requeue_delay": math.inf},
         {"close_timeout": -1},
@@ -207,9 +208,17 @@ def test_two_names_of_one_option() -> None:
         consumer_options({"max_attempts": 7, "max_tries": 7})
 
 
-@pytest.mark.parametrize(("attempts", "delay"), [(0, 0), (1, 90000), (2, 180000), (20, 900000)])
-def test_the_delay_of_a_failed_message(attempts: int, delay: int) -> None:
-    assert consumer_options({})[0].delay_of(attempts) == delay
+@pytest.mark.parametrize(
+    ("strategy", "attempts", "delay"),
+    [
+        *[("exponential", 1, 2000), ("exponential", 2, 4000), ("exponential", 5, 32_000)],
+        *[("exponential", 10, 900_000), ("exponential", 65535, 900_000)],
+        *[("linear", 0, 0), ("linear", 1, 2000), ("linear", 5, 10_000), ("linear", 65535, 900_000)],
+    ],
+)
+def test_the_delay_of_a_failed_message(strategy: str, attempts: int, delay: int) -> None:
+    options, *_ = consumer_options({"requeue_delay": 2, "requeue_strategy": strategy})
+    assert options.delay_of(attempts) == delay
 
 
 def test_where_a_connection_comes_from() -> None:

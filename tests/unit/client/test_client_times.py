@@ -85,7 +85,7 @@ def test_what_objects_show(face: Any) -> None:
 @every_face
 def test_help_lists_the_options(face: Any) -> None:
     for kind, names in (
-        (face.Consumer, ("requeue_delay=90.0", "max_in_flight=1", "lookupd_poll_interval=60.0")),
+        (face.Consumer, ("requeue_delay=1.0", "max_in_flight=1", "lookupd_poll_interval=60.0")),
         (face.Producer, ("retries=3", "max_pending=67108864", "heartbeat_interval=30.0")),
     ):
         for name in names:

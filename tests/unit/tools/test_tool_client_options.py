@@ -92,7 +92,12 @@ def test_every_range_is_tried() -> None:
     assert {name for name, rule in OPTIONS.items() if rule.low is not None} == BOUNDS.keys()
 
 
-DEFAULTS = {"max_backoff_duration": 120.0}
+DEFAULTS: dict[str, Any] = {  # of NSQ's client
+    "max_tries": 5,
+    "requeue_delay": 90.0,
+    "requeue_strategy": "linear",
+    "max_backoff_duration": 120.0,
+}
 
 GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("dial_timeout,5s", {"timeout": 5.0}),
@@ -140,6 +145,11 @@ def test_keywords_of_a_consumer(option: str, keywords: dict[str, Any]) -> None:
     assert consumer_keywords([option]) == DEFAULTS | keywords
     consumer_options(consumer_keywords([option]))
     producer_options(producer_keywords([option]))
+
+
+def test_a_tool_may_have_its_own_defaults() -> None:
+    assert consumer_keywords([], max_tries=0) == DEFAULTS | {"max_tries": 0}
+    assert consumer_keywords(["max_attempts,7"], max_tries=0) == DEFAULTS | {"max_tries": 7}
 
 
 def test_every_option_is_tried() -> None:
