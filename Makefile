@@ -137,7 +137,9 @@ clients: node_modules/.ready
 
 node_modules/.ready: Makefile
 	npm install --prefix "$(CURDIR)" --no-save --no-package-lock --no-audit --no-fund \
-		--loglevel=error nsqjs@0.13.0 squeaky@2.6.0
+		--loglevel=error nsqjs@0.13.0 squeaky@2.6.0 nest-nsq-transport@0.4.0 \
+		@nestjs/common@11.2.10 @nestjs/core@11.2.10 @nestjs/microservices@11.2.6 \
+		reflect-metadata@0.2.2 rxjs@7.8.2
 	@touch $@
 
 debug:

@@ -3,12 +3,22 @@
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
 from conftest import Starter
 from nsqcy.testing.http_requests import eventually
-from support.client_libraries import PUBLISHERS, Consumer, Producer, absent, libraries, need_all
+from support.client_libraries import (
+    CONSUMERS,
+    NEST,
+    PUBLISHERS,
+    Consumer,
+    Producer,
+    absent,
+    libraries,
+    need_all,
+)
 from support.fake_auth_server import AuthServer, grant
 from support.nsqd_process import Nsqd, free_port
 
@@ -16,6 +26,7 @@ Consume = Callable[..., Consumer]
 Publish = Callable[..., Producer]
 
 every_library = pytest.mark.parametrize("library", libraries())
+every_consumer = pytest.mark.parametrize("library", libraries(CONSUMERS))
 every_publisher = pytest.mark.parametrize("library", libraries(PUBLISHERS))
 
 
@@ -77,7 +88,7 @@ def test_publish_to_a_bad_topic(library: str, shared: Nsqd, publish: Publish) ->
     assert "OK" not in producer.answers
 
 
-@every_library
+@every_consumer
 @pytest.mark.parametrize("rdy", [1, 50])
 def test_consume(library: str, rdy: int, shared: Nsqd, topic: str, consume: Consume) -> None:
     sent = bodies(300, 500)
@@ -96,7 +107,7 @@ def test_consume(library: str, rdy: int, shared: Nsqd, topic: str, consume: Cons
     eventually(lambda: shared.web.channel(topic, "c")["clients"] == [])
 
 
-@every_library
+@every_consumer
 def test_an_idle_consumer_is_served(
     library: str, shared: Nsqd, topic: str, consume: Consume
 ) -> None:
@@ -110,7 +121,7 @@ def test_an_idle_consumer_is_served(
     shared.web.await_counts(topic, "c", depth=0, in_flight_count=0)
 
 
-@every_library
+@every_consumer
 @pytest.mark.parametrize("delay", [0, 400])
 def test_requeue(library: str, delay: int, shared: Nsqd, topic: str, consume: Consume) -> None:
     sent = bodies(50)
@@ -124,6 +135,21 @@ def test_requeue(library: str, delay: int, shared: Nsqd, topic: str, consume: Co
     shared.web.await_counts(topic, "c", depth=0, in_flight_count=0, requeue_count=50)
     # Some libraries back off after requeueing, and return to the full RDY count in steps.
     eventually(lambda: shared.web.client(topic, "c")["ready_count"] == 20, 30.0)
+
+
+@pytest.mark.skipif(bool(absent(NEST)), reason=absent(NEST))
+def test_nest_discards(shared: Nsqd, topic: str, consume: Consume) -> None:
+    """A message beyond `maxAttempts` goes to the service's handler for discarded messages, and is
+    finished by it."""
+    consumer = consume(NEST, shared, topic, "c", rdy=5, requeue=0, attempts=1)
+    shared.web.create(topic, "c")
+    sent = bodies(20)
+    shared.connect().mpub(topic, sent)
+    consumer.await_that(lambda: len(consumer.raw) == 60)
+    assert consumer.raw.count(b"") == 20
+    discarded = [after for mark, after in pairwise(consumer.raw) if mark == b""]
+    assert Counter(raw[26:] for raw in discarded) == Counter(sent)
+    shared.web.await_counts(topic, "c", depth=0, in_flight_count=0, requeue_count=20)
 
 
 @every_library

@@ -26,8 +26,10 @@ NODE_MODULES = Path(
     os.environ.get("NSQCY_NODE_MODULES") or Path(__file__).parents[2] / "node_modules"
 ).absolute()
 LIBRARIES = ("pynsq", "gnsq", "nsqjs")
-PUBLISHERS = (*LIBRARIES, "squeaky")
-JAVASCRIPT = ("nsqjs", "squeaky")
+NEST = "nest-nsq-transport"
+CONSUMERS = (*LIBRARIES, NEST)
+PUBLISHERS = (*LIBRARIES, "squeaky", NEST)
+JAVASCRIPT = ("nsqjs", "squeaky", NEST)
 # The same programs with a different import line.
 IMPORTS = {
     "pynsq": ("import nsq\n", "from nsqcy.compat import pynsq as nsq\n"),
