@@ -245,6 +245,14 @@ PAGES: dict[str, Blocks] = {
     "guides/django.md": examples("django_app.py"),
     "guides/fastapi.md": examples("fastapi_app.py"),
     "guides/flask.md": examples("flask_app.py"),
+    "guides/patterns.md": examples(
+        "request_reply.py",
+        "cron.py",
+        "fairness.py",
+        "order.py",
+        "priorities.py",
+        "idempotency.py",
+    ),
     "guides/tracing.md": examples("traced_worker.py"),
     "guides/worker.md": examples("worker.py", "async_worker.py"),
     "reference/commands.md": {

@@ -264,6 +264,54 @@ def test_replay(daemon: testing.Nsqd) -> None:
     ]
 
 
+def test_request_and_reply(daemon: testing.Nsqd) -> None:
+    assert run(daemon, "request_reply.py").splitlines() == [
+        "3 squared is 9",
+        "12 squared is 144",
+        "no answer in time",
+    ]
+
+
+def test_cron(daemon: testing.Nsqd) -> None:
+    assert run(daemon, "cron.py").splitlines() == [
+        "report: run 1",
+        "report: run 2",
+        "report: run 3",
+        "scheduled: 1",
+    ]
+
+
+def test_fairness(daemon: testing.Nsqd) -> None:
+    assert run(daemon, "fairness.py").splitlines() == ["small is done", "big is done"]
+
+
+def test_order(daemon: testing.Nsqd) -> None:
+    lines = run(daemon, "order.py").splitlines()
+    assert len(lines) == 5
+    assert [line for line in lines if line.startswith("ada")] == [
+        "ada: opened",
+        "ada: paid in 10",
+        "ada: withdrew 5",
+    ]
+    assert [line for line in lines if line.startswith("bob")] == ["bob: opened", "bob: paid in 20"]
+
+
+def test_priorities(daemon: testing.Nsqd) -> None:
+    """The urgent messages, which were published last, are handled before the last other one."""
+    *urgent, last = run(daemon, "priorities.py").splitlines()
+    assert [line.partition(": ")[2] for line in urgent] == ["password reset"] * 5
+    assert last == "message 105: newsletter"
+
+
+def test_idempotency(daemon: testing.Nsqd) -> None:
+    assert run(daemon, "idempotency.py").splitlines() == [
+        "order-1: charged",
+        "order-1: charged before",
+        "order-1: charged before",
+        "total: 25 euros",
+    ]
+
+
 def test_headers(daemon: testing.Nsqd) -> None:
     assert run(daemon, "headers.py") == "the same trace id: True\n"
 

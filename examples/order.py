@@ -1,0 +1,45 @@
+"""Order: apply the events of each account in the order of their numbers.
+
+    nsqcy up                      # in another terminal
+    python examples/order.py
+
+nsqd delivers messages in any order, and some of them twice. The publisher numbers the events of an
+account; the consumer applies an event only after the event before it, and only once.
+"""
+
+import os
+from typing import Any
+
+from nsqcy import Consumer, Producer, Requeue
+
+TCP = os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150")
+
+# In a real program, a column of the account's row, changed in the same transaction as the account.
+applied: dict[str, int] = {}
+
+
+def apply(event: Any) -> None:
+    last = applied.get(event["account"], 0)
+    if event["number"] <= last:
+        return  # a duplicate
+    if event["number"] > last + 1:
+        raise Requeue(delay=0.2, backoff=False)  # the event before it has not arrived
+    applied[event["account"]] = event["number"]
+    print(f"{event['account']}: {event['text']}")
+    if applied == {"ada": 3, "bob": 2}:
+        consumer.close()
+
+
+with Producer(TCP, codec="json") as producer:
+    for account, number, text in [
+        ("ada", 1, "opened"),
+        ("ada", 3, "withdrew 5"),
+        ("bob", 2, "paid in 20"),
+        ("ada", 2, "paid in 10"),
+        ("ada", 2, "paid in 10"),
+        ("bob", 1, "opened"),
+    ]:
+        producer.publish("accounts", {"account": account, "number": number, "text": text})
+
+consumer = Consumer("accounts", "ledger", TCP, message_handler=apply, codec="json")
+consumer.run()
