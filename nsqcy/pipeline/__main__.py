@@ -26,7 +26,7 @@ from nsqcy.pipeline.session import Missing
 from nsqcy.spark.failures import reason
 from nsqcy.util.standard_streams import guarded
 
-JOBS = ("archive", "verify", "compact", "replay", "rollup", "dlq", "stats", "doctor")
+JOBS = ("archive", "verify", "compact", "orphans", "replay", "rollup", "dlq", "stats", "doctor")
 COMMAND = "nsqcy-pipeline"
 
 

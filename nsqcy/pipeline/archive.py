@@ -1,17 +1,15 @@
 """`nsqcy-pipeline archive`: writes topics to Parquet, each row exactly once.
 
-A micro-batch overwrites only its own `batch=ID` directories, so a batch that is retried after a
-crash replaces the files of the first attempt. Its manifest makes the batch part of the archive. Any
-Parquet reader can read the files without nsqcy.
+A batch is identified by its rows, not by its number: Spark may come back with an older checkpoint,
+and repeat a number with other rows. A batch therefore writes the rows that the archive lacks, in
+files that become a part of the archive all at once (manifests.py). Any Parquet reader can read the
+files without nsqcy.
 """
 
-import datetime
 import json
 import shutil
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nsqcy.errors import UsageError
 from nsqcy.options.kinds import BOOLEAN
@@ -20,6 +18,7 @@ from nsqcy.pipeline import checkpoint, manifests, streams
 from nsqcy.pipeline.options import DURATION, PATH, SOURCE, SPARK, TEXT, Options, choice
 from nsqcy.pipeline.report import Metrics, Report
 from nsqcy.pipeline.session import require_spark, uri
+from nsqcy.spark.offsets import Range
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -54,9 +53,7 @@ OPTIONS = (
 
 NEEDED = {"topic", "log_id", "seq", "timestamp"}
 CORRUPT = "_corrupt"
-STAGING = ".spark-staging-*"
-MAX_HOURS = 10_000  # maximum time span of a batch; for a longer one, directories are searched
-READERS = 4
+STAGING = ".spark-staging-*"  # left by a crash of a version that wrote in the readers' sight
 
 
 def run(options: Options, report: Report) -> int:
@@ -72,7 +69,8 @@ def run(options: Options, report: Report) -> int:
         state = Path(options["checkpoint"] or manifests.hidden(root, "checkpoint"))
         given = options.source(startingOffsets=beginning(root, state), columns=every_column())
         watch = streams.Watch(report, metrics)
-        streams.run(options, given, Files(root, options["decode"], schema), state, watch)
+        sink = Files(root, state, options["decode"], schema)
+        streams.run(options, given, sink, state, watch)
     report.done(rows=watch.rows, batches=watch.batches, root=str(root))
     return 0
 
@@ -113,9 +111,13 @@ def decoding(options: Options) -> str:
 
 
 def sweep(root: Path) -> list[str]:
-    """Remove files that Spark left unfinished when it was killed. No other process writes to
-    them."""
+    """Complete the batches that have a manifest, and remove the files that a killed job left. No
+    other process writes to them."""
+    for name in manifests.written(root):
+        if manifests.manifest_path(root, name).exists():
+            manifests.move(root, name)
     found = [*root.glob(STAGING), *manifests.hidden(root, "manifests").glob("*.partial")]
+    found += [manifests.hidden(root, manifests.WRITTEN) / name for name in manifests.written(root)]
     for path in found:
         if path.is_dir():
             shutil.rmtree(path)
@@ -141,62 +143,58 @@ def as_offsets(positions: checkpoint.Positions) -> str:
 
 
 class Files(streams.Sink):
-    """Writes the directories and the manifest of each batch."""
+    """Writes the files and the manifest of each batch."""
 
-    def __init__(self, root: Path, decode: str, schema: str) -> None:
+    def __init__(self, root: Path, state: Path, decode: str, schema: str) -> None:
         super().__init__()
         self._root = root
+        self._state = state
         self._decode = decode
         self._schema = schema
-        self._clean = False
+        self._ends: checkpoint.Positions = {}
 
     def prepare(self) -> None:
         super().prepare()
-        self._clean = False
+        sweep(self._root)
+        self._ends = manifests.positions(manifests.read(self._root))
 
     def write(self, frame: "DataFrame", query_id: str, number: int) -> None:
-        name = manifests.batch_name(query_id, number)
-        if manifests.manifest_path(self._root, name).exists():
-            return  # everything except Spark's own record has been written
-        if not self._clean:
-            self._remove(name)
-        seen = self._write(frame, name)
-        if not seen["rows"]:
-            return
-        paths = manifests.on_disk(self._root, name, hours(seen["first"], seen["last"]))
-        with ThreadPoolExecutor(READERS) as pool:
-            files = pool.map(lambda path: manifests.describe(self._root, path), sorted(paths))
-        manifest = manifests.Manifest(name, tuple(files))
-        if manifest.rows != seen["rows"]:
-            raise manifests.Damaged(
-                f"batch {name} has {seen['rows']} rows, but its files have {manifest.rows}"
-            )
-        for folder in {(self._root / path).parent for path in paths}:
-            manifests.sync_folders(folder, self._root)
-        manifests.write(self._root, manifest)
+        planned = checkpoint.rows(self._state, number)
+        missing = self._missing(planned)
+        if missing != planned:
+            frame = streams.only(frame, missing)
+        if missing:
+            self._add(frame, manifests.unused_name(self._root, query_id, number), planned)
 
-    def _remove(self, name: str) -> None:
-        """Find files that the first batch of a run may have left if it was killed.
+    def _missing(self, planned: list[Range]) -> list[Range]:
+        """Return the rows that the archive lacks."""
+        ends = self._ends
+        if all(part.start >= ends.get(part.topic, {}).get(part.log_id, 0) for part in planned):
+            return planned
+        return manifests.lacking(self._root, planned)
 
-        The batch overwrites them, except in hours for which it no longer has rows because it
-        continued after lost rows.
-        """
-        for folder in self._root.glob(f"topic=*/dt=*/hr=*/batch={name}"):
+    def _add(self, frame: "DataFrame", name: str, planned: list[Range]) -> None:
+        folder = manifests.hidden(self._root, manifests.WRITTEN) / name
+        rows = self._write(frame, name, folder)
+        if not rows:
             shutil.rmtree(folder)
-        self._clean = True
+            return
+        manifest = manifests.describe_batch(self._root, name, planned)
+        if manifest.rows != rows:
+            raise manifests.Damaged(
+                f"batch {name} has {rows} rows, but its files have {manifest.rows}"
+            )
+        manifests.add(self._root, manifest)
+        for part in planned:
+            self._ends.setdefault(part.topic, {})[part.log_id] = part.end
 
-    def _write(self, frame: "DataFrame", name: str) -> dict[str, Any]:
-        """Return the rows, and the values observed for them."""
+    def _write(self, frame: "DataFrame", name: str, folder: Path) -> int:
+        """Write the rows to a directory; return their number."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
         seen = Observation()
-        frame = self._decoded(frame).observe(
-            seen,
-            f.count(f.lit(1)).alias("rows"),
-            f.min(f.unix_seconds("timestamp")).alias("first"),
-            f.max(f.unix_seconds("timestamp")).alias("last"),
-        )
+        frame = self._decoded(frame).observe(seen, f.count(f.lit(1)).alias("rows"))
         frame = frame.withColumns(
             {
                 "dt": f.to_date("timestamp"),
@@ -205,9 +203,8 @@ class Files(streams.Sink):
             }
         )
         writer = frame.write.mode("overwrite").partitionBy("topic", "dt", "hr", "batch")
-        writer = writer.option("partitionOverwriteMode", "dynamic")
-        writer.parquet(uri(self._root))
-        return seen.get
+        writer.parquet(uri(folder))
+        return int(seen.get["rows"])
 
     def _decoded(self, frame: "DataFrame") -> "DataFrame":
         from pyspark.sql import functions as f
@@ -220,14 +217,3 @@ class Files(streams.Sink):
             case "variant":
                 return frame.withColumn("value", f.try_parse_json(text))
         return frame
-
-
-def hours(first: int, last: int) -> Iterator[str]:
-    """Return the directories that may contain rows between these seconds."""
-    numbers = range(first // 3600, last // 3600 + 1)
-    if len(numbers) > MAX_HOURS:
-        yield "topic=*/dt=*/hr=*"
-        return
-    for number in numbers:
-        hour = datetime.datetime.fromtimestamp(number * 3600, datetime.UTC)
-        yield f"topic=*/dt={hour:%Y-%m-%d}/hr={hour:%H}"

@@ -1,7 +1,7 @@
-"""Spark's checkpoint of a query: a directory with `offsets/N` and `commits/N`.
+"""Spark's checkpoint of a query: a directory with `metadata`, `offsets/N` and `commits/N`.
 
 `offsets/N` is written before batch N and contains the end of the batch; `commits/N` is written
-after the batch.
+after the batch. The last files may be missing or damaged, for example after a power failure.
 """
 
 import json
@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsqcy.spark import offsets
+from nsqcy.spark.errors import OptionError
+from nsqcy.spark.offsets import Offset, Range
 from nsqcy.spark.offsets import Positions as Positions
+
+RECENT = 50  # batches; Spark removes files of older ones while it runs
 
 
 class Unreadable(Exception):
@@ -30,26 +34,72 @@ def read(path: Path) -> Checkpoint:
     """Read a checkpoint. A missing or empty directory belongs to a query that has not begun. Raises
     Unreadable."""
     planned, committed = last(path / "offsets"), last(path / "commits")
-    pos = ends(path / "offsets" / str(committed)) if committed >= 0 else {}
+    pos = offset(path, committed).pos if committed >= 0 else {}
     return Checkpoint(planned, committed, pos)
 
 
+def check(path: Path) -> None:
+    """Check the files from which Spark would continue. Raises Unreadable."""
+    found = read(path)
+    if found.planned >= 0:
+        offset(path, found.planned)
+    # Spark repeats the last planned batch unless its commit is there, so it reads only that one.
+    texts = {path / "metadata": 0, path / "commits" / str(found.committed): 1}
+    for file, line in texts.items():
+        try:
+            json.loads(file.read_text().splitlines()[line])
+        except FileNotFoundError:
+            continue
+        except (IndexError, RecursionError, ValueError):
+            raise Unreadable(f"{file} is {'cut off' if file.stat().st_size else 'empty'}") from None
+
+
+def rows(path: Path, number: int) -> list[Range]:
+    """Return the rows of a planned batch. Raises Unreadable."""
+    start = offset(path, number - 1) if number else Offset({})
+    try:
+        return offsets.ranges(start, offset(path, number))
+    except OptionError as error:
+        raise Unreadable(f"{path}: {error}") from None
+
+
+def committed_rows(path: Path) -> list[Range]:
+    """Return the rows of the last committed batches, and an empty range at the end of each log.
+    Raises Unreadable."""
+    found = read(path)
+    parts = [
+        Range(topic, log_id, end, end)
+        for topic, logs in found.pos.items()
+        for log_id, end in logs.items()
+    ]
+    there = numbers(path / "offsets")
+    for number in range(max(0, found.committed - RECENT), found.committed + 1):
+        if number in there and (not number or number - 1 in there):
+            parts += rows(path, number)
+    return parts
+
+
 def last(folder: Path) -> int:
+    return max(numbers(folder), default=-1)
+
+
+def numbers(folder: Path) -> set[int]:
     try:
         names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     except OSError as error:
         raise Unreadable(f"{folder}: {error.strerror}") from None
-    return max((int(name) for name in names if name.isdecimal()), default=-1)
+    return {int(name) for name in names if name.isdecimal()}
 
 
-def ends(path: Path) -> Positions:
-    """Return the positions in an offset of a query with one source."""
+def offset(path: Path, number: int) -> Offset:
+    """Return the end of a batch of a query with one source."""
+    file = path / "offsets" / str(number)
     try:
-        lines = path.read_text().splitlines()
-        if lines[0] != "v1" or len(lines) != 3:
-            raise Unreadable(f"{path} is not an offset of a query with one source")
-        return offsets.positions(json.loads(lines[2])["pos"])
+        lines = file.read_text().splitlines()
+        if lines and (lines[0] != "v1" or len(lines) > 3):
+            raise Unreadable(f"{file} is not an offset of a query with one source")
+        return Offset.parse(json.loads(lines[2]))
     except OSError as error:
-        raise Unreadable(f"{path}: {error.strerror}") from None
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        raise Unreadable(f"{path} has no offset of format nsq") from None
+        raise Unreadable(f"{file}: {error.strerror}") from None
+    except (AttributeError, LookupError, OptionError, RecursionError, TypeError, ValueError):
+        raise Unreadable(f"{file} has no offset of format nsq") from None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from nsqcy.errors import UsageError
 from nsqcy.options.kinds import TOPIC_NAME
 from nsqcy.options.option import Option
-from nsqcy.pipeline import manifests
+from nsqcy.pipeline import manifests, state_files
 from nsqcy.pipeline.manifests import Contents, Damaged, File, Manifest
 from nsqcy.pipeline.options import DURATION, PATH, POSITIVE, Options
 from nsqcy.pipeline.report import Report
@@ -32,7 +32,7 @@ HELP = """\
 merges the small files of past hours
 
 Rows stay unchanged, including (log_id, seq), so verify works as before. archive may run at the same
-time. Does not need java."""
+time. An hour with a damaged file stays as it is, and the exit code is 1. Does not need java."""
 
 OPTIONS = (
     Option("root", PATH, "archive", "archive directory"),
@@ -56,7 +56,7 @@ def run(options: Options, report: Report) -> int:
         for text in recover(root):
             report.warn(text)
         contents = manifests.read(root)
-        before = after = 0
+        before = after = problems = 0
         chosen = list(
             hours(
                 contents,
@@ -70,11 +70,16 @@ def run(options: Options, report: Report) -> int:
                 report.warn(f"{hour} has an unfinished batch and is skipped")
                 continue
             old = files_of(contents, hour)
-            new = compact(root, hour, old)
+            try:
+                new = compact(root, hour, old)
+            except Damaged as error:
+                report.line(f"wrong: {error}; {hour} stays as it is", problem=str(error))
+                problems += 1
+                continue
             before, after = before + len(old), after + len(new.files)
             report.progress(done=number, total=len(chosen), hour=hour, files=len(old))
-    report.done(hours=len(chosen), files_before=before, files_after=after)
-    return 0
+    report.done(hours=len(chosen), files_before=before, files_after=after, problems=problems)
+    return int(bool(problems))
 
 
 # --- which hours ------------------------------------------------------------------------------
@@ -107,14 +112,16 @@ def files_of(contents: Contents, hour: str) -> list[File]:
 
 def untouched(root: Path, hour: str, contents: Contents) -> bool:
     """Return whether manifests contain all of the hour's files."""
-    return manifests.on_disk(root, hours=[hour]) <= set(contents.files)
+    return manifests.on_disk(root, hour) <= set(contents.files)
 
 
 # --- one hour ---------------------------------------------------------------------------------
 
 
 def compact(root: Path, hour: str, old: list[File]) -> Manifest:
-    """Replace these files with new files; return their manifest."""
+    """Replace these files with new files; return their manifest. Raises Damaged."""
+    for file in old:
+        manifests.check(root, file)
     name = next_name(root)
     stage = manifests.hidden(root, manifests.STAGED) / name
     folder = stage / f"batch={name}"
@@ -125,13 +132,13 @@ def compact(root: Path, hour: str, old: list[File]) -> Manifest:
         merge(root, group, path)
         check_same(root, group, path)
         files.append(staged(root, path, hour, name))
-    manifests.sync_folders(folder, root)
+    state_files.sync_folders(folder, root)
     manifest = Manifest(name, tuple(files), tuple(sorted(file.path for file in old)))
     if manifest.rows != sum(file.count for file in old):
-        raise Damaged(f"{hour}: its files differ from their manifests; run verify")
+        raise Damaged(f"{hour}: its files differ from their manifests; run nsqcy-pipeline verify")
     manifests.write(root, manifest)
     exchange(root / hour, stage)
-    manifests.sync_folder((root / hour).parent)
+    state_files.sync_folder((root / hour).parent)
     finish(root, hour, manifest, stage)
     return manifest
 

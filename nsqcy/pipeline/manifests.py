@@ -4,46 +4,50 @@
     _archive/manifests/1f3c9a2e-000000012.json                               of that batch
     _archive/checkpoint/                                                     Spark's
     _archive/lock, compact.lock                                              held by the writer
+    _archive/writing/1f3c9a2e-000000012/                                     a batch not in place
     _archive/compacting/                                                     unfinished compactions
 
-A batch belongs to the archive once its manifest exists. The manifest is written last: files that a
-crash leaves without a manifest are written again under the same names. Each file contains rows from
-one log. A compaction is a manifest that `replaces` files of other manifests. It takes effect once
-its files are in place, so a crash leaves either the old files or the new ones.
+A batch belongs to the archive once its manifest exists. Its files are written out of the readers'
+sight, then the manifest, and then the files are moved into place: a reader of the files never sees
+rows that a crash may let the job write again. Each file contains rows from one log. A compaction is
+a manifest that `replaces` files of other manifests. It takes effect once its files are in place, so
+a crash leaves either the old files or the new ones.
 """
 
 import fcntl
-import json
 import os
-import zlib
+import shutil
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nsqcy.pipeline import seqs, state_files
 from nsqcy.pipeline.checkpoint import Positions
+from nsqcy.pipeline.seqs import Run
+from nsqcy.pipeline.state_files import Damaged as Damaged
+from nsqcy.spark.offsets import Range
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
 VERSION = 1
+READERS = 4
+TRIES = 3  # times to read files while a compaction replaces them
 HIDDEN = "_archive"
 WRITING, COMPACTING = "lock", "compact.lock"  # maximum number of locks per process
-STAGED = "compacting"
-HOLDERS = {WRITING: ("archive",), COMPACTING: ("compact", "verify", "replay")}
-PIECE = 1 << 20
-
-
-class Damaged(Exception):
-    """The archive is damaged."""
+WRITTEN, STAGED = "writing", "compacting"
+HOLDERS = {WRITING: ("archive", "orphans"), COMPACTING: ("compact", "verify", "replay", "orphans")}
 
 
 class Busy(Exception):
     """Another process is using this archive."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class File:
     """Rows of one log: `count` rows, with seqs from `start` up to, but not including, `end`."""
 
@@ -62,6 +66,7 @@ class Manifest:
     name: str
     files: tuple[File, ...]
     replaces: tuple[str, ...] = ()  # paths
+    planned: tuple[Range, ...] = ()  # rows of the batch, also those that earlier batches wrote
 
     @property
     def rows(self) -> int:
@@ -75,6 +80,7 @@ class Contents:
     files: dict[str, File] = field(default_factory=dict)
     manifests: list[Manifest] = field(default_factory=list)  # valid ones
     unfinished: list[Manifest] = field(default_factory=list)  # compactions that did not take effect
+    moving: list[Manifest] = field(default_factory=list)  # batches that are not wholly in place
 
 
 # --- names ------------------------------------------------------------------------------------
@@ -93,6 +99,16 @@ def batch_name(query_id: str, number: int) -> str:
     return f"{query_id.replace('-', '')[:8]}-{number:09}"
 
 
+def unused_name(root: Path, query_id: str, number: int) -> str:
+    """Return the name of a batch, or a similar one if an earlier batch with other rows has it."""
+    name = wanted = batch_name(query_id, number)
+    again = 1
+    while manifest_path(root, name).exists():
+        again += 1
+        name = f"{wanted}-{again}"
+    return name
+
+
 def batch_of(path: str) -> str:
     """Return the batch of a file, given its directory."""
     return Path(path).parent.name.removeprefix("batch=")
@@ -107,14 +123,11 @@ def topic_of(path: str) -> str:
     return Path(path).parts[0].removeprefix("topic=")
 
 
-def on_disk(
-    root: Path, batch: str = "*", hours: Iterable[str] = ("topic=*/dt=*/hr=*",)
-) -> set[str]:
-    """Yield the files with rows under the root."""
+def on_disk(root: Path, hour: str = "topic=*/dt=*/hr=*") -> set[str]:
+    """Return the files with rows under the root, as paths relative to it."""
     return {
         str(path.relative_to(root))
-        for hour in hours
-        for path in root.glob(f"{hour}/batch={batch}/*.parquet")
+        for path in root.glob(f"{hour}/batch=*/*.parquet")
         if not path.name.startswith((".", "_"))
     }
 
@@ -128,7 +141,7 @@ def describe(root: Path, path: str) -> File:
 
     metadata = pq.read_metadata(root / path)
     log_id, start, last = bounds(metadata, path)
-    size, crc = checksum(root / path, sync=True)
+    size, crc = state_files.checksum(root / path, sync=True)
     return File(path, topic_of(path), log_id, start, last + 1, metadata.num_rows, size, crc)
 
 
@@ -149,16 +162,43 @@ def bounds(metadata: "pq.FileMetaData", path: str) -> tuple[str, int, int]:
     return ids.pop(), min(seqs), max(seqs)
 
 
-def checksum(path: Path, *, sync: bool = False) -> tuple[int, int]:
-    """Return size and CRC-32."""
-    size = crc = 0
-    with path.open("rb") as file:
-        while piece := file.read(PIECE):
-            size += len(piece)
-            crc = zlib.crc32(piece, crc)
-        if sync:
-            os.fsync(file.fileno())
-    return size, crc
+def read_seqs(root: Path, path: str) -> tuple[str, "pa.Array"]:
+    """Return the log of a file, and the seq of each row."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(root / path) as parquet:
+        log_id, _, _ = bounds(parquet.metadata, path)
+        return log_id, parquet.read(columns=["seq"]).column("seq").combine_chunks()
+
+
+def runs(root: Path, file: File) -> list[Run]:
+    """Return the seqs of a file. Reads the file only if others may have rows in between. Raises
+    Damaged, FileNotFoundError."""
+    if file.count == file.end - file.start:
+        return [(file.start, file.end)]
+    if found := difference(root, file):
+        raise Damaged(found)
+    return seqs.runs(read_seqs(root, file.path)[1])[0]
+
+
+def difference(root: Path, file: File) -> str | None:
+    """Return how a file differs from its manifest; None if it does not."""
+    size, crc = state_files.checksum(root / file.path)
+    if (size, crc) == (file.size, file.crc):
+        return None
+    return (
+        f"{file.path} has changed: its checksum is {crc:08x}, but the manifest has {file.crc:08x}"
+    )
+
+
+def check(root: Path, file: File) -> None:
+    """Check a file before its rows are used. Raises Damaged."""
+    try:
+        found = difference(root, file)
+    except FileNotFoundError:
+        found = f"{file.path} is missing"
+    if found:
+        raise Damaged(f"{found}; run nsqcy-pipeline verify")
 
 
 # --- manifests --------------------------------------------------------------------------------
@@ -166,32 +206,7 @@ def checksum(path: Path, *, sync: bool = False) -> tuple[int, int]:
 
 def write(root: Path, manifest: Manifest) -> None:
     """Write a manifest atomically. Its files must already be on disk."""
-    path = manifest_path(root, manifest.name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(as_json(manifest), indent=1) + "\n"
-    partial = path.with_suffix(".partial")
-    with partial.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(path)
-    sync_folder(path.parent)
-
-
-def sync_folders(folder: Path, root: Path) -> None:
-    """Sync a directory and its parents, up to the root."""
-    while folder != root:
-        sync_folder(folder)
-        folder = folder.parent
-    sync_folder(root)
-
-
-def sync_folder(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    state_files.write_json(manifest_path(root, manifest.name), as_json(manifest))
 
 
 def as_json(manifest: Manifest) -> dict[str, Any]:
@@ -201,20 +216,26 @@ def as_json(manifest: Manifest) -> dict[str, Any]:
         row["from"], row["to"] = row.pop("start"), row.pop("end")
         files.append(row)
     found: dict[str, Any] = {"v": VERSION, "batch": manifest.name, "files": files}
-    return found | ({"replaces": list(manifest.replaces)} if manifest.replaces else {})
+    if manifest.replaces:
+        found["replaces"] = list(manifest.replaces)
+    if manifest.planned:
+        found["planned"] = [
+            [part.topic, part.log_id, part.start, part.end] for part in manifest.planned
+        ]
+    return found
 
 
-def parse(content: bytes, where: str) -> Manifest:
+def read_one(path: Path) -> Manifest:
+    """Read a manifest. Raises Damaged."""
+    what = "a manifest"
+    found = state_files.read_json(path, what, VERSION)
     try:
-        found = json.loads(content.decode())
-        if found["v"] != VERSION:
-            raise Damaged(
-                f"{where}: version {found['v']!r}, but this nsqcy supports version {VERSION}"
-            )
         files = tuple(map(_file, found["files"]))
-        return Manifest(_text(found["batch"]), files, tuple(map(_text, found.get("replaces", ()))))
-    except (KeyError, RecursionError, TypeError, ValueError):
-        raise Damaged(f"{where} is not a manifest") from None
+        replaces = tuple(map(_text, found.get("replaces", ())))
+        planned = tuple(_range(*part) for part in found.get("planned", ()))
+        return Manifest(_text(found["batch"]), files, replaces, planned)
+    except (KeyError, TypeError):
+        raise Damaged(f"{path} is not {what}") from None
 
 
 def _file(row: dict[str, Any]) -> File:
@@ -230,6 +251,10 @@ def _file(row: dict[str, Any]) -> File:
     )
 
 
+def _range(topic: Any, log_id: Any, start: Any, end: Any) -> Range:
+    return Range(_text(topic), _text(log_id), _number(start), _number(end))
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError("not a string")
@@ -243,18 +268,22 @@ def _number(value: Any) -> int:
 
 
 def read_all(root: Path) -> list[Manifest]:
-    """Yield manifests in name order."""
-    folder = hidden(root, "manifests")
-    return [parse(path.read_bytes(), str(path)) for path in sorted(folder.glob("*.json"))]
+    """Return the manifests in name order."""
+    return list(map(read_one, sorted(hidden(root, "manifests").glob("*.json"))))
 
 
 def read(root: Path) -> Contents:
     """Read the contents of the archive."""
     found = Contents()
     gone: set[str] = set()
-    for manifest in read_all(root):
+    every = read_all(root)
+    moving = written(root)  # after the manifests: what is not there any more is in place
+    for manifest in every:
         if manifest.replaces and not happened(root, manifest):
             found.unfinished.append(manifest)
+            continue
+        if manifest.name in moving:
+            found.moving.append(manifest)
             continue
         found.manifests.append(manifest)
         gone |= set(manifest.replaces)
@@ -281,6 +310,69 @@ def positions(contents: Contents) -> Positions:
         logs = found.setdefault(file.topic, {})
         logs[file.log_id] = max(logs.get(file.log_id, 0), file.end)
     return found
+
+
+def lacking(root: Path, planned: Iterable[Range]) -> list[Range]:
+    """Return the rows that the archive does not have. Raises Damaged."""
+    for _ in range(TRIES):
+        try:
+            files = read(root).files.values()
+            return [each for part in planned for each in _lacking(root, part, files)]
+        except FileNotFoundError as error:  # a compaction has replaced a file
+            gone = error
+    raise gone
+
+
+def _lacking(root: Path, part: Range, files: Iterable[File]) -> Iterator[Range]:
+    there = [
+        run
+        for file in files
+        if (file.topic, file.log_id) == (part.topic, part.log_id)
+        and file.start < part.end
+        and part.start < file.end
+        for run in runs(root, file)
+    ]
+    for start, end in seqs.without((part.start, part.end), there):
+        yield Range(part.topic, part.log_id, start, end)
+
+
+# --- a batch ----------------------------------------------------------------------------------
+
+
+def written(root: Path) -> list[str]:
+    """Return the batches that are not wholly in place."""
+    folder = hidden(root, WRITTEN)
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def describe_batch(root: Path, name: str, planned: Iterable[Range]) -> Manifest:
+    """Describe the files in a batch's `writing` directory, and sync them to disk."""
+    folder = hidden(root, WRITTEN) / name
+    paths = sorted(on_disk(folder))
+    with ThreadPoolExecutor(READERS) as pool:
+        files = tuple(pool.map(lambda path: describe(folder, path), paths))
+    for batch in {(folder / path).parent for path in paths}:
+        state_files.sync_folders(batch, folder)
+    return Manifest(name, files, planned=tuple(planned))
+
+
+def add(root: Path, manifest: Manifest) -> None:
+    """Make a batch a part of the archive."""
+    write(root, manifest)
+    move(root, manifest.name)
+
+
+def move(root: Path, name: str) -> None:
+    """Move the files of a batch, whose manifest exists, into place."""
+    folder = hidden(root, WRITTEN) / name
+    for batch in folder.glob("topic=*/dt=*/hr=*/batch=*"):
+        place = root / batch.relative_to(folder)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if place.exists():  # an earlier version left it without a manifest
+            shutil.rmtree(place)
+        batch.rename(place)
+        state_files.sync_folders(place.parent, root)
+    shutil.rmtree(folder)
 
 
 # --- who writes -------------------------------------------------------------------------------

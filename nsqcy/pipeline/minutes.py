@@ -2,25 +2,28 @@
 
     topics/2026-01-31.parquet, channels/2026-01-31.parquet     a row for each minute of that day
     _rollup/state.json                                         minutes that are not closed
+    _rollup/days.json                                          checksums of the daily files
     _rollup/checkpoint/                                        Spark's
 
 A minute is *closed* when its log has advanced beyond it by more than the watermark. A row that
 arrives later is *late*: the minute gets a separate row for the late rows of each batch. Daily files
-are written before the state, each atomically, and a retried batch writes the same data again.
+are written before the state, each atomically; `undo` removes what a batch wrote if the state does
+not have it. The state has the position in each log after the last counted row.
 
 Percentiles are bucket means, with 16 buckets per doubling: within 4.4 % of the value, and exact if
 all values in a bucket are equal.
 """
 
 import datetime
-import json
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsqcy.pipeline.manifests import sync_folder
+from nsqcy.pipeline import state_files
+from nsqcy.pipeline.checkpoint import Positions
+from nsqcy.pipeline.state_files import Damaged as Damaged
+from nsqcy.spark.offsets import Range, positions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,10 +35,10 @@ BUCKETS = 16  # buckets per doubling of the value
 PUBLISH, FINISH = "publish", "finish"
 SIZE, AGE, IN_FLIGHT, ATTEMPTS = "size", "age", "in_flight", "attempts"
 MILLISECOND = 1_000_000
+KINDS = ("topics", "channels")
+STATE, DAYS = "the state of a rollup", "a rollup's list of checksums"
 
-
-class Damaged(Exception):
-    """A state file is invalid."""
+Checksums = dict[str, list[tuple[int, int]]]  # by path: sizes and CRC-32
 
 
 class Key(NamedTuple):
@@ -147,6 +150,20 @@ class State:
     late: int = 0  # late rows in all batches
     clocks: dict[str, int] = field(default_factory=dict)  # the last second of each log
     open: dict[Key, Minute] = field(default_factory=dict)
+    pos: Positions = field(default_factory=dict)  # the seq after the last counted row of each log
+
+    def missing(self, planned: Iterable[Range]) -> list[Range]:
+        """Return the rows that have not been counted."""
+        found = []
+        for part in planned:
+            start = max(part.start, self.pos.get(part.topic, {}).get(part.log_id, 0))
+            if start < part.end:
+                found.append(Range(part.topic, part.log_id, start, part.end))
+        return found
+
+    def counted(self, parts: Iterable[Range]) -> None:
+        for part in parts:
+            self.pos.setdefault(part.topic, {})[part.log_id] = part.end
 
 
 @dataclass
@@ -255,7 +272,9 @@ def schema(kind: str) -> "pa.Schema":
 
 
 def write_days(root: Path, state: State, step: Step) -> None:
-    """Write the files for the days that have changed."""
+    """Write the files for the days that have changed. Raises Damaged."""
+    known = checksums(root)
+    partials = []
     for kind, day in sorted(step.days):
         rows = [
             row(key, minute, step.number, closed=closed, late=late)
@@ -267,11 +286,18 @@ def write_days(root: Path, state: State, step: Step) -> None:
             for key, minute in sorted(minutes.items())
             if (key.kind, key.day) == (kind, day)
         ]
-        write_day(root / kind / f"{day}.parquet", kind, rows, step.number)
+        path = root / kind / f"{day}.parquet"
+        before = check_day(root, path, known) if path.exists() else None
+        partials.append((path, write_partial(path, kind, rows, step.number)))
+        name = str(path.relative_to(root))
+        known[name] = [*([before] if before else []), state_files.checksum(partials[-1][1])]
+    state_files.write_json(days_path(root), {"v": VERSION, "files": known})
+    for path, partial in partials:
+        state_files.replace(path, partial)
 
 
-def write_day(path: Path, kind: str, rows: list[dict[str, Any]], number: int) -> None:
-    """Write these rows and the closed minutes of earlier batches, atomically."""
+def write_partial(path: Path, kind: str, rows: list[dict[str, Any]], number: int) -> Path:
+    """Write these rows and the closed minutes of earlier batches to a file beside the path."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -284,14 +310,56 @@ def write_day(path: Path, kind: str, rows: list[dict[str, Any]], number: int) ->
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     pq.write_table(found.sort_by([("minute", "ascending")]), partial, compression="zstd")
-    replace_by(path, partial)
+    return partial
 
 
-def replace_by(path: Path, partial: Path) -> None:
-    with partial.open("rb") as file:
-        os.fsync(file.fileno())
-    partial.rename(path)
-    sync_folder(path.parent)
+def undo(root: Path, state: State) -> None:
+    """Remove the rows of a batch that the state does not have: a killed job wrote them, and the
+    batch may not come again. Raises Damaged."""
+    step = Step(state.number + 1)
+    for kind in KINDS:
+        for path in files(root, kind):
+            if last_batch(path) > state.number:
+                step.days.add((kind, path.stem))
+    if step.days:
+        write_days(root, state, step)
+
+
+def last_batch(path: Path) -> int:
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    return pc.max(pq.read_table(path, columns=["batch"])["batch"]).as_py() or 0
+
+
+# --- checksums --------------------------------------------------------------------------------
+
+
+def days_path(root: Path) -> Path:
+    return root / HIDDEN / "days.json"
+
+
+def checksums(root: Path) -> Checksums:
+    """Return the possible sizes and checksums of each file. There are two after a crash, because
+    they are saved before the file. Raises Damaged."""
+    try:
+        found = state_files.read_json(days_path(root), DAYS, VERSION)
+        return {name: [(size, crc) for size, crc in each] for name, each in found["files"].items()}
+    except FileNotFoundError:
+        return {}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise Damaged(f"{days_path(root)} is not {DAYS}") from None
+
+
+def check_day(root: Path, path: Path, known: Checksums) -> tuple[int, int]:
+    """Return the size and checksum of a daily file. Raises Damaged if it has changed."""
+    found = state_files.checksum(path)
+    if found not in known.get(str(path.relative_to(root)), [found]):
+        raise Damaged(
+            f"{path} has changed: its checksum is {found[1]:08x}; restore it from a copy, or "
+            "remove it, which loses its minutes"
+        )
+    return found
 
 
 # --- the state --------------------------------------------------------------------------------
@@ -302,17 +370,10 @@ def state_path(root: Path) -> Path:
 
 
 def load(root: Path) -> State:
+    """Read the state; an empty one if there is none. Raises Damaged."""
     path = state_path(root)
     try:
-        text = path.read_text()
-    except FileNotFoundError:
-        return State()
-    try:
-        found = json.loads(text)
-        if found["v"] != VERSION:
-            raise Damaged(
-                f"{path}: version {found['v']!r}, but this nsqcy supports version {VERSION}"
-            )
+        found = state_files.read_json(path, STATE, VERSION)
         return State(
             found["query"],
             found["batch"],
@@ -323,9 +384,12 @@ def load(root: Path) -> State:
                 Key(*key): {name: Values.parse(each) for name, each in minute.items()}
                 for key, minute in found["open"]
             },
+            positions(found.get("pos", {})),
         )
-    except (KeyError, TypeError, ValueError):
-        raise Damaged(f"{path} is not the state of a rollup") from None
+    except FileNotFoundError:
+        return State()
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise Damaged(f"{path} is not {STATE}") from None
 
 
 def save(root: Path, state: State) -> None:
@@ -340,14 +404,11 @@ def save(root: Path, state: State) -> None:
             (key, {name: each.as_json() for name, each in minute.items()})
             for key, minute in state.open.items()
         ],
+        "pos": state.pos,
     }
-    path = state_path(root)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(found))
-    replace_by(path, partial)
+    state_files.write_json(state_path(root), found)
 
 
 def files(root: Path, kind: str) -> Iterator[Path]:
-    """Return rows in time order."""
+    """Return daily files in time order."""
     yield from sorted((root / kind).glob("*.parquet"))

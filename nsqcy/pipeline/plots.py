@@ -87,7 +87,11 @@ def read(root: Path, kind: str) -> Rows:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    tables = [pq.read_table(path) for path in minutes.files(root, kind)]
+    known = minutes.checksums(root)
+    tables = []
+    for path in minutes.files(root, kind):
+        minutes.check_day(root, path, known)
+        tables.append(pq.read_table(path))
     return pa.concat_tables(tables).to_pylist() if tables else []
 
 

@@ -1,9 +1,11 @@
 """`nsqcy-pipeline rollup`: topic traffic per minute, as Parquet files and plots.
 
 Executors count rows by minute and bucket. The driver merges the counts, which are few, into the
-files that minutes.py describes.
+files that minutes.py describes. A batch is identified by its rows, not by its number, because Spark
+may come back with an older checkpoint: rows that have been counted are not counted again.
 """
 
+import json
 import re
 import time
 from pathlib import Path
@@ -64,10 +66,9 @@ def run(options: Options, report: Report) -> int:
     metrics = Metrics("rollup", options["metrics-port"])
     with manifests.locked(root, WRITING):
         state = root / minutes.HIDDEN / "checkpoint"
-        check_state(root, state)
-        sink = Counts(root, options, draws)
+        sink = Counts(root, state, options, draws)
         watch = streams.Watch(report, metrics)
-        streams.run(options, given(options), sink, state, watch)
+        streams.run(options, given(options, beginning(root, state)), sink, state, watch)
         pages = sink.draw() if draws else {}
     found = minutes.load(root)
     if found.late:
@@ -87,16 +88,23 @@ def wants_plots(options: Options, report: Report) -> bool:
     return bool(options["plots"] != "no")
 
 
-def check_state(root: Path, state: Path) -> None:
-    """Fail if the checkpoint is gone: existing rows would be counted again."""
-    if minutes.state_path(root).exists() and checkpoint.read(state).planned < 0:
-        raise UsageError(f"{root} has counts but no checkpoint: use a different --root")
+def beginning(root: Path, state: Path) -> checkpoint.Positions:
+    """Return where a query begins whose checkpoint is gone: after the rows that were counted."""
+    if checkpoint.read(state).planned >= 0:
+        return {}
+    found = minutes.load(root)
+    if found.number and not found.pos:
+        raise UsageError(
+            f"{root} has counts of an earlier nsqcy but no checkpoint: use a different --root"
+        )
+    return found.pos
 
 
-def given(options: Options) -> dict[str, str]:
+def given(options: Options, pos: checkpoint.Positions) -> dict[str, str]:
     """Return the source's options: the topics, and the events topic."""
-    found = options.source(startingOffsets="earliest", columns="topic,nsqd,timestamp,body")
-    if options["start"]:
+    start = json.dumps(pos, sort_keys=True) if pos else "earliest"
+    found = options.source(startingOffsets=start, columns="topic,nsqd,log_id,seq,timestamp,body")
+    if options["start"] and not pos:
         found["startingTimestamp"] = str(round(options["start"].timestamp() * 1000))
     if options["events"]:
         if options["topics-pattern"]:
@@ -114,22 +122,32 @@ def given(options: Options) -> dict[str, str]:
 class Counts(streams.Sink):
     """Merges batches into the daily files and into the minutes that are not closed."""
 
-    def __init__(self, root: Path, options: Options, draws: bool) -> None:
+    def __init__(self, root: Path, state: Path, options: Options, draws: bool) -> None:
         super().__init__()
         self._root = root
+        self._state = state
         self._options = options
         self._draws = draws
         self._drawn = 0.0
 
+    def prepare(self) -> None:
+        super().prepare()
+        minutes.undo(self._root, minutes.load(self._root))
+
     def write(self, frame: "DataFrame", query_id: str, number: int) -> None:
         state = minutes.load(self._root)
-        if state.query == query_id and state.batch >= number:
-            return  # everything except Spark's own record has been written
+        if not state.pos and state.query == query_id:  # of an nsqcy that saved no positions
+            state.pos = checkpoint.offset(self._state, state.batch).pos
+        planned = checkpoint.rows(self._state, number)
+        missing = state.missing(planned)
+        if missing != planned:
+            frame = streams.only(frame, missing)
         counts = [as_count(*row) for row in counted(frame, self._options).collect()]
         if not counts:
             return
         step = minutes.advance(state, counts, self._options["watermark"])
         state.query, state.batch = query_id, number
+        state.counted(planned)
         minutes.write_days(self._root, state, step)
         minutes.save(self._root, state)
         now = time.monotonic()

@@ -9,7 +9,6 @@ not run again.
 import fcntl
 import hashlib
 import json
-import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,16 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from nsqcy.errors import UsageError
-from nsqcy.pipeline.manifests import sync_folder
+from nsqcy.pipeline import state_files
 from nsqcy.pipeline.rows import Part, pieces
+from nsqcy.pipeline.state_files import Damaged as Damaged
 
 VERSION = 1
 
 Asked = dict[str, Any]  # the arguments, as JSON
-
-
-class Damaged(Exception):
-    """A plan file is invalid."""
 
 
 class Busy(Exception):
@@ -70,17 +66,11 @@ def default_path(job: str, to: str, asked: Asked) -> Path:
 
 
 def load(path: Path, asked: Asked) -> Plan | None:
-    """Read the existing plan. Raises UsageError if it belongs to a different replay."""
+    """Read the existing plan. Raises Damaged, and UsageError if it belongs to a different
+    replay."""
+    what = "a replay plan"
     try:
-        text = path.read_text()
-    except FileNotFoundError:
-        return None
-    try:
-        found = json.loads(text)
-        if found["v"] != VERSION:
-            raise Damaged(
-                f"{path}: version {found['v']!r}, but this nsqcy supports version {VERSION}"
-            )
+        found = state_files.read_json(path, what, VERSION)
         plan = Plan(
             name=found["name"],
             asked=found["asked"],
@@ -91,8 +81,10 @@ def load(path: Path, asked: Asked) -> Plan | None:
             done=found["done"],
             rows=found["rows"],
         )
-    except (KeyError, TypeError, ValueError):
-        raise Damaged(f"{path} is not a replay plan") from None
+    except FileNotFoundError:
+        return None
+    except (KeyError, TypeError):
+        raise Damaged(f"{path} is not {what}") from None
     for name in sorted(plan.asked.keys() | asked.keys()):
         if plan.asked.get(name) != asked.get(name):
             raise UsageError(
@@ -114,14 +106,7 @@ def save(path: Path, plan: Plan) -> None:
         "done": plan.done,
         "rows": plan.rows,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w") as file:
-        file.write(json.dumps(found, indent=1) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(path)
-    sync_folder(path.parent)
+    state_files.write_json(path, found)
 
 
 @contextmanager

@@ -125,6 +125,7 @@ class Archive:
         if options["topics-pattern"] or not any(names):
             raise UsageError("--root requires --topic or --topics")
         self._topics = set(names)
+        self._checked: set[manifests.File] = set()
         self._hours = tuple(
             each and each.strftime("dt=%Y-%m-%d/hr=%H")
             for each in (options["start"], options["end"])
@@ -137,9 +138,9 @@ class Archive:
             if file.topic in self._topics and self._is_between(file)
         )
 
-    def files(self, part: Part) -> list[str]:
+    def files(self, part: Part) -> list[manifests.File]:
         return sorted(
-            file.path
+            file
             for file in manifests.read(self._root).files.values()
             if (file.topic, file.log_id) == part[:2]
             and file.start < part.end
@@ -148,9 +149,15 @@ class Archive:
         )
 
     def frame(self, spark: "SparkSession", part: Part) -> "DataFrame | None":
+        """Check the part's files before Spark reads them. Raises Damaged."""
         from pyspark.sql import functions as f
 
-        paths = [uri(self._root / path) for path in self.files(part)]
+        files = self.files(part)
+        for file in files:
+            if file not in self._checked:
+                manifests.check(self._root, file)
+                self._checked.add(file)
+        paths = [uri(self._root / file.path) for file in files]
         if not paths:
             return None
         found = spark.read.option("mergeSchema", "true").parquet(*paths)

@@ -71,3 +71,16 @@ def joined(parts: Iterable[Run]) -> list[Run]:
         else:
             found.append((start, end))
     return found
+
+
+def without(whole: Run, parts: Iterable[Run]) -> list[Run]:
+    """Return what remains of a run."""
+    found: list[Run] = []
+    start, end = whole
+    for first, after in joined(parts):
+        if first > start:
+            found.append((start, min(first, end)))
+        start = max(start, after)
+        if start >= end:
+            return found
+    return [*found, (start, end)]

@@ -1,7 +1,7 @@
 """Streaming jobs: a query whose batches are written by our own function, and its progress.
 
-Exactly-once output has two halves: Spark repeats a batch with the same rows until it has recorded
-the batch as written, and a `Sink` replaces the output of an earlier attempt at the same batch.
+Exactly-once output has two halves: Spark repeats a batch until it has recorded it as written, and a
+`Sink` writes only the rows that its output lacks.
 """
 
 import json
@@ -13,12 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nsqcy.pipeline import checkpoint
 from nsqcy.pipeline.checkpoint import Positions
 from nsqcy.pipeline.options import Options
 from nsqcy.pipeline.report import Metrics, Report
 from nsqcy.pipeline.session import make_session, uri
 from nsqcy.spark import offsets
 from nsqcy.spark.failures import reason
+from nsqcy.spark.offsets import Range
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,6 +58,17 @@ class Sink(ABC):
         """Write batch `number` of a query, completely, before returning."""
 
 
+def only(frame: "DataFrame", parts: list[Range]) -> "DataFrame":
+    """Return the rows of these parts."""
+    from pyspark.sql import functions as f
+
+    wanted = f.lit(False)
+    for part in parts:
+        log = (f.col("topic") == part.topic) & (f.col("log_id") == part.log_id)
+        wanted |= log & (f.col("seq") >= part.start) & (f.col("seq") < part.end)
+    return frame.where(wanted)
+
+
 # --- a run ------------------------------------------------------------------------------------
 
 
@@ -68,6 +81,7 @@ def run(
     The rows of a batch are fixed when it is planned, so a query fails if an nsqd that has some of
     them becomes unreachable. A continuous job retries that batch until the nsqd is back.
     """
+    check(state)
     spark = make_session(options, watch.report.job)
     has_run = False
     while True:
@@ -82,6 +96,17 @@ def run(
                 raise
             watch.report.warn(f"{reason(error)}; the batch will be retried in {AGAIN_SECONDS:g} s")
         time.sleep(AGAIN_SECONDS)
+
+
+def check(state: Path) -> None:
+    """Fail with a way out if Spark could not continue from its checkpoint."""
+    try:
+        checkpoint.check(state)
+    except checkpoint.Unreadable as error:
+        raise checkpoint.Unreadable(
+            f"{error}; remove {state} to continue without Spark's state: no row is lost or written "
+            "twice"
+        ) from None
 
 
 def started(

@@ -18,6 +18,7 @@ from nsqcy.pipeline.manifests import Contents, File
 from nsqcy.pipeline.options import PATH, POSITIVE, Options
 from nsqcy.pipeline.report import Report
 from nsqcy.pipeline.session import require_packages
+from nsqcy.spark.offsets import Range
 
 HELP = """\
 verifies that an archive contains every row exactly once
@@ -67,15 +68,16 @@ def run(options: Options, report: Report) -> int:
         raise UsageError(f"there is no archive at {root}")
     state = Path(options["checkpoint"] or manifests.hidden(root, "checkpoint"))
     with manifests.locked(root, manifests.COMPACTING, reading=True):
-        ends = committed(state)  # first of all, because archive may be running
+        archived, unreadable = committed(state)  # first of all, because archive may be running
         proof = prove(
             root,
             report,
             topic=options["topic"] or "",
             quick=options["quick"],
             threads=options["threads"] or os.cpu_count() or 1,
+            archived=archived,
         )
-        proof.problems += missing_ends(proof.logs, ends)
+    proof.problems += unreadable
     for note in proof.notes:
         report.warn(note)
     for problem in proof.problems:
@@ -94,10 +96,14 @@ def run(options: Options, report: Report) -> int:
     return int(bool(proof.problems))
 
 
-def prove(root: Path, report: Report, *, topic: str, quick: bool, threads: int) -> Proof:
-    contents = manifests.read(root)
+def prove(
+    root: Path, report: Report, *, topic: str, quick: bool, threads: int, archived: list[Range]
+) -> Proof:
+    """Check the files. `archived` are rows that the checkpoint has as written."""
     there = {path for path in manifests.on_disk(root) if wanted(path, topic)}
+    contents = manifests.read(root)  # after the files, because archive may be running
     listed = {path: file for path, file in contents.files.items() if wanted(path, topic)}
+    there |= {path for path in listed if path not in there and (root / path).exists()}
     proof = Proof()
     if topic and not there and not listed:
         proof.problems.append(f"no rows of topic {topic!r}")
@@ -126,6 +132,10 @@ def prove(root: Path, report: Report, *, topic: str, quick: bool, threads: int) 
         if runs:
             proof.logs[log] = seqs.coverage(runs, again)
             proof.problems += holes(log, proof.logs[log])
+    archived = [*archived, *(part for each in contents.manifests for part in each.planned)]
+    proof.problems += not_there(
+        proof.logs, [part for part in archived if topic in ("", part.topic)]
+    )
     return proof
 
 
@@ -140,21 +150,14 @@ def compare(proof: Proof, contents: Contents, listed: dict[str, File], there: se
         proof.problems.append(
             f"{path} is missing: {file.count} rows of seq {file.start} to {file.end - 1}"
         )
-    for path in sorted(there - set(listed)):
-        if unfinished(path, contents):
-            proof.notes.append(
-                f"{path} belongs to an unfinished batch, which archive is writing or will repeat"
-            )
-        else:
-            proof.problems.append(f"{path} is not in any manifest")
-
-
-def unfinished(path: str, contents: Contents) -> bool:
-    """Return whether the file belongs to the batch after the last one finished by its query."""
-    name = manifests.batch_of(path)
-    query = name.partition("-")[0]
-    names = [each.name for each in contents.manifests if each.name.partition("-")[0] == query]
-    return name not in names and name > max(names, default="") and not name.startswith("compact")
+    moving = {file.path for manifest in contents.moving for file in manifest.files}
+    for path in sorted(there - set(listed) - moving):
+        proof.problems.append(f"{path} is not in any manifest: run nsqcy-pipeline orphans")
+    for manifest in contents.moving:
+        proof.notes.append(
+            f"batch {manifest.name} is not wholly in place: archive is writing it, or moves it "
+            "when it starts"
+        )
 
 
 def examine(root: Path, path: str, file: File | None, *, quick: bool) -> Found:
@@ -184,25 +187,16 @@ def look_at_size(root: Path, file: File, found: Found) -> None:
 
 
 def read(root: Path, path: str, file: File | None, found: Found) -> None:
-    if file is not None:
-        size, crc = manifests.checksum(root / path)
-        if (size, crc) != (file.size, file.crc):
-            found.problems.append(
-                f"{path} has changed: its checksum is {crc:08x}, but the manifest has "
-                f"{file.crc:08x}"
-            )
+    if file is not None and (changed := manifests.difference(root, file)):
+        found.problems.append(changed)
     count = read_seqs(root, path, found)
     if file is not None and count != file.count:
         found.problems.append(f"{path} has {count} rows instead of {file.count}")
 
 
 def read_seqs(root: Path, path: str, found: Found) -> int:
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(root / path) as parquet:
-        log_id, _, _ = manifests.bounds(parquet.metadata, path)
-        found.log = manifests.topic_of(path), log_id
-        column = parquet.read(columns=["seq"]).column("seq").combine_chunks()
+    log_id, column = manifests.read_seqs(root, path)
+    found.log = manifests.topic_of(path), log_id
     found.runs, found.again = seqs.runs(column)
     return len(column)
 
@@ -218,20 +212,35 @@ def holes(log: Log, found: seqs.Coverage) -> Iterator[str]:
             yield f"{who}: {len(rest)} more ranges with {rows} rows are {what}"
 
 
-def committed(state: Path) -> checkpoint.Positions:
-    """Return the archive job's position, according to Spark; None if unknown."""
+# --- what the files cannot show ---------------------------------------------------------------
+
+
+def committed(state: Path) -> tuple[list[Range], list[str]]:
+    """Return the rows that the archive job has written, according to Spark, and problems."""
     try:
-        return checkpoint.read(state).pos
-    except checkpoint.Unreadable:
-        return {}
+        return checkpoint.committed_rows(state), []
+    except checkpoint.Unreadable as error:
+        return [], [f"the checkpoint cannot be read: {error}"]
 
 
-def missing_ends(logs: dict[Log, seqs.Coverage], ends: checkpoint.Positions) -> Iterator[str]:
-    """Check the end of a log, where there are no later rows to reveal a gap."""
-    for (topic, log_id), log in sorted(logs.items()):
-        seq = ends.get(topic, {}).get(log_id, 0)
-        if log.end < seq:
-            yield (
-                f"topic {topic!r}, log {log_id}: seq {log.end} to {seq - 1} are missing: "
-                f"according to the checkpoint, they were archived ({seq - log.end} rows)"
-            )
+def not_there(logs: dict[Log, seqs.Coverage], archived: list[Range]) -> Iterator[str]:
+    """Return archived rows before the first and after the last row of their log, where no other
+    rows reveal a gap."""
+    for (topic, log_id), runs in sorted(by_log(archived).items()):
+        log = logs.get((topic, log_id))
+        start, end = runs[0][0], runs[-1][1]
+        outside = [(start, end)] if log is None else [(start, log.start), (log.end, end)]
+        for first, after in outside:
+            if first < after:
+                yield (
+                    f"topic {topic!r}, log {log_id}: seq {first} to {after - 1} are missing: "
+                    "according to the checkpoint or the manifests, they were archived "
+                    f"({after - first} rows)"
+                )
+
+
+def by_log(parts: list[Range]) -> dict[Log, list[seqs.Run]]:
+    found: dict[Log, list[seqs.Run]] = {}
+    for part in parts:
+        found.setdefault((part.topic, part.log_id), []).append((part.start, part.end))
+    return {log: seqs.joined(runs) for log, runs in found.items()}

@@ -1,25 +1,27 @@
-"""The decisions that archive makes, without Spark: names, hours, startup, and cleanup."""
+"""The decisions that archive makes, without Spark: startup, cleanup, and what a batch writes."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nsqcy.errors import UsageError
-from nsqcy.pipeline import archive, checkpoint, manifests
+from nsqcy.pipeline import archive, checkpoint, manifests, streams
 from nsqcy.pipeline.__main__ import main
 from nsqcy.pipeline.options import Options
-from support.archive_files import LOG, OTHER, QUERY, HandmadeArchive
-
-
-def test_hours() -> None:
-    seven = 1_769_842_800  # 2026-01-31T07:00:00Z
-    assert list(archive.hours(seven, seven + 3599)) == ["topic=*/dt=2026-01-31/hr=07"]
-    assert list(archive.hours(seven - 1, seven)) == [
-        "topic=*/dt=2026-01-31/hr=06",
-        "topic=*/dt=2026-01-31/hr=07",
-    ]
-    assert list(archive.hours(0, seven)) == ["topic=*/dt=*/hr=*"]
+from nsqcy.spark.offsets import Range
+from support.archive_files import (
+    HOUR,
+    LOG,
+    OTHER,
+    QUERY,
+    HandmadeArchive,
+    rows_by_glob,
+    save,
+    table,
+)
 
 
 def test_a_new_query_begins_behind_what_there_is(tmp_path: Path) -> None:
@@ -42,31 +44,210 @@ def test_what_a_crash_has_left_is_swept(tmp_path: Path) -> None:
     (staging / "topic=orders" / "part-0.parquet").write_bytes(b"torn")
     partial = manifests.manifest_path(tmp_path, "x").with_suffix(".partial")
     partial.write_text("{")
+    torn = manifests.hidden(tmp_path, manifests.WRITTEN) / "1f3c9a2e-000000001"
+    save(torn / "topic=orders" / HOUR / f"batch={torn.name}" / "part-0.parquet", table(LOG, [11]))
     assert set(archive.sweep(tmp_path)) == {
         ".spark-staging-1234",
         "_archive/manifests/x.partial",
+        "_archive/writing/1f3c9a2e-000000001",
     }
     assert not staging.exists() and not partial.exists()
     assert archive.sweep(tmp_path) == []
     assert len(manifests.read(tmp_path).files) == 1
 
 
-def test_a_batch_with_a_manifest_is_not_written_again(tmp_path: Path) -> None:
-    """The hours of the batch may have been compacted since."""
-    HandmadeArchive(tmp_path).batch({LOG: range(1, 11)})
-    written = []
+# --- batches ----------------------------------------------------------------------------------
 
-    class Files(archive.Files):
-        def _write(self, frame: Any, name: str) -> dict[str, Any]:
-            written.append(name)
-            return {"rows": 0}
 
-    sink = Files(tmp_path, "none", "")
-    sink.begin(QUERY)
-    frame: Any = None
-    for number in range(2):
-        sink(frame, number)
-    assert written == ["1f3c9a2e-000000001"]
+class Frame:
+    """Rows of a batch; `wanted` are the rows that the archive asks for."""
+
+    wanted: list[Range] | None = None
+
+
+class Files(archive.Files):
+    """A sink whose batches are written without Spark. The checkpoint is handmade."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root = root
+        self.handmade = HandmadeArchive(root)
+        super().__init__(root, manifests.hidden(root, "checkpoint"), "none", "")
+
+        def only(frame: Frame, parts: list[Range]) -> Frame:
+            frame.wanted = parts
+            return frame
+
+        monkeypatch.setattr(streams, "only", only)
+
+    def batch(
+        self, number: int, pos: dict[str, int], start: dict[str, int] | None = None
+    ) -> list[tuple[str, int, int]]:
+        """Plan and write a batch that ends at these positions; return the written ranges."""
+        self.handmade.checkpoint(pos, number, committed=False, start=start)
+        self.frame = Frame()
+        self.ranges: list[tuple[str, int, int]] = []
+        frame: Any = self.frame
+        self.write(frame, QUERY, number)
+        self.handmade.checkpoint(pos, number, start=start)
+        return self.ranges
+
+    def _write(self, frame: Any, name: str, folder: Path) -> int:
+        planned = checkpoint.rows(self._state, int(name.split("-")[1]))
+        for number, part in enumerate(frame.wanted or planned):
+            self.ranges.append((part.log_id, part.start, part.end))
+            path = folder / "topic=orders" / HOUR / f"batch={name}" / f"part-{number}.zstd.parquet"
+            save(path, table(part.log_id, range(part.start, part.end)))
+        return sum(end - start for _, start, end in self.ranges)
+
+
+@pytest.fixture
+def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
+    found = Files(tmp_path, monkeypatch)
+    found.prepare()
+    return found
+
+
+def rows(root: Path) -> list[tuple[str, int]]:
+    """Return the rows that any reader finds."""
+    return [(log_id, seq) for log_id, seq, _ in rows_by_glob(root)]
+
+
+def verified(root: Path) -> bool:
+    return main(["verify", f"--root={root}"]) == 0
+
+
+def test_a_batch_that_was_written_is_not_written_again(sink: Files, tmp_path: Path) -> None:
+    """Spark had not recorded it. Its hours may have been compacted since."""
+    assert sink.batch(0, {LOG: 11}, {LOG: 1}) == [(LOG, 1, 11)]
+    assert sink.batch(1, {LOG: 21}) == [(LOG, 11, 21)]
+    assert sink.batch(1, {LOG: 21}) == []
+    assert main(["compact", f"--root={tmp_path}"]) == 0
+    assert sink.batch(1, {LOG: 21}) == []
+    assert rows(tmp_path) == [(LOG, seq) for seq in range(1, 21)]
+    assert verified(tmp_path)
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["same run", "new run"])
+@pytest.mark.parametrize("compacted", [False, True], ids=["as written", "compacted"])
+def test_a_number_that_comes_again_with_other_rows(
+    sink: Files, tmp_path: Path, restarted: bool, compacted: bool
+) -> None:
+    """The checkpoint lost its last files, or came back from a copy."""
+    sink.batch(0, {LOG: 11}, {LOG: 1})
+    for number, end in ((1, 21), (2, 31)):
+        sink.batch(number, {LOG: end})
+    if compacted:
+        assert main(["compact", f"--root={tmp_path}"]) == 0
+    if restarted:
+        sink.prepare()
+    assert sink.batch(1, {LOG: 41, OTHER: 8}, {OTHER: 1}) == [(LOG, 31, 41), (OTHER, 1, 8)]
+    assert sink.batch(1, {LOG: 41, OTHER: 8}, {OTHER: 1}) == []
+    assert sink.batch(2, {LOG: 45, OTHER: 9}) == [(LOG, 41, 45), (OTHER, 8, 9)]
+    assert rows(tmp_path) == sorted(
+        [(LOG, seq) for seq in range(1, 45)] + [(OTHER, seq) for seq in range(1, 9)]
+    )
+    assert verified(tmp_path)
+    assert {path.stem for path in manifests.hidden(tmp_path, "manifests").iterdir()} >= {
+        "1f3c9a2e-000000001-2",
+        "1f3c9a2e-000000002-2",
+    }
+
+
+def test_rows_between_those_of_another_hour(sink: Files, tmp_path: Path) -> None:
+    """A file may have rows on both sides of another file's: only reading it can tell."""
+    handmade = sink.handmade
+    handmade.batch({LOG: [*range(1, 4), *range(7, 11)]})
+    handmade.batch({LOG: range(4, 6)}, "dt=2026-01-31/hr=08")
+    sink.prepare()
+    assert sink.batch(0, {LOG: 13}, {LOG: 1}) == [(LOG, 6, 7), (LOG, 11, 13)]
+    assert verified(tmp_path)
+
+
+def test_what_is_lacking_is_not_taken_from_a_damaged_file(sink: Files, tmp_path: Path) -> None:
+    (path,) = sink.handmade.batch({LOG: [1, 2, 5]})
+    path.write_bytes(path.read_bytes()[:-1])
+    sink.prepare()
+    with pytest.raises(manifests.Damaged, match="has changed"):
+        sink.batch(0, {LOG: 8}, {LOG: 1})
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["with its checkpoint", "without"])
+@pytest.mark.parametrize("late", [False, True], ids=["before", "behind"])
+@pytest.mark.parametrize("where", ["describe_batch", "write", "move"])
+def test_killed_anywhere(
+    sink: Files,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    late: bool,
+    lost: bool,
+) -> None:
+    """Every reader sees whole batches only, also if the batch never comes again."""
+    sink.batch(0, {LOG: 11}, {LOG: 1})
+    original = getattr(manifests, where)
+
+    def killed(*args: Any) -> Any:
+        if late:
+            original(*args)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manifests, where, killed)
+        with pytest.raises(Killed):
+            sink.batch(1, {LOG: 21})
+    assert rows(tmp_path) in [[(LOG, seq) for seq in range(1, end)] for end in (11, 21)]
+    assert verified(tmp_path)
+    if lost:
+        shutil.rmtree(manifests.hidden(tmp_path, "checkpoint"))
+        archive.sweep(tmp_path)
+        found = json.loads(archive.beginning(tmp_path, manifests.hidden(tmp_path, "checkpoint")))[
+            "orders"
+        ][LOG]
+        sink.prepare()
+        sink.batch(0, {LOG: 26}, {LOG: found})
+    else:
+        sink.prepare()
+        sink.batch(1, {LOG: 21})
+        sink.batch(2, {LOG: 26})
+    assert rows(tmp_path) == [(LOG, seq) for seq in range(1, 26)]
+    assert verified(tmp_path)
+    assert manifests.written(tmp_path) == []
+
+
+def test_killed_between_two_hours(
+    sink: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "1f3c9a2e-000000000"
+    for hour, seqs in (("07", range(1, 11)), ("08", range(11, 21))):
+        folder = manifests.hidden(tmp_path, manifests.WRITTEN) / name / "topic=orders"
+        path = folder / f"dt=2026-01-31/hr={hour}" / f"batch={name}" / "part-0.zstd.parquet"
+        save(path, table(LOG, seqs))
+    manifest = manifests.describe_batch(tmp_path, name, [Range("orders", LOG, 1, 21)])
+    original = Path.rename
+    moved: list[Path] = []
+
+    def rename(self: Path, target: Path) -> Path:
+        if self.name.startswith("batch="):
+            if moved:
+                raise Killed
+            moved.append(self)
+        return original(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", rename)
+        with pytest.raises(Killed):
+            manifests.add(tmp_path, manifest)
+    assert len(rows(tmp_path)) == 10
+    assert manifests.read(tmp_path).moving == [manifest]
+    assert main(["verify", f"--root={tmp_path}"]) == 0
+    archive.sweep(tmp_path)
+    assert rows(tmp_path) == [(LOG, seq) for seq in range(1, 21)]
+    assert manifests.read(tmp_path).manifests == [manifest]
+    assert verified(tmp_path)
 
 
 def test_one_writer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,6 +272,25 @@ def test_schemas(tmp_path: Path) -> None:
     ]:
         with pytest.raises(UsageError, match=said):
             decoding(**given)
+
+
+@pytest.mark.parametrize("content", ["", "v1", "v1\n{}", "v1\n{}\n{"])
+@pytest.mark.parametrize("name", ["offsets/1", "offsets/2", "commits/1", "metadata"])
+def test_a_checkpoint_with_a_damaged_file(tmp_path: Path, name: str, content: str) -> None:
+    """The job names the file and the way out, instead of Spark's failure."""
+    handmade = HandmadeArchive(tmp_path)
+    state = manifests.hidden(tmp_path, "checkpoint")
+    for number in range(3):
+        handmade.checkpoint({LOG: 11 + 10 * number}, number, committed=number < 2)
+    (state / "metadata").write_text('{"id":"1f3c9a2e-0000-0000-0000-000000000000"}')
+    streams.check(state)
+    if name == "commits/1" and content.startswith("v1\n{}"):
+        return  # as Spark writes it
+    (state / name).write_text(content)
+    with pytest.raises(checkpoint.Unreadable) as raised:
+        streams.check(state)
+    assert str(raised.value).startswith(f"{state / name} ")
+    assert f"; remove {state} to continue without Spark's state" in str(raised.value)
 
 
 def test_checkpoints(tmp_path: Path) -> None:

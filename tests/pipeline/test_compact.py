@@ -173,8 +173,33 @@ def test_a_manifest_that_lies(archive: HandmadeArchive, capsys: pytest.CaptureFi
     path.write_text(json.dumps(content))
     before = files(archive)
     assert run(archive) == 1
-    assert "differ from their manifests; run verify" in capsys.readouterr().err
+    assert "is damaged: it does not match its checksum" in capsys.readouterr().err
+    del content["crc32"]  # as an earlier nsqcy wrote it
+    path.write_text(json.dumps(content))
+    assert run(archive) == 1
+    assert "differ from their manifests; run nsqcy-pipeline verify" in capsys.readouterr().out
     assert files(archive) == before
+
+
+def test_a_damaged_file_is_not_merged(
+    archive: HandmadeArchive, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its hour stays as it is; others are merged."""
+    for start in (301, 401):
+        archive.batch({LOG: range(start, start + 100)}, NEXT_HOUR)
+    path = archive.root / files(archive)[0]
+    content = bytearray(path.read_bytes())
+    content[content.index(b"body 50") + 6] ^= 1
+    path.write_bytes(content)
+    before = files(archive)
+    assert run(archive) == 1
+    assert f"wrong: {files(archive)[0]} has changed" in capsys.readouterr().out
+    assert files(archive)[:5] == before[:5]
+    assert [manifests.batch_of(file) for file in files(archive)[5:]] == ["compact-00000001"]
+    assert not whole(archive)
+    path.unlink()
+    assert run(archive) == 1
+    assert f"wrong: {before[0]} is missing" in capsys.readouterr().out
 
 
 def test_an_hour_that_is_not_over(tmp_path: Path) -> None:

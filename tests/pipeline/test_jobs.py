@@ -48,7 +48,7 @@ def test_from_topic_to_archive_and_back_from_crashes(
     assert seqs() == list(range(1, COUNT + 1))
     assert job("verify", here)[-1]["rows"] == COUNT
 
-    # killed after writing the files, before writing their manifest
+    # killed after writing the files, before writing their manifest, by an earlier nsqcy
     state = manifests.hidden(root, "checkpoint")
     last = checkpoint.read(state).committed
     (written,) = manifests.hidden(root, "manifests").glob(f"*-{last:09}.json")
@@ -63,11 +63,21 @@ def test_from_topic_to_archive_and_back_from_crashes(
     ]
     assert written.exists() and seqs() == list(range(1, COUNT + 11))
 
+    # Spark's state lost its last files, so that a batch comes again with other rows
+    last = checkpoint.read(state).committed
+    for number in (last, last - 1):
+        for path in state.glob(f"*/*{number}*"):
+            path.unlink()
+    publish(daemon, 20)
+    assert job("archive", "--once", here)[-1]["event"] == "done"
+    assert seqs() == list(range(1, COUNT + 31))
+    assert job("verify", here)[-1]["problems"] == 0
+
     # Spark's state is lost
     shutil.rmtree(state)
     publish(daemon, 10)
     assert job("archive", "--once", here)[-1]["rows"] == 10
-    assert seqs() == list(range(1, COUNT + 21))
+    assert seqs() == list(range(1, COUNT + 41))
     assert job("verify", here)[-1]["problems"] == 0
 
     # compacted after the hours have ended
@@ -78,10 +88,10 @@ def test_from_topic_to_archive_and_back_from_crashes(
         done = job("compact", here)[-1]
     assert done["files_before"] >= 5 and done["files_after"] == done["hours"]
     assert rows_by_glob(root) == before
-    assert job("verify", here)[-1]["rows"] == COUNT + 20
+    assert job("verify", here)[-1]["rows"] == COUNT + 40
     publish(daemon, 10)
     assert job("archive", "--once", here)[-1]["rows"] == 10
-    assert job("verify", here)[-1]["rows"] == COUNT + 30
+    assert job("verify", here)[-1]["rows"] == COUNT + 50
 
     # doctor reports how far the job is behind
     lines = [line["text"] for line in job("doctor", f"--checkpoint={state}")]
@@ -89,8 +99,8 @@ def test_from_topic_to_archive_and_back_from_crashes(
 
     # the decoded rows, read by Spark
     found = spark().read.parquet(str(root))
-    assert found.count() == COUNT + 30
-    assert found.where("value.number = 17 and value._corrupt is null").count() == 1
+    assert found.count() == COUNT + 50
+    assert found.where("value.number = 27 and value._corrupt is null").count() == 1
     (bad,) = found.where("value._corrupt is not null").select("seq", "value._corrupt").collect()
     assert tuple(bad) == (COUNT, "no json")
     assert found.select("topic", "dt").distinct().first()[0] == "orders"

@@ -57,7 +57,7 @@ def kill_somewhere(
     behind_batch_0: bool = False,
 ) -> str:
     """Run a driver and kill it; return where it was killed."""
-    planned, staged = state(root).planned, set(root.glob(".spark-staging-*"))
+    planned, writing = state(root).planned, manifests.written(root)
     driver = Driver(root, *at(daemon), "--every=100ms", *words)
     try:
         if behind_batch_0:
@@ -65,7 +65,7 @@ def kill_somewhere(
         # A retried batch is not planned again.
         driver.until(
             lambda: (
-                state(root).planned > planned or not set(root.glob(".spark-staging-*")) <= staged
+                state(root).planned > planned or not set(manifests.written(root)) <= set(writing)
             ),
         )
         time.sleep(rng.uniform(0, within))

@@ -58,7 +58,12 @@ def test_what_is_done_is_read_again(tmp_path: Path) -> None:
         UsageError, match=r"--topic was 'orders' and is now 'bills'; choose a different"
     ):
         rounds.load(path, asked | {"topic": "bills"})
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"v": 2}))
+    changed = json.loads(path.read_text()) | {"v": 2}
+    path.write_text(json.dumps(changed))
+    with pytest.raises(rounds.Damaged, match="is damaged: it does not match its checksum"):
+        rounds.load(path, asked)
+    del changed["crc32"]  # as an earlier nsqcy wrote it
+    path.write_text(json.dumps(changed))
     with pytest.raises(rounds.Damaged, match="version 2, but this nsqcy supports version 1"):
         rounds.load(path, asked)
     path.write_text("{}")
@@ -238,7 +243,7 @@ def test_parts_and_files_of_an_archive(tmp_path: Path) -> None:
     assert source(late).parts() == [Part("orders", LOG, 101, 201)]
     assert source("--start=2026-02-01").parts() == []
 
-    assert [path.split("/")[2] for path in source().files(Part("orders", LOG, 100, 102))] == [
+    assert [file.path.split("/")[2] for file in source().files(Part("orders", LOG, 100, 102))] == [
         "hr=07",
         "hr=08",
     ]

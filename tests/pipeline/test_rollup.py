@@ -1,7 +1,9 @@
 """Minutes and their files without Spark: what is merged, closed, late, and written again."""
 
 import datetime
+import json
 import math
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from nsqcy.pipeline import minutes, rollup
+from nsqcy.pipeline import checkpoint, manifests, minutes, plots, rollup, state_files, streams
 from nsqcy.pipeline.__main__ import main
 from nsqcy.pipeline.minutes import (
     AGE,
@@ -24,7 +26,8 @@ from nsqcy.pipeline.minutes import (
     Step,
     Values,
 )
-from nsqcy.pipeline.options import parse
+from nsqcy.pipeline.options import Options, parse
+from support.archive_files import LOG, OTHER, QUERY, HandmadeArchive
 
 START = 1_769_842_800 // 60  # 2026-01-31T07:00Z
 WATERMARK = 120.0
@@ -146,6 +149,69 @@ def test_a_batch_that_is_repeated_changes_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.partial"))
 
 
+def test_what_a_killed_batch_wrote_is_undone(tmp_path: Path) -> None:
+    """Its rows may not come again in one batch: Spark's checkpoint may be older now."""
+    first = [count(orders(0), 10, 5)]
+    state = minutes.load(tmp_path)
+    minutes.write_days(tmp_path, state, advance(state, *first))
+    minutes.save(tmp_path, state)
+    before = rows_of(tmp_path, "topics")
+    advance_further = [count(orders(each), 10, 3) for each in (1, 17 * 60 + 5)]
+    minutes.write_days(tmp_path, state, advance(state, *advance_further))
+    assert rows_of(tmp_path, "topics") != before
+    minutes.undo(tmp_path, minutes.load(tmp_path))
+    assert [row | {"batch": 1} for row in rows_of(tmp_path, "topics")] == before
+    minutes.undo(tmp_path, minutes.load(tmp_path))
+    assert [row | {"batch": 1} for row in rows_of(tmp_path, "topics")] == before
+
+
+def test_a_flipped_byte_in_a_daily_file(tmp_path: Path) -> None:
+    """It is found before the file is merged with new rows, or drawn."""
+    state = minutes.load(tmp_path)
+    minutes.write_days(tmp_path, state, advance(state, count(orders(0), 10, 5)))
+    minutes.save(tmp_path, state)
+    (path,) = minutes.files(tmp_path, "topics")
+    content = path.read_bytes()
+    for place in range(0, len(content), 97):
+        changed = bytearray(content)
+        changed[place] ^= 1
+        path.write_bytes(changed)
+        with pytest.raises(minutes.Damaged, match=r"2026-01-31.parquet has changed"):
+            minutes.write_days(tmp_path, state, advance(state, count(orders(1), 10, 5)))
+        with pytest.raises(minutes.Damaged, match=r"2026-01-31.parquet has changed"):
+            plots.read(tmp_path, "topics")
+        assert path.read_bytes() == changed
+    path.write_bytes(content)
+    minutes.write_days(tmp_path, state, advance(state, count(orders(1), 10, 5)))
+    minutes.days_path(tmp_path).write_text("{}")
+    with pytest.raises(minutes.Damaged, match="is not a rollup's list of checksums"):
+        plots.read(tmp_path, "topics")
+
+
+def test_killed_between_the_checksums_and_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = minutes.load(tmp_path)
+    minutes.write_days(tmp_path, state, advance(state, count(orders(0), 10, 5)))
+    minutes.save(tmp_path, state)
+    replace = state_files.replace
+
+    def killed(path: Path, partial: Path) -> None:
+        if path.suffix == ".parquet":
+            raise KeyboardInterrupt
+        replace(path, partial)
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(state_files, "replace", killed)
+            with pytest.raises(KeyboardInterrupt):
+                minutes.write_days(tmp_path, state, advance(state, count(orders(1), 10, 5)))
+        state = minutes.load(tmp_path)
+    minutes.undo(tmp_path, state)
+    minutes.write_days(tmp_path, state, advance(state, count(orders(1), 10, 5)))
+    assert [row["count"] for row in rows_of(tmp_path, "topics")] == [5, 5]
+
+
 def test_states_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert minutes.load(tmp_path) == State()
     state = State("query", 3)
@@ -212,13 +278,82 @@ def test_rows(tmp_path: Path) -> None:
 # --- the job ----------------------------------------------------------------------------------
 
 
+class Counts(rollup.Counts):
+    """A sink whose batches are counted without Spark: each row is in the first minute."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.handmade = HandmadeArchive(root)
+        state = manifests.hidden(root, "checkpoint")
+        options = parse("rollup", {"rollup": rollup.OPTIONS}, ["--topic=orders"])
+        super().__init__(root, state, options, draws=False)
+        monkeypatch.setattr(streams, "only", lambda frame, parts: parts)
+        monkeypatch.setattr(rollup, "counted", self._counted)
+
+    def batch(self, number: int, pos: dict[str, int], start: dict[str, int] | None = None) -> None:
+        self.handmade.checkpoint(pos, number, start=start)
+        self._planned = checkpoint.rows(self._state, number)
+        frame: Any = self._planned
+        self.write(frame, QUERY, number)
+
+    def _counted(self, parts: Any, options: Options) -> Any:
+        class Found:
+            def collect(self) -> list[tuple[Any, ...]]:
+                rows = sum(part.rows for part in parts)
+                return [(*orders(0), PUBLISH, SIZE, 0, rows, rows, 1, 1, 60)] if rows else []
+
+        return Found()
+
+
+def test_rows_are_counted_once_whatever_the_number_of_their_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint lost its last files, or came back from a copy."""
+    sink = Counts(tmp_path, monkeypatch)
+
+    def total() -> int:
+        return sum(row["count"] for row in rows_of(tmp_path, "topics"))
+
+    sink.batch(0, {LOG: 11}, {LOG: 1})
+    sink.batch(1, {LOG: 21})
+    sink.batch(1, {LOG: 21})
+    assert total() == 20
+    sink.batch(0, {LOG: 31, OTHER: 11}, {LOG: 1, OTHER: 1})
+    assert total() == 40
+    sink.prepare()
+    sink.batch(0, {LOG: 31, OTHER: 11}, {LOG: 1, OTHER: 1})
+    sink.batch(1, {LOG: 35, OTHER: 12})
+    assert total() == 45
+    # The checkpoint is gone: the next query begins after the counted rows.
+    state = manifests.hidden(tmp_path, "checkpoint")
+    assert rollup.beginning(tmp_path, state) == {}
+    shutil.rmtree(state)
+    pos = rollup.beginning(tmp_path, state)
+    assert pos == {"orders": {LOG: 35, OTHER: 12}}
+    given = rollup.given(
+        parse("rollup", {"rollup": rollup.OPTIONS}, ["--topic=a", "--start=0"]), pos
+    )
+    assert json.loads(given["startingOffsets"]) == pos and "startingTimestamp" not in given
+
+
+def test_positions_of_an_earlier_nsqcy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It saved the number of its last batch, and Spark knows the end of that batch."""
+    sink = Counts(tmp_path, monkeypatch)
+    sink.batch(0, {LOG: 11}, {LOG: 1})
+    state = minutes.load(tmp_path)
+    state.pos = {}
+    minutes.save(tmp_path, state)
+    sink.batch(0, {LOG: 11}, {LOG: 1})
+    sink.batch(1, {LOG: 15})
+    assert sum(row["count"] for row in rows_of(tmp_path, "topics")) == 14
+
+
 def test_the_topic_of_events_is_read_beside() -> None:
     def given(*words: str) -> dict[str, str]:
-        return rollup.given(parse("rollup", {"rollup": rollup.OPTIONS}, words))
+        return rollup.given(parse("rollup", {"rollup": rollup.OPTIONS}, words), {})
 
     found = given("--topic=orders")
     assert (found["topic"], found["startingOffsets"]) == ("orders", "earliest")
-    assert found["columns"] == "topic,nsqd,timestamp,body"
+    assert found["columns"] == "topic,nsqd,log_id,seq,timestamp,body"
     found = given("--topic=orders", "--events", "--start=2026-01-31T07:00:00Z")
     assert "topic" not in found and found["topics"] == "orders,_nsqcy.events"
     assert found["startingTimestamp"] == "1769842800000"
@@ -231,10 +366,13 @@ def test_mistakes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(rollup, "require_spark", lambda: None)
-    minutes.save(tmp_path, State("query", 3))
+    minutes.save(tmp_path, State("query", 3, number=4))
     words = ["rollup", "--topic=a", f"--root={tmp_path}", "--plots=no"]
     assert main(words) == 2
-    assert "has counts but no checkpoint: use a different --root" in capsys.readouterr().err
+    assert (
+        "has counts of an earlier nsqcy but no checkpoint: use a different --root"
+        in capsys.readouterr().err
+    )
     assert main(["rollup"]) == 2
     monkeypatch.setattr("nsqcy.pipeline.session.find_spec", lambda name: None)
     assert main(["rollup", "--topic=a", "--plots=yes"]) == 1

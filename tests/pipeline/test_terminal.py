@@ -74,6 +74,7 @@ def test_every_job_at_a_terminal(daemon: Nsqd, tmp_path: Path) -> None:
         "archive": ["--once", "--option=maxOffsetsPerTrigger=1000", *spark],
         "verify": [],
         "compact": ["--root=old"],
+        "orphans": ["--root=old"],
         "replay": ["--to=again", "--round-rows=1000", *spark],
         "rollup": ["--once", "--plots=no", *spark],
         "dlq": [*spark],

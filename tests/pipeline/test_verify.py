@@ -1,5 +1,6 @@
 """Findings of verify in an archive that was modified from outside."""
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -10,7 +11,8 @@ import pytest
 
 from nsqcy.pipeline import manifests
 from nsqcy.pipeline.__main__ import main
-from support.archive_files import LOG, OTHER, HandmadeArchive, save, table
+from nsqcy.spark.offsets import Range
+from support.archive_files import HOUR, LOG, OTHER, HandmadeArchive, save, table
 
 Lines = Callable[..., tuple[int, list[str]]]
 
@@ -126,14 +128,23 @@ def test_a_file_of_nobody(archive: HandmadeArchive, verify: Lines) -> None:
     copy = path.with_name("copy.parquet")
     shutil.copy(path, copy)
     name = str(copy.relative_to(archive.root))
-    assert verify() == (1, [f"{name} is not in any manifest"])
+    assert verify() == (1, [f"{name} is not in any manifest: run nsqcy-pipeline orphans"])
 
 
-def test_a_batch_under_way(archive: HandmadeArchive, verify: Lines) -> None:
-    (path,) = archive.batch({LOG: range(305, 400)}, finished=False)
+def test_a_batch_that_is_being_written(archive: HandmadeArchive, verify: Lines) -> None:
+    folder = manifests.hidden(archive.root, manifests.WRITTEN) / "1f3c9a2e-000000003"
+    save(folder / "topic=orders" / HOUR / f"batch={folder.name}" / "a.parquet", table(LOG, [305]))
+    assert verify() == (0, [])
+    manifests.write(archive.root, manifests.describe_batch(archive.root, folder.name, []))
     code, (note,) = verify()
     assert code == 0
-    assert note.startswith(f"{path.relative_to(archive.root)} belongs to an unfinished batch")
+    assert note.startswith("batch 1f3c9a2e-000000003 is not wholly in place")
+
+
+def test_files_of_a_batch_that_was_never_finished(archive: HandmadeArchive, verify: Lines) -> None:
+    (path,) = archive.batch({LOG: range(295, 305)}, finished=False)
+    name = str(path.relative_to(archive.root))
+    assert verify() == (1, [f"{name} is not in any manifest: run nsqcy-pipeline orphans"])
 
 
 def test_a_batch_that_has_lost_its_manifest(archive: HandmadeArchive, verify: Lines) -> None:
@@ -141,7 +152,8 @@ def test_a_batch_that_has_lost_its_manifest(archive: HandmadeArchive, verify: Li
     manifests.manifest_path(archive.root, "1f3c9a2e-000000001").unlink()
     code, (stray, gap) = verify()
     assert code == 1
-    assert stray == f"{files(archive)[2].relative_to(archive.root)} is not in any manifest"
+    name = files(archive)[2].relative_to(archive.root)
+    assert stray == f"{name} is not in any manifest: run nsqcy-pipeline orphans"
     assert "seq 105 to 204 are missing" in gap
 
 
@@ -160,7 +172,10 @@ def test_a_missing_end(archive: HandmadeArchive, verify: Lines) -> None:
     for path in files(archive)[3:]:
         path.unlink()
     manifests.manifest_path(archive.root, "1f3c9a2e-000000002").unlink()
-    text = "seq {} to {} are missing: according to the checkpoint, they were archived ({} rows)"
+    text = (
+        "seq {} to {} are missing: according to the checkpoint or the manifests, they were "
+        "archived ({} rows)"
+    )
     assert verify() == (
         1,
         [
@@ -168,6 +183,48 @@ def test_a_missing_end(archive: HandmadeArchive, verify: Lines) -> None:
             f"topic 'orders', log {OTHER}: " + text.format(11, 20, 10),
         ],
     )
+
+
+def test_a_log_of_which_nothing_is_there(archive: HandmadeArchive, verify: Lines) -> None:
+    """An older nsqcy believed the manifest of a batch that came again with another log's rows."""
+    archive.checkpoint({LOG: 305, OTHER: 21}, 2)
+    third = "9c9c" * 8
+    archive.checkpoint({LOG: 305, OTHER: 21, third: 11}, 3, start={third: 4})
+    missing = (
+        f"topic 'orders', log {third}: seq 4 to 10 are missing: according to the checkpoint or "
+        "the manifests, they were archived (7 rows)"
+    )
+    assert verify() == (1, [missing])
+    assert verify("--quick") == (1, [missing])
+    archive.checkpoint({LOG: 305, OTHER: 21, third: 11}, 3, committed=False, start={third: 4})
+    (manifests.hidden(archive.root, "checkpoint") / "commits" / "3").unlink()
+    assert verify() == (0, [])
+
+
+def test_the_plan_of_a_batch_is_in_its_manifest(archive: HandmadeArchive, verify: Lines) -> None:
+    """Spark keeps its own record of it for some time only."""
+    name = "1f3c9a2e-000000002"
+    path = manifests.manifest_path(archive.root, name)
+    manifest = manifests.read_one(path)
+    third = "9c9c" * 8
+    planned = (Range("orders", LOG, 205, 305), Range("orders", third, 4, 11))
+    manifests.write(archive.root, dataclasses.replace(manifest, planned=planned))
+    assert verify() == (
+        1,
+        [
+            f"topic 'orders', log {third}: seq 4 to 10 are missing: according to the checkpoint "
+            "or the manifests, they were archived (7 rows)"
+        ],
+    )
+
+
+def test_an_unreadable_checkpoint(archive: HandmadeArchive, verify: Lines) -> None:
+    archive.checkpoint({LOG: 305, OTHER: 21}, 2)
+    path = manifests.hidden(archive.root, "checkpoint") / "offsets" / "2"
+    path.write_text("")
+    code, (problem,) = verify()
+    assert code == 1
+    assert problem == f"the checkpoint cannot be read: {path} has no offset of format nsq"
 
 
 def test_many_gaps_are_summed_up(archive: HandmadeArchive, verify: Lines) -> None:

@@ -4,6 +4,7 @@ import datetime
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -77,13 +78,21 @@ class HandmadeArchive:
             manifests.write(self.root, Manifest(name, tuple(described)))
         return files
 
-    def checkpoint(self, pos: Mapping[str, int], number: int = 0, committed: bool = True) -> None:
-        """Write Spark's checkpoint after batch `number`."""
+    def checkpoint(
+        self,
+        pos: Mapping[str, int],
+        number: int = 0,
+        committed: bool = True,
+        start: Mapping[str, int] | None = None,
+    ) -> None:
+        """Write Spark's checkpoint after batch `number`; `start` is where logs begin in it."""
         state = manifests.hidden(self.root, "checkpoint")
         for folder in ("offsets", "commits"):
             (state / folder).mkdir(parents=True, exist_ok=True)
-        offset = json.dumps({"pos": {self.topic: dict(pos)}, "v": 1})
-        (state / "offsets" / str(number)).write_text(f"v1\n{{}}\n{offset}")
+        offset: dict[str, Any] = {"pos": {self.topic: dict(pos)}, "v": 1}
+        if start:
+            offset["from"] = {self.topic: dict(start)}
+        (state / "offsets" / str(number)).write_text(f"v1\n{{}}\n{json.dumps(offset)}")
         if committed:
             (state / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
 

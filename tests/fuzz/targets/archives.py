@@ -91,8 +91,8 @@ def _manifest(content: bytes) -> None:
             return
         manifests.positions(found)
         for each in [*found.manifests, *found.unfinished]:
-            text = json.dumps(manifests.as_json(each))
-            assert manifests.parse(text.encode(), "there") == each
+            path.write_text(json.dumps(manifests.as_json(each)))
+            assert manifests.read_one(path) == each
 
 
 def _checkpoint(content: bytes) -> None:

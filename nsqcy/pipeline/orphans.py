@@ -1,0 +1,78 @@
+"""`nsqcy-pipeline orphans`: names and removes files that no manifest lists.
+
+A reader that does not know the manifests also reads such files. Does not need Java.
+"""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from nsqcy.errors import UsageError
+from nsqcy.options.kinds import BOOLEAN
+from nsqcy.options.option import Option
+from nsqcy.pipeline import manifests, seqs
+from nsqcy.pipeline.options import PATH, Options
+from nsqcy.pipeline.report import Report
+from nsqcy.pipeline.session import require_packages
+from nsqcy.spark.offsets import Range
+
+HELP = """\
+names files in an archive's directories that do not belong to the archive
+
+An earlier nsqcy left such files if it was killed and then lost Spark's state. Other Parquet readers
+read their rows twice. With --remove, removes the files whose rows the archive also has. Exits with
+code 1 if files remain. Does not need java."""
+
+OPTIONS = (
+    Option("root", PATH, "archive", "archive directory"),
+    Option("remove", BOOLEAN, False, "remove the files whose rows the archive also has"),
+)
+
+
+def run(options: Options, report: Report) -> int:
+    require_packages("pyarrow")
+    root = Path(options["root"])
+    if not root.is_dir():
+        raise UsageError(f"there is no archive at {root}")
+    with ExitStack() as locks:
+        for name in (manifests.WRITING, manifests.COMPACTING):
+            locks.enter_context(manifests.locked(root, name, reading=not options["remove"]))
+        paths = orphans(root)
+        removed = 0
+        for path in paths:
+            only = only_there(root, path)
+            if options["remove"] and only == 0:
+                (root / path).unlink()
+                removed += 1
+            report.line(f"{path}: {told(only, options['remove'])}", path=path, only_there=only)
+    report.done(orphans=len(paths), removed=removed)
+    return int(removed < len(paths))
+
+
+def orphans(root: Path) -> list[str]:
+    """Return the files that are not in any manifest."""
+    there = manifests.on_disk(root)
+    contents = manifests.read(root)
+    if there and not contents.manifests:
+        raise UsageError(f"{root} has no manifests: it is not an archive, or they are lost")
+    moving = {file.path for manifest in contents.moving for file in manifest.files}
+    return sorted(there - set(contents.files) - moving)
+
+
+def only_there(root: Path, path: str) -> int | None:
+    """Return the number of the file's rows that the archive does not have; None if the file cannot
+    be read."""
+    try:
+        log_id, column = manifests.read_seqs(root, path)
+    except (OSError, ValueError, manifests.Damaged):  # pyarrow raises some of these
+        return None
+    topic = manifests.topic_of(path)
+    parts = [Range(topic, log_id, *run) for run in seqs.runs(column)[0]]
+    return sum(part.rows for part in manifests.lacking(root, parts))
+
+
+def told(only: int | None, remove: bool) -> str:
+    if only is None:
+        return "cannot be read, and stays"
+    if only:
+        return f"the archive lacks {only} of its rows, so it stays: run archive first"
+    return "removed" if remove else "the archive has all of its rows: --remove removes it"
