@@ -40,12 +40,17 @@ class ClientError(NsqError):
 
 
 class HttpError(NsqError):
-    """HTTP request that ends with `status` and the JSON `{"message": message}`."""
+    """HTTP request that ends with `status` and the JSON `{"message": message}`.
 
-    def __init__(self, status: int, message: str) -> None:
+    `limit` is the limit that was exceeded and the option that sets it, for the header X-Nsq-Limit,
+    because NSQ's messages do not name them.
+    """
+
+    def __init__(self, status: int, message: str, *, limit: str = "") -> None:
         super().__init__(f"{status} {message}")
         self.status = status
         self.message = message
+        self.limit = limit
 
 
 NOT_WRITTEN = "NOT_WRITTEN"

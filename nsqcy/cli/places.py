@@ -7,14 +7,13 @@ local. Pure, except for now().
 import re
 from datetime import UTC, datetime, timedelta
 
-from nsqcy.config.durations import MICROSECOND, parse_duration
+from nsqcy.config.durations import MICROSECOND, parse_with_days
 
 ALLOWED = (
     "earliest, latest, a sequence number, today, yesterday, a time ago such as -24h,"
     " or a time such as 2026-11-24T08:00"
 )
 _AGO = re.compile(r"-(\S+)|(\S+) +ago")
-_DAYS = re.compile(r"(\d+)d")
 
 
 def now() -> datetime:
@@ -54,10 +53,8 @@ def _moment(text: str, now: datetime) -> datetime:
 
 
 def _span(text: str, whole: str) -> timedelta:
-    if days := _DAYS.fullmatch(text):
-        return timedelta(days=int(days[1]))
     try:
-        return timedelta(microseconds=parse_duration(text) // MICROSECOND)
+        return timedelta(microseconds=parse_with_days(text) // MICROSECOND)
     except ValueError as error:
         raise ValueError(f"{whole!r} is not a time ago: {error}") from None
 

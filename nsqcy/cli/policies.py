@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -10,6 +11,9 @@ from nsqcy.cli.cluster import Cluster, Node
 from nsqcy.cli.cluster_options import print_json
 from nsqcy.cli.tables import plain, table
 from nsqcy.cluster.http_clients import NsqdHTTPClient
+from nsqcy.config.durations import parse_with_days, short_duration
+from nsqcy.config.options import DURATION
+from nsqcy.config.policies import CHANNEL_KEYS, TOPIC_KEYS
 
 Request = Callable[[NsqdHTTPClient, Mapping[str, Any] | None], dict[str, Any]]
 
@@ -33,6 +37,10 @@ def _assigned(text: str) -> tuple[str, Any]:
         raise click.UsageError(f"{text!r} is not KEY=VALUE")
     if not value:
         return key, None
+    option = TOPIC_KEYS.get(key) or CHANNEL_KEYS.get(key)
+    if option is not None and option.kind is DURATION:
+        with suppress(ValueError):
+            return key, short_duration(parse_with_days(value))
     try:
         return key, json.loads(value)
     except ValueError:

@@ -18,7 +18,13 @@ from nsqcy.config.durations import MILLISECOND
 from nsqcy.errors import RequestError
 
 BATCH = 100  # messages of stdin per request
-LIMIT = "; nsqd's options --max-defer-timeout and --max-req-timeout (1h) limit the delay"
+LIMITS = {
+    "INVALID_DEFER": "nsqd's options --max-defer-timeout and --max-req-timeout (1h) limit the "
+    "delay; max_defer_timeout in the topic's policy replaces them",
+    "MSG_TOO_BIG": "nsqd's option --max-msg-size (1048576) limits a message; "
+    "max_msg_size in the topic's policy replaces it",
+    "BODY_TOO_BIG": "nsqd's option --max-body-size (5242880) limits a request",
+}
 
 
 @click.command()
@@ -29,7 +35,8 @@ LIMIT = "; nsqd's options --max-defer-timeout and --max-req-timeout (1h) limit t
     "--defer",
     type=DURATION,
     default="0",
-    help="deliver after this time, such as 10m; at most 1h by default",
+    help="deliver after this time, such as 10m or 3d; at most 1h by default (nsqd's "
+    "--max-defer-timeout, or max_defer_timeout in the topic's policy)",
 )
 @click.option(
     "-H",
@@ -101,8 +108,9 @@ class _Publisher:
                 self._batch(batch)
             except RequestError as error:
                 done = f", after {count} published messages" if count else ""
-                limit = LIMIT if b"INVALID_DEFER" in error.body else ""
-                text = f"{self.node.name}: {describe(error)}{done}{limit}"
+                why = describe(error)
+                limit = LIMITS.get(why.partition(" ")[0])
+                text = f"{self.node.name}: {why}{done}{f'; {limit}' if limit else ''}"
                 raise click.ClickException(text) from None
             count += len(batch)
             self._others = []  # all messages go to one nsqd

@@ -13,7 +13,7 @@ from nsqcy.cli import places
 from nsqcy.cli.cluster import Cluster
 from nsqcy.cluster.discovery import daemon_url
 from nsqcy.cluster.web_client import Terms
-from nsqcy.config.durations import ALLOWED, parse_duration
+from nsqcy.config.durations import ALLOWED_WITH_DAYS, parse_with_days
 from nsqcy.errors import NsqError
 from nsqcy.names import is_valid_name, quote
 
@@ -49,7 +49,7 @@ class _Name(ParamType):
 
 
 class _Duration(ParamType):
-    """Duration in Go's notation; the value is in nanoseconds."""
+    """Duration in Go's notation or with days; the value is in nanoseconds."""
 
     name = "duration"
 
@@ -57,9 +57,9 @@ class _Duration(ParamType):
         if isinstance(value, int):
             return value
         try:
-            found = parse_duration(value)
+            found = parse_with_days(value)
         except ValueError as error:
-            unit = f": did you mean {value}s?" if value.isdecimal() else f" ({ALLOWED})"
+            unit = f": did you mean {value}s?" if value.isdecimal() else f" ({ALLOWED_WITH_DAYS})"
             self.fail(f"{quote(value)} is not a duration, {error}{unit}", param, ctx)
         if found < 0:
             self.fail(f"{value} is negative", param, ctx)

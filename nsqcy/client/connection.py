@@ -30,6 +30,7 @@ GOODBYE = b"_goodbye_"
 NOP = b"NOP\n"
 RESPONSE, ERROR = 0, 1
 OLD_MAX_READY = 2500  # for nsqds that do not report a limit
+MAX_TOPICS = 1000  # topics with cached limits
 MIN_HANDSHAKE = 10.0  # minimum seconds, because an auth server may be involved
 
 _Step = Callable[[bytes, float], None]
@@ -93,7 +94,8 @@ class Connection:
         self.ready = 0  # the last RDY sent
         self.max_ready = OLD_MAX_READY
         self._msg_timeout = math.inf  # seconds
-        self.limits = UNLIMITED  # of nsqd, for publishes
+        self.limits = UNLIMITED  # for publishes to topics without a policy
+        self._topic_limits: dict[str, Limits] = {}
         self.last_message = -math.inf
         self.due = math.inf  # when to call check() next
         self.failure: NsqdError | None = None  # why nsqd is about to close the connection
@@ -183,6 +185,25 @@ class Connection:
         """Request at most `count` messages in flight."""
         self.ready = count
         self.codec.write(command(b"RDY", b"%d" % count))
+
+    def limits_of(self, topic: str) -> Limits:
+        """Return the limits of a topic for publishes, as far as nsqd has announced them."""
+        return self._topic_limits.get(topic, self.limits)
+
+    def ask_limits(self, topic: str) -> None:
+        """Ask nsqd for the limits of a topic; a response follows."""
+        self.codec.write(command(b"LIMITS", topic.encode()))
+
+    def learn_limits(self, topic: str, data: bytes) -> Limits:
+        """Return the limits in nsqd's response to ask_limits(). Raises ProtocolError."""
+        try:
+            announced = json.loads(data)
+        except (ValueError, RecursionError):
+            raise ProtocolError(f"{self.address} answered LIMITS with {data[:80]!r}") from None
+        if len(self._topic_limits) >= MAX_TOPICS:
+            self._topic_limits.clear()
+        self._topic_limits[topic] = Limits(announced, headers=self.options.headers)
+        return self._topic_limits[topic]
 
     def subscribe(self, topic: str, channel: str, now: float) -> None:
         """Subscribe to this channel."""

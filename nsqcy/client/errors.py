@@ -23,8 +23,10 @@ MAX_DELAY = 1e9  # seconds
 
 # Advice, by words of nsqd's description.
 _LIMITS = {
-    "DPUB timeout": "nsqd's options --max-defer-timeout and --max-req-timeout limit the delay",
-    "message too big": "nsqd's option --max-msg-size limits a message",
+    "DPUB timeout": "nsqd's options --max-defer-timeout and --max-req-timeout limit the delay; "
+    "max_defer_timeout in a topic's policy replaces them",
+    "message too big": "nsqd's option --max-msg-size limits a message; "
+    "max_msg_size in a topic's policy replaces it",
     "body too big": "nsqd's option --max-body-size limits a command with all its messages",
 }
 

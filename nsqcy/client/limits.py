@@ -1,7 +1,7 @@
-"""The limits of an nsqd for publishes, from its response to IDENTIFY.
+"""The limits of an nsqd for publishes, from its responses to IDENTIFY and LIMITS.
 
-Owns which publishes an nsqd refuses whatever its state, and with which error. nsqd closes the
-connection after such a refusal, so these publishes are not sent. Independent of connections.
+Owns which publishes exceed the limits, and nsqd's error for them. nsqd closes the connection after
+such a refusal, so these publishes are not sent. Independent of connections.
 """
 
 import math
@@ -16,7 +16,7 @@ HEADERS_SIZE = 2  # bytes of the length that precedes headers
 
 
 class Limits:
-    """Limits of one nsqd. A limit that it does not announce is infinite.
+    """Limits of one nsqd, or of one of its topics. A limit that is not announced is infinite.
 
     `harmless`: a PUB or MPUB whose body has at most this many bytes exceeds no limit
     """

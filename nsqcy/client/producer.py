@@ -7,8 +7,9 @@ blocking).
 A publish whose connection is lost may have been executed. With several nsqds, it is retried on
 another nsqd, so a message may be published twice but is not lost. With a single nsqd, it fails, and
 the caller decides. Publishes that follow a publish that nsqd rejects, or that nsqd has not answered
-when it says goodbye, are not executed, so they are retried on any connection. A publish above
-nsqd's limits is not sent, because nsqd would close the connection.
+when it says goodbye, are not executed, so they are retried on any connection. A publish above its
+topic's limits is not sent, because nsqd would close the connection: before a publish above the
+usual limits, the producer asks for those of the topic.
 """
 
 import math
@@ -56,6 +57,20 @@ class Nsqd(AnyNsqd):
         super().__init__(fixed=fixed)
         self.pending: deque[Publish] = deque()  # sent and not yet answered, in order
         self.error: Error | None = None  # error from the last connection attempt
+
+
+class _Question(Publish):
+    """Placeholder for a publish above nsqd's usual limits, while nsqd answers which limits its
+    topic has."""
+
+    __slots__ = ("publish",)
+
+    def __init__(self, publish: Publish) -> None:
+        super().__init__(publish.topic, publish.head, publish.body, None, publish.deadline)
+        self.publish = publish
+
+    def done(self, error: Error | None) -> None:
+        self.publish.done(error or ProtocolError("nsqd answered LIMITS with OK"))
 
 
 class _GivenUp(Publish):
@@ -180,7 +195,11 @@ class ProducerCore(Core[Nsqd]):
         retried = self.retried
         failure = connection.failure
         for publish in lost:
-            if connection.left:
+            if isinstance(publish, _Question):
+                publish = publish.publish
+                is_blameless = connection.left or failure is not None
+                self._not_executed(publish, NoConnection(str(error)), blameless=is_blameless)
+            elif connection.left:
                 self._not_executed(publish, NoConnection(str(error)), blameless=True)
             elif failure is None:
                 self._failed(publish, ConnectionFailed(str(error)), elsewhere=True)
@@ -290,7 +309,22 @@ class ProducerCore(Core[Nsqd]):
             self._end_if_done()
 
     def response(self, connection: Connection, data: bytes, now: float) -> None:
-        raise ProtocolError(f"{connection.address} answered {data[:80]!r}")
+        """Handle the limits of a topic."""
+        nsqd: Nsqd = connection.peer
+        publish = nsqd.pending[0] if nsqd.pending else None
+        if not isinstance(publish, _Question | _GivenUp):
+            raise ProtocolError(f"{connection.address} answered {data[:80]!r}")
+        nsqd.pending.popleft()
+        limits = connection.learn_limits(publish.topic, data)
+        if isinstance(publish, _GivenUp):
+            self.pending_bytes -= len(publish.body)
+        elif (refusal := limits.refusal(publish)) is not None:
+            self._done(publish, refusal)
+        else:
+            nsqd.pending.append(publish.publish)
+            connection.codec.publish(publish.head, publish.body)
+        if self.closing:
+            self._end_if_done()
 
     def refused(self, connection: Connection, error: NsqdError, now: float) -> None:
         """Handle a failure of the oldest publish; the publishes sent after it are not executed."""
@@ -306,6 +340,8 @@ class ProducerCore(Core[Nsqd]):
         nsqd.failures = nsqd.failures + 1 if elsewhere and self._open else 0
         if nsqd.pending:
             publish = nsqd.pending.popleft()
+            if isinstance(publish, _Question):
+                publish = publish.publish
             self._failed(publish, error, elsewhere=elsewhere)
 
     def heartbeat(self, connection: Connection) -> None:
@@ -330,11 +366,12 @@ class ProducerCore(Core[Nsqd]):
         connection = nsqd.connection
         assert connection is not None
         limits = connection.limits
-        if len(publish.body) > limits.harmless or publish.head[0] == DEFERRED:
-            refusal = limits.refusal(publish)
-            if refusal is not None:
-                self._done(publish, refusal)
-                return
+        if (
+            len(publish.body) > limits.harmless or publish.head[0] == DEFERRED
+        ) and connection.limits_of(publish.topic).refusal(publish) is not None:
+            nsqd.pending.append(_Question(publish))  # a policy may have raised the limit
+            connection.ask_limits(publish.topic)
+            return
         nsqd.pending.append(publish)
         connection.codec.publish(publish.head, publish.body)
 

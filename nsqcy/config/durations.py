@@ -11,6 +11,9 @@ SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 
+ALLOWED_WITH_DAYS = (
+    "a number with a unit, such as 250ms, 1.5h30m, 7d or 0; units are ns to h, and d"
+)
 ALLOWED = "a number with a unit, such as 250ms, 1.5h30m or 0; units are ns, us, ms, s, m, h"
 
 _UNITS = {
@@ -23,6 +26,7 @@ _UNITS = {
     "m": MINUTE,
     "h": HOUR,
 }
+_DAYS = re.compile(r"([+-]?)([0-9]{1,9})d((?:[0-9].*)?)", re.DOTALL)
 _TERM = r"([0-9]*)(?:\.([0-9]*))?([^0-9.]+)"
 _MAX = (1 << 63) - 1
 
@@ -46,6 +50,19 @@ def parse_duration(text: str) -> int:
     if total > _MAX + negative:
         raise ValueError("out of range")
     return -total if negative else total
+
+
+def parse_with_days(text: str) -> int:
+    """Parse like parse_duration(), and also days, which people use on a command line: `7d`,
+    `1d12h`."""
+    found = _DAYS.fullmatch(text)
+    if found is None:
+        return parse_duration(text)
+    sign, days, rest = found.groups()
+    total = int(days) * 24 * HOUR + (parse_duration(rest) if rest else 0)
+    if total > _MAX:
+        raise ValueError("out of range")
+    return -total if sign == "-" else total
 
 
 def _term_nanoseconds(whole: str, fraction: str, unit: str) -> int:

@@ -94,6 +94,13 @@ MIN_MSG_SIZE = Option(
 MAX_MSG_SIZE = Option(
     "max-msg-size", INT, 1 << 20, "maximum message size in bytes", example=65_536, rule=POSITIVE
 )
+MAX_DEFER_TIMEOUT = Option(
+    "max-defer-timeout",
+    DURATION,
+    0,
+    "maximum delay of a deferred publish; 0: max-req-timeout",
+    example=7 * 24 * HOUR,
+)
 MSG_TIMEOUT = Option(
     "msg-timeout",
     DURATION,
@@ -199,6 +206,7 @@ TOPIC_KEYS = _by_name(
     MEM_QUEUE_SIZE,
     MIN_MSG_SIZE,
     MAX_MSG_SIZE,
+    MAX_DEFER_TIMEOUT,
     MSG_TIMEOUT,
     TTL,
     MAX_BYTES,
@@ -231,6 +239,7 @@ class TopicPolicy(NamedTuple):
     mem_queue_size: int | None = None
     min_msg_size: int = 0
     max_msg_size: int | None = None
+    max_defer_timeout: int | None = None
     msg_timeout: int | None = None
     ttl: int = 0
     max_bytes: int = 0

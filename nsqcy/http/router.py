@@ -108,11 +108,14 @@ class Route:
         if self.plain:
             body = error.message.encode()
             return Reply(error.status, body, PLAIN, nsq=False, logged=self.logged)
-        return json_error(error.status, error.message, logged=self.logged)
+        return json_error(error.status, error.message, logged=self.logged, limit=error.limit)
 
 
-def json_error(status: int, code: str, *, logged: bool = True, allow: str = "") -> Reply:
-    headers = [("Allow", allow)] if allow else []
+def json_error(
+    status: int, code: str, *, logged: bool = True, allow: str = "", limit: str = ""
+) -> Reply:
+    found = (("Allow", allow), ("X-Nsq-Limit", limit))
+    headers = [(name, value) for name, value in found if value]
     return Reply(status, json_bytes({"message": code}), JSON, headers=headers, logged=logged)
 
 

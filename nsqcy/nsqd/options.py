@@ -46,6 +46,7 @@ from nsqcy.config.policies import (
     CHANNEL_KEYS,
     CHANNEL_PATTERN_ALLOWED,
     DURABILITY,
+    MAX_DEFER_TIMEOUT,
     MAX_MSG_SIZE,
     MEM_QUEUE_SIZE,
     MSG_TIMEOUT,
@@ -314,12 +315,7 @@ MESSAGES = (
     Option(
         "max-req-timeout", DURATION, HOUR, "maximum delay of a requeue or of a deferred publish"
     ),
-    Option(
-        "max-defer-timeout",
-        DURATION,
-        0,
-        "maximum delay of a deferred publish; 0: max-req-timeout",
-    ),
+    MAX_DEFER_TIMEOUT,
     Option("max-body-size", INT, 5 << 20, "maximum size of a command body, in bytes"),
     Option(
         "max-input-bytes",
@@ -713,13 +709,22 @@ def policies(settings: Settings, options: NsqdOptions) -> Policies:
     )
 
 
+_DEFER_RULE = Rule(  # the sum with the time since 1970 fits into 64 bits
+    "[1ms,876000h]", lambda value: MILLISECOND <= value <= 876_000 * HOUR
+)
+
+
 def policy_rule(options: NsqdOptions, key: str) -> Rule | None:
     """Return the rule for a policy value: the key's own rule, or the limit set by a daemon
     option."""
     if key == "max_msg_size":
-        return _between(1, options.max_msg_size, "--max-msg-size")
+        larger = options.max_body_size >= options.max_msg_size
+        flag = "--max-body-size" if larger else "--max-msg-size"
+        return _between(1, max(options.max_msg_size, options.max_body_size), flag)
     if key == "min_msg_size":
         return _between(0, options.max_msg_size, "--max-msg-size")
+    if key == "max_defer_timeout":
+        return _DEFER_RULE
     if key == "copies" and not options.etcd_endpoints:
         return Rule("1, because --etcd-endpoints is not set", lambda value: value == 1)
     if key == "msg_timeout":

@@ -4,7 +4,9 @@ effects."""
 import json
 import os
 import signal
-from http.client import RemoteDisconnected
+import struct
+from contextlib import closing
+from http.client import HTTPConnection, RemoteDisconnected
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -70,6 +72,7 @@ def test_what_holds_when_nothing_is_said(shared: Nsqd, topic: str) -> None:
         "mem_queue_size": 10000,
         "min_msg_size": 0,
         "max_msg_size": 1048576,
+        "max_defer_timeout": "1h",
         "msg_timeout": "1m",
         "ttl": "0s",
         "max_bytes": 0,
@@ -149,7 +152,10 @@ def test_only_what_is_unusual_is_in_stats(shared: Nsqd, topic: str) -> None:
         (b'{"max_depth": true}', "max_depth: invalid value true: invalid value type"),
         (b'{"max_depth": 9223372036854775808}', "value out of range"),
         (b'{"on_full": "drop"}', 'invalid value "drop" (allowed: reject, drop-oldest or drop-new'),
-        (b'{"durability": null, "max_msg_size": 2097152}', "(allowed: [1,1048576], as --max-msg-"),
+        (b'{"durability": null, "max_msg_size": 5242881}', "(allowed: [1,5242880], as --max-body"),
+        (b'{"min_msg_size": 2097152}', "(allowed: [0,1048576], as --max-msg-size is 1048576)"),
+        (b'{"max_defer_timeout": "0s"}', "(allowed: [1ms,876000h])"),
+        (b'{"max_defer_timeout": "876001h"}', "(allowed: [1ms,876000h])"),
         (b'{"msg_timeout": "1h"}', "(allowed: [1ms,15m], as --max-msg-timeout is 15m)"),
         (b'{"prune_messages": 1}', "invalid value type (allowed: true or false)"),
     ],
@@ -337,6 +343,131 @@ def test_sizes_of_messages(shared: Nsqd, topic: str) -> None:
     assert shared.web.counts(topic)["message_count"] == 6
     put(shared, topic, max_msg_size=None, min_msg_size=None)
     shared.web.pub(topic, b"1234567")
+
+
+def chunked(daemon: Nsqd, path: str, body: bytes) -> tuple[int, bytes]:
+    """Send a body whose length is not announced."""
+    conn = HTTPConnection("127.0.0.1", daemon.http_port, timeout=20)
+    with closing(conn):
+        conn.request("POST", path, iter([body[:1000], body[1000:]]), encode_chunked=True)
+        answer = conn.getresponse()
+        return answer.status, answer.read()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_policy_may_allow_larger_messages_and_longer_delays(nsqd: Starter, workers: int) -> None:
+    daemon = nsqd(workers=workers, max_msg_size=1000, max_body_size=9000, max_req_timeout="2s")
+    web, large, day = daemon.web, b"x" * 6000, 24 * 3600 * 1000
+    for n in range(4):  # on all workers
+        topic = f"t{n}"
+        put(daemon, topic, max_msg_size=6000, max_defer_timeout="24h")
+        web.create(topic, "c")
+        for headers in (False, True):
+            sent = b"\0\0" * headers + large
+            with daemon.connect() as conn:
+                conn.negotiate(headers=headers)
+                conn.pub(topic, sent)
+                conn.mpub(topic, [sent])
+                conn.dpub(topic, day, sent)
+            refused = {
+                "PUB": (("PUB", topic), sent + b"x"),
+                "DPUB": (("DPUB", topic, 5), sent + b"x"),
+                "MPUB": (("MPUB", topic), struct.pack(">ii", 1, len(sent) + 1) + sent + b"x"),
+            }
+            for verb, (words, body) in refused.items():
+                with daemon.connect() as conn:
+                    conn.negotiate(headers=headers)
+                    conn.command(*words, body=body)
+                    conn.expect_error(
+                        b"E_BAD_MESSAGE %s message too big 6001 > 6000" % verb.encode()
+                    )
+            with daemon.connect() as conn:
+                conn.command("DPUB", topic, day + 1, body=b"x")
+                conn.expect_error(b"E_INVALID DPUB timeout %d out of range 0-%d" % (day + 1, day))
+        assert web.post("/pub", large, topic=topic).status == 200
+        assert web.post("/pub", large, topic=topic, defer=day).status == 200
+        assert chunked(daemon, f"/pub?topic={topic}", large)[0] == 200
+        assert web.post("/mpub", large + b"\nx", topic=topic).status == 200
+        packed = struct.pack(">ii", 1, 6000) + large
+        assert web.post("/mpub", packed, topic=topic, binary="true").status == 200
+        assert refusal(web.post("/pub", large + b"x", topic=topic)) == (413, "MSG_TOO_BIG")
+        assert refusal(web.post("/mpub", large + b"x", topic=topic)) == (413, "MSG_TOO_BIG")
+        answer = web.post("/pub", b"x", topic=topic, defer=day + 1)
+        assert refusal(answer) == (400, "INVALID_DEFER")
+        assert chunked(daemon, f"/pub?topic={topic}", large + b"x")[0] == 413
+        assert web.counts(topic)["message_count"] == 6 + 6
+    with daemon.connect() as conn:
+        conn.command("PUB", "other", body=b"x" * 1001)
+        conn.expect_error(b"E_BAD_MESSAGE PUB message too big 1001 > 1000")
+    with daemon.connect() as conn:
+        conn.command("DPUB", "other", 2001, body=b"x")
+        conn.expect_error(b"E_INVALID DPUB timeout 2001 out of range 0-2000")
+    assert refusal(web.post("/pub", b"x" * 1001, topic="other")) == (413, "MSG_TOO_BIG")
+
+
+def test_a_policy_may_shorten_delays(nsqd: Starter) -> None:
+    daemon = nsqd(workers=3)
+    for topic in ("t0", "t1", "t2", "t3"):
+        put(daemon, topic, max_defer_timeout="2s")
+        with daemon.connect() as conn:
+            conn.pub(topic, b"x")
+            conn.dpub(topic, 2000, b"x")
+            conn.command("DPUB", topic, 2001, body=b"x")
+            conn.expect_error(b"E_INVALID DPUB timeout 2001 out of range 0-2000")
+        answer = daemon.web.post("/pub", b"x", topic=topic, defer=2001)
+        assert refusal(answer) == (400, "INVALID_DEFER")
+        assert daemon.web.post("/pub", b"x", topic=topic, defer=2000).status == 200
+
+
+def test_an_answer_over_http_names_the_limit_and_its_option(nsqd: Starter) -> None:
+    """In a header, because NSQ's messages have no room for them."""
+    daemon = nsqd(max_msg_size=1000, max_body_size=5000, max_req_timeout="2s")
+    put(daemon, "small", max_msg_size=5, max_defer_timeout="1s")
+    put(daemon, "large", max_msg_size=3000)
+
+    def limit(path: str, size: int, topic: str, **params: Any) -> str | None:
+        answer = daemon.web.post(path, b"x" * size, topic=topic, **params)
+        assert answer.status in (400, 413)
+        return answer.headers.get("x-nsq-limit")
+
+    of_policy = "max_msg_size of the topic's policy"
+    for path in ("/pub", "/mpub"):
+        assert limit(path, 1001, "t") == "1000 (--max-msg-size)"
+        assert limit(path, 3001, "large") == f"3000 ({of_policy})"
+        assert limit(path, 6, "small") == f"5 ({of_policy})"
+    assert limit("/mpub", 5001, "t") == "5000 (--max-body-size)"
+    options = "--max-defer-timeout or --max-req-timeout"
+    assert limit("/pub", 1, "t", defer=2001) == f"2000 ms ({options})"
+    options = "max_defer_timeout of the topic's policy"
+    assert limit("/pub", 1, "small", defer=1001) == f"1000 ms ({options})"
+
+
+def test_a_client_asks_for_the_limits_of_a_topic(nsqd: Starter) -> None:
+    daemon = nsqd(workers=3, max_msg_size=10, max_body_size=100, max_req_timeout="2s")
+    usual = {"max_msg_size": 10, "max_body_size": 100, "max_defer_timeout": 2000}
+    with daemon.connect() as conn:
+        assert conn.negotiate(limits=True)["limits"] == usual
+        for topic in ("t0", "t1", "t2"):
+            put(daemon, topic, max_msg_size=20, max_defer_timeout="1h")
+            conn.command("LIMITS", topic)
+            raised = {"max_msg_size": 20, "max_body_size": 100, "max_defer_timeout": 3_600_000}
+            assert conn.expect_json() == raised
+            put(daemon, topic, max_msg_size=None, max_defer_timeout=None)
+            conn.command("LIMITS", topic)
+            assert conn.expect_json() == usual
+            assert daemon.web.topic(topic) is None, "the question does not create the topic"
+    for words, said in (
+        (("LIMITS",), b"E_INVALID LIMITS insufficient number of parameters"),
+        (("LIMITS", "a*"), b'E_BAD_TOPIC LIMITS topic name "a*" is not valid'),
+    ):
+        with daemon.connect() as conn:
+            conn.negotiate(limits=True)
+            conn.command(*words)
+            conn.expect_error(said)
+    with daemon.connect() as conn:
+        conn.negotiate()
+        conn.command("LIMITS", "t0")
+        conn.expect_error(b"E_INVALID invalid command LIMITS")
 
 
 def test_one_publisher_over_http_does_not_fail_for_another(nsqd: Starter) -> None:

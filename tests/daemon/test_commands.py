@@ -47,9 +47,9 @@ class Commands:
     def json(self, *words: str) -> Any:
         return json.loads(self.ok(*words, "--json"))
 
-    def fails(self, *words: str) -> str:
+    def fails(self, *words: str, stdin: bytes = b"") -> str:
         """Run a command that fails; return its last line on stderr."""
-        done = self.run(*words)
+        done = self.run(*words, stdin=stdin)
         assert done.returncode == 1, done
         return done.stderr.decode().splitlines()[-1]
 
@@ -279,6 +279,20 @@ def test_redrive_one(commands: Commands) -> None:
 def test_pub_names_the_limit_of_a_delay(commands: Commands) -> None:
     error = commands.fails("pub", "later", "hello", "--defer=2h")
     assert "INVALID_DEFER" in error and "--max-defer-timeout" in error
+    commands.ok("topic", "config", "later", "max_defer_timeout=7d")
+    commands.ok("pub", "later", "hello", "--defer=3d")
+    error = commands.fails("pub", "later", "hello", "--defer=7d1s")
+    assert "max_defer_timeout in the topic's policy" in error
+
+
+def test_pub_names_the_limit_of_a_message(commands: Commands) -> None:
+    large = b"x" * (5 << 20)
+    error = commands.fails("pub", "large", stdin=large)
+    assert "MSG_TOO_BIG" in error and "--max-msg-size" in error
+    commands.ok("topic", "config", "large", f"max_msg_size={len(large)}")
+    commands.ok("pub", "large", stdin=large)
+    error = commands.fails("pub", "large", stdin=large + b"x")
+    assert "max_msg_size in the topic's policy" in error
 
 
 def test_top_shows_the_worst_first(commands: Commands) -> None:

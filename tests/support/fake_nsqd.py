@@ -81,6 +81,7 @@ class Peer:
         script: Script | None = None,
     ) -> None:
         self.settings = SETTINGS | settings if isinstance(settings, dict) else settings or SETTINGS
+        self.limits: dict[str, int] = {}  # of every topic; empty: those in `settings`
         self.script = script
         self.lines: list[str] = []  # every command, without its body
         self.bodies: list[bytes] = []  # of those that have one
@@ -168,6 +169,9 @@ class Peer:
             self._identify()
         elif verb == "AUTH":
             self.answer(b'{"identity":"","identity_url":"","permission_count":1}')
+        elif verb == "LIMITS":
+            usual = self.settings["limits"] if isinstance(self.settings, dict) else {}
+            self.answer(json.dumps(self.limits or usual).encode())
         elif verb == "CLS":
             self.answer(b"CLOSE_WAIT")
         elif verb in ("SUB", "PUB", "MPUB", "DPUB"):

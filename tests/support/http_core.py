@@ -11,6 +11,7 @@ from typing import Any
 import gevent
 
 from loadtest.perfcheck.http import Watcher, Watchers
+from nsqcy.config.publish_limits import PublishLimits
 from nsqcy.http.server import HttpConnection, HttpServer
 from nsqcy.nsqd.calls import Refused
 from nsqcy.nsqd.http.api import Api
@@ -41,6 +42,9 @@ class Backend:
         else:
             self._core.create(topic)
             done(None)
+
+    def limits_of(self, topic: str) -> PublishLimits:
+        return self._core.manager.limits_of(topic.encode())
 
     def sink(self, topic: str, headers: bytes) -> TopicSink | None:
         return self.publisher.sink(topic.encode(), nothing, headers) if self._short else None

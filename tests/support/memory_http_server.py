@@ -19,6 +19,7 @@ import gevent
 import gevent.event
 from gevent import get_hub
 
+from nsqcy.config.publish_limits import PublishLimits, publish_limits
 from nsqcy.errors import NotWritten
 from nsqcy.http.server import HttpServer, Timeouts
 from nsqcy.nsqd.calls import Refused
@@ -126,6 +127,9 @@ class MemoryBackend:
             gevent.spawn(done, failed)
         else:
             done(failed)
+
+    def limits_of(self, topic: str) -> PublishLimits:
+        return publish_limits(OPTIONS)
 
     def sink(self, topic: str, headers: bytes = b"") -> None:
         """Have every publish take the general path."""

@@ -8,9 +8,10 @@ from nsqcy.broker.fan_out cimport FanOut
 
 cdef class Limits(FanOut):
     cdef uint64_t mem_queue_size        # messages
-    cdef bint limited                   # message sizes are limited
+    cdef bint limited                   # a policy limits message sizes or delays
     cdef int32_t min_msg_size           # bytes
     cdef int32_t max_msg_size           # bytes
+    cdef int64_t max_defer_timeout      # ns
     cdef int64_t ttl                    # ns from publish to expiry; 0: no expiry
     cdef uint64_t max_bytes             # 0: no limit
     cdef uint64_t max_depth             # messages; 0: no limit
@@ -23,6 +24,7 @@ cdef class Limits(FanOut):
 
     cdef bint fits(self, int64_t size) noexcept
     cdef int32_t invalid_length(self, const uint8_t *batch, uint32_t count, bint headers) noexcept
+    cdef bytes delay_error(self, int64_t delay)
     cdef bytes size_error(self, const char *command, int64_t size)
     cdef bint drops(self, uint32_t body_bytes) noexcept
     cdef str fullness(self, uint64_t count, uint64_t body_bytes)

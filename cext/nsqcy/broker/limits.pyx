@@ -19,6 +19,8 @@ cdef enum:
     TICK_EXPIRES = 4096             # maximum messages in a topic's own backlog that expire per tick
 
 cdef int32_t NO_LIMIT = 0x7fffffff  # the largest message size on the wire, in bytes
+cdef int64_t ANY_DELAY = 0x7fffffffffffffff
+cdef int64_t MILLISECOND = 1000000
 
 
 @cython.no_gc_clear      # as RecordWindow requires
@@ -27,6 +29,7 @@ cdef class Limits(FanOut):
         self.may_drop = self.ephemeral
         self.mem_queue_size = self.scheduler.mem_queue_size
         self.max_msg_size = NO_LIMIT
+        self.max_defer_timeout = ANY_DELAY
 
     cdef int set_limits(self, policy) except -1:
         self.mem_queue_size = self.scheduler.mem_queue_size
@@ -34,14 +37,17 @@ cdef class Limits(FanOut):
             self.mem_queue_size = policy.mem_queue_size
         self.min_msg_size = min(policy.min_msg_size, NO_LIMIT)
         self.max_msg_size = NO_LIMIT if policy.max_msg_size is None else policy.max_msg_size
-        self.limited = self.min_msg_size > 1 or self.max_msg_size != NO_LIMIT
+        self.max_defer_timeout = (
+            ANY_DELAY if policy.max_defer_timeout is None else policy.max_defer_timeout)
+        self.limited = (self.min_msg_size > 1 or self.max_msg_size != NO_LIMIT
+                        or self.max_defer_timeout != ANY_DELAY)
         self.ttl = policy.ttl
         self.max_bytes = policy.max_bytes
         self.max_depth = policy.max_depth
         self.on_full = on_full_of(policy.on_full)
         return 0
 
-    # -- message sizes --
+    # -- message sizes and delays --
 
     cdef bint fits(self, int64_t size) noexcept:
         """Return whether a `limited` topic accepts a message of this size."""
@@ -64,6 +70,11 @@ cdef class Limits(FanOut):
                 return <int32_t>body
             batch += 4 + length
         return 0
+
+    cdef bytes delay_error(self, int64_t delay):
+        """Return the error for a DPUB whose delay, in ns, is not accepted."""
+        return b"E_INVALID DPUB timeout %d out of range 0-%d" % (
+            delay // MILLISECOND, self.max_defer_timeout // MILLISECOND)
 
     cdef bytes size_error(self, const char *command, int64_t size):
         """Return the error for a message whose size is not accepted."""

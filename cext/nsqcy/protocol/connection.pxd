@@ -83,6 +83,7 @@ cdef class Connection(Consumer):
     cdef Output output
     cdef readonly Durability durability     # minimum durability of its publishes
     cdef readonly bint topic_log    # the client supports the LOG_ commands
+    cdef readonly bint limits       # the client supports LIMITS
     cdef readonly bint headers      # negotiated: headers precede message bodies
     cdef readonly bint goodbye      # negotiated: it is notified when nsqd exits
     cdef bint lingers               # its input is read and dropped until the client closes

@@ -268,6 +268,7 @@ cdef class Forwarder(Authorizer):
             "durability": self.durability,
             "topic_log": self.topic_log,
             "headers": bool(self.headers),
+            "limits": bool(self.limits),
             "connected_at": self.connected_at,
             "authed": bool(self.authed),
             "auth_identity": self.auth_identity[:HELLO_TEXT],
@@ -311,6 +312,7 @@ cdef class Forwarder(Authorizer):
         self.durability = state["durability"]
         self.topic_log = state["topic_log"]
         self.headers = state["headers"]
+        self.limits = state["limits"]
         self.connected_at = state["connected_at"]
         return self.find_locality()
 

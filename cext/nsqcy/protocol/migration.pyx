@@ -88,7 +88,7 @@ cdef class Migration(Routing):
                 "remote_address", "client_id", "hostname", "user_agent", "topology_region",
                 "topology_zone", "msg_timeout", "asked_timeout", "sample_rate",
                 "heartbeat_interval", "output_buffer_size", "output_buffer_timeout", "durability",
-                "headers", "topic_log", "goodbye", "connected_at", "pub_counts")}
+                "headers", "limits", "topic_log", "goodbye", "connected_at", "pub_counts")}
         state["next_heartbeat"] = self.next_heartbeat
         state["last_command"] = self.last_command
         if self.authorization is not None:

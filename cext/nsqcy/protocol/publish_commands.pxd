@@ -30,6 +30,8 @@ cdef class PublishCommands(Migration):
     cdef Parsed publish_one(self, const char *command, int64_t delay, const uint8_t *line,
                             size_t *used, const uint8_t *rest, size_t left) except RAISED
     cdef Parsed message_missing(self, const char *command, size_t missing) except RAISED
+    cdef int64_t size_limit(self, int64_t size) except -1
+    cdef Parsed show_limits(self, Word *words, int count) except RAISED
     cdef int32_t body_size(self, const uint8_t *message, int32_t size) noexcept
     cdef Parsed mpub(self, Word *words, int count, const uint8_t *line, size_t *used,
                      const uint8_t *rest, size_t left) except RAISED

@@ -25,6 +25,8 @@ from nsqcy.protocol.tickets cimport ANSWERED, FAILED, MAX_FORWARDED
 from nsqcy.protocol.wire cimport parse_number, word_bytes
 from nsqcy.storage.record cimport Record, record_body
 
+from nsqcy.util.gotext import json_bytes
+
 
 cdef extern from "Python.h":
     const char *PyBytes_AS_STRING(bytes)
@@ -89,6 +91,8 @@ cdef class PublishCommands(Migration):
         if not parse_number(words[2].at, words[2].length, &milliseconds):
             return self.fatal(b"E_INVALID DPUB could not parse timeout " + word_bytes(&words[2]))
         if milliseconds > maximum:
+            maximum = self.manager.limits_of(self.topic_key).max_defer_timeout // MILLISECOND
+        if milliseconds > maximum:
             return self.fatal(
                 b"E_INVALID DPUB timeout %d out of range 0-%d" % (milliseconds, maximum))
         return self.publish_one(DPUB, <int64_t>milliseconds * MILLISECOND, line, used, rest, left)
@@ -98,7 +102,7 @@ cdef class PublishCommands(Migration):
                             size_t *used, const uint8_t *rest, size_t left) except RAISED:
         """Execute a PUB or DPUB to the current topic."""
         cdef int32_t size
-        cdef int64_t maximum = self.manager.max_msg_size
+        cdef int64_t maximum
         cdef int owner
         cdef Record *record
         cdef Topic topic
@@ -110,6 +114,7 @@ cdef class PublishCommands(Migration):
         if size <= 0:
             return self.fatal(
                 b"E_BAD_MESSAGE %s invalid message body size %d" % (<bytes>command, size))
+        maximum = self.size_limit(size)
         if size > maximum and not (self.headers and size <= maximum + HEADERS_ROOM):
             return self.fatal(b"E_BAD_MESSAGE %s message too big %d > %d" % (
                 <bytes>command, size, maximum + HEADERS_ROOM if self.headers else maximum))
@@ -134,9 +139,12 @@ cdef class PublishCommands(Migration):
         if owner != self.manager.index:
             return self.forward_publish(owner, command, line, used[0], 1)
         topic = self.topic
-        if topic.limited and not topic.fits(self.body_size(rest + 4, size)):
-            return self.publish_refused(
-                command, topic.size_error(command, self.body_size(rest + 4, size)))
+        if topic.limited:
+            if delay > topic.max_defer_timeout:
+                return self.publish_refused(command, topic.delay_error(delay))
+            if not topic.fits(self.body_size(rest + 4, size)):
+                return self.publish_refused(
+                    command, topic.size_error(command, self.body_size(rest + 4, size)))
         if topic.may_refuse():
             refusal = topic.refusal(self.durability, 1, size)
             if refusal is not None:
@@ -161,6 +169,29 @@ cdef class PublishCommands(Migration):
                 return parsed
         return self.body_missing(
             missing, b"E_BAD_MESSAGE %s failed to read message body" % command)
+
+    cdef inline int64_t size_limit(self, int64_t size) except -1:
+        """Return the maximum size of a message to the current topic. A message of the usual `size`
+        needs no lookup of the topic's policy: its owner enforces lower limits."""
+        if size <= self.manager.max_msg_size:
+            return self.manager.max_msg_size
+        return self.manager.limits_of(self.topic_key).max_msg_size
+
+    cdef Parsed show_limits(self, Word *words, int count) except RAISED:
+        """Answer LIMITS: a client that has the usual limits asks for those of a topic before a
+        publish above them."""
+        cdef Parsed parsed
+        if count < 2:
+            return self.fatal(b"E_INVALID LIMITS insufficient number of parameters")
+        if not self.take_topic(&words[1]):
+            return self.bad_name(b"E_BAD_TOPIC LIMITS topic name", &words[1])
+        if self.guarded and not self.may_publish():
+            parsed = self.authorize(b"LIMITS", self.topic_key, b"")
+            if parsed != NEXT:
+                return parsed
+        answer = json_bytes(self.manager.limits_of(self.topic_key).announced())
+        self.respond(answer, len(answer))
+        return NEXT
 
     cdef inline int32_t body_size(self, const uint8_t *message, int32_t size) noexcept:
         """Return the size of a message's body, given the complete message as the client sends
@@ -187,9 +218,9 @@ cdef class PublishCommands(Migration):
                     <bytes>command, headers, n))
         if body == 0:
             return self.fatal(b"E_BAD_MESSAGE %s invalid message body size 0" % command)
-        if body > self.manager.max_msg_size:
+        if body > self.size_limit(body):
             return self.fatal(b"E_BAD_MESSAGE %s message too big %d > %d" % (
-                <bytes>command, body, self.manager.max_msg_size))
+                <bytes>command, body, self.size_limit(body)))
         if not headers_are_valid(message + HEADERS_SIZE, headers):
             return self.fatal(b"E_BAD_MESSAGE %s %s" % (
                 <bytes>command, headers_fault(message + HEADERS_SIZE, headers).encode()))
@@ -301,6 +332,8 @@ cdef class PublishCommands(Migration):
             if length <= 0:
                 return self.fatal(b"E_BAD_MESSAGE %s invalid message(%d) body size %d" % (
                     <bytes>command, i, length))
+            if length > longest and not self.transfers:
+                longest = self.size_limit(length) + (HEADERS_ROOM if self.headers else 0)
             if length > longest and not self.transfers:
                 return self.fatal(b"E_BAD_MESSAGE %s message too big %d > %d" % (
                     <bytes>command, length, longest))

@@ -225,6 +225,8 @@ cdef class Session(Subscription):
             return self.identify(used, rest, left)
         if word_is(name, b"AUTH", 4):
             return self.auth(count, used, rest, left)
+        if self.limits and word_is(name, b"LIMITS", 6):
+            return self.show_limits(words, count)
         if self.topic_log and name.length > 4 and memcmp(name.at, b"LOG_", 4) == 0:
             return self.log_command(line, used[0])
         return self.fatal(b"E_INVALID invalid command " + word_bytes(name))
@@ -304,6 +306,7 @@ cdef class Session(Subscription):
             self.durability = durability_of(identity.durability)
         self.headers = identity.headers
         self.goodbye = identity.goodbye
+        self.limits = identity.limits
         # Owners learn about the change with the next command, because nothing is outstanding.
         self.close_streams()
         self.find_locality()

@@ -14,6 +14,7 @@ from nsqcy.channels.scheduler_state cimport Timer
 from nsqcy.ipc.ring cimport Shared
 from nsqcy.protocol.connection cimport Share, Transport
 
+from nsqcy.config.publish_limits import limits_of, publish_limits
 from nsqcy.net.input_pool import InputPool
 
 
@@ -76,7 +77,7 @@ cdef class SessionManager:
         self.msg_timeout = options.msg_timeout
         self.max_rdy_count = options.max_rdy_count
         self.max_req_timeout = options.max_req_timeout
-        self.max_defer_timeout = options.max_defer_timeout or options.max_req_timeout
+        self.max_defer_timeout = publish_limits(options).max_defer_timeout
         self.max_channel_consumers = options.max_channel_consumers
         self.tls_required = options.tls_required != 0
         self.heartbeat_default = 30 * SECOND
@@ -102,6 +103,10 @@ cdef class SessionManager:
         """Return the worker that owns a topic, or None if this worker knows no owner."""
         cdef int owner = self.owner_of(key)
         return None if owner < 0 else owner
+
+    def limits_of(self, bytes topic not None):
+        """Return the limits of a topic for publishes (nsqcy.config.publish_limits)."""
+        return limits_of(topic.decode(), self.options, self.shard.policies)
 
     cdef bint is_up(self, int peer):
         return self.mesh.up(peer)

@@ -6,6 +6,7 @@ It hides the engine, the rings and the control channel to the master from HTTP.
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from nsqcy.config.publish_limits import PublishLimits
 from nsqcy.http.pprof import Inspected
 from nsqcy.nsqd.calls import Result
 from nsqcy.nsqd.master.verbs import MasterVerb
@@ -46,6 +47,9 @@ class Backend(Inspected, Protocol):
         error with its code, unless the code is E_PUB_FAILED). The bodies must not change after the
         call.
         """
+
+    def limits_of(self, topic: str) -> PublishLimits:
+        """Return the limits of a topic, which need not exist, for publishes."""
 
     def sink(self, topic: str, headers: bytes = b"") -> Sink | None:
         """Return a fast path for publishes to the topic that need neither a wait nor a delay, and

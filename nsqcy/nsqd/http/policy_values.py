@@ -11,6 +11,7 @@ from typing import Any
 from nsqcy.config.hints import unknown_key
 from nsqcy.config.options import BOOL, DURATION, FLOAT, INT, int64
 from nsqcy.config.policies import CHANNEL_KEYS, TOPIC_KEYS, Policies, shown
+from nsqcy.config.publish_limits import publish_limits
 from nsqcy.names import quote
 from nsqcy.nsqd.options import NsqdOptions, policy_rule
 from nsqcy.options.option import Option, Value
@@ -124,10 +125,11 @@ def view(policies: Policies, options: NsqdOptions, topic: str, channel: str) -> 
             policies.topic_sources(topic),
         )
     config = {}
+    limits = publish_limits(options)
     for key, option in (CHANNEL_KEYS if channel else TOPIC_KEYS).items():
         value = getattr(policy, key)
         if value is None:
-            value = getattr(options, key)
+            value = getattr(limits if key in limits._fields else options, key)
         config[key] = {"value": shown(option, value), "from": sources[key]}
     return {**name, "config": config}
 

@@ -9,25 +9,31 @@ from collections.abc import Callable, Sequence
 from nsqcy import names
 from nsqcy.base import headers as message_headers
 from nsqcy.broker.topic_host import DRAINING
+from nsqcy.config.durations import MILLISECOND
 from nsqcy.config.policies import DURABILITIES
+from nsqcy.config.publish_limits import PublishLimits, publish_limits
 from nsqcy.errors import HttpError
 from nsqcy.http.parser import PLAIN, Body, Fault, Head, Reply
 from nsqcy.http.router import EXITING, Later, Request, json_error
 from nsqcy.nsqd.http.backend import UNKNOWN, Message
 from nsqcy.nsqd.http.context import Context
 from nsqcy.nsqd.http.params import BOOLEANS, topic_of
-from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.server.body_batch import BadBody, BodyBatch, split_binary, split_text
 from nsqcy.server.http_fastpath import Sink
 
 OK = Reply(200, b"OK", PLAIN, logged=False)
 
+MSG_TOO_BIG = "MSG_TOO_BIG"
 TOO_MANY_TOPICS = "TOO_MANY_TOPICS"
+
+OF_POLICY = "max_msg_size of the topic's policy"
+DEFER_OPTIONS = "--max-defer-timeout or --max-req-timeout"
 
 # Publish errors and their HTTP responses.
 _REFUSALS = (
-    (re.compile("E_BAD_MESSAGE .* message too big (.*)"), 413, "MSG_TOO_BIG {}"),
+    (re.compile("E_BAD_MESSAGE .* message too big (.*)"), 413, MSG_TOO_BIG + " {}"),
     (re.compile("E_BAD_MESSAGE .* message too small (.*)"), 400, "MSG_TOO_SMALL {}"),
+    (re.compile("E_INVALID DPUB timeout .*"), 400, "INVALID_DEFER"),
     (re.compile("E_BAD_TOPIC.*"), 400, TOO_MANY_TOPICS),
     (re.compile(DRAINING), 503, "DRAINING"),
     (re.compile("too few copies: (.*)"), 503, "TOO_FEW_COPIES {}"),
@@ -65,7 +71,7 @@ class Publish(Later):
         self._backend = api.backend
         self._reply = OK
         if error is not None:
-            self._reply = json_error(error.status, error.message, logged=False)
+            self._reply = json_error(error.status, error.message, logged=False, limit=error.limit)
         self.topic = topic
         self.bodies = bodies
         self.delay_ms = delay_ms
@@ -98,14 +104,31 @@ class Publish(Later):
 def _refusal(reason: str) -> Reply:
     for pattern, status, message in _REFUSALS:
         if found := pattern.fullmatch(reason):
-            return json_error(status, message.format(*found.groups()), logged=False)
+            limit = f"{reason.rpartition(' > ')[2]} ({OF_POLICY})" if status == 413 else ""
+            return json_error(status, message.format(*found.groups()), logged=False, limit=limit)
     return EXITING
 
 
 def pub_limit(api: Context, head: Head) -> int:
-    if head.length > api.options.max_msg_size:
-        raise HttpError(413, "MSG_TOO_BIG")
-    return api.options.max_msg_size
+    limit = api.options.max_msg_size
+    if head.length > limit or head.chunked:
+        limit = _limits(api, head.params).max_msg_size
+    if head.length > limit:
+        raise _too_big(api, limit)
+    return limit
+
+
+def _limits(api: Context, params: dict[str, str] | None) -> PublishLimits:
+    """Return the limits of the topic in the query; if there is none, the usual ones."""
+    topic = params and params.get("topic")
+    if not topic or not names.is_valid_name(topic):
+        return publish_limits(api.options)
+    return api.backend.limits_of(topic)
+
+
+def _too_big(api: Context, limit: int) -> HttpError:
+    option = "--max-msg-size" if limit == api.options.max_msg_size else OF_POLICY
+    return HttpError(413, MSG_TOO_BIG, limit=f"{limit} ({option})")
 
 
 def pub(api: Context, request: Request) -> Publish:
@@ -113,14 +136,14 @@ def pub(api: Context, request: Request) -> Publish:
     if body.fault is Fault.CUT:
         raise HttpError(500, "INTERNAL_ERROR")
     if body.fault is Fault.TOO_BIG:
-        raise HttpError(413, "MSG_TOO_BIG")
+        raise _too_big(api, _limits(api, request.head.params).max_msg_size)
     if not body.data:
         raise HttpError(400, "MSG_EMPTY")
     params = request.params
     topic = topic_of(params)
     durability = _durability(params)
     try:
-        delay_ms = _delay_ms(params, api.options)
+        delay_ms = _delay_ms(api, params)
         headers = _headers(request.head) if request.head.nsq_headers else b""
         return Publish(api, topic, (body.data,), delay_ms, durability, headers)
     except HttpError as error:
@@ -141,7 +164,7 @@ def pub_short(api: Context, head: Head) -> tuple[Sink, Reply] | None:
 def mpub_limit(api: Context, head: Head) -> int:
     limit = api.options.max_body_size
     if head.length > limit:
-        raise HttpError(413, "BODY_TOO_BIG")
+        raise _body_too_big(limit)
     params = Request(head, Body(b"")).params
     topic_of(params)
     # A chunked binary body may exceed the option, because NSQ does not limit it at all.
@@ -156,23 +179,41 @@ def mpub(api: Context, request: Request) -> Publish:
     if "binary" in params and value not in BOOLEANS:
         api.log.warn(f"deprecated value '{value}' used for /mpub binary param")
     try:
-        messages = _messages(api.options, _is_binary(params), request.body)
+        messages = _messages(api, params, request.body)
         headers = _headers(request.head) if request.head.nsq_headers else b""
         return Publish(api, topic, messages, 0, durability, headers)
     except BadBody as bad:
-        return Publish(api, topic, error=HttpError(413, bad.code))
+        error = HttpError(413, bad.code)
+        if bad.code == MSG_TOO_BIG:
+            error = _too_big(api, _limits(api, params).max_msg_size)
+        return Publish(api, topic, error=error)
     except HttpError as error:
         return Publish(api, topic, error=error)
 
 
-def _messages(options: NsqdOptions, binary: bool, body: Body) -> BodyBatch:
+def _body_too_big(limit: int) -> HttpError:
+    return HttpError(413, "BODY_TOO_BIG", limit=f"{limit} (--max-body-size)")
+
+
+def _messages(api: Context, params: dict[str, str], body: Body) -> BodyBatch:
     if body.fault is Fault.TOO_BIG:
-        raise HttpError(413, "BODY_TOO_BIG")
-    if binary:  # the lengths in the body reveal that it is truncated
-        return split_binary(body.data, options.max_msg_size, options.max_body_size)
+        raise _body_too_big(api.options.max_body_size)
+    usual = api.options.max_msg_size
+    try:
+        return _split(api, params, body, usual)
+    except BadBody:
+        raised = _limits(api, params).max_msg_size
+        if raised <= usual:
+            raise
+        return _split(api, params, body, raised)
+
+
+def _split(api: Context, params: dict[str, str], body: Body, limit: int) -> BodyBatch:
+    if _is_binary(params):  # the lengths in the body reveal that it is truncated
+        return split_binary(body.data, limit, api.options.max_body_size)
     if body.fault is Fault.CUT:
         raise HttpError(500, "INTERNAL_ERROR")
-    return split_text(body.data, options.max_msg_size)
+    return split_text(body.data, limit)
 
 
 def _is_binary(params: dict[str, str]) -> bool:
@@ -180,7 +221,7 @@ def _is_binary(params: dict[str, str]) -> bool:
     return value is not None and BOOLEANS.get(value, True)
 
 
-def _delay_ms(params: dict[str, str], options: NsqdOptions) -> int:
+def _delay_ms(api: Context, params: dict[str, str]) -> int:
     text = params.get("defer")
     if text is None:
         return 0
@@ -189,9 +230,12 @@ def _delay_ms(params: dict[str, str], options: NsqdOptions) -> int:
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= 4300):
         raise HttpError(400, "INVALID_DEFER")
     delay = int(text)
-    maximum = options.max_defer_timeout or options.max_req_timeout
-    if not 0 <= delay * 1_000_000 <= maximum:
-        raise HttpError(400, "INVALID_DEFER")
+    maximum = _limits(api, params).max_defer_timeout
+    if not 0 <= delay * MILLISECOND <= maximum:
+        usual = maximum == publish_limits(api.options).max_defer_timeout
+        option = DEFER_OPTIONS if usual else "max_defer_timeout of the topic's policy"
+        limit = f"{maximum // MILLISECOND} ms ({option})"
+        raise HttpError(400, "INVALID_DEFER", limit=limit)
     return delay
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import gevent
 
 from nsqcy import NSQ_VERSION
+from nsqcy.config.publish_limits import PublishLimits, limits_of
 from nsqcy.errors import NotWritten
 from nsqcy.nsqd.calls import Refused, Result
 from nsqcy.nsqd.http import policy_values
@@ -85,6 +86,9 @@ class HttpBackend:
             return
         self._enter()
         self._publisher.publish(topic.encode(), bodies, delay_ms, durability, done, headers)
+
+    def limits_of(self, topic: str) -> PublishLimits:
+        return limits_of(topic, self._options, self._owned.shard.policies)
 
     def sink(self, topic: str, headers: bytes = b"") -> TopicSink:
         return self._publisher.sink(topic.encode(), self._enter, headers)

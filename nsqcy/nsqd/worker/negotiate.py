@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from nsqcy import NSQ_VERSION
 from nsqcy.config.policies import DURABILITIES
+from nsqcy.config.publish_limits import publish_limits
 from nsqcy.errors import ClientError
 from nsqcy.names import quote
 from nsqcy.nsqd.options import NsqdOptions
@@ -197,22 +198,12 @@ def _answer(identity: Identity, options: NsqdOptions) -> bytes:
     if identity.headers:
         agreed["headers"] = True
     if identity.limits:
-        agreed["limits"] = _limits(options)
+        agreed["limits"] = publish_limits(options).announced()
     if identity.goodbye:
         agreed["goodbye"] = True
     if identity.topic_log:
         agreed["topic_log"] = TOPIC_LOG
     return gojson.encode(agreed)
-
-
-def _limits(options: NsqdOptions) -> dict[str, int]:
-    """Return the limits above which every topic refuses a publish."""
-    longest = options.max_defer_timeout or options.max_req_timeout
-    return {
-        "max_msg_size": options.max_msg_size,
-        "max_body_size": options.max_body_size,
-        "max_defer_timeout": longest // MILLISECOND,
-    }
 
 
 # -- the body

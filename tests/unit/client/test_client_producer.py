@@ -313,6 +313,95 @@ def test_a_publish_above_a_limit_is_not_sent(
     assert len(pool.bodies(0)) == (2 if text is None else 0)
 
 
+RAISED = LIMITS | {"max_msg_size": 20, "max_defer_timeout": 5000}
+
+
+def limited(**options: Any) -> Pool:
+    pool = Pool(**options)
+    peer = pool.net.wires[0].peer
+    peer.settings, peer.limits = SETTINGS | {"limits": LIMITS}, RAISED
+    return pool.accept()
+
+
+def test_a_topic_may_have_higher_limits() -> None:
+    pool = limited()
+    peer = pool.net.wires[0].peer
+    large, small, late = pool.publish(b"m" * 20), pool.publish(), publish_of(b"DPUB t 5000\n", b"m")
+    pool.core.publish(late)
+    pool.run()
+    assert [each.end for each in (large, small, late)] == [None] * 3
+    assert pool.core.pending_bytes == 0
+    again = pool.publish(b"m" * 20)
+    pool.run()
+    assert again.end is None and len(peer.said("LIMITS")) == 2, "the answer is remembered"
+    too_large = pool.publish(b"m" * 21)
+    pool.run()
+    assert str(too_large.end) == "E_BAD_MESSAGE PUB message too big 21 > 20"
+    assert len(peer.said("LIMITS")) == 3, "a refusal is never from memory"
+    peer.limits = LIMITS | {"max_msg_size": 21}
+    raised = pool.publish(b"m" * 21)
+    pool.run()
+    assert raised.end is None and len(pool.net.live()) == 1
+
+
+def no_limits(peer: Peer, line: str, body: bytes) -> bool:
+    """Script that does not answer LIMITS."""
+    return line.startswith("LIMITS")
+
+
+def test_a_connection_is_lost_before_nsqd_answers_which_limits_a_topic_has() -> None:
+    pool = limited(script=no_limits)
+    large = pool.publish(b"m" * 20)
+    pool.run()
+    pool.net.peers = {"settings": SETTINGS | {"limits": RAISED}}
+    pool.net.wires[0].lose()
+    pool.net.tick()
+    pool.accept()
+    pool.run()
+    assert large.end is None and pool.bodies(1) == [b"m" * 20] and pool.core.pending_bytes == 0
+
+
+def test_nsqd_answers_too_late_which_limits_a_topic_has() -> None:
+    pool = limited(script=no_limits)
+    large = pool.publish(b"m" * 20, within=1.0)
+    pool.run()
+    pool.net.tick(2.0)
+    assert isinstance(large.end, PublishTimeout)
+    pool.net.wires[0].peer.answer(b'{"max_msg_size":20}')
+    pool.run()
+    assert pool.core.pending_bytes == 0 and pool.bodies(0) == []
+    large = pool.publish(b"m" * 21)
+    pool.core.stop(pool.net.time, graceful=False)
+    assert isinstance(large.end, Closed) and pool.core.pending_bytes == 0
+
+
+def test_nsqd_refuses_the_question_for_the_limits_of_a_topic() -> None:
+    def refuse(peer: Peer, line: str, body: bytes) -> bool:
+        if line.startswith("LIMITS"):
+            peer.error("E_UNAUTHORIZED AUTH failed for LIMITS on t")
+        return line.startswith("LIMITS")
+
+    pool = limited(script=refuse)
+    before, large, after = pool.publish(), pool.publish(b"m" * 20), pool.publish()
+    pool.run()
+    assert before.end is None and str(large.end).startswith("E_UNAUTHORIZED")
+    pool.net.tick()
+    pool.accept()
+    pool.run()
+    assert after.end is None and pool.core.pending_bytes == 0
+
+
+@pytest.mark.parametrize("answer", [b"OK", b"{", b"[]"])
+def test_a_strange_answer_to_the_question_for_limits(answer: bytes) -> None:
+    pool = limited(script=no_limits)
+    large = pool.publish(b"m" * 20)
+    pool.run()
+    pool.net.wires[0].peer.answer(answer)
+    pool.run()
+    if answer == b"OK":
+        assert isinstance(large.end, ProtocolError)
+
+
 def test_an_nsqd_without_limits_decides_itself() -> None:
     for more in ({}, {"limits": True}, {"limits": {"max_msg_size": "10"}}):
         pool = Pool()
@@ -1034,6 +1123,7 @@ TestHistories = pytest.mark.slow(Histories.TestCase)
 def test_a_note_names_the_option_that_sets_a_limit() -> None:
     error = NsqdError("E_INVALID DPUB timeout 3600001 out of range 0-3600000")
     assert error.__notes__ == [
-        "nsqd's options --max-defer-timeout and --max-req-timeout limit the delay"
+        "nsqd's options --max-defer-timeout and --max-req-timeout limit the delay; "
+        "max_defer_timeout in a topic's policy replaces them"
     ]
     assert not hasattr(NsqdError("E_BAD_TOPIC PUB topic name"), "__notes__")

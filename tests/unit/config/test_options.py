@@ -298,6 +298,19 @@ def test_durations_out_of_range(text: str) -> None:
         parse_duration(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "hours"), [("7d", 168), ("1d12h", 36), ("-2d", -48), ("+1d0s", 24), ("90m", 1.5)]
+)
+def test_durations_with_days(text: str, hours: float) -> None:
+    assert durations.parse_with_days(text) == hours * HOUR
+
+
+@pytest.mark.parametrize("text", ["d", "7dd", "1d-1h", "1.5d", "106752d", "12h1d", "1d1", "7D"])
+def test_durations_with_days_that_are_none(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        durations.parse_with_days(text)
+
+
 @given(st.integers(-(1 << 63), (1 << 63) - 1))
 @example(1633)
 def test_durations_survive_being_shown(nanoseconds: int) -> None:

@@ -104,7 +104,7 @@ def test_every_key_is_a_field_with_the_same_default() -> None:
     for policy, keys in ((TopicPolicy(), TOPIC_KEYS), (ChannelPolicy(), CHANNEL_KEYS)):
         defaults = {key: option.default for key, option in keys.items()}
         of_flags = {key for key, value in policy._asdict().items() if value is None}
-        assert of_flags <= {"mem_queue_size", "max_msg_size", "msg_timeout"}
+        assert of_flags <= {"mem_queue_size", "max_msg_size", "max_defer_timeout", "msg_timeout"}
         assert {
             key: defaults[key] if key in of_flags else value
             for key, value in policy._asdict().items()
