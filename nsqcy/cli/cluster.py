@@ -4,7 +4,7 @@ Errors of single daemons are warnings on stderr; a command fails if a request fa
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from nsqcy.cluster.stats import NodeStats, TopicStats
 from nsqcy.cluster.web_client import PORTS, Terms, WebClient, describe
 from nsqcy.errors import TOKEN_WITHHELD, RequestError
 from nsqcy.names import host_port
+from nsqcy.users import token_file
 
 LOOKUPD = "127.0.0.1:4161"  # queried by default, if it responds
 NSQD = "127.0.0.1:4151"  # queried by default otherwise
@@ -54,6 +55,7 @@ class Cluster:
     terms: Terms
     on_error: Callable[[str, str, RequestError], None] = warn_of
     """Called with the kind of daemon, its address and the error."""
+    _errors: list[RequestError] = field(default_factory=list, compare=False)
 
     @cached_property
     def web(self) -> WebClient:
@@ -72,8 +74,8 @@ class Cluster:
         if not by_name:
             hint = ", and the nsqds' --lookupd-tcp-address" if self.lookupds else ""
             raise click.ClickException(
-                f"no nsqd found through {', '.join((*self.lookupds, *self.nsqds))}: check the"
-                f" address{hint}"
+                f"no nsqd found through {', '.join((*self.lookupds, *self.nsqds))}:"
+                f" {self._remedy or f'check the address{hint}'}"
             )
         return [by_name[name] for name in sorted(by_name)]
 
@@ -166,6 +168,19 @@ class Cluster:
     def _report(self, daemon: str, errors: Mapping[str, RequestError]) -> None:
         for address, error in errors.items():
             self.on_error(daemon, address, error)
+            self._errors.append(error)
+
+    @property
+    def _remedy(self) -> str:
+        """Return what to do about the errors so far, if a daemon has answered; otherwise ""."""
+        if any(error.status == 401 for error in self._errors):
+            start = (
+                "the token is not valid: check" if self.terms.token else "a token is required: set"
+            )
+            return f"{start} --auth-token-file or {token_file.VARIABLE}"
+        if any("certificate not accepted" in str(error) for error in self._errors):
+            return "set --tls-root-ca-file to the CA of its certificate"
+        return ""
 
     def _given(self, addresses: Sequence[str]) -> list[Node]:
         urls = {each: daemon_url(each) for each in addresses}
@@ -187,7 +202,9 @@ class Cluster:
 
     @cached_property
     def _local_lookupd(self) -> bool:
-        return not discovery.nodes([LOOKUPD], web=self.web).errors
+        errors = discovery.nodes([LOOKUPD], web=self.web).errors
+        self._errors.extend(errors.values())
+        return not errors
 
     def _local(self) -> list[Node]:
         if self._local_lookupd:
@@ -201,7 +218,7 @@ class Cluster:
         found = self._given([NSQD])
         if not found:
             raise click.ClickException(
-                f"neither an nsqlookupd at {LOOKUPD} nor an nsqd at {NSQD}:"
-                " set --lookupd-http-address or --nsqd-http-address"
+                f"neither an nsqlookupd at {LOOKUPD} nor an nsqd at {NSQD}: "
+                + (self._remedy or "set --lookupd-http-address or --nsqd-http-address")
             )
         return found

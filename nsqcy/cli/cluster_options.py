@@ -50,8 +50,8 @@ OPTIONS = (
     click.option(
         "--auth-token-file",
         default="",
-        envvar=ENVIRONMENT["auth_token_file"],
-        help="file with the token for daemons that use an --auth-file",
+        help="file with the token for daemons that use an --auth-file or an auth server;"
+        f" otherwise {token_file.FILE_VARIABLE} names it, or {token_file.VARIABLE} is the token",
     ),
     click.option("--trust-lookupd", is_flag=True, help=token_file.TRUST.help),
 )
@@ -90,7 +90,7 @@ def _cluster(values: Mapping[str, Any]) -> Cluster:
         request_timeout=whole,
         root_ca_file=values["tls_root_ca_file"],
         verify=not values["tls_insecure_skip_verify"],
-        token=token_file.read(values["auth_token_file"]),
+        token=token_file.of_command(values["auth_token_file"]),
         trust=trust_in(lambda: named, all_listed=values["trust_lookupd"]),
     )
     return Cluster(lookupds, nsqds, terms)

@@ -12,6 +12,17 @@ from nsqcy.cli.cluster_options import on_cluster, print_json_line
 from nsqcy.cli.values import CHANNEL, TOPIC, Count
 from nsqcy.client import Consumer, Message
 from nsqcy.cluster.problems import waiting
+from nsqcy.errors import NsqError
+from nsqcy.users import token_file
+
+TOKEN = f"--auth-token-file or {token_file.VARIABLE}"
+# Errors that would occur again, by some of their words.
+_REMEDIES = {
+    "E_AUTH_FAILED": f"check {TOKEN}",
+    "E_UNAUTHORIZED": f"check {TOKEN}",
+    "TLS required": "set --tls",
+    "certificate": "set --tls-root-ca-file to the CA of its certificate",
+}
 
 
 @click.command()
@@ -51,7 +62,14 @@ def sub(
     if sys.stderr.isatty():
         click.echo(f"waiting for messages of {topic}, channel {channel}; Ctrl-C ends", err=True)
     left = count
-    with Consumer(topic, channel, addresses, **options) as consumer:
+    denials: list[str] = []
+
+    def end_if_denied(error: NsqError) -> None:
+        if (text := _denial(error)) is not None:
+            denials.append(text)
+            consumer.close(wait=False)
+
+    with Consumer(topic, channel, addresses, on_error=end_if_denied, **options) as consumer:
         for message in consumer:
             try:
                 _print(message, as_json)
@@ -65,6 +83,19 @@ def sub(
             message.finish()
             if left == 0:
                 return
+    if denials:
+        raise click.ClickException(denials[0])
+
+
+def _denial(error: NsqError) -> str | None:
+    """Return what to do about an error that would occur again, or None for another error."""
+    text = str(error)
+    if "requires AUTH" in text:
+        return text.replace("AUTH: set auth_secret", f"a token: set {TOKEN}")
+    for words, remedy in _REMEDIES.items():
+        if words in text:
+            return f"{text}: {remedy}"
+    return None
 
 
 def _check_backlog(cluster: Cluster, topic: str) -> None:

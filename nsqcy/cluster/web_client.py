@@ -243,9 +243,12 @@ def https_instead(url: Url, body: bytes) -> Url:
 
 def describe(error: RequestError) -> str:
     """Return a daemon's own words for an error, or why there was no response."""
+    text = str(error)
     with suppress(ValueError, RecursionError, KeyError, TypeError):
-        return one_line(str(json.loads(error.body)["message"]))
-    return one_line(str(error))
+        text = str(json.loads(error.body)["message"])
+    if error.status == 401 and text == "UNAUTHORIZED":
+        text += ": no token, or not a valid one"
+    return one_line(text)
 
 
 def unwanted(answer: Answer) -> RequestError:

@@ -9,7 +9,7 @@ import datetime
 import operator
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from nsqcy.errors import UsageError
 from nsqcy.options import kinds
 from nsqcy.options.kinds import BOOLEAN, EXPRESSION, TOPIC_NAME, matching
 from nsqcy.options.option import Expected, InvalidOption, Kind, Option, suggestion
+from nsqcy.users import token_file
 
 Table = Sequence[Option]
 
@@ -105,6 +106,13 @@ SPARK = (
     Option("conf", PAIRS, {}, "any Spark setting; overrides the job's own"),
     Option("metrics-port", PORT, 0, "port for Prometheus metrics; 0 for none"),
 )
+AUTH_TOKEN_FILE = Option(
+    "auth-token-file",
+    TEXT,
+    "",
+    "file with the token for nsqds that require AUTH; otherwise NSQCY_AUTH_TOKEN_FILE names it, or "
+    "NSQCY_AUTH_TOKEN is the token",
+)
 SOURCE = (
     Option("topic", TOPIC_NAME, None, "one topic"),
     Option("topics", TOPIC_NAMES, None, "several topics"),
@@ -117,6 +125,7 @@ SOURCE = (
         "nsqds; 127.0.0.1:4150 by default, if no lookupd is given",
     ),
     Option("option", PAIRS, {}, 'any option of format("nsq"); see docs/SPARK.md'),
+    AUTH_TOKEN_FILE,
 )
 COMMON = (*OUTPUT, *SPARK, *SOURCE)
 
@@ -170,7 +179,8 @@ class Options:
             for name, value in self["option"].items()
             if names.get(name.lower()) in ("all", "write")
         }
-        return shared | dict(self["to-option"])
+        found = shared | dict(self["to-option"])
+        return self._token_unless({name.lower() for name in found}) | found
 
     def source(self, **more: str) -> dict[str, str]:
         """Return the `format("nsq")` options; `more` contains the job's own defaults."""
@@ -184,7 +194,13 @@ class Options:
         theirs = {name.lower() for name in self["option"]}
         found |= {name: value for name, value in more.items() if name.lower() not in theirs}
         wanted = {name: str(value) for name, value in found.items() if value}
-        return wanted | dict(self["option"])
+        return self._token_unless(theirs) | wanted | dict(self["option"])
+
+    def _token_unless(self, given: Collection[str]) -> dict[str, str]:
+        """Return the option with the token, unless the options in lower case have it. Raises
+        ConfigError."""
+        token = "" if "authsecret" in given else token_file.of_command(self["auth-token-file"])
+        return {"authSecret": token} if token else {}
 
 
 # --- flags ------------------------------------------------------------------------------------

@@ -10,16 +10,32 @@ import os
 import time
 import urllib.parse
 from collections.abc import Iterator
-from http.client import HTTPException
+from http.client import responses
 from pathlib import Path
 from typing import Any
 
-from nsqcy.options.kinds import TOPIC_NAME
+from urllib3.util import parse_url
+
+from nsqcy.cluster import discovery
+from nsqcy.cluster.discovery import daemon_url, trust_in
+from nsqcy.cluster.web_client import Terms, WebClient
+from nsqcy.errors import NsqError, RequestError
+from nsqcy.options.kinds import BOOLEAN, TOPIC_NAME
 from nsqcy.options.option import Option
-from nsqcy.pipeline.options import ADDRESSES, DURATION, PATH, POSITIVE, Options, choice
+from nsqcy.pipeline.options import (
+    ADDRESSES,
+    AUTH_TOKEN_FILE,
+    DURATION,
+    PATH,
+    POSITIVE,
+    TEXT,
+    Options,
+    choice,
+)
 from nsqcy.pipeline.report import Report
 from nsqcy.pipeline.session import require_packages
-from nsqcy.spark.http import addresses, get
+from nsqcy.spark.http import MAX_ANSWER, object_of
+from nsqcy.users import token_file
 
 HELP = """\
 writes the /stats of nsqds to Parquet or JSON lines
@@ -47,6 +63,10 @@ OPTIONS = (
     ),
     Option("lookupd-http-address", ADDRESSES, (), "nsqlookupds that list the nsqds"),
     Option("timeout", DURATION, 5.0, "request timeout"),
+    Option("tls-root-ca-file", TEXT, "", "PEM file with CA certificates for HTTPS ports"),
+    Option("tls-insecure-skip-verify", BOOLEAN, False, "accept any certificate"),
+    AUTH_TOKEN_FILE,
+    Option("trust-lookupd", BOOLEAN, False, token_file.TRUST.help),
 )
 
 Row = dict[str, Any]
@@ -87,12 +107,30 @@ def run(options: Options, report: Report) -> int:
 # --- asking -----------------------------------------------------------------------------------
 
 
+class Denied(NsqError):
+    """A daemon denies access, or its certificate is not accepted: asking again does not help."""
+
+
 class Poller:
     """Query every nsqd. An nsqd that does not respond is reported once, until it responds again."""
 
     def __init__(self, options: Options, report: Report) -> None:
         self._options = options
         self._report = report
+        lookupds, named = options["lookupd-http-address"], options["nsqd-http-address"]
+        self._named = named or (() if lookupds else ("127.0.0.1:4151",))
+        self._web = WebClient(
+            Terms(
+                connect_timeout=options["timeout"],
+                request_timeout=options["timeout"],
+                root_ca_file=options["tls-root-ca-file"],
+                verify=not options["tls-insecure-skip-verify"],
+                token=token_file.of_command(options["auth-token-file"]),
+                trust=trust_in(
+                    lambda: (*lookupds, *self._named), all_listed=options["trust-lookupd"]
+                ),
+            )
+        )
         self._known: set[str] = set()  # of lookupds
         self.silent: set[str] = set()
         self.answered = 0
@@ -112,26 +150,44 @@ class Poller:
         return rows
 
     def _addresses(self) -> list[str]:
-        lookupds, named = self._options["lookupd-http-address"], self._options["nsqd-http-address"]
-        for lookupd in lookupds:
-            found = self._ask(lookupd, "/nodes")
-            self._known.update(addresses(found or {}, "http_port"))
-        if not lookupds and not named:
-            return ["127.0.0.1:4151"]
-        return sorted({*named, *self._known})
+        lookupds = self._options["lookupd-http-address"]
+        if lookupds:
+            found = discovery.nodes(lookupds, web=self._web)
+            self._known.update(each.http_address for each in found.producers if each.http_port)
+            for address in lookupds:
+                self._note(address, found.errors.get(address))
+        return sorted({*self._named, *self._known})
 
     def _ask(self, address: str, path: str) -> dict[str, Any] | None:
         try:
-            found = get(address, path, self._options["timeout"])
-        except (OSError, HTTPException, ValueError) as error:
-            if address not in self.silent:
-                self.silent.add(address)
-                self._report.warn(f"{address} does not answer: {error}", address=address)
+            url = parse_url(f"{daemon_url(address).url}{path}")
+            answer = self._web.ask(url, maximum=MAX_ANSWER)
+            if answer.status != 200:
+                raise status_error(answer.status)
+            found = object_of(answer.body)
+        except (RequestError, ValueError) as error:
+            self._note(address, error)
             return None
-        if address in self.silent:
+        self._note(address, None)
+        return found
+
+    def _note(self, address: str, error: Exception | None) -> None:
+        """Report that a daemon does not respond, or responds again. Raises Denied."""
+        if isinstance(error, RequestError) and error.status in (401, 403):
+            remedy = f"check --auth-token-file or {token_file.VARIABLE}"
+            raise Denied(f"{address} denies access: {error}: {remedy}")
+        if error is not None and "certificate" in str(error):
+            raise Denied(f"{address}: {error}: check --tls-root-ca-file")
+        if error is not None and address not in self.silent:
+            self.silent.add(address)
+            self._report.warn(f"{address} does not answer: {error}", address=address)
+        elif error is None and address in self.silent:
             self.silent.discard(address)
             self._report.warn(f"{address} answers again", address=address)
-        return found
+
+
+def status_error(status: int) -> RequestError:
+    return RequestError(f"HTTP Error {status}: {responses.get(status, '')}", status)
 
 
 def rows_of(now: datetime.datetime, nsqd: str, stats: dict[str, Any]) -> Iterator[Row]:

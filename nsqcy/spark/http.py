@@ -57,7 +57,7 @@ def get(address: str, target: str, timeout: float) -> dict[str, Any]:
         with connection.getresponse() as answer:
             if answer.status != 200:
                 raise BadStatus(answer.status, answer.reason)
-            return _object(_body(answer, f"http://{address}{target}"))
+            return object_of(_body(answer, f"http://{address}{target}"))
     finally:
         connection.close()
 
@@ -74,7 +74,8 @@ def _body(answer: http.client.HTTPResponse, url: str) -> bytes:
     return b"".join(pieces)
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def object_of(body: bytes) -> dict[str, Any]:
+    """Return the JSON object of a response. Raises ValueError."""
     try:
         found = json.loads(body)
     except RecursionError:

@@ -18,6 +18,7 @@ from nsqcy.config.durations import (
 from nsqcy.config.options import STRINGS, parse_bool, parse_float, parse_int, toml_strings
 from nsqcy.options.option import Expected, Kind, Option, suggestion
 from nsqcy.tools.common import ToolError
+from nsqcy.users import token_file
 
 if TYPE_CHECKING:
     import ssl
@@ -261,6 +262,8 @@ def _translated(
 
 def _connection(given: Read) -> dict[str, Any]:
     keywords = _translated(given, _CONNECTION)
+    if "auth_secret" not in given and (token := token_file.of_command("")):
+        keywords["auth_secret"] = token
     if timeouts := [given[name] for name in _TIMEOUTS if name in given]:
         keywords["timeout"] = max(timeouts) / SECOND
     if given.get("tls_v1") and any(name in given for name in _TLS):

@@ -20,7 +20,6 @@ FLAGS = tuple(each.replace("-", "_") for each in ADDRESSES)
 ENVIRONMENT = {
     "lookupd_http_address": "NSQCY_LOOKUPD_HTTP_ADDRESS",
     "nsqd_http_address": "NSQCY_NSQD_HTTP_ADDRESS",
-    "auth_token_file": "NSQCY_AUTH_TOKEN_FILE",
 }
 REQUESTS = (
     Option("timeout", DURATION, 5 * SECOND, "total timeout for a request", rule=POSITIVE),
@@ -36,7 +35,7 @@ def complete(flags: dict[str, Any], environment: Mapping[str, str] = os.environ)
     address."""
     for name, variable in ENVIRONMENT.items():
         if not flags[name] and (value := environment.get(variable, "").strip()):
-            flags[name] = value if name == "auth_token_file" else tuple(value.split())
+            flags[name] = tuple(value.split())
     _check_addresses(flags)
 
 
@@ -59,6 +58,6 @@ def terms(flags: dict[str, Any], addresses: Sequence[str] = ()) -> Terms:
         request_timeout=whole,
         root_ca_file=flags["tls_root_ca_file"],
         verify=not flags["tls_insecure_skip_verify"],
-        token=token_file.read(flags["auth_token_file"]),
+        token=token_file.of_command(flags["auth_token_file"]),
         trust=trust_in(lambda: named, all_listed=flags["trust_lookupd"]),
     )

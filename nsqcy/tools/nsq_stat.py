@@ -110,7 +110,7 @@ def watch(options: StatOptions) -> None:
             connect_timeout=options.http_client_connect_timeout / SECOND,
             request_timeout=options.http_client_request_timeout / SECOND,
             user_agent=common.user_agent(NAME),
-            token=token_file.read(options.auth_token_file),
+            token=token_file.of_command(options.auth_token_file),
             trust=trust_in(
                 lambda: (*options.lookupd_http_address, *options.nsqd_http_address),
                 all_listed=options.trust_lookupd,

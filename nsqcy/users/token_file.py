@@ -1,6 +1,11 @@
-"""--auth-token-file: the token with which a program authenticates to daemons."""
+"""--auth-token-file: the token with which a program authenticates to daemons.
 
+Commands, which people start by hand, also read it from the environment.
+"""
+
+import os
 import re
+from collections.abc import Mapping
 
 from nsqcy.config import files
 from nsqcy.config.options import BOOL, STRING
@@ -21,6 +26,22 @@ TRUST = Option(
     guard=True,
 )
 _TOKEN = re.compile(r"[!-~]{1,4096}")
+
+
+VARIABLE = "NSQCY_AUTH_TOKEN"
+FILE_VARIABLE = "NSQCY_AUTH_TOKEN_FILE"
+
+
+def of_command(path: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the token of a command: from this file, from the file that the environment names, or
+    from the environment itself; empty if there is none. Raises ConfigError."""
+    path = path or environment.get(FILE_VARIABLE, "").strip()
+    if path:
+        return read(path)
+    token = environment.get(VARIABLE, "").strip()
+    if token and not _TOKEN.fullmatch(token):
+        raise ConfigError(VARIABLE, None, "no valid token in this variable", "exactly one word")
+    return token
 
 
 def read(path: str) -> str:

@@ -11,9 +11,11 @@ import pytest
 
 from nsqcy import Error, cancel
 from nsqcy.errors import ConfigError
+from nsqcy.testing.certificates import make
 from nsqcy.testing.http_requests import Web, eventually
 from nsqcy.users import token_file
 from support import users_file
+from support.fake_auth_server import AuthServer, Reply
 from support.fake_http_destination import Destination
 from support.metrics_scraper import scrape
 from support.nsqadmin_process import Admin
@@ -148,10 +150,10 @@ def test_cancelling_needs_a_token(cluster: Cluster) -> None:
     assert web.channel("later", "mail")["deferred_count"] == 1
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
+def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", *words],
-        env=environment(),
+        env=environment() | variables,
         capture_output=True,
         text=True,
         timeout=60,
@@ -168,6 +170,89 @@ def test_programs_show_a_token(cluster: Cluster) -> None:
     assert "UNAUTHORIZED" in run(*doctor).stdout
     told = run(*doctor, f"--auth-token-file={cluster.token}").stdout
     assert "UNAUTHORIZED" not in told and "nsqds: all nsqds answer" in told
+
+
+def commands(where: str, root: Path) -> list[tuple[str, ...]]:
+    return [
+        ("nsqcy", "topic", "list", where),
+        ("nsqcy", "doctor", "--host=false", "--sample=0s", where),
+        (
+            "nsqcy.tools.nsq_stat",
+            "--topic=shown",
+            "--channel=c",
+            "--count=1",
+            "--interval=1ms",
+            where,
+        ),
+        ("nsqcy.pipeline", "stats", "--polls=1", "--format=json", f"--root={root}", where),
+    ]
+
+
+def test_commands_take_the_token_from_the_environment(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.web("admin", cluster.nsqd).create("shown", "c")
+    where = f"--nsqd-http-address=127.0.0.1:{cluster.nsqd.http_port}"
+    for words in commands(where, tmp_path):
+        for variables in (
+            {"NSQCY_AUTH_TOKEN": token("admin")},
+            {"NSQCY_AUTH_TOKEN_FILE": str(cluster.token)},
+        ):
+            done = run(*words, **variables)
+            assert done.returncode == 0, done
+        for variables, said in (({}, ""), ({"NSQCY_AUTH_TOKEN": "wrong"}, "wrong")):
+            done = run(*words, **variables)
+            assert done.returncode == 1, done
+            assert not said or said not in done.stdout + done.stderr
+        done = run(*words, NSQCY_AUTH_TOKEN="two words")
+        assert done.returncode != 0 and "NSQCY_AUTH_TOKEN" in done.stderr, done
+
+
+def test_commands_name_the_missing_token(cluster: Cluster, tmp_path: Path) -> None:
+    where = f"--nsqd-http-address=127.0.0.1:{cluster.nsqd.http_port}"
+    topics = ("nsqcy", "topic", "list", where)
+    token_options = "--auth-token-file or NSQCY_AUTH_TOKEN"
+    assert run(*topics).stderr.endswith(f"a token is required: set {token_options}\n")
+    wrong = run(*topics, NSQCY_AUTH_TOKEN="wrong")
+    assert wrong.stderr.endswith(f"the token is not valid: check {token_options}\n")
+    stats = run("nsqcy.pipeline", "stats", "--every=1ms", f"--root={tmp_path}", where)
+    assert stats.returncode == 1 and token_options in stats.stderr, "it does not poll on"
+
+
+def test_sub_ends_if_it_is_denied(tmp_path: Path) -> None:
+    server = AuthServer()
+    server.default = Reply(b"{}", 403)
+    nsqd = Nsqd(tmp_path, workers=1, auth_http_address=server.address)
+    nsqd.start()
+    try:
+        sub = ("nsqcy", "sub", "t", "c", f"--nsqd-http-address=127.0.0.1:{nsqd.http_port}")
+        missing = run(*sub)
+        assert missing.returncode == 1
+        assert "requires a token: set --auth-token-file or NSQCY_AUTH_TOKEN" in missing.stderr
+        wrong = run(*sub, NSQCY_AUTH_TOKEN="wrong")
+        assert wrong.returncode == 1
+        assert "E_AUTH_FAILED AUTH failed: check --auth-token-file" in wrong.stderr
+    finally:
+        nsqd.destroy()
+        server.close()
+
+
+def test_commands_name_what_tls_needs(tmp_path: Path) -> None:
+    files = make("server").save(tmp_path)
+    nsqd = Nsqd(
+        tmp_path, workers=1, tls_required="true", https_address="127.0.0.1:0", **files.options
+    )
+    nsqd.start()
+    try:
+        where = f"--nsqd-http-address=127.0.0.1:{nsqd.http_port}"
+        trusted = f"--tls-root-ca-file={files.certificate}"
+        stats = ("nsqcy.pipeline", "stats", "--format=json", f"--root={tmp_path}", where)
+        for words in (("nsqcy", "topic", "list", where), stats):
+            done = run(*words)
+            assert done.returncode == 1 and "--tls-root-ca-file" in done.stderr, done
+        assert run(*stats, trusted, "--polls=1").returncode == 0
+        done = run("nsqcy", "sub", "t", "c", where, trusted)
+        assert done.returncode == 1 and "(TLS required): set --tls" in done.stderr
+    finally:
+        nsqd.destroy()
 
 
 @pytest.mark.parametrize("text", ["", "two words", "a\x00b", "é"])
