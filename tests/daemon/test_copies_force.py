@@ -8,7 +8,8 @@ import pytest
 from nsqcy.cli.copies import force
 from nsqcy.cli.copies.main import main
 from nsqcy.copies.group import Group
-from nsqcy.copies.values import encode_group
+from nsqcy.copies.identity import Identity
+from nsqcy.copies.values import encode_group, encode_identity
 from nsqcy.etcd.messages import Put
 from support.copies_cluster import Machine, until
 from support.etcd_process import Etcd, needs_etcd
@@ -99,15 +100,21 @@ def test_groups_that_need_no_force(values: Values, capfd: pytest.CaptureFixture[
     assert refusal() == "group g has ended: all of its messages have been moved\n"
 
 
-@pytest.mark.parametrize("key", ["groups/g", "sessions/a.1"])
+@pytest.mark.parametrize("key", ["groups/g", "sessions/a.1", "identity"])
 def test_a_change_meanwhile_wins(values: Values, key: str) -> None:
     values.put_group(GROUP)
     values.client.transact([], deletes=[f"{values.prefix}sessions/a.1"])
     values.start("b")
     other = encode_group(GROUP.released("m"))
 
+    changes = {
+        "groups/g": other,
+        "sessions/a.1": SESSION % (b"a", b"a"),
+        "identity": encode_identity(Identity("r2", 2)),
+    }
+
     def meanwhile(text: str) -> None:
-        values.put(key, other if key == "groups/g" else SESSION % (b"a", b"a"))
+        values.put(key, changes[key])
 
     with pytest.raises(force.Refused, match="changed in the meantime"):
         force.force(values.client, values.prefix.split("/")[2], "g", is_agreed=True, say=meanwhile)

@@ -21,6 +21,11 @@ from simulation.disk import Disk, DiskCopy, is_log
 from simulation.process import Process
 from simulation.registry import Registry
 
+TRANSACTIONS = (
+    *("propose", "restore", "state", "mark"),
+    *("register", "keep_alive", "end_session", "claim"),
+)
+
 Patch = tuple[Any, str, Callable[[Any], Any]]
 
 MUTANTS: dict[str, list[Patch]] = {}
@@ -355,6 +360,14 @@ def uses_any_registry(original):
 @_mutant(Registry, "counts")
 def trusts_values_from_before_the_identity(original):
     return lambda self, revision: True
+
+
+def does_not_require_the_identity(original):
+    return lambda self, identity, *args: original(self, self.identity, *args)
+
+
+for _transaction in TRANSACTIONS:
+    _mutant(Registry, _transaction)(does_not_require_the_identity)
 
 
 @_mutant(Process, "restore")

@@ -47,6 +47,7 @@ NOTICED_BY = {
     "does_not_notice_an_older_registry": 38,
     "uses_any_registry": 292,
     "trusts_values_from_before_the_identity": 9,
+    "does_not_require_the_identity": 2008,
     "does_not_restore_lost_groups": 3,
     "remembers_nothing": 20,
     "restores_what_it_remembers_itself": 68,

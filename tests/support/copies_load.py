@@ -163,9 +163,10 @@ class CopiesLoad:
         lost = {channel: sorted(tally.lost(channel)) for channel in self._channels}
         unexpected = {channel: tally.unexpected(channel) for channel in self._channels}
         again = {channel: tally.again(channel) for channel in self._channels}
+        most = max(tally.most(channel) for channel in self._channels)
         assert not any(lost.values()), f"lost: {lost}"
         assert not any(unexpected.values()), f"unexpected: {unexpected}"
         return (
             f"{len(tally.published)} messages, {len(tally.accepted)} accepted, "
-            f"delivered again: {again}"
+            f"delivered again: {again}, each at most {most} times"
         )

@@ -41,6 +41,10 @@ class Tally:
         """Return how many arrived more than once."""
         return sum(count > 1 for count in self._received[channel].values())
 
+    def most(self, channel: str) -> int:
+        """Return how often the most frequent message arrived."""
+        return max(self._received[channel].values(), default=0)
+
 
 class Publisher(threading.Thread):
     """Publishes one message after another until it is stopped. `accepted` grows as messages are

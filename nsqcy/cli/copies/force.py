@@ -20,7 +20,7 @@ from nsqcy.etcd.client import EtcdClient
 from nsqcy.etcd.messages import EtcdError, Expected, Put
 from nsqcy.logging.logger import write
 from nsqcy.nsqd.copies import settings
-from nsqcy.nsqd.copies.registry import Contents, decoded, prefix_of
+from nsqcy.nsqd.copies.registry import IDENTITY, Contents, decoded, prefix_of
 from nsqcy.nsqd.options import NSQD, NsqdOptions, resolve
 from nsqcy.options.option import Option
 from nsqcy.util.standard_streams import show
@@ -106,12 +106,18 @@ def force(
     if not is_agreed:
         say("\nNothing was changed. Add --yes to change the group.\n")
         return 1
-    # Compare the session as well: the owner may have come back in the meantime.
-    expected = [Expected(key, encode_group(group))]
+    # The registry may be replaced in the meantime, and the owner may come back.
+    identity = prefix + IDENTITY
+    expected = [
+        Expected(identity, contents.values.get(identity)),
+        Expected(key, encode_group(group)),
+    ]
     if group.session:
         expected.append(Expected(f"{prefix}sessions/{group.session}", None))
     if not client.transact(expected, [Put(key, encode_group(value))]):
-        raise Refused("the group has changed in the meantime: run nsqcy copies status again")
+        raise Refused(
+            "the group or the registry has changed in the meantime: run nsqcy copies status again"
+        )
     say("\nThe group was changed. One of its members will become its owner within seconds.\n")
     return 0
 

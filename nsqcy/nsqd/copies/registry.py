@@ -203,14 +203,25 @@ class Registry:
         self, expected: Sequence[Expected], puts: Sequence[Put], deletes: Sequence[str] = ()
     ) -> None:
         if self._identity is not None:
-            gevent.spawn(self._attempt, [self._identity, *expected], puts, deletes)
+            gevent.spawn(self._attempt, self._identity, expected, puts, deletes)
 
     def _attempt(self, *args: Any) -> None:
         try:
-            self._ask(self._client.transact, *args)
+            self._transact(*args)
         except EtcdError:
             return  # the state machine will retry
         self._wake.set()
+
+    def _transact(
+        self,
+        condition: Expected,
+        expected: Sequence[Expected],
+        puts: Sequence[Put],
+        deletes: Sequence[str] = (),
+    ) -> bool:
+        """Wait for a transaction in the registry with this identity. Keys are changed in no other
+        way."""
+        return self._ask(self._client.transact, [condition, *expected], puts, deletes)
 
     # -- reading
 
@@ -240,9 +251,9 @@ class Registry:
             if self._may_replace(standing, contents):
                 self._replace(standing, contents)
             return
-        self._enter(contents)
-        if self._register(contents):
-            self._use(contents, mark)
+        condition = self._enter(contents)
+        if self._register(contents, condition):
+            self._use(contents, mark, condition)
 
     def _read(self) -> Contents:
         found, revision = self._ask(self._client.read, self._prefix)
@@ -276,7 +287,7 @@ class Registry:
             identity = successor(self._node.memory(), contents.identity, name)
         key = self._prefix + IDENTITY
         put = Put(key, encode_identity(identity))
-        self._ask(self._client.transact, [Expected(key, contents.values.get(key))], [put])
+        self._transact(Expected(key, contents.values.get(key)), [], [put])
         self._wake.set()
 
     def _leave(self) -> None:
@@ -285,14 +296,16 @@ class Registry:
             self._end_watch()
             self._reader.registry_left()
 
-    def _enter(self, contents: Contents) -> None:
-        """Use the registry that was read."""
+    def _enter(self, contents: Contents) -> Expected:
+        """Use the registry that was read; return its identity as a condition for transactions.
+
+        The watch may leave the registry while its caller waits for etcd or for the disk."""
         identity = contents.identity
         assert identity is not None
         key = self._prefix + IDENTITY
         condition = Expected(key, contents.values[key])
         if condition == self._identity:
-            return
+            return condition
         self._leave()
         self._is_registered = False
         if identity != self._node.identity:
@@ -309,8 +322,9 @@ class Registry:
         self._identity = condition
         self._remembered = self._node.mark
         self._reader.registry_entered(identity.generation)
+        return condition
 
-    def _register(self, contents: Contents) -> bool:
+    def _register(self, contents: Contents, condition: Expected) -> bool:
         """Register this process; return whether it is registered. If not, the registry is read
         again."""
         if self._is_registered:
@@ -329,18 +343,19 @@ class Registry:
                 return False
         self._is_current = self._is_current and (known is None or known in self._node.names)
         key = self._key("processes", node)
-        self._transact(
-            [Expected(key, contents.values.get(key))], [Put(key, self._session.id.encode())]
-        )
+        expected = Expected(key, contents.values.get(key))
+        self._transact(condition, [expected], [Put(key, self._session.id.encode())])
         self._wake.set()
         return False
 
-    def _use(self, contents: Contents, mark: int) -> None:
+    def _use(self, contents: Contents, mark: int, condition: Expected) -> None:
         if not self._lease:
             self._lease = self._ask(self._client.grant, int(self._lease_seconds))
-            self._put_session()
+            self._put_session(condition)
         elif self._session.id not in {each.id for each in contents.sessions}:
-            self._put_session()
+            self._put_session(condition)
+        if condition != self._identity:
+            return
         self._node.saw(contents.revision)
         self._node.retry()
         self._values = contents.values
@@ -354,7 +369,7 @@ class Registry:
         if mark < self._remembered:
             self._mark()
 
-    def _put_session(self) -> None:
+    def _put_session(self, condition: Expected) -> None:
         value = json.dumps(
             {
                 "node": self._session.node,
@@ -364,13 +379,8 @@ class Registry:
             }
         )
         key = self._key("sessions", self._session.id)
-        self._transact([], [Put(key, value.encode(), self._lease)])
+        self._transact(condition, [], [Put(key, value.encode(), self._lease)])
         self._wake.set()
-
-    def _transact(self, expected: Sequence[Expected], puts: Sequence[Put]) -> bool:
-        """Wait for a transaction in the registry that this process uses."""
-        assert self._identity is not None
-        return self._ask(self._client.transact, [self._identity, *expected], puts)
 
     # -- the mark
 
@@ -390,7 +400,8 @@ class Registry:
                     break  # tried again when everything is read
                 put = Put(key, encode_mark(revision))
                 expected = Expected(key, self._values.get(key))
-                if not self._transact([expected], [put]) or self._identity is not identity:
+                is_set = self._transact(identity, [expected], [put])
+                if not is_set or self._identity is not identity:
                     break
                 self._values[key] = put.value
                 self._node.marked(revision)
