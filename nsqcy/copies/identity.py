@@ -108,10 +108,10 @@ def _newer(memory: Memory, theirs: Identity, otherwise: Standing) -> Standing:
 
 def successor(memory: Memory, found: Identity | None, new_id: str) -> Identity:
     """Return the identity of the registry that replaces the one found and the one that the node
-    knows."""
+    knows. Both come first in its ancestors: a node that knows one of them must accept it."""
     earlier = [each for each in (found, memory.identity) if each is not None]
     generation = max(1, memory.generation, *(each.generation for each in earlier))
-    ids = [name for each in earlier for name in (each.id, *each.ancestors)]
+    ids = [each.id for each in earlier] + [name for each in earlier for name in each.ancestors]
     return Identity(new_id, generation + 1, _unique(ids))
 
 

@@ -117,20 +117,20 @@ class Damages:
         node.kill_all()
         node.erase()
         time.sleep(self.rng.uniform(0.0, 3 * LEASE))
-        node.start()
+        _start(node)
 
     def stop_a_machine(self) -> None:
         node = self.rng.choice(self.cluster.nodes)
         node.kill_all()
         time.sleep(self.rng.uniform(0.0, 3 * LEASE))
-        node.start()
+        _start(node)
 
     def restart_all(self) -> None:
-        self.cluster.on_each(CopiedNsqd.restart, self.cluster.nodes)
+        self.cluster.on_each(_restart, self.cluster.nodes)
 
     def kill_all(self) -> None:
         self.cluster.on_each(CopiedNsqd.kill_all, self.cluster.nodes)
-        self.cluster.on_each(CopiedNsqd.start, self.cluster.nodes)
+        self.cluster.on_each(_start, self.cluster.nodes)
 
     # -- afterwards
 
@@ -153,9 +153,23 @@ class Damages:
 
     def _repair(self) -> None:
         """Do what the runbook says."""
+        for node in self.cluster.nodes:
+            for each in node.copies():
+                where = f"{node.name}.{each['worker']}"
+                print(f"repairing: {where}: {each['registry']}, lacks {each['unregistered']}")
         self.repairs += 1
         self.cluster.on_each(CopiedNsqd.kill_all, self.cluster.nodes)
         for node in self.cluster.nodes:
             command = [f"{Path(sys.executable).parent}/nsqcy", "copies", "repair", str(node.data)]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        self.cluster.on_each(CopiedNsqd.start, self.cluster.nodes)
+        self.cluster.on_each(_start, self.cluster.nodes)
+
+
+def _start(node: CopiedNsqd) -> None:
+    """Start an nsqd, whose /ping may fail until all groups are registered again."""
+    node.start(is_healthy=False)
+
+
+def _restart(node: CopiedNsqd) -> None:
+    node.stop()
+    _start(node)

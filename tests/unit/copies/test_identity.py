@@ -2,7 +2,15 @@
 
 import pytest
 
-from nsqcy.copies.identity import Found, Identity, Memory, Standing, judge, successor
+from nsqcy.copies.identity import (
+    MAX_ANCESTORS,
+    Found,
+    Identity,
+    Memory,
+    Standing,
+    judge,
+    successor,
+)
 
 MINE = Identity("b", 2, ("a",))
 MEMORY = Memory(MINE, 50, {"g": 40}, 40, 2)
@@ -55,6 +63,20 @@ def test_a_node_that_knows_none(memory: Memory, registry: Found, standing: Stand
 
 def test_a_successor_is_of_a_later_generation_than_both() -> None:
     assert successor(MEMORY, Identity("x", 7, ("w",)), "n") == Identity(
-        "n", 8, ("x", "w", "b", "a")
+        "n", 8, ("x", "b", "w", "a")
     )
     assert successor(MEMORY, None, "n") == Identity("n", 3, ("b", "a"))
+
+
+def test_all_nodes_accept_a_successor_after_many() -> None:
+    """A registry that was replaced often loses its data again: some nodes know the latest identity,
+    and others an earlier one, which a backup has. Otherwise, they would replace each other's
+    identities for ever."""
+    identities = [Identity("0")]
+    for number in range(1, 2 * MAX_ANCESTORS):
+        memory = Memory(identities[-1], 5, {}, 0, 0)
+        identities.append(successor(memory, identities[-1], str(number)))
+    *_, backup, latest = identities
+    new = successor(Memory(latest, 5, {}, 0, 0), backup, "new")
+    for each in (latest, backup):
+        assert judge(Memory(each, 5, {}, 0, 0), Found(new, 7, {}, 0)) is Standing.SUCCESSOR
