@@ -2,19 +2,21 @@
 
     python -m loadtest.idle [--only nsqd]
 
-prints a table: each daemon and way, and the growth of the daemon for each of 100 connections.
+prints a table: each daemon and way, and the growth of the daemon for each of 100 connections, after
+one has made it load what it had not used yet.
 tests/daemon/test_idle_memory.py checks some of the rows.
 """
 
 import argparse
 import contextlib
+import functools
 import json
 import socket
 import ssl
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,35 +40,81 @@ BIG = 900_000
 
 
 class Way(NamedTuple):
-    """Bytes that a client sends before it waits. tls: inside a TLS connection."""
+    """Bytes that a client sends before it waits."""
 
     daemon: str
     name: str
     port: str
     sent: tuple[bytes, ...]
     tls: bool = False
+    """Inside a TLS connection."""
+    setup: str = ""
+    """Options of the daemon: a key of SETUPS."""
+    shakes: Callable[[socket.socket], object] | None = None
+    """A handshake, before anything is sent."""
 
 
 def _identify(**fields: object) -> bytes:
     return b"IDENTIFY\n" + sized(json.dumps(fields).encode())
 
 
-def client_hello() -> bytes:
+def client_hello(newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> bytes:
     """Return the first message of a TLS handshake."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
+    context.maximum_version = newest
     sent = ssl.MemoryBIO()
     with contextlib.suppress(ssl.SSLWantReadError):
         context.wrap_bio(ssl.MemoryBIO(), sent).do_handshake()
     return sent.read()
 
 
+def tls12_hello() -> bytes:
+    return client_hello(ssl.TLSVersion.TLSv1_2)
+
+
+def half_certificates(announced: int, sent: int) -> bytes:
+    """Return the beginning of a client's certificates, as sent by TLS 1.2."""
+    data = b"\x0b" + announced.to_bytes(3, "big") + (announced - 3).to_bytes(3, "big")
+    return _records((data + bytes(announced))[:sent], version=3)
+
+
+def shake(sock: socket.socket, count: int, kept_back: int = 0) -> None:
+    """Do a TLS 1.3 handshake with several certificates, but keep back some of the last bytes."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with tempfile.TemporaryDirectory() as name:
+        files = _client().save(Path(name))
+        files.certificate.write_text(_client().certificate * count)
+        context.load_cert_chain(files.certificate, files.key)
+    received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(received, sent)
+    while True:
+        try:
+            tls.do_handshake()
+        except ssl.SSLWantReadError:
+            sock.sendall(sent.read())
+            received.write(sock.recv(65536))
+        else:
+            data = sent.read()
+            sock.sendall(data[: len(data) - kept_back])
+            return
+
+
+@functools.cache
+def _client() -> certificates.Identity:
+    return certificates.make("client")
+
+
 def long_hello(announced: int, sent: int) -> bytes:
     """Return the beginning of a handshake whose first message has this length."""
     data = b"\1" + announced.to_bytes(3, "big") + b"\3\3" + bytes(32) + bytes(announced - 34)
-    data = data[:sent]
+    return _records(data[:sent])
+
+
+def _records(data: bytes, version: int = 1) -> bytes:
     records = [data[at : at + 16384] for at in range(0, len(data), 16384)]
-    return b"".join(b"\x16\3\1" + len(each).to_bytes(2, "big") + each for each in records)
+    return b"".join(b"\x16\3%c" % version + len(each).to_bytes(2, "big") + each for each in records)
 
 
 UPGRADE = b"  V2" + _identify(feature_negotiation=True, tls_v1=True)
@@ -116,6 +164,8 @@ def ways() -> Iterator[Way]:
     yield from _http("nsqd", "https", tls=True)
     yield Way("nsqd", "HTTPS: nothing", "https", (), tls=True)
     yield Way("nsqd", "HTTPS: only a ClientHello", "https", (client_hello(),))
+    yield from _certificates()
+    yield from _copies()
     yield from _lookupd()
     yield from _http("nsqadmin")
 
@@ -148,6 +198,40 @@ def _nsqd() -> Iterator[Way]:
     yield from _http("nsqd")
 
 
+def _certificates() -> Iterator[Way]:
+    """Handshakes that stall where the client sends its certificates."""
+    for policy in ("require", "require-verify"):
+        for name, data in {
+            "half of the certificates": half_certificates(15_500, 15_000),
+            "the beginning of the longest certificates": half_certificates(100_000, 100),
+            "the beginning of endless certificates": half_certificates(16_000_000, 100),
+        }.items():
+            hello = tls12_hello()
+            yield Way("nsqd", f"HTTPS: {policy}, {name}", "https", (hello, data), setup=policy)
+            sent = (UPGRADE, hello, data)
+            yield Way("nsqd", f"TCP: {policy}, {name}", "tcp", sent, setup=policy)
+        for name, shakes in {
+            "5 certificates": functools.partial(shake, count=5),
+            "15 certificates": functools.partial(shake, count=15),
+            "15 certificates without their end": functools.partial(shake, count=15, kept_back=1),
+        }.items():
+            yield Way("nsqd", f"HTTPS: {policy}, {name}", "https", (), setup=policy, shakes=shakes)
+
+
+def _copies() -> Iterator[Way]:
+    """The port for copies, before the greeting is complete."""
+    greeting = (4096).to_bytes(4, "big") + b"\1{" + b" " * 4000
+    for name, data in {"nothing": b"", "a half-sent greeting": greeting}.items():
+        yield Way("nsqd", f"copies: {name}", "copies", (data,), setup="copies")
+    for name, data in {
+        "nothing": b"",
+        "half a record": long_hello(16_000, 15_000)[:-1],
+        "the longest ClientHello": long_hello(131_000, 130_900),
+        "half of the certificates": tls12_hello() + half_certificates(90_000, 80_000),
+    }.items():
+        yield Way("nsqd", f"copies with TLS: {name}", "copies", (data,), setup="copies-tls")
+
+
 def _lookupd() -> Iterator[Way]:
     first = b"  V1"
     fields = {"hostname": _TEXT, "broadcast_address": _TEXT, "version": _TEXT}
@@ -163,8 +247,40 @@ def _lookupd() -> Iterator[Way]:
     yield from _http("nsqlookupd")
 
 
+class _Nsqd(Nsqd):
+    def _defaults(self) -> dict[str, testing.Option]:
+        return super()._defaults() | {"copies_address": self._free_address()}
+
+    @property
+    def copies_address(self) -> str:
+        return str(self._options["copies_address"])
+
+
+SETUPS: dict[str, Callable[[certificates.Files], dict[str, object]]] = {
+    "": lambda files: {},
+    "require": lambda files: {"tls_client_auth_policy": "require"},
+    "require-verify": lambda files: {
+        "tls_client_auth_policy": "require-verify",
+        "tls_root_ca_file": files.certificate,
+    },
+    "copies": lambda files: _COPIES,
+    "copies-tls": lambda files: (
+        _COPIES
+        | {
+            "copies_tls_cert": files.certificate,
+            "copies_tls_key": files.key,
+            "copies_tls_root_ca_file": files.certificate,
+        }
+    ),
+}
+_COPIES: dict[str, object] = {
+    "etcd_endpoints": "http://127.0.0.1:1",  # no nsqd may connect before etcd responds; clients may
+    "workers": 1,
+}
+
+
 @contextlib.contextmanager
-def started(daemon: str) -> Iterator[testing.Daemon]:
+def started(daemon: str, setup: str = "") -> Iterator[testing.Daemon]:
     """Start a daemon that has a users file."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -173,8 +289,9 @@ def started(daemon: str) -> Iterator[testing.Daemon]:
         users.chmod(0o600)
         options: dict[str, object] = {"auth_file": users}
         if daemon == "nsqd":
-            options |= certificates.make("server").save(folder).options
-            make: type[testing.Daemon] = Nsqd
+            files = certificates.make("server").save(folder)
+            options |= files.options | SETUPS[setup](files)
+            make: type[testing.Daemon] = _Nsqd
         elif daemon == "nsqlookupd":
             make = testing.Nsqlookupd
         else:
@@ -195,6 +312,8 @@ def _users() -> str:
 def measure(daemon: testing.Daemon, way: Way, patience: float = 0) -> float:
     """Return by how many bytes the daemon grows for each of COUNT connections. On a busy machine,
     wait up to `patience` seconds until it has read, and freed, what is above the limit."""
+    if first := _begin(daemon, way):
+        first.close()
     deadline = time.monotonic() + patience
     before = _settled(daemon)
     held = [each for _ in range(COUNT) if (each := _begin(daemon, way)) is not None]
@@ -207,7 +326,7 @@ def measure(daemon: testing.Daemon, way: Way, patience: float = 0) -> float:
 
 
 def _begin(daemon: testing.Daemon, way: Way) -> socket.socket | None:
-    address = getattr(daemon, f"{way.port}_address")
+    address = str(getattr(daemon, f"{way.port}_address"))
     sock = socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])))
     sock.settimeout(10.0)
     with contextlib.suppress(OSError):
@@ -215,6 +334,8 @@ def _begin(daemon: testing.Daemon, way: Way) -> socket.socket | None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
             sock = context.wrap_socket(sock)
+        if way.shakes is not None:
+            way.shakes(sock)
         sock.settimeout(_SEND_LIMIT)
         for data in way.sent:
             sock.sendall(data)
@@ -247,7 +368,7 @@ def main() -> int:
     for way in ways():
         if given.only not in (None, way.daemon) or given.way not in way.name:
             continue
-        with started(way.daemon) as daemon:
+        with started(way.daemon, way.setup) as daemon:
             each = measure(daemon, way)
         large += each > LIMIT
         mark = " **above**" if each > LIMIT else ""

@@ -10,6 +10,8 @@ TESTED = {
     ("nsqd", "HTTP: one header"),
     ("nsqd", "HTTP: many X-Nsq headers"),
     ("nsqd", "HTTPS: half a record"),
+    ("nsqd", "HTTPS: requests whose answers are not read"),
+    ("nsqd", "HTTPS: require, 15 certificates"),
     ("nsqlookupd", "TCP: a half-sent line"),
     ("nsqlookupd", "HTTP: one header"),
     ("nsqadmin", "HTTP: one header"),
@@ -23,5 +25,5 @@ TESTED = {
     "way", [way for way in ways() if way[:2] in TESTED], ids=lambda way: f"{way[0]} {way[1]}"
 )
 def test_a_connection_costs_at_most_64_kib(way: Way) -> None:
-    with started(way.daemon) as daemon:
+    with started(way.daemon, way.setup) as daemon:
         assert measure(daemon, way, patience=20) <= LIMIT

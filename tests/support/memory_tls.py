@@ -20,13 +20,20 @@ def material(server: Identity = SERVER, **changes: object) -> Material:
 class Client:
     """The client's end of a layer."""
 
-    def __init__(self, shown: Identity | None = None, newest: int = 0, level: int = 1) -> None:
+    def __init__(
+        self, shown: Identity | None = None, newest: int = 0, level: int = 1, above: int = 0
+    ) -> None:
+        """
+        above: certificates that follow the one shown
+        """
         context = SSL.Context(SSL.TLS_CLIENT_METHOD)
         context.set_cipher_list(f"DEFAULT:@SECLEVEL={level}".encode())
         context.set_max_proto_version(newest)
         if shown is not None:
             pem, key = shown.certificate.encode(), shown.key.encode()
-            context.use_certificate(x509.load_pem_x509_certificate(pem))
+            context.use_certificate(certificate := x509.load_pem_x509_certificate(pem))
+            for _ in range(above):
+                context.add_extra_chain_cert(certificate)
             context.use_privatekey(serialization.load_pem_private_key(key, None))
         self.tls = SSL.Connection(context, None)
         self.tls.set_connect_state()

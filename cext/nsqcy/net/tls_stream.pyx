@@ -19,7 +19,7 @@ from nsqcy.errors import LayerEnd, LayerError
 
 cdef enum:
     RECORD = 16384              # maximum plaintext bytes per record
-    PASSED = 4096               # maximum bytes to pass to OpenSSL at once
+    PASSED = 4096               # maximum bytes to pass to OpenSSL at once, unless set otherwise
     ERROR_SSL = 1               # return values of SSL_get_error
     ERROR_WANT_READ = 2
     ERROR_ZERO_RETURN = 6
@@ -66,6 +66,7 @@ cdef class TlsStream(ByteLayer):
     def __cinit__(self, *args, **named):
         self.input = ByteQueue()
         self.dry = True
+        self.passed = PASSED
 
     def attach(self, connection not None):
         """Use this pyOpenSSL connection, which must have been created without a socket.
@@ -98,7 +99,7 @@ cdef class TlsStream(ByteLayer):
 
     cdef int pass_on(self) except -1:
         """Pass some input to OpenSSL: a small piece, because its buffers never shrink."""
-        cdef size_t n = min(self.input.pending(), <size_t>PASSED)
+        cdef size_t n = min(self.input.pending(), self.passed)
         if n == 0:
             return 0
         if bio_write(self.incoming, self.input.first(), <int>n) != <int>n:

@@ -16,6 +16,7 @@ from nsqcy.nsqd.worker.tls import Handshake, Handshakes
 _HTTP = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"OPTIONS ")
 _SPEAK_TLS = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 _PIECES_A_TURN = 16
+_PASSES = 16  # in how many parts OpenSSL gets what was received; it keeps memory for one of them
 
 
 class HttpsConnection(HttpConnection):
@@ -103,6 +104,7 @@ class HttpsConnection(HttpConnection):
         layer, protocol = self._layer, self._protocol
         pieces = []
         ended = False
+        layer.passed = self.receive_size // _PASSES
         layer.feed(data)
         try:
             while piece := layer.read():

@@ -29,7 +29,8 @@ REQUIRE = "require"  # any certificate, regardless of its issuer
 TLS_1_2 = 0x0303
 HANDSHAKE_LIMIT = 5.0  # total seconds to wait for a peer
 MAX_HANDSHAKE = 8 << 10  # bytes from a peer without a certificate; OpenSSL would buffer 128 KiB
-MAX_CERTIFICATES = 32 << 10  # the same, with a certificate and those of its CAs
+MAX_CERTIFICATES = 16 << 10  # the same, with a certificate and those of its CAs
+MAX_UNVERIFIED = 5  # certificates of a client that may show any; OpenSSL keeps each one decoded
 
 _VERSIONS = {0x0301: "TLS1.0", 0x0302: "TLS1.1", 0x0303: "TLS1.2", 0x0304: "TLS1.3"}
 _RECORDS = b"\x15\x16"  # the first byte of a TLS record: an alert or a handshake
@@ -265,6 +266,7 @@ class TlsLayer(TlsStream):
             except SSL.WantReadError:
                 self._received += (passed := self.pass_input())
                 if not passed:
+                    self._check_chain()
                     return False
                 if self._received > self._maximum:
                     raise LayerError(
@@ -276,7 +278,14 @@ class TlsLayer(TlsStream):
                     self.take()
                 raise LayerError(f"tls: {_text(error)}") from None
             else:
+                self._check_chain()
                 return True
+
+    def _check_chain(self) -> None:
+        if self._context.get_app_data() == REQUIRE:
+            above = self._connection.get_peer_cert_chain(as_cryptography=True) or ()
+            if 1 + len(above) > MAX_UNVERIFIED:
+                raise LayerError(f"tls: more than {MAX_UNVERIFIED} certificates")
 
     @property
     def _maximum(self) -> int:

@@ -1,5 +1,6 @@
 """The server's TLS: accepted files, accepted clients, and how its work is spread over turns."""
 
+import contextlib
 import select
 import socket
 import time
@@ -197,6 +198,30 @@ def test_the_names_that_count(
     made = make("billing", names=names, common_names=common_names)
     found = x509.load_pem_x509_certificate(made.certificate.encode())
     assert list(names_in(found)) == expected
+
+
+@pytest.mark.parametrize("newest", [SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION])
+@pytest.mark.parametrize(("above", "text"), [(4, ""), (5, "more than 5 certificates")])
+def test_a_client_shows_few_unverified_certificates(above: int, text: str, newest: int) -> None:
+    client = Client(SERVER, newest, above=above)
+    with pytest.raises(LayerError, match=text) if text else contextlib.nullcontext():
+        pair(material(policy="require"), client)
+
+
+def test_unverified_certificates_count_before_the_end_of_a_handshake() -> None:
+    layer, client = TlsLayer(make_context(material(policy="require"))[0]), Client(SERVER, above=5)
+    layer.feed(client.speak())
+    assert not layer.handshake()
+    layer.feed(client.speak(layer.take())[:-1])
+    with pytest.raises(LayerError, match="more than 5 certificates"):
+        layer.handshake()
+
+
+@pytest.mark.parametrize("newest", [SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION])
+def test_a_handshake_has_a_limit(newest: int) -> None:
+    client = Client(SERVER, newest, above=40)
+    with pytest.raises(LayerError, match="more than 16384 bytes in the handshake"):
+        pair(material(policy="require"), client)
 
 
 def test_an_ambiguous_common_name_is_not_reported() -> None:
