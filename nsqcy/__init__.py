@@ -29,6 +29,7 @@ _CLIENT = (
     "ProtocolError",
     "Publish",
     "PublishTimeout",
+    "RequestError",
     "Requeue",
     "cancel",
     "finish",

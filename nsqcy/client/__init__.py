@@ -18,6 +18,7 @@ from nsqcy.client.errors import (
     NsqdError,
     ProtocolError,
     PublishTimeout,
+    RequestError,
     Requeue,
 )
 from nsqcy.client.peeked_message import PeekedMessage
@@ -39,6 +40,7 @@ __all__ = [
     "ProtocolError",
     "Publish",
     "PublishTimeout",
+    "RequestError",
     "Requeue",
     "cancel",
     "finish",

@@ -6,17 +6,22 @@ is slow to import, so that happens when an NsqdAdmin is created. Does not know c
 producers.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 from nsqcy.client.peeked_message import PeekedMessage
 from nsqcy.client.times import Duration, seconds
 from nsqcy.errors import RequestError
 
+NOT_FOUND = 404
+Position = str | int | datetime
+
 
 class NsqdAdmin:
-    """Creates topics and channels of one nsqd, and sets their policies, through its HTTP port.
+    """Creates and changes topics and channels of one nsqd, sets their policies, and shows their
+    statistics, through its HTTP port.
 
         admin = NsqdAdmin("127.0.0.1:4151")
         admin.create_channel("orders", "billing")
@@ -24,8 +29,9 @@ class NsqdAdmin:
 
     `auth_secret` is the token of a user who may do this, for an nsqd with --auth-file. `timeout`
     applies to each request. All methods may be called from any thread, and repeatedly with the same
-    result. They raise Error if nsqd refuses or does not answer, and ValueError for an invalid name.
-    Policies, peek() and redrive() are features of nsqcy's nsqd.
+    result. They raise RequestError if nsqd refuses (`status` is that of its response) or does not
+    answer (0), and ValueError for an invalid name. Policies, peek(), redrive() and seek() are
+    features of nsqcy's nsqd.
     """
 
     def __init__(
@@ -65,15 +71,64 @@ class NsqdAdmin:
             self._nsqd.create_topic(topic)
             self._nsqd.create_channel(topic, channel)
 
-    def delete_topic(self, topic: str) -> None:
-        """Delete a topic with its channels and all messages."""
+    def delete_topic(self, topic: str) -> bool:
+        """Delete a topic with its channels and all messages. Return whether it existed."""
         with self._errors_with_address():
-            self._nsqd.delete_topic(topic)
+            return _existed(self._nsqd.delete_topic, topic)
 
-    def delete_channel(self, topic: str, channel: str) -> None:
-        """Delete a channel with its messages."""
+    def delete_channel(self, topic: str, channel: str) -> bool:
+        """Delete a channel with its messages. Return whether it existed."""
         with self._errors_with_address():
-            self._nsqd.delete_channel(topic, channel)
+            return _existed(self._nsqd.delete_channel, topic, channel)
+
+    def empty_topic(self, topic: str) -> None:
+        """Drop the messages that wait in a topic, outside its channels."""
+        with self._errors_with_address():
+            self._nsqd.empty_topic(topic)
+
+    def empty_channel(self, topic: str, channel: str) -> None:
+        """Drop the messages of a channel."""
+        with self._errors_with_address():
+            self._nsqd.empty_channel(topic, channel)
+
+    def pause_topic(self, topic: str) -> None:
+        """Keep a topic's new messages from its channels."""
+        with self._errors_with_address():
+            self._nsqd.pause_topic(topic)
+
+    def unpause_topic(self, topic: str) -> None:
+        """End the pause of a topic."""
+        with self._errors_with_address():
+            self._nsqd.unpause_topic(topic)
+
+    def pause_channel(self, topic: str, channel: str) -> None:
+        """Keep a channel's messages from its consumers."""
+        with self._errors_with_address():
+            self._nsqd.pause_channel(topic, channel)
+
+    def unpause_channel(self, topic: str, channel: str) -> None:
+        """End the pause of a channel."""
+        with self._errors_with_address():
+            self._nsqd.unpause_channel(topic, channel)
+
+    def seek(self, topic: str, channel: str, to: Position) -> int:
+        """Move a channel to a position in its topic's log, and return its sequence number.
+
+        `to`: `"earliest"`, `"latest"`, a sequence number or a time; a datetime without a time zone
+        is local.
+        """
+        if isinstance(to, datetime):
+            to = to.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        with self._errors_with_address():
+            return self._nsqd.seek_channel(topic, channel, str(to))
+
+    def stats(self, topic: str | None = None, channel: str | None = None) -> dict[str, Any]:
+        """Return the statistics of all topics, of one topic, or of one channel, as in nsqd's
+        `/stats?format=json`. A topic that does not exist is missing from `["topics"]`."""
+        with self._errors_with_address():
+            found = self._nsqd.stats(topic, channel)
+        assert isinstance(found, dict)
+        return found | {"topics": found.get("topics") or []}  # null if there are none
 
     def topic_policy(self, topic: str, **keys: Any) -> dict[str, Any]:
         """Set keys of a topic's policy; None resets a key. Return all keys with their values.
@@ -110,6 +165,17 @@ class NsqdAdmin:
         number of messages that nsqd examines for this."""
         with self._errors_with_address():
             return self._nsqd.redrive_channel(topic, channel)
+
+
+def _existed(delete: Callable[..., None], *names: str) -> bool:
+    """Delete a topic or channel. Return whether it existed."""
+    try:
+        delete(*names)
+    except RequestError as error:
+        if error.status != NOT_FOUND:
+            raise
+        return False
+    return True
 
 
 def _values(answer: dict[str, Any]) -> dict[str, Any]:

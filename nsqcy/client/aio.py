@@ -43,6 +43,7 @@ from nsqcy.client.errors import (
     NsqdError,
     ProtocolError,
     PublishTimeout,
+    RequestError,
     Requeue,
 )
 from nsqcy.client.face import (
@@ -97,6 +98,7 @@ __all__ = [
     "ProtocolError",
     "Publish",
     "PublishTimeout",
+    "RequestError",
     "Requeue",
     "cancel",
     "finish",

@@ -33,13 +33,45 @@ class NsqdAdmin:
         """Create a channel, and its topic, unless they exist."""
         await asyncio.to_thread(self._admin.create_channel, topic, channel)
 
-    async def delete_topic(self, topic: str) -> None:
-        """Delete a topic with its channels and all messages."""
-        await asyncio.to_thread(self._admin.delete_topic, topic)
+    async def delete_topic(self, topic: str) -> bool:
+        """Delete a topic with its channels and all messages. Return whether it existed."""
+        return await asyncio.to_thread(self._admin.delete_topic, topic)
 
-    async def delete_channel(self, topic: str, channel: str) -> None:
-        """Delete a channel with its messages."""
-        await asyncio.to_thread(self._admin.delete_channel, topic, channel)
+    async def delete_channel(self, topic: str, channel: str) -> bool:
+        """Delete a channel with its messages. Return whether it existed."""
+        return await asyncio.to_thread(self._admin.delete_channel, topic, channel)
+
+    async def empty_topic(self, topic: str) -> None:
+        """Drop the messages that wait in a topic, outside its channels."""
+        await asyncio.to_thread(self._admin.empty_topic, topic)
+
+    async def empty_channel(self, topic: str, channel: str) -> None:
+        """Drop the messages of a channel."""
+        await asyncio.to_thread(self._admin.empty_channel, topic, channel)
+
+    async def pause_topic(self, topic: str) -> None:
+        """Keep a topic's new messages from its channels."""
+        await asyncio.to_thread(self._admin.pause_topic, topic)
+
+    async def unpause_topic(self, topic: str) -> None:
+        """End the pause of a topic."""
+        await asyncio.to_thread(self._admin.unpause_topic, topic)
+
+    async def pause_channel(self, topic: str, channel: str) -> None:
+        """Keep a channel's messages from its consumers."""
+        await asyncio.to_thread(self._admin.pause_channel, topic, channel)
+
+    async def unpause_channel(self, topic: str, channel: str) -> None:
+        """End the pause of a channel."""
+        await asyncio.to_thread(self._admin.unpause_channel, topic, channel)
+
+    async def seek(self, topic: str, channel: str, to: administration.Position) -> int:
+        """Move a channel to a position in its topic's log; see nsqcy.NsqdAdmin."""
+        return await asyncio.to_thread(self._admin.seek, topic, channel, to)
+
+    async def stats(self, topic: str | None = None, channel: str | None = None) -> dict[str, Any]:
+        """Return statistics; see nsqcy.NsqdAdmin."""
+        return await asyncio.to_thread(self._admin.stats, topic, channel)
 
     async def topic_policy(self, topic: str, **keys: Any) -> dict[str, Any]:
         """Set keys of a topic's policy, and return all; see nsqcy.NsqdAdmin."""

@@ -2,7 +2,7 @@
 
 from nsqcy.client.codec import AlreadyAnswered, ProtocolError
 from nsqcy.client.times import Duration, seconds
-from nsqcy.errors import NON_FATAL_CODES, NsqError
+from nsqcy.errors import NON_FATAL_CODES, NsqError, RequestError
 
 __all__ = [
     "AlreadyAnswered",
@@ -14,6 +14,7 @@ __all__ = [
     "NsqdError",
     "ProtocolError",
     "PublishTimeout",
+    "RequestError",
     "Requeue",
 ]
 

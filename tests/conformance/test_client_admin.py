@@ -1,5 +1,7 @@
 """NsqdAdmin with a real nsqd, for both interfaces."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from nsqcy.client import Error
@@ -38,6 +40,63 @@ def test_topics_channels_and_policies(face: Face, shared: Nsqd, topic: str) -> N
     face.call(admin.delete_topic, topic)
     topics = shared.web.get("/stats", format="json").json()["topics"]
     assert topic not in [each["topic_name"] for each in topics]
+
+
+def test_deleting_twice(face: Face, shared: Nsqd, topic: str) -> None:
+    admin = face.module.NsqdAdmin(f"127.0.0.1:{shared.http_port}")
+    face.call(admin.create_channel, topic, "c")
+    assert face.call(admin.delete_channel, topic, "c") is True
+    assert face.call(admin.delete_channel, topic, "c") is False
+    assert face.call(admin.delete_topic, topic) is True
+    assert face.call(admin.delete_topic, topic) is False
+    assert face.call(admin.delete_channel, topic, "c") is False, "the topic is gone as well"
+    with pytest.raises(face.module.RequestError, match="TOPIC_NOT_FOUND") as caught:
+        face.call(admin.pause_topic, topic)
+    assert caught.value.status == 404
+
+
+def test_pauses_and_statistics(face: Face, shared: Nsqd, topic: str) -> None:
+    admin = face.module.NsqdAdmin(f"127.0.0.1:{shared.http_port}")
+    face.call(admin.create_channel, topic, "c")
+    face.call(admin.create_channel, topic, "other")
+    for _ in range(2):
+        face.call(admin.pause_topic, topic)
+        face.call(admin.pause_channel, topic, "c")
+    shared.web.pub(topic, b"m")
+    (found,) = face.call(admin.stats, topic)["topics"]
+    assert (found["paused"], found["depth"]) == (True, 1)
+    (found,) = face.call(admin.stats, topic, "c")["topics"]
+    (channel,) = found["channels"]
+    assert (channel["channel_name"], channel["paused"], channel["depth"]) == ("c", True, 0)
+    face.call(admin.empty_topic, topic)
+    face.call(admin.unpause_topic, topic)
+    face.call(admin.unpause_channel, topic, "c")
+    shared.web.pub(topic, b"m")
+    shared.web.await_counts(topic, "c", depth=1)
+    face.call(admin.empty_channel, topic, "c")
+    (found,) = face.call(admin.stats, topic, "c")["topics"]
+    assert (found["channels"][0]["paused"], found["channels"][0]["depth"]) == (False, 0)
+    assert topic in [each["topic_name"] for each in face.call(admin.stats)["topics"]]
+    assert face.call(admin.stats, "no-such")["topics"] == []
+
+
+@pytest.mark.ours
+def test_seeking(face: Face, shared: Nsqd, topic: str) -> None:
+    admin = face.module.NsqdAdmin(f"127.0.0.1:{shared.http_port}")
+    face.call(admin.topic_policy, topic, retention_bytes=1 << 20)
+    face.call(admin.create_channel, topic, "c")
+    before = datetime.now() - timedelta(hours=1)
+    shared.web.mpub(topic, [b"0", b"1", b"2"])
+    shared.web.await_counts(topic, "c", depth=3)
+    first = face.call(admin.seek, topic, "c", "earliest")
+    assert face.call(admin.seek, topic, "c", "latest") == first + 3
+    shared.web.await_counts(topic, "c", depth=0)
+    assert face.call(admin.seek, topic, "c", first + 1) == first + 1
+    shared.web.await_counts(topic, "c", depth=2)
+    assert face.call(admin.seek, topic, "c", before) == first
+    assert face.call(admin.seek, topic, "c", datetime.now(UTC)) == first + 3
+    with pytest.raises(face.module.RequestError, match="CHANNEL_NOT_FOUND"):
+        face.call(admin.seek, topic, "no-such", "earliest")
 
 
 def test_a_look_at_messages(face: Face, shared: Nsqd, topic: str) -> None:
