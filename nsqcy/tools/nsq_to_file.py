@@ -184,7 +184,19 @@ def resolve(settings: Settings) -> ToFileOptions:
     common.require_positive(settings, "topic_refresh", "sync_interval", "max_in_flight")
     output = os.path.realpath(options.output_dir)
     work = os.path.realpath(options.work_dir) if options.work_dir else output
+    if _device(work) != _device(output):
+        raise ToolError(
+            f"--work-dir {work} and --output-dir {output} are on different file systems: "
+            "finished files could not be moved; use directories on the same file system"
+        )
     return options.replace(output_dir=output, work_dir=work)
+
+
+def _device(folder: str) -> int:
+    """Return the file system that a directory is on, or will be on once it has been created."""
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    return os.stat(folder).st_dev
 
 
 # --- all topics ---------------------------------------------------------------------------------

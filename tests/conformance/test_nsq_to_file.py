@@ -5,10 +5,12 @@ import gzip
 import os
 import pty
 import re
+import shutil
 import signal
 import socket
 import struct
 import subprocess
+import tempfile
 import termios
 import time
 from collections.abc import Callable, Iterator
@@ -272,6 +274,31 @@ def test_finished_files_are_moved(to_file: Make, nsqd: Nsqd, topic: str) -> None
         f"{topic}-000002": b"one\n",
     }
     assert f"moving finished file {running.work}/{topic}-000001 to {running.out}" in running.log()
+
+
+@pytest.mark.ours
+@pytest.mark.skipif(
+    os.stat("/dev/shm").st_dev == os.stat(tempfile.gettempdir()).st_dev,
+    reason="needs a second file system",
+)
+def test_a_work_folder_on_another_file_system(to_file: Make) -> None:
+    running = to_file("--work-dir=/dev/shm/nsq_to_file/no-such", name="<TOPIC><REV>").start()
+    assert running.wait() == 1
+    assert "are on different file systems" in running.log()
+    assert not running.out.exists() and not os.path.exists("/dev/shm/nsq_to_file")
+
+
+@pytest.mark.ours
+def test_a_removed_output_folder(to_file: Make, nsqd: Nsqd, topic: str) -> None:
+    running = to_file().start()
+    nsqd.web.mpub(topic, [b"one", b"two"])
+    running.await_lines(b"one", b"two")
+    shutil.rmtree(running.out)
+    nsqd.web.pub(topic, b"three")
+    running.await_log("was removed: opening a new file")
+    running.stop()
+    assert running.files()[topic].endswith(b"three\n")
+    nsqd.web.await_counts(topic, CHANNEL, depth=0, in_flight_count=0)
 
 
 @pytest.mark.case("FILE-014")

@@ -84,11 +84,15 @@ class TopicFiles:
         self._name = ""  # with <REV> not replaced
         self._revision = 0
         self._opened = 0
+        self._now = Moment(0.0, 0)
+        self._unsynced: list[bytes] = []  # messages since the last sync
 
     # --- operations ---------------------------------------------------------------------------
 
     def write(self, bodies: Iterable[bytes], now: Moment) -> None:
         """Write messages in order, each followed by a line feed."""
+        self._now = now
+        self._replace_removed()
         for body in bodies:
             file = self._file
             if due := file is None or self._is_due(file, now):
@@ -96,6 +100,7 @@ class TopicFiles:
             assert file is not None
             file.add(body + b"\n")
             self.written += 1
+            self._unsynced.append(body)
             if due or self.written - self.synced >= self._rules.buffer:
                 self.sync()
         if self._file is not None:
@@ -103,6 +108,7 @@ class TopicFiles:
 
     def tick(self, now: Moment) -> None:
         """Sync and rotate. Call this every sync interval."""
+        self._now = now
         if self._file is None or self._is_due(self._file, now):
             if self._rules.skip_empty:
                 self.finish()
@@ -117,14 +123,18 @@ class TopicFiles:
             assert self._file is not None
             self._log.info(f"{self._label} syncing {count} records to disk")
             self._file.sync()
+            while self._replace_removed():
+                self._file.sync()
             self.synced = self.written
+            self._unsynced.clear()
 
     def finish(self) -> None:
         """Sync, close and move the file. The next message or tick opens a new one."""
         if self._file is None:
             return
         self.sync()
-        self._settle(self._file, self._name, self._revision)
+        if self._file.links():  # otherwise it was removed after its last sync
+            self._settle(self._file, self._name, self._revision)
         self.abandon()
 
     def abandon(self) -> None:
@@ -132,6 +142,20 @@ class TopicFiles:
         file, self._file = self._file, None
         if file is not None:
             file.close()
+
+    def _replace_removed(self) -> bool:
+        """If the file was removed, write its unsynced messages to a new one: they are not lost, and
+        directories that were removed with it exist again."""
+        if self._file is None or self._file.links():
+            return False
+        self._log.warn(f"{self._label} {self._file.path} was removed: opening a new file")
+        self.abandon()
+        self._name = ""
+        file = self._rotate(self._now)
+        for body in self._unsynced:
+            file.add(body + b"\n")
+        file.flush()
+        return True
 
     # --- rotation -----------------------------------------------------------------------------
 
@@ -242,8 +266,10 @@ class TopicFiles:
         self._disk.sync_folder(posixpath.dirname(file.path))
 
     def _make_folders(self, root: str, relative: str) -> None:
-        """Create a file's directories durably. Existing directories may not have been synced
-        yet."""
+        """Create a file's directories durably, also `root` if it was removed. Existing directories
+        may not have been synced yet."""
+        if not self._disk.exists(root):
+            self._make_root(root)
         folder = root
         for part in relative.split("/")[:-1]:
             below = posixpath.join(folder, part)

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import gzip
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -315,6 +316,51 @@ def test_finished_files_are_moved(topic: Topic) -> None:
     files.finish()
     assert topic.files(topic.work) == {} and topic.files() == {"t-000000.log": b"one\n"}
     assert not os.listxattr(topic.out / "t-000000.log")
+
+
+@pytest.mark.parametrize("work", [False, True])
+@pytest.mark.parametrize("codec", [Plain(), Gzip(6)])
+def test_a_removed_directory_is_created_again(topic: Topic, codec: Codec, work: bool) -> None:
+    """Unsynced messages are not lost with it."""
+    files = topic.open(work=work, codec=codec)
+    files.write([b"synced", b"first", b"second"], topic.now)
+    assert files.synced == 1
+    shutil.rmtree(topic.work if work else topic.out)
+    files.write([b"third"], topic.now)
+    files.sync()
+    shutil.rmtree(topic.out, ignore_errors=True)
+    files.write([b"fourth"], topic.now)
+    files.finish()
+    assert files.written == files.synced == 5
+    assert topic.log.count("was removed: opening a new file") == (1 if work else 2)
+    found = b"".join(topic.files().values())
+    lines = (unpacked(found) if found[:2] == b"\x1f\x8b" else found).splitlines()
+    assert lines == ([b"first", b"second", b"third"] if work else []) + [b"fourth"]
+
+
+def test_a_file_is_removed_while_it_is_synced(topic: Topic) -> None:
+    class Removing(Disk):
+        def sync(self, fd: int) -> None:
+            super().sync(fd)
+            if armed:
+                armed.pop().unlink()
+
+    armed: list[Path] = []
+    files = topic.open(disk=Removing())
+    files.write([b"synced", b"first"], topic.now)
+    armed.append(topic.out / "t.log")
+    files.sync()
+    assert topic.files() == {"t.log": b"first\n"} and files.synced == 2
+
+
+def test_a_file_is_removed_after_its_last_sync(topic: Topic) -> None:
+    files = topic.open(work=True)
+    files.write([b"synced"], topic.now)
+    shutil.rmtree(topic.work)
+    files.finish()
+    files.write([b"next"], topic.now)
+    files.finish()
+    assert topic.files() == {"t-000001.log": b"next\n"}
 
 
 @pytest.mark.case("FILE-012")
