@@ -102,9 +102,15 @@ def _json(channel: ChannelStats) -> dict[str, Any]:
 @click.option("--start", type=PLACE, help=f"position in the log: {places.ALLOWED}")
 @on_cluster
 def create(cluster: Cluster, topic: str, channel: str, start: str | None) -> None:
-    """Create CHANNEL on all nsqds that have TOPIC, and register it with all nsqlookupds."""
+    """Create CHANNEL on all nsqds that have TOPIC, and register it with all nsqlookupds.
+
+    If no nsqd has TOPIC, creates the topic on all of them.
+    """
     if start:
         seeking.check(cluster, start)
+    if topic not in cluster.stats(topic).topics:
+        cluster.each(lambda nsqd: nsqd.create_topic(topic))
+        click.echo(f"created topic {topic}")
     cluster.register(lambda lookupd: lookupd.create_channel(topic, channel))
     nodes = cluster.each(
         lambda nsqd: nsqd.create_channel(topic, channel, start), needs=f"topic {topic}"

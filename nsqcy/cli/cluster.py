@@ -171,6 +171,11 @@ class Cluster:
             self._errors.append(error)
 
     @property
+    def had_errors(self) -> bool:
+        """Return whether a daemon has failed a request."""
+        return bool(self._errors)
+
+    @property
     def _remedy(self) -> str:
         """Return what to do about the errors so far, if a daemon has answered; otherwise ""."""
         if any(error.status == 401 for error in self._errors):

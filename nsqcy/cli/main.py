@@ -73,6 +73,11 @@ SECTIONS: dict[str, dict[str, Native | Program]] = {
     "Administration": {
         "config": Native("nsqcy.cli.configuration", "config", "print and check configuration"),
         "copies": Program("nsqcy.cli.copies.main", "show and repair topics with copies"),
+        "drain": Native("nsqcy.cli.operations", "drain", "empty an nsqd, which then exits"),
+        "ready": Native(
+            "nsqcy.cli.operations", "ready", "show whether nsqds are ready for clients"
+        ),
+        "reload": Native("nsqcy.cli.operations", "reload", "reload an nsqd's configuration"),
         "data": Program("nsqcy.nsqd.data.command", "import, export and check a data path"),
         "passwd": Program("nsqcy.users.passwd", "print a user section for --auth-file"),
         "completion": Native("nsqcy.cli.completion", "completion", "print a completion script"),

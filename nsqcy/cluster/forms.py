@@ -135,6 +135,20 @@ PEEKED = both(
     perhaps(previous=or_null(is_place)),
 )
 
+_LEFT = having(
+    depth=is_number,
+    in_flight_count=is_number,
+    deferred_count=is_number,
+)
+_LEFT_THERE = both(
+    _LEFT,
+    having(topic_name=is_name, channel_name=lambda value: value == "" or is_name(value)),
+)
+DRAIN = having(
+    draining=is_flag,
+    left=or_null(both(_LEFT, having(messages=is_number, most=list_of(_LEFT_THERE)))),
+)
+
 _SETTING = having(**{"value": anything, "from": is_line})
 POLICY = having(
     config=both(

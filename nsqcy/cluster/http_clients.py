@@ -14,10 +14,10 @@ from urllib3.util import Url
 
 from nsqcy.cluster import stats
 from nsqcy.cluster.discovery import daemon_url
-from nsqcy.cluster.forms import POLICY, is_number
+from nsqcy.cluster.forms import DRAIN, POLICY, is_number
 from nsqcy.cluster.web_client import Answer, Terms, WebClient, unwanted
 from nsqcy.errors import InvalidName, RequestError
-from nsqcy.names import host_port, is_valid_name, quote
+from nsqcy.names import host_port, is_valid_name, one_line, quote
 from nsqcy.util import gojson
 
 MAX_ANSWER = stats.MAX_ANSWER
@@ -279,6 +279,43 @@ class NsqdHTTPClient(DaemonClient):
     def node(self) -> dict[str, Any]:
         """Return the health of nsqd's processes and its disk; nsqcy only."""
         return self._object("GET", "/node")
+
+    def not_ready_because(self) -> list[str]:
+        """Return the reasons why clients should not use this nsqd; empty if it is ready. nsqcy
+        only."""
+        try:
+            self._bytes("GET", "/ready")
+        except RequestError as error:
+            if error.status != 503:
+                raise
+            return [one_line(each) for each in error.body.decode("utf-8", "replace").splitlines()]
+        return []
+
+    def drain_state(self) -> dict[str, Any]:
+        """Return whether nsqd drains, and what is left; nsqcy only."""
+        return self._drain_answer("GET", {})
+
+    def drain(
+        self, on: bool = True, *, timeout: str | None = None, hand_over: bool = False
+    ) -> dict[str, Any]:
+        """Begin or end a drain and return its state; nsqcy only. timeout: when nsqd exits even if
+        messages are left, as a duration. hand_over: whether other nodes take over the topics with
+        copies."""
+        query = {"timeout": timeout} if timeout else {}
+        query |= {"hand_over": "true"} if hand_over else {}
+        return self._drain_answer("PUT", query, b"true" if on else b"false")
+
+    def _drain_answer(
+        self, method: str, query: dict[str, str], body: bytes | None = None
+    ) -> dict[str, Any]:
+        answer = self._object(method, "/config/drain", query, body)
+        if not DRAIN(answer):
+            raise RequestError("the response is not the state of a drain", 200)
+        return answer
+
+    def reload(self) -> None:
+        """Reload the configuration, as SIGHUP does; nsqcy only."""
+        self._post("/config/reload", {})
 
     def cancel_message(self, topic: str, channel: str, id: str) -> None:
         """Drop a deferred message; nsqcy only."""

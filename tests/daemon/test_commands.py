@@ -276,6 +276,44 @@ def test_redrive_one(commands: Commands) -> None:
     assert [each["body"] for each in commands.json("peek", "failed", "look")] == ["two"]
 
 
+def test_a_channel_of_a_topic_that_does_not_exist(commands: Commands) -> None:
+    count = nsqds_of(commands)
+    assert commands.ok("channel", "create", "new", "c").splitlines() == [
+        "created topic new",
+        f"created channel new/c on {count}",
+    ]
+    assert commands.ok("channel", "create", "new", "d") == f"created channel new/d on {count}\n"
+
+
+def test_ready_and_drain(commands: Commands) -> None:
+    names = sorted(f"127.0.0.1:{each.http_port}" for each in commands.nsqds)
+    assert commands.ok("ready").splitlines() == [f"{name} is ready" for name in names]
+    assert commands.json("ready") == {name: [] for name in names}
+    commands.ok("channel", "create", "t", "c")
+    commands.ok("pub", "t", "hello")
+    if len(names) > 1:
+        for words in (("drain", "--yes"), ("drain", "--status"), ("reload",)):
+            error = commands.fails(*words)
+            assert error.endswith(f"set --nsqd-http-address to one of {', '.join(names)}")
+        return
+    (name,) = names
+    left = "  t/c: 1 queued, 0 in flight, 0 deferred"
+    status = commands.ok("drain", "--status").splitlines()
+    assert status == [f"{name} is not draining, 1 message left", left]
+    drained = commands.ok("drain", "--yes", "--within=1h").splitlines()
+    assert drained == [f"{name} is draining, 1 message left", left]
+    assert 3000 < commands.json("drain", "--status")["seconds_left"] <= 3600
+    assert "not all nsqds are ready" in commands.fails("ready")
+    assert commands.run("ready").stdout.decode().startswith(f"{name} is not ready: draining")
+    assert commands.ok("drain", "--stop").startswith(f"{name} is not draining")
+    commands.ok("pub", "t", "hello")
+    done = commands.run("drain", "--stop", "--status")
+    assert done.returncode == 2 and b"exclude each other" in done.stderr
+    commands.ok("channel", "empty", "t", "c", "--yes")
+    commands.ok("drain", "--yes")
+    assert commands.nsqds[0].wait() == 0
+
+
 def test_pub_names_the_limit_of_a_delay(commands: Commands) -> None:
     error = commands.fails("pub", "later", "hello", "--defer=2h")
     assert "INVALID_DEFER" in error and "--max-defer-timeout" in error
@@ -369,3 +407,21 @@ def test_no_daemon_is_an_error_of_one_line() -> None:
         "warning: nsqd 127.0.0.1:1: Connection refused\n"
         "nsqcy: no nsqd found through 127.0.0.1:1: check the address\n"
     )
+
+
+def test_reload(tmp_path: Path) -> None:
+    file = tmp_path / "nsqd.ini"
+    file.write_text("[nsqd]\nlog_level = info\n")
+    nsqd = Nsqd(tmp_path, config=file, workers=1)
+    nsqd.start()
+    try:
+        commands = Commands([nsqd], f"--nsqd-http-address=127.0.0.1:{nsqd.http_port}")
+        file.write_text("[nsqd]\nlog_level = debug\n")
+        assert commands.ok("reload") == f"reloaded 127.0.0.1:{nsqd.http_port}\n"
+        assert nsqd.web.get("/config/log_level").body == b"1"
+        file.write_text("[nsqd]\nlog_level = nonsense\n")
+        assert "INVALID_CONFIGURATION (nsqd's log names the error)" in commands.fails("reload")
+        assert nsqd.web.get("/config/log_level").body == b"1"
+        assert "the configuration stays unchanged" in nsqd.log_text()
+    finally:
+        nsqd.destroy()

@@ -94,6 +94,7 @@ ROUTES = (
     Route(
         "DELETE", "/channel/config", policies.delete_channel_policy, body=ignored, need=Need.ADMIN
     ),
+    Route("POST", "/config/reload", settings.reload, body=ignored),
     Route("GET", "/config/:opt", settings.get_option),
     Route("PUT", "/config/:opt", settings.put_option, body=settings.value_limit),
     *pprof.routes("/debug/pprof/", lambda api: api.backend),

@@ -9,7 +9,7 @@ from nsqcy.http.parser import JSON, Fault, Head, Reply
 from nsqcy.http.router import Request, Result, whole
 from nsqcy.nsqd.http.context import Context
 from nsqcy.nsqd.http.params import BOOLEANS
-from nsqcy.nsqd.master.verbs import ChangeOption, GetDrain, SetDrain
+from nsqcy.nsqd.master.verbs import ChangeOption, GetDrain, Reload, SetDrain
 from nsqcy.nsqd.options import NSQD
 from nsqcy.options.option import Option
 from nsqcy.util.gotext import json_bytes
@@ -51,6 +51,13 @@ def put_drain(api: Context, request: Request) -> dict[str, Any]:
         raise HttpError(400, "INVALID_VALUE (allowed: true, false)")
     hand_over = BOOLEANS.get(params.get("hand_over", ""), False)
     return api.backend.at_master(SetDrain(on, _limit(params), hand_over))
+
+
+def reload(api: Context, request: Request) -> None:
+    """Reload the configuration, as SIGHUP does."""
+    whole(request)
+    if not api.backend.at_master(Reload()):
+        raise HttpError(400, "INVALID_CONFIGURATION (nsqd's log names the error)")
 
 
 def _option(request: Request) -> Option:

@@ -109,6 +109,7 @@ class Master:
                 self._options,
                 self._drain,
                 Diagnosis(self._workers, count, self._phase, self._drain, self._guard),
+                self._reread_settings,
             ),
             lines,
         )
@@ -287,7 +288,8 @@ class Master:
     def _on_hangup(self) -> None:
         gevent.spawn(self._reread_settings)
 
-    def _reread_settings(self) -> None:
+    def _reread_settings(self) -> bool:
+        """Return whether the configuration is valid; otherwise it stays unchanged."""
         reporting = self._phase.started and not self._phase.ending
         if reporting:
             self._notifier.reloading()
@@ -296,6 +298,7 @@ class Master:
             self._options.adopt(found)
         if reporting:
             self._notifier.ready(self._serving())
+        return found is not None
 
     def _on_quit(self) -> None:
         self._lifecycle.arbiter.signal_all(signal.SIGQUIT)

@@ -4,6 +4,7 @@ A verb is one class: its fields are parsed from the HTTP request, and `run` is t
 Workers import this module, so it imports no part of the master.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -41,6 +42,7 @@ class MasterSide(NamedTuple):
     options: "LiveOptions"
     drain: "DrainControl"
     diagnosis: "Diagnosis"
+    reload: Callable[[], bool]
 
 
 class MasterVerb(Call[MasterSide, Result]):
@@ -105,6 +107,17 @@ class GetDrain(MasterVerb[dict[str, Any]]):
 
     def run(self, target: MasterSide) -> dict[str, Any]:
         return target.drain.state()
+
+
+@dataclass(frozen=True)
+class Reload(MasterVerb[bool]):
+    """Reload the configuration, as SIGHUP does; return False if it is invalid and stays as it
+    was."""
+
+    timeout: ClassVar[float] = ALL_TIMEOUT
+
+    def run(self, target: MasterSide) -> bool:
+        return target.reload()
 
 
 @dataclass(frozen=True)
