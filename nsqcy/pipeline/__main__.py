@@ -20,11 +20,10 @@ from typing import Protocol, cast
 from nsqcy import __version__
 from nsqcy.errors import HelpWanted, UsageError
 from nsqcy.options.option import suggestion
-from nsqcy.pipeline.options import OUTPUT, Options, Table, parse
+from nsqcy.pipeline.options import OUTPUT, Options, Table, parse, with_remedy
 from nsqcy.pipeline.report import Report
 from nsqcy.pipeline.session import Missing
 from nsqcy.spark.failures import reason
-from nsqcy.users import token_file
 from nsqcy.util.standard_streams import guarded
 
 JOBS = ("archive", "verify", "compact", "orphans", "replay", "rollup", "dlq", "stats", "doctor")
@@ -82,15 +81,10 @@ def _run(words: list[str]) -> int:
     except Exception as error:
         if asked.is_set():
             return 0  # an interrupted call to the JVM; nothing was partially written
-        code = fail(name, _with_remedy(reason(error)))
+        code = fail(name, with_remedy(reason(error)))
         if verbose:
             traceback.print_exception(error)
         return code
-
-
-def _with_remedy(text: str) -> str:
-    wants_token = text.endswith("requires authSecret")
-    return f"{text}: set --auth-token-file or {token_file.VARIABLE}" if wants_token else text
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nsqcy.doctor.findings import ERROR, Finding, error, ok, warning
 from nsqcy.options.option import Option
 from nsqcy.pipeline import checkpoint, session
-from nsqcy.pipeline.options import PATH, SOURCE, Options
+from nsqcy.pipeline.options import PATH, SOURCE, Options, with_remedy
 from nsqcy.pipeline.report import Report
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def reachability(options: Options) -> Iterator[Finding]:
         discovery = Discovery(asked)
         discovery.refresh(tries=1)
     except NsqError as reason:
-        yield error(reason.args[0])
+        yield error(with_remedy(reason.args[0]))
         return
     if asked.lookupds:
         yield ok(f"lookupd {', '.join(asked.lookupds)}")
@@ -127,7 +127,7 @@ def nsqd(
     try:
         connection = Connection(address, asked.access)
     except NsqError as reason:
-        yield error(reason.args[0])
+        yield error(with_remedy(reason.args[0]))
         return
     try:
         yield ok(f"nsqd {address} has logs to read")
@@ -137,7 +137,7 @@ def nsqd(
             except NoTopic:
                 yield warning(f"nsqd {address} has no topic {topic!r}")
     except NsqError as reason:
-        yield error(reason.args[0])
+        yield error(with_remedy(reason.args[0]))
     finally:
         connection.close()
 

@@ -113,6 +113,15 @@ AUTH_TOKEN_FILE = Option(
     "file with the token for nsqds that require AUTH; otherwise NSQCY_AUTH_TOKEN_FILE names it, or "
     "NSQCY_AUTH_TOKEN is the token",
 )
+
+
+def with_remedy(text: str) -> str:
+    """Return an error of the source; if a token is missing, with what to set."""
+    if "requires authSecret" not in text:
+        return text
+    return f"{text}: set --auth-token-file or {token_file.VARIABLE}"
+
+
 SOURCE = (
     Option("topic", TOPIC_NAME, None, "one topic"),
     Option("topics", TOPIC_NAMES, None, "several topics"),

@@ -23,6 +23,7 @@ from nsqcy.pipeline.options import (
     Options,
     choice,
     parse,
+    with_remedy,
 )
 
 WHOLE = whole(0)
@@ -125,6 +126,31 @@ def test_the_file(tmp_path: Path) -> None:
         "nsqdTcpAddresses": "a:1,b:2",
         "fetchBytes": "1m",
     }
+
+
+def test_the_token_of_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From an option of the source, a file, or the environment, in this order."""
+
+    def secret(*words: str) -> str | None:
+        return parse("job", TABLES, ["--topic=t", *words]).source().get("authSecret")
+
+    assert secret() is None
+    monkeypatch.setenv("NSQCY_AUTH_TOKEN", "of-environment")
+    assert secret() == "of-environment"
+    (tmp_path / "named").write_text("of-named-file\n")
+    monkeypatch.setenv("NSQCY_AUTH_TOKEN_FILE", str(tmp_path / "named"))
+    assert secret() == "of-named-file"
+    (tmp_path / "given").write_text("of-given-file\n")
+    given = f"--auth-token-file={tmp_path / 'given'}"
+    assert secret(given) == "of-given-file"
+    assert secret(given, "--option=AUTHSECRET=of-option") is None, "it has another spelling"
+    assert secret(given, "--option=authSecret=of-option") == "of-option"
+
+
+def test_a_missing_token() -> None:
+    text = "a:4150 requires authSecret"
+    assert with_remedy(text) == f"{text}: set --auth-token-file or NSQCY_AUTH_TOKEN"
+    assert with_remedy("a:4150 is gone") == "a:4150 is gone"
 
 
 @pytest.mark.parametrize(
