@@ -39,7 +39,7 @@ _TRANSIENT = {
     errno.ENETUNREACH,
     errno.EPERM,
 }
-_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Target(Protocol):
@@ -152,7 +152,7 @@ class Acceptor:
     def _accept_failed(self, listener: Listener, error: OSError) -> None:
         if error.errno in _TRANSIENT:
             return
-        if error.errno in _EXHAUSTED:
+        if error.errno in EXHAUSTED:
             self._pause(listener.title, error.strerror or "")
             return
         self._failed(f"{listener.title}: accept: {error.strerror}")

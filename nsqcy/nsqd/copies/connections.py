@@ -68,7 +68,7 @@ class Connections:
         self._opened: dict[Key, Stream] = {}
         self._accepted: dict[Key, Stream] = {}
         self._listener = Listener(
-            terms.listen, terms.server_tls, self._refusal, self._stream_accepted
+            terms.listen, terms.server_tls, self._refusal, self._stream_accepted, log
         )
 
     @property

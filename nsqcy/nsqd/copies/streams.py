@@ -5,6 +5,7 @@ messages, and the caller decides who may connect.
 """
 
 import errno
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from gevent.event import Event
 from gevent.server import StreamServer
 
 from nsqcy.copies.messages import FromHolder, FromOwner, Write
+from nsqcy.logging.types import Lines
 from nsqcy.names import host_port
 from nsqcy.net import listeners
 from nsqcy.nsqd.copies.copy_files import Data, Piece
@@ -29,6 +31,7 @@ from nsqcy.nsqd.copies.wire import (
     encode,
     write_head,
 )
+from nsqcy.process.acceptor import EXHAUSTED, LOG_INTERVAL, MAX_PAUSE, PAUSE
 
 TIMEOUT = 5.0  # seconds to connect and exchange greetings
 MAX_QUEUED = 128 << 20  # maximum unsent bytes
@@ -221,6 +224,47 @@ def connect(
         raise
 
 
+class _Server(StreamServer):  # type: ignore[misc]
+    """Pauses while no descriptors are left, longer each time, as for other connections. gevent
+    would print a traceback for each attempt."""
+
+    def __init__(
+        self, sock: socket.socket, handle: Callable[[socket.socket, Any], object], log: Lines
+    ) -> None:
+        super().__init__(sock, handle)
+        self.pause = PAUSE
+        """Seconds that the next pause takes."""
+        self._log = log
+        self._logged = -LOG_INTERVAL
+
+    def do_read(self) -> tuple[socket.socket, Any] | None:
+        try:
+            found: tuple[socket.socket, Any] | None = super().do_read()
+        except OSError as error:
+            if error.errno not in EXHAUSTED:
+                raise
+            self._begin_pause(error.strerror or "")
+            return None
+        if found is not None:
+            self.pause = PAUSE
+        return found
+
+    def _begin_pause(self, error: str) -> None:
+        self.stop_accepting()
+        self._timer = self.loop.timer(self.pause)
+        self._timer.start(self._start_accepting_if_started)
+        self.pause = min(2 * self.pause, MAX_PAUSE)
+        now = time.monotonic()
+        if now - self._logged >= LOG_INTERVAL:
+            self._logged = now
+            self._log.error(
+                f"COPIES: accept: {error}; pausing",
+                event="accept_paused",
+                listener="COPIES",
+                error=error,
+            )
+
+
 class Listener:
     """Accepts connections from owners' workers."""
 
@@ -230,6 +274,7 @@ class Listener:
         tls: ssl.SSLContext | None,
         refusal: Callable[[Greeting], str],
         accepted: Callable[[Greeting, socket.socket, Decoder], object],
+        log: Lines,
     ) -> None:
         """
         refusal: returns why a greeting is refused, or an empty string
@@ -242,7 +287,7 @@ class Listener:
         self._accepted = accepted
         host, port = address
         bound = listeners.bind(host_port(host, port), "copies", unix=False)
-        self._server = StreamServer(socket.socket(fileno=bound.sock.detach()), self._handle)
+        self._server = _Server(socket.socket(fileno=bound.sock.detach()), self._handle, log)
         self._server.start()
 
     @property
