@@ -18,6 +18,7 @@ _CLIENT = (
     "Connection",
     "ConnectionFailed",
     "Consumer",
+    "DeadLetter",
     "DecodeError",
     "Error",
     "Message",

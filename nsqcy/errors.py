@@ -8,7 +8,9 @@ attributes of an error, never its class.
 from collections.abc import Sequence
 
 # Codes of errors that do not close the connection.
-NON_FATAL_CODES = frozenset({"E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"})
+NON_FATAL_CODES = frozenset(
+    {"E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED", "E_DEAD_LETTER_FAILED"}
+)
 
 # Formats for a process's final message.
 AS_IS = "as is"  # the text and nothing else

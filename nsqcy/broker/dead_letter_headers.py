@@ -4,11 +4,14 @@ Owns the names of these headers, and the changes to the message's own headers.
 """
 
 from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
 
 from nsqcy.base.headers import decode, encode
 from nsqcy.names import is_ephemeral, is_valid_name
+from nsqcy.util.one_line import one_line
 
 MAX_CLIENT_ID = 512  # maximum bytes of the last client's name
+MAX_TEXT = 512  # maximum bytes of a consumer's reason
 OWN_TTL = "origin-ttl"  # the message's own time to live, which does not apply to a dead letter
 DROPPED = "headers-dropped"  # the message's own headers are missing: there was no room for them
 
@@ -21,6 +24,7 @@ NAMES = frozenset(
         "first-time",
         "last-client",
         "reason",
+        "reason-text",
         OWN_TTL,
         DROPPED,
     )
@@ -64,10 +68,11 @@ def headers_of(
     first_time: int,
     client: str,
     reason: str,
+    text: str = "",
 ) -> bytes:
     """Return the headers for a dead letter. `own` are the message's own headers, which follow the
     new ones. An own header with the same name as a new one is removed; if there is no room, all own
-    headers are removed."""
+    headers are removed. `text`: the reason of the consumer, if it has rejected the message."""
     ours = {
         "origin-topic": topic,
         "origin-channel": channel,
@@ -78,9 +83,12 @@ def headers_of(
             "utf-8", "ignore"
         ),
         "reason": reason,
+        "reason-text": text,
     }
     if not client:
         del ours["last-client"]
+    if not text:
+        del ours["reason-text"]
     if not own:
         return _bytes(ours)
     theirs = {name: value for name, value in decode(own).items() if name not in NAMES}
@@ -90,6 +98,11 @@ def headers_of(
         return _bytes(ours | theirs)
     except ValueError:
         return _bytes(ours | {DROPPED: "true"})
+
+
+def text_of(word: bytes) -> str:
+    """Return a consumer's reason from its percent-encoded form."""
+    return one_line(unquote_to_bytes(word).decode("utf-8", "replace"), MAX_TEXT)
 
 
 def origin_of(headers: bytes) -> Origin | None:

@@ -36,7 +36,8 @@ class Peeked(NamedTuple):
         origin = f"{headers['origin-topic']}/{headers.get('origin-channel', '')}"
         if headers["reason"] == "attempts":
             return plain(f"attempts in {origin}: {headers.get('attempts', '?')}")
-        return plain(f"{headers['reason']} in {origin}")
+        text = headers.get("reason-text", "")
+        return plain(f"{headers['reason']} in {origin}{': ' if text else ''}{text}")
 
 
 @click.command()

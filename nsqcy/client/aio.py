@@ -29,14 +29,15 @@ from nsqcy.client.codec import Message, Publish, finish
 from nsqcy.client.connection import Connection, State
 from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.dead_letters import (
-    check_dead_letters,
     dead_letter_headers,
+    keep_dead_letters,
     producer_keywords,
 )
 from nsqcy.client.errors import (
     AlreadyAnswered,
     Closed,
     ConnectionFailed,
+    DeadLetter,
     DecodeError,
     Error,
     NoConnection,
@@ -87,6 +88,7 @@ __all__ = [
     "Connection",
     "ConnectionFailed",
     "Consumer",
+    "DeadLetter",
     "DecodeError",
     "Error",
     "Message",
@@ -457,7 +459,7 @@ class Consumer(ConsumerView, _Face):
         self.core.on_giving_up = on_giving_up
         self._dead_letters: Producer | None = None
         if dead_letter_topic is not None:
-            check_dead_letters(self.core, dead_letter_topic, on_giving_up)
+            keep_dead_letters(self.core, dead_letter_topic, on_giving_up)
             keywords: Any = producer_keywords(options)
             self._dead_letters = Producer(
                 nsqds, lookupds, name=f"{self.core.name} dead letters", **keywords

@@ -27,8 +27,8 @@ from nsqcy.client.codec import Message, Publish
 from nsqcy.client.connection import Connection
 from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.dead_letters import (
-    check_dead_letters,
     dead_letter_headers,
+    keep_dead_letters,
     producer_keywords,
 )
 from nsqcy.client.errors import Error, PublishTimeout
@@ -192,7 +192,7 @@ class Consumer(ConsumerView):
         self.core.on_giving_up = on_giving_up
         self._dead_letters: Producer | None = None
         if dead_letter_topic is not None:
-            check_dead_letters(self.core, dead_letter_topic, on_giving_up)
+            keep_dead_letters(self.core, dead_letter_topic, on_giving_up)
             keywords: Any = producer_keywords(options)
             self._dead_letters = Producer(
                 nsqds,

@@ -9,6 +9,7 @@ class FlowControl(Protocol):
     def calm(self) -> bool: ...
     def result(self, outcome: int) -> None: ...
     def delay_of(self, attempts: int) -> int: ...
+    def keep(self, message: Message, reason: str) -> bool: ...
 
 OK_FRAME: tuple[int, bytes]
 
@@ -62,6 +63,15 @@ class Message:
         that is negative or not a number.
         """
 
+    def dead_letter(self, reason: str = "") -> None:
+        """Move the message to the dead-letter topic of the channel's policy, with this reason.
+
+        nsqd does this at once, and keeps the message in exactly one place. A consumer with the
+        option `dead_letter_topic` publishes the message there instead, and then finishes it. If the
+        policy has no topic, nsqd requeues the message, and `on_error` gets its error. Raises
+        AlreadyAnswered, and Error if the nsqd has no dead letters and the consumer no topic.
+        """
+
     def touch(self) -> None:
         """Restart the message's timeout. Raises AlreadyAnswered."""
 
@@ -82,6 +92,7 @@ class Headered(Message): ...
 
 class Codec:
     address: str
+    dead_letters: bool
     touched: bool
     in_flight: int
     wake: Callable[[], object] | None

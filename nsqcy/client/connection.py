@@ -344,16 +344,14 @@ class Connection:
         ready = settings.get("max_rdy_count")
         if isinstance(ready, int) and ready > 0:
             self.max_ready = ready
-        timeout = settings.get("msg_timeout")
-        if self.options.msg_timeout and isinstance(timeout, int) and timeout > 0:
-            # Otherwise, the channel may have its own.
-            self._msg_timeout = timeout / 1000
+        self._msg_timeout = self._longest_timeout(settings)
         if self._agreed("tls_v1", settings):
             self._upgrades.append(self._tls)
         elif self.options.tls_v1:
             raise ConnectionFailed(f"{self.address} does not support TLS")
         if "limits" in settings:
             self.limits = Limits(settings["limits"], headers=self.options.headers)
+        self.codec.dead_letters = settings.get("dead_letters") is True
         durability = self.options.durability
         if durability not in (None, settings.get("durability")):
             raise ConnectionFailed(f"{self.address} does not support durability {durability}")
@@ -367,6 +365,14 @@ class Connection:
             self._upgrades.append(self._deflate)
         self._auth_required = settings.get("auth_required") is True
         self._upgrade(now)
+
+    def _longest_timeout(self, settings: dict[str, Any]) -> float:
+        """Return the seconds after which nsqd has surely redelivered an unanswered message."""
+        longest = settings.get("msg_timeout")
+        if not self.options.msg_timeout and "limits" in settings:  # a channel may have its own
+            limits = settings["limits"]
+            longest = limits.get("longest_msg_timeout") if isinstance(limits, dict) else None
+        return longest / 1000 if isinstance(longest, int) and longest > 0 else math.inf
 
     def _agreed(self, name: str, settings: dict[str, Any]) -> bool:
         """Return whether this layer comes next. A layer that was not requested is an error."""

@@ -16,7 +16,7 @@ from nsqcy.client.codec import Message
 from nsqcy.client.connection import Connection, State
 from nsqcy.client.core import Core, Nsqd, log
 from nsqcy.client.core import Net as AnyNet
-from nsqcy.client.errors import AlreadyAnswered, Error, NsqdError, Requeue
+from nsqcy.client.errors import AlreadyAnswered, DeadLetter, Error, NsqdError, Requeue, Verdict
 from nsqcy.client.flow import Flow
 from nsqcy.client.options import Address, Addresses, consumer_options
 from nsqcy.names import is_valid_name, quote
@@ -78,6 +78,8 @@ class ConsumerCore(Core[Nsqd]):
         )
         self.flow = Flow(flow_settings, self.random)
         self._in_vain = 0  # consecutive queries that found no nsqd
+        self.keeps_dead_letters = False  # on_giving_up publishes them
+        self.rejected: dict[Message, str] = {}  # by the program, until on_giving_up has kept them
         self.on_exception: Callable[[Message, BaseException], object] | None = None
         self.on_giving_up: Callable[[Message], object] | None = None
         self.on_heartbeat: Callable[[Connection], object] | None = None
@@ -219,10 +221,24 @@ class ConsumerCore(Core[Nsqd]):
         if inspect.isawaitable(result):
             self.raised(message, TypeError(NOT_AWAITED))
             return
-        if message.is_async():
+        self.rejected.pop(message, None)
+        if message.is_async() and not self.keeps_dead_letters:
             return
         with suppress(AlreadyAnswered):
             message.finish()
+
+    def keep(self, message: Message, reason: str) -> bool:
+        """Begin to keep a message that the program makes a dead letter; return False if that is up
+        to nsqd."""
+        if not self.keeps_dead_letters:
+            return False
+        with self.lock:
+            if message.has_responded() or message in self.rejected:
+                raise AlreadyAnswered(f"message {_number(message)} has already been answered")
+            self.rejected[message] = reason
+            message.enable_async()  # its handler does not answer it
+            self._net.give_up(message)
+        return True
 
     def raised(self, message: Message, error: BaseException) -> None:
         """Handle the failure of a handler or of on_giving_up."""
@@ -233,17 +249,19 @@ class ConsumerCore(Core[Nsqd]):
 
     def report(self, message: Message, error: BaseException) -> object:
         """Call on_exception with a failure, and return its result; log_failure() follows."""
-        if isinstance(error, Requeue):
+        if isinstance(error, Verdict):
             return None
         return self.tell(self.on_exception, message, error)
 
     def log_failure(self, message: Message, error: BaseException, *, was_answered: bool) -> None:
         """Log a failure. If on_exception has answered the message, which `was_answered` did not
         yet say, the program knows of it."""
-        failure = error.failure if isinstance(error, Requeue) else error
+        failure = error.failure if isinstance(error, Verdict) else error
+        number = _number(message)
+        if isinstance(error, DeadLetter):
+            log.warning("[%s] message %s is a dead letter: %s", self.name, number, error.reason)
         if failure is None:
             return
-        number = message.id.decode("ascii", "backslashreplace")
         if message.has_responded() and not was_answered:
             text = str(failure) or type(failure).__name__
             log.info("[%s] on_exception answered message %s: %s", self.name, number, text)
@@ -257,15 +275,28 @@ class ConsumerCore(Core[Nsqd]):
         )
 
     def take_back(self, message: Message, error: BaseException) -> None:
-        """Requeue a message after a failure, unless it has been answered."""
+        """Requeue a message after a failure, or reject it, unless it has been answered."""
+        self.rejected.pop(message, None)
         with suppress(AlreadyAnswered):
             if isinstance(error, Requeue):
                 backoff = error.backoff
                 if backoff is None:
                     backoff = self.options.backoff_on_requeue
                 message.requeue(error.delay, backoff=backoff)
+            elif isinstance(error, DeadLetter):
+                self._reject(message, error.reason)
             else:
                 message.requeue()
+
+    def _reject(self, message: Message, reason: str) -> None:
+        try:
+            message.dead_letter(reason)
+        except AlreadyAnswered:
+            raise
+        except Error as error:  # this nsqd cannot
+            log.error("[%s] message %s is requeued: %s", self.name, _number(message), error)
+            self.tell(self.on_error, error)
+            message.requeue()
 
     # -- notifications from connections
 
@@ -318,7 +349,7 @@ class ConsumerCore(Core[Nsqd]):
         log.warning(
             "[%s] msg %s attempted %d times, giving up",
             self.name,
-            message.id.decode("ascii", "backslashreplace"),
+            _number(message),
             message.attempts,
         )
         if self.on_giving_up is None:
@@ -357,3 +388,7 @@ class ConsumerCore(Core[Nsqd]):
             connection.close()
         self.nsqds.clear()
         self._net.stopped()
+
+
+def _number(message: Message) -> str:
+    return message.id.decode("ascii", "backslashreplace")

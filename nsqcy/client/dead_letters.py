@@ -1,4 +1,5 @@
-"""A consumer's dead letters: messages that have used up their attempts, in a topic of their own.
+"""A consumer's dead letters: messages that have used up their attempts, or that the program has
+rejected, in a topic of their own.
 
 Owns the rules for the option `dead_letter_topic`, and the headers of a dead letter, which are those
 that nsqd itself writes. Does not publish: each interface has its own producer.
@@ -12,12 +13,14 @@ from nsqcy.client.codec import Message, headered_body
 from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.options import PRODUCER_PARTS
 from nsqcy.names import is_valid_name, quote
+from nsqcy.util.one_line import one_line
 
+MAX_TEXT = 512  # maximum bytes of a reason, as in nsqd
 TTL = "ttl"  # does not apply to the dead letter, so it gets another name
 
 
-def check_dead_letters(core: ConsumerCore, topic: str, on_giving_up: object) -> None:
-    """Raise ValueError if the consumer cannot have this dead-letter topic."""
+def keep_dead_letters(core: ConsumerCore, topic: str, on_giving_up: object) -> None:
+    """Make a consumer publish its dead letters. Raises ValueError if it cannot have this topic."""
     if not is_valid_name(topic):
         raise ValueError(f"dead_letter_topic {quote(topic)} is not a valid topic name")
     if topic == core.topic:
@@ -26,6 +29,7 @@ def check_dead_letters(core: ConsumerCore, topic: str, on_giving_up: object) -> 
         raise ValueError("dead_letter_topic requires max_tries above 0")
     if on_giving_up is not None:
         raise ValueError("dead_letter_topic and on_giving_up cannot be combined")
+    core.keeps_dead_letters = True
 
 
 def producer_keywords(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,14 +43,17 @@ def dead_letter_headers(core: ConsumerCore, message: Message) -> dict[str, str] 
     room. None if the consumer has no headers."""
     if not core.connection_options.headers:
         return None
+    text = core.rejected.get(message)
     origin = {
         "origin-topic": core.topic,
         "origin-channel": core.channel,
         "origin-id": message.id.decode("ascii", "backslashreplace"),
         "attempts": str(message.attempts),
         "first-time": str(message.timestamp),
-        "reason": "attempts",
+        "reason": "attempts" if text is None else "rejected",
     }
+    if text:
+        origin["reason-text"] = one_line(text, MAX_TEXT)
     own = {f"origin-{TTL}" if name == TTL else name: v for name, v in message.headers.items()}
     headers = origin | {name: value for name, value in own.items() if name not in origin}
     try:

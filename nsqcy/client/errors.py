@@ -8,6 +8,7 @@ __all__ = [
     "AlreadyAnswered",
     "Closed",
     "ConnectionFailed",
+    "DeadLetter",
     "DecodeError",
     "Error",
     "NoConnection",
@@ -75,17 +76,50 @@ class DecodeError(Error):
     """
 
 
-class Requeue(Error):
+class Verdict(Error):
+    """Raised by a handler to say how its message is answered.
+
+    If it is raised because of another exception (`raise Requeue() from error`, or inside an
+    `except` block), that one counts as the failure: it is logged, and the span of the message has
+    it. With `from None`, there is no failure.
+    """
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The exception that led to it, if any."""
+        if self.__suppress_context__:
+            return self.__cause__
+        return self.__context__
+
+
+class DeadLetter(Verdict):
+    """Raised by a handler to move its message to the dead-letter topic at once.
+
+    nsqd moves the message to the `dead_letter_topic` of the channel's policy. If the consumer has
+    the option `dead_letter_topic`, it publishes the message there and then finishes it. Without
+    either, the message is requeued, and the client logs why. `reason` becomes a header of the dead
+    letter; the default is the exception that led to this one.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self._reason = reason
+
+    @property
+    def reason(self) -> str:
+        """The text for the header."""
+        if self._reason or self.failure is None:
+            return self._reason
+        return f"{type(self.failure).__name__}: {self.failure}"
+
+
+class Requeue(Verdict):
     """Raised by a handler to requeue its message.
 
     nsqd redelivers the message after `delay`, in seconds or as a timedelta; the default is the
     consumer's delay for the message's number of attempts. `backoff` decides whether
     the consumer backs off; the default is the `backoff_on_requeue` option. Raises ValueError for an
     invalid `delay`.
-
-    If it is raised because of another exception (`raise Requeue() from error`, or inside an
-    `except` block), that one counts as the failure: it is logged, and the span of the message has
-    it. `raise Requeue() from None` requeues without a failure.
     """
 
     def __init__(self, delay: Duration | None = None, *, backoff: bool | None = None) -> None:
@@ -95,10 +129,3 @@ class Requeue(Error):
         super().__init__(delay)
         self.delay = delay
         self.backoff = backoff
-
-    @property
-    def failure(self) -> BaseException | None:
-        """The exception that led to it, if any."""
-        if self.__suppress_context__:
-            return self.__cause__
-        return self.__context__

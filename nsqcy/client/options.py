@@ -250,6 +250,7 @@ class ConnectionOptions:
         if self.headers:
             identity["headers"] = True
         identity["limits"] = True
+        identity["dead_letters"] = True
         identity["goodbye"] = True
         return identity
 

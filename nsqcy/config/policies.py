@@ -314,6 +314,10 @@ class Policies:
         )
         # For each topic, its values by "topic", and those of its channels by "topic/channel".
         self._set: dict[str, dict[str, dict[str, Any]]] = {}
+        self.longest_timeout = 0
+        """The longest msg_timeout that any channel has had, in ns; 0 if only nsqd's applies."""
+        for values in (self.default._asdict(), *self._values_of_sections()):
+            self._note_timeout(values)
         self.version = Version()
         self.recalled: dict[str, dict[str, Any]] = {}
         """Values that `recall` has changed, until the caller has saved them."""
@@ -322,12 +326,20 @@ class Policies:
         """Replace the values set over HTTP for a topic, or for `topic/channel`."""
         topic = name.partition("/")[0]
         found = self._set.setdefault(topic, {})
+        self._note_timeout(values)
         if values:
             found[name] = dict(values)
         else:
             found.pop(name, None)
         if not found:
             del self._set[topic]
+
+    def _values_of_sections(self) -> Iterator[Values]:
+        for _, values in (*self._sections, *self._channel_sections):
+            yield values
+
+    def _note_timeout(self, values: Values) -> None:
+        self.longest_timeout = max(self.longest_timeout, values.get("msg_timeout") or 0)
 
     def all_set(self) -> dict[str, dict[str, Any]]:
         """Return the values set over HTTP, by topic and by "topic/channel"."""

@@ -35,7 +35,8 @@ from opentelemetry.propagators.textmap import Getter, TextMapPropagator
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
 from nsqcy import __version__, client
-from nsqcy.client import Message, NsqdError, Requeue, aio
+from nsqcy.client import DeadLetter, Message, NsqdError, aio
+from nsqcy.client.errors import Verdict
 from nsqcy.client.face import BATCH_BYTES, BATCH_MESSAGES, Headers, is_coroutine_function
 from nsqcy.client.options import Address
 from nsqcy.client.runtime import Future
@@ -605,7 +606,9 @@ class _Process(_Operation):
 
     def done(self, error: BaseException | None = None) -> None:
         """End. Requeue alone is no error: the handler has decided to try again later."""
-        super().done(error.failure if isinstance(error, Requeue) else error)
+        if isinstance(error, Verdict):
+            error = error.failure or (error if isinstance(error, DeadLetter) else None)
+        super().done(error)
 
 
 def _message_attributes(message: Message) -> Attributes:
@@ -642,6 +645,8 @@ class _HandlerCall(_Process):
         """Return how the client answers the message, as ConsumerCore decides it."""
         if self._message.has_responded():
             return "answered"
+        if isinstance(error, DeadLetter):
+            return "dead_lettered"
         if error is not None:
             # A cancelled handler does not answer its message: nsqd redelivers it.
             return "requeued" if isinstance(error, Exception) else "unanswered"

@@ -337,7 +337,12 @@ def test_no_tls_without_a_certificate(shared: Nsqd) -> None:
 
 def test_limits_for_publishes(tmp_path: Path) -> None:
     """Only for a client that asks for them."""
-    limits = {"max_msg_size": 10, "max_body_size": 100, "max_defer_timeout": 2000}
+    limits = {
+        "max_msg_size": 10,
+        "max_body_size": 100,
+        "max_defer_timeout": 2000,
+        "longest_msg_timeout": 60_000,
+    }
     daemon = Nsqd(tmp_path, max_msg_size=10, max_body_size=100, max_defer_timeout="2s").start()
     try:
         assert "limits" not in daemon.connect().negotiate(limits=False)

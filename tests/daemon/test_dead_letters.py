@@ -17,6 +17,8 @@ from conftest import Starter
 from nsqcy.base import headers as message_headers
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import Conn, Hangup, Silence
+from support.copying_nsqds import BUDGET, await_copies, copying_nsqds
+from support.etcd_process import Etcd, needs_etcd
 from support.nsqd_process import Nsqd, free_port
 
 TOPICS = ["t0", "t1", "t2"]
@@ -86,6 +88,27 @@ def test_the_sixth_delivery_never_happens(starter: Starter) -> None:
         assert abs(int(headers["first-time"]) - time.time_ns()) < 60 * 10**9
         shown = daemon.web.get("/stats", format="json", ledger="true", topic=topic).json()
         assert shown["topics"][0]["channels"][0]["ledger"]["dead_lettered"] == 1
+
+
+def test_at_once(starter: Starter) -> None:
+    """The consumer asks for it, on whichever worker the topic is."""
+    daemon = begun(starter, 5)
+    for topic, dead in zip(TOPICS, DEAD, strict=True):
+        daemon.web.pub(topic, b"poison")
+        conn = daemon.connect()
+        assert conn.negotiate(dead_letters=True)["dead_letters"] is True
+        conn.sub(topic, "c", rdy=10)
+        message = conn.message()
+        conn.send(b"DEAD_LETTER %b 0 why\n" % message.id)
+        ((body, headers),) = letters(daemon, dead, 1)
+        assert (body, headers["reason"], headers["reason-text"]) == (b"poison", "rejected", "why")
+        daemon.web.await_counts(topic, "c", depth=0, in_flight_count=0)
+        conn.send(b"DEAD_LETTER %b 0 why\n" % message.id)
+        ident = message.id.decode()
+        conn.expect_error(
+            f"E_DEAD_LETTER_FAILED DEAD_LETTER {ident} failed ID not in flight", fatal=False
+        )
+        conn.nothing(0.1)
 
 
 class Failing:
@@ -260,3 +283,40 @@ def test_one_message(starter: Starter) -> None:
     assert daemon.connect().sub("t0", "c", rdy=1).message().body == b"2"
     answer = daemon.web.post("/channel/redrive", **look, id=before[b"1"], limit="1")
     assert (answer.status, answer.json()["message"]) == (400, "INVALID_LIMIT (not allowed with id)")
+
+
+COPIED = """\
+[topic *]
+copies = 3
+[channel orders/c]
+dead_letter_topic = dead
+"""
+
+
+@needs_etcd
+def test_a_takeover_after_it_was_moved_at_once(etcd: Etcd, tmp_path: Path) -> None:
+    """The copies of both topics know that the message has moved."""
+    with copying_nsqds(tmp_path, etcd, COPIED) as (owner, *others):
+        owner.web.create("orders", "c")
+        owner.web.create("dead", "look")
+        for topic in ("orders", "dead"):
+            await_copies(owner, topic)
+        owner.web.pub("orders", b"poison")
+        conn = owner.connect()
+        assert conn.negotiate(dead_letters=True)["dead_letters"] is True
+        conn.sub("orders", "c", rdy=1)
+        conn.send(b"DEAD_LETTER %b 0 why\n" % conn.message().id)
+        eventually(lambda: owner.web.counts("dead", "look")["depth"] == 1, BUDGET)
+        owner.web.await_counts("orders", "c", depth=0, in_flight_count=0)
+        owner.kill()
+
+        def held() -> Counter[str]:
+            found: Counter[str] = Counter()
+            for each in others:
+                for topic in each.web.get("/stats", format="json").json()["topics"]:
+                    for channel in topic["channels"]:
+                        waits = channel["depth"] + channel["in_flight_count"]
+                        found[topic["topic_name"]] += waits
+            return found
+
+        eventually(lambda: held() == Counter(dead=1), BUDGET)

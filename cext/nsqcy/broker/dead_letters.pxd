@@ -26,6 +26,7 @@ cdef class DeadLetterTransfer(Transfer):
     cdef bint begun                     # the last run belongs to this process
     cdef uint64_t next_number
     cdef dict clients                   # number -> the client that had the message last
+    cdef dict texts                     # number -> its reason for rejecting the message
     cdef set unjournaled                # numbers to be written to the journal
     cdef set journaling                 # numbers being written to the journal
     cdef uint64_t batch_end             # number of the last transfer in the batch being sent

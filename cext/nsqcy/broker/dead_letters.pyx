@@ -31,7 +31,7 @@ cdef enum:
 
 cdef int64_t REST = 1000000000  # ns between attempts after a failure
 
-cdef tuple REASONS = ("attempts", "expired")        # by TransferReason
+cdef tuple REASONS = ("attempts", "expired", "", "rejected")        # by TransferReason
 
 
 BACK = "-"                      # target: the topic that the message's headers name
@@ -55,6 +55,7 @@ cdef class DeadLetterTransfer(Transfer):
         self.source = source
         self.runs = []
         self.clients = {}
+        self.texts = {}
         self.unjournaled = set()
         self.journaling = set()
         self.next_number = 1
@@ -65,7 +66,9 @@ cdef class DeadLetterTransfer(Transfer):
 
     # -- incoming messages --
 
-    cdef int take_over(self, Entry *entry, TransferReason reason, str client) except -1:
+    cdef int take_over(self, Entry *entry, TransferReason reason, str client, str text) except -1:
+        if text:
+            self.texts[self.next_number] = text
         return self.begin(entry, reason, client, self.source.dead_letter_topic)
 
     cdef str send_back(self, Entry *entry, const Record *record, tuple targets):
@@ -207,7 +210,8 @@ cdef class DeadLetterTransfer(Transfer):
         return dead_letters.headers_of(
             own, topic=self.topic.name, channel=self.source.name,
             id=record.id, attempts=entry.attempts, first_time=record.timestamp,
-            client=self.clients.get(transfer_number(entry), ""), reason=REASONS[entry.node.tag])
+            client=self.clients.get(transfer_number(entry), ""), reason=REASONS[entry.node.tag],
+            text=self.texts.get(transfer_number(entry), ""))
 
     def sent(self, uint64_t number, error):
         """Handle the result of a transfer: accepted (error is None), refused, or no response."""
@@ -223,6 +227,7 @@ cdef class DeadLetterTransfer(Transfer):
             self.rests_until = self.source.scheduler.now + REST
             return
         client = self.clients.pop(number, "")
+        self.texts.pop(number, None)
         if entry != NULL and transfer_number(entry) == number:
             self.topic.journal_transferred(self.source.name, entry.seq)
             self.source.transferred(entry, client)

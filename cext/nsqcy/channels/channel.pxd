@@ -24,6 +24,7 @@ cdef enum Outcome:
     DONE = 0
     NOT_IN_FLIGHT = 1
     NOT_OWNER = 2
+    NO_DEAD_LETTERS = 3
 
 
 @cython.final
@@ -51,6 +52,7 @@ cdef class Channel(Dispatch):
     cdef void add_figures(self, uint64_t *figures) noexcept
     cdef Outcome finish(self, Consumer consumer, uint64_t id) noexcept
     cdef Outcome requeue(self, Consumer consumer, uint64_t id, int64_t delay) except *
+    cdef Outcome reject(self, Consumer consumer, uint64_t id, int64_t delay, str text) except *
     cdef Outcome touch(self, Consumer consumer, uint64_t id) noexcept
     cdef int expire(self, int budget) except -1
     cdef int expire_in_flight_list(self, InFlightList *in_flight_list, int budget) except -1

@@ -39,7 +39,7 @@ from nsqcy.channels.counters cimport (
     CHANNEL_REQUEUES,
     CHANNEL_TIMEOUTS,
 )
-from nsqcy.channels.dead_lettering cimport OUT_OF_ATTEMPTS
+from nsqcy.channels.dead_lettering cimport OUT_OF_ATTEMPTS, REJECTED
 from nsqcy.channels.deferral cimport IN_FLIGHT_TIMER
 from nsqcy.channels.discarded cimport Discarded
 from nsqcy.channels.events cimport REQUEUE, TIMEOUT
@@ -283,6 +283,21 @@ cdef class Channel(Dispatch):
             # Messages that were fanned out earlier precede it in the queue.
             self.collect()
         self.queue_entry(entry, 0)
+        return DONE
+
+    cdef Outcome reject(self, Consumer consumer, uint64_t id, int64_t delay, str text) except *:
+        """Move a message to the dead-letter topic at once; requeue it if there is no such topic.
+        `text`: the consumer's reason."""
+        cdef Outcome outcome
+        cdef Entry *entry
+        if not self.dead_letter_topic:
+            outcome = self.requeue(consumer, id, delay)
+            return NO_DEAD_LETTERS if outcome == DONE else outcome
+        entry = self.held_by(consumer, id, &outcome)
+        if entry == NULL:
+            return outcome
+        self.no_longer_in_flight(entry)
+        self.dead_letter(entry, REJECTED, consumer.client_id, text)
         return DONE
 
     cdef Outcome touch(self, Consumer consumer, uint64_t id) noexcept:

@@ -13,11 +13,12 @@ cdef enum TransferReason:
     OUT_OF_ATTEMPTS = 0         # the message is out of attempts
     TOO_OLD = 1
     REDRIVEN = 2                # the message returns to its origin
+    REJECTED = 3                # by its consumer
 
 
 cdef class Transfer(Consumer):
     """Holds messages that are being transferred to other topics until they have arrived."""
-    cdef int take_over(self, Entry *entry, TransferReason reason, str client) except -1
+    cdef int take_over(self, Entry *entry, TransferReason reason, str client, str text) except -1
     cdef str send_back(self, Entry *entry, const Record *record, tuple targets)
     cdef int restore_transfer(self, Entry *entry, TransferReason reason, uint64_t number) except -1
     cdef int go_on(self) except -1
@@ -30,7 +31,8 @@ cdef class DeadLettering(Redelivery):
     cdef uint64_t redriven_count
     cdef uint64_t exhausted_count           # out of attempts, without a dead-letter topic
 
-    cdef int dead_letter(self, Entry *entry, TransferReason reason, str client) except -1
+    cdef int dead_letter(self, Entry *entry, TransferReason reason, str client,
+                         str text=*) except -1
     cdef int dead_letter_timed_out(self, Entry *entry) except -1
     cdef Transfer make_transfer(self)
     cdef int return_transfer(self, Entry *entry) except -1

@@ -12,8 +12,9 @@ from nsqcy.storage.entry cimport TRANSFERRING, NEVER, Deferred
 
 
 cdef class Transfer(Consumer):
-    cdef int take_over(self, Entry *entry, TransferReason reason, str client) except -1:
-        """Add a message with a known id and timestamp, and move it. `client`: its last consumer."""
+    cdef int take_over(self, Entry *entry, TransferReason reason, str client, str text) except -1:
+        """Add a message with a known id and timestamp, and move it. `client`: its last consumer;
+        `text`: the consumer's reason."""
         raise NotImplementedError
 
     cdef int restore_transfer(self, Entry *entry, TransferReason reason, uint64_t number) except -1:
@@ -34,11 +35,12 @@ cdef class Transfer(Consumer):
 
 
 cdef class DeadLettering(Redelivery):
-    cdef int dead_letter(self, Entry *entry, TransferReason reason, str client) except -1:
+    cdef int dead_letter(self, Entry *entry, TransferReason reason, str client,
+                         str text="") except -1:
         """Transfer a message that no consumer holds to the dead-letter topic; drop the message if
         there is no such topic."""
         if self.dead_letter_topic:
-            return self.make_transfer().take_over(entry, reason, client)
+            return self.make_transfer().take_over(entry, reason, client, text)
         self.exhausted_count += 1
         self.drop_entry(entry)
         return 0

@@ -20,6 +20,7 @@ cdef class Codec:
     cdef uint32_t longest           # maximum bytes of a message's frame
     cdef bint headers               # negotiated: a message begins with its headers
     cdef bint closed
+    cdef public bint dead_letters   # negotiated: nsqd accepts DEAD_LETTER
     cdef readonly bint touched      # some message's timeout was restarted
     cdef readonly Py_ssize_t in_flight
     cdef public object wake         # called when output becomes available
@@ -31,7 +32,9 @@ cdef class Codec:
     cdef int bad_size(self, uint32_t size, uint32_t maximum) except -1
     cdef int rouse(self, size_t before) except -1
     cdef inline int put_id(self, const char *verb, size_t length, Message message) except -1
+    cdef inline bint settle(self, Message message, Outcome outcome) except -1
     cdef int answer(self, Message message, Outcome outcome, int64_t delay) except -1
+    cdef int bury(self, Message message, str reason) except -1
 
 
 cdef class Message:

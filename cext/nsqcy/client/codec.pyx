@@ -22,6 +22,8 @@ from nsqcy.base import headers as _headers
 from nsqcy.protocol import wire as _wire
 from nsqcy.errors import NsqError
 
+from urllib.parse import quote
+
 
 cdef extern from "Python.h":
     bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
@@ -36,6 +38,7 @@ cdef enum:
     MAX_FRAME = 0x7fffffff
     MAX_ANSWER = 1 << 20            # maximum bytes of a frame other than a message
     MAX_DELAY_CHARACTERS = 24       # maximum characters, including the space and line feed
+    MAX_REASON = 512                # maximum characters of the reason for a dead letter
     OK_TEXT = 0x4f4b
 
 cdef int64_t MAX_WAIT = 1LL << 53           # milliseconds
@@ -215,22 +218,27 @@ cdef class Codec:
         at[length + ID] = 10
         return self.rouse(before)
 
-    cdef int answer(self, Message message, Outcome outcome, int64_t delay) except -1:
-        """Queue FIN or REQ, after any flow-control commands."""
-        cdef char[MAX_DELAY_CHARACTERS] text
-        cdef size_t before
-        cdef uint8_t *at
-        cdef int n
+    cdef inline bint settle(self, Message message, Outcome outcome) except -1:
+        """Handle a message that is about to be answered, and queue flow-control commands; return
+        whether to queue the answer."""
         if message.answered:
             raise AlreadyAnswered(f"message {shown(message)} has already been answered")
         message.answered = True
         if self.closed:
-            return 0
+            return False
         self.in_flight -= 1
         if self.flow is not None and (outcome != FINISHED or not self.flow.calm):
             self.flow.result(outcome)
-            if self.closed:
-                return 0
+        return not self.closed
+
+    cdef int answer(self, Message message, Outcome outcome, int64_t delay) except -1:
+        """Queue FIN or REQ."""
+        cdef char[MAX_DELAY_CHARACTERS] text
+        cdef size_t before
+        cdef uint8_t *at
+        cdef int n
+        if not self.settle(message, outcome):
+            return 0
         if outcome == FINISHED:
             return self.put_id(b"FIN ", 4, message)
         before = self.output.end
@@ -240,6 +248,19 @@ cdef class Codec:
         memcpy(at + 4, <const char *>message.id, ID)
         memcpy(at + 4 + ID, text, n)
         return self.rouse(before)
+
+    cdef int bury(self, Message message, str reason) except -1:
+        """Queue DEAD_LETTER."""
+        if message.answered:
+            raise AlreadyAnswered(f"message {shown(message)} has already been answered")
+        if not (self.dead_letters or self.closed):
+            raise NsqError(f"{self.address} has no dead letters: set the consumer's option"
+                           " dead_letter_topic")
+        delay = 0 if self.flow is None else self.flow.delay_of(message.attempts)
+        if self.settle(message, REQUEUED):
+            self.write(b"DEAD_LETTER %s %d %s\n" % (
+                message.id, delay, quote(reason[:MAX_REASON]).encode()))
+        return 0
 
 
 @cython.freelist(256)
@@ -287,6 +308,13 @@ cdef class Message:
             raise ValueError(f"a message cannot be requeued with a delay of {wanted} ms")
         milliseconds = round(wanted)
         codec.answer(self, FAILED if backoff else REQUEUED, milliseconds)
+
+    def dead_letter(self, str reason not None=""):
+        """Move the message to the dead-letter topic: that of the consumer, or of the channel's
+        policy, to which nsqd moves it. Raises AlreadyAnswered, and Error if nsqd cannot move it."""
+        cdef Codec codec = codec_of(self)
+        if codec.flow is None or not codec.flow.keep(self, reason):
+            codec.bury(self, reason)
 
     def touch(self):
         """Restart the message's timeout. Raises AlreadyAnswered."""

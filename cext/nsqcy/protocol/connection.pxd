@@ -85,6 +85,7 @@ cdef class Connection(Consumer):
     cdef readonly bint topic_log    # the client supports the LOG_ commands
     cdef readonly bint limits       # the client supports LIMITS
     cdef readonly bint headers      # negotiated: headers precede message bodies
+    cdef readonly bint dead_letters  # negotiated: the client may send DEAD_LETTER
     cdef readonly bint goodbye      # negotiated: it is notified when nsqd exits
     cdef bint lingers               # its input is read and dropped until the client closes
     cdef readonly str remote_address

@@ -171,7 +171,8 @@ cdef class ForwardingStream(StreamEnd):
         answer = bytes(self.answer)
         self.answer = bytearray()
         if self.frame_type == ERROR and answer.startswith(
-                (b"E_FIN_FAILED ", b"E_REQ_FAILED ", b"E_TOUCH_FAILED ")):
+                (b"E_FIN_FAILED ", b"E_REQ_FAILED ", b"E_TOUCH_FAILED ",
+                 b"E_DEAD_LETTER_FAILED ")):
             session.put_frame(ERROR, answer, len(answer))
         elif self.expected_first < <size_t>len(self.expected):
             ticket = self.next_ticket()

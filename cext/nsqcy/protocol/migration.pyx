@@ -88,7 +88,8 @@ cdef class Migration(Routing):
                 "remote_address", "client_id", "hostname", "user_agent", "topology_region",
                 "topology_zone", "msg_timeout", "asked_timeout", "sample_rate",
                 "heartbeat_interval", "output_buffer_size", "output_buffer_timeout", "durability",
-                "headers", "limits", "topic_log", "goodbye", "connected_at", "pub_counts")}
+                "headers", "limits", "topic_log", "dead_letters", "goodbye", "connected_at",
+                "pub_counts")}
         state["next_heartbeat"] = self.next_heartbeat
         state["last_command"] = self.last_command
         if self.authorization is not None:
@@ -106,6 +107,7 @@ cdef class Migration(Routing):
         self.next_heartbeat = state["next_heartbeat"]
         self.last_command = state["last_command"]
         self.pub_counts = state["pub_counts"]
+        self.dead_letters = state["dead_letters"]
         self.goodbye = state["goodbye"]
         if "secret" in state:
             self.secret = state["secret"].encode("latin-1")

@@ -212,6 +212,8 @@ cdef class Session(Subscription):
             return self.req(words, count, line, used[0])
         if word_is(name, b"TOUCH", 5):
             return self.touch_message(words, count, line, used[0])
+        if word_is(name, b"DEAD_LETTER", 11) and (self.dead_letters or self.remote):
+            return self.dead_letter(words, count, line, used[0])
         if word_is(name, b"NOP", 3):
             if self.remote and count > 1:
                 # The near end must know when all earlier commands have been answered.
@@ -305,6 +307,7 @@ cdef class Session(Subscription):
         if identity.durability:
             self.durability = durability_of(identity.durability)
         self.headers = identity.headers
+        self.dead_letters = identity.dead_letters
         self.goodbye = identity.goodbye
         self.limits = identity.limits
         # Owners learn about the change with the next command, because nothing is outstanding.

@@ -1,6 +1,6 @@
-# SUB, RDY, FIN, REQ, TOUCH and CLS: a session as a consumer.
+# SUB, RDY, FIN, REQ, DEAD_LETTER, TOUCH and CLS: a session as a consumer.
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from nsqcy.channels.channel cimport Outcome
 from nsqcy.broker.topic cimport Topic
@@ -21,7 +21,11 @@ cdef class Subscription(LogCommands):
     cdef Parsed message_command(self, const char *command, Word *words, int count, int needed,
                                 uint64_t *id) except RAISED
     cdef Parsed fin(self, Word *words, int count, const uint8_t *line, size_t n) except RAISED
+    cdef Parsed delay_command(self, const char *command, Word *words, int count, uint64_t *id,
+                              int64_t *delay) except RAISED
     cdef Parsed req(self, Word *words, int count, const uint8_t *line, size_t n) except RAISED
+    cdef Parsed dead_letter(self, Word *words, int count, const uint8_t *line,
+                            size_t n) except RAISED
     cdef Parsed touch_message(self, Word *words, int count, const uint8_t *line,
                               size_t n) except RAISED
     cdef Parsed cls(self, const uint8_t *line, size_t n) except RAISED

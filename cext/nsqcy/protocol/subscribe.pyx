@@ -1,4 +1,4 @@
-"""SUB, RDY, FIN, REQ, TOUCH and CLS: a session as a consumer.
+"""SUB, RDY, FIN, REQ, DEAD_LETTER, TOUCH and CLS: a session as a consumer.
 
 Executes these commands on this worker's channels, or forwards them to the owner of the topic. Does
 not decide which message a consumer receives or when it times out: the channel does.
@@ -18,10 +18,16 @@ from nsqcy.storage.block cimport Block
 from nsqcy.storage.record cimport Record
 from nsqcy.storage.record_window cimport RecordWindow
 
+from nsqcy.broker import dead_letter_headers
+
 
 cdef int64_t MILLISECOND = 1000000
 
 cdef const char *SUB = b"SUB"
+
+cdef tuple REFUSALS = (         # by Outcome
+    b"", b"ID not in flight", b"client does not own message",
+    b"no dead_letter_topic: requeued")
 
 
 cdef class Subscription(LogCommands):
@@ -134,26 +140,55 @@ cdef class Subscription(LogCommands):
             self.refuse(b"FIN", &words[1], outcome)
         return NEXT
 
-    cdef Parsed req(self, Word *words, int count, const uint8_t *line, size_t n) except RAISED:
-        cdef uint64_t id = 0
+    cdef Parsed delay_command(self, const char *command, Word *words, int count, uint64_t *id,
+                              int64_t *delay) except RAISED:
+        """Do the checks of REQ and DEAD_LETTER, which have a delay in milliseconds; NEXT if they
+        pass."""
         cdef uint64_t milliseconds = 0
-        cdef int64_t delay
-        cdef Outcome outcome
-        cdef Parsed parsed = self.message_command(b"REQ", words, count, 3, &id)
+        cdef Parsed parsed = self.message_command(command, words, count, 3, id)
         if parsed != NEXT:
             return parsed
         if not parse_number(words[2].at, words[2].length, &milliseconds):
-            return self.fatal(b"E_INVALID REQ could not parse timeout " + word_bytes(&words[2]))
+            return self.fatal(b"E_INVALID %s could not parse timeout %s" % (
+                <bytes>command, word_bytes(&words[2])))
+        delay[0] = self.manager.max_req_timeout
+        if milliseconds < <uint64_t>(delay[0] // MILLISECOND):
+            delay[0] = <int64_t>milliseconds * MILLISECOND
+        return NEXT
+
+    cdef Parsed req(self, Word *words, int count, const uint8_t *line, size_t n) except RAISED:
+        cdef uint64_t id = 0
+        cdef int64_t delay = 0
+        cdef Outcome outcome
+        cdef Parsed parsed = self.delay_command(b"REQ", words, count, &id, &delay)
+        if parsed != NEXT:
+            return parsed
         if self.upstream is not None:
             return self.forward(line, n)
-        delay = self.manager.max_req_timeout
-        if milliseconds < <uint64_t>(delay // MILLISECOND):
-            delay = <int64_t>milliseconds * MILLISECOND
         outcome = NOT_IN_FLIGHT
         if self.channel is not None:
             outcome = (<Channel>self.channel).requeue(self, id, delay)
         if outcome != DONE:
             self.refuse(b"REQ", &words[1], outcome)
+        return NEXT
+
+    cdef Parsed dead_letter(self, Word *words, int count, const uint8_t *line,
+                            size_t n) except RAISED:
+        """Move a message to the dead-letter topic, for the reason that the client gives."""
+        cdef uint64_t id = 0
+        cdef int64_t delay = 0
+        cdef Outcome outcome
+        cdef Parsed parsed = self.delay_command(b"DEAD_LETTER", words, count, &id, &delay)
+        if parsed != NEXT:
+            return parsed
+        if self.upstream is not None:
+            return self.forward(line, n)
+        text = dead_letter_headers.text_of(word_bytes(&words[3])) if count > 3 else ""
+        outcome = NOT_IN_FLIGHT
+        if self.channel is not None:
+            outcome = (<Channel>self.channel).reject(self, id, delay, text)
+        if outcome != DONE:
+            self.refuse(b"DEAD_LETTER", &words[1], outcome)
         return NEXT
 
     cdef Parsed touch_message(self, Word *words, int count, const uint8_t *line,
@@ -186,10 +221,10 @@ cdef class Subscription(LogCommands):
         return NEXT
 
     cdef int refuse(self, const char *command, const Word *id, Outcome outcome) except -1:
-        """Refuse a FIN, REQ or TOUCH for a message that the client does not have in flight."""
+        """Refuse a command for a message, for instance because the client does not have it in
+        flight."""
         cdef bytes text = b"E_%s_FAILED %s %s failed %s" % (
-            <bytes>command, <bytes>command, word_bytes(id),
-            b"ID not in flight" if outcome == NOT_IN_FLIGHT else b"client does not own message")
+            <bytes>command, <bytes>command, word_bytes(id), REFUSALS[<int>outcome])
         return self.put_frame(ERROR, text, len(text))
 
     # -- runs of FINs --

@@ -37,7 +37,7 @@ from nsqcy.nsqd.worker.live_objects import LiveObjects
 from nsqcy.nsqd.worker.main import Boot
 from nsqcy.nsqd.worker.messages import EngineMessage
 from nsqcy.nsqd.worker.metadata_notifier import MasterNotices, MetadataNotifier
-from nsqcy.nsqd.worker.negotiate import negotiate
+from nsqcy.nsqd.worker.negotiate import Identity, negotiate
 from nsqcy.nsqd.worker.placement_requests import PlacementRequests
 from nsqcy.nsqd.worker.rate_sampler import RateSampler
 from nsqcy.nsqd.worker.session_migration import SessionMigration
@@ -178,7 +178,7 @@ class Engine:
             mesh=mesh,
             index=boot.worker,
             options=options,
-            negotiate=negotiate,
+            negotiate=self._negotiate,
             ask_placement=placements.begin,
             migrate=self._migrate if mesh is not None and options.move_sessions else None,
             auth=self._authorizer(boot.log),
@@ -417,6 +417,10 @@ class Engine:
         )
 
     # -- authorization
+
+    def _negotiate(self, body: bytes, options: NsqdOptions, session: Any) -> Identity:
+        assert self._shard.policies is not None
+        return negotiate(body, options, session, self._shard.policies.longest_timeout)
 
     def _authorizer(self, log: Log) -> Any:
         """Return the authorizer. If every client may do everything, return None and import no auth

@@ -41,6 +41,7 @@ class Identity:
     durability: str
     headers: bool
     limits: bool
+    dead_letters: bool
     goodbye: bool
     topic_log: bool
     tls: bool
@@ -62,8 +63,11 @@ class Current(Protocol):
     upgraded: bool
 
 
-def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
-    """Parse an IDENTIFY body. Raises ClientError (E_BAD_BODY, E_IDENTIFY_FAILED)."""
+def negotiate(
+    body: bytes, options: NsqdOptions, current: Current, longest_timeout: int = 0
+) -> Identity:
+    """Parse an IDENTIFY body. longest_timeout: of all policies, in ns. Raises ClientError
+    (E_BAD_BODY, E_IDENTIFY_FAILED)."""
     wanted = _decode(body)
     _check_texts(wanted)
     heartbeat = _heartbeat(wanted["heartbeat_interval"], options, current)
@@ -94,6 +98,7 @@ def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
         durability=durability,
         headers=negotiated and wanted["headers"],
         limits=wanted["limits"],
+        dead_letters=negotiated and wanted["dead_letters"],
         goodbye=wanted["goodbye"],
         topic_log=wanted["topic_log"],
         tls=upgrades and wanted["tls_v1"] and bool(options.tls_cert),
@@ -104,7 +109,9 @@ def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
     )
     if identity.snappy and identity.deflate:
         raise ClientError("E_IDENTIFY_FAILED", "cannot enable both deflate and snappy compression")
-    return replace(identity, answer=_answer(identity, options)) if negotiated else identity
+    if not negotiated:
+        return identity
+    return replace(identity, answer=_answer(identity, options, longest_timeout))
 
 
 # -- the fields, in the order in which they are checked
@@ -175,7 +182,7 @@ def _invalid(what: str, value: int) -> ClientError:
     return ClientError("E_BAD_BODY", f"IDENTIFY {what} ({value}) is invalid")
 
 
-def _answer(identity: Identity, options: NsqdOptions) -> bytes:
+def _answer(identity: Identity, options: NsqdOptions, longest_timeout: int) -> bytes:
     agreed: dict[str, object] = {
         "max_rdy_count": options.max_rdy_count,
         "version": NSQ_VERSION,
@@ -198,7 +205,11 @@ def _answer(identity: Identity, options: NsqdOptions) -> bytes:
     if identity.headers:
         agreed["headers"] = True
     if identity.limits:
-        agreed["limits"] = publish_limits(options).announced()
+        agreed["limits"] = publish_limits(options).announced() | {
+            "longest_msg_timeout": max(longest_timeout, options.msg_timeout) // MILLISECOND
+        }
+    if identity.dead_letters:
+        agreed["dead_letters"] = True
     if identity.goodbye:
         agreed["goodbye"] = True
     if identity.topic_log:
@@ -227,6 +238,7 @@ FIELDS: gojson.Fields = {
     "durability": (gojson.text, ""),
     "headers": (gojson.flag, False),
     "limits": (gojson.flag, False),
+    "dead_letters": (gojson.flag, False),
     "goodbye": (gojson.flag, False),
     "topic_log": (gojson.flag, False),
 }

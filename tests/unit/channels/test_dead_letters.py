@@ -12,7 +12,7 @@ from nsqcy.broker import dead_letter_headers
 from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.storage.io import IoThread
 from support.header_client import HeaderClient, Headered
-from support.worker_core import RESPONSE, SECOND, Core
+from support.worker_core import ERROR, RESPONSE, SECOND, Core
 
 OK = (RESPONSE, b"OK")
 DURABILITIES = ["memory", "os", "fsync"]
@@ -57,11 +57,12 @@ def restarted(make: Make, core: Core, durability: str, **more: Any) -> Core:
     return make(durability, core.path, now=core.now, wall=core.wall, **more)
 
 
-def prepared(core: Core, *bodies: bytes, **headers: str) -> HeaderClient:
-    """Create topic t with channel c and topic dead with channel look; return a consumer of t/c."""
+def prepared(core: Core, *bodies: bytes, asks: bool = False, **headers: str) -> HeaderClient:
+    """Create topic t with channel c and topic dead with channel look; return a consumer of t/c.
+    asks: it has negotiated dead letters."""
     core.create("t").channel("c")
     core.create("dead").channel("look")
-    client = HeaderClient(core, client_id="worker-7")
+    client = HeaderClient(core, client_id="worker-7", dead_letters=asks)
     for body in bodies:
         assert client.publish_with(body, headers) == OK
     core.settle()
@@ -128,6 +129,117 @@ def test_after_max_attempts_it_moves(make: Make, durability: str, delay: int) ->
     }
     assert ledger(core)["dead_lettered"] == 1
     assert core.counters("t", "c")["in_flight_count"] == 0
+
+
+# -- at once, at the request of the consumer
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_a_consumer_moves_a_message_at_once(make: Make, durability: str) -> None:
+    core = make(durability)
+    client = prepared(core, b"poison", b"other", kind="x", asks=True)
+    poison, other = client.delivered()
+    client.send(b"DEAD_LETTER ", poison.id, b" 0 no%20such%20customer%3A%20M%C3%BCller%0A\n")
+    client.finish(other.id)
+    core.settle()
+    assert client.answer() is None
+    (letter,) = dead(core)
+    assert letter.body == b"poison"
+    assert {name: letter.headers[name] for name in letter.headers if "-" not in name} == {
+        "attempts": "1",
+        "reason": "rejected",
+        "kind": "x",
+    }
+    assert letter.headers["reason-text"] == "no such customer: Müller "
+    assert letter.headers["last-client"] == "worker-7"
+    assert (ledger(core)["dead_lettered"], ledger(core)["finished"]) == (1, 1)
+    assert core.counters("t", "c")["in_flight_count"] == 0
+
+
+@pytest.mark.parametrize("word", [b"", b" ", b" 50%", b" %FF%00", b" " + b"x" * 10_000])
+def test_any_text_may_be_the_reason(make: Make, word: bytes) -> None:
+    core = make()
+    client = prepared(core, b"poison", asks=True)
+    (poison,) = client.delivered()
+    client.send(b"DEAD_LETTER ", poison.id, b" 0", word, b"\n")
+    core.settle()
+    (letter,) = dead(core)
+    assert letter.headers["reason"] == "rejected"
+    text = letter.headers.get("reason-text", "")
+    assert len(text.encode()) <= 512 and text.isprintable()
+    assert bool(text) is bool(word.strip())
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_a_message_that_was_moved_at_once_can_be_redriven(make: Make, durability: str) -> None:
+    core = make(durability)
+    client = prepared(core, b"poison", kind="x", asks=True)
+    (poison,) = client.delivered()
+    client.send(b"DEAD_LETTER ", poison.id, b" 0 why\n")
+    core.settle()
+    core.topic("dead").channels["look"].redrive(1)
+    core.settle()
+    (again,) = client.delivered()
+    assert (again.body, again.headers, again.attempts) == (b"poison", {"kind": "x"}, 1)
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_a_kill_after_it_was_moved_at_once(make: Make, durability: str) -> None:
+    """It is in one place, whether it had arrived or not."""
+    core = make(durability)
+    client = prepared(core, b"poison", asks=True)
+    (poison,) = client.delivered()
+    client.send(b"DEAD_LETTER ", poison.id, b" 0 why\n")
+    core.settle()
+    again = killed(make, core, durability)
+    again.settle()
+    assert [each.body for each in dead(again)] == [b"poison"]
+    assert again.counters("t", "c")["depth"] == again.counters("t", "c")["in_flight_count"] == 0
+
+
+def test_without_a_topic_it_is_requeued_with_an_error(make: Make) -> None:
+    core = make(target="")
+    client = prepared(core, b"poison", asks=True)
+    (poison,) = client.delivered()
+    client.send(b"DEAD_LETTER ", poison.id, b" 50 why\n")
+    core.settle()
+    assert client.answer() == (
+        ERROR,
+        b"E_DEAD_LETTER_FAILED DEAD_LETTER %b failed no dead_letter_topic: requeued" % poison.id,
+    )
+    assert core.counters("t", "c")["deferred_count"] == 1
+    core.advance(51_000_000)
+    (again,) = client.delivered()
+    assert again.attempts == 2 and not client.closed
+
+
+def test_only_the_owner_moves_a_message(make: Make) -> None:
+    core = make()
+    client = prepared(core, b"poison", asks=True)
+    (poison,) = client.delivered()
+    other = HeaderClient(core, dead_letters=True)
+    other.subscribe("t", "c", 1)
+    for id, why in ((poison.id, b"client does not own message"), (b"f" * 16, b"ID not in flight")):
+        assert other.ask(b"DEAD_LETTER ", id, b" 0\n") == (
+            ERROR,
+            b"E_DEAD_LETTER_FAILED DEAD_LETTER %b failed %b" % (id, why),
+        )
+    assert not other.closed
+    for command, error in (
+        (b"DEAD_LETTER %b x\n", b"E_INVALID DEAD_LETTER could not parse timeout x"),
+        (b"DEAD_LETTER %b\n", b"E_INVALID DEAD_LETTER insufficient number of params"),
+    ):
+        other = HeaderClient(core, dead_letters=True)
+        other.subscribe("t", "c", 1)
+        assert other.ask(command % poison.id) == (ERROR, error)
+
+
+def test_it_must_have_been_negotiated(make: Make) -> None:
+    core = make()
+    client = prepared(core, b"poison")
+    (poison,) = client.delivered()
+    answer = client.ask(b"DEAD_LETTER ", poison.id, b" 0\n")
+    assert answer == (ERROR, b"E_INVALID invalid command DEAD_LETTER")
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)

@@ -74,6 +74,9 @@ class Flow:
     def delay_of(self, attempts: int) -> int:
         return 1000 * attempts
 
+    def keep(self, message: Message, reason: str) -> bool:
+        return False
+
 
 # -- frames in
 

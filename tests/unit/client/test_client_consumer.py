@@ -646,13 +646,25 @@ def test_a_graceful_end_says_what_it_waits_for(caplog: pytest.LogCaptureFixture)
     ]
 
 
-@pytest.mark.parametrize("asked", [2, None])
+@pytest.mark.parametrize(
+    ("asked", "limits", "known"),
+    [
+        (2, {}, True),
+        (2, {"limits": {}}, True),
+        (None, {}, True),  # NSQ's nsqd
+        (None, {"limits": {"longest_msg_timeout": 2000}}, True),
+        (None, {"limits": {"longest_msg_timeout": 3000}}, False),  # of some channel
+        (None, {"limits": {}}, False),
+        (None, {"limits": {"longest_msg_timeout": "x"}}, False),
+        (None, {"limits": None}, False),
+    ],
+)
 @pytest.mark.parametrize("touch", [False, True])
 def test_a_graceful_end_does_not_wait_for_a_superseded_delivery(
-    asked: int | None, touch: bool
+    asked: int | None, limits: dict[str, Any], known: bool, touch: bool
 ) -> None:
-    """Unless a channel may have its own timeout, or the program has touched a message."""
-    net = Net(settings={"msg_timeout": 2000})
+    """Unless a channel may have a longer timeout, or the program has touched a message."""
+    net = Net(settings={"msg_timeout": 2000} | limits)
     net, core = connected(net=net, max_in_flight=5, msg_timeout=asked)
     net.wires[0].deliver(b"1")
     if touch:
@@ -662,7 +674,7 @@ def test_a_graceful_end_does_not_wait_for_a_superseded_delivery(
     net.tick(1.9)
     assert core.running
     net.tick(0.2)
-    assert core.running is (touch or asked is None)
+    assert core.running is (touch or not known)
     assert net.ends == (not core.running)
 
 

@@ -88,6 +88,7 @@ IDENTITY = {
     "snappy": False,
     "sample_rate": 0,
     "limits": True,
+    "dead_letters": True,
     "goodbye": True,
 }
 

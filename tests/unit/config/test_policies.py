@@ -129,6 +129,19 @@ def test_only_what_is_unusual_is_shown() -> None:
     assert policies.unusual_of_channel("a", "c") == {"rate": 7}
 
 
+def test_the_longest_timeout_of_any_channel() -> None:
+    """It never becomes shorter: clients may have been told."""
+    assert Policies().longest_timeout == 0
+    found = Policies(TopicPolicy(msg_timeout=1), [("t*", {"msg_timeout": 2})])
+    assert found.longest_timeout == 2
+    found = Policies(channel_sections=[("t*/c", {"msg_timeout": 3}), ("t/*", {"max_depth": 9})])
+    assert found.longest_timeout == 3
+    found.set("t", {"msg_timeout": 4})
+    found.set("t/c", {"msg_timeout": 5})
+    found.set("t/c", {})
+    assert found.longest_timeout == Policies.from_json(found.to_json()).longest_timeout + 1 == 5
+
+
 def test_what_was_set_is_taken_back_with_nothing() -> None:
     policies = Policies()
     policies.set("a", {"ttl": 5})
