@@ -8,6 +8,7 @@ Draws with matplotlib, which nsqcy[plots] installs; the rest of rollup does not 
 import datetime
 import html
 import io
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,9 +64,19 @@ Rows = list[dict[str, Any]]
 class Line:
     """Lines for a topic or a channel: a number for each step, or None if there is no value."""
 
-    times: list[datetime.datetime]
+    times: list[datetime.datetime]  # starts of the steps
     step: int  # minutes
     columns: dict[str, list[float | None]] = field(default_factory=dict)
+
+    @property
+    def edges(self) -> list[datetime.datetime]:
+        """Return the start of each step, and the end of the last."""
+        return [*self.times, self.times[-1] + datetime.timedelta(minutes=self.step)]
+
+    @property
+    def middles(self) -> list[datetime.datetime]:
+        half = datetime.timedelta(minutes=self.step) / 2
+        return [each + half for each in self.times]
 
     def numbers(self, name: str) -> list[float]:
         return [float("nan") if each is None else each for each in self.columns[name]]
@@ -78,6 +89,11 @@ class Line:
 
     def per_second(self, name: str) -> list[float]:
         return [(each or 0) / (60 * self.step) for each in self.columns[name]]
+
+    def per_second_at_edges(self, name: str) -> list[float]:
+        """Return a rate for each edge; the last step's rate holds until its end."""
+        rates = self.per_second(name)
+        return [*rates, rates[-1]]
 
 
 # --- data to draw ----------------------------------------------------------------------------
@@ -220,6 +236,32 @@ def dress(axes: "Axes", title: str, unit: str = "", *, legend: bool = False) -> 
         axes.legend(loc="upper left", ncols=8, fontsize=8)
 
 
+def make_logarithmic(axes: "Axes") -> None:
+    """Give the axis a logarithmic scale from one round number to another, so that it always has
+    labels."""
+    from matplotlib.ticker import FixedLocator, NullFormatter
+
+    low, high = axes.dataLim.minposy, axes.dataLim.y1
+    if not 0 < low <= high < math.inf:
+        return  # nothing is drawn
+    axes.set_yscale("log")
+    ticks = round_numbers(low, high)
+    axes.set_ylim(ticks[0], ticks[-1])
+    axes.yaxis.set_major_locator(FixedLocator(ticks))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def round_numbers(low: float, high: float) -> list[float]:
+    """Return round numbers from below `low` to above `high`: powers of ten or, if these are few,
+    also 2 and 5 times those."""
+    factors = (1,) if high > 1000 * low else (1, 2, 5)
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
+    found = [factor * 10.0**power for power in powers for factor in factors]
+    below = max(each for each in found if each < low)
+    above = min(each for each in found if each > high)
+    return [each for each in found if below <= each <= above]
+
+
 def plain(value: float) -> str:
     """`0.25`, `12.5`, `1,500`."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.4g}"
@@ -228,41 +270,45 @@ def plain(value: float) -> str:
 def overview(topics: dict[str, Line]) -> "Figure":
     figure, (axes,) = panels(1)
     line = next(iter(topics.values()))
-    rates = [each.per_second("count") for each in topics.values()]
+    rates = [each.per_second_at_edges("count") for each in topics.values()]
     colors = [COLORS[number % len(COLORS)] for number in range(len(rates))]
-    axes.stackplot(line.times, *rates, labels=topics, colors=colors, alpha=0.85, step="post")
+    axes.stackplot(line.edges, *rates, labels=topics, colors=colors, alpha=0.85, step="post")
     dress(axes, "Messages per second", legend=True)
     return figure
 
 
 def of_topic(line: Line, channels: dict[str, Line]) -> "Figure":
     figure, axes = panels(3 + 3 * len(channels))
-    rate = line.per_second("count")
-    axes[0].fill_between(line.times, rate, color=BLUE, alpha=0.25, step="post", linewidth=0)
-    axes[0].step(line.times, rate, color=BLUE, where="post", linewidth=1.2)
+    area(axes[0], line, "count", BLUE)
     dress(axes[0], "Messages per second")
-    volume = line.per_second("bytes")
-    axes[1].fill_between(line.times, volume, color=GREEN, alpha=0.25, step="post", linewidth=0)
-    axes[1].step(line.times, volume, color=GREEN, where="post", linewidth=1.2)
+    area(axes[1], line, "bytes", GREEN)
     dress(axes[1], "Bytes per second", "B")
     bands(axes[2], line, "size_p{}", 1.0, BLUE)
     dress(axes[2], "Message size", "B", legend=True)
     for number, (name, channel) in enumerate(sorted(channels.items())):
         latency, outcomes, attempts = axes[3 + 3 * number : 6 + 3 * number]
         bands(latency, channel, "latency_p{}_ms", 0.001, ORANGE)
-        latency.set_yscale("log")
+        make_logarithmic(latency)
         dress(latency, f"Channel {name}: time from publish to finish", "s", legend=True)
         for column, color in OUTCOMES:
             label = column.replace("_", " ")
-            outcomes.step(channel.times, channel.per_second(column), color=color, label=label)
+            rates = channel.per_second_at_edges(column)
+            outcomes.step(channel.edges, rates, color=color, label=label, where="post")
         dress(outcomes, f"Channel {name}: unfinished deliveries per second", legend=True)
-        shares = [channel.per_second(column) for column, _, _ in ATTEMPTS]
+        shares = [channel.per_second_at_edges(column) for column, _, _ in ATTEMPTS]
         labels, colors = [each[1] for each in ATTEMPTS], [each[2] for each in ATTEMPTS]
         attempts.stackplot(
-            channel.times, *shares, labels=labels, colors=colors, alpha=0.85, step="post"
+            channel.edges, *shares, labels=labels, colors=colors, alpha=0.85, step="post"
         )
         dress(attempts, f"Channel {name}: messages finished per second, by attempts", legend=True)
     return figure
+
+
+def area(axes: "Axes", line: Line, name: str, color: str) -> None:
+    """Draw a rate with the area below it."""
+    rates = line.per_second_at_edges(name)
+    axes.fill_between(line.edges, rates, color=color, alpha=0.25, step="post", linewidth=0)
+    axes.step(line.edges, rates, color=color, where="post", linewidth=1.2)
 
 
 def bands(axes: "Axes", line: Line, name: str, factor: float, color: str) -> None:
@@ -271,16 +317,17 @@ def bands(axes: "Axes", line: Line, name: str, factor: float, color: str) -> Non
         percent: [each * factor for each in line.numbers(name.format(percent))]
         for percent in (50, 95, 99)
     }
-    axes.fill_between(line.times, found[50], found[95], color=color, alpha=0.25, linewidth=0)
-    axes.fill_between(line.times, found[95], found[99], color=color, alpha=0.12, linewidth=0)
+    times = line.middles
+    axes.fill_between(times, found[50], found[95], color=color, alpha=0.25, linewidth=0)
+    axes.fill_between(times, found[95], found[99], color=color, alpha=0.12, linewidth=0)
     for percent, alpha in ((99, 0.35), (95, 0.6), (50, 1.0)):
         axes.plot(
-            line.times,
+            times,
             found[percent],
             color=color,
             alpha=alpha,
             linewidth=1.4,
-            marker="." if len(line.times) < 100 else "",
+            marker="." if len(times) < 100 else "",
             label=f"p{percent}",
         )
 

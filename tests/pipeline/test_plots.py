@@ -1,6 +1,8 @@
 """Plots of a rollup."""
 
 import datetime
+import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
@@ -75,6 +77,95 @@ def test_pictures_and_the_page(tmp_path: Path) -> None:
     outside = References()
     outside.feed(text)
     assert outside.found == []
+
+
+def figure(minutes: int, latency: Callable[[int], float | None]) -> Any:
+    """Draw a topic with a channel in which something happens only in the second of these minutes,
+    whose percentiles are `latency` in ms."""
+    topic = [
+        row(each, count=60, bytes=600, size_p50=1.0, size_p95=2.0, size_p99=3.0)
+        for each in range(minutes)
+    ]
+    names = ("requeued", "timed_out", "dead_lettered", "expired")
+    names += ("attempts_1", "attempts_2", "attempts_3_to_5", "attempts_more")
+    channel = [
+        row(
+            each,
+            channel="c",
+            **dict.fromkeys(names, 60 * (each == 1)),
+            **{f"latency_p{percent}_ms": latency(each) for percent in (50, 95, 99)},
+        )
+        for each in range(minutes)
+    ]
+    span = plots.span_of(topic, channel)
+    lines = plots.lines(channel, ("topic", "channel"), span)
+    return plots.of_topic(
+        plots.lines(topic, ("topic",), span)["orders",], {"c": lines["orders", "c"]}
+    )
+
+
+def minutes_of(axes: Any) -> set[int]:
+    """Return the minutes in which something is drawn above zero: the middle of each is inside."""
+    from matplotlib.dates import date2num
+
+    shapes = [each for collection in axes.collections for each in collection.get_paths()]
+    found = set()
+    for minute in range(-2, 8):
+        middle = datetime.datetime.fromtimestamp((START + minute) * 60 + 30, datetime.UTC)
+        x = date2num(middle)
+        if any(shape.contains_point((x, 0.5)) for shape in shapes):
+            found.add(minute)
+        for line in axes.lines:
+            xs, ys = line.get_path().vertices.T
+            at = [y for before, after, y in zip(xs, xs[1:], ys, strict=False) if before < x < after]
+            if at and max(at) > 0.5:
+                found.add(minute)
+    return found
+
+
+@drawn
+def test_every_minute_is_drawn_at_its_time() -> None:
+    """Also the last one, which ends at the end of the axis."""
+    rates, volumes, _, _, outcomes, attempts = figure(3, lambda _: 100.0).axes
+    assert minutes_of(rates) == minutes_of(volumes) == {0, 1, 2}
+    assert minutes_of(outcomes) == minutes_of(attempts) == {1}
+    rates, *_, outcomes, attempts = figure(2, lambda _: 100.0).axes
+    assert minutes_of(rates) == {0, 1}
+    assert minutes_of(outcomes) == minutes_of(attempts) == {1}
+
+
+@drawn
+def test_every_minute_of_the_overview_is_drawn() -> None:
+    rows = [row(each, count=60) for each in range(3)]
+    line = plots.lines(rows, ("topic",), plots.span_of(rows))["orders",]
+    (axes,) = plots.overview({"orders": line}).axes
+    assert minutes_of(axes) == {0, 1, 2}
+
+
+@drawn
+@pytest.mark.parametrize(
+    ("low", "high"), [(610.0, 640.0), (60.0, 700.0), (0.5, 90_000.0), (250.0, 250.0), (3, 3.001)]
+)
+def test_a_time_axis_has_one_kind_of_label(low: float, high: float) -> None:
+    drawing = figure(3, lambda minute: high if minute == 1 else low)
+    drawing.draw_without_rendering()
+    axes = drawing.axes[3]
+    bottom, top = axes.get_ylim()
+    assert bottom <= low / 1000 and high / 1000 <= top
+    shown = [
+        label.get_text()
+        for label in axes.yaxis.get_ticklabels(which="both")
+        if label.get_text() and bottom <= label.get_position()[1] <= top
+    ]
+    assert len(shown) >= 2
+    assert all(re.fullmatch(r"(1|2|5)0{0,2} ([mµ]?)s", each) for each in shown), shown
+
+
+@drawn
+def test_a_channel_in_which_nothing_is_finished_is_drawn() -> None:
+    drawing = figure(3, lambda _: None)
+    drawing.draw_without_rendering()
+    assert len(drawing.axes) == 6
 
 
 class References(HTMLParser):
