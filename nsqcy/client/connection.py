@@ -15,12 +15,12 @@ from nsqcy.client.codec import OK_FRAME, Codec, Message
 from nsqcy.client.errors import ConnectionFailed, NsqdError, ProtocolError
 from nsqcy.client.limits import UNLIMITED, Limits
 from nsqcy.client.options import Address, ConnectionOptions
-from nsqcy.client.strangers import LONGEST, recognized
 from nsqcy.client.tls import TlsLayer
 from nsqcy.errors import TOKEN_WITHHELD, LayerEnd, NsqError
 from nsqcy.net.byte_layer import ByteLayer
 from nsqcy.net.deflate import DeflateLayer
 from nsqcy.net.snappy import SnappyLayer
+from nsqcy.options.strangers import LONGEST, recognized
 from nsqcy.protocol.wire import command, command_with_body
 
 MAGIC = b"  V2"

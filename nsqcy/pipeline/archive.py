@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from nsqcy.errors import UsageError
 from nsqcy.options.kinds import BOOLEAN
 from nsqcy.options.option import Option
-from nsqcy.pipeline import checkpoint, manifests, streams
+from nsqcy.pipeline import checkpoint, ddl, manifests, streams
 from nsqcy.pipeline.options import DURATION, PATH, SOURCE, SPARK, TEXT, Options, choice
 from nsqcy.pipeline.report import Metrics, Report
 from nsqcy.pipeline.session import require_spark, uri
@@ -104,7 +104,12 @@ def decoding(options: Options) -> str:
         raise UsageError(f"--schema: {options['schema']}: {error.strerror}") from None
     if not text:
         raise UsageError(f"--schema: {options['schema']} is empty")
-    return f"{text.rstrip(';,')}, {CORRUPT} STRING"
+    text = text.rstrip(";,")
+    try:
+        ddl.check(text)
+    except ddl.Invalid as error:
+        raise UsageError(f"--schema: {options['schema']}: {error}") from None
+    return f"{text}, {CORRUPT} STRING"
 
 
 # --- before the query -------------------------------------------------------------------------

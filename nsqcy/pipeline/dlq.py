@@ -97,8 +97,9 @@ def own_headers() -> str:
 
 
 def look(options: Options, report: Report, source: Source) -> None:
+    parts = source.parts()
     spark = make_session(options, "dlq")
-    frames = (source.frame(spark, part) for part in source.parts())
+    frames = (source.frame(spark, part) for part in parts)
     found = [frame for frame in frames if frame is not None]
     if not found:
         report.done(letters=0)

@@ -140,9 +140,9 @@ def microseconds(instant: datetime.datetime) -> int:
 
 def count(options: Options, report: Report, source: Source, choose: Frames) -> None:
     """Count the rows that would be published, by topic."""
+    parts = source.parts()
     spark = make_session(options, "replay")
     found: dict[str, int] = {}
-    parts = source.parts()
     total, done = sum(part.rows for part in parts), 0
     for part in parts:
         frame = source.frame(spark, part)

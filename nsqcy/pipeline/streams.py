@@ -82,6 +82,7 @@ def run(
     them becomes unreachable. A continuous job retries that batch until the nsqd is back.
     """
     check(state)
+    check_topics(given)
     spark = make_session(options, watch.report.job)
     has_run = False
     while True:
@@ -107,6 +108,13 @@ def check(state: Path) -> None:
             f"{error}; remove {state} to continue without Spark's state: no row is lost or written "
             "twice"
         ) from None
+
+
+def check_topics(given: Mapping[str, str]) -> None:
+    """Raise the errors of the options and topics before Spark starts, which takes many seconds."""
+    from nsqcy.spark.source import NsqDataSource
+
+    NsqDataSource(dict(given)).schema()
 
 
 def started(

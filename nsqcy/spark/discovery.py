@@ -87,7 +87,7 @@ class Discovery:
         try:
             found = get(address, f"/lookup?{query}", limit(self._options.access))
         except BadStatus as error:
-            if error.status != 404:
+            if error.status != 404 or error.is_stranger:
                 raise
             return set()  # it does not have this topic
         return set(addresses(found, "tcp_port", proved=needs_proof(self._options.access)))

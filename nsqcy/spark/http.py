@@ -14,14 +14,22 @@ from typing import Any
 MAX_ANSWER = 64 << 20  # bytes
 PIECE = 1 << 16
 MAX_SHOWN = 100  # characters of an announced address
+MAX_ERROR = 200  # bytes of a response that explains its status
+NO_SUCH_PATH = b'"NOT_FOUND"'  # from a daemon that has other paths
 HEADERS = {"Accept": "application/vnd.nsq; version=1.0"}
 
 
-class BadStatus(ValueError):
-    """A response with a status other than 200."""
+PORTS = "use the HTTP port, by default 4161 for nsqlookupd and 4151 for nsqd"
 
-    def __init__(self, status: int, reason: str) -> None:
+
+class BadStatus(ValueError):
+    """A response with a status other than 200. `is_stranger`: another kind of daemon answered."""
+
+    def __init__(self, status: int, reason: str, body: bytes = b"") -> None:
         hint = " (redirects are not followed)" if 300 <= status < 400 else ""
+        self.is_stranger = NO_SUCH_PATH in body
+        if self.is_stranger:
+            hint = f" (another daemon answered: {PORTS})"
         super().__init__(f"HTTP Error {status}: {reason}{hint}")
         self.status = status
 
@@ -54,12 +62,22 @@ def get(address: str, target: str, timeout: float) -> dict[str, Any]:
         sock.settimeout(timeout)
         connection.sock = sock
         connection.request("GET", target, headers=HEADERS)
-        with connection.getresponse() as answer:
+        with _response(connection) as answer:
             if answer.status != 200:
-                raise BadStatus(answer.status, answer.reason)
+                raise BadStatus(answer.status, answer.reason, answer.read(MAX_ERROR))
             return object_of(_body(answer, f"http://{address}{target}"))
     finally:
         connection.close()
+
+
+def _response(connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
+    try:
+        return connection.getresponse()
+    except http.client.RemoteDisconnected:
+        raise
+    except http.client.BadStatusLine as error:
+        line = repr("".join(filter(str.isprintable, str(error))).strip()[:MAX_SHOWN])
+        raise ValueError(f"{line} is not an HTTP response: {PORTS}") from None
 
 
 def _body(answer: http.client.HTTPResponse, url: str) -> bytes:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from nsqcy.options.strangers import recognized
 from nsqcy.spark.errors import (
     CorruptBlock,
     LogGone,
@@ -86,6 +87,7 @@ class Connection:
         self.patience = patience
         self.has_log = True
         self.version = "unknown"
+        self._is_nsqd = False  # it has answered as nsqd does
         self._access = access
         self._publisher = publisher
         self._headers = headers
@@ -153,6 +155,7 @@ class Connection:
         body = json.dumps(facts).encode()
         self._send(b"IDENTIFY\n" + struct.pack(">I", len(body)) + body)
         answer = bytes(self.answer())
+        self._is_nsqd = True
         return self._read(answer) if answer.startswith(b"{") else {}
 
     def _upgrade(self, host: str) -> None:
@@ -234,6 +237,7 @@ class Connection:
             head = self._receive(8)
             size, kind = struct.unpack(">II", head)
             if not 4 <= size < LARGEST_FRAME or kind not in (RESPONSE, ERROR):
+                self._refuse_stranger(bytes(head))
                 raise CorruptBlock(f"{self.address} sent an invalid frame")
             data = self._receive(size - 4)
             if kind == ERROR:
@@ -257,11 +261,17 @@ class Connection:
                 self._set_timeout()
                 count = self._socket.recv_into(view)
                 if not count:
+                    self._refuse_stranger(bytes(buffer)[: size - len(view)])
                     raise Unreachable(f"nsqd {self.address} closed the connection")
                 view = view[count:]
         except OSError as error:
             raise self._lost(error) from None
         return buffer
+
+    def _refuse_stranger(self, received: bytes) -> None:
+        """Raise Refused if another kind of server has answered."""
+        if not self._is_nsqd and (text := recognized(received, self.address)) is not None:
+            raise Refused(text)
 
     def expect_soon(self) -> None:
         """Start the time limit for the next response."""

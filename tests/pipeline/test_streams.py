@@ -113,6 +113,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
         spark.streams.addListener = lambda _: watch._ended.set()
         monkeypatch.setattr(streams, "make_session", lambda options, job: spark)
         monkeypatch.setattr(streams, "started", started)
+        monkeypatch.setattr(streams, "check_topics", lambda given: None)
         monkeypatch.setattr(streams, "AGAIN_SECONDS", 0.01)
         options = Options(TABLE, {"once": False} | given)
         streams.run(options, {}, sink, tmp_path, watch)

@@ -99,7 +99,12 @@ def answering(data: bytes) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (b"garbage\r\n\r\n", "garbage"),
+        (b"garbage\r\n\r\n", "'garbage' is not an HTTP response: use the HTTP port"),
+        (b"\0\0\0\x12\0\0\0\1E_BAD_PROTOCOL", "'E_BAD_PROTOCOL' is not an HTTP response: use"),
+        (
+            b'HTTP/1.1 404 Not Found\r\nContent-Length: 23\r\n\r\n{"message":"NOT_FOUND"}',
+            "another daemon answered: use the HTTP port",
+        ),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}", "IncompleteRead"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", "not a JSON object"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{", "Expecting property name"),

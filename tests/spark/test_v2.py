@@ -110,7 +110,27 @@ def test_heartbeats_are_answered(server: Any) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("data", [b"\0\0\0\1\0\0\0\0", b"\0\0\0\x05\0\0\0\x07x", b"HTTP/1.1 400"])
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "unexpected HTTP response from {}"),
+        (b"\0\0\0\x0eE_BAD_PROTOCOL", "{}: nsqlookupd answered"),
+        (b"\x15\x03\x03\0\x02\x02\x46", "{}: a TLS server answered"),
+    ],
+)
+def test_another_kind_of_server(server: Any, data: bytes, text: str) -> None:
+    def answer(peer: Peer, *_: object) -> bool:
+        peer.send(data)
+        peer.hung_up = True
+        return True
+
+    nsqd = server(script=answer)
+    said = refusal(nsqd, Access())
+    assert said.startswith(f"nsq: {text.format(nsqd.address)}")
+    assert "use nsqd's TCP port (4150 by default)" in said
+
+
+@pytest.mark.parametrize("data", [b"\0\0\0\1\0\0\0\0", b"\0\0\0\x05\0\0\0\x07x"])
 def test_what_is_no_answer(data: bytes, server: Any) -> None:
     def script(peer: Peer, _line: str, _body: bytes) -> bool:
         peer.send(data)
