@@ -99,6 +99,7 @@ UNTYPED = {
     ("SPARK", "from nsqcy.spark import register"): "typed in the quick start",
     ("SPARK", "from nsqcy.spark.failures"): "examples/spark_json.py has these lines",
     ("SPARK", "from pyspark.sql.functions"): "tests/spark/test_session.py runs it",
+    ("SPARK", "def publish(batch, number):"): "tests/spark/test_session.py runs it",
     ("SPARK", "pip install"): MACHINE,
     ("SPARK", "python -m nsqcy.spark"): NAMES,
     ("service", "cp /opt/nsqcy"): MACHINE,

@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.ours]
 
 ROOT = Path(__file__).parents[2]
 COUNT = 20_000
+WORDS = [(b"be", 2), (b"not", 1), (b"or", 1), (b"to", 2)]
 
 
 @pytest.fixture
@@ -214,6 +215,53 @@ def check_words_of_a_live_topic(spark: "SparkSession", daemon: Nsqd, tmp_path: P
         query.stop()
 
 
+def check_rows_of_a_stream_in_a_fixed_order(
+    spark: "SparkSession", daemon: Nsqd, tmp_path: Path
+) -> None:
+    """The program below this text in docs/SPARK.md publishes each row once, also if its driver died
+    between publishing and the commit. What Spark refuses is what the page says."""
+    from pyspark.errors import AnalysisException
+
+    daemon.connect().mpub("written", [b"to be or", b"not to be"])
+    names: dict[str, Any] = {}
+    names["counts"] = (
+        spark.readStream.format("nsq")
+        .options(**given(daemon, topic="written", startingOffsets="earliest"))
+        .load()
+        .selectExpr("explode(split(string(body), ' ')) as word")
+        .groupBy("word")
+        .count()
+    )
+    with pytest.raises(AnalysisException, match="Sorting is not supported on streaming DataFrames"):
+        names["counts"].sortWithinPartitions("word").writeStream.outputMode("update").format(
+            "memory"
+        ).queryName("sorted").start()
+    checkpoint = tmp_path / "counts"
+    program = python_after("**Rows in a fixed order.**")
+    program = program.replace("counts.checkpoint", str(checkpoint))
+    program = program.replace(":4150", f":{daemon.tcp_port}")
+    program = program.replace(".start()", ".trigger(availableNow=True).start()")
+
+    def run() -> None:
+        exec(program, names)
+        assert names["query"].awaitTermination(200)
+        assert names["query"].exception() is None
+
+    def published() -> list[bytes]:
+        asked = given(daemon, topic="counts", columns="body")
+        return sorted(
+            row.body for row in spark.read.format("nsq").options(**asked).load().collect()
+        )
+
+    run()
+    wanted = [b'{"word":"%b","count":%d}' % each for each in WORDS]
+    assert published() == wanted
+    (checkpoint / "commits" / "0").unlink()
+    (checkpoint / "commits" / ".0.crc").unlink(missing_ok=True)
+    run()
+    assert published() == wanted
+
+
 def check_a_batch_is_written(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
     """Write the DataFrame from docs/SPARK.md, with all kinds of columns."""
     frame = spark.range(5000).selectExpr(
@@ -312,6 +360,7 @@ CHECKS = [
     check_a_stream_with_a_checkpoint,
     check_lag_is_what_there_is_to_read,
     check_words_of_a_live_topic,
+    check_rows_of_a_stream_in_a_fixed_order,
     check_a_batch_is_written,
     check_from_topic_to_topic,
     check_what_users_see_of_a_mistake,
