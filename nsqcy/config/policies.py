@@ -63,7 +63,7 @@ RETENTION_TIME = Option(
     "retention-time",
     DURATION,
     0,
-    "how long to keep messages that every channel has finished; 0 for no time limit",
+    "how long to keep messages that no channel has to read; 0 for no time limit",
     example=24 * HOUR,
     rule=NOT_NEGATIVE,
 )
@@ -71,7 +71,7 @@ RETENTION_BYTES = Option(
     "retention-bytes",
     INT,
     0,
-    "maximum size in bytes of the finished messages to keep; 0 for no size limit",
+    "maximum bytes to keep of messages that no channel has to read; 0 for no size limit",
     example=10 << 30,
     rule=NOT_NEGATIVE,
 )

@@ -19,6 +19,7 @@ cdef class Retention(OverflowLog):
     cdef void keep_all(self) noexcept
     cdef int retain(self) except -1
     cdef int drop_outdated(self) except -1
+    cdef int drop_unread(self) except -1
     cdef void move_past(self, Cursor *keeper, Block *block) noexcept
     cdef bint is_outdated(self, Block *block, uint64_t held) noexcept
     cdef void cool(self) noexcept

@@ -77,6 +77,7 @@ cdef class Retention(OverflowLog):
         memory."""
         self.write_down()
         self.drop_outdated()
+        self.drop_unread()
         self.trim()
         self.cool()
         return 0
@@ -106,6 +107,17 @@ cdef class Retention(OverflowLog):
             self.held_bytes -= min(self.held_bytes, <uint64_t>block.size)
             block = block.next
         return self.update_retains()
+
+    cdef int drop_unread(self) except -1:
+        """Drop the messages of a topic without a channel that are beyond its retention: no channel
+        has to read them, and they would fill the disk."""
+        cdef uint64_t seq = min(self.outdated.seq, self.visible.seq)
+        if self.channels or self.held_until or self.fanout.seq >= seq:
+            return 0
+        if self.retention_time or self.retention_bytes:
+            self.expired_count += seq - self.fanout.seq
+            self.drop_front(seq)
+        return 0
 
     cdef void move_past(self, Cursor *keeper, Block *block) noexcept:
         cdef Cursor to

@@ -162,6 +162,43 @@ def test_a_channel_that_is_behind_is_not_hurried(make: Make) -> None:
     assert drain(core, "c") == list(range(200))
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("policy", [{"retention_bytes": 3_000_000}, {"retention_time": HOUR}])
+def test_retention_holds_for_a_topic_without_a_channel(
+    make: Make, policy: dict[str, int], restarted: bool
+) -> None:
+    """No channel has to read its messages. Its first channel gets those within retention."""
+    core = make(**policy)
+    for part in range(10):
+        fill(core, 100, size=10_000, first=100 * part)
+        core.advance(HOUR // 3)
+        core.advance(2 * SECOND)
+    if restarted:
+        core = start_again(make, core, **policy)
+    topic = core.topic("t")
+    assert 2_000_000 < topic.log_bytes < 5_000_000
+    counters = core.counters("t")
+    assert counters["message_count"] == (0 if restarted else 1000)
+    depth = counters["depth"]
+    assert 200 <= depth <= 500
+    if not restarted:
+        assert topic.ledger()["expired"] == 1000 - depth
+    topic.channel("c")
+    assert drain(core, "c") == list(range(1000 - depth, 1000))
+
+
+def test_a_named_cursor_alone_drops_no_messages_that_wait_for_a_channel(make: Make) -> None:
+    core = make()
+    core.create("t")
+    done: list[str | None] = []
+    topic = core.topic("t")
+    topic.set_cursor("lake", bytes(16), topic.first_seq, done.append)
+    fill(core, 200, size=10_000)
+    core.advance(2 * HOUR)
+    core.advance(2 * SECOND)
+    assert core.counters("t")["depth"] == 200
+
+
 def test_what_is_retained_is_not_in_memory(make: Make) -> None:
     core = make(retention_time=HOUR)
     core.create("t").channel("c")
