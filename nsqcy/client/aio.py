@@ -121,6 +121,7 @@ class _Driver(asyncio.Protocol):
         self._connection = connection
         self._transport: asyncio.Transport | None = None
         self._flushing = False
+        self._paused = False  # the transport has enough to send
         self.connecting: asyncio.Task[None] | None = None
         connection.driver = self
         connection.codec.wake = self.wake
@@ -141,6 +142,13 @@ class _Driver(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._face.core.received(self._connection, data, self._face.now())
         self._face.rearm()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is not None:
@@ -165,13 +173,12 @@ class _Driver(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         try:
-            data = self._connection.take()
+            while not self._paused and (data := self._connection.take()):
+                self._transport.write(data)
         except LayerError as error:
             self.close()
             self.fail(error)
             return
-        if data:
-            self._transport.write(data)
         self._face.core.answered(self._face.now())
         self._face.rearm()
 
@@ -181,7 +188,8 @@ class _Driver(asyncio.Protocol):
             self.connecting.cancel()
         if self._transport is not None and not self._transport.is_closing():
             with suppress(LayerError):
-                self._transport.write(self._connection.take())
+                while data := self._connection.take():
+                    self._transport.write(data)
             self._transport.close()
 
 

@@ -140,7 +140,7 @@ class Connection:
             self._through(0, data, now)
 
     def take(self) -> bytes:
-        """Return the bytes to send now."""
+        """Return the next bytes to send. There may be more until it returns none."""
         data = self.codec.take()
         for layer in reversed(self._layers):
             if data:

@@ -32,6 +32,7 @@ from nsqcy.client.runtime import Runtime
 from nsqcy.errors import LayerError
 
 MAX_RECEIVED = 1 << 18  # bytes received from a socket per call
+MAX_PIECES = 8  # pieces of output sent before other connections have their turn
 
 log = logging.getLogger("nsqcy.client")
 
@@ -48,7 +49,7 @@ class Driver:
         self._loop = loop
         self._socket: socket.socket | None = None
         self._dirty = False
-        self._unsent = b""
+        self._unsent: bytes | memoryview = b""
         self._writing = False  # whether the selector reports when more can be sent
         connection.driver = self
         connection.codec.wake = self.wake
@@ -64,8 +65,11 @@ class Driver:
         """Send pending output, and close. The caller holds the lock."""
         if self.closing:
             return
+        pieces: list[bytes | memoryview] = [self._unsent]
         with suppress(LayerError):
-            self._unsent += self.connection.take()
+            while data := self.connection.take():
+                pieces.append(data)
+        self._unsent = b"".join(pieces)
         self.closing = True
         self.deadline = self._loop.now() + self.connection.options.timeout
         self._dirty = False
@@ -89,17 +93,20 @@ class Driver:
             self.flush()
 
     def flush(self) -> None:
-        """Send pending output."""
+        """Send pending output, as far as possible."""
         self._dirty = False
-        had_left = bool(self._unsent)
-        if self._socket is not None and self._collect():
+        for _ in range(MAX_PIECES):
+            if self._socket is None or not self._collect():
+                break
             self._send(self._socket)
-        if self._unsent:
-            return
-        if self.closing:
+            if self._unsent:
+                return
+            if not self.connection.codec.pending:
+                break
+        else:
+            self.wake()
+        if self.closing and not self._unsent:
             self._release()
-        elif had_left:
-            self.wake()  # for output added in the meantime
 
     def expire(self) -> None:
         """Handle the deadline: give up connecting or sending."""
@@ -156,7 +163,8 @@ class Driver:
                 self._receive()  # nsqd's last error explains why it closed the connection
             self.fail(f"lost: {error}")
             return
-        self._unsent = self._unsent[sent:]
+        # A view: copies of what is left of large messages would take longer than sending them.
+        self._unsent = memoryview(self._unsent)[sent:]
         if bool(self._unsent) != self._writing:
             self._writing = bool(self._unsent)
             events = EVENT_READ | EVENT_WRITE if self._writing else EVENT_READ

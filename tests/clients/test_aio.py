@@ -13,7 +13,7 @@ import uvloop
 
 from nsqcy.client.aio import Consumer, Message, Producer
 from nsqcy.client.errors import Closed, ConnectionFailed, PublishTimeout, Requeue
-from support.fake_nsqd import Link, MockNsqd
+from support.fake_nsqd import Link, MockNsqd, Peer
 
 LIMIT = 20.0
 FOREVER = 3600.0  # a close_timeout too long for any test
@@ -984,3 +984,24 @@ def test_a_producer_says_all_before_its_loop_ends(nsqd: MockNsqd, run: Run) -> N
     run(main())
     assert nsqd.link().ended.wait(LIMIT)
     assert len(nsqd.link().bodies[1]) == 1 << 20
+
+
+def test_large_bodies_wait_until_the_transport_has_room(run: Run) -> None:
+    """Copies of all of them took ten times as long as sending them."""
+    go_on = threading.Event()
+
+    def script(peer: Peer, line: str, body: bytes) -> None:
+        if line.startswith("PUB"):
+            go_on.wait(LIMIT)
+
+    async def main() -> None:
+        with MockNsqd(script=script) as nsqd:
+            async with Producer(nsqd.address) as producer:
+                futures = [producer.publish_nowait("t", bytes(1 << 20)) for _ in range(40)]
+                transport = await until(lambda: next(iter(producer.transports), None))
+                await until(transport.get_write_buffer_size)
+                assert transport.get_write_buffer_size() < 4 << 20
+                go_on.set()
+                assert await asyncio.gather(*futures) == [b"OK"] * 40
+
+    run(main())

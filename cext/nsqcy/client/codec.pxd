@@ -14,6 +14,8 @@ cdef enum Outcome:
 cdef class Codec:
     """Codec for one connection, above TLS and compression."""
     cdef readonly str address
+    cdef list pieces                # output before `output`: large bodies, which are not copied
+    cdef size_t piece               # the next of them
     cdef Output output
     cdef bytearray partial          # received bytes of an incomplete frame
     cdef size_t wanted              # size that `partial` needs before the next try
@@ -31,6 +33,7 @@ cdef class Codec:
     cdef inline int check_size(self, uint32_t size, uint32_t maximum) except -1
     cdef int bad_size(self, uint32_t size, uint32_t maximum) except -1
     cdef int rouse(self, size_t before) except -1
+    cdef int put_piece(self, bytes body) except -1
     cdef inline int put_id(self, const char *verb, size_t length, Message message) except -1
     cdef inline bint settle(self, Message message, Outcome outcome) except -1
     cdef int answer(self, Message message, Outcome outcome, int64_t delay) except -1

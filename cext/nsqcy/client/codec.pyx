@@ -37,6 +37,7 @@ cdef enum:
     SPELLS_HTTP = 1213486160        # "HTTP", read as the size of a frame
     MAX_FRAME = 0x7fffffff
     MAX_ANSWER = 1 << 20            # maximum bytes of a frame other than a message
+    LARGE = 65536                   # bytes of a body that is sent without a copy
     MAX_DELAY_CHARACTERS = 24       # maximum characters, including the space and line feed
     MAX_REASON = 512                # maximum characters of the reason for a dead letter
     OK_TEXT = 0x4f4b
@@ -66,6 +67,7 @@ cdef class Codec:
         self.longest = MAX_FRAME
         if 0 < longest < <uint32_t>MAX_FRAME - FRAME_HEADER - MESSAGE_HEADER - HEADERS_ROOM:
             self.longest = longest + 4 + MESSAGE_HEADER
+        self.pieces = []
         self.output = Output()
         self.partial = bytearray()
 
@@ -156,9 +158,17 @@ cdef class Codec:
     # -- to send
 
     def take(self):
-        """Return and forget the bytes to send."""
+        """Return and forget the next bytes to send; none if there is no more output."""
         cdef Output output = self.output
         cdef bytes taken
+        if self.pieces:
+            taken = self.pieces[self.piece]
+            self.pieces[self.piece] = None
+            self.piece += 1
+            if self.piece == <size_t>len(self.pieces):
+                self.pieces.clear()
+                self.piece = 0
+            return taken
         if output.end == 0:
             return b""
         taken = PyBytes_FromStringAndSize(<const char *>output.buffer, output.end)
@@ -170,7 +180,7 @@ cdef class Codec:
     @property
     def pending(self):
         """Return the number of bytes waiting to be taken."""
-        return self.output.end
+        return self.output.end + sum(map(len, self.pieces[self.piece:]))
 
     @cython.final
     cdef int rouse(self, size_t before) except -1:
@@ -197,16 +207,29 @@ cdef class Codec:
         cdef uint8_t *at
         if self.closed:
             return
-        at = self.output.room(n + 4 + length)
+        at = self.output.room(n + 4 + (length if length < LARGE else 0))
         memcpy(at, <const char *>head, n)
         store_be32(at + n, <uint32_t>length)
-        memcpy(at + n + 4, <const char *>body, length)
+        if length < LARGE:
+            memcpy(at + n + 4, <const char *>body, length)
+        else:
+            self.put_piece(body)
         self.rouse(before)
+
+    cdef int put_piece(self, bytes body) except -1:
+        """Queue a large body without copying it, after the output so far."""
+        self.pieces.append(PyBytes_FromStringAndSize(
+            <const char *>self.output.buffer, self.output.end))
+        self.output.end = 0
+        self.pieces.append(body)
+        return 0
 
     def close(self):
         """Handle the loss of the connection: answers are dropped from now on."""
         self.closed = True
         self.in_flight = 0
+        self.pieces.clear()
+        self.piece = 0
         self.output.clear()
         self.partial.clear()
 

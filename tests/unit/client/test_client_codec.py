@@ -267,8 +267,28 @@ def test_it_asks_to_be_emptied_when_it_was_empty(wakes: Wakes) -> None:
 
 def test_a_large_buffer_is_released_and_allocated_again(wakes: Wakes) -> None:
     for _ in range(2):
-        wakes.codec.publish(b"PUB t\n", bytes(1 << 20))
-        assert len(wakes.codec.take()) == 10 + (1 << 20)
+        for _ in range(20):
+            wakes.codec.publish(b"PUB t\n", bytes(60_000))
+        assert len(wakes.codec.take()) == 20 * 60_010
+
+
+def test_a_large_body_is_not_copied(wakes: Wakes) -> None:
+    """It comes in its turn, and the output in between as one piece."""
+    codec, bodies = wakes.codec, [bytes(1 << 16), bytes(1 << 20)]
+    for body in bodies:
+        codec.publish(b"PUB t\n", b"small")
+        codec.publish(b"PUB t\n", body)
+    codec.write(b"NOP\n")
+    small = b"PUB t\n\0\0\0\5smallPUB t\n"
+    sizes = [b"\0\1\0\0", b"\0\x10\0\0"]
+    assert codec.pending == 2 * (len(small) + 4) + (1 << 16) + (1 << 20) + 4
+    for body, size in zip(bodies, sizes, strict=True):
+        assert codec.take() == small + size
+        assert codec.take() is body
+    assert (codec.take(), codec.take(), codec.pending) == (b"NOP\n", b"", 0)
+    codec.publish(b"PUB t\n", bodies[0])
+    codec.close()
+    assert (codec.take(), codec.pending) == (b"", 0)
 
 
 @pytest.mark.parametrize(
