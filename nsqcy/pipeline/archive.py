@@ -71,8 +71,9 @@ def run(options: Options, report: Report) -> int:
         watch = streams.Watch(report, metrics)
         sink = Files(root, state, options["decode"], schema)
         streams.run(options, given, sink, state, watch)
+    is_partial = streams.absent(options, given, report)
     report.done(rows=watch.rows, batches=watch.batches, root=str(root))
-    return 0
+    return int(is_partial)
 
 
 def every_column() -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsqcy.errors import UsageError
 from nsqcy.options.kinds import BOOLEAN, TOPIC_NAME
 from nsqcy.options.option import Option
 from nsqcy.pipeline import manifests, rounds
@@ -164,6 +165,8 @@ def publish(options: Options, report: Report, work: Work) -> None:
     path = Path(options["state"] or rounds.default_path(work.job, work.to, asked))
     with rounds.locked(path):
         plan = rounds.load(path, asked)
+        if plan is not None:
+            check_plan(path, plan, work, destinations(options, work))
         if plan is not None and plan.done == len(plan.rounds()):
             report.warn(f"{path} records this replay as done; remove the file to repeat it")
             report.done(rows=plan.rows, to=work.to, state=str(path))
@@ -213,14 +216,31 @@ def reading(options: Options) -> AbstractContextManager[None]:
     return manifests.locked(Path(options["root"]), manifests.COMPACTING, reading=True)
 
 
-def make_plan(options: Options, asked: Asked, work: Work) -> Plan:
+def check_plan(path: Path, plan: Plan, work: Work, nsqds: tuple[str, ...]) -> None:
+    """Raise UsageError if the plan has none of the source's logs, or none of the destinations: the
+    same arguments may name other clusters."""
+    logs = {part.log_id for part in work.source.parts()}
+    theirs = {part.log_id for part in plan.parts}
+    for what, now, before in (("logs", logs, theirs), ("destinations", set(nsqds), {*plan.nsqds})):
+        if now and before and not now & before:
+            raise UsageError(
+                f"{path} belongs to another replay: its {what} were {','.join(sorted(before))}, "
+                f"and are now {','.join(sorted(now))}; choose a different --state"
+            )
+
+
+def destinations(options: Options, work: Work) -> tuple[str, ...]:
     from nsqcy.spark.discovery import all_nsqds
     from nsqcy.spark.options import parse_write
 
+    return tuple(all_nsqds(parse_write(destination(options, work.to))))
+
+
+def make_plan(options: Options, asked: Asked, work: Work) -> Plan:
     return Plan(
         name=rounds.new_name(),
         asked=asked,
-        nsqds=tuple(all_nsqds(parse_write(destination(options, work.to)))),
+        nsqds=destinations(options, work),
         tasks=options["tasks"] or os.cpu_count() or 1,
         round_rows=options["round-rows"],
         parts=tuple(work.source.parts()),

@@ -19,6 +19,7 @@ from nsqcy.pipeline import checkpoint, manifests, minutes, streams
 from nsqcy.pipeline.minutes import BUCKETS, Count, Key
 from nsqcy.pipeline.options import DURATION, INSTANT, PATH, SOURCE, SPARK, Options, choice
 from nsqcy.pipeline.report import Metrics, Report
+from nsqcy.pipeline.rows import exactly
 from nsqcy.pipeline.session import require_packages, require_spark
 
 if TYPE_CHECKING:
@@ -68,13 +69,15 @@ def run(options: Options, report: Report) -> int:
         state = root / minutes.HIDDEN / "checkpoint"
         sink = Counts(root, state, options, draws)
         watch = streams.Watch(report, metrics)
-        streams.run(options, given(options, beginning(root, state)), sink, state, watch)
+        source = given(options, beginning(root, state))
+        streams.run(options, source, sink, state, watch)
         pages = sink.draw() if draws else {}
     found = minutes.load(root)
     if found.late:
         report.warn(f"{found.late:,} rows were late and are counted separately", late=found.late)
+    is_partial = streams.absent(options, source, report)
     report.done(rows=watch.rows, late=found.late, root=str(root), **pages)
-    return 0
+    return int(is_partial)
 
 
 def wants_plots(options: Options, report: Report) -> bool:
@@ -105,7 +108,7 @@ def given(options: Options, pos: checkpoint.Positions) -> dict[str, str]:
     start = json.dumps(pos, sort_keys=True) if pos else "earliest"
     found = options.source(startingOffsets=start, columns="topic,nsqd,log_id,seq,timestamp,body")
     if options["start"] and not pos:
-        found["startingTimestamp"] = str(round(options["start"].timestamp() * 1000))
+        found["startingTimestamp"] = exactly(options["start"])
     if options["events"]:
         if options["topics-pattern"]:
             found["topicsPattern"] = f"(?:{options['topics-pattern']})|{re.escape(EVENTS_TOPIC)}"

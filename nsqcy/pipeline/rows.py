@@ -5,6 +5,7 @@ rows in a part at any time, even after retention has removed others or the archi
 compacted.
 """
 
+import datetime
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 HEADERS = "headers"
+GLOB = "__globPaths__"  # Spark's own name; "false" reads paths that contain []{}*? as they are
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -76,8 +78,8 @@ class Logs:
 
     def __init__(self, options: Options, *, headers: bool) -> None:
         self._given = options.source(
-            startingTimestamp=milliseconds(options["start"]),
-            endingTimestamp=milliseconds(options["end"]),
+            startingTimestamp=exactly(options["start"]),
+            endingTimestamp=exactly(options["end"]),
         )
         self._headers = headers
 
@@ -160,7 +162,8 @@ class Archive:
         paths = [uri(self._root / file.path) for file in files]
         if not paths:
             return None
-        found = spark.read.option("mergeSchema", "true").parquet(*paths)
+        reader = spark.read.option("mergeSchema", "true").option(GLOB, "false")
+        found = reader.parquet(*paths)
         found = found.withColumn("topic", f.lit(part.topic))
         return found.where((f.col("seq") >= part.start) & (f.col("seq") < part.end))
 
@@ -171,7 +174,6 @@ class Archive:
         return (not first or hour >= first) and (not last or hour <= last)
 
 
-def milliseconds(instant: object) -> str:
-    """Format as a `format("nsq")` option; empty if not set."""
-    timestamp = getattr(instant, "timestamp", None)
-    return str(round(timestamp() * 1000)) if timestamp else ""
+def exactly(instant: datetime.datetime | None) -> str:
+    """Format as a `format("nsq")` option, with microseconds; empty if not set."""
+    return instant.isoformat() if instant else ""

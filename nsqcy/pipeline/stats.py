@@ -5,6 +5,7 @@ only for Parquet.
 """
 
 import datetime
+import fcntl
 import json
 import os
 import time
@@ -12,7 +13,7 @@ import urllib.parse
 from collections.abc import Iterator
 from http.client import responses
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from urllib3.util import parse_url
 
@@ -34,6 +35,7 @@ from nsqcy.pipeline.options import (
 )
 from nsqcy.pipeline.report import Report
 from nsqcy.pipeline.session import require_packages
+from nsqcy.pipeline.state_files import Damaged
 from nsqcy.spark.http import MAX_ANSWER, object_of
 from nsqcy.users import token_file
 
@@ -217,20 +219,30 @@ def numbers(found: dict[str, Any]) -> Row:
 class Files:
     """Writes either Parquet files, each atomically and for one time span
     (`root/dt=DAY/TIME.parquet`), or one file of JSON lines per day, to which every poll is appended
-    (`root/DAY.jsonl`)."""
+    (`root/DAY.jsonl`).
+
+    The rows of a time span that is not over are also in a hidden file (`root/.open-PID.jsonl`): the
+    next run writes them if this one is killed.
+    """
 
     def __init__(self, root: Path, format: str, seconds: float) -> None:
         self._root = root
         self._json = format == "json"
         self._seconds = seconds
         self._rows: list[Row] = []
+        self._open: IO[str] | None = None
         self.rows = 0
 
     def __enter__(self) -> "Files":
+        for path in sorted(self._root.glob(".open-*.jsonl")):
+            self._recover(path)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.flush()
+        if self._open is not None:
+            Path(self._open.name).unlink()
+            self._open.close()
 
     def add(self, rows: list[Row]) -> None:
         self.rows += len(rows)
@@ -239,11 +251,42 @@ class Files:
         self._rows += rows
         if self._json:
             self.flush()
+        elif rows:
+            self._keep(rows)
 
     def flush(self) -> None:
         if self._rows:
-            (self._append if self._json else self._write)(self._rows)
+            if self._json:
+                self._append(self._rows)
+            else:
+                self._write(self._rows, os.getpid())
         self._rows = []
+        if self._open is not None:
+            self._open.truncate(0)
+
+    def _keep(self, rows: list[Row]) -> None:
+        """Save rows for the case that this process is killed. The lock shows that it is running."""
+        if self._open is None:
+            self._root.mkdir(parents=True, exist_ok=True)
+            self._open = (self._root / f".open-{os.getpid()}.jsonl").open("a")
+            fcntl.flock(self._open, fcntl.LOCK_EX)
+        self._open.write("".join(map(as_line, rows)))
+        self._open.flush()
+
+    def _recover(self, path: Path) -> None:
+        """Write the rows of a run that was killed. Raises Damaged."""
+        with path.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return  # that run is not over
+            lines = file.read().split("\n")[:-1]  # the last one may be incomplete
+            try:
+                if rows := list(map(parsed, lines)):
+                    self._write(rows, path.stem.removeprefix(".open-"))
+            except (AttributeError, KeyError, TypeError, ValueError):
+                raise Damaged(f"{path} does not contain rows of stats; move it away") from None
+            path.unlink()
 
     def _is_over(self, now: datetime.datetime) -> bool:
         first: datetime.datetime = self._rows[0]["at"]
@@ -252,11 +295,10 @@ class Files:
 
     def _append(self, rows: list[Row]) -> None:
         self._root.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps(row, default=datetime.datetime.isoformat) + "\n" for row in rows]
         with (self._root / f"{rows[0]['at']:%Y-%m-%d}.jsonl").open("a") as file:
-            file.write("".join(lines))
+            file.write("".join(map(as_line, rows)))
 
-    def _write(self, rows: list[Row]) -> None:
+    def _write(self, rows: list[Row], writer: int | str) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -275,8 +317,17 @@ class Files:
         columns = {name: [row[name] for row in rows] for name in schema.names}
         columns["latency_ms"] = [list(each.items()) for each in columns["latency_ms"]]
         first = rows[0]["at"]
-        path = self._root / f"dt={first:%Y-%m-%d}" / f"{first:%H%M%S.%f}-{os.getpid()}.parquet"
+        path = self._root / f"dt={first:%Y-%m-%d}" / f"{first:%H%M%S.%f}-{writer}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
         pq.write_table(pa.Table.from_pydict(columns, schema), partial, compression="zstd")
         partial.rename(path)
+
+
+def as_line(row: Row) -> str:
+    return json.dumps(row, default=datetime.datetime.isoformat) + "\n"
+
+
+def parsed(line: str) -> Row:
+    row: Row = json.loads(line)
+    return row | {"at": datetime.datetime.fromisoformat(row["at"])}

@@ -99,6 +99,25 @@ def run(
         time.sleep(AGAIN_SECONDS)
 
 
+def absent(options: Options, given: Mapping[str, str], report: Report) -> bool:
+    """Return whether an nsqd does not answer whose rows a job with `--once` should have written,
+    and report it."""
+    from nsqcy.spark.cluster import Cluster
+    from nsqcy.spark.options import parse
+
+    asked = parse(dict(given))
+    if not options["once"] or asked.fail_on_unreachable is False:
+        return False
+    cluster = Cluster(asked)
+    try:
+        away = sorted({each for found in cluster.view().away.values() for each in found})
+    finally:
+        cluster.close()
+    for address in away:
+        report.warn(f"no answer from nsqd {address}: run the job again for its rows", nsqd=address)
+    return bool(away)
+
+
 def check(state: Path) -> None:
     """Fail with a way out if Spark could not continue from its checkpoint."""
     try:

@@ -30,12 +30,21 @@ def reason(error: BaseException) -> str:
         return ours[-1]
     if raised := _raised(lines):
         name, _, message = raised.partition(": ")
+        if name.startswith("py4j.") and (cause := _cause(lines)):
+            return cause
         return message if message and name.startswith("nsqcy.") else raised
     if found := JAVA_CALL.match(text):
         return found[2] or found[1]
     if not lines:
         return type(error).__name__
     return SQLSTATE.sub("", STREAM.sub("", lines[0].strip()))
+
+
+def _cause(lines: list[str]) -> str:
+    """Return the JVM's innermost error; empty if it names none."""
+    found = [line.partition("Caused by: ")[2] for line in lines if "Caused by: " in line]
+    _, _, message = found[-1].partition(": ") if found else ("", "", "")
+    return message or (found[-1] if found else "")
 
 
 def _raised(lines: list[str]) -> str:

@@ -2,7 +2,8 @@
 
 An offset contains the next seq to read for each topic and log_id. Its `start` records where the
 previous batch began in logs that the last offset does not contain: all logs in the first batch,
-whose start Spark does not save; a new log; a log whose rows retention removed.
+whose start Spark does not save; a new log; a log whose rows retention removed. Its `lost` has the
+positions in logs that no nsqd has: if one of them comes back, its nsqd was only down.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -66,6 +67,7 @@ class Offset:
     # The approximate number of tasks in the previous batch, and the minimum number of rows per
     # task: a retried batch has the same tasks on every driver.
     split: tuple[int, int] | None = None
+    lost: Positions = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Encode with sorted keys, because Spark compares strings."""
@@ -74,6 +76,8 @@ class Offset:
             found["from"] = ordered(self.start)
         if self.init:
             found["init"] = 1
+        if self.lost:
+            found["lost"] = ordered(self.lost)
         found["pos"] = ordered(self.pos)
         if self.split:
             found["split"] = list(self.split)
@@ -89,10 +93,12 @@ class Offset:
             )
         try:
             pos, start = positions(value["pos"]), positions(value.get("from", {}))
+            lost = positions(value.get("lost", {}))
             pieces, minimum = map(int, value.get("split") or (0, 0))
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
             raise OptionError(f"the checkpoint has an invalid offset: {value}") from None
-        return cls(pos, start, bool(value.get("init")), (pieces, minimum) if pieces else None)
+        tasks = (pieces, minimum) if pieces else None
+        return cls(pos, start, bool(value.get("init")), tasks, lost)
 
 
 @dataclass(frozen=True)
@@ -130,6 +136,7 @@ class Settled:
     pos: Positions
     start: Positions = field(default_factory=dict)
     losses: list[Loss] = field(default_factory=list)
+    lost: Positions = field(default_factory=dict)
 
 
 def positions(value: Mapping[str, Mapping[str, int]]) -> Positions:
@@ -144,14 +151,22 @@ def ordered(pos: Positions) -> Positions:
     return {topic: dict(sorted(logs.items())) for topic, logs in sorted(pos.items())}
 
 
-def settle(pos: Positions, view: View, ends: Mapping[str, int], topics: Iterable[str]) -> Settled:
+def settle(offset: Offset, view: View, ends: Mapping[str, int], topics: Iterable[str]) -> Settled:
     """Adjust positions to the logs that exist now.
 
     `ends` contains the `next_seq` seen before: a log that was read to its end may disappear. The
     positions for an nsqd that is away stay unchanged.
     """
     settled = Settled({topic: {} for topic in topics})
-    for topic, logs in pos.items():
+    for topic, logs in offset.lost.items():
+        for log_id, seq in logs.items():
+            found = view.find(topic, log_id)
+            if found is None:
+                settled.lost.setdefault(topic, {})[log_id] = seq
+                continue
+            settled.start.setdefault(topic, {})[log_id] = seq
+            settle_log(settled, *found, seq)
+    for topic, logs in offset.pos.items():
         kept = settled.pos.setdefault(topic, {})
         for log_id, seq in logs.items():
             found = view.find(topic, log_id)
@@ -161,8 +176,9 @@ def settle(pos: Positions, view: View, ends: Mapping[str, int], topics: Iterable
                 kept[log_id] = seq
             elif ends.get(log_id, seq + 1) > seq:
                 settled.losses.append(vanished(topic, log_id, seq, view))
+                settled.lost.setdefault(topic, {})[log_id] = seq
     for shard in view.shards:
-        known = pos.get(shard.topic, {})
+        known = {*offset.pos.get(shard.topic, {}), *offset.lost.get(shard.topic, {})}
         for log in newer(shard.logs, known):
             settled.pos.setdefault(shard.topic, {})[log.log_id] = log.first_seq
             settled.start.setdefault(shard.topic, {})[log.log_id] = log.first_seq
@@ -225,7 +241,8 @@ def vanished(topic: str, log_id: str, seq: int, view: View) -> Loss:
     what = f"the new log is {there[-1]}" if there else "there is no new log"
     return Loss(
         f"rows are lost: topic {topic!r}, log {log_id} is on none of {len(view.asked)} nsqds "
-        f"({','.join(view.asked)}), and seq {seq} cannot be read; {what}"
+        f"({','.join(view.asked)}); if the nsqd that has it is down, start it; seq {seq} cannot be "
+        f"read; {what}"
     )
 
 
@@ -267,8 +284,9 @@ def shares(wanted: list[int], maximum: int) -> list[int]:
 
 def advance(
     settled: Settled, view: View, maximum: int | None, max_bytes: int | None, cap: Positions | None
-) -> tuple[Positions, int]:
-    """Return the positions after the next batch, and its number of rows."""
+) -> tuple[Positions, int, bool]:
+    """Return the positions after the next batch, its number of rows, and whether a maximum made it
+    smaller."""
     pos = {topic: dict(logs) for topic, logs in settled.pos.items()}
     parts = backlogs(pos, view, cap)
     wanted = [sum(part.rows for part in each) for each in parts.values()]
@@ -282,7 +300,7 @@ def advance(
             taken = min(share, part.rows)
             pos[part.topic][part.log_id] += taken
             share -= taken
-    return pos, limit
+    return pos, limit, limit < sum(wanted)
 
 
 def rows_of(size: int, view: View) -> int:

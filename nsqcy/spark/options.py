@@ -171,7 +171,8 @@ TABLE = (
         "minOffsetsPerTrigger",
         whole(1),
         None,
-        "wait for this many rows, for at most maxTriggerDelay; ignored with availableNow",
+        "wait for this many rows, or as many as a maximum allows, for at most maxTriggerDelay; "
+        "ignored with availableNow",
     ),
     SparkOption("stream", "maxTriggerDelay", DURATION, 900.0, "see minOffsetsPerTrigger"),
     SparkOption(

@@ -376,9 +376,9 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         deadline = time.monotonic() + self._options.poll_timeout
         while True:
             view = self._look(first=self._view is None)
-            end, rows = self._next(offset, view, limit)
+            end, is_enough = self._next(offset, view, limit)
             left = deadline - time.monotonic()
-            if offset.init or (end.pos != offset.pos and self._enough(rows)):
+            if offset.init or (end.pos != offset.pos and is_enough):
                 self._held_since = None
                 return end.as_json()
             if self._cap is not None or left <= 0:
@@ -390,16 +390,17 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         memory."""
         return Offset(ends(self._view)).as_json() if self._view is not None else None
 
-    def _next(self, offset: Offset, view: View, limit: ReadLimit) -> tuple[Offset, int]:
-        """Return the end of the batch that begins at this offset, and its number of rows."""
+    def _next(self, offset: Offset, view: View, limit: ReadLimit) -> tuple[Offset, bool]:
+        """Return the end of the batch that begins at this offset, and whether it has enough
+        rows."""
         options = self._options
-        settled = settle(offset.pos, view, self._ends, options.topics)
+        settled = settle(offset, view, self._ends, options.topics)
         self._ends.update((log.log_id, log.next_seq) for shard in view.shards for log in shard.logs)
         lose(options, settled.losses)
         self._move_cursors(view, settled.pos)
         everything = isinstance(limit, ReadAllAvailable)
         maximum = limit.max_rows if isinstance(limit, ReadMaxRows) else options.max_rows
-        pos, rows = advance(
+        pos, rows, is_full = advance(
             settled,
             view,
             None if everything else maximum,
@@ -409,7 +410,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = settled.start
         if offset.init:
             start = settled.pos
-        return Offset(pos, start, split=tasks(options)), rows
+        end = Offset(pos, start, split=tasks(options), lost=settled.lost)
+        return end, is_full or self._enough(rows)
 
     def _enough(self, rows: int) -> bool:
         """Return whether to start a batch now."""

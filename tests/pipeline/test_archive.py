@@ -10,7 +10,8 @@ import pytest
 from nsqcy.errors import UsageError
 from nsqcy.pipeline import archive, checkpoint, manifests, streams
 from nsqcy.pipeline.__main__ import main
-from nsqcy.pipeline.options import Options
+from nsqcy.pipeline.options import Options, parse
+from nsqcy.pipeline.report import Report
 from nsqcy.spark.offsets import Range
 from support.archive_files import (
     HOUR,
@@ -22,6 +23,9 @@ from support.archive_files import (
     save,
     table,
 )
+from support.fake_log_nsqd import FakeTopic, LogBroker
+
+LENIENT = "--option=failOnUnreachable=false"
 
 
 def test_a_new_query_begins_behind_what_there_is(tmp_path: Path) -> None:
@@ -254,6 +258,28 @@ def test_one_writer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with manifests.locked(tmp_path, manifests.WRITING):
         assert main(["archive", "--topic=a", f"--root={tmp_path}"]) == 1
     assert f"another job is using {tmp_path}: archive" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [(["--once"], True), ([], False), (["--once", LENIENT], False)]
+)
+def test_once_without_one_of_the_nsqds(
+    words: list[str], said: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The others are archived, and the exit code says that some rows may not be."""
+    broker = LogBroker()
+    broker.topics["orders"] = FakeTopic(LOG, 3)
+    try:
+        addresses = [f"--nsqd-tcp-address={each}" for each in (broker.address, "127.0.0.1:1")]
+        options = parse(
+            "archive", {"archive": archive.OPTIONS}, ["--topic=orders", *addresses, *words]
+        )
+        with Report("archive", json_lines=True) as report:
+            assert streams.absent(options, options.source(), report) is said
+    finally:
+        broker.close()
+    told = "no answer from nsqd 127.0.0.1:1: run the job again for its rows"
+    assert (told in capsys.readouterr().out) is said
 
 
 def test_schemas(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def publish(daemon: Nsqd, count: int, topic: str = "orders") -> None:
 def test_from_topic_to_archive_and_back_from_crashes(
     daemon: Nsqd, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = tmp_path / "the archive"
+    root = tmp_path / "the [archive] {of} x"
     here = f"--root={root}"
     publish(daemon, COUNT - 1)
     daemon.connect().mpub("orders", [b"no json"])

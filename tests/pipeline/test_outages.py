@@ -37,8 +37,7 @@ def ends(*daemons: Nsqd) -> dict[str, int]:
 
 def is_archived(root: Path, number: int, wanted: dict[str, int]) -> bool:
     """Return whether the batches up to `number` contain these logs up to these ends."""
-    path = manifests.hidden(root, "checkpoint") / "offsets" / str(number)
-    pos = checkpoint.ends(path).get("orders", {})
+    pos = checkpoint.offset(manifests.hidden(root, "checkpoint"), number).pos.get("orders", {})
     return all(pos.get(log_id, 0) >= end for log_id, end in wanted.items())
 
 

@@ -98,6 +98,7 @@ def test_what_is_done_needs_no_java(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(replay, "require_spark", lambda: None)
+    monkeypatch.setattr(rows.Logs, "parts", lambda _: list(plan().parts))
     asked = replay.asked_for(options("--topic=orders"), "again")
     rounds.save(tmp_path / "x.json", plan(asked=asked, done=4, rows=250))
     assert main(["replay", "--topic=orders", "--to=again", f"--state={tmp_path}/x.json"]) == 0
@@ -150,6 +151,33 @@ def test_rounds_are_done_once(
     ]
     assert said[-1]["rows"] == 254
     assert main(words) == 0 and len(work.done) == 4
+
+
+@pytest.mark.parametrize("done", [1, 4])
+def test_the_same_arguments_for_another_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], done: int
+) -> None:
+    """Addresses are not arguments of the replay: an nsqd may move, and a cluster may grow."""
+    path = tmp_path / "x.json"
+    asked = replay.asked_for(options("--topic=orders"), "again")
+    rounds.save(path, plan(asked=asked, done=done, rows=250))
+    words = ["replay", "--topic=orders", "--to=again", f"--state={path}"]
+    before = path.read_bytes()
+    third = "9c9c" * 8
+    work = Rounds(monkeypatch, (Part("orders", third, 1, 8),))
+    assert main(words) == 2
+    assert (
+        f"belongs to another replay: its logs were {LOG},{OTHER}, and are now {third}; choose a "
+        "different --state"
+    ) in capsys.readouterr().err
+    work = Rounds(monkeypatch, (*plan().parts, Part("orders", third, 1, 8)))
+    assert main([*words, "--to-nsqd-tcp-address=10.0.0.1:4150"]) == 2
+    assert (
+        "its destinations were 127.0.0.1:4150, and are now 10.0.0.1:4150" in capsys.readouterr().err
+    )
+    assert work.done == [] and path.read_bytes() == before
+    assert main(words) == 0
+    assert len(work.done) == 4 - done
 
 
 def test_of_nothing_there_is_no_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,5 +290,6 @@ def test_instants() -> None:
         assert parsed(text) == day
     assert parsed(str(round(day.timestamp() * 1000))) == day
     assert replay.microseconds(day) == round(day.timestamp() * 1_000_000)
-    assert rows.milliseconds(day) == str(round(day.timestamp() * 1000))
-    assert rows.milliseconds(None) == ""
+    exact = day.replace(microsecond=123_457)
+    assert parsed(rows.exactly(exact)) == exact
+    assert rows.exactly(None) == ""

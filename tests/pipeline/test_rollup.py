@@ -356,7 +356,7 @@ def test_the_topic_of_events_is_read_beside() -> None:
     assert found["columns"] == "topic,nsqd,log_id,seq,timestamp,body"
     found = given("--topic=orders", "--events", "--start=2026-01-31T07:00:00Z")
     assert "topic" not in found and found["topics"] == "orders,_nsqcy.events"
-    assert found["startingTimestamp"] == "1769842800000"
+    assert found["startingTimestamp"] == "2026-01-31T07:00:00+00:00"
     assert given("--topics=a,b", "--events")["topics"] == "a,b,_nsqcy.events"
     found = given("--topics-pattern=a.*", "--lookupd-http-address=a:1", "--events")
     assert found["topicsPattern"] == r"(?:a.*)|_nsqcy\.events"

@@ -3,6 +3,7 @@
 import datetime
 import http.server
 import json
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -187,6 +188,53 @@ def test_a_file_for_so_much_time(tmp_path: Path) -> None:
         ("dt=2026-01-31/235959", 1),
         ("dt=2026-02-01/000000", 1),
     ]
+
+
+def test_killed_before_the_end_of_a_time_span(tmp_path: Path) -> None:
+    """The next run writes the rows, but not those of a run that is not over."""
+    rows = list(rows_of(AT, "n1", GO))
+    killed = Files(tmp_path, "parquet", 60)
+    killed.add(rows)
+    (path,) = tmp_path.iterdir()
+    with Files(tmp_path, "parquet", 60):
+        pass
+    assert list(tmp_path.iterdir()) == [path]
+    content = path.read_text()
+    assert killed._open is not None
+    killed._open.close()  # as the kernel does; the last line may be incomplete
+    path.write_text(content + content[:50])
+    for _ in range(2):
+        with Files(tmp_path, "parquet", 60):
+            pass
+        (found,) = tmp_path.rglob("*.parquet")
+        assert pq.read_table(found).num_rows == 2 and not path.exists()
+        assert found.name == f"070000.000000-{os.getpid()}.parquet"
+        path.write_text(content)  # killed after writing the file
+    assert pq.ParquetFile(found).read()["depth"].to_pylist() == [8, 5]
+
+
+def test_nothing_hidden_stays(tmp_path: Path) -> None:
+    with Files(tmp_path, "parquet", 60) as files:
+        for seconds in (0, 61):
+            files.add(
+                [
+                    row | {"at": AT + datetime.timedelta(seconds=seconds)}
+                    for row in rows_of(AT, "n1", GO)
+                ]
+            )
+    assert [path.name for path in tmp_path.iterdir()] == ["dt=2026-01-31"]
+    assert len(list(tmp_path.rglob("*.parquet"))) == 2
+
+
+@pytest.mark.parametrize("line", ["{}", "5", '{"at": 5}', '{"at": "2026-01-31"}', "[" * 9])
+def test_other_content_in_the_place_of_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    path = tmp_path / ".open-5.jsonl"
+    path.write_text(line + "\n")
+    assert run("--polls=1", f"--root={tmp_path}") == 1
+    assert f"{path} does not contain rows of stats; move it away" in capsys.readouterr().err
+    assert path.exists()
 
 
 @pytest.mark.ours

@@ -42,6 +42,15 @@ Current State: ACTIVE
             "ValueError: bad",
         ),
         (
+            f"{STREAM}[FOREACH_BATCH] Reason: Traceback (most recent call last):\n"
+            '  File "a.py", line 9, in f\n'
+            "py4j.protocol.Py4JJavaError: An error occurred while calling o1966.parquet.\n"
+            ": org.apache.spark.SparkException: Job aborted\n\tat org.x(Y.java:3)\n"
+            "Caused by: org.apache.spark.SparkException: Task failed while writing rows.\n\tat x\n"
+            f"Caused by: java.io.IOException: No space left on device\n\tat x{PLAN}",
+            "No space left on device",
+        ),
+        (
             f"{STREAM}[USER_RAISED_EXCEPTION] bad row SQLSTATE: P0001{PLAN}",
             "[USER_RAISED_EXCEPTION] bad row",
         ),

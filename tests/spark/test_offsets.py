@@ -34,7 +34,7 @@ def view(*shards: Shard, away: dict[str, list[str]] | None = None) -> View:
 
 def settled(pos: dict[str, int], *logs: Log, ends: dict[str, int] | None = None) -> Settled:
     """Settle the positions in topic `t` on one nsqd."""
-    return settle({"t": pos}, view(Shard("t", "a:1", logs)), ends or {}, ["t"])
+    return settle(Offset({"t": pos}), view(Shard("t", "a:1", logs)), ends or {}, ["t"])
 
 
 def test_offsets_are_sorted_texts() -> None:
@@ -80,10 +80,10 @@ def test_the_rest_of_an_old_log_and_then_the_new_one() -> None:
     assert found.pos == {"t": {"old": 5, "new": 11}}
     assert found.start == {"t": {"new": 11}}
     there = view(Shard("t", "a:1", (OLD, NEW)))
-    pos, rows = advance(found, there, 4, None, None)
-    assert (pos, rows) == ({"t": {"old": 9, "new": 11}}, 4)
-    pos, rows = advance(found, there, 8, None, None)
-    assert (pos, rows) == ({"t": {"old": 11, "new": 13}}, 8)
+    found_pos = advance(found, there, 4, None, None)
+    assert found_pos == ({"t": {"old": 9, "new": 11}}, 4, True)
+    found_pos = advance(found, there, 8, None, None)
+    assert found_pos == ({"t": {"old": 11, "new": 13}}, 8, True)
 
 
 def test_an_old_log_that_was_read_is_let_go() -> None:
@@ -115,9 +115,8 @@ def test_losses() -> None:
     found = settled({"gone": 25}, NEW)
     assert found.pos == {"t": {"new": 11}}
     assert found.losses[0].text == (
-        "rows are lost: topic 't', log gone is on none of 2 nsqds (a:1,b:1), and seq 25 "
-        "cannot be read; "
-        "the new log is new"
+        "rows are lost: topic 't', log gone is on none of 2 nsqds (a:1,b:1); if the nsqd that has "
+        "it is down, start it; seq 25 cannot be read; the new log is new"
     )
     assert settled({"gone": 25}).losses[0].text.endswith("; there is no new log")
 
@@ -128,8 +127,29 @@ def test_a_log_that_was_read_may_vanish() -> None:
 
 
 def test_what_is_away_is_held() -> None:
-    found = settle({"t": {"gone": 25}}, view(away={"t": ["b:1"]}), {}, ["t"])
+    found = settle(Offset({"t": {"gone": 25}}), view(away={"t": ["b:1"]}), {}, ["t"])
     assert (found.pos, found.losses) == ({"t": {"gone": 25}}, [])
+
+
+def test_a_lost_log_that_comes_back_continues_where_it_was() -> None:
+    """Its nsqd was only down, and its nsqlookupds had forgotten it."""
+    other = Log("other", 1, 8, ended=False)
+    shards = Shard("t", "a:1", (NEW,)), Shard("t", "b:1", (other,))
+    found = settle(Offset({"t": {"new": 15, "other": 5}}), view(shards[0]), {}, ["t"])
+    assert (found.pos, found.lost) == ({"t": {"new": 15}}, {"t": {"other": 5}})
+    assert len(found.losses) == 1
+    offset = Offset(found.pos, found.start, lost=found.lost)
+    assert Offset.parse(offset.as_json()) == offset
+    found = settle(offset, view(shards[0]), {}, ["t"])
+    assert (found.lost, found.losses) == ({"t": {"other": 5}}, [])
+    found = settle(offset, view(*shards), {}, ["t"])
+    assert (found.pos, found.lost) == ({"t": {"new": 15, "other": 5}}, {})
+    pos, rows, is_full = advance(found, view(*shards), None, None, None)
+    assert (rows, is_full) == (9, False)
+    assert ranges(offset, Offset(pos, found.start)) == [
+        Range("t", "new", 15, 21),
+        Range("t", "other", 5, 8),
+    ]
 
 
 def test_ranges_begin_where_the_batch_began() -> None:
@@ -149,8 +169,9 @@ def test_the_limit_by_bytes_is_by_the_mean_size() -> None:
 
 def test_nothing_beyond_the_cap() -> None:
     there = view(Shard("t", "a:1", (OLD, NEW)))
-    pos, rows = advance(Settled({"t": {"old": 5, "new": 11}}), there, None, None, {"t": {"old": 8}})
-    assert (pos, rows) == ({"t": {"old": 8, "new": 11}}, 3)
+    found = Settled({"t": {"old": 5, "new": 11}})
+    capped = advance(found, there, None, None, {"t": {"old": 8}})
+    assert capped == ({"t": {"old": 8, "new": 11}}, 3, False)
 
 
 def test_what_there_is_of_a_range() -> None:
@@ -216,9 +237,9 @@ def test_every_row_once_whatever_happens(history: list[tuple[str, int]]) -> None
             logs.append(Log(str(len(logs)), last.next_seq, last.next_seq, False))
         else:
             there = view(Shard("t", "a:1", tuple(logs)))
-            found = settle(offset.pos, there, {}, ["t"])
+            found = settle(offset, there, {}, ["t"])
             assert not found.losses
-            pos, rows = advance(found, there, count, None, None)
+            pos, rows, _ = advance(found, there, count, None, None)
             end = Offset(pos, found.start)
             batch = [
                 (part.log_id, seq)

@@ -1,4 +1,4 @@
-"""`nsqcy-pipeline archive` as a process that tests may kill, and its files on disk."""
+"""A job of `nsqcy-pipeline` as a process that tests may kill, and the files of an archive."""
 
 import os
 import signal
@@ -28,12 +28,12 @@ def at(*daemons: Nsqd) -> list[str]:
 class Driver:
     """A run, in its own process group."""
 
-    def __init__(self, root: Path, *words: str) -> None:
+    def __init__(self, root: Path, *words: str, job: str = "archive") -> None:
         self.root = root
         self._log = (root.parent / "driver.log").open("a+")
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "nsqcy.pipeline", "archive", "--topic=orders"),
+                *(sys.executable, "-m", "nsqcy.pipeline", job, "--topic=orders"),
                 *(f"--root={root}", "--master=local[2]", "--driver-memory=1g", *words),
             ],
             env=environment() | {"JAVA_TOOL_OPTIONS": QUICK_JAVA},
