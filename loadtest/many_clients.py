@@ -33,6 +33,10 @@ class Loop:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
     def _run(self) -> None:
         try:
             while not self._halt and self._step() is not False:

@@ -5,9 +5,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
+from loadtest.admin import Nsqadmin
 from loadtest.nsqd import Nsqd
-from loadtest.turns import nsqd, nsqlookupd
-from loadtest.turns.observed import Loops, observed
+from loadtest.turns import nsqadmin, nsqd, nsqlookupd
+from loadtest.turns.observed import observed
 from loadtest.turns.rows import Row, Sizes
 from nsqcy import testing
 
@@ -43,21 +44,30 @@ NSQD: dict[str, Build] = {
     "topics": nsqd.many_topics,
     "together": lambda clients, sizes: nsqd.together(clients),
 }
-SCENES = [*(f"nsqd:{name}" for name in NSQD), "nsqlookupd"]
+SCENES = [*(f"nsqd:{name}" for name in NSQD), "nsqlookupd", "nsqadmin"]
 
 
 def measure(scene: str, sizes: Sizes) -> Iterator[Measured]:
     """Measure the rows of a scene, one after the other."""
     daemon, _, name = scene.partition(":")
-    with observed() as loops:
+    with contextlib.ExitStack() as stack:
+        start = stack.enter_context
         if daemon == "nsqd":
-            with _killed(Nsqd(mem_queue_size=10 * sizes.messages)) as one:
-                rows = NSQD[name](nsqd.Clients(one), sizes)
-                yield from (Measured(daemon, row, _longest(loops, row)) for row in rows)
+            loops = start(observed())
+            one = start(_killed(Nsqd(mem_queue_size=10 * sizes.messages)))
+            rows = NSQD[name](nsqd.Clients(one), sizes)
+        elif daemon == "nsqlookupd":
+            loops = start(observed())
+            rows = nsqlookupd.rows(start(_killed(testing.Nsqlookupd())), sizes)
         else:
-            with _killed(testing.Nsqlookupd()) as lookupd:
-                found = nsqlookupd.rows(lookupd, sizes)
-                yield from (Measured(daemon, row, _longest(loops, row)) for row in found)
+            one = start(_killed(Nsqd()))
+            admin = start(_killed(Nsqadmin(nsqd_http_address=one.http_address)))
+            for row in nsqadmin.rows(one, admin, sizes):
+                longest = _shortest(row, lambda row=row: nsqadmin.longest_wait(admin, row))
+                yield Measured(daemon, row, longest)
+            return
+        for row in rows:
+            yield Measured(daemon, row, _shortest(row, lambda row=row: loops.longest(row.act)))
 
 
 D = TypeVar("D", bound=testing.Daemon)
@@ -73,14 +83,14 @@ def _killed(daemon: D) -> Iterator[D]:
         daemon.close()
 
 
-def _longest(loops: Loops, row: Row) -> float:
-    """Return the shortest of several measurements, relative to the speed of this machine now: what
-    else runs here may make any of them longer, but none shorter."""
+def _shortest(row: Row, measured: Callable[[], float]) -> float:
+    """Return the shortest of several measurements of a row, relative to the speed of this machine
+    now: what else runs here may make any of them longer, but none shorter."""
     best = float("inf")
     for _ in range(TRIES):
         row.prepare()
         slowness = max(1.0, _calibration() / _REFERENCE)
-        best = min(best, loops.longest(row.act) / slowness)
+        best = min(best, measured() / slowness)
         if best <= LIMIT:
             break
     return best

@@ -321,4 +321,8 @@ class Api:
         if isinstance(result, str):
             text = result.encode("utf-8", "surrogateescape")
             return Reply(200, text, PLAIN, nsq=not route.plain, logged=route.logged)
-        return Reply(200, json_bytes(result), JSON, logged=route.logged)
+        return Reply(200, self.encoded(result), JSON, logged=route.logged)
+
+    def encoded(self, result: Any) -> bytes:
+        """Return the body of an answer in JSON."""
+        return json_bytes(result)

@@ -7,6 +7,7 @@ replies. Independent of particular routes.
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import gevent
 from gevent.threadpool import ThreadPool
@@ -43,6 +44,8 @@ from nsqcy.nsqadmin.options import AdminOptions
 from nsqcy.nsqadmin.page_router import PageRouter
 from nsqcy.nsqadmin.requests import segments
 from nsqcy.options.option import Option, Value
+from nsqcy.util import garbage
+from nsqcy.util.gotext import json_in_pieces
 
 MAX_THREADS = 32  # maximum concurrent requests that wait for other daemons
 IDLE_THREAD = 10.0  # seconds after which an idle thread ends
@@ -90,13 +93,23 @@ class AppContext(router.Api):
             lambda: quiet_view(options, web).everything().topics, time.monotonic
         )
         self._outages = outages
+        self._running = 0  # requests in threads
         self._threads = ThreadPool(MAX_THREADS, hub=gevent.get_hub(), idle_task_timeout=IDLE_THREAD)
 
     def call(self, route: Route, request: Request) -> Reply | Later:
         if route.inline:
             return self._call(route, request)
-        reply: Reply | Later = self._threads.apply(self._call, (route, request))
+        self._running += 1
+        try:
+            reply: Reply | Later = self._threads.apply(self._call, (route, request))
+        finally:
+            self._running -= 1
+            if not self._running:
+                garbage.collect_if_due()  # while there are no objects of pages
         return reply
+
+    def encoded(self, result: Any) -> bytes:
+        return json_in_pieces(result)
 
     def _call(self, route: Route, request: Request) -> Reply | Later:
         reply = super().call(route, request)

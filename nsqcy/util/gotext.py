@@ -37,6 +37,19 @@ def json_bytes(value: Any) -> bytes:
         return _SURROGATE.sub("\ufffd", text).encode()
 
 
+def json_in_pieces(value: Any, depth: int = 2) -> bytes:
+    """Encode like `json_bytes`, but containers down to this depth element by element: the
+    interpreter lets no other thread run while it encodes a piece."""
+    if depth and isinstance(value, dict):
+        members = [
+            json_bytes(key) + b":" + json_in_pieces(item, depth - 1) for key, item in value.items()
+        ]
+        return b"{" + b",".join(members) + b"}"
+    if depth and isinstance(value, list | tuple):
+        return b"[" + b",".join([json_in_pieces(item, depth - 1) for item in value]) + b"]"
+    return json_bytes(value)
+
+
 def json_string(text: str) -> str:
     """Encode a string as `json_bytes` does, with quotes."""
     return f'"{text}"' if _PLAIN(text) else json_bytes(text).decode()

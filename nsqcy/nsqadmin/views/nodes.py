@@ -4,6 +4,7 @@ Pure: maps fetched data to template values.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from nsqcy.cluster.problems import Severity
@@ -18,6 +19,7 @@ from nsqcy.nsqadmin.html.attention import Sign
 from nsqcy.nsqadmin.html.formatting import client_name, plural
 from nsqcy.nsqadmin.html.layout import Question, View
 from nsqcy.nsqadmin.html.location import Location
+from nsqcy.nsqadmin.html.paging import part
 from nsqcy.nsqadmin.html.plots import Plots
 from nsqcy.nsqadmin.html.tables import (
     CHANNEL,
@@ -139,6 +141,10 @@ def node(
         plural(sum(row.figures.message_count for row in rows), "Message"),
         plural(sum(len(each.clients or ()) for each in channels), "Client"),
     )
+    listed = table(
+        "Topics", _TOPIC_COLUMNS, [_topic_on_node(row, clients) for row in rows], location
+    )
+    shown = part(location, listed.rows)
     values = {
         "name": name,
         "asked": _node_question(name, rows, drain, location.params),
@@ -150,9 +156,9 @@ def node(
         "tiles": tiles.of_health(health) if health else (),
         "workers": tiles.workers(health) if health else None,
         "signs": _signs(health) if health else (),
-        "topics": table(
-            "Topics", _TOPIC_COLUMNS, [_topic_on_node(row, clients) for row in rows], location
-        ),
+        "topics": replace(listed, rows=shown.rows, names=[each.name for each in shown.rows]),
+        "page": shown.page,
+        "last": shown.last,
         "clients": clients,
         "signs_of": attention.of_queue,
         "location": location,

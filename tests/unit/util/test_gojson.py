@@ -67,3 +67,43 @@ def test_null_is_as_if_absent() -> None:
     assert gojson.decode(b'{"a":1,"a":null}', fields) == {"a": 1}
     assert gojson.decode_large(b'{"a":null}', fields) == {"a": 5}
     assert gojson.decode(b"null", fields) == gojson.decode_large(b"null", fields) == {"a": 5}
+
+
+LARGE: gojson.Fields = {
+    "rows": (gojson.array(gojson.structure({"n": (gojson.int64, 0)}), gojson.EMPTY), []),
+    "a": (gojson.int64, 5),
+}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b" { } ",
+        b'{"rows":[]}',
+        b'{"rows":[ ] , "a" : 1 }',
+        b'{"rows":[{"n":1},{"N":2},{},null],"other":[1,{"x":[2]}],"a":3}',
+        b'\n{"ROWS":[{"n":1}\t,\r\n{"n":2,"n":3}]}\n',
+        b'{"rows":null,"a":null}',
+        b'{"r\\u006fws":[{"n":7}]}',
+        b'{"A":1,"a":null}',
+    ],
+)
+def test_a_large_body_is_read_like_any(body: bytes) -> None:
+    assert gojson.decode_large(body, LARGE) == gojson.decode(body, LARGE)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"{", b'{"rows":[', b'{"rows":[{"n":1}', b'{"rows":[{"n":1},', b'{"rows":[,]}'),
+        *(b'{"rows":[{"n":1},]}', b'{"rows":[{"n":1} {"n":2}]}', b'{"rows":[{"n":1}]'),
+        *(b'{"rows":[{"n":1}]}x', b'{"rows" [1]}', b"{1:2}", b'{"a":1,}', b'{"a":}', b'{"a"}'),
+        *(b'{"rows":[NaN]}', b'{"rows":[{"n":"x"}]}', b'{"rows":[1]}', b'{"rows":{}}', b"[]"),
+        *(b'{"rows":[' + b"[" * 100_000, b'{"a' + b"\\ud800" * 3),
+    ],
+)
+def test_a_large_body_is_refused_like_any(body: bytes) -> None:
+    for decode in (gojson.decode, gojson.decode_large):
+        with pytest.raises(ValueError, match=r"^[^{\[]*$"):
+            decode(body, LARGE)

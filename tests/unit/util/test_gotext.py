@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcy.util.gotext import json_bytes, json_string, rfc3339
+from nsqcy.util.gotext import json_bytes, json_in_pieces, json_string, rfc3339
 
 
 def test_times(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +36,7 @@ def test_times(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_json(value: object, text: str) -> None:
-    assert json_bytes(value) == text.encode()
+    assert json_bytes(value) == json_in_pieces(value) == text.encode()
 
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -53,3 +53,8 @@ def test_json_means_what_it_was_made_from(value: object) -> None:
 @given(st.text() | st.text(st.characters(max_codepoint=0x7F)))
 def test_a_single_text(text: str) -> None:
     assert json_string(text).encode() == json_bytes(text)
+
+
+@given(st.dictionaries(st.text(), st.lists(st.dictionaries(st.text(), st.integers() | st.text()))))
+def test_pieces_make_the_same_json(value: object) -> None:
+    assert json_in_pieces(value) == json_bytes(value)
