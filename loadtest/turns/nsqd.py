@@ -36,6 +36,10 @@ def ones(count: int = ONES) -> bytes:
     return struct.pack(">i", count) + b"\0\0\0\1x" * count
 
 
+def to_new_topics() -> bytes:
+    return b"".join(b"PUB %b\n" % name().encode() + sized(b"x") for _ in range(5000))
+
+
 def headered(count: int) -> bytes:
     """Return the same with a header in each message."""
     header = headers.encode(((b"a", b"b"),))
@@ -129,6 +133,10 @@ def publishing(clients: Clients) -> Iterator[Row]:
     command = b"PUB %b\n" % name().encode() + sized(b"x")
     pubs = RECEIVED // len(command)
     yield Row("PUB", f"{pubs:,} pipelined", lambda: clients.tcp(command * pubs, pubs))
+    ask = b"LIMITS %b\n" % name().encode()
+    asks = RECEIVED // len(ask)
+    yield Row("LIMITS", f"{asks:,} pipelined", lambda: clients.tcp(ask * asks, asks, limits=True))
+    yield Row("PUB", "to 5,000 new topics, pipelined", lambda: clients.tcp(to_new_topics(), 5000))
     large = sized(bytes(1 << 20))
     yield Row("PUB", "1 MiB", lambda: clients.tcp(b"PUB %b\n" % name().encode() + large))
     delayed = b"DPUB %b 9\n" % name().encode() + sized(b"x")
@@ -470,12 +478,16 @@ def gone(clients: Clients, sizes: Sizes) -> Iterator[Row]:
     )
 
 
-def many_topics(clients: Clients, sizes: Sizes) -> Iterator[Row]:
+def create_topics(clients: Clients, count: int) -> None:
     with clients.connect() as conn:
-        for start in range(0, sizes.topics, 500):
+        for start in range(0, count, 500):
             conn.send(*(b"PUB m%d\n" % n + sized(b"x") for n in range(start, start + 500)))
             for _ in range(500):
                 conn.frame()
+
+
+def many_topics(clients: Clients, sizes: Sizes) -> Iterator[Row]:
+    create_topics(clients, sizes.topics)
     many = f"{sizes.topics:,} topics"
     yield Row("GET /stats", many, lambda: clients.http("GET", "/stats"))
     yield Row(
@@ -534,6 +546,7 @@ def many_topics(clients: Clients, sizes: Sizes) -> Iterator[Row]:
     yield Row(
         "GET /config/:opt", many, lambda: clients.http("GET", "/config/nsqlookupd_tcp_addresses")
     )
+    yield Row("POST /config/reload", many, lambda: clients.http("POST", "/config/reload"))
     option = "/config/nsqlookupd_tcp_addresses"
     value = b"[" + b" " * ((1 << 20) - 2) + b"]"
     yield Row("PUT /config/:opt", "1 MiB", lambda: clients.http("PUT", option, value))

@@ -125,9 +125,16 @@ def serve(request: Request, *offers: tuple[type[Call[Any, Any]], Any]) -> Answer
 
 
 def _types(call: type[Any]) -> dict[str, Any]:
-    """Return the field values, in order."""
-    hints = get_type_hints(call)
-    return {each.name: hints[each.name] for each in fields(call)}
+    """Return the field values, in order. Evaluates the hints of a class once, because that takes
+    longer than the rest of a call."""
+    found = _TYPES.get(call)
+    if found is None:
+        hints = get_type_hints(call)
+        found = _TYPES[call] = {each.name: hints[each.name] for each in fields(call)}
+    return found
+
+
+_TYPES: dict[type[Any], dict[str, Any]] = {}
 
 
 def _restored(kind: Any, value: Any) -> Any:

@@ -5,7 +5,6 @@ requests.
 """
 
 import contextlib
-import gc
 import socket
 import time
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from nsqcy.process.service import Notifier
 from nsqcy.users.gate import Gate
 from nsqcy.users.known import Known, read
 from nsqcy.users.user import Users
+from nsqcy.util import garbage
 from nsqcy.util.gotext import json_bytes
 from nsqcy.util.slices import Slices, Turns
 
@@ -38,16 +38,7 @@ _MAGIC_LIMIT = 60.0  # seconds within which a client must send the protocol vers
 _SEND_LIMIT = 60.0  # seconds for a client to accept a response
 _LINGER_LIMIT = 5.0  # seconds for a client to close its side after an error
 _RECV_SIZE = 16 << 10
-_FULL = 2  # generation
 _LEAVING = 256  # registrations that an ended connection removes at once
-
-
-def _freeze_survivors(phase: str, info: dict[str, int]) -> None:
-    """Exclude what survived a full garbage collection from later ones, which would hold the loop
-    longer with each registration. Without cycles, which nsqlookupd does not create, the objects are
-    freed all the same."""
-    if phase == "stop" and info["generation"] == _FULL:
-        gc.freeze()
 
 
 def clock() -> Moment:
@@ -85,10 +76,8 @@ class Daemon(daemon.Daemon):
         self._connections: set[Connection] = set()
 
     def run(self) -> int:
-        gc.freeze()
-        gc.callbacks.append(_freeze_survivors)
-        code = super().run()
-        gc.callbacks.remove(_freeze_survivors)
+        with garbage.bounded():
+            code = super().run()
         for connection in list(self._connections):
             connection.kill()
         return code

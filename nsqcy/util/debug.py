@@ -4,15 +4,18 @@ Runs the profiler, a program that reads this process's memory from outside. Inde
 other processes. Imports modules on first use, because most processes never need them.
 """
 
+import functools
 import gc
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gevent
 
 from nsqcy.util import procfs
+from nsqcy.util.stacks import stacks
 
 PROFILER = "py-spy"
 RATE = 100  # samples per second
@@ -30,13 +33,6 @@ class ProfilerBusy(Exception):
 
 class ProfilerFailed(Exception):
     """The profiler failed; the text is its error message."""
-
-
-def stacks() -> str:
-    """Return the stacks of all greenlets and threads."""
-    from gevent.util import format_run_info
-
-    return "\n".join(format_run_info()) + "\n"
 
 
 def threads() -> str:
@@ -76,9 +72,14 @@ def free() -> None:
 
 
 def _trim() -> None:
+    _libc().malloc_trim(0)
+
+
+@functools.cache  # each one is a reference cycle
+def _libc() -> Any:
     import ctypes
 
-    ctypes.CDLL(None).malloc_trim(0)
+    return ctypes.CDLL(None)
 
 
 def _free_beside() -> str:
@@ -139,11 +140,10 @@ def _find() -> str:
 
 def _record(program: str, seconds: int) -> tuple[bool, str]:
     """Run the profiler, in a thread. Return whether it succeeded, and the profile or the error."""
-    import ctypes
     import subprocess
 
     # Allow the child to trace this process: some kernels allow only a process's parent to trace it.
-    libc = ctypes.CDLL(None)
+    libc = _libc()
     libc.prctl(_PR_SET_PTRACER, os.getpid(), 0, 0, 0)
     fd = os.memfd_create("profile", os.MFD_CLOEXEC)
     with os.fdopen(fd, "rb") as file:

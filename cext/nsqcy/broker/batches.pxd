@@ -61,6 +61,7 @@ cdef class Batches(Publishing):
     cdef int leave_queue(self) except -1
     cdef int fail_batches(self, str error) except -1
     cdef int leave_batches(self, str error) except -1
+    cdef int answer_batch(self, Batch batch, str error) except -1
     cdef int break_batch(self, str error) except -1
     cdef int complete_batch(self, Batch batch) except -1
     cdef int add_chunk(self, ChunkBatch chunk, uint32_t *added, uint64_t *bodies) except -1

@@ -187,8 +187,7 @@ cdef class Batches(Publishing):
         self.coming -= batch.left
         self.coming_bytes -= batch.left_bytes
         batch.release()
-        if batch.waiter is not None:
-            batch.waiter.publish_done(batch.ticket, error)
+        self.answer_batch(batch, error)
         return 0
 
     cdef int fail_batches(self, str error) except -1:
@@ -207,9 +206,15 @@ cdef class Batches(Publishing):
         """Answer the waiters of all batches now; the batches may be accepted or not."""
         cdef Batch batch
         for batch in self.batches:
-            if batch.waiter is not None:
-                batch.waiter.publish_done(batch.ticket, error)
-                batch.waiter = None
+            self.answer_batch(batch, error)
+        return 0
+
+    cdef int answer_batch(self, Batch batch, str error) except -1:
+        """Answer the waiter of a batch once, and release it: it may refer to the batch."""
+        cdef Waiter waiter = batch.waiter
+        batch.waiter = None
+        if waiter is not None:
+            waiter.publish_done(batch.ticket, error)
         return 0
 
     cdef int unpublish(self) except -1:

@@ -50,6 +50,13 @@ cdef class Transport:
     cdef int rest(self) except -1
 
 
+cdef class ClosedTransport(Transport):
+    cdef int flush(self) except -1
+    cdef int watch_input(self, bint on) except -1
+    cdef int close(self) except -1
+    cdef int abandon(self) except -1
+
+
 cdef class Share:
     """Unfinished input of the sessions from one address."""
     cdef uint64_t input_bytes
@@ -120,6 +127,7 @@ cdef class Connection(Consumer):
     cdef int set_timer(self) except -1
     cdef int stop(self) except -1
     cdef int wind_down(self) except -1
+    cdef int detach(self) except -1
     cdef int drop_if_silent(self, int64_t since) except -1
     cdef bint has_published(self) noexcept
     cdef int quota_changed(self) except -1

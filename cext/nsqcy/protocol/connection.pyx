@@ -38,6 +38,25 @@ cdef class Transport:
         return 0
 
 
+cdef class ClosedTransport(Transport):
+    """The transport of a closed session: does nothing."""
+
+    cdef int flush(self) except -1:
+        return 0
+
+    cdef int watch_input(self, bint on) except -1:
+        return 0
+
+    cdef int close(self) except -1:
+        return 0
+
+    cdef int abandon(self) except -1:
+        return 0
+
+
+cdef Transport CLOSED = ClosedTransport()
+
+
 cdef class Share:
     pass
 
@@ -120,3 +139,9 @@ cdef class Connection(Consumer):
     cdef int close(self) except -1:
         """End the connection now."""
         raise NotImplementedError
+
+    cdef int detach(self) except -1:
+        """Release the transport of a closed session. They refer to each other, and only a garbage
+        collection would free them."""
+        self.transport = CLOSED
+        return 0

@@ -189,6 +189,8 @@ cdef class PublishCommands(Migration):
             parsed = self.authorize(b"LIMITS", self.topic_key, b"")
             if parsed != NEXT:
                 return parsed
+        if not self.manager.may_negotiate(self, 0):
+            return BLOCKED
         answer = json_bytes(self.manager.limits_of(self.topic_key).announced())
         self.respond(answer, len(answer))
         return NEXT

@@ -46,6 +46,8 @@ cdef class Routing(Forwarder):
         return owner
 
     cdef int find_topic(self) except? -1:
+        if self.topic_key not in self.manager.shard.topics and not self.manager.may_create(self):
+            return -1
         self.topic = self.manager.shard.find_or_create(self.topic_key)
         return NO_ROOM if self.topic is None else self.manager.index
 

@@ -29,7 +29,8 @@ cdef class SessionManager:
     cdef list dirty
     cdef list resumable
     cdef list undecoded                     # transports with input for which there will be no event
-    cdef list postponed                     # sessions whose IDENTIFY waits for the next turn
+    cdef list postponed                     # sessions whose command waits for the next turn
+    cdef int created                        # topics that sessions have created in this turn
     cdef size_t negotiating                 # cost of this turn's IDENTIFYs
     cdef size_t unauthenticated_input       # bytes from such clients in this turn
     cdef object starved                     # deque of unread sessions, longest waiting first
@@ -48,6 +49,7 @@ cdef class SessionManager:
     cdef object ask_placement
     cdef object migrate
     cdef object auth                # queries auth servers; None: AUTH is disabled
+    cdef list closed                        # sessions whose transports are released after the turn
     cdef list migrations                    # (session, owner)
     cdef uint32_t lost                      # sessions that have migrated away in this second
     cdef int64_t lost_since
@@ -70,8 +72,10 @@ cdef class SessionManager:
     cdef int64_t turn(self) except? -1
     cdef int tell_events(self) except -1
     cdef int decode(self) except -1
+    cdef int detach_closed(self) except -1
     cdef bint may_negotiate(self, Connection session, size_t size) except -1
-    cdef int negotiate_on(self) except -1
+    cdef bint may_create(self, Connection session) except -1
+    cdef int resume_postponed(self) except -1
     cdef int owner_of(self, bytes key) noexcept
 
     cdef inline size_t input_left(self, Connection session) noexcept:

@@ -29,6 +29,7 @@ cdef enum:
     DRAIN_BYTES = 1048576       # maximum bytes drained from the rings per turn
     NEGOTIATE_BYTES = 65536     # maximum cost of the IDENTIFYs per turn: their bytes, and for each
     NEGOTIATE_COST = 1024
+    TOPICS_AT_ONCE = 64         # maximum new topics per turn
 
 
 cdef class SessionManager:
@@ -56,6 +57,7 @@ cdef class SessionManager:
         self.lighter = -1
         self.auth = auth
         self.migrations = []
+        self.closed = []
         self.log = log
         self.sessions = set()
         self.owners = {}
@@ -203,6 +205,7 @@ cdef class SessionManager:
             self.leaving.discard(session)
             if not self.leaving and self.on_left is not None:
                 self.on_left()
+        self.closed.append(session)
         session.share.sessions -= 1
         if session.share.sessions == 0:
             del self.shares[session.address]
@@ -282,7 +285,8 @@ cdef class SessionManager:
     # -- negotiation --
 
     cdef bint may_negotiate(self, Connection session, size_t size) except -1:
-        """Return whether a session may negotiate in this turn; if not, it resumes in the next one.
+        """Return whether a session may negotiate in this turn, or ask for limits; if not, it
+        resumes in the next one.
 
         Any client may send an IDENTIFY, again and again, and parsing one costs as much as a
         thousand messages.
@@ -294,11 +298,25 @@ cdef class SessionManager:
         self.negotiating += cost
         return True
 
-    cdef int negotiate_on(self) except -1:
-        """Start the budget of the next turn, with the sessions that have waited for it."""
+    cdef bint may_create(self, Connection session) except -1:
+        """Return whether a session may create a topic in this turn; if not, it resumes in the next
+        one.
+
+        The publishes that are received at once may be to thousands of new topics. Each costs as
+        much as hundreds of messages.
+        """
+        if self.created >= TOPICS_AT_ONCE:
+            self.postponed.append(session)
+            return False
+        self.created += 1
+        return True
+
+    cdef int resume_postponed(self) except -1:
+        """Start the budgets of the next turn, with the sessions that have waited for them."""
         cdef Connection session
         cdef list work = self.postponed
         self.negotiating = 0
+        self.created = 0
         self.postponed = []
         for session in work:
             session.wake()
@@ -324,8 +342,8 @@ cdef class SessionManager:
             if self.migrate is not None and self.scheduler.now >= self.compare_at:
                 self.compare_loads()
         self.unauthenticated_input = 0
-        if self.negotiating:
-            self.negotiate_on()
+        if self.negotiating or self.created:
+            self.resume_postponed()
         if self.undecoded:
             self.decode()
         for _round in range(4):
@@ -366,15 +384,26 @@ cdef class SessionManager:
                 session.transport.flush()
             except Exception as error:
                 self.report(session, error)
+        if self.closed:
+            self.detach_closed()
         if self.scheduler.events is not None:
             self.tell_events()
         if self.mesh is not None:
             self.mesh.flush()
         if (left or self.resumable or self.dirty or self.undecoded or self.shard.has_work()
-                or (self.negotiating and self.postponed)):
+                or self.postponed):
             return self.scheduler.now
         due = min(due, heap_first_due(&self.timers))
         return due
+
+    cdef int detach_closed(self) except -1:
+        """Release the transports of closed sessions, now that none of their methods is running."""
+        cdef Connection session
+        cdef list work = self.closed
+        self.closed = []
+        for session in work:
+            session.detach()
+        return 0
 
     cdef int tell_events(self) except -1:
         """Publish message events. The resulting work is done in the next turn, or when the owner of

@@ -45,6 +45,8 @@ from nsqcy.process.control import Answer
 from nsqcy.process.service import Notifier
 from nsqcy.process.watchdog import Watchdog
 from nsqcy.storage.write_failures import UNWRITABLE
+from nsqcy.util import garbage
+from nsqcy.util.slices import Turns
 
 CLEAN, FAILED = 0, 1
 LAST_WRITE_LIMIT = 10.0  # seconds for nsqd.dat at the end
@@ -93,7 +95,11 @@ class Master:
             log=lines,
         )
         self._stats = StatsPages(
-            self._ask_shares, count, context.get("started", 0), lambda: self._drain.under_way
+            self._ask_shares,
+            count,
+            context.get("started", 0),
+            lambda: self._drain.under_way,
+            Turns().wait,
         )
         self._policies = PolicyStore(
             saved or policy_file.SavedPolicies(data_path), self._workers, context, lines
@@ -137,7 +143,8 @@ class Master:
         self._notifier.status("starting")
         self._watchdog.prolong()
         self._booting = gevent.spawn(self._start)
-        code: int = self._done.get()
+        with garbage.bounded():
+            code: int = self._done.get()
         return code
 
     # -- start

@@ -64,22 +64,21 @@ class _TopicSample(NamedTuple):
     channels: Mapping[str, _ChannelSample]
 
 
-_Samples = Mapping[str, _TopicSample]
-
-
 class RecentRates:
     """clock: returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._older: _Samples = {}
-        self._newer: _Samples = {}
+        self._older: dict[str, _TopicSample] = {}
+        self._newer: dict[str, _TopicSample] = {}
 
     def sample(self, topics: Iterable[Topic], step: Callable[[], None] = lambda: None) -> None:
-        """Take a sample. `step` is called before each topic and channel."""
+        """Take a sample. `step` is called before each topic and channel. The oldest sample is freed
+        topic by topic: all at once takes as long as a hundred slices."""
         taken = {}
         for topic in topics:
             step()
+            self._older.pop(topic.name, None)
             channels = {}
             for name, channel in list(topic.channels.items()):
                 step()

@@ -23,6 +23,9 @@ from nsqcy.util.slices import Slices
 SLICE = 64
 """Topics, channels and clients per slice: about 0.2 ms of work."""
 
+ENTRIES = 2048
+"""Topics that the master combines at once: about 1 ms of work."""
+
 _ENTRY = struct.Struct("<HI")
 
 
@@ -189,15 +192,23 @@ class Whole(NamedTuple):
     events: dict[str, int] | None = None
 
 
-def merge(answers: Sequence[Answer], workers: int) -> Whole:
-    """Combine the shares of the workers that answered; `workers` is the total number of workers."""
+def merge(
+    answers: Sequence[Answer], workers: int, give_way: Callable[[], None] = lambda: None
+) -> Whole:
+    """Combine the shares of the workers that answered; `workers` is the total number of workers.
+    give_way: lets other work run"""
     topics: list[tuple[bytes, bytes]] = []
     producers = []
+    slices = Slices(give_way, ENTRIES)
     for answer in answers:
         end = len(answer.blob) - answer.value["producers"]
-        topics += _entries(answer.blob, end)
+        for entry in _entries(answer.blob, end):
+            slices.step()
+            topics.append(entry)
         if end < len(answer.blob):
             producers.append(answer.blob[end:])
+    slices.end()
+    slices.step()
     topics.sort()
     values = [answer.value for answer in answers]
     return Whole(
@@ -254,7 +265,7 @@ class StatsPages:
     """The master's answers to requests for the complete page.
 
     `ask_all` asks every running worker for its share. `started` is nsqd's start, wall clock ns.
-    `is_draining` returns whether nsqd rejects publishes.
+    `is_draining` returns whether nsqd rejects publishes. `give_way` lets other work run.
     """
 
     def __init__(
@@ -263,9 +274,11 @@ class StatsPages:
         workers: int,
         started: int,
         is_draining: Callable[[], bool],
+        give_way: Callable[[], None],
     ) -> None:
         self._ask_all = ask_all
         self._is_draining = is_draining
+        self._give_way = give_way
         self._workers = workers
         self._started = started
         self._pages = RequestCoalescer(self._page)
@@ -276,9 +289,10 @@ class StatsPages:
 
     def whole(self, query: Query) -> Whole:
         """Return the combined shares without formatting a page."""
-        return merge(self._ask_all(query), self._workers)
+        return merge(self._ask_all(query), self._workers, self._give_way)
 
     def _page(self, query: Query) -> bytes:
         whole = self.whole(query)
+        self._give_way()
         now, draining = time.time_ns(), self._is_draining()
         return page(whole, query, started=self._started, now=now, draining=draining)

@@ -12,7 +12,6 @@ process/arbiter.py.
 import _thread
 import contextlib
 import faulthandler
-import gc
 import os
 import signal
 import socket
@@ -35,6 +34,7 @@ from nsqcy.process import arbiter, openfiles, spawn
 from nsqcy.process.control import Channel, Request
 from nsqcy.process.handoff import Receiver
 from nsqcy.process.heartbeat import Heartbeat
+from nsqcy.util import garbage
 
 # Less than the 5 s for which a starting nsqd waits for orphans to release the data-path lock.
 ORPHAN_LIMIT = 4.0
@@ -277,10 +277,8 @@ def main(argv: list[str]) -> int:
         reason = str(error) if isinstance(error, StartError) else traceback.format_exc()
         lines.error(f"worker {data['worker']}: cannot boot: {reason}", event="worker_boot_failed")
         return arbiter.NOT_BOOTED
-    # Imported objects live as long as the process, so garbage collections need not scan them while
-    # clients wait.
-    gc.freeze()
-    return worker.run()
+    with garbage.bounded():
+        return worker.run()
 
 
 if __name__ == "__main__":

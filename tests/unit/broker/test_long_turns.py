@@ -14,6 +14,7 @@ from support.worker_core import MILLISECOND, MOMENT, RESPONSE, SECOND, Client, C
 
 A_TURN = 4096  # records delivered or skipped, due messages, visited entries
 TOPICS_A_TURN = 256
+TOPICS_AT_ONCE = 64  # created
 OUTPUT_ENOUGH = 131072  # a consumer with this many unsent bytes gets no more messages
 
 
@@ -320,3 +321,22 @@ def test_a_reader_of_the_log_leaves_the_turns_to_consumers(
     beside = turns_of_a_read(deliver)
     assert alone > records // A_TURN
     assert beside > 4 * alone
+
+
+def test_new_topics(make: Callable[..., Core]) -> None:
+    """Publishes to more new topics than a turn creates are answered in order, over several."""
+    core = make()
+    clients = [core.client() for _ in range(2)]
+    core.settle()
+    count = 5 * TOPICS_AT_ONCE
+    for of, client in enumerate(clients):
+        client.send(*(b"PUB t%d.%d\n\0\0\0\1x" % (of, number) for number in range(count)))
+    created = [len(core.manager.shard.topics)]
+    while turn(core):
+        created.append(len(core.manager.shard.topics))
+    assert created[0] == TOPICS_AT_ONCE
+    assert max(after - before for before, after in pairwise(created)) <= TOPICS_AT_ONCE
+    assert len(core.manager.shard.topics) == 2 * count
+    for client in clients:
+        client.look()
+        assert client.heard == [(RESPONSE, b"OK")] * count

@@ -6,10 +6,12 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from loadtest.turns import nsqlookupd
+from loadtest.turns import nsqadmin, nsqlookupd
 from loadtest.turns.rows import SMALL
 from loadtest.turns.scenes import NSQD
 from nsqcy.http.router import Route
+from nsqcy.nsqadmin.api import queries
+from nsqcy.nsqadmin.pages import channels, nodes, overview, topics
 from nsqcy.nsqd.http.api import ROUTES
 from nsqcy.nsqlookupd import api, protocol
 
@@ -37,3 +39,13 @@ def test_nsqlookupd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nsqlookupd, "Web", MagicMock())
     found = {row.subject for row in nsqlookupd.rows(MagicMock(), SMALL)}
     assert found == set(protocol._COMMANDS) | routes(api.ROUTES)
+
+
+def test_nsqadmin() -> None:
+    """Every page and answer that needs no topic, and may therefore show all of them."""
+    known = routes(
+        (*overview.ROUTES, *topics.ROUTES, *channels.ROUTES, *nodes.ROUTES, *queries.ROUTES)
+    )
+    of_all = {each for each in known if each.startswith("GET ") and ":topic" not in each}
+    found = {row.subject for row in nsqadmin.rows(MagicMock(), MagicMock(), SMALL)}
+    assert found == of_all - {"GET /api/copies", "GET /api/drain/:node", "GET /api/history"}

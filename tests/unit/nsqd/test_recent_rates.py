@@ -184,6 +184,18 @@ def test_samples_keep_no_deleted_objects() -> None:
     assert world.channel_rates is None
 
 
+def test_the_oldest_sample_is_freed_topic_by_topic() -> None:
+    world = World()
+    topics = [Topic() for _ in range(3)]
+    for number, topic in enumerate(topics):
+        topic.name = f"t{number}"
+    world.rates.sample(topics)
+    world.rates.sample(topics)
+    left: list[int] = []
+    world.rates.sample(topics, lambda: left.append(len(world.rates._older)))
+    assert left == [3, 2, 1]
+
+
 def test_a_sample_gives_way() -> None:
     steps: list[None] = []
     World().rates.sample([Topic(Channel("a"), Channel("b"))], lambda: steps.append(None))

@@ -452,6 +452,17 @@ def test_a_share_is_made_in_slices(include_clients: bool) -> None:
     assert len(clock.slices) == total // SLICE
 
 
+def test_shares_are_merged_in_slices() -> None:
+    topics = [(b"t%d" % number, b"{}") for number in range(2 * stats_page.ENTRIES)]
+    share = stats_page.pack(
+        topics, b"", known=True, health=WELL, memory=dict.fromkeys(MEMORY_KEYS, 0)
+    )
+    turns: list[None] = []
+    whole = stats_page.merge([share], 1, lambda: turns.append(None))
+    assert whole.topics == sorted(topics)
+    assert len(turns) == 2  # between the slices, and before they are sorted
+
+
 def test_ledgers() -> None:
     ledger = {"received": 3, "dropped": {"emptied": 1}}
     topics = [Topic("t", Channel("c", ledger=ledger))]
