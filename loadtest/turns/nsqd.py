@@ -212,7 +212,7 @@ def consuming(clients: Clients) -> Iterator[Row]:
 
     def commands(line: bytes, *, of_messages: bool = False) -> None:
         with clients.connect() as conn:
-            conn.negotiate(msg_timeout=600_000)
+            conn.negotiate(msg_timeout=600_000, dead_letters=True)
             conn.sub(topic, "c")
             conn.rdy(MAX_RDY)
             ids = _numbers_of(conn, MAX_RDY)
@@ -227,6 +227,9 @@ def consuming(clients: Clients) -> Iterator[Row]:
     yield Row("FIN", f"{MAX_RDY:,} pipelined", lambda: commands(b"FIN %b\n"))
     yield Row("REQ", f"{MAX_RDY:,} pipelined", lambda: commands(b"REQ %b 0\n"))
     yield Row("REQ", f"{MAX_RDY:,} pipelined, deferred", lambda: commands(b"REQ %b 900000\n"))
+    yield Row(
+        "DEAD_LETTER", f"{MAX_RDY:,} pipelined", lambda: commands(b"DEAD_LETTER %b 0 because\n")
+    )
     yield Row("TOUCH", f"{MAX_RDY:,} pipelined", lambda: commands(b"TOUCH %b\n"))
 
     def subscribed(data: bytes) -> None:
