@@ -35,8 +35,7 @@ cdef class Codec:
     cdef int rouse(self, size_t before) except -1
     cdef int put_piece(self, bytes body) except -1
     cdef inline int put_id(self, const char *verb, size_t length, Message message) except -1
-    cdef inline bint settle(self, Message message, Outcome outcome) except -1
-    cdef int answer(self, Message message, Outcome outcome, int64_t delay) except -1
+    cdef int answer(self, Message message, Outcome outcome, int64_t delay, bytes line) except -1
     cdef int bury(self, Message message, str reason) except -1
 
 

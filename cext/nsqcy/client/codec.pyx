@@ -241,29 +241,27 @@ cdef class Codec:
         at[length + ID] = 10
         return self.rouse(before)
 
-    cdef inline bint settle(self, Message message, Outcome outcome) except -1:
-        """Handle a message that is about to be answered, and queue flow-control commands; return
-        whether to queue the answer."""
-        if message.answered:
-            raise AlreadyAnswered(f"message {shown(message)} has already been answered")
-        message.answered = True
-        if self.closed:
-            return False
-        self.in_flight -= 1
-        if self.flow is not None and (outcome != FINISHED or not self.flow.calm):
-            self.flow.result(outcome)
-        return not self.closed
-
-    cdef int answer(self, Message message, Outcome outcome, int64_t delay) except -1:
-        """Queue FIN or REQ."""
+    cdef int answer(self, Message message, Outcome outcome, int64_t delay, bytes line) except -1:
+        """Queue FIN or REQ, or `line` instead of REQ, after any flow-control commands."""
         cdef char[MAX_DELAY_CHARACTERS] text
         cdef size_t before
         cdef uint8_t *at
         cdef int n
-        if not self.settle(message, outcome):
+        if message.answered:
+            return refuse(message)
+        message.answered = True
+        if self.closed:
             return 0
+        self.in_flight -= 1
+        if self.flow is not None and (outcome != FINISHED or not self.flow.calm):
+            self.flow.result(outcome)
+            if self.closed:
+                return 0
         if outcome == FINISHED:
             return self.put_id(b"FIN ", 4, message)
+        if line is not None:
+            self.write(line)
+            return 0
         before = self.output.end
         n = snprintf(text, MAX_DELAY_CHARACTERS, b" %lld\n", <long long>delay)
         at = self.output.room(4 + ID + n)
@@ -275,15 +273,14 @@ cdef class Codec:
     cdef int bury(self, Message message, str reason) except -1:
         """Queue DEAD_LETTER."""
         if message.answered:
-            raise AlreadyAnswered(f"message {shown(message)} has already been answered")
+            return refuse(message)
         if not (self.dead_letters or self.closed):
             raise NsqError(f"{self.address} has no dead letters: set the consumer's option"
                            " dead_letter_topic")
         delay = 0 if self.flow is None else self.flow.delay_of(message.attempts)
-        if self.settle(message, REQUEUED):
-            self.write(b"DEAD_LETTER %s %d %s\n" % (
-                message.id, delay, quote(reason[:MAX_REASON]).encode()))
-        return 0
+        text = quote(reason[:MAX_REASON]).encode()
+        line = b"DEAD_LETTER %s %d %s\n" % (message.id, delay, text)
+        return self.answer(message, REQUEUED, 0, line)
 
 
 @cython.freelist(256)
@@ -312,7 +309,7 @@ cdef class Message:
 
     def finish(self):
         """Finish the message. Raises AlreadyAnswered."""
-        codec_of(self).answer(self, FINISHED, 0)
+        codec_of(self).answer(self, FINISHED, 0, None)
 
     def requeue(self, delay=None, *, time_ms=None, bint backoff=True):
         """Requeue the message: nsqd redelivers it after `delay` seconds or `time_ms` milliseconds,
@@ -330,7 +327,7 @@ cdef class Message:
         if not 0 <= wanted <= MAX_WAIT:
             raise ValueError(f"a message cannot be requeued with a delay of {wanted} ms")
         milliseconds = round(wanted)
-        codec.answer(self, FAILED if backoff else REQUEUED, milliseconds)
+        codec.answer(self, FAILED if backoff else REQUEUED, milliseconds, None)
 
     def dead_letter(self, str reason not None=""):
         """Move the message to the dead-letter topic: that of the consumer, or of the channel's
@@ -343,7 +340,7 @@ cdef class Message:
         """Restart the message's timeout. Raises AlreadyAnswered."""
         cdef Codec codec = codec_of(self)
         if self.answered:
-            raise AlreadyAnswered(f"message {shown(self)} has already been answered")
+            refuse(self)
         codec.touched = True
         if not codec.closed:
             codec.put_id(b"TOUCH ", 6, self)
@@ -385,6 +382,11 @@ cdef inline Codec codec_of(Message message):
     if message is None or message.codec is None:
         raise TypeError("this is not a Message that a connection has delivered")
     return message.codec
+
+
+cdef int refuse(Message message) except -1:
+    """Raise AlreadyAnswered. A function of its own keeps the callers small."""
+    raise AlreadyAnswered(f"message {shown(message)} has already been answered")
 
 
 cdef str shown(Message message):
@@ -447,7 +449,7 @@ def finish(messages not None):
     Raises AlreadyAnswered at the first message that had already been answered."""
     cdef Message message
     for message in messages:
-        codec_of(message).answer(message, FINISHED, 0)
+        codec_of(message).answer(message, FINISHED, 0, None)
 
 
 def message_body(data):
