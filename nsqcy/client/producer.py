@@ -261,6 +261,14 @@ class ProducerCore(Core[Nsqd]):
         return bool(self._open)
 
     @property
+    def is_asking(self) -> bool:
+        """Return whether the last publish waits for the limits of its topic."""
+        return any(
+            bool(nsqd.pending) and isinstance(nsqd.pending[-1], _Question)
+            for nsqd in self.nsqds.values()
+        )
+
+    @property
     def is_full(self) -> bool:
         """Return whether publishers should wait."""
         return self.pending_bytes >= self.options.max_pending

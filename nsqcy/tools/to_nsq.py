@@ -150,10 +150,11 @@ class Publisher:
                 if not await self._may_publish():
                     return
                 self._publish(piece)
+                if any(producer.core.is_asking for producer in self._producers):
+                    await self._all_answers()  # if it is refused, nothing after it is published
             progress.add(len(data), len(pieces))
         ended.cancel()
-        while self._messages and not self._ended.is_set():
-            await self._answer()
+        await self._all_answers()
 
     def _split(self, data: bytes) -> list[bytes]:
         try:
@@ -188,6 +189,11 @@ class Publisher:
         self._news.set()
         if (error := answer.exception()) is not None:
             self.end(error)
+
+    async def _all_answers(self) -> None:
+        """Wait until every message is answered, or until the end."""
+        while self._messages and not self._ended.is_set():
+            await self._answer()
 
     async def _answer(self) -> None:
         """Wait for the next response, or the end."""

@@ -446,7 +446,7 @@ def test_a_client_asks_for_the_limits_of_a_topic(nsqd: Starter) -> None:
     daemon = nsqd(workers=3, max_msg_size=10, max_body_size=100, max_req_timeout="2s")
     usual = {"max_msg_size": 10, "max_body_size": 100, "max_defer_timeout": 2000}
     with daemon.connect() as conn:
-        assert conn.negotiate(limits=True)["limits"] == usual
+        assert conn.negotiate(limits=True)["limits"].items() >= usual.items()
         for topic in ("t0", "t1", "t2"):
             put(daemon, topic, max_msg_size=20, max_defer_timeout="1h")
             conn.command("LIMITS", topic)

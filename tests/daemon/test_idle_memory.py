@@ -10,7 +10,6 @@ TESTED = {
     ("nsqd", "HTTP: one header"),
     ("nsqd", "HTTP: many X-Nsq headers"),
     ("nsqd", "HTTPS: half a record"),
-    ("nsqd", "HTTPS: requests whose answers are not read"),
     ("nsqd", "HTTPS: require, 15 certificates"),
     ("nsqlookupd", "TCP: a half-sent line"),
     ("nsqlookupd", "HTTP: one header"),

@@ -33,6 +33,7 @@ from nsqcy.nsqd.copies.wire import (
 )
 from nsqcy.process.acceptor import EXHAUSTED, LOG_INTERVAL, MAX_PAUSE, PAUSE
 
+TITLE = "COPIES"  # of the listener, in the log
 TIMEOUT = 5.0  # seconds to connect and exchange greetings
 MAX_QUEUED = 128 << 20  # maximum unsent bytes
 PIECE = 256 << 10  # bytes to read at a time
@@ -258,9 +259,9 @@ class _Server(StreamServer):  # type: ignore[misc]
         if now - self._logged >= LOG_INTERVAL:
             self._logged = now
             self._log.error(
-                f"COPIES: accept: {error}; pausing",
+                f"{TITLE}: accept: {error}; pausing",
                 event="accept_paused",
-                listener="COPIES",
+                listener=TITLE,
                 error=error,
             )
 
