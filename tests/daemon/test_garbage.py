@@ -1,11 +1,16 @@
 """Workers leave no cyclic garbage: survivors of a full collection are never collected again."""
 
+import http.client
 import re
+import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from conftest import Starter
+from nsqcy.testing.certificates import make
+from nsqcy.testing.encoded_connection import client_context, connect
 from support.nsqd_process import Nsqd
 
 _COLLECTED = re.compile(r"generation \d collected: (\d+)")
@@ -55,10 +60,66 @@ def topics(daemon: Nsqd) -> None:
     daemon.web.do("delete", "gone")
 
 
+def lost(daemon: Nsqd) -> None:
+    """Consumers disconnect with messages in flight and after an error."""
+    for command in (b"NOP\n", b"FIN 0123456789abcdef\n", b"PUB t\n\x7f\xff\xff\xff"):
+        daemon.web.pub("t", b"x")
+        with daemon.connect() as conn:
+            conn.sub("t", "c", rdy=1)
+            conn.message()
+            conn.send(command)
+
+
+def deferred(daemon: Nsqd) -> None:
+    assert daemon.web.post("/pub", b"x", topic="deferred", defer="1").status == 200
+    with daemon.connect() as conn:
+        conn.sub("deferred", "c", rdy=1)
+        conn.req(conn.message(), 1)
+        conn.fin(conn.message())
+
+
+def broken_requests(daemon: Nsqd) -> None:
+    for request in (b"bad\r\n\r\n", b"POST /pub?topic=t HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"):
+        with socket.create_connection(("127.0.0.1", daemon.http_port)) as sock:
+            sock.sendall(request)
+            sock.shutdown(socket.SHUT_WR)
+            sock.recv(1000)
+
+
+def encrypted(daemon: Nsqd) -> None:
+    for codec in ("", "snappy", "deflate"):
+        with connect(daemon, tls=True, codec=codec) as conn:
+            conn.sub("t", "c")
+
+
+def encrypted_pages(daemon: Nsqd) -> None:
+    address = "127.0.0.1", daemon.https_port
+    link = http.client.HTTPSConnection(*address, context=client_context())
+    for method, path in (("GET", "/stats"), ("GET", "/nothing"), ("POST", "/mpub?topic=t")):
+        link.request(method, path, b"x\n" * 5000)
+        link.getresponse().read()
+    link.close()
+
+
+def broken_handshakes(daemon: Nsqd) -> None:
+    for data in (b"GET / HTTP/1.0\r\n\r\n", b"\x16\x03\x01\x02\x00\x01"):
+        with socket.create_connection(("127.0.0.1", daemon.https_port)) as sock:
+            sock.sendall(data)
+        with daemon.connect() as conn:
+            conn.negotiate(tls_v1=True)
+            conn.send(data)
+
+
+USES = [consume, fail, compressed, large, pages, topics, lost, deferred, broken_requests]
+USES += [encrypted, encrypted_pages, broken_handshakes]
+
+
 @pytest.mark.ours
-@pytest.mark.parametrize("use", [consume, fail, compressed, large, pages, topics])
-def test_clients_leave_no_cycles(nsqd: Starter, use: Callable[[Nsqd], None]) -> None:
-    daemon = nsqd()
+@pytest.mark.parametrize("use", USES)
+def test_clients_leave_no_cycles(
+    nsqd: Starter, tmp_path: Path, use: Callable[[Nsqd], None]
+) -> None:
+    daemon = nsqd(https_address="127.0.0.1:0", **make("server").save(tmp_path).options)
     use(daemon)  # imports what is needed
     collected(daemon)  # so does this
     before = collected(daemon)
