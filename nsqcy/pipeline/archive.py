@@ -119,11 +119,13 @@ def decoding(options: Options) -> str:
 def sweep(root: Path) -> list[str]:
     """Complete the batches that have a manifest, and remove the files that a killed job left. No
     other process writes to them."""
-    for name in manifests.written(root):
+    for name in manifests.unplaced(root):
         if manifests.manifest_path(root, name).exists():
             manifests.move(root, name)
     found = [*root.glob(STAGING), *manifests.hidden(root, "manifests").glob("*.partial")]
-    found += [manifests.hidden(root, manifests.WRITTEN) / name for name in manifests.written(root)]
+    found += [
+        manifests.hidden(root, manifests.UNPLACED) / name for name in manifests.unplaced(root)
+    ]
     for path in found:
         if path.is_dir():
             shutil.rmtree(path)
@@ -135,7 +137,7 @@ def sweep(root: Path) -> list[str]:
 def beginning(root: Path, state: Path) -> str:
     """Return where a new query begins: after the archive's rows, if it has rows but its checkpoint
     is gone."""
-    if checkpoint.read(state).planned >= 0:
+    if checkpoint.last(state / "offsets") >= 0:
         return "earliest"  # which Spark does not request
     found = manifests.positions(manifests.read(root))
     return as_offsets(found) if found else "earliest"
@@ -180,7 +182,7 @@ class Files(streams.Sink):
         return manifests.lacking(self._root, planned)
 
     def _add(self, frame: "DataFrame", name: str, planned: list[Range]) -> None:
-        folder = manifests.hidden(self._root, manifests.WRITTEN) / name
+        folder = manifests.hidden(self._root, manifests.UNPLACED) / name
         rows = self._write(frame, name, folder)
         if not rows:
             shutil.rmtree(folder)

@@ -39,7 +39,7 @@ READERS = 4
 TRIES = 3  # times to read files while a compaction replaces them
 HIDDEN = "_archive"
 WRITING, COMPACTING = "lock", "compact.lock"  # maximum number of locks per process
-WRITTEN, STAGED = "writing", "compacting"
+UNPLACED, STAGED = "writing", "compacting"
 HOLDERS = {WRITING: ("archive", "orphans"), COMPACTING: ("compact", "verify", "replay", "orphans")}
 
 
@@ -277,7 +277,7 @@ def read(root: Path) -> Contents:
     found = Contents()
     gone: set[str] = set()
     every = read_all(root)
-    moving = written(root)  # after the manifests: what is not there any more is in place
+    moving = unplaced(root)  # after the manifests: what is not there any more is in place
     for manifest in every:
         if manifest.replaces and not happened(root, manifest):
             found.unfinished.append(manifest)
@@ -339,15 +339,15 @@ def _lacking(root: Path, part: Range, files: Iterable[File]) -> Iterator[Range]:
 # --- a batch ----------------------------------------------------------------------------------
 
 
-def written(root: Path) -> list[str]:
+def unplaced(root: Path) -> list[str]:
     """Return the batches that are not wholly in place."""
-    folder = hidden(root, WRITTEN)
+    folder = hidden(root, UNPLACED)
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
 def describe_batch(root: Path, name: str, planned: Iterable[Range]) -> Manifest:
     """Describe the files in a batch's `writing` directory, and sync them to disk."""
-    folder = hidden(root, WRITTEN) / name
+    folder = hidden(root, UNPLACED) / name
     paths = sorted(on_disk(folder))
     with ThreadPoolExecutor(READERS) as pool:
         files = tuple(pool.map(lambda path: describe(folder, path), paths))
@@ -364,7 +364,7 @@ def add(root: Path, manifest: Manifest) -> None:
 
 def move(root: Path, name: str) -> None:
     """Move the files of a batch, whose manifest exists, into place."""
-    folder = hidden(root, WRITTEN) / name
+    folder = hidden(root, UNPLACED) / name
     for batch in folder.glob("topic=*/dt=*/hr=*/batch=*"):
         place = root / batch.relative_to(folder)
         place.parent.mkdir(parents=True, exist_ok=True)

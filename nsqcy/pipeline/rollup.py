@@ -93,7 +93,7 @@ def wants_plots(options: Options, report: Report) -> bool:
 
 def beginning(root: Path, state: Path) -> checkpoint.Positions:
     """Return where a query begins whose checkpoint is gone: after the rows that were counted."""
-    if checkpoint.read(state).planned >= 0:
+    if checkpoint.last(state / "offsets") >= 0:
         return {}
     found = minutes.load(root)
     if found.number and not found.pos:

@@ -27,7 +27,7 @@ __all__ = ["pytest_collection_modifyitems", "pytest_pycollect_makemodule"]
 def daemon(tmp_path: Path) -> Iterator[Nsqd]:
     path = tmp_path / "data"
     path.mkdir()
-    daemon = Nsqd(path, workers=1, retention_time="1h", durability="os").start()
+    daemon = Nsqd(path, workers=1, retention_time="24h", durability="os").start()
     yield daemon
     daemon.destroy()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nsqcy.errors import UsageError
-from nsqcy.pipeline import archive, checkpoint, manifests, streams
+from nsqcy.pipeline import archive, checkpoint, manifests, minutes, rollup, streams
 from nsqcy.pipeline.__main__ import main
 from nsqcy.pipeline.options import Options, parse
 from nsqcy.pipeline.report import Report
@@ -48,7 +48,7 @@ def test_what_a_crash_has_left_is_swept(tmp_path: Path) -> None:
     (staging / "topic=orders" / "part-0.parquet").write_bytes(b"torn")
     partial = manifests.manifest_path(tmp_path, "x").with_suffix(".partial")
     partial.write_text("{")
-    torn = manifests.hidden(tmp_path, manifests.WRITTEN) / "1f3c9a2e-000000001"
+    torn = manifests.hidden(tmp_path, manifests.UNPLACED) / "1f3c9a2e-000000001"
     save(torn / "topic=orders" / HOUR / f"batch={torn.name}" / "part-0.parquet", table(LOG, [11]))
     assert set(archive.sweep(tmp_path)) == {
         ".spark-staging-1234",
@@ -219,7 +219,7 @@ def test_killed_anywhere(
         sink.batch(2, {LOG: 26})
     assert rows(tmp_path) == [(LOG, seq) for seq in range(1, 26)]
     assert verified(tmp_path)
-    assert manifests.written(tmp_path) == []
+    assert manifests.unplaced(tmp_path) == []
 
 
 def test_killed_between_two_hours(
@@ -227,7 +227,7 @@ def test_killed_between_two_hours(
 ) -> None:
     name = "1f3c9a2e-000000000"
     for hour, seqs in (("07", range(1, 11)), ("08", range(11, 21))):
-        folder = manifests.hidden(tmp_path, manifests.WRITTEN) / name / "topic=orders"
+        folder = manifests.hidden(tmp_path, manifests.UNPLACED) / name / "topic=orders"
         path = folder / f"dt=2026-01-31/hr={hour}" / f"batch={name}" / "part-0.zstd.parquet"
         save(path, table(LOG, seqs))
     manifest = manifests.describe_batch(tmp_path, name, [Range("orders", LOG, 1, 21)])
@@ -317,6 +317,22 @@ def test_a_checkpoint_with_a_damaged_file(tmp_path: Path, name: str, content: st
         streams.check(state)
     assert str(raised.value).startswith(f"{state / name} ")
     assert f"; remove {state} to continue without Spark's state" in str(raised.value)
+
+
+@pytest.mark.parametrize("job", ["archive", "rollup"])
+def test_a_job_names_the_way_out_of_a_damaged_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: str
+) -> None:
+    for module in (archive, rollup):
+        monkeypatch.setattr(module, "require_spark", lambda: None)
+    hidden = manifests.HIDDEN if job == "archive" else minutes.HIDDEN
+    state = tmp_path / hidden / "checkpoint"
+    for folder in ("offsets", "commits"):
+        (state / folder).mkdir(parents=True)
+        (state / folder / "0").touch()
+    assert main([job, "--topic=orders", f"--root={tmp_path}"]) == 1
+    told = f"{state}/offsets/0 has no offset of format nsq; remove {state} to continue"
+    assert told in capsys.readouterr().err
 
 
 def test_checkpoints(tmp_path: Path) -> None:

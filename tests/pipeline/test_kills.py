@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -57,7 +56,7 @@ def kill_somewhere(
     behind_batch_0: bool = False,
 ) -> str:
     """Run a driver and kill it; return where it was killed."""
-    planned, writing = state(root).planned, manifests.written(root)
+    planned, writing = state(root).planned, manifests.unplaced(root)
     driver = Driver(root, *at(daemon), "--every=100ms", *words)
     try:
         if behind_batch_0:
@@ -65,7 +64,7 @@ def kill_somewhere(
         # A retried batch is not planned again.
         driver.until(
             lambda: (
-                state(root).planned > planned or not set(manifests.written(root)) <= set(writing)
+                state(root).planned > planned or not set(manifests.unplaced(root)) <= set(writing)
             ),
         )
         time.sleep(rng.uniform(0, within))
@@ -113,15 +112,6 @@ def check(root: Path, rows: int) -> None:
     assert counted(root) == (rows, rows, rows)
     assert main(["verify", f"--root={root}"]) == 0
     assert {path.name for path in root.iterdir()} == {manifests.HIDDEN, "topic=orders"}
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Nsqd]:
-    path = tmp_path / "data"
-    path.mkdir()
-    daemon = Nsqd(path, workers=1, retention_time="24h", durability="os").start()
-    yield daemon
-    daemon.destroy()
 
 
 def test_many_kills_of_drivers(daemon: Nsqd, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -28,15 +27,6 @@ MOMENTS = int(os.environ.get("NSQCY_MOMENTS", "200"))
 SEED = int(os.environ.get("NSQCY_MOMENTS_SEED", "1"))
 MOST_FILES = 6
 EACH = 400
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Nsqd]:
-    path = tmp_path / "data"
-    path.mkdir()
-    daemon = Nsqd(path, workers=1, retention_time="24h", durability="os").start()
-    yield daemon
-    daemon.destroy()
 
 
 def lose_files(state: Path, rng: random.Random) -> int:
@@ -94,7 +84,7 @@ def test_each_row_once(daemon: Nsqd, tmp_path: Path, job: str) -> None:
     if job == "archive":
         assert [seq for _, seq, _ in rows_by_glob(root)] == list(range(1, published + 1))
         assert main(["verify", f"--root={root}"]) == 0
-        assert manifests.written(root) == []
+        assert manifests.unplaced(root) == []
     else:
         counts = [pc.sum(pq.read_table(path)["count"]) for path in minutes.files(root, "topics")]
         assert sum(each.as_py() for each in counts) == published

@@ -65,7 +65,7 @@ def test_rows_that_are_nowhere_else_stay(archive: HandmadeArchive, orphans: Line
 def test_a_batch_that_is_being_moved_is_none(archive: HandmadeArchive, orphans: Lines) -> None:
     (path,) = archive.batch({LOG: range(21, 31)})
     name = manifests.batch_of(str(path))
-    (manifests.hidden(archive.root, manifests.WRITTEN) / name).mkdir(parents=True)
+    (manifests.hidden(archive.root, manifests.UNPLACED) / name).mkdir(parents=True)
     assert orphans("--remove") == (0, [])
     assert path.exists()
 

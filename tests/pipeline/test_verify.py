@@ -132,7 +132,7 @@ def test_a_file_of_nobody(archive: HandmadeArchive, verify: Lines) -> None:
 
 
 def test_a_batch_that_is_being_written(archive: HandmadeArchive, verify: Lines) -> None:
-    folder = manifests.hidden(archive.root, manifests.WRITTEN) / "1f3c9a2e-000000003"
+    folder = manifests.hidden(archive.root, manifests.UNPLACED) / "1f3c9a2e-000000003"
     save(folder / "topic=orders" / HOUR / f"batch={folder.name}" / "a.parquet", table(LOG, [305]))
     assert verify() == (0, [])
     manifests.write(archive.root, manifests.describe_batch(archive.root, folder.name, []))
