@@ -182,7 +182,7 @@ class Cluster:
             start = (
                 "the token is not valid: check" if self.terms.token else "a token is required: set"
             )
-            return f"{start} --auth-token-file or {token_file.VARIABLE}"
+            return f"{start} {token_file.SETTINGS}"
         if any("certificate not accepted" in str(error) for error in self._errors):
             return "set --tls-root-ca-file to the CA of its certificate"
         return ""

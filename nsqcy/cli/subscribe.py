@@ -15,11 +15,10 @@ from nsqcy.cluster.problems import waiting
 from nsqcy.errors import NsqError
 from nsqcy.users import token_file
 
-TOKEN = f"--auth-token-file or {token_file.VARIABLE}"
 # Errors that would occur again, by some of their words.
 _REMEDIES = {
-    "E_AUTH_FAILED": f"check {TOKEN}",
-    "E_UNAUTHORIZED": f"check {TOKEN}",
+    "E_AUTH_FAILED": f"check {token_file.SETTINGS}",
+    "E_UNAUTHORIZED": f"check {token_file.SETTINGS}",
     "TLS required": "set --tls",
     "certificate": "set --tls-root-ca-file to the CA of its certificate",
 }
@@ -91,7 +90,7 @@ def _denial(error: NsqError) -> str | None:
     """Return what to do about an error that would occur again, or None for another error."""
     text = str(error)
     if "requires AUTH" in text:
-        return text.replace("AUTH: set auth_secret", f"a token: set {TOKEN}")
+        return text.replace("AUTH: set auth_secret", f"a token: set {token_file.SETTINGS}")
     for words, remedy in _REMEDIES.items():
         if words in text:
             return f"{text}: {remedy}"

@@ -119,7 +119,7 @@ def with_remedy(text: str) -> str:
     """Return an error of the source; if a token is missing, with what to set."""
     if "requires authSecret" not in text:
         return text
-    return f"{text}: set --auth-token-file or {token_file.VARIABLE}"
+    return f"{text}: set {token_file.SETTINGS}"
 
 
 SOURCE = (

@@ -176,7 +176,7 @@ class Poller:
     def _note(self, address: str, error: Exception | None) -> None:
         """Report that a daemon does not respond, or responds again. Raises Denied."""
         if isinstance(error, RequestError) and error.status in (401, 403):
-            remedy = f"check --auth-token-file or {token_file.VARIABLE}"
+            remedy = f"check {token_file.SETTINGS}"
             raise Denied(f"{address} denies access: {error}: {remedy}")
         if error is not None and "certificate" in str(error):
             raise Denied(f"{address}: {error}: check --tls-root-ca-file")

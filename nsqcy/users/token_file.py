@@ -30,6 +30,8 @@ _TOKEN = re.compile(r"[!-~]{1,4096}")
 
 VARIABLE = "NSQCY_AUTH_TOKEN"
 FILE_VARIABLE = "NSQCY_AUTH_TOKEN_FILE"
+SETTINGS = f"--auth-token-file or {VARIABLE}"
+"""The settings for a command's token, as its errors name them."""
 
 
 def of_command(path: str, environment: Mapping[str, str] = os.environ) -> str:
