@@ -56,6 +56,26 @@ class Target(Protocol):
         """Pass a socket; return False if the target accepts none now."""
 
 
+class PauseLog:
+    """Logs that accepting pauses, at most once per LOG_INTERVAL."""
+
+    def __init__(self, log: Lines) -> None:
+        self._log = log
+        self._logged = -LOG_INTERVAL
+
+    def say(self, title: str, error: str) -> None:
+        now = time.monotonic()
+        if now - self._logged < LOG_INTERVAL:
+            return
+        self._logged = now
+        self._log.error(
+            f"{title}: accept: {error}; pausing",
+            event="accept_paused",
+            listener=title,
+            error=error,
+        )
+
+
 class Acceptor:
     """Accepts connections on all listeners while there are targets. Call `resume` when a target has
     room again."""
@@ -72,7 +92,7 @@ class Acceptor:
         self._targets: dict[int, Target] = {}
         self._turn = 0
         self._held: deque[Accepted] = deque()  # accepted, not yet passed to a target
-        self._logged = -LOG_INTERVAL  # time of the last log line about a pause
+        self._pause_log = PauseLog(log)
         self._paused = False
         self._pause_length = PAUSE
         self._pause_ended = 0.0
@@ -197,14 +217,7 @@ class Acceptor:
         self._stop_watching()
         self._stop_timer()
         self._start_timer(self._pause_length)
-        if now - self._logged >= LOG_INTERVAL:
-            self._logged = now
-            self._log.error(
-                f"{title}: accept: {error}; pausing",
-                event="accept_paused",
-                listener=title,
-                error=error,
-            )
+        self._pause_log.say(title, error)
 
     def _pause_over(self) -> None:
         self._stop_timer()

@@ -5,7 +5,6 @@ messages, and the caller decides who may connect.
 """
 
 import errno
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +30,7 @@ from nsqcy.nsqd.copies.wire import (
     encode,
     write_head,
 )
-from nsqcy.process.acceptor import EXHAUSTED, LOG_INTERVAL, MAX_PAUSE, PAUSE
+from nsqcy.process.acceptor import EXHAUSTED, MAX_PAUSE, PAUSE, PauseLog
 
 TITLE = "COPIES"  # of the listener, in the log
 TIMEOUT = 5.0  # seconds to connect and exchange greetings
@@ -235,8 +234,7 @@ class _Server(StreamServer):  # type: ignore[misc]
         super().__init__(sock, handle)
         self.pause = PAUSE
         """Seconds that the next pause takes."""
-        self._log = log
-        self._logged = -LOG_INTERVAL
+        self._pause_log = PauseLog(log)
 
     def do_read(self) -> tuple[socket.socket, Any] | None:
         try:
@@ -255,15 +253,7 @@ class _Server(StreamServer):  # type: ignore[misc]
         self._timer = self.loop.timer(self.pause)
         self._timer.start(self._start_accepting_if_started)
         self.pause = min(2 * self.pause, MAX_PAUSE)
-        now = time.monotonic()
-        if now - self._logged >= LOG_INTERVAL:
-            self._logged = now
-            self._log.error(
-                f"{TITLE}: accept: {error}; pausing",
-                event="accept_paused",
-                listener=TITLE,
-                error=error,
-            )
+        self._pause_log.say(TITLE, error)
 
 
 class Listener:
