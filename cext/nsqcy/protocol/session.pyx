@@ -209,11 +209,11 @@ cdef class Session(Subscription):
         if word_is(name, b"RDY", 3):
             return self.rdy(words, count, line, used[0])
         if word_is(name, b"REQ", 3):
-            return self.req(words, count, line, used[0])
+            return self.req(False, words, count, line, used[0])
         if word_is(name, b"TOUCH", 5):
             return self.touch_message(words, count, line, used[0])
         if word_is(name, b"DEAD_LETTER", 11) and (self.dead_letters or self.remote):
-            return self.dead_letter(words, count, line, used[0])
+            return self.req(True, words, count, line, used[0])
         if word_is(name, b"NOP", 3):
             if self.remote and count > 1:
                 # The near end must know when all earlier commands have been answered.

@@ -21,11 +21,8 @@ cdef class Subscription(LogCommands):
     cdef Parsed message_command(self, const char *command, Word *words, int count, int needed,
                                 uint64_t *id) except RAISED
     cdef Parsed fin(self, Word *words, int count, const uint8_t *line, size_t n) except RAISED
-    cdef Parsed delay_command(self, const char *command, Word *words, int count, uint64_t *id,
-                              int64_t *delay) except RAISED
-    cdef Parsed req(self, Word *words, int count, const uint8_t *line, size_t n) except RAISED
-    cdef Parsed dead_letter(self, Word *words, int count, const uint8_t *line,
-                            size_t n) except RAISED
+    cdef Parsed req(self, bint reject, Word *words, int count, const uint8_t *line,
+                    size_t n) except RAISED
     cdef Parsed touch_message(self, Word *words, int count, const uint8_t *line,
                               size_t n) except RAISED
     cdef Parsed cls(self, const uint8_t *line, size_t n) except RAISED

@@ -140,55 +140,36 @@ cdef class Subscription(LogCommands):
             self.refuse(b"FIN", &words[1], outcome)
         return NEXT
 
-    cdef Parsed delay_command(self, const char *command, Word *words, int count, uint64_t *id,
-                              int64_t *delay) except RAISED:
-        """Do the checks of REQ and DEAD_LETTER, which have a delay in milliseconds; NEXT if they
-        pass."""
+    @cython.final
+    cdef Parsed req(self, bint reject, Word *words, int count, const uint8_t *line,
+                    size_t n) except RAISED:
+        """`reject`: the command is DEAD_LETTER, which moves a message to the dead-letter topic, for
+        the reason that the client gives, and is a REQ if there is no such topic."""
+        cdef const char *command = b"DEAD_LETTER" if reject else b"REQ"
+        cdef uint64_t id = 0
         cdef uint64_t milliseconds = 0
-        cdef Parsed parsed = self.message_command(command, words, count, 3, id)
+        cdef int64_t delay
+        cdef Outcome outcome
+        cdef Parsed parsed = self.message_command(command, words, count, 3, &id)
         if parsed != NEXT:
             return parsed
         if not parse_number(words[2].at, words[2].length, &milliseconds):
             return self.fatal(b"E_INVALID %s could not parse timeout %s" % (
                 <bytes>command, word_bytes(&words[2])))
-        delay[0] = self.manager.max_req_timeout
-        if milliseconds < <uint64_t>(delay[0] // MILLISECOND):
-            delay[0] = <int64_t>milliseconds * MILLISECOND
-        return NEXT
-
-    cdef Parsed req(self, Word *words, int count, const uint8_t *line, size_t n) except RAISED:
-        cdef uint64_t id = 0
-        cdef int64_t delay = 0
-        cdef Outcome outcome
-        cdef Parsed parsed = self.delay_command(b"REQ", words, count, &id, &delay)
-        if parsed != NEXT:
-            return parsed
         if self.upstream is not None:
             return self.forward(line, n)
+        delay = self.manager.max_req_timeout
+        if milliseconds < <uint64_t>(delay // MILLISECOND):
+            delay = <int64_t>milliseconds * MILLISECOND
         outcome = NOT_IN_FLIGHT
         if self.channel is not None:
-            outcome = (<Channel>self.channel).requeue(self, id, delay)
+            if reject:
+                text = dead_letter_headers.text_of(word_bytes(&words[3])) if count > 3 else ""
+                outcome = (<Channel>self.channel).reject(self, id, delay, text)
+            else:
+                outcome = (<Channel>self.channel).requeue(self, id, delay)
         if outcome != DONE:
-            self.refuse(b"REQ", &words[1], outcome)
-        return NEXT
-
-    cdef Parsed dead_letter(self, Word *words, int count, const uint8_t *line,
-                            size_t n) except RAISED:
-        """Move a message to the dead-letter topic, for the reason that the client gives."""
-        cdef uint64_t id = 0
-        cdef int64_t delay = 0
-        cdef Outcome outcome
-        cdef Parsed parsed = self.delay_command(b"DEAD_LETTER", words, count, &id, &delay)
-        if parsed != NEXT:
-            return parsed
-        if self.upstream is not None:
-            return self.forward(line, n)
-        text = dead_letter_headers.text_of(word_bytes(&words[3])) if count > 3 else ""
-        outcome = NOT_IN_FLIGHT
-        if self.channel is not None:
-            outcome = (<Channel>self.channel).reject(self, id, delay, text)
-        if outcome != DONE:
-            self.refuse(b"DEAD_LETTER", &words[1], outcome)
+            self.refuse(command, &words[1], outcome)
         return NEXT
 
     cdef Parsed touch_message(self, Word *words, int count, const uint8_t *line,
