@@ -24,6 +24,7 @@ from typing import Any, Self, Unpack, cast
 
 from nsqcy.client import cancelling
 from nsqcy.client.aio_administration import NsqdAdmin
+from nsqcy.client.aio_threads import Threads, connect
 from nsqcy.client.bodies import Codec, decoder, encoder, handler_of
 from nsqcy.client.codec import Message, Publish, finish
 from nsqcy.client.connection import Connection, State
@@ -106,6 +107,7 @@ __all__ = [
     "finish",
 ]
 
+MAX_CALLS = 64  # concurrent queries and name resolutions of one consumer or producer
 MAX_STRETCH = 0.01  # maximum seconds for which handlers that never await may occupy the loop
 
 Outcome = object | Awaitable[object]  # result of a function or coroutine function
@@ -205,6 +207,7 @@ class _Face:
         self._timer: asyncio.Handle | None = None
         self._timer_due = INFINITE  # uvloop's handles do not all know it
         self._query: Callable[[], Answer] | None = None
+        self._threads = Threads(MAX_CALLS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._own: weakref.WeakSet[asyncio.Task[None]] = weakref.WeakSet()  # internal ones
         self._ended = asyncio.Event()
@@ -271,9 +274,8 @@ class _Face:
         address, options = connection.address, connection.options
         try:
             async with asyncio.timeout(options.timeout):
-                await self.loop.create_connection(
-                    lambda: driver, address.host, address.port, local_addr=options.local
-                )
+                sock = await connect(self._threads, address.host, address.port, options.local)
+                await self.loop.create_connection(lambda: driver, sock=sock)
         except TimeoutError:
             driver.fail(ConnectionFailed(f"{address}: not connected within {options.timeout:g} s"))
         except UNREACHABLE as error:
@@ -283,7 +285,10 @@ class _Face:
 
     async def _look_up(self) -> None:
         assert self._query is not None
-        addresses, errors = await asyncio.to_thread(asked, self._query)
+        try:
+            addresses, errors = await self._threads.call(asked, self._query)
+        except OSError as error:
+            addresses, errors = [], [str(error)]
         self.core.found(addresses, errors, self.now())
         self.rearm()
 
@@ -1008,7 +1013,7 @@ async def cancel(
 
     Runs nsqcy.client.cancel(), which describes the arguments and errors, in a thread.
     """
-    return await asyncio.to_thread(
+    return await Threads(1).call(
         cancelling.cancel,
         topic,
         channel,

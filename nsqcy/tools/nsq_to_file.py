@@ -280,8 +280,9 @@ class Archive:
                 self._add(name)
             except (NsqError, ValueError) as error:
                 raise ToolError(f"couldn't create logger for new topic {name}: {error}") from None
+        threads = Threads()
         while not options.topic:
-            for name in await asyncio.to_thread(self._known_topics):
+            for name in await threads.call(self._known_topics):
                 self._meet(name)
             await asyncio.sleep(options.topic_refresh / SECOND)
 

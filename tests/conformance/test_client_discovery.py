@@ -1,6 +1,9 @@
 """How a consumer discovers nsqds: section 3."""
 
-from collections.abc import Callable
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -9,7 +12,7 @@ import pytest
 from conftest import Starter
 from nsqcy.cluster.discovery import lookup_url
 from nsqcy.testing.http_requests import eventually
-from support.client_interfaces import Face, Kept
+from support.client_interfaces import Aio, Face, Kept
 from support.fake_lookup_http import LookupPages
 from support.fake_nsqd import MockNsqd
 from support.nsqd_process import free_port
@@ -182,3 +185,36 @@ def test_query_now(face: Face) -> None:
         eventually(lambda: len(pages.asked) == 1)
         face.call(consumer.query_lookupd)
         eventually(lambda: len(pages.asked) == 2)
+
+
+@pytest.fixture(params=["full", "shut down"])
+def no_executor(request: pytest.FixtureRequest) -> Iterator[Aio]:
+    """An event loop whose default executor runs nothing for the client."""
+    face, release = Aio(), threading.Event()
+
+    def occupy() -> None:
+        executor = ThreadPoolExecutor(1)
+        asyncio.get_running_loop().set_default_executor(executor)
+        executor.submit(release.wait)
+        if request.param == "shut down":
+            executor.shutdown(wait=False)
+
+    face.call(occupy)
+    yield face
+    release.set()
+    face.end()
+
+
+def test_the_default_executor_is_not_used(
+    no_executor: Aio, nsqd: Starter, topic: str, mock: Callable[..., MockNsqd]
+) -> None:
+    face, fake = no_executor, mock()
+    with LookupPages(("localhost", fake.port)) as pages:
+        face.consumer("t", "c", lookupd_http_addresses=pages.address)
+        fake.subscriber()
+    daemon = nsqd()
+    admin = face.module.NsqdAdmin(f"localhost:{daemon.http_port}")
+    face.call(admin.create_channel, topic, "c")
+    assert face.call(face.module.cancel, topic, "c", "k", f"localhost:{daemon.http_port}") == 0
+    producer = face.producer(f"localhost:{daemon.tcp_port}", local_address="localhost:0")
+    assert face.call(producer.publish, topic, b"hello") == b"OK"

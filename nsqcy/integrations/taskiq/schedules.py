@@ -1,12 +1,12 @@
 """Schedules that nsqd keeps, as deferred messages."""
 
-import asyncio
 from datetime import UTC
 from typing import Any
 
 from taskiq import ScheduledTask, ScheduleSource
 from taskiq.kicker import AsyncKicker
 
+from nsqcy.client.aio_threads import Threads
 from nsqcy.integrations.taskiq.broker import NsqBroker
 from nsqcy.integrations.taskiq.labels import DUE, QUEUE, SCHEDULE
 
@@ -63,6 +63,6 @@ class NsqScheduleSource(ScheduleSource):
             return labels.get(SCHEDULE) == schedule_id
 
         topics = list(map(self._broker.topic, self._broker.queues() | self._queues))
-        found = await asyncio.to_thread(self._broker.management.cancel, topics, is_wanted)
+        found = await Threads(1).call(self._broker.management.cancel, topics, is_wanted)
         if not found:
             raise LookupError(f"no task with the schedule id {schedule_id} is deferred")
