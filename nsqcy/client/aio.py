@@ -56,6 +56,7 @@ from nsqcy.client.face import (
     UNREACHABLE,
     ConsumerView,
     Headers,
+    Outcomes,
     ProducerView,
     asked,
     batched_async,
@@ -913,23 +914,26 @@ class Producer(ProducerView, _Face):
 
         A batch has at most `batch_messages` messages and `batch_bytes` bytes; a larger message is
         sent as its own batch. Raises the same errors as publish(), once all batches already sent
-        have been answered. In that case, some of the messages may have been published.
+        have been answered. Unless it is NoConnection, some of the messages may have been published.
         """
-        sent: list[asyncio.Future[bytes]] = []
+        sent: deque[asyncio.Future[bytes]] = deque()
+        outcomes = Outcomes()
         count = 0
         try:
             async for batch in batched_async(messages, batch_messages, batch_bytes, self._encode):
                 await self._have_room()
-                sent = [each for each in sent if not each.done() or each.result() != OK]
+                while sent and sent[0].done():
+                    outcomes.add(sent.popleft().exception())
+                if outcomes.error is not None:
+                    break
                 sent.append(
                     self._send(topic, self._mpub[topic], self._mpub_body(batch, headers), None)
                 )
                 count += len(batch)
         finally:
-            answers = await asyncio.gather(*sent, return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
+            for answer in await asyncio.gather(*sent, return_exceptions=True):
+                outcomes.add(answer if isinstance(answer, BaseException) else None)
+        outcomes.raise_error()
         return count
 
     def publish_nowait(

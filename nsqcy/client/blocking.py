@@ -39,6 +39,7 @@ from nsqcy.client.face import (
     OK,
     ConsumerView,
     Headers,
+    Outcomes,
     ProducerView,
     batched,
     default_in_flight,
@@ -679,22 +680,25 @@ class Producer(ProducerView):
 
         A batch has at most `batch_messages` messages and `batch_bytes` bytes; a larger message is
         sent as its own batch. Raises the same errors as publish(), once all batches already sent
-        have been answered. In that case, some of the messages may have been published.
+        have been answered. Unless it is NoConnection, some of the messages may have been published.
         """
         head = self._mpub[topic]
         sent: deque[Future] = deque()
+        outcomes = Outcomes()
         count = 0
         try:
             for batch in batched(messages, batch_messages, batch_bytes, self._encode):
                 self._have_room(INFINITE)
                 while sent and sent[0].done():
-                    sent.popleft().result()
+                    outcomes.add(_error_of(sent.popleft()))
+                if outcomes.error is not None:
+                    break
                 sent.append(self._send(topic, head, self._mpub_body(batch, headers), INFINITE))
                 count += len(batch)
         finally:
-            error = _first_error(sent)
-        if error is not None:
-            raise error
+            for future in sent:
+                outcomes.add(_error_of(future))
+        outcomes.raise_error()
         return count
 
     def publish_nowait(
@@ -773,12 +777,10 @@ class Producer(ProducerView):
             self._waiters.wake_all()
 
 
-def _first_error(futures: Iterable[Future]) -> Exception | None:
-    """Wait for all futures; return the first error, or None."""
-    first = None
-    for future in futures:
-        try:
-            future.result()
-        except Exception as error:
-            first = first or error
-    return first
+def _error_of(future: Future) -> Exception | None:
+    """Wait for a future; return its error, or None."""
+    try:
+        future.result()
+    except Exception as error:
+        return error
+    return None

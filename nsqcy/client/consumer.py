@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from nsqcy.client.codec import Message
 from nsqcy.client.connection import Connection, State
-from nsqcy.client.core import Core, Nsqd, log
+from nsqcy.client.core import STEADY, Core, Nsqd, log
 from nsqcy.client.core import Net as AnyNet
 from nsqcy.client.errors import AlreadyAnswered, DeadLetter, Error, NsqdError, Requeue, Verdict
 from nsqcy.client.flow import Flow
@@ -77,7 +77,6 @@ class ConsumerCore(Core[Nsqd]):
             rng=rng,
         )
         self.flow = Flow(flow_settings, self.random)
-        self._in_vain = 0  # consecutive queries that found no nsqd
         self.keeps_dead_letters = False  # on_giving_up publishes them
         self.rejected: dict[Message, str] = {}  # by the program, until on_giving_up has kept them
         self.on_exception: Callable[[Message, BaseException], object] | None = None
@@ -129,13 +128,14 @@ class ConsumerCore(Core[Nsqd]):
         if self.closing:
             self._end_if_drained(now)
             return
+        self._judge(nsqd, now)
         self.flow.remove(connection, now)
         error = connection.failure or error
-        log.warning("[%s] %s", self.name, connection.blames(error))
+        self._warn(nsqd.lines, connection.blames(error), now)
         self.tell(self.on_error, error)
         self._retry(nsqd, now, min(FIRST_RETRY * 2 ** min(nsqd.failures, 10), MAX_RETRY))
         if was_there and self.lookupd_http_addresses:
-            self._ask_at = min(self._ask_at, now + ASK_SOON)
+            self._ask_again(now, ASK_SOON)
         self._forget(connection.address, nsqd)
 
     def found(self, addresses: Iterable[Address], errors: Iterable[str], now: float) -> None:
@@ -309,12 +309,14 @@ class ConsumerCore(Core[Nsqd]):
                 connection.max_ready,
                 self.flow.max_in_flight,
             )
+        connection.peer.works_at = now + STEADY
         connection.codec.flow = self
         connection.subscribe(self.topic, self.channel, now)
         self.flow.add(connection, now)
         self.tell(self.on_ready, connection)
 
     def messages(self, connection: Connection, messages: list[Message], now: float) -> None:
+        connection.peer.works_at = -math.inf
         maximum = self.max_tries
         if maximum and any(message.attempts > maximum for message in messages):
             for message in messages:
@@ -325,15 +327,14 @@ class ConsumerCore(Core[Nsqd]):
             self._net.deliver(messages)
 
     def accepted(self, connection: Connection, count: int, now: float) -> None:
-        """Handle the response to SUB, which shows that the connection works."""
-        self.nsqds[connection.address].failures = 0
+        """Handle the response to SUB."""
 
     def response(self, connection: Connection, data: bytes, now: float) -> None:
         self.answered(now)
 
     def refused(self, connection: Connection, error: NsqdError, now: float) -> None:
         if not error.fatal:  # lost() reports other errors
-            log.warning("[%s] %s", self.name, connection.blames(error))
+            self._warn(connection.peer.lines, connection.blames(error), now)
             self.tell(self.on_error, error)
 
     def heartbeat(self, connection: Connection) -> None:

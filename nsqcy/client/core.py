@@ -27,6 +27,8 @@ from nsqcy.client.options import (
 log = logging.getLogger("nsqcy.client")
 
 PATIENCE = 1.0  # seconds until a graceful end logs what it waits for
+STEADY = 5.0  # seconds after which a connection counts as one that works
+MAX_LINES = 5  # in a row about one nsqd; then one for each second
 
 
 class Net(Protocol):
@@ -48,10 +50,39 @@ class Net(Protocol):
         """Nothing more will happen."""
 
 
+class Lines:
+    """Limit for log lines about one subject, which a server could otherwise cause without end."""
+
+    def __init__(self) -> None:
+        self._left = float(MAX_LINES)
+        self._since = -math.inf  # when `_left` was true
+        self._omitted = 0
+
+    def next(self, text: str, now: float) -> str | None:
+        """Return the line for this text, or None if there have been too many."""
+        self._left = min(float(MAX_LINES), self._left + now - self._since)
+        self._since = now
+        if self._left < 1.0:
+            self._omitted += 1
+            return None
+        self._left -= 1.0
+        omitted, self._omitted = self._omitted, 0
+        return f"{text} (and {omitted} similar warnings before)" if omitted else text
+
+
 class Nsqd:
     """An nsqd that needs a connection."""
 
-    __slots__ = ("connection", "failures", "fixed", "listed", "proved", "retry_at")
+    __slots__ = (
+        "connection",
+        "failures",
+        "fixed",
+        "lines",
+        "listed",
+        "proved",
+        "retry_at",
+        "works_at",
+    )
 
     def __init__(self, *, fixed: bool) -> None:
         self.fixed = fixed
@@ -59,7 +90,9 @@ class Nsqd:
         self.listed = not fixed  # in the latest responses from nsqlookupds
         self.connection: Connection | None = None
         self.failures = 0  # since it last worked
+        self.works_at = math.inf  # from when on its connection counts as one that works
         self.retry_at = -math.inf
+        self.lines = Lines()
 
 
 N = TypeVar("N", bound=Nsqd)
@@ -100,6 +133,9 @@ class Core(Owner, Generic[N]):
         self._ask_at = math.inf
         self._asking = False
         self._asked = 0  # rounds begun
+        self._in_vain = 0  # consecutive queries that found no nsqd
+        self._losses = 0  # that led to a query, since a connection was of use
+        self._lookup_lines = Lines()
         self._give_up_at = math.inf  # when a graceful end is aborted
         self._explain_at = math.inf  # when a graceful end logs what it waits for
 
@@ -143,7 +179,7 @@ class Core(Owner, Generic[N]):
         silent = False
         for text in errors:
             silent = True
-            log.warning("[%s] lookupd: %s", self.name, text)
+            self._warn(self._lookup_lines, f"lookupd: {text}", now)
         if not self._connects:
             return
         listed: dict[Address, bool] = {}
@@ -266,6 +302,25 @@ class Core(Owner, Generic[N]):
     def _unfinished(self) -> str:
         """Return what a graceful end waits for."""
         raise NotImplementedError
+
+    def _warn(self, lines: Lines, text: str, now: float) -> None:
+        """Log a warning, unless there have been too many."""
+        if (line := lines.next(text, now)) is not None:
+            log.warning("[%s] %s", self.name, line)
+
+    def _judge(self, nsqd: N, now: float) -> None:
+        """Note whether a connection that ends was of use. A server that merely accepts connections,
+        or also sends heartbeats, must not be connected to again and again without a pause."""
+        if now >= nsqd.works_at:
+            nsqd.failures = self._losses = 0
+        nsqd.works_at = math.inf
+
+    def _ask_again(self, now: float, soon: float) -> None:
+        """Query nsqlookupds `soon`, in seconds, because a connection is lost; later if the nsqds
+        that they list are of no use."""
+        wait = soon + (2.0 ** min(self._losses - 1, 10) if self._losses else 0.0)
+        self._losses += 1
+        self._ask_at = min(self._ask_at, now + wait)
 
     def _retry(self, nsqd: N, now: float, wait: float) -> None:
         """Reconnect after about this many seconds."""

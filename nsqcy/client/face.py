@@ -20,6 +20,7 @@ from nsqcy.client.codec import (
 )
 from nsqcy.client.connection import Connection
 from nsqcy.client.consumer import ConsumerCore
+from nsqcy.client.errors import ConnectionFailed, NoConnection
 from nsqcy.client.options import Answer
 from nsqcy.client.producer import ProducerCore
 
@@ -226,6 +227,29 @@ def asked(ask: Callable[[], Answer]) -> Answer:
     except Exception as error:
         log.exception("querying lookupds failed")
         return [], [repr(error)]
+
+
+class Outcomes:
+    """The outcomes of several publishes that belong together."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None  # the first one
+        self._is_in_doubt = False  # something may have been published
+
+    def add(self, error: BaseException | None) -> None:
+        """Add an outcome; None for OK."""
+        self._is_in_doubt |= not isinstance(error, NoConnection)
+        self.error = self.error or error
+
+    def raise_error(self) -> None:
+        """Raise the first error, if any. NoConnection says that nothing was published, so it must
+        be true of all publishes."""
+        if isinstance(self.error, NoConnection) and self._is_in_doubt:
+            raise ConnectionFailed(
+                f"some of the messages may have been published: {self.error}"
+            ) from self.error
+        if self.error is not None:
+            raise self.error
 
 
 class _Batcher:

@@ -21,7 +21,7 @@ from typing import Any
 
 from nsqcy.client.codec import Message, Publish
 from nsqcy.client.connection import Connection, State
-from nsqcy.client.core import Core, Net, log
+from nsqcy.client.core import STEADY, Core, Net
 from nsqcy.client.core import Nsqd as AnyNsqd
 from nsqcy.client.errors import (
     Closed,
@@ -68,6 +68,7 @@ class _Question(Publish):
     def __init__(self, publish: Publish) -> None:
         super().__init__(publish.topic, publish.head, publish.body, None, publish.deadline)
         self.publish = publish
+        self.error = publish.error
 
     def done(self, error: Error | None) -> None:
         self.publish.done(error or ProtocolError("nsqd answered LIMITS with OK"))
@@ -183,13 +184,14 @@ class ProducerCore(Core[Nsqd]):
             self._failures += 1
         if nsqd in self._open:
             self._open.remove(nsqd)
-        log.warning("[%s] %s", self.name, connection.blames(error))
+        self._judge(nsqd, now)
+        self._warn(nsqd.lines, connection.blames(error), now)
         self.tell(self.on_error, error)
         # Reconnect now if the connection had worked: nsqd may have closed only this one.
         worked = was_ready and not nsqd.failures
-        self._retry(nsqd, now, 0 if worked else self._pause(nsqd))
+        self._retry(nsqd, now, 0 if worked else self._pause(nsqd.failures))
         if worked and self.lookupd_http_addresses:
-            self._ask_at = min(self._ask_at, now)
+            self._ask_again(now, 0.0)
         lost, nsqd.pending = nsqd.pending, deque()
         self._forget(connection.address, nsqd)
         retried = self.retried
@@ -208,12 +210,8 @@ class ProducerCore(Core[Nsqd]):
                 self._not_executed(publish, NoConnection(str(error)), blameless=blameless)
         if lost:
             count = self.retried - retried
-            log.warning(
-                "[%s] connection lost, pending publishes: %d, retried: %d",
-                self.name,
-                len(lost),
-                count,
-            )
+            text = f"connection lost, pending publishes: {len(lost)}, retried: {count}"
+            self._warn(nsqd.lines, text, now)
         if not was_ready:
             self._fail_waiting()
         self._end_if_done()
@@ -222,9 +220,11 @@ class ProducerCore(Core[Nsqd]):
         texts = list(errors)
         self._lookup_error = NoConnection(f"lookupd: {texts[0]}") if texts else None
         super().found(addresses, texts, now)
-        if not self.nsqds and self.running:
-            # Callers should not have to wait until all nsqds have been tried again.
-            self._ask_at = min(self._ask_at, now + self.options.reconnect_interval)
+        if self.nsqds:
+            self._in_vain = 0
+        elif self.running:
+            self._ask_at = min(self._ask_at, now + self._pause(self._in_vain))
+            self._in_vain += 1
         self._fail_waiting()
 
     def publish(self, publish: Publish) -> None:
@@ -242,17 +242,22 @@ class ProducerCore(Core[Nsqd]):
     def _keep(self, publish: Publish, now: float) -> None:
         self.waiting.append(publish)
         for nsqd in self.nsqds.values():  # a caller waits, so connect soon
-            wait = 0 if nsqd.failures < 2 else self.options.reconnect_interval
-            nsqd.retry_at = min(nsqd.retry_at, now + wait)
+            nsqd.retry_at = min(nsqd.retry_at, now + self._short_pause(nsqd.failures))
+        if not (self.nsqds or self._asking):
+            self._ask_at = min(self._ask_at, now + self._short_pause(self._in_vain))
         self.tick(now)
 
-    def _pause(self, nsqd: Nsqd) -> float:
-        """Return the seconds before a reconnect. They grow, but callers must not wait for long
-        until their publishes fail."""
+    def _short_pause(self, failures: int) -> float:
+        """Return the longest pause for a caller that has just come."""
+        return 0.0 if failures < 2 else self.options.reconnect_interval
+
+    def _pause(self, failures: int) -> float:
+        """Return the seconds before a reconnect or a query. They grow, but callers must not wait
+        for long until their publishes fail."""
         longest = self.options.max_reconnect_interval
         if self.waiting:
             longest = min(longest, IMPATIENT_PAUSE * self.options.reconnect_interval)
-        grown: float = self.options.reconnect_interval * 2 ** min(nsqd.failures, 10)
+        grown: float = self.options.reconnect_interval * 2 ** min(failures, 10)
         return min(grown, longest)
 
     @property
@@ -292,6 +297,7 @@ class ProducerCore(Core[Nsqd]):
     def ready(self, connection: Connection, now: float) -> None:
         nsqd = self.nsqds[connection.address]
         nsqd.error = None
+        nsqd.works_at = now + STEADY
         self._failures = 0
         self._open.append(nsqd)
         waiting, self.waiting = self.waiting, deque()
@@ -303,8 +309,10 @@ class ProducerCore(Core[Nsqd]):
         raise ProtocolError(f"{connection.address} sent messages to a producer")
 
     def accepted(self, connection: Connection, count: int, now: float) -> None:
-        connection.peer.failures = 0
-        pending: deque[Publish] = connection.peer.pending
+        nsqd: Nsqd = connection.peer
+        pending = nsqd.pending
+        if pending:
+            nsqd.works_at = -math.inf
         for _ in range(count):
             if not pending:
                 if self.running:
@@ -337,7 +345,7 @@ class ProducerCore(Core[Nsqd]):
     def refused(self, connection: Connection, error: NsqdError, now: float) -> None:
         """Handle a failure of the oldest publish; the publishes sent after it are not executed."""
         if not error.fatal:  # nsqd sends this error to consumers
-            log.warning("[%s] %s", self.name, connection.blames(error))
+            self._warn(connection.peer.lines, connection.blames(error), now)
             return
         nsqd: Nsqd = connection.peer
         elsewhere = error.code in WORTH_ANOTHER
@@ -345,7 +353,11 @@ class ProducerCore(Core[Nsqd]):
             self._open.remove(nsqd)
         # An nsqd that accepts nothing while others accept publishes is skipped for longer each
         # time.
-        nsqd.failures = nsqd.failures + 1 if elsewhere and self._open else 0
+        if elsewhere and self._open:
+            self._judge(nsqd, now)
+            nsqd.failures += 1
+        elif nsqd.pending:
+            nsqd.works_at = -math.inf
         if nsqd.pending:
             publish = nsqd.pending.popleft()
             if isinstance(publish, _Question):
@@ -353,8 +365,7 @@ class ProducerCore(Core[Nsqd]):
             self._failed(publish, error, elsewhere=elsewhere)
 
     def heartbeat(self, connection: Connection) -> None:
-        """Reconnect soon: the nsqd has responded before, so it works."""
-        connection.peer.failures = 0
+        """Heartbeats alone do not show that the nsqd works."""
 
     # -- the rest
 
@@ -386,7 +397,6 @@ class ProducerCore(Core[Nsqd]):
     def _failed(self, publish: Publish, error: Error, *, elsewhere: bool) -> None:
         """Handle a failed attempt: retry on another nsqd if there is one, or fail the publish."""
         publish.tries += 1
-        publish.error = error
         can = elsewhere and len(self.nsqds) > 1 and publish.tries <= self.options.retries
         self._retry_if(can, publish, error)
 
@@ -402,6 +412,8 @@ class ProducerCore(Core[Nsqd]):
         if not can or not self.running or isinstance(publish, _GivenUp):
             self._done(publish, error)
             return
+        if not isinstance(error, NoConnection):
+            publish.error = error  # this attempt may have been executed
         self.retried += 1
         self.tell(self.on_retry, publish, error)
         self._place(publish)
@@ -421,17 +433,16 @@ class ProducerCore(Core[Nsqd]):
         failed: list[tuple[Publish, Error]] = []
         for publish in waiting:
             publish.tries += 1
-            publish.error = _of_unreachable(publish, error)
             if hopeless or publish.tries > self.options.retries:
-                failed.append((publish, publish.error))
+                failed.append((publish, _of_unreachable(publish, error)))
             else:
                 self.waiting.append(publish)
         for publish, reason in failed:
             self._done(publish, reason)
 
-    def _done(self, publish: Publish, error: Error | None) -> None:
+    def _done(self, publish: Publish, error: Error) -> None:
         self.pending_bytes -= len(publish.body)
-        publish.done(error)
+        publish.done(_honest(publish, error))
 
     def _expire(self, now: float) -> None:
         """Fail publishes that have timed out. A sent publish keeps its place, because its response
@@ -444,9 +455,10 @@ class ProducerCore(Core[Nsqd]):
             else:
                 self.pending_bytes -= len(publish.body)
                 known = (each.error for each in self.nsqds.values() if each.error is not None)
-                error = publish.error or next(known, None)
+                error = next(known, self._lookup_error)
                 why = f": {error}" if error else ""
-                late.append((publish, NoConnection(f"no nsqd became available in time{why}")))
+                error = NoConnection(f"no nsqd became available in time{why}")
+                late.append((publish, _honest(publish, error)))
         for address, nsqd in self.nsqds.items():
             for at, publish in enumerate(list(nsqd.pending)):
                 if publish.deadline <= now:
@@ -506,6 +518,21 @@ class ProducerCore(Core[Nsqd]):
 
 
 def _of_unreachable(publish: Publish, error: Error) -> Error:
-    """Return the error of a publish that no nsqd took: NoConnection if it has never been sent."""
-    was_sent = publish.error is not None and not isinstance(publish.error, NoConnection)
-    return NoConnection(str(error)) if type(error) is ConnectionFailed and not was_sent else error
+    """Return the error of a publish that no nsqd takes, because of the error of their
+    connections."""
+    if publish.error is not None or type(error) is ConnectionFailed:
+        return NoConnection(str(error))
+    return error
+
+
+def _honest(publish: Publish, error: Error) -> Error:
+    """Return the error for the caller: NoConnection says that nothing was published, so it is not
+    for a publish that an nsqd may have executed before."""
+    if publish.error is None:
+        return error
+    text = f"an earlier attempt may have published the message: {publish.error}"
+    if isinstance(error, NoConnection):
+        return ConnectionFailed(f"{error}; {text}")
+    if isinstance(error, NsqdError):
+        error.add_note(text)
+    return error

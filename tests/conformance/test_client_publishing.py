@@ -15,8 +15,8 @@ from nsqcy.client.errors import (
 )
 from nsqcy.testing.http_requests import eventually
 from support.client_interfaces import Face
-from support.fake_nsqd import MockNsqd
-from support.nsqd_process import Nsqd
+from support.fake_nsqd import MockNsqd, Peer
+from support.nsqd_process import Nsqd, free_port
 
 
 def tcp(daemon: Nsqd) -> str:
@@ -250,3 +250,31 @@ def test_one_of_a_pool_dies(face: Face, mock: Callable[..., MockNsqd]) -> None:
     mute.close()
     assert [wait() for wait in waits] == [b"OK"] * 10
     eventually(lambda: len(retried) == len(mute.link().bodies) - 1)
+
+
+def test_publish_all_does_not_say_that_nothing_was_published(
+    face: Face, mock: Callable[..., MockNsqd]
+) -> None:
+    """nsqd answers the first batch, exits before it executes the second one, and does not come
+    back."""
+
+    def script(peer: Peer, line: str, body: bytes) -> bool:
+        if line.startswith("MPUB") and b"second" in body:
+            nsqd.stop_listening()
+            peer.answer(b"_goodbye_")
+            peer.hung_up = True
+            return True
+        return False
+
+    nsqd = mock(script=script)
+    producer = face.producer(nsqd.address, retries=0)
+    with pytest.raises(ConnectionFailed, match="some of the messages may have been published") as e:
+        face.call(producer.publish_all, "t", [b"first", b"second"], batch_messages=1)
+    assert not isinstance(e.value, NoConnection)
+    assert isinstance(e.value.__cause__, NoConnection)
+
+
+def test_publish_all_without_an_nsqd(face: Face) -> None:
+    producer = face.producer(f"127.0.0.1:{free_port()}", retries=0)
+    with pytest.raises(NoConnection):
+        face.call(producer.publish_all, "t", [b"first", b"second"], batch_messages=1)

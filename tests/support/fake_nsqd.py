@@ -290,11 +290,15 @@ class MockNsqd:
                 self.links.append(link)
                 threading.Thread(target=link.serve, daemon=True).start()
 
-    def close(self) -> None:
-        """Accept no more connections, without closing any."""
+    def stop_listening(self) -> None:
+        """Accept no more connections."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+
+    def close(self) -> None:
+        """Accept no more connections, and close all of them."""
+        self.stop_listening()
         for link in self.links:
             link.close()
 

@@ -61,5 +61,5 @@ cdef class Publish:
     cdef readonly bytes body
     cdef public double deadline     # seconds, monotonic
     cdef public int tries           # failed ones
-    cdef public object error        # error of the last try
+    cdef public object error        # of the last try that may have been executed
     cdef readonly object waiter     # notified of the result

@@ -104,6 +104,42 @@ def test_a_fixed_nsqd_is_tried_for_ever_and_less_and_less() -> None:
     net.tick(60)
     net.wires[-1].accept()
     assert net.wires[-1].peer.said("SUB")
+    net.tick(5)
+    net.wires[-1].lose()
+    assert retries(net, A, 1)[0] < 1.1
+
+
+@pytest.mark.parametrize("lookups", [False, True], ids=["fixed", "found"])
+@pytest.mark.parametrize("beats", [0, 3])
+def test_one_that_subscribes_and_hangs_up_is_tried_less_and_less(
+    beats: int, lookups: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If lookupds list it, they list another one each time."""
+    net, core = consumer(() if lookups else "a", "l:4161" if lookups else ())
+    answers = 0
+    for _ in range(12000):
+        if net.lookups > answers:
+            answers += 1
+            core.found([Address(f"n{answers}", 4150)], [], net.time)
+        for wire in net.pending():
+            wire.accept()
+            for _ in range(beats):
+                wire.peer.beat()
+            wire.run()
+            wire.lose()
+        net.tick(0.01)
+    assert len(net.wires) <= (60 if lookups else 10)
+    assert answers <= 12
+    assert len(caplog.messages) <= 60
+
+
+def test_one_that_delivers_a_message_works() -> None:
+    net, _ = consumer("a")
+    net.wires[0].lose()
+    retries(net, A, 6)
+    net.tick(60)
+    net.wires[-1].accept()
+    net.wires[-1].deliver(b"m")
     net.wires[-1].lose()
     assert retries(net, A, 1)[0] < 1.1
 

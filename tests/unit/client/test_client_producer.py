@@ -28,8 +28,9 @@ from nsqcy.client.errors import (
 )
 from nsqcy.client.options import Address
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
+from nsqcy.testing.wire_client import ERROR, RESPONSE
 from support.fake_network import Net, Wire
-from support.fake_nsqd import SETTINGS, Peer, delivery
+from support.fake_nsqd import SETTINGS, Peer, delivery, frame
 
 settings.register_profile("ci", max_examples=80, stateful_step_count=40, deadline=None)
 settings.register_profile("full", max_examples=4000, stateful_step_count=80, deadline=None)
@@ -77,6 +78,7 @@ class Pool:
         self.core = self.net.core = ProducerCore(
             self.net, nsqds, lookupds, keywords=options, rng=Random(0)
         )
+        self.answers = 0  # of lookupds
         self.core.start(self.net.time)
 
     def accept(self) -> "Pool":
@@ -463,7 +465,7 @@ def test_one_that_hangs_up_is_not_tried_without_a_pause() -> None:
     assert len(pool.net.wires) == 3
 
 
-@pytest.mark.parametrize("sign", ["OK", "heartbeat"])
+@pytest.mark.parametrize("sign", ["OK", "age"])
 def test_one_that_works_is_tried_at_once(sign: str) -> None:
     pool = Pool()
     for number in range(5):
@@ -471,11 +473,79 @@ def test_one_that_works_is_tried_at_once(sign: str) -> None:
         if sign == "OK":
             assert pool.publish().end == WAITING
         else:
-            pool.net.wires[number].peer.beat()
+            pool.net.tick(5)
         pool.run()
         pool.net.wires[number].lose()
         pool.net.tick()
     assert len(pool.net.wires) == 6
+
+
+FRAMES = {
+    "heartbeat": frame(RESPONSE, b"_heartbeat_"),
+    "OK": frame(RESPONSE, b"OK"),
+    "response": frame(RESPONSE, b"{}"),
+    "goodbye": frame(RESPONSE, b"_goodbye_"),
+    "error": frame(ERROR, b"E_BAD_MESSAGE no"),
+    "milder error": frame(ERROR, b"E_FIN_FAILED no"),
+    "message": delivery(),
+}
+
+
+@pytest.mark.parametrize("lookups", [False, True], ids=["fixed", "found"])
+@pytest.mark.parametrize("sent", FRAMES.values(), ids=FRAMES)
+def test_a_frame_alone_is_no_reason_to_reconnect_at_once(
+    sent: bytes, lookups: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that completes the handshake, sends a frame, and closes the connection."""
+    pool = Pool((), "l:4161") if lookups else Pool("a")
+    end = pool.net.time + 60
+    while pool.net.time < end:
+        if pool.net.lookups > pool.answers:  # each time, another nsqd is listed
+            pool.answers += 1
+            pool.core.found([Address(f"n{pool.answers}", 4150)], [], pool.net.time)
+        for wire in pool.net.pending():
+            wire.accept()
+            wire.peer.send(sent)
+            wire.run()
+            if not wire.closed:
+                wire.lose()
+        pool.net.tick(0.01)
+    assert len(pool.net.wires) <= (40 if lookups else 12)
+    assert pool.net.lookups <= 20
+    assert len(caplog.messages) <= 100
+
+
+def test_log_lines_about_one_nsqd_are_limited(caplog: pytest.LogCaptureFixture) -> None:
+    """Each refused publish closes its connection, which has been of use."""
+
+    def refuse(peer: Peer, line: str, body: bytes) -> bool:
+        if line.startswith("PUB"):
+            peer.error("E_BAD_MESSAGE no")
+        return line.startswith("PUB")
+
+    pool = Pool(script=refuse).accept()
+    publishes = []
+    for _ in range(200):
+        publishes.append(pool.publish())
+        pool.run()
+        pool.net.tick(0.01)
+        pool.accept()
+    assert all(isinstance(each.end, NsqdError) for each in publishes)
+    assert 5 <= len(caplog.messages) <= 8
+    assert "similar warnings before" in caplog.text
+
+
+def test_queries_that_find_no_nsqd_become_rarer() -> None:
+    pool = Pool((), "l:4161")
+    for _ in range(3000):
+        if pool.net.lookups > pool.answers:
+            pool.answers += 1
+            pool.core.found([], ["l:4161: connection refused"], pool.net.time)
+        pool.net.tick(0.1)
+    assert pool.answers <= 30
+    pool.publish()
+    pool.net.tick(0.5)
+    assert pool.net.lookups > pool.answers, "a caller waits"
 
 
 def test_nothing_waits_for_ever_for_one_that_is_down() -> None:
@@ -654,6 +724,110 @@ def test_a_timed_out_publish_is_not_retried() -> None:
     pool.run()
     assert pool.bodies(1) == []
     assert pool.core.pending_bytes == 0
+
+
+# -- what an error says
+
+SENT_BEFORE = "an earlier attempt may have published the message: a:4150: lost"
+
+
+def taken_by_a() -> tuple[Pool, Told]:
+    """A publish that nsqd a has got and not answered before it went away; b does not listen."""
+    pool = Pool(["a", "b"], script=silent)
+    pool.net.wires[0].accept()
+    publish = pool.publish()
+    pool.run()
+    assert pool.bodies(0) == [b"m"]
+    pool.net.wires[0].lose()
+    assert publish.end == WAITING
+    return pool, publish
+
+
+def assert_in_doubt(publish: Told) -> None:
+    assert isinstance(publish.end, ConnectionFailed)
+    assert not isinstance(publish.end, NoConnection)
+    assert SENT_BEFORE in str(publish.end)
+
+
+def test_what_was_sent_and_finds_no_other_nsqd_is_in_doubt() -> None:
+    pool, publish = taken_by_a()
+    never_sent = pool.publish()
+    pool.fail_all(30)
+    assert_in_doubt(publish)
+    assert isinstance(never_sent.end, NoConnection)
+
+
+def test_what_was_sent_and_then_times_out_is_in_doubt() -> None:
+    pool, publish = taken_by_a()
+    publish.deadline = pool.net.time + 1
+    never_sent = pool.publish(within=1)
+    pool.fail_all(2)
+    assert_in_doubt(publish)
+    assert isinstance(never_sent.end, NoConnection)
+
+
+def test_what_was_sent_is_in_doubt_although_the_other_server_is_no_nsqd() -> None:
+    pool, publish = taken_by_a()
+    for wire in pool.net.pending():
+        pool.core.connected(wire.connection, pool.net.time)
+        pool.core.received(wire.connection, b"HTTP/1.1 400", pool.net.time)
+    pool.fail_all(30)
+    assert_in_doubt(publish)
+
+
+@pytest.mark.parametrize("errors", [[], ["l:4161: refused"]], ids=["unlisted", "down"])
+def test_what_was_sent_is_in_doubt_although_lookupds_list_no_nsqd(errors: list[str]) -> None:
+    pool = Pool((), "l:4161", script=silent)
+    pool.core.found([A, B], [], pool.net.time)
+    pool.net.wires[0].accept()
+    publish = pool.publish()
+    pool.run()
+    pool.net.wires[0].lose()
+    for _ in range(100):
+        for wire in pool.net.pending():
+            wire.lose()
+        if pool.net.lookups > pool.answers + 1:
+            pool.answers += 1
+            pool.core.found([], errors, pool.net.time)
+        pool.net.tick(0.5)
+    assert_in_doubt(publish)
+
+
+@pytest.mark.parametrize("answer", ["goodbye", "E_BAD_MESSAGE"])
+def test_what_was_sent_is_in_doubt_although_the_next_nsqd_did_not_execute_it(answer: str) -> None:
+    """It is behind a publish that the second nsqd refuses, or the second nsqd says goodbye."""
+    pool = Pool(["a", "b"], script=silent, retries=1)
+    pool.net.wires[0].accept()
+    publish = pool.publish()
+    pool.run()
+    pool.net.wires[1].accept()
+    pool.net.wires[0].lose()
+    pool.run()
+    assert pool.bodies(1) == [b"m"]
+    peer = pool.net.wires[1].peer
+    if answer == "goodbye":
+        peer.answer(b"_goodbye_")
+    else:
+        pool.core.nsqds[B].pending.appendleft(make(b"bad"))
+        pool.core.pending_bytes += 3
+        peer.error("E_BAD_MESSAGE no")
+    pool.run()
+    pool.fail_all(60)
+    assert_in_doubt(publish)
+
+
+def test_a_refusal_names_the_attempt_before_it() -> None:
+    pool = Pool(["a", "b"], script=silent)
+    pool.net.wires[0].accept()
+    publish = pool.publish()
+    pool.run()
+    pool.net.wires[1].accept()
+    pool.net.wires[0].lose()
+    pool.run()
+    pool.net.wires[1].peer.error("E_BAD_TOPIC no")
+    pool.run()
+    assert isinstance(publish.end, NsqdError)
+    assert SENT_BEFORE in publish.end.__notes__
 
 
 # -- several nsqds
@@ -1070,6 +1244,8 @@ class Histories(RuleBasedStateMachine):
                 assert publish.body in self.accepted
             elif isinstance(end, NsqdError):
                 assert publish.body in self.refused
+            elif isinstance(end, NoConnection):
+                assert publish.body not in self.accepted
 
     @invariant()
     def bytes_are_counted(self) -> None:
