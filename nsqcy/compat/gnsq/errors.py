@@ -138,9 +138,9 @@ def error_of(error: BaseException) -> BaseException:
     """Return the exception that gnsq raises for an nsqcy.client error."""
     if isinstance(error, client.NsqdError):
         return make_error(str(error).encode())
-    if isinstance(error, client.NoConnection | client.PublishTimeout):
+    if isinstance(error, client.NoConnection):
         return NSQNoConnections(str(error))
-    if isinstance(error, client.ConnectionFailed):
+    if isinstance(error, client.ConnectionFailed | client.PublishTimeout):
         return NSQSocketError(str(error))
     if isinstance(error, client.ProtocolError):
         return NSQFrameError(str(error))

@@ -93,8 +93,9 @@ class Producer:
         """Publish one message, deferred by `defer` ms.
 
         Returns b"OK" or raises; without `raise_error`, returns an AsyncResult of either. Raises
-        NSQNoConnections if no nsqd has accepted it within `timeout` seconds, or, without `block`,
-        if none can accept it now.
+        NSQNoConnections if no nsqd can accept it within `timeout` seconds, or, without `block`,
+        if none can accept it now: nothing was published. Raises NSQSocketError if nsqd has not
+        answered within `timeout` seconds.
         """
         return self._publish(
             lambda: self._producer.publish_nowait(topic, data, defer, timeout=timeout),
