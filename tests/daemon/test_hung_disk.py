@@ -1,4 +1,4 @@
-"""A disk whose syncs do not return: nsqd says so, goes on with what needs no disk, and ends."""
+"""A disk whose calls do not return: nsqd says so, goes on with what needs no disk, and ends."""
 
 import signal
 import subprocess
@@ -12,28 +12,32 @@ from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import Hangup
 from support.nsqd_process import Nsqd
 
-SOURCE = Path(__file__).parents[1] / "support" / "hung_syncs.c"
+Hangs = Callable[[str, str], tuple[Nsqd, Path]]
+
+SOURCE = Path(__file__).parents[1] / "support" / "hung_disk.c"
 
 
 @pytest.fixture
-def hangs(nsqd: Starter, tmp_path: Path) -> Callable[[], tuple[Nsqd, Path]]:
-    """Start a daemon whose syncs hang while a file exists."""
+def hangs(nsqd: Starter, tmp_path: Path) -> Hangs:
+    """Start a daemon whose syncs or writes hang while a file exists."""
 
-    def start() -> tuple[Nsqd, Path]:
-        library, switch = tmp_path / "hung_syncs.so", tmp_path / "hung"
+    def start(durability: str, calls: str) -> tuple[Nsqd, Path]:
+        library, switch = tmp_path / "hung_disk.so", tmp_path / "hung"
         subprocess.run(
             ["cc", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl"], check=True, timeout=60
         )
-        daemon = nsqd.prepare(durability="fsync", hung_disk_timeout="2s")
-        daemon.environ = {"LD_PRELOAD": str(library), "HUNG_SYNCS": str(switch)}
+        daemon = nsqd.prepare(durability=durability, hung_disk_timeout="2s")
+        daemon.environ = {"LD_PRELOAD": str(library), "HUNG_DISK": str(switch), "HUNG_CALLS": calls}
         daemon.start()
         return daemon, switch
 
     return start
 
 
-def test_a_hang_is_noticed_while_it_lasts(hangs: Callable[[], tuple[Nsqd, Path]]) -> None:
-    daemon, switch = hangs()
+@pytest.mark.parametrize(("durability", "call"), [("fsync", "sync"), ("os", "write")])
+def test_a_hang_is_noticed_while_it_lasts(hangs: Hangs, durability: str, call: str) -> None:
+    daemon, switch = hangs(durability, call)
+    says = f"disk hangs: {call}"
     web = daemon.web
     web.create("t", "c")
     assert web.put("/topic/config", b'{"durability": "memory"}', topic="m").status == 200
@@ -41,10 +45,10 @@ def test_a_hang_is_noticed_while_it_lasts(hangs: Callable[[], tuple[Nsqd, Path]]
     switch.touch()
     waiting = daemon.connect()
     waiting.send(b"PUB t\n\0\0\0\3one")
-    eventually(lambda: b"disk hangs: sync" in web.get("/ping").body, 30)
+    eventually(lambda: says.encode() in web.get("/ping").body, 30)
     assert web.get("/ping").status == 500
     answer = web.get("/ready")
-    assert answer.status == 503 and b"disk hangs: sync" in answer.body
+    assert answer.status == 503 and says.encode() in answer.body
     assert b'nsqd_disk_hung{worker="' in web.get("/metrics").body
     assert web.post("/pub", b"two", topic="t").status == 503
     with daemon.connect() as refused:
@@ -57,12 +61,12 @@ def test_a_hang_is_noticed_while_it_lasts(hangs: Callable[[], tuple[Nsqd, Path]]
     eventually(lambda: web.get("/ping").body == b"OK", 30)
     web.pub("t", b"three")
     daemon.web.await_counts("t", "c", depth=2)
-    assert "disk hangs: sync" in daemon.log_text() and "disk responds again" in daemon.log_text()
+    assert says in daemon.log_text() and "disk responds again" in daemon.log_text()
     daemon.stop()
 
 
-def test_an_exit_ends_and_says_what_is_lost(hangs: Callable[[], tuple[Nsqd, Path]]) -> None:
-    daemon, switch = hangs()
+def test_an_exit_ends_and_says_what_is_lost(hangs: Hangs) -> None:
+    daemon, switch = hangs("fsync", "sync")
     web = daemon.web
     assert web.put("/topic/config", b'{"durability": "memory"}', topic="m").status == 200
     web.create("m", "c")

@@ -20,7 +20,7 @@ from nsqcy.nsqd.data.exporter import TopicReader
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.log_recovery import Unreadable
 from support.log_columns import ALL, read_columns
-from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core
+from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 
 Make = Callable[..., Core]
 OS = Policies(TopicPolicy("os"))
@@ -331,29 +331,30 @@ def test_a_peek_fails_and_shows_no_gap(make: Make, fault: Fault) -> None:
     assert problems == [None] and len(peek.records) == COUNT
 
 
-def test_a_compaction_that_cannot_read_changes_nothing(make: Make) -> None:
-    core = make(budget=1 << 20, log_options={**OPTIONS, "max_bytes_per_file": 1 << 20})
+def test_a_compaction_that_cannot_read_changes_nothing_and_begins_again(make: Make) -> None:
+    core = make(budget=1 << 20, log_options={**OPTIONS, "max_bytes_per_file": 500_000})
     consumer = core.client().subscribe("t", "c", 2500)
-    producer = core.client()
-    bodies = [b"%04d" % number + bytes(20_000) for number in range(300)]
-    for body in bodies:
-        assert producer.publish("t", body) == OK
-    core.settle()
-    kept = []
-    for message in consumer.messages():
-        if int(message.body[:4]) % 25:
-            consumer.finish(message.id)
-        else:
-            kept.append(message.body)
-            consumer.requeue(message.id, 100_000)
+    bodies = [b"body %04d" % number + bytes(5000) for number in range(2400)]
+    for first in range(0, len(bodies), 100):
+        core.client().ask(mpub("t", bodies[first : first + 100]))
+    core.advance(3 * SECOND)
+    found = consumer.messages()
     FAULTS["EIO"].strike(core)
-    for _ in range(60):
+    for number, message in enumerate(found):
+        if number % 100 < 4:
+            consumer.requeue(message.id, 3600_000)
+        else:
+            consumer.finish(message.id)
+    for _ in range(20):
         core.advance(SECOND)
+    assert core.shard.unreadable() and core.topic("t").log_bytes > 5_000_000
     heal(core)
-    core.advance(60 * SECOND)
-    core.advance(6 * SECOND)
-    found = took(consumer)
-    assert sorted(found) == kept and core.shard.damages == 0
+    for _ in range(20):
+        core.advance(SECOND)
+    assert core.topic("t").log_bytes < 4_000_000 and core.shard.damages == 0
+    core.advance(3600 * SECOND)
+    kept = [body for number, body in enumerate(bodies) if number % 100 < 4]
+    assert sorted(took(consumer)) == kept
 
 
 # -- the start --
