@@ -70,12 +70,13 @@ class NotWritten(NsqError):
 
 class RequestError(NsqError):
     """Failed outgoing request: the status and body of the response, or status 0 if there was no
-    response."""
+    response. `path` is that of the request, if known."""
 
-    def __init__(self, text: str, status: int = 0, body: bytes = b"") -> None:
+    def __init__(self, text: str, status: int = 0, body: bytes = b"", path: str = "") -> None:
         super().__init__(text)
         self.status = status
         self.body = body
+        self.path = path
 
 
 TOKEN_WITHHELD = (

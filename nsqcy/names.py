@@ -7,6 +7,7 @@ so that none of its bytes can be mistaken for something else.
 import re
 
 MAX_NAME_LENGTH = 64
+MAX_PRINTED = 1000  # characters of a text of another program
 EPHEMERAL = "#ephemeral"
 EVENTS_TOPIC = "_nsqcy.events"  # optional topic of message events
 
@@ -68,6 +69,18 @@ def _quote_character(character: str) -> str:
     if code < 0x20 or code == 0x7F:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def printable(text: str | bytes) -> str:
+    """Return text of another program for a log line or an error: without quotes, but control
+    characters are written as quote() does, and a long text is cut. Other text is not changed."""
+    if isinstance(text, bytes):
+        text = text[: 4 * MAX_PRINTED + 1].decode("utf-8", "surrogateescape")
+    if len(text) > MAX_PRINTED:
+        text = f"{text[:MAX_PRINTED]}..."
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else _quote_character(each) for each in text)
 
 
 def one_line(text: str) -> str:

@@ -57,8 +57,9 @@ class NsqdAdmin:
         except RequestError as error:
             from nsqcy.cluster.web_client import describe
 
-            text = f"{self._nsqd.address.rstrip('/')}: {describe(error)}"
-            raise RequestError(text, error.status, error.body) from None
+            what = describe(error).removeprefix(f"{error.path}: ")
+            text = f"{self._nsqd.address.rstrip('/')}{error.path}: {what}"
+            raise RequestError(text, error.status, error.body, error.path) from None
 
     def create_topic(self, topic: str) -> None:
         """Create a topic, unless it exists."""

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from nsqcy.client.codec import Message
 from nsqcy.client.errors import DecodeError
 from nsqcy.client.face import is_coroutine_function
-from nsqcy.names import quote
+from nsqcy.names import printable, quote
 
 UNTYPED = (inspect.Parameter.empty, Any, object)  # annotations that accept every value
 BINARY = (bytes, bytearray, memoryview)
@@ -103,9 +103,9 @@ def decoder(codec: Codec | None, kind: Any = Any) -> Callable[[Message], Any] | 
         try:
             return decode(message.body)
         except Exception as error:
-            number = message.id.decode("ascii", "backslashreplace")
             (reason, *_) = str(error).splitlines() or [type(error).__name__]
-            raise DecodeError(f"cannot decode the body of message {number}: {reason}") from error
+            text = f"cannot decode the body of message {printable(message.id)}: {reason}"
+            raise DecodeError(printable(text)) from error
 
     return decoded
 

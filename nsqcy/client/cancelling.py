@@ -52,9 +52,10 @@ def cancel(
         except RequestError as error:
             if not is_missing(error):
                 failure = failure or RequestError(
-                    f"{nsqd.address.rstrip('/')}: cannot cancel {quote(key)}: {error}",
+                    f"{nsqd.address.rstrip('/')}{error.path}: cannot cancel {quote(key)}: {error}",
                     error.status,
                     error.body,
+                    error.path,
                 )
     if failure is not None:
         raise failure

@@ -289,7 +289,7 @@ class Connection:
     def _answer(self, type_: int, data: bytes, now: float) -> None:
         """Handle the next handshake response."""
         if type_ == ERROR:
-            raise NsqdError(data.decode("utf-8", "replace"))
+            raise NsqdError(data)
         if type_ != RESPONSE:
             raise self._unknown(type_)
         if data == HEARTBEAT:
@@ -311,7 +311,7 @@ class Connection:
                 self.drained = True
             self._owner.response(self, data, now)
         elif type_ == ERROR:
-            error = NsqdError(data.decode("utf-8", "replace"))
+            error = NsqdError(data)
             self._owner.refused(self, error, now)
             if error.fatal:
                 self.failure = error

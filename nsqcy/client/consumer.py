@@ -19,7 +19,7 @@ from nsqcy.client.core import Net as AnyNet
 from nsqcy.client.errors import AlreadyAnswered, DeadLetter, Error, NsqdError, Requeue, Verdict
 from nsqcy.client.flow import Flow
 from nsqcy.client.options import Address, Addresses, consumer_options
-from nsqcy.names import is_valid_name, quote
+from nsqcy.names import is_valid_name, printable, quote
 
 FIRST_RETRY, MAX_RETRY = 1.0, 60.0  # seconds until reconnecting to a lost nsqd
 ASK_SOON = 0.2  # seconds between a lost connection and an nsqlookupd query
@@ -392,4 +392,4 @@ class ConsumerCore(Core[Nsqd]):
 
 
 def _number(message: Message) -> str:
-    return message.id.decode("ascii", "backslashreplace")
+    return printable(message.id)

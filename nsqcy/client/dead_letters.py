@@ -12,7 +12,7 @@ from typing import Any
 from nsqcy.client.codec import Message, headered_body
 from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.options import PRODUCER_PARTS
-from nsqcy.names import is_valid_name, quote
+from nsqcy.names import is_valid_name, printable, quote
 from nsqcy.util.one_line import one_line
 
 MAX_TEXT = 512  # maximum bytes of a reason, as in nsqd
@@ -47,7 +47,7 @@ def dead_letter_headers(core: ConsumerCore, message: Message) -> dict[str, str] 
     origin = {
         "origin-topic": core.topic,
         "origin-channel": core.channel,
-        "origin-id": message.id.decode("ascii", "backslashreplace"),
+        "origin-id": printable(message.id),
         "attempts": str(message.attempts),
         "first-time": str(message.timestamp),
         "reason": "attempts" if text is None else "rejected",

@@ -3,6 +3,7 @@
 from nsqcy.client.codec import AlreadyAnswered, ProtocolError
 from nsqcy.client.times import Duration, seconds
 from nsqcy.errors import NON_FATAL_CODES, NsqError, RequestError
+from nsqcy.names import printable
 
 __all__ = [
     "AlreadyAnswered",
@@ -41,7 +42,8 @@ class NsqdError(Error):
     that sets it.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str | bytes) -> None:
+        text = printable(text)
         super().__init__(text)
         self.code, _, self.description = text.partition(" ")
         self.fatal = self.code not in NON_FATAL_CODES

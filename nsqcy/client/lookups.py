@@ -3,8 +3,12 @@
 import logging
 
 from nsqcy.client.options import Address, Answer, ConnectionOptions, LookupOptions
-from nsqcy.cluster.discovery import Found, lookup, nodes
+from nsqcy.cluster.budget import Bounds
+from nsqcy.cluster.discovery import MAX_PRODUCERS, Found, lookup, nodes
 from nsqcy.cluster.web_client import Terms, WebClient
+
+# For 10,000 nsqds that register 500,000 topics. Each nsqd is an object with two arrays.
+BOUNDS = Bounds(16 << 20, objects=4 * MAX_PRODUCERS, values=1_000_000)
 
 log = logging.getLogger("nsqcy.client")
 
@@ -28,6 +32,7 @@ class Lookups:
                 connect_timeout=options.lookupd_connect_timeout,
                 request_timeout=options.lookupd_request_timeout,
                 user_agent=connection.user_agent,
+                bounds=BOUNDS,
             )
         )
 
@@ -46,5 +51,7 @@ class Lookups:
 
     def _found(self) -> Found:
         if self._topic is None:
-            return nodes(self._addresses, web=self._web, auth_secret=self._secret)
+            return nodes(
+                self._addresses, web=self._web, auth_secret=self._secret, with_topics=False
+            )
         return lookup(self._addresses, self._topic, web=self._web, auth_secret=self._secret)

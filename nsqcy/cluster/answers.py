@@ -6,7 +6,7 @@ Pure functions. Any invalid input raises RequestError.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nsqcy.cluster.budget import decoding
+from nsqcy.cluster.budget import FREE, decoding
 from nsqcy.cluster.forms import MAX_LINE
 from nsqcy.errors import RequestError
 from nsqcy.names import is_valid_name, one_line
@@ -19,12 +19,14 @@ def read(
     body: bytes,
     headers: Mapping[str, str],
     fields: gojson.Fields,
-    decode: Callable[[bytes, gojson.Fields], dict[str, Any]] = gojson.decode,
+    decode: Callable[[bytes, gojson.Fields], dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Return the fields of a response. Names in `headers` are lower case.
 
     Before 1.0, responses were wrapped: `{"status_code": 200, "data": {...}}`.
     """
+    if decode is None:
+        decode = gojson.decode_large if len(body) > FREE else gojson.decode
     try:
         with decoding(body):
             if headers.get("x-nsq-content-type") == PLAIN:

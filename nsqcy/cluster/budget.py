@@ -5,10 +5,11 @@ they take once they are decoded. Small responses are free, so that large ones de
 Thread-safe.
 """
 
+import sys
 import threading
 import time
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 from nsqcy.errors import RequestError
 
@@ -17,6 +18,17 @@ MAX_MEMORY = 512 << 20  # bytes of all large responses together
 MAX_OBJECTS = 500_000  # objects and arrays in a large response
 MAX_VALUES = 4_000_000
 OBJECT, VALUE = 400, 40  # estimated bytes of a decoded object or array, and of a value in it
+
+
+class Bounds(NamedTuple):
+    """Maximum size of a response."""
+
+    bytes: int
+    objects: int = MAX_OBJECTS
+    values: int = MAX_VALUES
+
+
+UNBOUNDED = Bounds(sys.maxsize)
 
 
 class Budget:
@@ -74,15 +86,15 @@ class Lease:
             self._budget.take(more, self._taken, self._deadline)
             self._taken += more
 
-    def grow_for(self, body: bytes) -> None:
+    def grow_for(self, body: bytes, bounds: Bounds) -> None:
         """Take what a response will need once it is decoded. Raises RequestError."""
         if len(body) <= FREE:
             return
         objects = body.count(b"{") + body.count(b"[")
         values = body.count(b",")
         for what, count, limit in (
-            ("objects", objects, MAX_OBJECTS),
-            ("values", values, MAX_VALUES),
+            ("objects", objects, bounds.objects),
+            ("values", values, bounds.values),
         ):
             if count > limit:
                 raise RequestError(f"the response has {count} {what}: the limit is {limit}")

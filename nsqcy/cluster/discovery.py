@@ -23,6 +23,7 @@ from nsqcy.names import host_port, is_valid_name
 from nsqcy.util import gojson
 
 MAX_ANSWER = 32 << 20  # bytes
+MAX_PRODUCERS = 10_000  # nsqds in a response
 NOT_FOUND = 404
 
 Key = TypeVar("Key")
@@ -141,6 +142,9 @@ def parse_channels(body: bytes, headers: Mapping[str, str]) -> list[str]:
 
 def _addressed(producers: Iterable[Producer]) -> list[Producer]:
     found = list(producers)
+    if len(found) > MAX_PRODUCERS:
+        text = f"the response lists {len(found)} nsqds, the limit is {MAX_PRODUCERS}"
+        raise RequestError(text, 200)
     if not all(each.broadcast_address for each in found):
         raise RequestError("the response cannot be read: a producer without an address", 200)
     return list(filter(is_addressed, found))
@@ -148,8 +152,9 @@ def _addressed(producers: Iterable[Producer]) -> list[Producer]:
 
 def is_addressed(producer: Producer) -> bool:
     """Return whether the address and ports of a producer are possible ones."""
+    host = producer.broadcast_address
     ports = min(producer.tcp_port, producer.http_port)
-    return ports >= 0 and _ADDRESS.fullmatch(producer.broadcast_address) is not None
+    return ports >= 0 and host.isprintable() and _ADDRESS.fullmatch(host) is not None
 
 
 # --- URLs ---------------------------------------------------------------------------------------
@@ -253,10 +258,12 @@ def nodes(
     *,
     web: WebClient,
     auth_secret: str | bytes | None = None,
+    with_topics: bool = True,
 ) -> Found:
-    """Query all nsqds. With a topic, omit nsqds that a tombstone hides from it."""
+    """Query all nsqds, with or without their topics. With a topic, omit nsqds that a tombstone
+    hides from it."""
     urls = {address: lookupd_url(address, "nodes") for address in addresses}
-    outcome = _ask(urls, parse_nodes, web, auth_secret)
+    outcome = _ask(urls, parse_nodes if with_topics else parse_lookup, web, auth_secret)
     note_proved(outcome.values, web, all_nodes=True)
     shown = {
         address: [each for each in found if topic is None or not each.topics.get(topic)]

@@ -135,6 +135,35 @@ PEEKED = both(
     perhaps(previous=or_null(is_place)),
 )
 
+DEFERRED = having(
+    deferred=list_of(
+        having(
+            id=or_null(is_id),
+            seq=is_number,
+            due=is_number,
+            attempts=is_number,
+            size=or_null(is_number),
+        )
+    ),
+    next=or_null(is_place),
+)
+
+_CHANNEL = both(
+    having(channel_name=is_name, depth=is_number),
+    perhaps(in_flight_count=is_number, deferred_count=is_number),
+)
+_TOPIC = both(
+    having(topic_name=is_name, depth=is_number, message_count=is_number),
+    perhaps(channels=or_null(list_of(_CHANNEL))),
+)
+STATS = perhaps(topics=or_null(list_of(_TOPIC)))
+
+# Of an nsqlookupd.
+TOPICS = perhaps(topics=or_null(list_of(is_text)))
+CHANNELS = perhaps(channels=or_null(list_of(is_text)))
+NODES = perhaps(producers=or_null(list_of(having(broadcast_address=is_text))))
+LOOKUP = both(CHANNELS, NODES)
+
 _LEFT = having(
     depth=is_number,
     in_flight_count=is_number,

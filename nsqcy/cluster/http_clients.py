@@ -12,15 +12,31 @@ from urllib.parse import urlencode
 
 from urllib3.util import Url
 
-from nsqcy.cluster import stats
+from nsqcy.cluster import discovery, stats
+from nsqcy.cluster.budget import decoding
 from nsqcy.cluster.discovery import daemon_url
-from nsqcy.cluster.forms import DRAIN, POLICY, is_number
-from nsqcy.cluster.web_client import Answer, Terms, WebClient, unwanted
+from nsqcy.cluster.forms import (
+    CHANNELS,
+    DEFERRED,
+    DRAIN,
+    LOOKUP,
+    NODES,
+    PEEKED,
+    POLICY,
+    STATS,
+    TOPICS,
+    Form,
+    anything,
+    having,
+    is_number,
+)
+from nsqcy.cluster.web_client import MAX_ERROR, Answer, Terms, WebClient, unwanted
 from nsqcy.errors import InvalidName, RequestError
 from nsqcy.names import host_port, is_valid_name, one_line, quote
 from nsqcy.util import gojson
 
-MAX_ANSWER = stats.MAX_ANSWER
+MAX_ANSWER = discovery.MAX_ANSWER
+MAX_SHOWN = 100  # bytes of an invalid response that an error shows
 
 
 def _named(topic: str, channel: str | None = None) -> dict[str, str]:
@@ -29,13 +45,6 @@ def _named(topic: str, channel: str | None = None) -> dict[str, str]:
         if name is not None and not is_valid_name(name):
             raise InvalidName(f"{quote(name)} is not a valid {kind} name")
     return {"topic": topic} if channel is None else {"topic": topic, "channel": channel}
-
-
-def _number(answer: Mapping[str, Any], name: str) -> int:
-    found: Any = answer.get(name)
-    if not is_number(found):
-        raise RequestError(f"the response has no number {name}", 200)
-    return int(found)
 
 
 class DaemonClient:
@@ -97,17 +106,30 @@ class DaemonClient:
         return self._request(method, path, query, body).body
 
     def _object(
-        self, method: str, path: str, query: dict[str, str] | None = None, body: bytes | None = None
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str] | None = None,
+        body: bytes | None = None,
+        *,
+        form: Form = anything,
+        what: str = "a JSON object",
+        maximum: int = MAX_ANSWER,
     ) -> dict[str, Any]:
-        answer = self._request(method, path, query, body)
+        """Return the response's JSON object. form, what: of a valid response, and its name."""
+        answer = self._request(method, path, query, body, maximum=maximum)
         try:
-            value = gojson.decode_any(answer.body)
+            with decoding(answer.body):
+                value = gojson.decode_any(answer.body)
         except ValueError:
             value = None
-        if not isinstance(value, dict):
-            raise RequestError("the response is not a JSON object", answer.status, answer.body)
-        data = value.get("data")  # responses before 1.0 were wrapped
-        return data if isinstance(data, dict) else value
+        if isinstance(value, dict) and isinstance(value.get("data"), dict):
+            value = value["data"]  # responses before 1.0 were wrapped
+        if not isinstance(value, dict) or not form(value):
+            shown = quote(answer.body[:MAX_SHOWN])
+            text = f"the response is not {what}: {shown}"
+            raise RequestError(text, answer.status, answer.body[:MAX_ERROR], path)
+        return value
 
     def _post(self, path: str, query: dict[str, str]) -> None:
         self._bytes("POST", path, query, b"")
@@ -119,11 +141,17 @@ class DaemonClient:
         query: dict[str, str] | None,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
+        *,
+        maximum: int = MAX_ANSWER,
     ) -> Answer:
         url: Url = self._url._replace(path=path, query=urlencode(query) if query else None)
-        answer = self._web.ask(url, method, body=body, headers=headers, maximum=MAX_ANSWER)
-        if answer.status != 200:
-            raise unwanted(answer)
+        try:
+            answer = self._web.ask(url, method, body=body, headers=headers, maximum=maximum)
+            if answer.status != 200:
+                raise unwanted(answer)
+        except RequestError as error:
+            error.path = path
+            raise
         return answer
 
 
@@ -217,13 +245,13 @@ class NsqdHTTPClient(DaemonClient):
 
     def seek_channel(self, topic: str, channel: str, to: str) -> int:
         """Move a channel to a position in its topic's log; return the position. nsqcy only."""
-        answer = self._object("POST", "/channel/seek", _named(topic, channel) | {"to": to})
-        return _number(answer, "seq")
+        query = _named(topic, channel) | {"to": to}
+        return self._number("/channel/seek", query, "seq")
 
     def redrive_channel(self, topic: str, channel: str, limit: int | None = None) -> int:
         """Return dead letters to the channels that they came from; return how many; nsqcy only."""
         query = _named(topic, channel) | ({"limit": str(limit)} if limit else {})
-        return _number(self._object("POST", "/channel/redrive", query), "redriven")
+        return self._number("/channel/redrive", query, "redriven")
 
     def redrive_message(self, topic: str, channel: str, id: str) -> None:
         """Return one dead letter to the channel that it came from; nsqcy only."""
@@ -235,7 +263,10 @@ class NsqdHTTPClient(DaemonClient):
         """Return a page of a channel's deferred messages in order of due time; nsqcy only. after:
         `next` of the previous page."""
         query = {"limit": str(limit)} | ({"after": after} if after else {})
-        return self._object("GET", "/channel/deferred", _named(topic, channel) | query)
+        query |= _named(topic, channel)
+        return self._object(
+            "GET", "/channel/deferred", query, form=DEFERRED, what="a page of deferred messages"
+        )
 
     def peek_topic(
         self,
@@ -255,7 +286,7 @@ class NsqdHTTPClient(DaemonClient):
         query = {"state": state, "count": str(count), "bytes": str(max_body)}
         query |= _named(topic) | ({"start": start} if start else {})
         query |= {"from": place} if place and not start else {}
-        return self._object("GET", "/topic/peek", query)
+        return self._object("GET", "/topic/peek", query, form=PEEKED, what="a page of messages")
 
     def peek_channel(
         self,
@@ -274,7 +305,7 @@ class NsqdHTTPClient(DaemonClient):
         """
         query = {"state": state, "count": str(count), "bytes": str(max_body)}
         query |= _named(topic, channel) | ({"start": start} if start else {})
-        return self._object("GET", "/channel/peek", query)
+        return self._object("GET", "/channel/peek", query, form=PEEKED, what="a page of messages")
 
     def node(self) -> dict[str, Any]:
         """Return the health of nsqd's processes and its disk; nsqcy only."""
@@ -308,10 +339,9 @@ class NsqdHTTPClient(DaemonClient):
     def _drain_answer(
         self, method: str, query: dict[str, str], body: bytes | None = None
     ) -> dict[str, Any]:
-        answer = self._object(method, "/config/drain", query, body)
-        if not DRAIN(answer):
-            raise RequestError("the response is not the state of a drain", 200)
-        return answer
+        return self._object(
+            method, "/config/drain", query, body, form=DRAIN, what="the state of a drain"
+        )
 
     def reload(self) -> None:
         """Reload the configuration, as SIGHUP does; nsqcy only."""
@@ -329,17 +359,22 @@ class NsqdHTTPClient(DaemonClient):
         query = {"format": "text" if text else "json"}
         if topic:
             query |= _named(topic, channel or None)
-        return self._bytes("GET", "/stats", query) if text else self._object("GET", "/stats", query)
+        maximum = stats.MAX_ANSWER
+        if text:
+            return self._request("GET", "/stats", query, maximum=maximum).body
+        return self._object("GET", "/stats", query, form=STATS, what="statistics", maximum=maximum)
+
+    def _number(self, path: str, query: dict[str, str], name: str) -> int:
+        """Send a POST request, and return this number from the response."""
+        form, what = having(**{name: is_number}), f"an object with a number {name}"
+        return int(self._object("POST", path, query, form=form, what=what)[name])
 
     def _config(
         self, path: str, query: dict[str, str], values: Mapping[str, Any] | None, reset: bool
     ) -> dict[str, Any]:
         method = "DELETE" if reset else "PUT" if values else "GET"
         body = json.dumps(dict(values)).encode() if values and not reset else None
-        answer = self._object(method, path, query, body)
-        if not POLICY(answer):
-            raise RequestError("the response is not a policy", 200)
-        return answer
+        return self._object(method, path, query, body, form=POLICY, what="a policy")
 
 
 class LookupdClient(DaemonClient):
@@ -350,16 +385,18 @@ class LookupdClient(DaemonClient):
     def lookup(self, topic: str) -> dict[str, Any]:
         """Return a topic's producers and channels. Raises RequestError with status 404 if the topic
         is unknown."""
-        return self._object("GET", "/lookup", _named(topic))
+        return self._object("GET", "/lookup", _named(topic), form=LOOKUP, what="a list of nsqds")
 
     def topics(self) -> dict[str, Any]:
-        return self._object("GET", "/topics")
+        return self._object("GET", "/topics", form=TOPICS, what="a list of topics")
 
     def channels(self, topic: str) -> dict[str, Any]:
-        return self._object("GET", "/channels", _named(topic))
+        return self._object(
+            "GET", "/channels", _named(topic), form=CHANNELS, what="a list of channels"
+        )
 
     def nodes(self) -> dict[str, Any]:
-        return self._object("GET", "/nodes")
+        return self._object("GET", "/nodes", form=NODES, what="a list of nsqds")
 
     def create_topic(self, topic: str) -> None:
         self._post("/topic/create", _named(topic))

@@ -8,25 +8,27 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from nsqcy.cluster.forms import PEEKED
 from nsqcy.errors import RequestError
 
 PAGE = 100  # messages per request; nsqd's limit
 MAX_BODY = 512 << 10  # bytes of a body; nsqd's limit
+MAX_EMPTY = 1000  # consecutive pages without messages
 
 Page = Callable[[int, str | None], dict[str, Any]]  # at most N messages from a `start` on
 
 
 def messages(page: Page, count: int = sys.maxsize) -> Iterator[dict[str, Any]]:
-    """Iterate over the first `count` messages, by default over all. Raises RequestError for a
-    response of another form."""
-    start = None
+    """Iterate over the first `count` messages, by default over all. Raises RequestError for pages
+    that lead nowhere."""
+    start, empty = None, 0
     while count > 0:
         answer = page(min(PAGE, count), start)
-        if not PEEKED(answer) or answer["next"] == start is not None:
-            raise RequestError("the response is not a page of messages", 200)
-        yield from answer["messages"]
-        count -= len(answer["messages"])
+        found = answer["messages"]
+        empty = 0 if found else empty + 1
+        if answer["next"] == start is not None or empty > MAX_EMPTY:
+            raise RequestError("the pages of messages do not end", 200)
+        yield from found
+        count -= len(found)
         start = answer["next"]
         if start is None:
             return

@@ -25,10 +25,10 @@ from urllib3.exceptions import HTTPError
 from urllib3.util import Url, parse_url
 
 from nsqcy import __version__
-from nsqcy.cluster.budget import BUDGET, Lease
+from nsqcy.cluster.budget import BUDGET, UNBOUNDED, Bounds, Lease
 from nsqcy.cluster.trust import Trust
 from nsqcy.errors import TOKEN_WITHHELD, RequestError
-from nsqcy.names import one_line, quote
+from nsqcy.names import one_line, printable, quote
 from nsqcy.util import gojson
 from nsqcy.util.self_connect import refuse_itself
 
@@ -81,6 +81,8 @@ class Terms:
     """Sent only to the requested host: redirects are not followed."""
     trust: Trust | None = field(default=None, repr=False, compare=False)
     """Decides which servers get the token; None: all, because the caller names them."""
+    bounds: Bounds = UNBOUNDED
+    """Maximum size of every response; a request may allow less."""
 
     @classmethod
     def of(cls, settings: Settings) -> "Terms":
@@ -248,7 +250,7 @@ def describe(error: RequestError) -> str:
         text = str(json.loads(error.body)["message"])
     if error.status == 401 and text == "UNAUTHORIZED":
         text += ": no token, or not a valid one"
-    return one_line(text)
+    return printable(text)
 
 
 def unwanted(answer: Answer) -> RequestError:
@@ -301,15 +303,17 @@ class WebClient:
     def _ask(
         self, url: Url, method: str, headers: dict[str, str], body: bytes | None, maximum: int
     ) -> Answer:
+        bounds = self.terms.bounds
+        bounds = bounds._replace(bytes=min(bounds.bytes, maximum))
         deadline = time.monotonic() + self.terms.whole
         trusted = self._trusts(url)
         shown = self._token(trusted) | headers
-        answer = self._whole(url, method, shown, body, maximum, deadline)
+        answer = self._whole(url, method, shown, body, bounds, deadline)
         if answer.status == 403 and url.scheme == "http" and b"https_port" in answer.body:
             url = https_instead(url, answer.body)
             trusted = trusted or self._trusts(url)
             shown = self._token(trusted) | headers
-            answer = self._whole(url, method, shown, body, maximum, deadline)
+            answer = self._whole(url, method, shown, body, bounds, deadline)
         if answer.status in (401, 403) and self.terms.token and not trusted:
             raise RequestError(f"{TOKEN_WITHHELD} --trust-lookupd", answer.status)
         if answer.status in REDIRECTS and "location" in answer.headers:
@@ -337,10 +341,10 @@ class WebClient:
         method: str,
         headers: dict[str, str],
         body: bytes | None,
-        maximum: int,
+        bounds: Bounds,
         deadline: float,
     ) -> Answer:
-        """Send one request and return its response. Raises RequestError if it is too long."""
+        """Send one request and return its response. Raises RequestError if it is too large."""
         lease = Lease(BUDGET, deadline)
         try:
             answer = self.request(
@@ -349,11 +353,11 @@ class WebClient:
                 url.request_uri,
                 headers,
                 body,
-                maximum=maximum,
+                maximum=bounds.bytes,
                 deadline=deadline,
                 lease=lease,
             )
-            lease.grow_for(answer.body)
+            lease.grow_for(answer.body, bounds)
         except BaseException:
             lease.end()  # the error's traceback refers to it
             raise

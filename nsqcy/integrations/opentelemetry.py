@@ -40,6 +40,7 @@ from nsqcy.client.errors import Verdict
 from nsqcy.client.face import BATCH_BYTES, BATCH_MESSAGES, Headers, is_coroutine_function
 from nsqcy.client.options import Address
 from nsqcy.client.runtime import Future
+from nsqcy.names import printable
 
 __all__ = [
     "Telemetry",
@@ -613,7 +614,7 @@ class _Process(_Operation):
 
 def _message_attributes(message: Message) -> Attributes:
     attributes = _body_size(message.body)
-    attributes["messaging.message.id"] = message.id.decode("ascii", "backslashreplace")
+    attributes["messaging.message.id"] = printable(message.id)
     attributes["nsqcy.message.attempts"] = message.attempts
     headers = message.headers
     if "origin-topic" in headers and "reason" in headers:

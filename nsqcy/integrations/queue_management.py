@@ -125,14 +125,14 @@ class QueueManagement:
         """Return the numbers of messages in the topic itself and in the channel."""
         stats: Any = nsqd.stats(topic)
         found = NOTHING
-        for each in stats["topics"] or ():
-            found += Counts(int(each["depth"]), 0, 0, int(each["message_count"]))
-            for channel in each["channels"] or ():
+        for each in stats.get("topics") or ():
+            found += Counts(each["depth"], 0, 0, each["message_count"])
+            for channel in each.get("channels") or ():
                 if channel["channel_name"] == self._channel:
                     deferred, in_flight = (
-                        int(channel.get(f"{name}_count", 0)) for name in ("deferred", "in_flight")
+                        channel.get(f"{name}_count", 0) for name in ("deferred", "in_flight")
                     )
-                    found += Counts(int(channel["depth"]), deferred, in_flight, 0)
+                    found += Counts(channel["depth"], deferred, in_flight, 0)
         return found
 
     def _all_nsqds(self) -> list[NsqdHTTPClient]:

@@ -19,6 +19,17 @@ from urllib3.util import parse_url
 
 from nsqcy.cluster import discovery
 from nsqcy.cluster.discovery import daemon_url, trust_in
+from nsqcy.cluster.forms import (
+    both,
+    having,
+    is_amount,
+    is_line,
+    is_name,
+    is_number,
+    list_of,
+    or_null,
+    perhaps,
+)
 from nsqcy.cluster.web_client import Terms, WebClient
 from nsqcy.errors import NsqError, RequestError
 from nsqcy.options.kinds import BOOLEAN, TOPIC_NAME
@@ -167,6 +178,8 @@ class Poller:
             if answer.status != 200:
                 raise status_error(answer.status)
             found = object_of(answer.body)
+            if not STATS(found):
+                raise ValueError("the response is not the statistics of an nsqd")
         except (RequestError, ValueError) as error:
             self._note(address, error)
             return None
@@ -186,6 +199,22 @@ class Poller:
         elif error is None and address in self.silent:
             self.silent.discard(address)
             self._report.warn(f"{address} answers again", address=address)
+
+
+_FIGURES = both(
+    perhaps(**{key: or_null(is_number) for key in NUMBERS.values()}),
+    perhaps(
+        e2e_processing_latency=or_null(
+            perhaps(percentiles=or_null(list_of(having(quantile=is_amount, value=is_amount))))
+        )
+    ),
+)
+_CHANNEL = both(having(channel_name=is_name), _FIGURES)
+_TOPIC = both(having(topic_name=is_name), _FIGURES)
+STATS = perhaps(
+    version=is_line,
+    topics=or_null(list_of(both(_TOPIC, perhaps(channels=or_null(list_of(_CHANNEL)))))),
+)
 
 
 def status_error(status: int) -> RequestError:

@@ -75,7 +75,9 @@ class Discovery:
     def _topics_at(self, address: str) -> list[str]:
         if not self._options.pattern:
             return list(self._options.topics)
-        found = get(address, "/topics", limit(self._options.access)).get("topics", [])
+        found = get(address, "/topics", limit(self._options.access)).get("topics") or []
+        if not (isinstance(found, list) and all(isinstance(name, str) for name in found)):
+            raise ValueError("the response is not a list of topics")
         return [
             name
             for name in found

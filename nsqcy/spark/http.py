@@ -12,8 +12,9 @@ import time
 from typing import Any
 
 MAX_ANSWER = 64 << 20  # bytes
+MAX_OBJECTS, MAX_VALUES = 200_000, 4_000_000  # of a response
 PIECE = 1 << 16
-MAX_SHOWN = 100  # characters of an announced address
+MAX_SHOWN = 100  # characters of an announced address, or of a status line
 MAX_ERROR = 200  # bytes of a response that explains its status
 NO_SUCH_PATH = b'"NOT_FOUND"'  # from a daemon that has other paths
 HEADERS = {"Accept": "application/vnd.nsq; version=1.0"}
@@ -30,7 +31,8 @@ class BadStatus(ValueError):
         self.is_stranger = NO_SUCH_PATH in body
         if self.is_stranger:
             hint = f" (another daemon answered: {PORTS})"
-        super().__init__(f"HTTP Error {status}: {reason}{hint}")
+        shown = "".join(filter(str.isprintable, reason))[:MAX_SHOWN]
+        super().__init__(f"HTTP Error {status}: {shown}{hint}")
         self.status = status
 
 
@@ -65,7 +67,10 @@ def get(address: str, target: str, timeout: float) -> dict[str, Any]:
         with _response(connection) as answer:
             if answer.status != 200:
                 raise BadStatus(answer.status, answer.reason, answer.read(MAX_ERROR))
-            return object_of(_body(answer, f"http://{address}{target}"))
+            url = f"http://{address}{target}"
+            body = _body(answer, url)
+            _check_counts(body, url)
+            return object_of(body)
     finally:
         connection.close()
 
@@ -92,6 +97,15 @@ def _body(answer: http.client.HTTPResponse, url: str) -> bytes:
     return b"".join(pieces)
 
 
+def _check_counts(body: bytes, url: str) -> None:
+    for what, count, limit in (
+        ("objects", body.count(b"{") + body.count(b"["), MAX_OBJECTS),
+        ("values", body.count(b","), MAX_VALUES),
+    ):
+        if count > limit:
+            raise ValueError(f"the response of {url} has {count} {what}: the limit is {limit}")
+
+
 def object_of(body: bytes) -> dict[str, Any]:
     """Return the JSON object of a response. Raises ValueError."""
     try:
@@ -112,6 +126,8 @@ def addresses(found: dict[str, Any], port: str, *, proved: bool = False) -> list
     hide its messages.
     """
     producers = found.get("producers") or []
+    if not (isinstance(producers, list) and all(isinstance(each, dict) for each in producers)):
+        raise ValueError("the response is not a list of nsqds")
     for each in producers:
         if proved and each.get("authenticated") is not True:
             name = f"{each['broadcast_address']}:{each[port]}"
@@ -124,7 +140,10 @@ def addresses(found: dict[str, Any], port: str, *, proved: bool = False) -> list
     return [
         f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
         for host, number in pairs
-        if type(number) is int and 0 < number < 65536 and _HOST.fullmatch(host)
+        if type(number) is int
+        and 0 < number < 65536
+        and _HOST.fullmatch(host)
+        and host.isprintable()
     ]
 
 

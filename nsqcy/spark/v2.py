@@ -35,6 +35,7 @@ HEARTBEAT = b"_heartbeat_"
 SEQ = re.compile("[0-9]{1,20}")
 ANSWER_SECONDS = 30.0
 LARGEST_FRAME = 1 << 31
+MAX_TEXT = 1000  # characters of a text of another program
 
 
 @dataclass(frozen=True)
@@ -294,7 +295,7 @@ class Connection:
     def _error(self, text: str) -> NsqError:
         if self._access.auth_secret:
             text = text.replace(self._access.auth_secret, "***")
-        code, _, rest = " ".join(text.split()).partition(" ")
+        code, _, rest = _line(text).partition(" ")
         match code:
             case "E_LOG_NO_TOPIC":
                 return NoTopic(f"{self.address} has no such topic")
@@ -330,4 +331,9 @@ def reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate: {error.verify_message}"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(text.split()) or type(error).__name__
+    return _line(text) or type(error).__name__
+
+
+def _line(text: str) -> str:
+    """Return a text of another program as one short line that can be printed."""
+    return "".join(filter(str.isprintable, " ".join(text[:MAX_TEXT].split())))

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from nsqcy.config.options import parse_float
+from nsqcy.names import printable
 from nsqcy.util.gotext import json_bytes
 
 SHOWN = 2048  # maximum characters of a message in the log
@@ -51,7 +52,9 @@ class JsonFilter:
             return self._judge(_decode(body), body)
         except (ValueError, RecursionError):
             shown = body[: 4 * SHOWN].decode("utf-8", "replace")[:SHOWN]
-            return Filtered(Verdict.DROP, complaint=f"ERROR: Unable to decode json: {shown}")
+            return Filtered(
+                Verdict.DROP, complaint=f"ERROR: Unable to decode json: {printable(shown)}"
+            )
 
     def _judge(self, found: dict[str, Any], body: bytes) -> Filtered:
         if self._field and self._field not in found:

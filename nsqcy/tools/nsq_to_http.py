@@ -23,6 +23,7 @@ from nsqcy.config.durations import SECOND
 from nsqcy.config.loader import Settings
 from nsqcy.config.options import FLOAT, INT, STRING, STRINGS, Options, OptionTable
 from nsqcy.errors import RequestError
+from nsqcy.names import printable
 from nsqcy.options.option import Option
 from nsqcy.tools import common
 from nsqcy.tools.client_options import CONSUMER_OPT, consumer_keywords
@@ -212,7 +213,7 @@ class Pump:
                     logging.ERROR,
                     1,
                     f"[{self._options.topic}/{self._options.channel}] {problem} from"
-                    f" {self._shown[destination]} for msg {message.id.decode()}",
+                    f" {self._shown[destination]} for msg {printable(message.id)}",
                 )
                 return False
             self._chooser.succeeded(destination, now, now - started)

@@ -15,7 +15,7 @@ from nsqcy.client.aio import Producer
 from nsqcy.client.codec import Message
 from nsqcy.config.loader import Settings
 from nsqcy.config.options import BOOL, INT, STRING, STRINGS, WORDS, Options, OptionTable
-from nsqcy.names import is_valid_name
+from nsqcy.names import is_valid_name, printable
 from nsqcy.options.option import Option
 from nsqcy.tools import common
 from nsqcy.tools.client_options import (
@@ -195,7 +195,7 @@ class Pump:
         error = answer.exception()
         if error is not None:
             self._chooser.failed(destination, now)
-            common.say(f"ERROR: failed to publish msg {message.id.decode()} - {error}")
+            common.say(f"ERROR: failed to publish msg {printable(message.id)} - {error}")
             message.requeue()
             return
         self._chooser.succeeded(destination, now, now - started)

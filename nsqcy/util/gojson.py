@@ -17,6 +17,8 @@ from typing import Any
 Reader = Callable[[Any], Any]
 Fields = Mapping[str, tuple[Reader, Any]]  # name: reader, default
 
+LARGE = 1 << 16  # bytes; other threads run while a larger value of any form is decoded
+
 # Go escapes these, although JSON does not require it.
 _ESCAPED = {ord(each): f"\\u{ord(each):04x}" for each in "&<>\u2028\u2029"}
 
@@ -48,8 +50,9 @@ def decode_large(body: bytes, fields: Fields) -> dict[str, Any]:
 def decode_any(body: bytes) -> Any:
     """Return a JSON value of any form, which can be encoded again: without NaN, infinite numbers
     and lone surrogates. Raises ValueError."""
+    decoder = _STRICT_DECODER if len(body) <= LARGE else _PATIENT_DECODER
     try:
-        value = _STRICT_DECODER.decode(body.decode())
+        value = decoder.decode(body.decode())
         if b"\\u" in body:
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
@@ -288,6 +291,12 @@ def _refuse_constant(text: str) -> None:
     raise ValueError(f"{text} is not JSON")
 
 
+def _let_others_run(value: dict[str, Any]) -> dict[str, Any]:
+    """Return the value. The interpreter may switch threads at this call; during a scan, it lets no
+    other thread run."""
+    return value
+
+
 def _finite(text: str) -> float:
     found = float(text)
     if math.isinf(found):
@@ -300,4 +309,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=tuple, parse_constant=_refuse_cons
 _LARGE_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 _scan_large: Callable[[str, int], tuple[Any, int]] = _LARGE_DECODER.scan_once  # type: ignore[attr-defined]
 _STRICT_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+_PATIENT_DECODER = json.JSONDecoder(
+    parse_constant=_refuse_constant, parse_float=_finite, object_hook=_let_others_run
+)
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)

@@ -119,7 +119,8 @@ def test_mistakes(face: Face, shared: Nsqd) -> None:
     with pytest.raises(ValueError, match="not a valid topic name"):
         face.call(admin.create_topic, "a b")
     with pytest.raises(
-        Error, match=r"^http://127\.0\.0\.1:\d+: INVALID_CONFIG .* did you mean max_at"
+        Error,
+        match=r"^http://127\.0\.0\.1:\d+/channel/config: INVALID_CONFIG .* did you mean max_at",
     ):
         face.call(admin.channel_policy, "t", "c", max_atempts=1)
     with pytest.raises(Error, match="TOPIC_NOT_FOUND"):
@@ -127,7 +128,9 @@ def test_mistakes(face: Face, shared: Nsqd) -> None:
     with pytest.raises(Error, match="INVALID_STATE"):
         face.call(admin.peek, "no-such", "c", state="gone")
     wrong_port = face.module.NsqdAdmin(f"127.0.0.1:{shared.tcp_port}")
-    with pytest.raises(Error, match=r"^http://127\.0\.0\.1:\d+: this is nsqd's TCP port"):
+    with pytest.raises(
+        Error, match=r"^http://127\.0\.0\.1:\d+/topic/create: this is nsqd's TCP port"
+    ):
         face.call(wrong_port.create_topic, "t")
     nobody = face.module.NsqdAdmin(f"127.0.0.1:{free_port()}", timeout=2)
     with pytest.raises(Error, match="refused"):

@@ -108,6 +108,9 @@ def answering(data: bytes) -> Iterator[str]:
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}", "IncompleteRead"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", "not a JSON object"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{", "Expecting property name"),
+        (b"HTTP/1.1 500 \x1b[31mred\x1b[0m\r\n\r\n", r"HTTP Error 500: \[31mred\[0m"),
+        (b'HTTP/1.1 200 OK\r\n\r\n{"producers": ["x"]}', "not a list of nsqds"),
+        (b'HTTP/1.1 200 OK\r\n\r\n{"producers": 1}', "not a list of nsqds"),
     ],
 )
 def test_a_server_that_is_no_lookupd(data: bytes, problem: str) -> None:

@@ -46,6 +46,16 @@ def test_too_long_an_answer(server: AuthServer, monkeypatch: pytest.MonkeyPatch)
         http.get(server.address, "/stats", 5)
 
 
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [(b"[" * 300_000, "300000 objects: the limit is"), (b"[1" + b",1" * 4_100_000, "values: the")],
+)
+def test_too_many_values(body: bytes, error: str, server: AuthServer) -> None:
+    server.default = Reply(body)
+    with pytest.raises(ValueError, match=error):
+        http.get(server.address, "/nodes", 5)
+
+
 def test_time_is_limited_however_the_bytes_come(server: AuthServer) -> None:
     server.default = Reply(b"x" * 1000, trickle=0.02)
     with pytest.raises(TimeoutError):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcy.errors import ClientError, HttpError
-from nsqcy.names import is_ephemeral, is_valid_name, quote
+from nsqcy.names import is_ephemeral, is_valid_name, printable, quote
 
 VALID = [
     "a",
@@ -112,3 +112,17 @@ def test_an_error_frame_echoes_raw_bytes() -> None:
 def test_an_http_error_carries_its_status() -> None:
     error = HttpError(404, "TOPIC_NOT_FOUND")
     assert (error.status, error.message) == (404, "TOPIC_NOT_FOUND")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('E_BAD_TOPIC "a b" é', 'E_BAD_TOPIC "a b" é'),
+        ("a\nb\x1b[31m\u202e\ud800", "a\\nb\\x1b[31m\\u202e\\ud800"),
+        (b"a\xff\0", "a\\xff\\x00"),
+        ("é" * 1001, "é" * 1000 + "..."),
+        (b"\xff" * (1 << 20), "\\xff" * 1000 + "..."),
+    ],
+)
+def test_text_of_another_program(text: str | bytes, shown: str) -> None:
+    assert printable(text) == shown

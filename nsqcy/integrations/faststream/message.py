@@ -7,6 +7,7 @@ from typing import Any
 from faststream.message import StreamMessage, decode_message
 
 from nsqcy.client import Message
+from nsqcy.names import printable
 
 CONTENT_TYPE = "content-type"
 CORRELATION_ID = "correlation-id"
@@ -82,7 +83,7 @@ async def parse_message(message: Message) -> NsqMessage:
         reply_to=headers.get(REPLY_TO, ""),
         content_type=headers.get(CONTENT_TYPE),
         correlation_id=headers.get(CORRELATION_ID),
-        message_id=message.id.decode(),
+        message_id=printable(message.id),
     )
 
 
@@ -102,7 +103,7 @@ async def parse_batch(messages: Sequence[Message]) -> NsqBatchMessage:
         reply_to=first.get(REPLY_TO, ""),
         content_type=first.get(CONTENT_TYPE),
         correlation_id=first.get(CORRELATION_ID),
-        message_id=messages[0].id.decode(),
+        message_id=printable(messages[0].id),
     )
 
 

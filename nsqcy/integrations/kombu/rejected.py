@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from nsqcy.client import Message
 from nsqcy.integrations.kombu.payloads import encoded, payload_of
 from nsqcy.integrations.kombu.topics import Source
+from nsqcy.names import printable
 
 ERROR_HEADER = "nsqcy_error"  # of a task: why it failed
 
@@ -34,7 +35,7 @@ class Unacked:
         found = {
             "origin-topic": self.source.topic,
             "origin-channel": self.source.channel,
-            "origin-id": self.message.id.decode("ascii"),
+            "origin-id": printable(self.message.id),
             "attempts": str(self.message.attempts),
             "first-time": str(self.message.timestamp),
             "reason": "rejected",

@@ -1,12 +1,13 @@
 """The budget for large responses."""
 
+import sys
 import threading
 import time
 
 import pytest
 
 from nsqcy.cluster import budget
-from nsqcy.cluster.budget import FREE, MAX_OBJECTS, MAX_VALUES, Budget, Lease
+from nsqcy.cluster.budget import FREE, MAX_OBJECTS, MAX_VALUES, Bounds, Budget, Lease
 from nsqcy.cluster.stats import MAX_ANSWER
 from nsqcy.errors import RequestError
 
@@ -83,7 +84,7 @@ def test_decoded_values_count() -> None:
     one = lease(shared)
     body = b"[" + b"{},  " * 300_000 + b"0]"
     one.grow(len(body))
-    one.grow_for(body)
+    one.grow_for(body, Bounds(sys.maxsize))
     assert shared.used >= 300_000 * budget.OBJECT
 
 
@@ -98,7 +99,7 @@ def test_a_large_nsqd_is_within_all_limits() -> None:
     assert MAX_ANSWER / 2 < len(body) < MAX_ANSWER
     one = lease(Budget())
     one.grow(len(body))
-    one.grow_for(body)
+    one.grow_for(body, Bounds(sys.maxsize))
 
 
 def test_the_largest_response_fits() -> None:

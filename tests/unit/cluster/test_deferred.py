@@ -1,11 +1,15 @@
 """Cancelling deferred messages while they change."""
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from nsqcy.cluster.deferred import cancel_deferred, is_missing
+from nsqcy.cluster.http_clients import NsqdHTTPClient
 from nsqcy.errors import RequestError
+from support.any_http_answer import AnyAnswer, json_answer
 
 A, B, C, KEPT = (f"{number:016x}" for number in range(4))
 MESSAGE = {"seq": 1, "timestamp": 1, "attempts": 1, "size": 0, "body": "", "cut": False}
@@ -64,14 +68,19 @@ def test_other_errors_end_it() -> None:
     "id", ["x", "0123456789ABCDEF", 5, '0123456789abcdef"\r\nSet-Cookie: a=b', "0123456789abcde/"]
 )
 def test_an_id_that_is_none_reaches_no_request(id: Any) -> None:
-    with pytest.raises(RequestError, match="not a page of messages"):
-        cancel([[A, id]])
+    with AnyAnswer(json_answer({"messages": [MESSAGE | {"id": id}], "next": None})) as server:
+        nsqd = NsqdHTTPClient.from_url(server.address)
+        with pytest.raises(RequestError, match="not a page of messages"):
+            cancel_deferred(nsqd, "t", "c", lambda each: True)
 
 
-def test_a_page_that_leads_to_itself_ends() -> None:
+@pytest.mark.parametrize(
+    "following", [itertools.repeat("1.0"), map("{}.0".format, itertools.count())]
+)
+def test_pages_that_lead_nowhere_end(following: Iterator[str]) -> None:
     nsqd: Any = FakeNsqd([[A]], {})
-    nsqd.peek_channel = lambda *_, **__: {"messages": [], "next": "1.0"}
-    with pytest.raises(RequestError, match="not a page of messages"):
+    nsqd.peek_channel = lambda *_, **__: {"messages": [], "next": next(following)}
+    with pytest.raises(RequestError, match="do not end"):
         cancel_deferred(nsqd, "t", "c", lambda each: True)
 
 

@@ -1,5 +1,8 @@
 """JSON readers: the fast one for many objects gives the same results as the plain one."""
 
+import json
+import sys
+import threading
 from typing import Any
 
 import pytest
@@ -107,3 +110,27 @@ def test_a_large_body_is_refused_like_any(body: bytes) -> None:
     for decode in (gojson.decode, gojson.decode_large):
         with pytest.raises(ValueError, match=r"^[^{\[]*$"):
             decode(body, LARGE)
+
+
+def test_other_threads_run_while_a_large_value_is_decoded() -> None:
+    body = json.dumps([{"a": 1}] * 200_000).encode()
+    turns, ended = 0, threading.Event()
+
+    def work() -> None:
+        nonlocal turns
+        while not ended.is_set():
+            turns += 1
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        before = turns
+        gojson.decode_any(body)
+        seen = turns
+    finally:
+        ended.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+    assert seen - before > 100
