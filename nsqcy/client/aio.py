@@ -53,7 +53,6 @@ from nsqcy.client.face import (
     BATCH_MESSAGES,
     INFINITE,
     OK,
-    UNREACHABLE,
     ConsumerView,
     Headers,
     Outcomes,
@@ -62,7 +61,6 @@ from nsqcy.client.face import (
     batched_async,
     default_in_flight,
     is_coroutine_function,
-    log,
     lookup_query,
     reason,
     warn_of_idle_handlers,
@@ -78,6 +76,7 @@ from nsqcy.client.options import (
     as_strings,
     with_options,
 )
+from nsqcy.client.outside import report
 from nsqcy.client.peeked_message import PeekedMessage
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
 from nsqcy.client.times import Duration, Milliseconds, seconds
@@ -109,6 +108,7 @@ __all__ = [
 ]
 
 MAX_CALLS = 64  # concurrent queries and name resolutions of one consumer or producer
+ENDS = (SystemExit, KeyboardInterrupt, GeneratorExit)
 MAX_STRETCH = 0.01  # maximum seconds for which handlers that never await may occupy the loop
 
 Outcome = object | Awaitable[object]  # result of a function or coroutine function
@@ -139,11 +139,13 @@ class _Driver(asyncio.Protocol):
             self._transport.abort()
             self.fail(ConnectionFailed(f"{self._connection.address}: {reason(refusal())}"))
             return
-        self._face.core.connected(self._connection, self._face.now())
-        self._face.rearm()
+        self._face.enter(self._face.core.connected, self._connection)
 
     def data_received(self, data: bytes) -> None:
-        self._face.core.received(self._connection, data, self._face.now())
+        try:
+            self._face.core.received(self._connection, data, self._face.now())
+        except Exception as error:
+            self._face.fail(error)
         self._face.rearm()
 
     def pause_writing(self) -> None:
@@ -162,8 +164,7 @@ class _Driver(asyncio.Protocol):
 
     def fail(self, error: Error) -> None:
         """Handle a connection that failed or was lost."""
-        self._face.core.lost(self._connection, error, self._face.now())
-        self._face.rearm()
+        self._face.enter(self._face.core.lost, self._connection, error)
 
     def wake(self) -> None:
         """Send pending output at the end of this event-loop iteration."""
@@ -178,11 +179,13 @@ class _Driver(asyncio.Protocol):
         try:
             while not self._paused and (data := self._connection.take()):
                 self._transport.write(data)
+            self._face.core.answered(self._face.now())
         except LayerError as error:
             self.close()
             self.fail(error)
             return
-        self._face.core.answered(self._face.now())
+        except Exception as error:
+            self._face.fail(error)
         self._face.rearm()
 
     def close(self) -> None:
@@ -248,6 +251,20 @@ class _Face:
         self._ended = asyncio.Event()  # the parent's has waiters in the parent's loop
         self._ended.set()
 
+    def enter(self, change: Callable[..., object], *about: object) -> None:
+        """Make a change to the core now."""
+        try:
+            change(*about, self.now())
+        except Exception as error:
+            self.fail(error)
+        self.rearm()
+
+    def fail(self, error: Exception) -> None:
+        """End because of an error of the client itself: a core that was left half changed would
+        wait for ever."""
+        self.core.fail(error, self.now())
+        self.stopped()
+
     def rearm(self) -> None:
         """Call the core's tick when it is due."""
         due = INFINITE if self._ended.is_set() else self.core.due
@@ -262,8 +279,7 @@ class _Face:
 
     def _tick(self) -> None:
         self._timer, self._timer_due = None, INFINITE
-        self.core.tick(self.now())
-        self.rearm()
+        self.enter(self.core.tick)
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = self.loop.create_task(work)
@@ -279,7 +295,7 @@ class _Face:
                 await self.loop.create_connection(lambda: driver, sock=sock)
         except TimeoutError:
             driver.fail(ConnectionFailed(f"{address}: not connected within {options.timeout:g} s"))
-        except UNREACHABLE as error:
+        except Exception as error:  # such as MemoryError
             driver.fail(ConnectionFailed(f"{address}: {reason(error)}"))
         finally:
             driver.connecting = None
@@ -288,10 +304,9 @@ class _Face:
         assert self._query is not None
         try:
             addresses, errors = await self._threads.call(asked, self._query)
-        except OSError as error:
+        except Exception as error:  # no thread can start
             addresses, errors = [], [str(error)]
-        self.core.found(addresses, errors, self.now())
-        self.rearm()
+        self.enter(self.core.found, addresses, errors)
 
     def _hook(self, hook: Callable[..., Outcome] | None) -> Callable[..., object] | None:
         """Return a callback for the core; if the callback's result is awaitable, a task awaits
@@ -300,18 +315,34 @@ class _Face:
             return None
 
         def call(*about: object) -> None:
-            result = hook(*about)
+            result = called(*about)
             if inspect.isawaitable(result):
                 self._spawn(self._awaited(result))
+
+        called = self._interruptible(hook)
+        return call
+
+    def _interruptible(self, hook: Callable[..., Outcome]) -> Callable[..., Outcome]:
+        """Return a callback for the core that raises KeyboardInterrupt in the event loop, once the
+        core is done."""
+
+        def call(*about: object) -> Outcome:
+            try:
+                return hook(*about)
+            except KeyboardInterrupt as error:
+                self.loop.call_soon(_raise, error)
+                return None
 
         return call
 
     async def _awaited(self, result: Awaitable[object]) -> None:
-        """Await a callback's result. Logs its errors."""
+        """Await a callback's result. Logs its exceptions."""
         try:
             await result
-        except Exception:
-            log.exception("[%s] a callback failed", self.core.name)
+        except BaseException as error:
+            if _is_cancelled(error) or isinstance(error, KeyboardInterrupt | GeneratorExit):
+                raise
+            report(self.core.name, error)
 
     async def _close(self, *, graceful: bool) -> None:
         """Stop, and wait until everything has ended, except in a task that shutdown itself waits
@@ -354,6 +385,16 @@ class _Face:
     def _cancel_tasks(self) -> None:
         for task in self._tasks - {asyncio.current_task()}:
             task.cancel()
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Return whether the current task itself has been cancelled, and not one that it awaits."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 _started: weakref.WeakSet[_Face] = weakref.WeakSet()
@@ -469,7 +510,7 @@ class Consumer(ConsumerView, _Face):
         )
         warn_of_idle_handlers(self.core, concurrency)
         self.core.on_error = self._hook(on_error)
-        self.core.on_exception = on_exception
+        self.core.on_exception = on_exception and self._interruptible(on_exception)
         self.core.on_giving_up = on_giving_up
         self._dead_letters: Producer | None = None
         if dead_letter_topic is not None:
@@ -514,7 +555,7 @@ class Consumer(ConsumerView, _Face):
         await self.start()
         try:
             await self.join()
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, Closed):
             await self.close()
             raise
         await self.close()  # already closed; wait for handlers to finish, and for bytes to be sent
@@ -523,6 +564,7 @@ class Consumer(ConsumerView, _Face):
         """Wait up to `timeout` seconds for the consumer to end; return whether it has."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._ended.wait(), seconds(timeout))
+        self._raise_failure()
         return self._ended.is_set()
 
     async def close(self, *, graceful: bool = True) -> None:
@@ -586,17 +628,25 @@ class Consumer(ConsumerView, _Face):
         while not queue:
             await self.start()
             if self._closed:
+                self._raise_failure()
                 raise StopAsyncIteration
             await self._wait()
             queue = self._queue
         return queue.popleft()
 
     async def get(self, timeout: Duration | None = None) -> Message | None:
-        """Return the next message, or None after `timeout` or after the end."""
+        """Return the next message, or None after `timeout` or after close().
+
+        Raises Closed, with its cause, if an error of the client itself has ended the consumer; so
+        do iterations, batches() and join().
+        """
         await self.start()
         deadline = None if timeout is None else self.now() + seconds(timeout)
         while not self._queue:
-            if self._closed or not await self._wait(deadline):
+            if self._closed:
+                self._raise_failure()
+                return None
+            if not await self._wait(deadline):
                 return None
         return self._queue.popleft()
 
@@ -634,12 +684,16 @@ class Consumer(ConsumerView, _Face):
                 message.requeue(0, backoff=False)
             return
         self._queue.extend(messages)
+        self._add_workers()
+        for _ in range(min(len(self._waiters), len(messages))):
+            self._wake_one()
+
+    def _add_workers(self) -> None:
+        """Run handlers for the messages in the queue, as far as `concurrency` permits."""
         if self.message_handler is not None:
             maximum = self._max_workers(self.message_handler)
             for _ in range(min(len(self._queue), maximum - len(self._workers))):
                 self._workers.add(self._spawn(self._work(self.message_handler)))
-        for _ in range(min(len(self._waiters), len(messages))):
-            self._wake_one()
 
     def give_up(self, message: Message) -> None:
         if self.core.closing:
@@ -700,12 +754,8 @@ class Consumer(ConsumerView, _Face):
                     if inspect.isawaitable(result):
                         result = await result
                         began = self.now()
-                except Exception as error:
-                    await self._raised(message, error)
-                except asyncio.CancelledError as error:
-                    if me.cancelling():
-                        raise
-                    await self._raised(message, error)  # cancelled by the task that it awaited
+                except BaseException as error:
+                    await self._failed(message, error)
                 else:
                     self.core.handled(message, result)
                 if self.now() - began > MAX_STRETCH:
@@ -713,23 +763,30 @@ class Consumer(ConsumerView, _Face):
                     began = self.now()
         finally:
             self._workers.discard(me)
+            if self._queue and not self.loop.is_closed():  # sys.exit() has ended this worker
+                self.loop.call_soon(self._add_workers)
 
     async def _give_up(self, message: Message) -> None:
         """Await on_giving_up. If it is cancelled during shutdown, nsqd requeues the message."""
-        me, hook = asyncio.current_task(), self.core.on_giving_up
-        assert me is not None and hook is not None
+        hook = self.core.on_giving_up
+        assert hook is not None
         try:
             result = hook(message)
             if inspect.isawaitable(result):
                 result = await result
-        except Exception as error:
-            await self._raised(message, error)
-        except asyncio.CancelledError as error:
-            if me.cancelling():
-                raise
-            await self._raised(message, error)
+        except BaseException as error:
+            await self._failed(message, error)
         else:
             self.core.given_up(message, result)
+
+    async def _failed(self, message: Message, error: BaseException) -> None:
+        """Handle the exception of a handler or of on_giving_up. Raises it again if it ends the
+        task or the program."""
+        if _is_cancelled(error):
+            raise error
+        await self._raised(message, error)
+        if isinstance(error, ENDS):
+            raise error
 
     async def _raised(self, message: Message, error: BaseException) -> None:
         was_answered = message.has_responded()

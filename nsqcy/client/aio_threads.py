@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -78,9 +79,11 @@ def _settle(future: Future[Any], function: Callable[[], Any]) -> None:
     try:
         result = function()
     except BaseException as error:
-        future.set_exception(error)
+        settle: Callable[[], object] = partial(future.set_exception, error)
     else:
-        future.set_result(result)
+        settle = partial(future.set_result, result)
+    with suppress(BaseException):  # the event loop is closed, or the program's logging fails
+        settle()
 
 
 Resolved = list[tuple[Any, ...]]  # as from getaddrinfo()

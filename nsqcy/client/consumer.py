@@ -14,11 +14,12 @@ from typing import Any, Protocol
 
 from nsqcy.client.codec import Message
 from nsqcy.client.connection import Connection, State
-from nsqcy.client.core import STEADY, Core, Nsqd, log
+from nsqcy.client.core import STEADY, Core, Nsqd
 from nsqcy.client.core import Net as AnyNet
 from nsqcy.client.errors import AlreadyAnswered, DeadLetter, Error, NsqdError, Requeue, Verdict
 from nsqcy.client.flow import Flow
 from nsqcy.client.options import Address, Addresses, consumer_options
+from nsqcy.client.outside import log
 from nsqcy.names import is_valid_name, printable, quote
 
 FIRST_RETRY, MAX_RETRY = 1.0, 60.0  # seconds until reconnecting to a lost nsqd
@@ -384,11 +385,13 @@ class ConsumerCore(Core[Nsqd]):
         self.running = False
         self.closing = True
         self._ask_at = self._give_up_at = self._explain_at = math.inf
-        for connection in self.connections:
-            self._net.disconnect(connection)
-            connection.close()
-        self.nsqds.clear()
-        self._net.stopped()
+        try:
+            for connection in self.connections:
+                self._net.disconnect(connection)
+                connection.close()
+        finally:
+            self.nsqds.clear()
+            self._net.stopped()
 
 
 def _number(message: Message) -> str:

@@ -6,7 +6,6 @@ times to reconnect and to query nsqlookupds. Uses no sockets or threads, which a
 publishes.
 """
 
-import logging
 import math
 import random
 from collections.abc import Callable, Iterable
@@ -23,8 +22,7 @@ from nsqcy.client.options import (
     lookupd_addresses,
     nsqd_addresses,
 )
-
-log = logging.getLogger("nsqcy.client")
+from nsqcy.client.outside import call, log
 
 PATIENCE = 1.0  # seconds until a graceful end logs what it waits for
 STEADY = 5.0  # seconds after which a connection counts as one that works
@@ -128,6 +126,7 @@ class Core(Owner, Generic[N]):
         self.running = False
         self.closing = False
         self.is_forked = False  # copied into a child process
+        self.failure: BaseException | None = None  # error of the client itself that has ended it
         self.on_error: Callable[[Error], object] | None = None
         self._net = net
         self._ask_at = math.inf
@@ -214,6 +213,18 @@ class Core(Owner, Generic[N]):
         """End immediately, or once pending work has been answered."""
         raise NotImplementedError
 
+    def fail(self, error: BaseException, now: float) -> None:
+        """End because of an error of the client itself, which callers get from now on."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        log.error("[%s] the client has failed", self.name, exc_info=error)
+        try:
+            self.stop(now, graceful=False)
+        except BaseException as another:
+            log.error("[%s] ending the client failed too", self.name, exc_info=another)
+        self.running, self.closing = False, True
+
     def abandon(self) -> None:
         """End in a forked child process: the connections belong to the parent."""
         self.running, self.closing, self.is_forked = False, True, True
@@ -226,6 +237,10 @@ class Core(Owner, Generic[N]):
                 f"the {self.kind} was created before this process was forked: create one after "
                 "the fork"
             )
+        if self.failure is not None:
+            closed = Closed(f"the {self.kind} has failed: {self.failure!r}")
+            closed.__cause__ = self.failure
+            return closed
         return Closed(f"the {self.kind} has been closed")
 
     @property
@@ -333,11 +348,5 @@ class Core(Owner, Generic[N]):
             self.nsqds.pop(address, None)
 
     def tell(self, hook: Callable[..., object] | None, *about: object) -> object:
-        """Call a hook and return its result. Logs its errors."""
-        if hook is None:
-            return None
-        try:
-            return hook(*about)
-        except Exception:
-            log.exception("[%s] a callback failed", self.name)
-            return None
+        """Call a hook and return its result. Logs its exceptions."""
+        return None if hook is None else call(self.name, hook, *about)

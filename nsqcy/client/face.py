@@ -5,7 +5,6 @@ Independent of threads and event loops.
 """
 
 import inspect
-import logging
 import os
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
@@ -22,6 +21,7 @@ from nsqcy.client.connection import Connection
 from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.errors import ConnectionFailed, NoConnection
 from nsqcy.client.options import Answer
+from nsqcy.client.outside import log
 from nsqcy.client.producer import ProducerCore
 
 OK = b"OK"
@@ -30,8 +30,6 @@ Headers = Mapping[str, str]
 Encode = Callable[[Any], bytes]
 BATCH_MESSAGES = 1000  # per MPUB, when publishing many messages
 BATCH_BYTES = 1 << 20  # per MPUB, when publishing many messages
-
-log = logging.getLogger("nsqcy.client")
 
 
 def is_coroutine_function(function: object) -> bool:
@@ -125,6 +123,11 @@ class ConsumerView:
         with self.core.lock:
             return {str(each.address): each for each in self.core.connections}
 
+    def _raise_failure(self) -> None:
+        """Raise Closed if an error of the client itself has ended the consumer."""
+        if self.core.failure is not None:
+            raise self.core.closed_error
+
     def decode(self, message: Message) -> Any:
         """Return the message's body, decoded by the consumer's codec. Raises DecodeError, and
         TypeError if the consumer has no codec."""
@@ -193,10 +196,10 @@ class ProducerView:
 UNREACHABLE = (OSError, ValueError, OverflowError)
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """Return why a connection could not be established."""
     if not isinstance(error, OSError):
-        return str(error)
+        return str(error) or type(error).__name__
     # asyncio includes the address in `strerror`; name resolution errors have negative numbers.
     number = error.errno or 0
     return (os.strerror(number) if number > 0 else error.strerror or str(error)).lower()
@@ -224,8 +227,8 @@ def asked(ask: Callable[[], Answer]) -> Answer:
     """Return the result of `ask`; log an exception and return it as an error string."""
     try:
         return ask()
-    except Exception as error:
-        log.exception("querying lookupds failed")
+    except BaseException as error:  # never without an answer, or there is no further query
+        log.error("querying lookupds failed", exc_info=error)
         return [], [repr(error)]
 
 

@@ -1,16 +1,13 @@
 """nsqlookupd queries for a consumer or producer. They block, so they run in a thread."""
 
-import logging
-
 from nsqcy.client.options import Address, Answer, ConnectionOptions, LookupOptions
+from nsqcy.client.outside import log
 from nsqcy.cluster.budget import Bounds
 from nsqcy.cluster.discovery import MAX_PRODUCERS, Found, lookup, nodes
 from nsqcy.cluster.web_client import Terms, WebClient
 
 # For 10,000 nsqds that register 500,000 topics. Each nsqd is an object with two arrays.
 BOUNDS = Bounds(16 << 20, objects=4 * MAX_PRODUCERS, values=1_000_000)
-
-log = logging.getLogger("nsqcy.client")
 
 
 class Lookups:

@@ -376,7 +376,7 @@ class ProducerCore(Core[Nsqd]):
         elif self.running:
             self.waiting.append(publish)
         else:
-            self._done(publish, Closed(CLOSED_UNANSWERED))
+            self._done(publish, self._unanswered)
 
     def _send(self, publish: Publish) -> None:
         nsqd = self._open[0]
@@ -506,15 +506,22 @@ class ProducerCore(Core[Nsqd]):
         for nsqd in self.nsqds.values():
             left += nsqd.pending
             nsqd.pending.clear()
-            if nsqd.connection is not None:
-                self._net.disconnect(nsqd.connection)
-                nsqd.connection.close()
-        self.nsqds.clear()
-        self.waiting.clear()
-        self._open.clear()
-        for publish in left:
-            self._done(publish, Closed(CLOSED_UNANSWERED))
-        self._net.stopped()
+        try:
+            for connection in self.connections:
+                self._net.disconnect(connection)
+                connection.close()
+        finally:
+            self.nsqds.clear()
+            self.waiting.clear()
+            self._open.clear()
+            for publish in left:
+                self._done(publish, self._unanswered)
+            self._net.stopped()
+
+    @property
+    def _unanswered(self) -> Closed:
+        """Return the error of a publish that the end of the producer has cut off."""
+        return Closed(CLOSED_UNANSWERED) if self.failure is None else self.closed_error
 
 
 def _of_unreachable(publish: Publish, error: Error) -> Error:

@@ -41,12 +41,20 @@ def ask_all(keys: Sequence[Key], ask: Callable[[Key], Value], limit: float) -> O
                 values[key] = ask(key)
             except Exception as error:
                 errors[key] = error
+            except BaseException as error:  # such as sys.exit() in a logging handler
+                errors[key] = RequestError(repr(error))
 
     # Daemon threads, so that the process can exit without waiting for them.
     count = min(len(keys), MAX_THREADS)
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
-    for thread in threads:
-        thread.start()
+    threads: list[threading.Thread] = []
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=work, daemon=True)
+            thread.start()
+            threads.append(thread)
+    except RuntimeError as error:
+        if not threads:  # else those that could start do all the work
+            errors.update(dict.fromkeys(keys, RequestError(f"cannot start a thread: {error}")))
     rounds = -(-len(keys) // MAX_THREADS)
     deadline = time.monotonic() + rounds * limit + GRACE
     for thread in threads:

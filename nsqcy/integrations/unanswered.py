@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from nsqcy.client import AlreadyAnswered, Message
+from nsqcy.client.outside import log
 
 TOUCHES = 3  # per message timeout
 
@@ -66,15 +67,22 @@ class Unanswered:
             self.touch_all()
 
     def start_thread(self) -> None:
-        """Touch the messages regularly, in a thread, until close(). May be called repeatedly."""
+        """Touch the messages regularly, in a thread, until close(). May be called repeatedly: if no
+        thread can start, the next call tries again."""
         if self._closing is not None:
             return
         with self._lock:
             if self._closing is None:
-                self._closing = threading.Event()
-                threading.Thread(
-                    target=self._touch_until, args=(self._closing,), name="nsqcy touch", daemon=True
-                ).start()
+                closing = threading.Event()
+                thread = threading.Thread(
+                    target=self._touch_until, args=(closing,), name="nsqcy touch", daemon=True
+                )
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    log.warning("messages are not touched: %s", error)
+                else:
+                    self._closing = closing
 
     def _touch_until(self, closing: threading.Event) -> None:
         while not closing.wait(self._interval):

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from nsqcy import client
 from nsqcy.compat import gnsq, pynsq
 from nsqcy.compat.gnsq.contrib.batch import BatchHandler
+from nsqcy.compat.gnsq.errors import error_of
 from support.client_libraries import SHIMS, Consumer, Producer, command_of
 from support.fake_nsqd import MockNsqd
 from support.nsqd_process import Nsqd, environment
@@ -158,3 +160,38 @@ def test_several_nsqds_of_gnsq_are_no_reason_to_warn(caplog: pytest.LogCaptureFi
     caplog.set_level(logging.WARNING)
     consumer = gnsq.Consumer("t", "c", ["127.0.0.1:1", "127.0.0.1:2"])
     assert (consumer.max_in_flight, caplog.records) == (1, [])
+
+
+def test_errors_of_gnsq_that_say_whether_something_was_published() -> None:
+    """Programs publish again after NSQNoConnections."""
+    assert type(error_of(client.NoConnection("none"))) is gnsq.errors.NSQNoConnections
+    for error in (client.PublishTimeout("late"), client.ConnectionFailed("lost")):
+        assert type(error_of(error)) is gnsq.errors.NSQSocketError
+
+
+class Answerable:
+    """A message that records its answer."""
+
+    def __init__(self) -> None:
+        self.answers: list[str] = []
+
+    def has_responded(self) -> bool:
+        return bool(self.answers)
+
+
+@pytest.mark.parametrize("part", ["handle_message", "handle_batch"])
+def test_a_batch_of_gnsq_is_requeued_whatever_its_handler_raises(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("finish", "requeue"):
+        monkeypatch.setattr(gnsq.Message, name, lambda self, name=name: self.answers.append(name))
+
+    def leave(about: Any) -> Any:
+        raise SystemExit
+
+    options: Any = {"handle_batch": print, part: leave}
+    batches = BatchHandler(2, **options)
+    messages: list[Any] = [Answerable(), Answerable()]
+    with pytest.raises(SystemExit):
+        batches.run_batch(messages)
+    assert [each.answers for each in messages] == [["requeue"], ["requeue"]]

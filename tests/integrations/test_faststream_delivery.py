@@ -108,6 +108,26 @@ def test_stopping_requeues_fetched_messages_and_incomplete_batches(daemon: Nsqd)
     web_of(daemon).await_counts("fsd-batch", "faststream", depth=2, in_flight_count=0)
 
 
+class Odd(BaseException):
+    """Neither an Exception nor known to FastStream."""
+
+
+def test_a_batch_follows_one_whose_handler_failed_oddly(daemon: Nsqd) -> None:
+    broker, seen = NsqBroker(daemon.tcp_address), list[list[int]]()
+
+    @broker.subscriber("fsd-odd", batch=True)
+    async def handle(numbers: list[int]) -> None:
+        seen.append(numbers)
+        if len(seen) == 1:
+            raise Odd
+
+    async def work(running: NsqBroker) -> None:
+        await running.publish(1, "fsd-odd")
+        await until(lambda: seen == [[1], [1]])
+
+    run(broker, work)
+
+
 def test_a_broker_starts_again(daemon: Nsqd) -> None:
     broker, seen = NsqBroker(daemon.tcp_address), list[int]()
 

@@ -98,6 +98,26 @@ def test_a_thread_touches_until_it_is_closed() -> None:
     unanswered.close()
 
 
+def test_touching_begins_once_a_thread_can_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    touched = threading.Event()
+    message = fake()
+    message.touch = touched.set
+    unanswered = Unanswered(0.03)
+    unanswered.add(message)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        unanswered.start_thread()
+    assert "messages are not touched: can't start new thread" in caplog.text
+    unanswered.start_thread()
+    assert touched.wait(30)
+    unanswered.close()
+
+
 class Source:
     """A channel of kombu."""
 

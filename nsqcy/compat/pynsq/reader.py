@@ -170,12 +170,13 @@ class Reader:
         return True
 
     async def _await(self, message: Message, result: Any) -> None:
+        good = False
         try:
             good = bool(await result)
         except Exception:
             log.exception("[%s] the handler failed for message %r", self.name, message.id)
-            good = False
-        self._answer(message, good)
+        finally:  # whatever it raises: nothing else answers the message
+            self._answer(message, good)
 
     def _answer(self, message: Message, good: bool) -> None:
         if message.has_responded():

@@ -13,6 +13,7 @@ from faststream.message import StreamMessage
 
 from nsqcy.client import Message
 from nsqcy.client.aio import Consumer
+from nsqcy.client.outside import log
 from nsqcy.integrations.delays import remaining
 from nsqcy.integrations.faststream.config import (
     Connections,
@@ -228,8 +229,21 @@ class NsqBatchSubscriber(ChannelSubscriber):
         assert self._unanswered is not None
         async for batch in consumer.batches(self._config.max_in_flight, within=self._within):
             if taken := [message for message in batch if self._takes(message)]:
-                await self.consume(taken)
+                await self._consume_batch(taken)
                 self._unanswered.forget_answered(taken)
+
+    async def _consume_batch(self, batch: list[Message]) -> None:
+        """Pass a batch to the handlers. The next batch follows even if they raise."""
+        assert self._unanswered is not None
+        try:
+            await self.consume(batch)
+        except BaseException as error:
+            for message in batch:
+                self._unanswered.requeue(message)
+            task = asyncio.current_task()
+            if isinstance(error, KeyboardInterrupt | GeneratorExit) or (task and task.cancelling()):
+                raise
+            log.error("a batch of %s failed", self.topic, exc_info=error)
 
     def _as_raw(self, message: Message) -> Sequence[Message]:
         return [message]

@@ -424,6 +424,39 @@ def test_more_than_there_are_threads() -> None:
     assert ask_all([], lambda key: key, 30.0).values == {}
 
 
+@pytest.mark.parametrize("count", [0, 1])
+def test_fewer_threads_than_wanted_can_start(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        if len(started) == count:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    outcome = ask_all("abc", str.upper, 30.0)
+    if count:
+        assert outcome.values == {"a": "A", "b": "B", "c": "C"}
+    else:
+        assert {str(each) for each in outcome.errors.values()} == {
+            "cannot start a thread: can't start new thread"
+        }
+        assert list(outcome.errors) == ["a", "b", "c"]
+
+
+def test_a_request_that_ends_its_thread_hides_nothing() -> None:
+    def ask(key: str) -> str:
+        if key == "exits":
+            raise SystemExit
+        return key
+
+    outcome = ask_all(["exits", "works"], ask, 30.0)
+    assert outcome.values == {"works": "works"}
+    assert str(outcome.errors["exits"]) == "SystemExit()"
+
+
 def test_one_that_hangs_has_failed() -> None:
     end = threading.Event()
     outcome = ask_all(["hangs"], lambda key: end.wait(), -GRACE + 0.05)

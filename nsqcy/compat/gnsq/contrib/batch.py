@@ -75,6 +75,14 @@ class BatchHandler:
         """Requeue the messages."""
 
     def run_batch(self, messages: list[Message]) -> None:
+        try:
+            self._handle_all(messages)
+        except BaseException:  # such as sys.exit(): nothing else answers the messages
+            self._answer_all(messages, Message.requeue)
+            raise
+        self._answer_all(messages, Message.finish)
+
+    def _handle_all(self, messages: list[Message]) -> None:
         batch = []
         for message in messages:
             try:
@@ -89,10 +97,7 @@ class BatchHandler:
             except Exception as error:
                 self.logger.exception("caught exception while handling batch")
                 self.handle_batch_error(error, messages, batch)
-                for message in messages:
-                    self._answer(message, Message.requeue)
-        for message in messages:
-            self._answer(message, Message.finish)
+                self._answer_all(messages, Message.requeue)
 
     def _flush(self) -> None:
         timer, self._timer = self._timer, None
@@ -101,6 +106,10 @@ class BatchHandler:
         messages, self._messages = self._messages, []
         if messages:
             self.spawn(self.run_batch, messages)
+
+    def _answer_all(self, messages: list[Message], answer: Callable[[Message], None]) -> None:
+        for message in messages:
+            self._answer(message, answer)
 
     def _answer(self, message: Message, answer: Callable[[Message], None]) -> None:
         if message.has_responded():

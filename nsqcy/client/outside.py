@@ -1,0 +1,70 @@
+"""The program's own code that the client runs: callbacks, and the filters and handlers of its log.
+
+Whatever such code raises, also sys.exit(), is not an error of the client: it must not end a thread,
+or leave a change half done. Uses no locks and no clock.
+"""
+
+import logging
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+
+class Log:
+    """The client's logger, without its exceptions: a line that cannot be logged is dropped."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._has_failed = False
+
+    def info(self, text: str, *args: object) -> None:
+        self._log(logging.INFO, text, args)
+
+    def warning(self, text: str, *args: object) -> None:
+        self._log(logging.WARNING, text, args)
+
+    def error(self, text: str, *args: object, exc_info: BaseException | None = None) -> None:
+        self._log(logging.ERROR, text, args, exc_info)
+
+    def _log(
+        self,
+        level: int,
+        text: str,
+        args: tuple[object, ...],
+        exc_info: BaseException | None = None,
+    ) -> None:
+        try:
+            self._logger.log(level, text, *args, exc_info=exc_info, stacklevel=3)
+        except BaseException as error:
+            self._report(error)
+
+    def _report(self, error: BaseException) -> None:
+        """Write to stderr, once, that lines are missing."""
+        if self._has_failed or not logging.raiseExceptions:
+            return
+        self._has_failed = True
+        name = self._logger.name
+        with suppress(BaseException):
+            print(
+                f"{name}: a filter or handler failed, log lines are lost: {error!r}",
+                file=sys.stderr,
+            )
+
+
+log = Log(logging.getLogger("nsqcy.client"))
+
+
+def call(name: str, hook: Callable[..., Any], *about: object) -> Any:
+    """Call a callback of the consumer or producer `name`, and return its result; log its exception
+    and return None."""
+    try:
+        return hook(*about)
+    except BaseException as error:  # also sys.exit(), which would end a thread silently
+        report(name, error)
+        return None
+
+
+def report(name: str, error: BaseException) -> None:
+    """Log the exception of a callback."""
+    log.error("[%s] a callback failed", name, exc_info=error)

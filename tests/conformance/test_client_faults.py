@@ -1,0 +1,327 @@
+"""What is not an error of the client does not end it: exceptions of the program's own code, and
+threads that cannot start. What ends it is raised to the callers."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import nsqcy.client.aio
+from nsqcy.client.errors import Closed, NoConnection
+from nsqcy.testing.http_requests import eventually
+from support.client_interfaces import Aio, Face, Kept
+from support.fake_lookup_http import LookupPages
+from support.fake_nsqd import Link, MockNsqd
+
+pytestmark = pytest.mark.usefixtures("soon")
+
+
+@pytest.fixture
+def face() -> Iterator[Face]:
+    face = Aio()
+    yield face
+    face.end()
+
+
+class Odd(BaseException):
+    """Neither an Exception nor known to Python."""
+
+
+KINDS = (ValueError, SystemExit, KeyboardInterrupt, GeneratorExit, Odd)
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+class Bomb:
+    """A function that raises at its first call."""
+
+    def __init__(self, kind: type[BaseException]) -> None:
+        self.kind = kind
+        self.calls = 0
+
+    def __call__(self, *about: Any) -> Any:
+        self.calls += 1
+        if self.calls == 1:
+            raise self.kind
+        return True
+
+
+def subscriber(nsqd: MockNsqd, after: int) -> Link:
+    """Return the connection that requests messages, once it exists, of those after this number."""
+
+    def ready() -> list[Link]:
+        return [each for each in nsqd.links[after:] if each.said("RDY")]
+
+    eventually(ready)
+    return ready()[0]
+
+
+# -- logging
+
+
+class Filter(logging.Filter):
+    def __init__(self, kind: type[BaseException]) -> None:
+        super().__init__()
+        self.filter = Bomb(kind)  # type: ignore[assignment]
+
+
+class Handler(logging.Handler):
+    def __init__(self, kind: type[BaseException]) -> None:
+        super().__init__()
+        self.emit = Bomb(kind)  # type: ignore[method-assign]
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    logger = logging.getLogger("nsqcy.client")
+    filters, handlers = list(logger.filters), list(logger.handlers)
+    yield logger
+    logger.filters[:] = filters
+    logger.handlers[:] = handlers
+
+
+@every_kind
+@pytest.mark.parametrize("part", ["filter", "handler"])
+def test_logging_fails_when_a_connection_is_lost(
+    face: Face,
+    mock: Callable[..., MockNsqd],
+    logger: logging.Logger,
+    kind: type[BaseException],
+    part: str,
+) -> None:
+    nsqd = mock()
+    kept = Kept()
+    face.consumer("t", "c", nsqd.address, message_handler=kept)
+    producer = face.producer(nsqd.address, reconnect_interval=0.01)
+    nsqd.subscriber()
+    assert face.call(producer.publish, "t", b"1") == b"OK"
+    bomb: Any = Filter(kind) if part == "filter" else Handler(kind)
+    if part == "filter":
+        logger.addFilter(bomb)
+    else:
+        logger.addHandler(bomb)
+    links = list(nsqd.links)
+    for link in links:
+        link.close()
+    eventually(lambda: len(nsqd.links) >= len(links) + 2)
+    assert face.call(producer.publish, "t", b"2") == b"OK"
+    with (link := subscriber(nsqd, len(links))):
+        link.deliver(b"m")
+    eventually(lambda: kept.bodies == [b"m"])
+    assert (bomb.filter if part == "filter" else bomb.emit).calls > 0
+
+
+# -- callbacks
+
+
+def callbacks_of(nsqd: MockNsqd, name: str) -> None:
+    """Make this callback of a consumer run."""
+    link = nsqd.subscriber()
+    if name == "on_error":
+        link.close()
+    elif name == "on_heartbeat":
+        with link:
+            link.beat()
+    elif name == "on_giving_up":
+        with link:
+            link.deliver(b"given up", attempts=9)
+    elif name == "on_exception":
+        with link:
+            link.deliver(b"bad")
+
+
+@every_kind
+@pytest.mark.parametrize(
+    "name", ["on_error", "on_ready", "on_heartbeat", "on_giving_up", "on_exception"]
+)
+def test_a_callback_of_a_consumer_fails(
+    face: Face, mock: Callable[..., MockNsqd], kind: type[BaseException], name: str
+) -> None:
+    if face.name == "aio" and (
+        kind is KeyboardInterrupt or (name == "on_giving_up" and kind is SystemExit)
+    ):
+        pytest.skip("raised by the event loop")
+    nsqd = mock()
+    kept = Kept()
+
+    def handle(message: Any) -> Any:
+        if message.body == b"bad":
+            raise ValueError
+        return kept(message)
+
+    bomb = Bomb(kind)
+    face.consumer("t", "c", nsqd.address, message_handler=handle, max_in_flight=5, **{name: bomb})
+    callbacks_of(nsqd, name)
+    eventually(lambda: bomb.calls > 0)
+    link = nsqd.subscriber(1 if name == "on_error" else 0)
+    if name in ("on_giving_up", "on_exception"):
+        eventually(lambda: link.said("REQ"))
+    with link:
+        link.deliver(b"m")
+    eventually(lambda: kept.bodies == [b"m"])
+
+
+@every_kind
+def test_a_handler_fails(
+    face: Face, mock: Callable[..., MockNsqd], kind: type[BaseException]
+) -> None:
+    if face.name == "aio" and kind in (SystemExit, KeyboardInterrupt):
+        pytest.skip("ends the program")
+    nsqd = mock()
+    bomb = Bomb(kind)
+    face.consumer("t", "c", nsqd.address, message_handler=bomb, max_in_flight=5)
+    link = nsqd.subscriber()
+    with link:
+        link.deliver(b"1", b"2", b"3")
+    eventually(lambda: len(link.said("FIN")) == 2)
+    assert len(link.said("REQ")) == 1
+
+
+@every_kind
+@pytest.mark.parametrize("name", ["on_error", "on_retry"])
+def test_a_callback_of_a_producer_fails(
+    face: Face, mock: Callable[..., MockNsqd], kind: type[BaseException], name: str
+) -> None:
+    if face.name == "aio" and kind is KeyboardInterrupt:
+        pytest.skip("raised by the event loop")
+
+    def refuse_first(peer: Any, line: str, body: bytes) -> bool:
+        if body == b"1" and not refused:
+            refused.append(body)
+            peer.error("E_PUB_FAILED no")
+            return True
+        return False
+
+    refused: list[bytes] = []
+    nsqds = [mock(script=refuse_first) for _ in range(2)]
+    bomb = Bomb(kind)
+    producer = face.producer([each.address for each in nsqds], **{name: bomb})
+    assert face.call(producer.publish, "t", b"1") == b"OK"
+    eventually(lambda: bomb.calls > 0)
+    assert face.call(producer.publish, "t", b"2") == b"OK"
+
+
+def test_asyncio_raises_an_interrupt_once_the_client_is_done(mock: Callable[..., MockNsqd]) -> None:
+    """The program can go on with its event loop."""
+    nsqd = mock()
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> Any:
+        return nsqcy.client.aio.Producer(nsqd.address, on_error=Bomb(KeyboardInterrupt))
+
+    producer = loop.run_until_complete(begin())
+    assert loop.run_until_complete(producer.publish("t", b"1")) == b"OK"
+    nsqd.link().close()
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_forever()
+    assert loop.run_until_complete(producer.publish("t", b"2")) == b"OK"
+    loop.run_until_complete(producer.close())
+    loop.close()
+
+
+# -- threads
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return a function: from now on, no thread of the client with these words in its name can
+    start; all can if they are empty."""
+    start = threading.Thread.start
+    words = ""
+
+    def refuse(thread: threading.Thread) -> None:
+        if words and words in thread.name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+    def choose(new: str) -> None:
+        nonlocal words
+        words = new
+
+    return choose
+
+
+def test_no_thread_for_a_reconnect(
+    face: Face,
+    mock: Callable[..., MockNsqd],
+    no_threads: Callable[[str], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    nsqd = mock()
+    address = f"localhost:{nsqd.port}"
+    kept = Kept()
+    consumer = face.consumer("t", "c", address, message_handler=kept)
+    producer = face.producer(address, reconnect_interval=0.01, retries=1)
+    nsqd.subscriber()
+    assert face.call(producer.publish, "t", b"1") == b"OK"
+    no_threads("nsqcy")
+    links = list(nsqd.links)
+    for link in links:
+        link.close()
+    eventually(lambda: caplog.text.count("can't start new thread") >= 2)
+    with pytest.raises(NoConnection, match="can't start new thread"):
+        face.call(producer.publish, "t", b"2")
+    assert consumer.is_running and producer.is_running
+    no_threads("")
+    assert face.call(producer.publish, "t", b"3") == b"OK"
+    with (link := subscriber(nsqd, len(links))):
+        link.deliver(b"m")
+    eventually(lambda: kept.bodies == [b"m"])
+
+
+def test_no_thread_for_a_query(
+    face: Face, mock: Callable[..., MockNsqd], no_threads: Callable[[str], None]
+) -> None:
+    nsqd = mock()
+    with LookupPages(("127.0.0.1", nsqd.port)) as lookupd:
+        no_threads("nsqcy call" if face.name == "aio" else "nsqcy lookup")
+        producer = face.producer(
+            lookupd_http_addresses=lookupd.address, retries=0, reconnect_interval=0.01
+        )
+        with pytest.raises(NoConnection, match="can't start new thread"):
+            face.call(producer.publish, "t", b"1")
+        no_threads("")
+        assert face.call(producer.publish, "t", b"2") == b"OK"
+
+
+# -- what ends the client
+
+
+def test_an_error_of_the_client_itself_is_raised_to_callers(
+    face: Face, mock: Callable[..., MockNsqd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nsqd = mock(script=lambda peer, line, body: line.startswith("PUB"))
+    consumer = face.consumer("t", "c", nsqd.address)
+    producer = face.producer(nsqd.address)
+    nsqd.subscriber()
+    waits_get = face.begin(consumer.get)
+    waits_join = face.begin(consumer.join)
+    waits_publish = face.begin(producer.publish, "t", b"m")
+    eventually(lambda: any(each.said("PUB") for each in nsqd.links))
+
+    def broken(*about: Any) -> None:
+        raise ZeroDivisionError
+
+    for core in (consumer.core, producer.core):
+        monkeypatch.setattr(core, "received", broken)
+    for link in nsqd.links:
+        with link:
+            link.beat()
+    for future in (waits_get, waits_join, waits_publish):
+        with pytest.raises(Closed, match="has failed: ZeroDivisionError") as caught:
+            future.result(30)
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    for call, *arguments in (
+        (consumer.get,),
+        (consumer.join,),
+        (producer.publish, "t", b"m"),
+        (producer.publish_nowait, "t", b"m"),
+        (producer.publish_all, "t", [b"m"]),
+    ):
+        with pytest.raises(Closed, match="has failed"):
+            face.call(call, *arguments)
+    assert not consumer.is_running and not producer.is_running
