@@ -477,6 +477,8 @@ class Consumer(ConsumerView, _Face):
     Raises ValueError and TypeError for invalid options.
     """
 
+    _queue: deque[Message]
+
     def __init__(
         self,
         topic: str,
@@ -671,12 +673,26 @@ class Consumer(ConsumerView, _Face):
             return []
         batch = [first]
         deadline = self.now() + within
-        while len(batch) < maximum:
-            if self._queue:
-                batch.append(self._queue.popleft())
-            elif self._closed or self.is_starved or not await self._wait(deadline):
-                break
+        try:
+            while len(batch) < maximum:
+                if self._queue:
+                    batch.append(self._queue.popleft())
+                elif self._closed or self.is_starved or not await self._wait(deadline):
+                    break
+        except asyncio.CancelledError:
+            self._put_back(batch)
+            raise
         return batch
+
+    def _put_back(self, messages: list[Message]) -> None:
+        """Return messages that a cancelled caller has not received."""
+        if self._closed:
+            for message in messages:
+                message.requeue(0, backoff=False)
+            return
+        self._queue.extendleft(reversed(messages))
+        for _ in messages:
+            self._wake_one()
 
     def deliver(self, messages: list[Message]) -> None:
         if self.core.closing:
@@ -847,6 +863,10 @@ class _Awaited(Publish):
             future.set_result(OK)
         else:
             future.set_exception(error)
+
+    def is_awaited(self) -> bool:
+        future: asyncio.Future[bytes] = self.waiter
+        return not future.done()  # cancelled
 
 
 @with_options(*PRODUCER_PARTS)

@@ -12,6 +12,10 @@ This module owns all waiting: for messages, responses, buffer space and shutdown
 producer.py make the decisions. loop.py handles bytes and time in its own thread, so heartbeats are
 answered while handlers are busy. Messages may be answered in any thread.
 
+Ctrl-C, a signal handler or a time limit may raise an exception in a caller's thread, between any
+two instructions. Callers therefore change nothing but by single calls into mailbox.pyx and the
+codec, and hold no locks.
+
 Consumers and producers belong to the process that started them: in a forked child, the parent's
 consumers and producers have ended.
 """
@@ -31,7 +35,7 @@ from nsqcy.client.dead_letters import (
     keep_dead_letters,
     producer_keywords,
 )
-from nsqcy.client.errors import Error, PublishTimeout
+from nsqcy.client.errors import Closed, Error, PublishTimeout
 from nsqcy.client.face import (
     BATCH_BYTES,
     BATCH_MESSAGES,
@@ -47,7 +51,9 @@ from nsqcy.client.face import (
     refuse_coroutine_functions,
     warn_of_idle_handlers,
 )
+from nsqcy.client.flow import MAX_IN_FLIGHT, demand
 from nsqcy.client.loop import Loop
+from nsqcy.client.mailbox import Batches, Deliveries, Event, Iteration, Waiters, call_in
 from nsqcy.client.options import (
     CONSUMER_PARTS,
     PRODUCER_PARTS,
@@ -59,7 +65,7 @@ from nsqcy.client.options import (
     with_options,
 )
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
-from nsqcy.client.runtime import Event, Future, Gate, Kind, runtime_of
+from nsqcy.client.runtime import Future, Kind, runtime_of
 from nsqcy.client.times import Duration, Milliseconds, seconds
 
 GRACE = 2.0  # seconds after close_timeout until the client ends on its own
@@ -71,45 +77,6 @@ Result = bool | bytes | None
 Handler = Callable[[Message], Result]
 ValueHandler = Callable[[Any], Result] | Callable[[Any, Message], Result]  # with a codec
 GivingUp = Callable[[Message], bytes | None]
-
-
-class _Waiters:
-    """Threads or greenlets that are waiting for an event, which wakes one or all of them."""
-
-    def __init__(self, loop: Loop) -> None:
-        self._runtime = loop.runtime
-        self._gates: deque[Gate] = deque()
-
-    def wait(self, is_there: Callable[[], bool], timeout: float | None = None) -> None:
-        """Wait until the event occurs, another waiter handles it, or the timeout expires."""
-        gate = self._runtime.gate()
-        self._gates.append(gate)
-        passed = False
-        try:
-            if not is_there():  # the event occurred before there was a gate to open
-                passed = self._runtime.pass_gate(gate, timeout)
-        finally:
-            if not passed:
-                self._leave(gate, is_there)
-
-    def _leave(self, gate: Gate, is_there: Callable[[], bool]) -> None:
-        try:
-            self._gates.remove(gate)
-        except ValueError:  # opened in the meantime: pass the wake-up on to another waiter
-            if is_there():
-                self.wake()
-
-    def wake(self, count: int = 1) -> None:
-        """Wake this many waiters."""
-        with suppress(IndexError):
-            for _ in range(count):
-                self._gates.popleft().release()
-
-    def wake_all(self) -> None:
-        self.wake(len(self._gates))
-
-    def __len__(self) -> int:
-        return len(self._gates)
 
 
 @with_options(*CONSUMER_PARTS)
@@ -145,6 +112,8 @@ class Consumer(ConsumerView):
 
     Raises ValueError and TypeError for invalid options.
     """
+
+    _queue: Deliveries
 
     def __init__(
         self,
@@ -185,7 +154,6 @@ class Consumer(ConsumerView):
             lookupds,
             name=name,
             keywords={"max_in_flight": in_flight} | options,
-            lock=self._loop.lock,
         )
         warn_of_idle_handlers(self.core, concurrency)
         self.core.on_error = self._loop.told_later(on_error)
@@ -207,18 +175,19 @@ class Consumer(ConsumerView):
         self.core.on_ready = self._loop.told_later(on_ready)
         self._loop.core = self.core
         self._loop.on_hopeless = self._give_up
+        self._loop.on_begin = self._begin
         self._loop.on_end = self._end
         self._loop.at_exit = self._close_at_exit
         self.message_handler: Handler | None = handler_of(message_handler, codec)
         self._decode = decoder(codec)
         self._concurrency = concurrency
-        self._queue = deque()
+        self._waiters = Waiters(self._loop.runtime.gate)
+        self._queue = Deliveries(self._waiters, self._loop.runtime.current)
+        # Threads that iterate, wait for messages, handle them, or await the end.
+        self._inside = self._queue.callers
         self._hopeless: deque[Message] = deque()  # delivered messages, for on_giving_up
         self._gives_up = False  # threads handle messages
-        self._waiters = _Waiters(self._loop)
-        self._inside: list[object] = []  # threads that iterate, handle messages, or await the end
         self._handlers: deque[Event] = deque()  # of workers that are continuing
-        self._closed = False
         self._paused = 0  # max_in_flight before the pause
 
     def _publisher(self, producer: "Producer", topic: str) -> GivingUp:
@@ -232,15 +201,12 @@ class Consumer(ConsumerView):
 
     def start(self, block: bool = False) -> None:
         """Start connecting and receiving messages. If `block` is true, behave like run()."""
-        with self._loop.lock:
-            if not (self._loop.has_begun or self._closed):
-                self._begin()
+        if not (self._loop.has_begun or self._queue.is_closed):
+            self._loop.start(self.core.name, lookup_query(self.core))
         if block:
             self.run()
 
     def _begin(self) -> None:
-        self._loop.start(self.core.name, lookup_query(self.core))
-        self.core.start(self._loop.now())
         if self.message_handler is not None:
             for _ in range(self._concurrency):
                 self._spawn_worker(self.message_handler)
@@ -250,8 +216,8 @@ class Consumer(ConsumerView):
 
         An exception such as KeyboardInterrupt closes the consumer and is raised again.
         """
-        self.start()
         try:
+            self.start()
             self.join()
         except BaseException:
             self.close()
@@ -260,13 +226,9 @@ class Consumer(ConsumerView):
     def join(self, timeout: Duration | None = None) -> bool:
         """Wait up to `timeout` seconds for the consumer to end; return whether it has."""
         if not self._loop.has_begun:
-            return self._closed
-        self._inside.append(me := self._loop.runtime.current())
-        try:
-            self._loop.ended.wait(seconds(timeout))
-        finally:
-            self._inside.remove(me)
-        return self._loop.ended.is_set()
+            return self._queue.is_closed
+        me = self._loop.runtime.current()
+        return call_in(self._inside, me, self._loop.ended.wait, seconds(timeout))
 
     def close(self, *, graceful: bool = True, wait: bool = True) -> None:
         """Close the consumer. May be called repeatedly and from anywhere.
@@ -276,23 +238,15 @@ class Consumer(ConsumerView):
 
         With `wait`, waits for the consumer to end, except where that would deadlock: in a thread
         that iterates, in a handler, in a callback, and in a signal handler that has interrupted one
-        of these.
+        of these, or get().
         """
         self._begin_end(graceful)
-        runtime = self._loop.runtime
-        if wait and runtime.current() not in self._inside and runtime.can_wait():
+        if wait and self._loop.runtime.current() not in self._inside:
             self._await_end(graceful)
 
     def _begin_end(self, graceful: bool) -> None:
-        self._closed = True
-        queued = []
-        for messages in (self._queue, self._hopeless):
-            with suppress(IndexError):
-                while True:
-                    queued.append(messages.popleft())
-        if self._loop.has_begun:
-            self._loop.call(self._stop, queued, graceful)
-        self._waiters.wake_all()
+        self._loop.call(self._stop, graceful)
+        self._queue.close()
 
     def _close_at_exit(self) -> None:
         """End a consumer that the program no longer references: send its answers, and requeue the
@@ -310,18 +264,20 @@ class Consumer(ConsumerView):
             for ended in list(self._handlers):
                 ended.wait(max(0.0, deadline - self._loop.now()))
 
-    def _stop(self, queued: list[Message], graceful: bool) -> None:
-        with self._loop.lock:
-            for message in queued:
-                if not message.has_responded():
-                    message.requeue(0, backoff=False)
-            self.core.stop(self._loop.now(), graceful=graceful)
+    def _stop(self, graceful: bool) -> None:
+        self._queue.close()
+        _requeue(self._queue.take_all())
+        while (message := self._next_hopeless()) is not None:
+            _requeue([message])
+        self._loop.call(self._stop_core, graceful)  # after the requeued messages
+
+    def _stop_core(self, graceful: bool) -> None:
+        self.core.stop(self._loop.now(), graceful=graceful)
 
     def _end(self) -> None:
-        self._closed = True
+        self._queue.close()
+        self._queue.take_all()  # in a forked child, they belong to the parent
         self._hopeless.clear()
-        self._queue.clear()  # in a forked child, they belong to the parent
-        self._waiters.wake_all()
         if self._dead_letters is not None:
             self._dead_letters.close(graceful=False, wait=False)
 
@@ -343,32 +299,12 @@ class Consumer(ConsumerView):
     def __iter__(self) -> Iterator[Message]:
         """Iterate over messages until the consumer is closed. Several threads may iterate."""
         self.start()
-        self._inside.append(me := self._loop.runtime.current())
-        try:
-            take = self._queue.popleft
-            while True:
-                try:
-                    message = take()
-                except IndexError:
-                    if self._closed:
-                        return
-                    self._waiters.wait(self._has_news)
-                else:
-                    yield message
-        finally:
-            self._inside.remove(me)
+        return Iteration(self._queue)
 
     def get(self, timeout: Duration | None = None) -> Message | None:
         """Return the next message, or None after `timeout` or after the end."""
         self.start()
-        deadline = None if timeout is None else self._loop.now() + seconds(timeout)
-        while True:
-            with suppress(IndexError):
-                return self._queue.popleft()
-            left = None if deadline is None else deadline - self._loop.now()
-            if self._closed or (left is not None and left <= 0):
-                return None
-            self._waiters.wait(self._has_news, left)
+        return self._queue.get(seconds(timeout))
 
     def batches(
         self, max_messages: int, *, within: Duration = 0.0, timeout: Duration | None = None
@@ -379,47 +315,18 @@ class Consumer(ConsumerView):
         more messages can arrive until the program answers some of them. A list is empty if there
         was no message for `timeout` seconds.
         """
-        self._inside.append(me := self._loop.runtime.current())
-        try:
-            while True:
-                if (first := self.get(timeout)) is not None:
-                    yield self._batch(first, max_messages, seconds(within))
-                elif self._closed:
-                    return
-                else:
-                    yield []
-        finally:
-            self._inside.remove(me)
-
-    def _batch(self, first: Message, maximum: int, within: float) -> list[Message]:
-        batch = [first]
-        take = self._queue.popleft
-        deadline = self._loop.now() + within
-        while len(batch) < maximum:
-            try:
-                batch.append(take())
-            except IndexError:
-                left = deadline - self._loop.now()
-                if self._closed or left <= 0 or self.is_starved:
-                    break
-                self._waiters.wait(self._has_news, left)
-        return batch
-
-    def _has_news(self) -> bool:
-        return bool(self._queue) or self._closed
+        self.start()
+        return Batches(self._queue, max_messages, seconds(within), seconds(timeout), self)
 
     def _deliver(self, messages: list[Message]) -> None:
         """Queue the loop's messages for the program, and wake waiting threads."""
-        if self._closed:
-            for message in messages:
-                message.requeue(0, backoff=False)
-            return
-        self._queue.extend(messages)
-        if self._waiters:
-            self._waiters.wake(len(messages))
+        if self._queue.is_closed:
+            _requeue(messages)
+        else:
+            self._queue.put(messages)
 
     def _spawn_worker(self, handler: Handler) -> None:
-        ended = self._loop.runtime.event()
+        ended = Event(self._loop.runtime.gate)
         self._handlers.append(ended)
         self._loop.runtime.spawn(f"nsqcy handler {self.core.name}", self._work, handler, ended)
 
@@ -436,14 +343,14 @@ class Consumer(ConsumerView):
         finally:
             ended.set()
             self._handlers.remove(ended)
-            if not self._closed:  # a logging handler has failed, for instance
+            if not self._queue.is_closed:  # a logging handler has failed, for instance
                 self._spawn_worker(handler)
 
     def _give_up(self, message: Message) -> None:
         """Pass a message from the loop to on_giving_up. The callback may block, so it runs in its
         own thread."""
-        if self._closed:
-            message.requeue(0, backoff=False)
+        if self._queue.is_closed:
+            _requeue([message])
             return
         self._hopeless.append(message)
         if not self._gives_up:
@@ -451,32 +358,34 @@ class Consumer(ConsumerView):
 
     def _begin_giving_up(self) -> None:
         self._gives_up = True
-        ended = self._loop.runtime.event()
+        ended = Event(self._loop.runtime.gate)
         self._handlers.append(ended)
         self._loop.runtime.spawn(f"nsqcy giving up {self.core.name}", self._give_up_all, ended)
 
     def _give_up_all(self, ended: Event) -> None:
         """Call on_giving_up until there are no more messages for it."""
-        hook = self.core.on_giving_up
-        assert hook is not None
-        self._inside.append(me := self._loop.runtime.current())
         try:
-            while (message := self._next_hopeless()) is not None:
-                try:
-                    result = hook(message)
-                except BaseException as error:
-                    self.core.raised(message, error)
-                else:
-                    self.core.given_up(message, result)
+            call_in(self._inside, self._loop.runtime.current(), self._give_up_each)
         finally:
-            self._inside.remove(me)
             ended.set()
             self._handlers.remove(ended)
-            with self._loop.lock:
-                if self._hopeless:  # a message has come meanwhile
-                    self._begin_giving_up()
-                else:
-                    self._gives_up = False
+            self._loop.call(self._go_on_giving_up)
+
+    def _give_up_each(self) -> None:
+        hook = self.core.on_giving_up
+        assert hook is not None
+        while (message := self._next_hopeless()) is not None:
+            try:
+                result = hook(message)
+            except BaseException as error:
+                self.core.raised(message, error)
+            else:
+                self.core.given_up(message, result)
+
+    def _go_on_giving_up(self) -> None:
+        self._gives_up = False
+        if self._hopeless:  # a message has come meanwhile
+            self._begin_giving_up()
 
     def _next_hopeless(self) -> Message | None:
         with suppress(IndexError):
@@ -490,37 +399,49 @@ class Consumer(ConsumerView):
 
         Raises ValueError if `count` is not a non-negative integer.
         """
-        with self._loop.lock:
-            self.core.flow.set_max_in_flight(count, self._loop.now())
-        self._loop.rouse()
+        demand("max_in_flight", count, MAX_IN_FLIGHT)
+        self._loop.do(self.core.flow.set_max_in_flight, count)
 
     def pause(self) -> None:
         """Stop receiving messages until resume() is called."""
-        with self._loop.lock:
-            self._paused = self.core.flow.max_in_flight or self._paused
-            self.set_max_in_flight(0)
+        self._paused = self.max_in_flight or self._paused
+        self.set_max_in_flight(0)
 
     def resume(self) -> None:
         """Continue after pause(), with the previous max_in_flight."""
-        with self._loop.lock:
-            if self._paused:
-                self.set_max_in_flight(self._paused)
-                self._paused = 0
+        if self._paused:
+            self.set_max_in_flight(self._paused)
+            self._paused = 0
 
     def connect_to_nsqd(self, host: str, port: int) -> None:
         """Also consume from the nsqd at `host` and TCP port `port`."""
-        with self._loop.lock:
-            self.core.add_nsqd(Address(host, port), self._loop.now())
-        self._loop.rouse()
+        self._loop.do(self.core.add_nsqd, Address(host, port))
 
     def query_lookupd(self) -> None:
         """Query the lookupds now, not at the next poll."""
-        with self._loop.lock:
-            self.core.ask_now(self._loop.now())
-        self._loop.rouse()
+        self._loop.do(self.core.ask_now)
+
+
+def _requeue(messages: Iterable[Message]) -> None:
+    """Requeue messages that the program has not taken."""
+    for message in messages:
+        if not message.has_responded():
+            message.requeue(0, backoff=False)
 
 
 class _Awaited(Publish):
+    """A publish whose caller waits at a gate."""
+
+    __slots__ = ("failure",)
+
+    failure: Error | None
+
+    def done(self, error: Error | None) -> None:
+        self.failure = error
+        self.waiter.release()
+
+
+class _Promised(Publish):
     """A publish with its waiter: the loop's `later`, and a future."""
 
     __slots__ = ()
@@ -528,6 +449,10 @@ class _Awaited(Publish):
     def done(self, error: Error | None) -> None:
         later, future = self.waiter
         later.append((_resolve, (future, error)))
+
+    def is_awaited(self) -> bool:
+        _, future = self.waiter
+        return not future.done()  # cancelled
 
 
 def _resolve(future: Future, error: Error | None) -> None:
@@ -576,7 +501,6 @@ class Producer(ProducerView):
             lookupd_http_addresses,
             name=name,
             keywords=options,
-            lock=self._loop.lock,
         )
         self.core.on_error = self._loop.told_later(on_error)
         self.core.on_retry = self._loop.told_later(on_retry)
@@ -584,17 +508,15 @@ class Producer(ProducerView):
         self._loop.on_end = self._end
         self._loop.after_turn = self._offer_room
         self._loop.at_exit = self._close_at_exit
-        self._waiters = _Waiters(self._loop)  # for room
+        self._closed = False
+        self._waiters = Waiters(self._loop.runtime.gate)  # for room
         self._encode = encoder(codec)
         self._pub, self._mpub = Heads(b"PUB"), Heads(b"MPUB")
 
     def start(self) -> None:
         """Start connecting. The first publish does this too."""
-        with self._loop.lock:
-            if self._loop.has_begun or self.core.closing:
-                return
+        if not (self._loop.has_begun or self._closed):
             self._loop.start(self.core.name, lookup_query(self.core))
-            self.core.start(self._loop.now())
 
     def close(self, *, graceful: bool = True, wait: bool = True) -> None:
         """Wait up to close_timeout seconds for pending responses, then close.
@@ -602,12 +524,12 @@ class Producer(ProducerView):
         If `graceful` is false, close immediately: pending publishes fail with Closed. If `wait` is
         false, return before the producer has closed.
         """
-        self.core.closing = True
-        if not self._loop.has_begun:
-            return
         self._loop.call(self._stop, graceful)
+        self._closed = True
         self._waiters.wake_all()
-        if wait and self._loop.may_be_awaited and self._loop.runtime.can_wait():
+        if not self._loop.has_begun:
+            self.core.closing = True
+        elif wait and self._loop.may_be_awaited:
             self._loop.ended.wait(self.core.options.close_timeout + GRACE)
 
     def _close_at_exit(self) -> None:
@@ -618,10 +540,11 @@ class Producer(ProducerView):
             self.close(graceful=False)
 
     def _stop(self, graceful: bool) -> None:
-        with self._loop.lock:
-            self.core.stop(self._loop.now(), graceful=graceful)
+        self._closed = True
+        self.core.stop(self._loop.now(), graceful=graceful)
 
     def _end(self) -> None:
+        self._closed = True
         self._waiters.wake_all()
 
     def __enter__(self) -> Self:
@@ -744,22 +667,49 @@ class Producer(ProducerView):
             raise RuntimeError("a callback cannot wait for its own producer: use publish_nowait()")
         deadline = self._deadline(timeout)
         self._have_room(deadline)
-        return self._send(topic, head, body, deadline).result()
+        loop = self._loop
+        gate = loop.runtime.gate()
+        publish = _Awaited(topic, head, body, gate, deadline)
+        if not (
+            self._may_publish()
+            and loop.mailbox.ask(self._publish, publish, len(body), gate, self._withdraw)
+        ):
+            raise self.core.closed_error
+        if publish.failure is not None:
+            raise publish.failure
+        return OK
 
     def _deadline(self, timeout: Duration | None) -> float:
         return INFINITE if timeout is None else self._loop.now() + seconds(timeout)
 
     def _send(self, topic: str, head: bytes, body: bytes, deadline: float) -> Future:
-        loop, core = self._loop, self.core
-        if not loop.has_begun:
-            self.start()
+        loop = self._loop
         future = loop.runtime.future()
-        publish = _Awaited(topic, head, body, (loop.later, future), deadline)
-        with loop.lock:
-            core.publish(publish)
-        if core.waiting or loop.later or deadline != INFINITE:  # later: it exceeds a limit
-            loop.rouse()
+        publish = _Promised(topic, head, body, (loop.later, future), deadline)
+        if not (self._may_publish() and loop.mailbox.post_sized(self._publish, publish, len(body))):
+            raise self.core.closed_error
         return future
+
+    def _may_publish(self) -> bool:
+        """Start, unless the producer has been closed."""
+        if not self._loop.has_begun:
+            self.start()
+        return not self._closed
+
+    def _publish(self, publish: Publish) -> None:
+        try:
+            self.core.publish(publish)
+        except Closed as error:  # just now
+            publish.done(error)
+
+    def _withdraw(self, publish: Publish) -> None:
+        self.core.withdraw(publish, self._loop.now())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the `max_pending` limit on unanswered bytes has been reached."""
+        pending = self.core.pending_bytes + self._loop.mailbox.size
+        return pending >= self.core.options.max_pending
 
     def _have_room(self, deadline: float) -> None:
         """Wait until the publishes have been answered. Raises PublishTimeout."""
@@ -770,10 +720,10 @@ class Producer(ProducerView):
             self._waiters.wait(self._has_room, left)
 
     def _has_room(self) -> bool:
-        return not self.core.is_full or self.core.closing
+        return not self.is_full or self._closed
 
     def _offer_room(self) -> None:
-        if self._waiters and not self.core.is_full:
+        if self._waiters and not self.is_full:
             self._waiters.wake_all()
 
 

@@ -110,7 +110,7 @@ class Connection:
         self._upgrades: list[Callable[[], ByteLayer]] = []
         self._auth_required = False
         self._is_encrypted = False
-        self._last_received = -math.inf
+        self.last_received = -math.inf
         self._silence = 2 * options.heartbeat_interval if options.heartbeat_interval > 0 else None
 
     # -- called by the driver
@@ -120,7 +120,7 @@ class Connection:
         if self.state is not State.CONNECTING:
             return
         self.state = State.HANDSHAKE
-        self._last_received = now
+        self.last_received = now
         self.due = now + max(self.options.timeout, MIN_HANDSHAKE)
         self._step = self._identified
         identity = json.dumps(self.options.identity).encode()
@@ -131,7 +131,7 @@ class Connection:
         and ConnectionFailed (also for a goodbye); the connection is unusable afterwards."""
         if self.state is State.CLOSED:
             return
-        self._last_received = now
+        self.last_received = now
         if len(self._opening) < LONGEST:
             self._recognize(data)
         if not self._layers and self._step is None:
@@ -432,6 +432,6 @@ class Connection:
         if self._silence is None:
             self.due = math.inf
             return
-        self.due = self._last_received + self._silence
+        self.due = self.last_received + self._silence
         if now >= self.due:
             raise ConnectionFailed(f"{self.address} has been silent for {self._silence:g} s")

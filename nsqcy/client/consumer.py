@@ -9,7 +9,7 @@ import inspect
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from typing import Any, Protocol
 
 from nsqcy.client.codec import Message
@@ -57,7 +57,6 @@ class ConsumerCore(Core[Nsqd]):
         *,
         name: str | None = None,
         keywords: Mapping[str, Any],
-        lock: AbstractContextManager[Any] | None = None,
         rng: random.Random | None = None,
     ) -> None:
         for what, each in (("topic", topic), ("channel", channel)):
@@ -74,10 +73,10 @@ class ConsumerCore(Core[Nsqd]):
             name=name or f"{topic}:{channel}",
             lookup_options=lookup_options,
             connection_options=connection_options,
-            lock=lock,
             rng=rng,
         )
         self.flow = Flow(flow_settings, self.random)
+        self._stopped_at = math.inf
         self.keeps_dead_letters = False  # on_giving_up publishes them
         self.rejected: dict[Message, str] = {}  # by the program, until on_giving_up has kept them
         self.on_exception: Callable[[Message, BaseException], object] | None = None
@@ -95,7 +94,7 @@ class ConsumerCore(Core[Nsqd]):
         due = self._next()
         if not self.closing:
             return min(due, self.flow.due)
-        return min((due, *(each.superseded_at for each in self.connections if each.drained)))
+        return min((due, *map(self._may_end_at, self.connections)))
 
     def tick(self, now: float) -> None:
         """Do everything that is due."""
@@ -158,6 +157,7 @@ class ConsumerCore(Core[Nsqd]):
             self._end(now)
         elif not self.closing:
             self.closing = True
+            self._stopped_at = now
             self._end_within(self.options.close_timeout, now)
             for connection in self.connections:
                 if connection.state is State.READY:
@@ -176,16 +176,15 @@ class ConsumerCore(Core[Nsqd]):
 
     def result(self, outcome: int) -> None:
         """Handle a message that is about to be answered."""
+        if self.closing:
+            return
         now = self._net.now()
-        with self.lock:
-            if self.closing:
-                return
-            if outcome == FINISHED:
-                self.flow.success(now)
-            elif outcome == REQUEUED:
-                self.flow.neutral(now)
-            else:
-                self.flow.failure(now)
+        if outcome == FINISHED:
+            self.flow.success(now)
+        elif outcome == REQUEUED:
+            self.flow.neutral(now)
+        else:
+            self.flow.failure(now)
 
     @property
     def max_tries(self) -> int:
@@ -228,18 +227,11 @@ class ConsumerCore(Core[Nsqd]):
         with suppress(AlreadyAnswered):
             message.finish()
 
-    def keep(self, message: Message, reason: str) -> bool:
-        """Begin to keep a message that the program makes a dead letter; return False if that is up
-        to nsqd."""
-        if not self.keeps_dead_letters:
-            return False
-        with self.lock:
-            if message.has_responded() or message in self.rejected:
-                raise AlreadyAnswered(f"message {_number(message)} has already been answered")
+    def keep(self, message: Message, reason: str) -> None:
+        """Begin to keep a message that the program has made a dead letter."""
+        if not message.has_responded():
             self.rejected[message] = reason
-            message.enable_async()  # its handler does not answer it
             self._net.give_up(message)
-        return True
 
     def raised(self, message: Message, error: BaseException) -> None:
         """Handle the failure of a handler or of on_giving_up."""
@@ -369,8 +361,17 @@ class ConsumerCore(Core[Nsqd]):
         ]
         return ", ".join(parts)
 
+    def _may_end_at(self, connection: Connection) -> float:
+        """Return when a closing connection need not be waited for any longer: once nsqd has taken
+        back its messages, or seems to hang and will not confirm that it sends no more."""
+        if connection.drained:
+            return connection.superseded_at
+        return max(self._stopped_at, connection.last_received) + connection.options.timeout
+
     def _end_if_drained(self, now: float) -> None:
         for connection in self.connections:
+            if now >= self._may_end_at(connection):
+                connection.drained = True
             answered = connection.in_flight == 0 or now >= connection.superseded_at
             if connection.drained and answered:
                 self._net.disconnect(connection)

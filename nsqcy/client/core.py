@@ -9,8 +9,7 @@ publishes.
 import math
 import random
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from nsqcy.client.connection import Connection, Owner
 from nsqcy.client.errors import Closed, Error
@@ -97,7 +96,7 @@ N = TypeVar("N", bound=Nsqd)
 
 
 class Core(Owner, Generic[N]):
-    """The nsqds of a consumer or producer; a caller in another thread holds `lock`."""
+    """The nsqds of a consumer or producer. Only one thread, its Net's, calls it."""
 
     kind: str
     nsqd: type[N]
@@ -111,7 +110,6 @@ class Core(Owner, Generic[N]):
         name: str,
         lookup_options: LookupOptions,
         connection_options: ConnectionOptions,
-        lock: AbstractContextManager[Any] | None,
         rng: random.Random | None,
     ) -> None:
         self.name = name
@@ -122,7 +120,6 @@ class Core(Owner, Generic[N]):
         if not self.nsqds and not self.lookupd_http_addresses:
             raise ValueError(f"a {self.kind} needs nsqd_tcp_addresses or lookupd_http_addresses")
         self.random = rng or random.Random()
-        self.lock = lock or nullcontext()
         self.running = False
         self.closing = False
         self.is_forked = False  # copied into a child process
@@ -245,8 +242,9 @@ class Core(Owner, Generic[N]):
 
     @property
     def connections(self) -> list[Connection]:
-        """Connections that are open or being established."""
-        return [each.connection for each in self.nsqds.values() if each.connection is not None]
+        """Connections that are open or being established. Any thread may read them."""
+        nsqds = list(self.nsqds.values())
+        return [each.connection for each in nsqds if each.connection is not None]
 
     # -- for consumers and producers
 

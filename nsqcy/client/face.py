@@ -6,8 +6,7 @@ Independent of threads and event loops.
 
 import inspect
 import os
-from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sized
 from typing import Any
 
 from nsqcy.client.codec import (
@@ -80,7 +79,7 @@ class ConsumerView:
     """A consumer's read-only state."""
 
     core: ConsumerCore
-    _queue: deque[Message]  # delivered, but not yet taken by the program
+    _queue: Sized  # messages delivered, but not yet taken by the program
     _decode: Callable[[Message], Any] | None  # of the codec
 
     def __repr__(self) -> str:
@@ -120,8 +119,7 @@ class ConsumerView:
     @property
     def connections(self) -> Mapping[str, Connection]:
         """Connections that are open or being established, by address."""
-        with self.core.lock:
-            return {str(each.address): each for each in self.core.connections}
+        return {str(each.address): each for each in self.core.connections}
 
     def _raise_failure(self) -> None:
         """Raise Closed if an error of the client itself has ended the consumer."""
@@ -143,8 +141,7 @@ class ProducerView:
     _encode: Encode | None  # of the codec
 
     def __repr__(self) -> str:
-        with self.core.lock:
-            nsqds = ", ".join(map(str, self.core.nsqds)) or "no nsqd"
+        nsqds = ", ".join(map(str, list(self.core.nsqds))) or "no nsqd"
         return (
             f"<Producer to {nsqds} {state(self.core)}, {self.core.pending_bytes} bytes unanswered>"
         )

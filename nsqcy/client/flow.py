@@ -173,15 +173,11 @@ class Flow:
         self.lanes: list[Lane] = []
         self.on_backoff: Callable[[int, float], object] | None = None
         self.on_resume: Callable[[], object] | None = None
-        self._max_in_flight = settings.max_in_flight
+        self.max_in_flight = settings.max_in_flight
         self._top_level = settings.top_level
         self._since: dict[Lane, float] = {}  # when its RDY last rose from 0
         self._resume_at = math.inf
         self._next_turns = math.inf
-
-    @property
-    def max_in_flight(self) -> int:
-        return self._max_in_flight
 
     @property
     def total_ready(self) -> int:
@@ -215,7 +211,7 @@ class Flow:
     def set_max_in_flight(self, count: int, now: float) -> None:
         """0 pauses."""
         demand("max_in_flight", count, MAX_IN_FLIGHT)
-        self._max_in_flight = count
+        self.max_in_flight = count
         self._spread(now)
 
     def success(self, now: float) -> None:
@@ -267,7 +263,7 @@ class Flow:
     def _budget(self) -> int:
         if self.state is State.WAITING:
             return 0
-        return min(self._max_in_flight, 1) if self.state is State.TESTING else self._max_in_flight
+        return min(self.max_in_flight, 1) if self.state is State.TESTING else self.max_in_flight
 
     def _spread(self, now: float, leaving: Set[Lane] = frozenset()) -> None:
         """Send the RDYs that must change; the turn of `leaving` lanes is over."""

@@ -1,12 +1,13 @@
 """Drives a core of the blocking client, in its own thread or greenlet.
 
-Owns sockets, timers and wake-ups. The core makes the decisions, and is called with its lock held.
-Callbacks run after the lock is released, so that they may wait for threads that need the lock.
+Owns sockets, timers and wake-ups. The core makes the decisions, and only the loop calls it: other
+threads post requests, as a whole (mailbox.pyx), so nothing is half done if an exception interrupts
+them. The loop never waits for them. Callbacks run at the end of a turn.
 
     any thread                                      the loop
-    message.finish() -> codec -> Driver.wake() ---> dirty: take() and send()
-    Consumer, Producer --- lock ---> core           select, recv() --- lock ---> core
-    Loop.call() ----------------------------------> calls
+    message.finish() -> codec -> Bell ------------> dirty drivers: take() and send()
+    Consumer, Producer -> Mailbox ----------------> requests: core
+                                                    select, recv(): core
     future.result() <------------------------------ later
 """
 
@@ -27,6 +28,7 @@ from nsqcy.client.connection import Connection
 from nsqcy.client.core import Core
 from nsqcy.client.errors import ConnectionFailed, Error
 from nsqcy.client.face import INFINITE, UNREACHABLE, asked, reason
+from nsqcy.client.mailbox import Bell, Event, Mailbox
 from nsqcy.client.options import Answer
 from nsqcy.client.runtime import Runtime
 from nsqcy.errors import LayerError
@@ -38,8 +40,8 @@ log = logging.getLogger("nsqcy.client")
 
 
 class Driver:
-    """Moves the bytes of one connection. Any thread may call `wake` and `close`; only the loop
-    calls the rest."""
+    """Moves the bytes of one connection. Any thread may call `wake`, which makes the loop send
+    pending output; only the loop calls the rest."""
 
     def __init__(self, loop: "Loop", connection: Connection) -> None:
         self.connection = connection
@@ -48,21 +50,15 @@ class Driver:
         self.deadline = loop.now() + connection.options.timeout
         self._loop = loop
         self._socket: socket.socket | None = None
-        self._dirty = False
         self._unsent: bytes | memoryview = b""
         self._writing = False  # whether the selector reports when more can be sent
+        self.wake = Bell(loop.mailbox, self)
         connection.driver = self
         connection.codec.wake = self.wake
-
-    def wake(self) -> None:
-        """Make the loop send pending output."""
-        if not self._dirty:
-            self._dirty = True
-            self._loop.dirty.append(self)
-            self._loop.rouse()
+        connection.codec.mailbox = loop.mailbox
 
     def close(self) -> None:
-        """Send pending output, and close. The caller holds the lock."""
+        """Send pending output, and close."""
         if self.closing:
             return
         pieces: list[bytes | memoryview] = [self._unsent]
@@ -72,7 +68,7 @@ class Driver:
         self._unsent = b"".join(pieces)
         self.closing = True
         self.deadline = self._loop.now() + self.connection.options.timeout
-        self._dirty = False
+        self.wake.is_rung = False
         self.wake()
 
     def connected(self, connected: socket.socket) -> None:
@@ -94,7 +90,7 @@ class Driver:
 
     def flush(self) -> None:
         """Send pending output, as far as possible."""
-        self._dirty = False
+        self.wake.is_rung = False
         for _ in range(MAX_PIECES):
             if self._socket is None or not self._collect():
                 break
@@ -190,10 +186,10 @@ class Driver:
 
 
 class Loop:
-    """Drives `core` as its Net; `lock` is the core's lock.
+    """Drives `core` as its Net.
 
-    With the lock held, `on_messages` is called with messages for the program, and `on_hopeless`
-    with a message to give up on. `on_end` is called once nothing more will happen.
+    `on_messages` is called with messages for the program, `on_hopeless` with a message to give up
+    on, `on_begin` once the core has started, and `on_end` once nothing more will happen.
     """
 
     core: Core[Any]
@@ -202,11 +198,11 @@ class Loop:
         self, runtime: Runtime, on_messages: Callable[[list[Message]], object] | None = None
     ) -> None:
         self.runtime = runtime
-        self.lock = runtime.lock()
-        self.ended = runtime.event()
-        self.dirty: deque[Driver] = deque()  # drivers with pending output
+        self.mailbox = Mailbox()
+        self.ended = Event(runtime.gate)
         self.drivers: set[Driver] = set()
         self.later: deque[tuple[Callable[..., object], Any]] = deque()  # notifications for users
+        self.on_begin: Callable[[], object] | None = None
         self.on_end: Callable[[], object] | None = None
         self.on_hopeless: Callable[[Message], object] | None = None
         self.after_turn: Callable[[], object] | None = None
@@ -214,9 +210,7 @@ class Loop:
         self.now = time.monotonic
         self._on_messages = on_messages
         self._ask: Callable[[], Answer] | None = None
-        self._calls: deque[tuple[Callable[..., object], Any]] = deque()
-        self._asleep = False
-        self._begun = False
+        self._began = Event(runtime.gate)
         self._stopped = False
         self._name = ""
         self._who: object = None  # the thread or greenlet that runs it
@@ -224,30 +218,33 @@ class Loop:
     # -- for the Consumer or Producer
 
     def start(self, name: str, ask: Callable[[], Answer] | None) -> None:
-        """Begin; `ask` queries the nsqlookupds."""
+        """Begin, and wait until the core has started; `ask` queries the nsqlookupds. May be called
+        again, also after it was interrupted."""
         self._name = name
         self._ask = ask
-        self.selector = self.runtime.selector()
-        self._wakes, self._woken = socket.socketpair()
-        self._wakes.setblocking(False)
-        self._woken.setblocking(False)
-        self.runtime.spawn(f"nsqcy {name}", self._run)
-        self._begun = True
+        if not self._began.is_set():
+            self.runtime.spawn(f"nsqcy {name}", self._run, _Wakes(self.runtime))
+        if self.runtime.can_wait():
+            self._began.wait()
 
-    def call(self, function: Callable[..., object], *args: object) -> None:
-        """Make the loop call a function soon. May be called from a signal handler."""
-        self._calls.append((function, args))
-        self.rouse()
+    def call(self, function: Callable[..., object], *args: object) -> bool:
+        """Make the loop call a function soon; return False if it has ended. May be called from a
+        signal handler, and before the start."""
+        return self.mailbox.post(function, *args)
 
-    def rouse(self) -> None:
-        """Wake the loop, because there is work to do."""
-        if self._asleep:
-            self._asleep = False
-            with suppress(OSError):  # full: the loop will wake; closed: the loop has ended
-                self._wakes.send(b"\0")
+    def do(self, function: Callable[..., object], *args: object) -> None:
+        """Make the loop call a function with the time too, and wait until it has, unless it runs
+        callbacks."""
+        if self.has_begun and self.runtime.can_wait():
+            self.mailbox.do(self.runtime.gate(), self._do, function, *args)
+        else:
+            self.call(self._do, function, *args)
+
+    def _do(self, function: Callable[..., object], *args: object) -> None:
+        function(*args, self.now())
 
     def told_later(self, hook: Callable[..., object] | None) -> Callable[..., object] | None:
-        """Return a hook that is called when the lock is free."""
+        """Return a hook that is called at the end of the loop's turn."""
         if hook is None:
             return None
         return lambda *about: self.later.append((self._tell, (hook, *about)))
@@ -261,11 +258,11 @@ class Loop:
     def may_be_awaited(self) -> bool:
         """Return whether the caller may wait for the loop's end, which must not depend on the
         caller."""
-        return self._begun and not self.is_current and not self.runtime.holds(self.lock)
+        return self.has_begun and not self.is_current and self.runtime.can_wait()
 
     @property
     def has_begun(self) -> bool:
-        return self._begun
+        return self._began.is_set()
 
     # -- Net
 
@@ -273,7 +270,6 @@ class Loop:
         driver = Driver(self, connection)
         self.drivers.add(driver)
         self.runtime.spawn(f"nsqcy connect {connection.address}", self._connect, driver)
-        self.rouse()
 
     def disconnect(self, connection: Connection) -> None:
         connection.driver.close()
@@ -291,7 +287,6 @@ class Loop:
 
     def stopped(self) -> None:
         self._stopped = True
-        self.rouse()
 
     # -- alongside the loop
 
@@ -306,10 +301,8 @@ class Loop:
         except UNREACHABLE as error:
             self.call(driver.fail, reason(error))
         else:
-            if self.ended.is_set():
+            if not self.call(driver.connected, connected):
                 connected.close()
-            else:
-                self.call(driver.connected, connected)
 
     def _look_up(self) -> None:
         assert self._ask is not None
@@ -318,11 +311,19 @@ class Loop:
 
     # -- the loop
 
-    def _run(self) -> None:
+    def _run(self, wakes: "_Wakes") -> None:
+        if not self.mailbox.open(wakes.fileno):  # another start() was first
+            wakes.close()
+            return
         self._who = self.runtime.current()
+        self._wakes, self.selector = wakes, wakes.selector
         _running.add(self)
         try:
-            self.selector.register(self._woken, EVENT_READ)
+            self.core.running = True  # when start() returns
+            self._began.set()
+            self.core.start(self.now())
+            if self.on_begin is not None:
+                self.on_begin()
             while not self._stopped or self.drivers:
                 self._turn()
         except Exception:
@@ -332,80 +333,76 @@ class Loop:
 
     def _turn(self) -> None:
         wait = self._wait()
-        self._asleep = True
-        if self.dirty or self._calls or self.later:  # added before the loop sleeps
-            self._asleep = False
+        if self.later or not self.mailbox.sleep():
             wait = 0.0
         events = self.selector.select(wait)
-        self._asleep = False
+        self.mailbox.awake()
         for key, happened in events:
             if key.data is not None:
                 key.data.happened(happened)
             else:
-                self._drain()
+                self._wakes.drain()
         self._do_calls()
         self._tick()
-        for _ in range(len(self.dirty)):
-            self.dirty.popleft().flush()
+        for driver in self.mailbox.take_dirty():
+            driver.flush()
         self._tell_later()
         if self.after_turn is not None:
             self.after_turn()
 
     def _do_calls(self) -> None:
-        while self._calls:
-            function, args = self._calls.popleft()
-            function(*args)
+        for _ in range(len(self.mailbox)):  # later requests wait for the next turn
+            if request := self.mailbox.take():
+                function, args = request
+                function(*args)
 
     def _tell_later(self) -> None:
+        if not self.later:
+            return
+        self.mailbox.begin_callbacks()
         while self.later:
             tell, about = self.later.popleft()
             tell(*about)
+        self.mailbox.end_callbacks()
 
     def _wait(self) -> float | None:
         """Return the seconds until the next action is due."""
-        with self.lock:
-            due = INFINITE if self._stopped else self.core.due
-            for driver in self.drivers:
-                due = min(due, driver.deadline)
+        due = INFINITE if self._stopped else self.core.due
+        for driver in self.drivers:
+            due = min(due, driver.deadline)
         return None if due == INFINITE else max(0.0, due - self.now())
 
     def _tick(self) -> None:
         now = self.now()
-        with self.lock:
-            if not self._stopped and now >= self.core.due:
-                self.core.tick(now)
-            late = [each for each in self.drivers if now >= each.deadline]
-        for driver in late:
+        if not self._stopped and now >= self.core.due:
+            self.core.tick(now)
+        for driver in [each for each in self.drivers if now >= each.deadline]:
             driver.expire()
-
-    def _drain(self) -> None:
-        with suppress(BlockingIOError):
-            self._woken.recv(4096)
 
     def _end(self) -> None:
         """End the core, and release all waiters, even after a failure."""
-        with self.lock:
-            with suppress(Exception):
-                self.core.stop(self.now(), graceful=False)
-            self._stopped = True
-            for driver in list(self.drivers):
-                driver.abort()
+        with suppress(Exception):
+            self.core.stop(self.now(), graceful=False)
+        self._stopped = True
+        for driver in list(self.drivers):
+            driver.abort()
         _running.discard(self)
-        self.ended.set()
-        if self.on_end is not None:
-            self.on_end()
-        self._do_calls()
-        self._tell_later()
-        self._wakes.close()
-        self._woken.close()
-        self.selector.close()
+        self.mailbox.close()
+        try:
+            self._do_calls()
+            self._tell_later()
+        finally:
+            self._began.set()
+            self.ended.set()
+            if self.on_end is not None:
+                self.on_end()
+            self._wakes.close()
 
     def abandon(self) -> None:
         """Clean up in a forked child process, which does not have the loop's thread: the
         connections belong to the parent."""
-        self.lock = self.core.lock = self.runtime.lock()
+        self.mailbox.close()
         self.core.abandon()
-        self.ended = self.runtime.event()
         self.ended.set()
         if self.on_end is not None:
             self.on_end()
@@ -425,26 +422,42 @@ class Loop:
         self.selector.register(connected, events, driver)
 
     def take(self, connection: Connection) -> bytes:
-        with self.lock:
-            data = connection.take()
-            self.core.answered(self.now())
+        data = connection.take()
+        self.core.answered(self.now())
         return data
 
     def tell_connected(self, connection: Connection) -> None:
-        with self.lock:
-            self.core.connected(connection, self.now())
+        self.core.connected(connection, self.now())
 
     def tell_received(self, connection: Connection, data: bytes) -> None:
-        with self.lock:
-            self.core.received(connection, data, self.now())
+        self.core.received(connection, data, self.now())
 
     def tell_lost(self, connection: Connection, error: Error) -> None:
-        with self.lock:
-            self.core.lost(connection, error, self.now())
+        self.core.lost(connection, error, self.now())
 
     def _tell_found(self, addresses: Any, errors: Any) -> None:
-        with self.lock:
-            self.core.found(addresses, errors, self.now())
+        self.core.found(addresses, errors, self.now())
+
+
+class _Wakes:
+    """A selector, and the sockets that wake a loop."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.selector = runtime.selector()
+        self._sends, self._receives = socket.socketpair()
+        self._sends.setblocking(False)
+        self._receives.setblocking(False)
+        self.fileno = self._sends.fileno()
+        self.selector.register(self._receives, EVENT_READ)
+
+    def drain(self) -> None:
+        with suppress(BlockingIOError):
+            self._receives.recv(4096)
+
+    def close(self) -> None:
+        self._sends.close()
+        self._receives.close()
+        self.selector.close()
 
 
 _running: set[Loop] = set()

@@ -16,7 +16,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from itertools import chain
 from typing import Any
 
 from nsqcy.client.codec import Message, Publish
@@ -73,11 +73,17 @@ class _Question(Publish):
     def done(self, error: Error | None) -> None:
         self.publish.done(error or ProtocolError("nsqd answered LIMITS with OK"))
 
+    def is_awaited(self) -> bool:
+        return self.publish.is_awaited()
+
 
 class _GivenUp(Publish):
     """Placeholder for a publish that has timed out; its response may still arrive."""
 
     __slots__ = ()
+
+    def is_awaited(self) -> bool:
+        return False
 
 
 class Heads(dict[str, bytes]):
@@ -125,7 +131,6 @@ class ProducerCore(Core[Nsqd]):
         *,
         name: str | None = None,
         keywords: Mapping[str, Any],
-        lock: AbstractContextManager[Any] | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self.options, lookup_options, connection_options = producer_options(keywords)
@@ -136,7 +141,6 @@ class ProducerCore(Core[Nsqd]):
             name=name or "producer",
             lookup_options=lookup_options,
             connection_options=connection_options,
-            lock=lock,
             rng=rng,
         )
         self.pending_bytes = 0  # total size of unanswered publishes
@@ -238,6 +242,14 @@ class ProducerCore(Core[Nsqd]):
             self._send(publish)
         else:
             self._keep(publish, self._net.now())
+
+    def withdraw(self, publish: Publish, now: float) -> None:
+        """Handle the interruption of a publish's caller. It is not sent any more; if it has been,
+        its response is still to be matched, but nothing waits for it."""
+        if publish in self.waiting:
+            self.waiting.remove(publish)
+            self.pending_bytes -= len(publish.body)
+        self._end_if_done()
 
     def _keep(self, publish: Publish, now: float) -> None:
         self.waiting.append(publish)
@@ -484,18 +496,15 @@ class ProducerCore(Core[Nsqd]):
         return ", ".join(parts)
 
     def _end_if_done(self) -> None:
-        if self.closing and not self.waiting and not self._is_awaited:
+        if self.closing and not self._is_awaited:
             self._end()
 
     @property
     def _is_awaited(self) -> bool:
-        """Return whether a caller still waits for the response to a sent publish. A response after
-        its timeout is no reason to stay."""
-        return any(
-            not isinstance(publish, _GivenUp)
-            for nsqd in self.nsqds.values()
-            for publish in nsqd.pending
-        )
+        """Return whether a caller still waits for a publish. A response after its timeout, or
+        after its caller was interrupted, is no reason to stay."""
+        sent = (publish for nsqd in self.nsqds.values() for publish in nsqd.pending)
+        return any(publish.is_awaited() for publish in chain(self.waiting, sent))
 
     def _end(self) -> None:
         if not self.running:

@@ -9,20 +9,13 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future as ConcurrentFuture
-from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
+from nsqcy.client.mailbox import PublishFuture, thread_gate
 from nsqcy.util.self_connect import refuse_itself
 
 Kind = Literal["auto", "threads", "gevent"]
 Source = tuple[str, int] | None
-
-
-class Event(Protocol):
-    def is_set(self) -> bool: ...
-    def set(self) -> object: ...
-    def wait(self, timeout: float | None = None) -> object: ...
 
 
 class Future(Protocol):
@@ -37,7 +30,11 @@ class Future(Protocol):
 class Gate(Protocol):
     """A gate for one waiter; it is opened once, from anywhere."""
 
-    def release(self) -> object: ...
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Wait until it is open."""
+
+    def release(self) -> object:
+        """Open it."""
 
 
 class Runtime(Protocol):
@@ -55,20 +52,10 @@ class Runtime(Protocol):
 
     def selector(self) -> selectors.BaseSelector: ...
 
-    def lock(self) -> AbstractContextManager[Any]:
-        """Return a reentrant lock."""
-
-    def holds(self, lock: Any) -> bool:
-        """Return whether the current thread or greenlet holds the lock."""
-
-    def event(self) -> Event: ...
-
     def future(self) -> Future: ...
 
-    def gate(self) -> Gate: ...
-
-    def pass_gate(self, gate: Gate, timeout: float | None) -> bool:
-        """Wait until the gate is opened; return False after the timeout."""
+    def gate(self) -> Gate:
+        """Return a closed gate, which a single waiter passes by acquire()."""
 
     def current(self) -> object:
         """Return the identity of the current thread or greenlet."""
@@ -92,26 +79,11 @@ class ThreadRuntime:
     def selector(self) -> selectors.BaseSelector:
         return selectors.DefaultSelector()
 
-    def lock(self) -> AbstractContextManager[Any]:
-        return threading.RLock()
-
-    def holds(self, lock: Any) -> bool:
-        return bool(lock._is_owned())
-
-    def event(self) -> Event:
-        return threading.Event()
-
     def future(self) -> Future:
-        return ConcurrentFuture()
+        return PublishFuture()
 
     def gate(self) -> Gate:
-        gate = threading.Lock()
-        gate.acquire()
-        return gate
-
-    def pass_gate(self, gate: Any, timeout: float | None) -> bool:
-        passed: bool = gate.acquire(True, -1 if timeout is None else max(0.0, timeout))
-        return passed
+        return thread_gate()
 
     def current(self) -> object:
         return threading.get_ident()
@@ -147,17 +119,6 @@ class GeventRuntime:
         selector: selectors.BaseSelector = self._gevent.selectors.GeventSelector()
         return selector
 
-    def lock(self) -> AbstractContextManager[Any]:
-        lock: AbstractContextManager[Any] = self._gevent.lock.RLock()
-        return lock
-
-    def holds(self, lock: Any) -> bool:
-        return bool(lock._is_owned())
-
-    def event(self) -> Event:
-        event: Event = self._gevent.event.Event()
-        return event
-
     def future(self) -> Future:
         future: Future = self._gevent.event.AsyncResult()
         return future
@@ -165,10 +126,6 @@ class GeventRuntime:
     def gate(self) -> Gate:
         gate: Gate = self._gevent.lock.Semaphore(0)
         return gate
-
-    def pass_gate(self, gate: Any, timeout: float | None) -> bool:
-        passed: bool = gate.acquire(True, None if timeout is None else max(0.0, timeout))
-        return passed
 
     def current(self) -> object:
         current: object = self._gevent.getcurrent()

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 
+from nsqcy.client.mailbox cimport Mailbox
 from nsqcy.protocol.wire cimport Output
 
 
@@ -27,6 +28,7 @@ cdef class Codec:
     cdef readonly Py_ssize_t in_flight
     cdef public object wake         # called when output becomes available
     cdef public object flow         # notified of results before they are sent
+    cdef public Mailbox mailbox     # of the loop that notifies it; None if every caller may
 
     cdef Py_ssize_t parse(self, const uint8_t *at, size_t left, list messages, list frames,
                           Py_ssize_t maximum) except -1
@@ -36,6 +38,8 @@ cdef class Codec:
     cdef int put_piece(self, bytes body) except -1
     cdef inline int put_id(self, const char *verb, size_t length, Message message) except -1
     cdef int answer(self, Message message, Outcome outcome, int64_t delay, bytes line) except -1
+    cdef int put_answer(self, Message message, Outcome outcome, int64_t delay, bytes line,
+                        bint is_calm) except -1
     cdef int bury(self, Message message, str reason) except -1
 
 
@@ -46,6 +50,7 @@ cdef class Message:
     cdef readonly uint16_t attempts
     cdef bint answered
     cdef bint manual                # its handler will answer it later
+    cdef bint kept                  # made a dead letter that the consumer keeps
     cdef Codec codec
 
 
@@ -63,3 +68,4 @@ cdef class Publish:
     cdef public int tries           # failed ones
     cdef public object error        # of the last try that may have been executed
     cdef readonly object waiter     # notified of the result
+    cdef public bint is_abandoned   # its caller was interrupted

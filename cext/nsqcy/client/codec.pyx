@@ -5,7 +5,9 @@ commands that answer messages and publish, collected until the connection's owne
 Independent of sockets, clocks, handshakes and RDY.
 
 One thread may feed and take bytes while others answer messages: everything here runs under the GIL,
-and callbacks run between two changes, never during one.
+and callbacks run between two changes, never during one. A program's thread that answers a message
+may be interrupted by an exception in Python code: it then has either queued the answer, or changed
+nothing. The loop's thread (`mailbox`) gets answers that affect the flow control.
 """
 
 cimport cython
@@ -242,18 +244,32 @@ cdef class Codec:
         return self.rouse(before)
 
     cdef int answer(self, Message message, Outcome outcome, int64_t delay, bytes line) except -1:
-        """Queue FIN or REQ, or `line` instead of REQ, after any flow-control commands."""
-        cdef char[MAX_DELAY_CHARACTERS] text
-        cdef size_t before
-        cdef uint8_t *at
-        cdef int n
+        """Answer a message, whole or not at all: Python code runs before anything changes."""
+        cdef bint is_calm = self.flow is None or (outcome == FINISHED and self.flow.calm)
         if message.answered:
             return refuse(message)
         message.answered = True
         if self.closed:
             return 0
+        if is_calm or self.mailbox is None:
+            return self.put_answer(message, outcome, delay, line, is_calm)
+        self.mailbox.post(self.settle, message, outcome, delay, line)
+        return 0
+
+    def settle(self, Message message not None, Outcome outcome, int64_t delay, bytes line):
+        """Send an answer that another thread has given."""
+        if not self.closed:
+            self.put_answer(message, outcome, delay, line, self.flow is None)
+
+    cdef int put_answer(self, Message message, Outcome outcome, int64_t delay, bytes line,
+                        bint is_calm) except -1:
+        """Queue FIN or REQ, or `line` instead of REQ, after any flow-control commands."""
+        cdef char[MAX_DELAY_CHARACTERS] text
+        cdef size_t before
+        cdef uint8_t *at
+        cdef int n
         self.in_flight -= 1
-        if self.flow is not None and (outcome != FINISHED or not self.flow.calm):
+        if not is_calm:
             self.flow.result(outcome)
             if self.closed:
                 return 0
@@ -333,8 +349,17 @@ cdef class Message:
         """Move the message to the dead-letter topic: that of the consumer, or of the channel's
         policy, to which nsqd moves it. Raises AlreadyAnswered, and Error if nsqd cannot move it."""
         cdef Codec codec = codec_of(self)
-        if codec.flow is None or not codec.flow.keep(self, reason):
+        if codec.flow is None or not codec.flow.keeps_dead_letters:
             codec.bury(self, reason)
+            return
+        keep = codec.flow.keep
+        if self.answered or self.kept:
+            refuse(self)
+        self.kept = self.manual = True  # its handler does not answer it
+        if codec.mailbox is None:
+            keep(self, reason)
+        else:
+            codec.mailbox.post(keep, self, reason)
 
     def touch(self):
         """Restart the message's timeout. Raises AlreadyAnswered."""
@@ -442,6 +467,10 @@ cdef class Publish:
 
     def done(self, error):
         """Handle the result, once: None for OK, otherwise the error."""
+
+    def is_awaited(self):
+        """Return whether the caller still wants to know the result."""
+        return not self.is_abandoned
 
 
 def finish(messages not None):

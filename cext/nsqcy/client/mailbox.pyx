@@ -1,0 +1,455 @@
+# cython: linetrace=False
+"""How the threads of a program hand work to the loop of the blocking client, and wait for it.
+
+Owns the steps that must be taken as a whole. A signal handler, a time limit or another thread may
+raise an exception between any two instructions of a caller's Python code, but not between two
+instructions here: each function has done its work, or nothing, when the exception is raised. A
+function that waits can be interrupted only there, and then undoes what it has begun. No function
+holds a lock while Python code runs, so a signal handler may call all of them.
+
+Works with threads and with greenlets: `make_gate` returns an acquired lock, or its counterpart.
+"""
+
+from posix.unistd cimport write
+
+import threading
+from collections import deque
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import _base
+from time import monotonic
+
+_CANCELLATION = (_base.CANCELLED, _base.CANCELLED_AND_NOTIFIED)
+_DONE = (*_CANCELLATION, _base.FINISHED)
+
+
+def thread_gate():
+    """Return a gate for a thread: a lock that is held until the gate is opened."""
+    gate = threading.Lock()
+    gate.acquire()
+    return gate
+
+
+cdef class Mailbox:
+    """Requests to a loop, in order. Any thread may post; only the loop calls the other methods."""
+
+    def __cinit__(self):
+        self.requests = deque()
+        self.dirty = []
+        self.gates = []
+        self.fd = -1
+
+    def post(self, function, *arguments):
+        """Make the loop call a function; return False if the loop has ended."""
+        return self.put(function, arguments, 0)
+
+    def post_sized(self, function, argument, Py_ssize_t size):
+        """Like post(), with a size that counts until the loop takes the request."""
+        return self.put(function, (argument,), size)
+
+    def ask(self, function, publish, Py_ssize_t size, gate, withdraw):
+        """Post a publish, and wait until its gate is opened; return False if the loop has ended.
+
+        If an exception ends the wait, the publish is marked as abandoned, and the loop calls
+        `withdraw` with it.
+        """
+        if not self.put(function, (publish,), size):
+            return False
+        try:
+            gate.acquire()
+        except BaseException:
+            publish.is_abandoned = True
+            self.put(withdraw, (publish,), 0)
+            raise
+        return True
+
+    def do(self, gate, function, *arguments):
+        """Make the loop call a function, and wait until it has; return False if it has ended.
+
+        Does not wait before the loop's start, nor while the loop runs callbacks, which may wait for
+        the caller.
+        """
+        if not self.put(self.do_and_open, (gate, function, arguments), 0):
+            return False
+        if self.fd >= 0 and not self.calls_back:
+            self.gates.append(gate)
+            try:
+                gate.acquire()
+            finally:
+                if gate in self.gates:
+                    self.gates.remove(gate)
+        return True
+
+    def do_and_open(self, gate, function, arguments):
+        """Call a function, and open the gate if its caller still waits."""
+        try:
+            function(*arguments)
+        finally:
+            if gate in self.gates:
+                self.gates.remove(gate)
+                gate.release()
+
+    cdef bint put(self, function, tuple arguments, Py_ssize_t size) except -1:
+        if self.is_closed:
+            return False
+        self.requests.append((function, arguments, size))
+        self.size += size
+        self.rouse()
+        return True
+
+    cdef int rouse(self) except -1:
+        if self.asleep:
+            self.asleep = False
+            write(self.fd, b"\0", 1)  # a full pipe wakes the loop, too
+        return 0
+
+    # -- for the loop
+
+    def open(self, int fd):
+        """Wake the loop by a byte to this file descriptor. Return False if another loop has opened
+        the mailbox."""
+        if self.fd >= 0 or self.is_closed:
+            return False
+        self.fd = fd
+        return True
+
+    def sleep(self):
+        """Announce that the loop sleeps; return False if there are requests, so it must not."""
+        if self.requests or self.dirty:
+            return False
+        self.asleep = True
+        return True
+
+    def awake(self):
+        """Announce that the loop no longer sleeps."""
+        self.asleep = False
+
+    def take(self):
+        """Return the next request as (function, arguments), or None."""
+        if not self.requests:
+            return None
+        function, arguments, size = self.requests.popleft()
+        self.size -= size
+        return function, arguments
+
+    def take_dirty(self):
+        """Return the drivers that have output to send, and forget them."""
+        taken, self.dirty = self.dirty, []
+        return taken
+
+    def begin_callbacks(self):
+        """Announce that the loop runs callbacks: no caller waits meanwhile."""
+        self.calls_back = True
+        while self.gates:
+            self.gates.pop().release()
+
+    def end_callbacks(self):
+        """Announce that the loop no longer runs callbacks."""
+        self.calls_back = False
+
+    def close(self):
+        """Accept no more requests; those that were accepted can still be taken."""
+        self.is_closed = True
+        self.asleep = False
+        self.fd = -1
+
+    def __len__(self):
+        return len(self.requests)
+
+
+cdef class Bell:
+    """Tells the loop that a driver has pending output. The driver resets `is_rung`."""
+
+    def __cinit__(self, Mailbox mailbox not None, driver):
+        self.mailbox = mailbox
+        self.driver = driver
+
+    def __call__(self):
+        if not self.is_rung:
+            self.is_rung = True
+            self.mailbox.dirty.append(self.driver)
+            self.mailbox.rouse()
+
+
+def call_in(list callers, caller, function, *arguments):
+    """Call a function; meanwhile, `callers` contains the caller."""
+    callers.append(caller)
+    try:
+        return function(*arguments)
+    finally:
+        callers.remove(caller)
+
+
+cdef class Waiters:
+    """Threads or greenlets that are waiting for an event, which wakes one or all of them."""
+
+    def __cinit__(self, make_gate, *_):
+        self.make_gate = make_gate
+        self.gates = deque()
+
+    def wait(self, is_there, timeout=None):
+        """Wait until the event occurs, another waiter handles it, or the timeout expires."""
+        self.wait_at(is_there, timeout)
+
+    cdef int wait_at(self, is_there, timeout) except -1:
+        cdef bint opened = False
+        gate = self.make_gate()
+        self.gates.append(gate)
+        try:
+            if not is_there():  # the event occurred before there was a gate to open
+                opened = gate.acquire() if timeout is None else gate.acquire(True, max(0, timeout))
+        finally:
+            if not opened:
+                try:
+                    self.gates.remove(gate)
+                except ValueError:  # opened in the meantime: pass the wake-up on to another waiter
+                    self.wake()
+        return 0
+
+    def wake(self, Py_ssize_t count=1):
+        """Wake this many waiters."""
+        while count > 0 and self.gates:
+            self.gates.popleft().release()
+            count -= 1
+
+    def wake_all(self):
+        """Wake all waiters."""
+        self.wake(len(self.gates))
+
+    def __len__(self):
+        return len(self.gates)
+
+
+cdef class Event(Waiters):
+    """Like threading.Event, but a signal handler may interrupt or call any method."""
+
+    def is_set(self):
+        return self.happened
+
+    def set(self):
+        self.happened = True
+        self.wake_all()
+
+    def wait(self, timeout=None):
+        """Wait until set() is called; return False after the timeout."""
+        if not self.happened:
+            self.wait_at(self.is_set, timeout)
+        return self.happened
+
+
+cdef class Deliveries:
+    """Messages that nsqd has delivered and the program has not taken.
+
+    A message is taken or stays: a thread that is interrupted while it waits leaves messages, and
+    wake-ups, to other threads.
+    """
+
+    def __cinit__(self, Waiters waiters not None, current):
+        self.waiters = waiters
+        self.current = current
+        self.messages = deque()
+        self.callers = []
+
+    def has_news(self):
+        """Return whether there is a message, or the end."""
+        return self.is_closed or len(self.messages) > 0
+
+    def put(self, list messages):
+        """Add messages, and wake waiting threads."""
+        self.messages.extend(messages)
+        if self.waiters.gates:
+            self.waiters.wake(len(messages))
+
+    def get(self, timeout=None):
+        """Return the next message, or None after the timeout or after the end."""
+        return self.next(timeout)
+
+    cdef object next(self, timeout):
+        if self.messages and not self.is_closed:
+            return self.messages.popleft()
+        deadline = None if timeout is None else monotonic() + timeout
+        caller = self.current()
+        self.callers.append(caller)
+        try:
+            while not self.is_closed:
+                if self.messages:
+                    return self.messages.popleft()
+                left = None if deadline is None else deadline - monotonic()
+                if left is not None and left <= 0:
+                    break
+                self.wait(left)
+        finally:
+            self.callers.remove(caller)
+        return None
+
+    def batch(self, Py_ssize_t maximum, double within, timeout, flow):
+        """Return up to `maximum` messages, `within` seconds after the first; earlier if `flow` is
+        starved. Returns an empty list after the timeout or after the end."""
+        cdef list batch = []
+        first = self.next(timeout)
+        if first is None:
+            return batch
+        batch.append(first)
+        try:
+            deadline = monotonic() + within
+            while len(batch) < maximum and not self.is_closed:
+                if self.messages:
+                    batch.append(self.messages.popleft())
+                    continue
+                left = deadline - monotonic()
+                if left <= 0 or flow.is_starved:
+                    break
+                self.wait(left)
+        except BaseException:
+            self.put_back(batch)
+            raise
+        return batch
+
+    cdef int wait(self, left) except -1:
+        self.waiters.wait_at(self.has_news, left)
+        # A signal may have come while this thread waited for the GIL. Python code handles signals:
+        # now, because no message has been taken.
+        self.current()
+        return 0
+
+    cdef int put_back(self, list messages) except -1:
+        """Return messages that an interrupted caller has not received."""
+        if self.is_closed:
+            for message in messages:
+                message.requeue(0, backoff=False)
+            return 0
+        self.messages.extendleft(reversed(messages))
+        self.waiters.wake(len(messages))
+        return 0
+
+    def close(self):
+        """Wake all threads: they get no more messages."""
+        self.is_closed = True
+        self.waiters.wake_all()
+
+    def take_all(self):
+        """Return and forget the messages."""
+        messages = list(self.messages)
+        self.messages.clear()
+        return messages
+
+    def __len__(self):
+        return len(self.messages)
+
+
+cdef class Iteration:
+    """A `for` over a consumer; exists while the statement runs."""
+
+    def __cinit__(self, Deliveries deliveries not None, *_):
+        self.deliveries = deliveries
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.begin()
+        message = self.deliveries.next(None)
+        if message is None:
+            self.end()
+            raise StopIteration
+        return message
+
+    cdef int begin(self) except -1:
+        """Note the thread that iterates."""
+        if self.caller is None:
+            self.caller = self.deliveries.current()
+            self.deliveries.callers.append(self.caller)
+        return 0
+
+    cdef int end(self) except -1:
+        if self.caller is not None:
+            caller, self.caller = self.caller, None
+            self.deliveries.callers.remove(caller)
+        return 0
+
+    def __del__(self):
+        self.end()
+
+
+cdef class Batches(Iteration):
+    """A `for` over batches of a consumer's messages."""
+
+    def __cinit__(self, deliveries, maximum, within, timeout, flow):
+        self.maximum = maximum
+        self.within = within
+        self.timeout = timeout
+        self.flow = flow
+
+    def __next__(self):
+        self.begin()
+        batch = self.deliveries.batch(self.maximum, self.within, self.timeout, self.flow)
+        if not batch and self.deliveries.is_closed:
+            self.end()
+            raise StopIteration
+        return batch
+
+
+cdef class Condition(Waiters):
+    """The part of threading.Condition that concurrent.futures uses."""
+
+    def __cinit__(self, make_gate):
+        self.lock = threading.RLock()
+
+    def acquire(self):
+        return self.lock.acquire()
+
+    def release(self):
+        self.lock.release()
+
+    def __enter__(self):
+        self.lock.acquire()
+
+    def __exit__(self, *_):
+        self.lock.release()
+
+    def notify_all(self):
+        self.wake_all()
+
+
+class PublishFuture(Future):
+    """A future for the result of a publish. Its lock is never held by an interrupted caller."""
+
+    def __init__(self):
+        self._condition = Condition(thread_gate)
+        self._state = _base.PENDING
+        self._result = None
+        self._exception = None
+        self._waiters = []
+        self._done_callbacks = []
+
+    def result(self, timeout=None):
+        """Wait for the publish, and return its result. Raises its error, CancelledError and
+        TimeoutError."""
+        error = _awaited(self, timeout)
+        if error is not None:
+            raise error
+        return self._result
+
+    def exception(self, timeout=None):
+        """Wait for the publish, and return its error, if any. Raises CancelledError and
+        TimeoutError."""
+        return _awaited(self, timeout)
+
+    def done(self):
+        """Return whether the publish has been answered or cancelled."""
+        return self._state in _DONE
+
+    def cancelled(self):
+        """Return whether the future was cancelled."""
+        return self._state in _CANCELLATION
+
+
+def _awaited(future, timeout):
+    """Wait for a future, and return its exception."""
+    cdef Condition condition = future._condition
+    if future._state not in _DONE:
+        condition.wait(future.done, timeout)
+    if future._state not in _DONE:
+        raise TimeoutError
+    if future._state in _CANCELLATION:
+        raise CancelledError
+    return future._exception
