@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from nsqcy.cluster.copies import listed
 from nsqcy.cluster.rates import Rates
-from nsqcy.cluster.stats import ChannelStats, ClientStats, TopicStats
+from nsqcy.cluster.stats import ChannelStats, ClientStats, Names, TopicStats
 from nsqcy.names import is_ephemeral
 
 MIN_GROWTH = 1.0  # messages per second; slower growth is within the precision of a short sample
@@ -77,9 +77,9 @@ def find(
     found = [*_of_lookupds(lookupd_errors or {})]
     for node in nodes:
         found += of_node(node)
-    dead = dead_letter_topics(topics)
+    dead = dead_letter_topics(topics.values())
     for name, topic in topics.items():
-        found += of_topic(topic, has_dead_letters=name in dead)
+        found += of_topic(topic, dead.get(name, ()))
         for channel in topic.channels.values():
             if name not in dead:
                 found += of_channel(channel)
@@ -91,10 +91,14 @@ def by_severity(problems: Iterable[Problem]) -> list[Problem]:
     return sorted(problems, key=lambda each: -each.severity)
 
 
-def dead_letter_topics(topics: Mapping[str, TopicStats]) -> set[str]:
-    """Return the topics that channels use for their dead letters."""
-    channels = (each for topic in topics.values() for each in topic.channels.values())
-    return {each.dead_letter_topic for each in channels} - {""}
+def dead_letter_topics(topics: Iterable[TopicStats]) -> dict[str, list[Names]]:
+    """Return the topics that channels use for their dead letters, each with these channels."""
+    found: dict[str, set[Names]] = {}
+    for topic in topics:
+        for each in topic.channels.values():
+            if each.dead_letter_topic:
+                found.setdefault(each.dead_letter_topic, set()).add((topic.name, each.name))
+    return {name: sorted(channels) for name, channels in found.items()}
 
 
 # --- daemons ------------------------------------------------------------------------------------
@@ -159,11 +163,12 @@ def _of_lookupds(errors: Mapping[str, str]) -> Iterator[Problem]:
 # --- topics -------------------------------------------------------------------------------------
 
 
-def of_topic(topic: TopicStats, *, has_dead_letters: bool = False) -> Iterator[Problem]:
-    """Yield the topic's own problems; see of_channel() for its channels."""
+def of_topic(topic: TopicStats, origins: Sequence[Names] = ()) -> Iterator[Problem]:
+    """Yield the topic's own problems; see of_channel() for its channels. origins: the channels that
+    send their dead letters to it."""
     place, depth = Place(topic=topic.name), topic.figures.depth
-    if has_dead_letters:
-        yield from _dead_letters(topic, place)
+    if origins:
+        yield from _dead_letters(topic, place, origins)
         return
     if topic.figures.paused and depth:
         yield Problem(
@@ -172,24 +177,26 @@ def of_topic(topic: TopicStats, *, has_dead_letters: bool = False) -> Iterator[P
             how_to_unpause(topic.name),
         )
     elif depth and not topic.channels:
+        severity, more = _of_growth(topic.publish_rate or 0.0)
         yield Problem(
-            *(Severity.WARNING, "no-channel", place, "no channel"),
-            f"topic {topic.name} has no channel, and {waiting(depth)}",
+            *(severity, "no-channel", place, "no channel"),
+            f"topic {topic.name} has no channel, and {waiting(depth)}{more}",
             "start its consumers, which creates a channel; delete the topic only if nobody needs"
             " it",
         )
 
 
-def _dead_letters(topic: TopicStats, place: Place) -> Iterator[Problem]:
+def _dead_letters(topic: TopicStats, place: Place, origins: Sequence[Names]) -> Iterator[Problem]:
     held = topic.figures.depth + max(map(_held, topic.channels.values()), default=0)
     if not held:
         return
     grows = bool(topic.publish_rate)
+    of = listed(["/".join(each) for each in origins])
     more = f", {rate(topic.publish_rate)} more" if topic.publish_rate else ""
     yield Problem(
         Severity.ERROR if grows else Severity.WARNING,
         *("dead-letters", place, "dead letters"),
-        f"{waiting(held)} in dead-letter topic {topic.name}{more}",
+        f"{waiting(held)} in dead-letter topic {topic.name} of {of}{more}",
         "find out why they failed, then redrive them or empty the topic; see docs/POLICIES.md",
     )
 

@@ -26,6 +26,8 @@ from nsqcy.util import gojson
 MAX_ANSWER = 128 << 20  # bytes; 10,000 topics with 3 channels and 6 consumers each need half
 TOGETHER = "*"  # node name that stands for a sum
 
+Names = tuple[str, str]  # of a topic and a channel
+
 
 # --- figures ------------------------------------------------------------------------------------
 

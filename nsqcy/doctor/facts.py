@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from nsqcy.cluster import problems
 from nsqcy.cluster.discovery import Producer
+from nsqcy.cluster.problems import Problem
 from nsqcy.cluster.stats import TopicStats, sum_topics
 from nsqcy.cluster.two_samples import with_rates
 
@@ -248,21 +250,19 @@ class Cluster:
         return sum_topics(topic for nsqd in self.nsqds for topic in nsqd.topics)
 
     @cached_property
-    def topics_later(self) -> dict[str, TopicStats]:
-        """The same a moment later; for an nsqd that did not answer the second time, the first
-        response counts."""
-        rows = [nsqd.topics if nsqd.later is None else nsqd.later for nsqd in self.nsqds]
-        return sum_topics(topic for topics in rows for topic in topics)
-
-    @cached_property
     def rated_topics(self) -> dict[str, TopicStats]:
         """The latest topics with their rates: those that an nsqd reports, or those between its two
-        responses."""
+        responses. For an nsqd that did not answer the second time, the first response counts."""
         rows = [
             nsqd.topics if nsqd.later is None else with_rates(nsqd.topics, nsqd.later, self.watched)
             for nsqd in self.nsqds
         ]
         return sum_topics(topic for topics in rows for topic in topics)
+
+    @cached_property
+    def problems(self) -> list[Problem]:
+        """The problems of topics and channels."""
+        return problems.find(self.rated_topics)
 
     @property
     def alive(self) -> list[Nsqd]:

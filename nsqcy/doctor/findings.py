@@ -1,6 +1,6 @@
 """Findings of the doctor commands: level, text and advice. Independent of particular doctors."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from nsqcy.cluster.problems import Problem, Severity
@@ -40,6 +40,11 @@ def error(text: str, advice: str = "") -> Finding:
 def from_problem(problem: Problem) -> Finding:
     """Return a problem that is shared with nsqadmin and `nsqcy top` as a finding."""
     return Finding(_LEVELS[problem.severity], problem.text, problem.advice)
+
+
+def of_kinds(problems: Iterable[Problem], *kinds: str) -> Iterator[Finding]:
+    """Yield those problems that are of these kinds as findings."""
+    return (from_problem(each) for each in problems if each.kind in kinds)
 
 
 def several(names: Iterable[str]) -> str:

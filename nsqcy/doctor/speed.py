@@ -1,36 +1,18 @@
 """Checks of what is slow or failing: pure functions of a cluster's facts, and their table.
 
-nsqcy.cluster.problems decides what is a problem; this module turns problems into findings.
+nsqcy.cluster.problems decides what is a problem.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 
 from nsqcy.cluster import problems
 from nsqcy.cluster.problems import NodeState
 from nsqcy.doctor.checks import Check
 from nsqcy.doctor.facts import Attempted, Cluster
-from nsqcy.doctor.findings import Finding, from_problem, warning
+from nsqcy.doctor.findings import Finding, from_problem, of_kinds, warning
 
 MANY_ATTEMPTS = 5  # after which most clients give up by default
-
-
-def _of_channels(*kinds: str) -> Callable[[Cluster], Iterator[Finding]]:
-    """Return a check for these kinds of problems of channels."""
-
-    def judge(cluster: Cluster) -> Iterator[Finding]:
-        for topic in cluster.rated_topics.values():
-            for channel in topic.channels.values():
-                for each in problems.of_channel(channel):
-                    if each.kind in kinds:
-                        yield from_problem(each)
-
-    return judge
-
-
-growing_backlogs = _of_channels("falling-behind")
-slow_consumers = _of_channels("slow-consumer")
-failing_messages = _of_channels("failing", "timeouts")
 
 
 def poison_messages(cluster: Cluster) -> Iterator[Finding]:
@@ -75,7 +57,7 @@ CHECKS = (
         "channels whose consumers finish fewer messages than arrive, so that at least"
         f" {problems.MIN_SECONDS:.0f} s of this growth are waiting",
         "no channel with consumers is falling behind",
-        growing_backlogs,
+        lambda cluster: of_kinds(cluster.problems, "falling-behind"),
         _has_rates,
     ),
     Check(
@@ -83,7 +65,7 @@ CHECKS = (
         f"consumers that finish less than {problems.SLOW_SHARE:.0%} of what the channel's other"
         " consumers do, and have their maximum in flight",
         "no consumer is much slower than the others of its channel",
-        slow_consumers,
+        lambda cluster: of_kinds(cluster.problems, "slow-consumer"),
         _has_rates,
     ),
     Check(
@@ -91,7 +73,7 @@ CHECKS = (
         "channels in which more attempts fail than finish, as with messages that always fail; in"
         f" which {problems.TIMEOUT_SHARE:.0%} of attempts time out",
         "in no channel do most attempts fail at the moment",
-        failing_messages,
+        lambda cluster: of_kinds(cluster.problems, "failing", "timeouts"),
         _has_rates,
     ),
     Check(

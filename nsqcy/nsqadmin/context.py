@@ -12,7 +12,7 @@ from typing import Any
 import gevent
 from gevent.threadpool import ThreadPool
 
-from nsqcy.cluster.stats import ChannelStats
+from nsqcy.cluster.stats import ChannelStats, Names
 from nsqcy.cluster.web_client import WebClient
 from nsqcy.errors import HttpError
 from nsqcy.http import router
@@ -27,7 +27,7 @@ from nsqcy.nsqadmin.auth.logins import Logins
 from nsqcy.nsqadmin.auth.provider import LoginProvider
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
 from nsqcy.nsqadmin.cluster.copies import Sighting
-from nsqcy.nsqadmin.cluster.dead_letters import DeadLetterOrigins, Names
+from nsqcy.nsqadmin.cluster.dead_letters import DeadLetterOrigins
 from nsqcy.nsqadmin.cluster.health import NodeHealth, of_nodes
 from nsqcy.nsqadmin.cluster.nodes import Clients, Node, NodeStats
 from nsqcy.nsqadmin.cluster.outages import Outages

@@ -62,7 +62,6 @@ def test_a_cluster_with_something_of_everything(starter: Starter, tmp_path: Path
             ("agreement", "warning"),
             ("certificates", "error"),
             ("ghost-topics", "warning"),
-            ("unread-topics", "warning"),
             ("idle-channels", "warning"),
             ("dead-letters", "warning"),
             ("limits", "error"),

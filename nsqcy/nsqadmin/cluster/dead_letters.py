@@ -8,12 +8,11 @@ their pages. Thread-safe.
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from nsqcy.cluster.stats import TopicStats
+from nsqcy.cluster.problems import dead_letter_topics
+from nsqcy.cluster.stats import Names, TopicStats
 from nsqcy.errors import HttpError
 
 MAX_AGE = 10.0  # seconds
-
-Names = tuple[str, str]  # of a topic and a channel
 
 
 class DeadLetterOrigins:
@@ -33,7 +32,7 @@ class DeadLetterOrigins:
         be queried, return those of the last success."""
         if self._is_due():
             try:
-                self._known = by_dead_letter_topic(self._rows())
+                self._known = dead_letter_topics(self._rows())
             except HttpError:
                 pass  # the page has its own queries, and shows their errors
         return self._known.get(topic, ())
@@ -45,13 +44,3 @@ class DeadLetterOrigins:
             if is_due:
                 self._due = self._clock() + MAX_AGE
             return is_due
-
-
-def by_dead_letter_topic(rows: Sequence[TopicStats]) -> dict[str, Sequence[Names]]:
-    """Return the channels by dead-letter topic."""
-    found: dict[str, set[Names]] = {}
-    for row in rows:
-        for channel in row.channels.values():
-            if channel.dead_letter_topic:
-                found.setdefault(channel.dead_letter_topic, set()).add((row.name, channel.name))
-    return {topic: sorted(names) for topic, names in found.items()}

@@ -5,13 +5,13 @@ adds what only the history knows. A sign has a mark and a background, so that it
 colour alone.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from nsqcy.cluster import problems
 from nsqcy.cluster.problems import Problem, Severity
 from nsqcy.cluster.rates import Rates
-from nsqcy.cluster.stats import ChannelStats, TopicStats
+from nsqcy.cluster.stats import ChannelStats, Names, TopicStats
 from nsqcy.nsqadmin.history.store import Subject
 from nsqcy.nsqadmin.html.formatting import rate
 
@@ -62,18 +62,16 @@ def is_critical(lists: Iterable[Iterable[Sign]]) -> bool:
     return any(each.is_error for signs in lists for each in signs)
 
 
-def of_topic(
-    stats: TopicStats, rates: LatestValues, *, has_dead_letters: bool = False
-) -> list[Sign]:
-    """Return the signs for a topic and all its channels. has_dead_letters: whether channels send
-    their dead letters here; then missing consumers are expected."""
+def of_topic(stats: TopicStats, rates: LatestValues, origins: Sequence[Names] = ()) -> list[Sign]:
+    """Return the signs for a topic and all its channels. origins: the channels that send their dead
+    letters here; then missing consumers are expected."""
     if stats.publish_rate is None:
         stats = stats._replace(publish_rate=rates.latest(Subject(topic=stats.name), "in"))
-    found = list(map(of_problem, problems.of_topic(stats, has_dead_letters=has_dead_letters)))
+    found = list(map(of_problem, problems.of_topic(stats, origins)))
     if stats.figures.paused and not any(each.text == "paused" for each in found):
         help = "No messages are delivered until it is unpaused"
         found.insert(0, Sign("paused", help, Severity.NOTE, ("topics", stats.name)))
-    if has_dead_letters:
+    if origins:
         return found
     of_channels = [each for channel in stats.channels.values() for each in _known(channel, rates)]
     found += _by_kind(of_channels, stats)

@@ -19,11 +19,9 @@ def channels(topics: Mapping[str, TopicStats], location: Location, plots: Plots)
     summed over the nodes."""
     found = [each for stats in topics.values() for each in stats.channels.values()]
     found.sort(key=lambda each: (each.topic, each.name))
-    dead = dead_letter_topics(topics)
+    dead = dead_letter_topics(topics.values())
     signs = {
-        _name(each): signs_of_channel(
-            topics[each.topic], each, plots, has_dead_letters=each.topic in dead
-        )
+        _name(each): signs_of_channel(topics[each.topic], each, plots, dead.get(each.topic, ()))
         for each in found
     }
     wanted = location.params.get("q", "").casefold()

@@ -81,8 +81,8 @@ def _gone(cluster: Cluster, plots: Plots) -> dict[str, float]:
 def _tiles(cluster: Cluster, plots: Plots, down: int) -> list[Tile]:
     topics = cluster.topics.values()
     channels = [each.figures for stats in topics for each in stats.channels.values()]
-    dead = [cluster.topics[name] for name in dead_letter_topics(cluster.topics) & {*cluster.topics}]
-    waiting = sum(map(backlog, dead))
+    dead = dead_letter_topics(topics).keys() & cluster.topics.keys()
+    waiting = sum(backlog(cluster.topics[name]) for name in dead)
     up = len(cluster.nodes)
     rates = [
         _rate("Messages in", "in", plots, "rate_in"),

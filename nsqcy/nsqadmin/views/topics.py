@@ -7,9 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nsqcy.cluster.problems import dead_letter_topics
-from nsqcy.cluster.stats import ChannelStats, ClientStats, CursorStats, TopicFigures, TopicStats
+from nsqcy.cluster.stats import (
+    ChannelStats,
+    ClientStats,
+    CursorStats,
+    Names,
+    TopicFigures,
+    TopicStats,
+)
 from nsqcy.nsqadmin.cluster.copies import COMPLETE, TopicCopies
-from nsqcy.nsqadmin.cluster.dead_letters import Names
 from nsqcy.nsqadmin.cluster.nodes import Clients
 from nsqcy.nsqadmin.history.store import Subject
 from nsqcy.nsqadmin.html import attention
@@ -114,10 +120,9 @@ def backlog(stats: TopicStats) -> int:
 
 def signs_by_topic(topics: Mapping[str, TopicStats], plots: Plots) -> dict[str, list[Sign]]:
     """Return the signs by topic, excluding topics that have none."""
-    dead = dead_letter_topics(topics)
+    dead = dead_letter_topics(topics.values())
     found = {
-        name: attention.of_topic(stats, plots, has_dead_letters=name in dead)
-        for name, stats in topics.items()
+        name: attention.of_topic(stats, plots, dead.get(name, ())) for name, stats in topics.items()
     }
     return {name: each for name, each in found.items() if each}
 
@@ -150,10 +155,7 @@ def topic(
     form. origins: the channels whose dead letters the topic receives."""
     copies = copies or {}
     channels = list(stats.channels.values())
-    signs = {
-        each.name: signs_of_channel(stats, each, plots, has_dead_letters=bool(origins))
-        for each in channels
-    }
+    signs = {each.name: signs_of_channel(stats, each, plots, origins) for each in channels}
     node_times = Times(each.latency for each in stats.nodes)
     channel_times = Times(each.latency for each in channels)
     node_columns: Columns[TopicStats] = [
@@ -173,7 +175,7 @@ def topic(
     ]
     values = {
         "stats": stats,
-        "signs": attention.of_topic(stats, plots, has_dead_letters=bool(origins)),
+        "signs": attention.of_topic(stats, plots, origins),
         "origins": origins,
         "channel_signs": signs,
         "draft": draft or {},
@@ -202,11 +204,11 @@ def channel_subject(stats: ChannelStats) -> Subject:
 
 
 def signs_of_channel(
-    topic: TopicStats, channel: ChannelStats, plots: Plots, *, has_dead_letters: bool
+    topic: TopicStats, channel: ChannelStats, plots: Plots, origins: Sequence[Names]
 ) -> list[Sign]:
     """Return a channel's signs. Dead letters need no consumers: their channel has the topic's."""
-    if has_dead_letters:
-        return attention.of_topic(topic, plots, has_dead_letters=True)
+    if origins:
+        return attention.of_topic(topic, plots, origins)
     return attention.of_channel(channel, plots)
 
 
@@ -279,7 +281,7 @@ def channel(
     ]
     values = {
         "stats": stats,
-        "signs": signs_of_channel(topic, stats, plots, has_dead_letters=bool(origins)),
+        "signs": signs_of_channel(topic, stats, plots, origins),
         "origins": origins,
         "node_signs": {}
         if origins

@@ -55,7 +55,7 @@ def test_topics_of_dead_letters() -> None:
     """The topic needs no consumers; the hint only depends on whether it holds messages."""
 
     def said(stats: TopicStats) -> list[str]:
-        return [each.text for each in attention.of_topic(stats, NO_PAST, has_dead_letters=True)]
+        return [each.text for each in attention.of_topic(stats, NO_PAST, [("t", "c")])]
 
     assert said(topic(TopicFigures(depth=1))) == said(topic(look=WAITING)) == ["dead letters"]
     assert said(topic(look=ChannelFigures())) == []
@@ -158,7 +158,7 @@ def test_rates_of_errors_are_shown_once() -> None:
 def test_dead_letters_that_become_more_are_an_error() -> None:
     def severity(rates: Plots) -> Severity:
         stats = topic(TopicFigures(depth=1))
-        (sign,) = attention.of_topic(stats, rates, has_dead_letters=True)
+        (sign,) = attention.of_topic(stats, rates, [("t", "c")])
         return sign.severity
 
     assert severity(NO_PAST) == Severity.WARNING
