@@ -33,6 +33,7 @@ from nsqcy.client.dead_letters import (
     dead_letter_headers,
     keep_dead_letters,
     producer_keywords,
+    topic_of_dead_letter,
 )
 from nsqcy.client.errors import (
     AlreadyAnswered,
@@ -80,6 +81,7 @@ from nsqcy.client.outside import report
 from nsqcy.client.peeked_message import PeekedMessage
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
 from nsqcy.client.times import Duration, Milliseconds, seconds
+from nsqcy.client.topics import Given, Pattern
 from nsqcy.errors import LayerError
 from nsqcy.util.self_connect import reaches_itself, refusal
 
@@ -481,12 +483,14 @@ class Consumer(ConsumerView, _Face):
 
     def __init__(
         self,
-        topic: str,
-        channel: str,
+        topic: Given = (),
+        channel: str = "",
         nsqd_tcp_addresses: Addresses = (),
         lookupd_http_addresses: Addresses = (),
         message_handler: Handler | ValueHandler | None = None,
         *,
+        topics_pattern: Pattern | None = None,
+        nsqd_http_addresses: Addresses = (),
         concurrency: int | None = None,
         name: str | None = None,
         codec: Codec | None = None,
@@ -507,6 +511,8 @@ class Consumer(ConsumerView, _Face):
             channel,
             nsqds,
             lookupds,
+            topics_pattern=topics_pattern,
+            nsqd_http_addresses=nsqd_http_addresses,
             name=name,
             keywords={"max_in_flight": in_flight} | options,
         )
@@ -536,7 +542,8 @@ class Consumer(ConsumerView, _Face):
     def _publisher(self, producer: "Producer", topic: str) -> Handler:
         async def publish(message: Message) -> None:
             headers = dead_letter_headers(self.core, message)
-            await producer.publish(topic, message.body, headers=headers)
+            to = topic_of_dead_letter(topic, message.topic)
+            await producer.publish(to, message.body, headers=headers)
 
         return publish
 

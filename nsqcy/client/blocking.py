@@ -34,6 +34,7 @@ from nsqcy.client.dead_letters import (
     dead_letter_headers,
     keep_dead_letters,
     producer_keywords,
+    topic_of_dead_letter,
 )
 from nsqcy.client.errors import Closed, Error, PublishTimeout
 from nsqcy.client.face import (
@@ -67,6 +68,7 @@ from nsqcy.client.options import (
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
 from nsqcy.client.runtime import Future, Kind, runtime_of
 from nsqcy.client.times import Duration, Milliseconds, seconds
+from nsqcy.client.topics import Given, Pattern
 
 GRACE = 2.0  # seconds after close_timeout until the client ends on its own
 AT_EXIT = 1.0  # seconds that an unclosed consumer or producer may delay the program's exit
@@ -117,12 +119,14 @@ class Consumer(ConsumerView):
 
     def __init__(
         self,
-        topic: str,
-        channel: str,
+        topic: Given = (),
+        channel: str = "",
         nsqd_tcp_addresses: Addresses = (),
         lookupd_http_addresses: Addresses = (),
         message_handler: Handler | ValueHandler | None = None,
         *,
+        topics_pattern: Pattern | None = None,
+        nsqd_http_addresses: Addresses = (),
         concurrency: int = 1,
         runtime: Kind = "auto",
         name: str | None = None,
@@ -152,6 +156,8 @@ class Consumer(ConsumerView):
             channel,
             nsqds,
             lookupds,
+            topics_pattern=topics_pattern,
+            nsqd_http_addresses=nsqd_http_addresses,
             name=name,
             keywords={"max_in_flight": in_flight} | options,
         )
@@ -193,7 +199,8 @@ class Consumer(ConsumerView):
     def _publisher(self, producer: "Producer", topic: str) -> GivingUp:
         def publish(message: Message) -> None:
             headers = dead_letter_headers(self.core, message)
-            producer.publish(topic, message.body, headers=headers)
+            to = topic_of_dead_letter(topic, message.topic)
+            producer.publish(to, message.body, headers=headers)
 
         return publish
 

@@ -50,6 +50,10 @@ class Message:
         """`host:port` of the nsqd that delivered the message."""
 
     @property
+    def topic(self) -> str:
+        """The topic from which the message was delivered."""
+
+    @property
     def headers(self) -> dict[str, str]:
         """Headers; empty unless the consumer has the `headers` option."""
 
@@ -95,9 +99,11 @@ class Headered(Message): ...
 
 class Codec:
     address: str
+    topic: str
     dead_letters: bool
     touched: bool
     in_flight: int
+    delivered: int
     wake: Callable[[], object] | None
     flow: FlowControl | None
     mailbox: Mailbox | None

@@ -90,7 +90,7 @@ class Connection:
         self.options = options
         self._trusted = trusted or options.trust_lookupd
         self.state = State.CONNECTING
-        self.codec = Codec(str(address), options.max_msg_size)
+        self.codec = Codec(address.nsqd, options.max_msg_size)
         self.ready = 0  # the last RDY sent
         self.max_ready = OLD_MAX_READY
         self._msg_timeout = math.inf  # seconds
@@ -171,6 +171,16 @@ class Connection:
         return self.codec.in_flight
 
     @property
+    def delivered(self) -> int:
+        """Number of messages delivered so far."""
+        return self.codec.delivered
+
+    @property
+    def topic(self) -> str:
+        """The topic to which the connection has subscribed."""
+        return self.codec.topic
+
+    @property
     def superseded_at(self) -> float:
         """Return when nsqd will have taken back every message that it has delivered."""
         return math.inf if self.codec.touched else self.last_message + self._msg_timeout
@@ -208,6 +218,7 @@ class Connection:
     def subscribe(self, topic: str, channel: str, now: float) -> None:
         """Subscribe to this channel."""
         self.last_message = now
+        self.codec.topic = topic
         self.codec.write(command(b"SUB", topic.encode(), channel.encode()))
 
     def stop(self) -> None:

@@ -18,8 +18,16 @@ from nsqcy.client.core import STEADY, Core, Nsqd
 from nsqcy.client.core import Net as AnyNet
 from nsqcy.client.errors import AlreadyAnswered, DeadLetter, Error, NsqdError, Requeue, Verdict
 from nsqcy.client.flow import Flow
-from nsqcy.client.options import Address, Addresses, consumer_options
+from nsqcy.client.options import (
+    Address,
+    Addresses,
+    as_strings,
+    consumer_options,
+    lookupd_addresses,
+)
 from nsqcy.client.outside import log
+from nsqcy.client.shared_flow import SharedFlow
+from nsqcy.client.topics import Given, Pattern, Topics
 from nsqcy.names import is_valid_name, printable, quote
 
 FIRST_RETRY, MAX_RETRY = 1.0, 60.0  # seconds until reconnecting to a lost nsqd
@@ -50,32 +58,35 @@ class ConsumerCore(Core[Nsqd]):
     def __init__(
         self,
         net: Net,
-        topic: str,
+        topic: Given,
         channel: str,
         nsqd_tcp_addresses: Addresses = (),
         lookupd_http_addresses: Addresses = (),
         *,
+        topics_pattern: Pattern | None = None,
+        nsqd_http_addresses: Addresses = (),
         name: str | None = None,
         keywords: Mapping[str, Any],
         rng: random.Random | None = None,
     ) -> None:
-        for what, each in (("topic", topic), ("channel", channel)):
-            if not is_valid_name(each):
-                raise ValueError(f"{quote(each)} is not a valid {what} name")
-        self.topic = topic
+        self.topics = Topics(topic, topics_pattern)
+        if not is_valid_name(channel):
+            raise ValueError(f"{quote(channel)} is not a valid channel name")
         self.channel = channel
+        self.nsqd_http_addresses = self._paired(nsqd_tcp_addresses, nsqd_http_addresses)
         options = consumer_options(keywords)
         self.options, flow_settings, lookup_options, connection_options = options
         super().__init__(
             net,
             nsqd_tcp_addresses,
             lookupd_http_addresses,
-            name=name or f"{topic}:{channel}",
+            name=name or f"{self.topics}:{channel}",
             lookup_options=lookup_options,
             connection_options=connection_options,
             rng=rng,
         )
-        self.flow = Flow(flow_settings, self.random)
+        flow = SharedFlow if self.topics.are_several else Flow
+        self.flow = flow(flow_settings, self.random)
         self._stopped_at = math.inf
         self.keeps_dead_letters = False  # on_giving_up publishes them
         self.rejected: dict[Message, str] = {}  # by the program, until on_giving_up has kept them
@@ -132,21 +143,35 @@ class ConsumerCore(Core[Nsqd]):
         self.flow.remove(connection, now)
         error = connection.failure or error
         self._warn(nsqd.lines, connection.blames(error), now)
-        self.tell(self.on_error, error)
-        self._retry(nsqd, now, min(FIRST_RETRY * 2 ** min(nsqd.failures, 10), MAX_RETRY))
-        if was_there and self.lookupd_http_addresses:
+        self._report(connection, error)
+        if was_there and self.topics.pattern is not None:
+            # The topic may have been deleted: subscribing would create it again.
+            nsqd.retry_at = math.inf
+            nsqd.lost_in = self._asked
+        else:
+            self._retry_later(nsqd, now)
+        if was_there and self.can_ask:
             self._ask_again(now, ASK_SOON)
         self._forget(connection.address, nsqd)
 
     def found(self, addresses: Iterable[Address], errors: Iterable[str], now: float) -> None:
         super().found(addresses, errors, now)
-        if any(nsqd.listed for nsqd in self.nsqds.values()):
+        for nsqd in self.nsqds.values():
+            if nsqd.retry_at == math.inf and nsqd.lost_in < self._asked:
+                self._retry_later(nsqd, now)  # the topic still exists
+        found = {address.topic for address, nsqd in self.nsqds.items() if nsqd.listed}
+        if found and found.issuperset(self.topics.keys):
             self._in_vain = 0
             return
         # A new topic's first messages should not wait for the next poll.
         wait = FIRST_LOOK * 2 ** min(self._in_vain, 10) * self.random.uniform(0.5, 1.0)
         self._in_vain += 1
         self._ask_at = min(self._ask_at, now + wait)
+
+    def add_nsqd(self, address: Address, now: float) -> None:
+        if self.topics.pattern is not None:
+            raise ValueError("a consumer with topics_pattern finds its nsqds itself")
+        super().add_nsqd(address, now)
 
     def stop(self, now: float, *, graceful: bool = True) -> None:
         """Stop: nsqds deliver no more messages, and messages in flight may still be answered for
@@ -250,19 +275,19 @@ class ConsumerCore(Core[Nsqd]):
         """Log a failure. If on_exception has answered the message, which `was_answered` did not
         yet say, the program knows of it."""
         failure = error.failure if isinstance(error, Verdict) else error
-        number = _number(message)
+        label = self._label(message)
         if isinstance(error, DeadLetter):
-            log.warning("[%s] message %s is a dead letter: %s", self.name, number, error.reason)
+            log.warning("[%s] message %s is a dead letter: %s", self.name, label, error.reason)
         if failure is None:
             return
         if message.has_responded() and not was_answered:
             text = str(failure) or type(failure).__name__
-            log.info("[%s] on_exception answered message %s: %s", self.name, number, text)
+            log.info("[%s] on_exception answered message %s: %s", self.name, label, text)
             return
         log.error(
             "[%s] handling message %s failed (attempt %d)",
             self.name,
-            number,
+            label,
             message.attempts,
             exc_info=failure,
         )
@@ -281,13 +306,18 @@ class ConsumerCore(Core[Nsqd]):
             else:
                 message.requeue()
 
+    def _label(self, message: Message) -> str:
+        """Return the message's number; of several topics, also its topic."""
+        number = printable(message.id)
+        return f"{number} of {message.topic}" if self.topics.are_several else number
+
     def _reject(self, message: Message, reason: str) -> None:
         try:
             message.dead_letter(reason)
         except AlreadyAnswered:
             raise
         except Error as error:  # this nsqd cannot
-            log.error("[%s] message %s is requeued: %s", self.name, _number(message), error)
+            log.error("[%s] message %s is requeued: %s", self.name, self._label(message), error)
             self.tell(self.on_error, error)
             message.requeue()
 
@@ -304,7 +334,7 @@ class ConsumerCore(Core[Nsqd]):
             )
         connection.peer.works_at = now + STEADY
         connection.codec.flow = self
-        connection.subscribe(self.topic, self.channel, now)
+        connection.subscribe(self.topics.only or connection.address.topic, self.channel, now)
         self.flow.add(connection, now)
         self.tell(self.on_ready, connection)
 
@@ -328,12 +358,43 @@ class ConsumerCore(Core[Nsqd]):
     def refused(self, connection: Connection, error: NsqdError, now: float) -> None:
         if not error.fatal:  # lost() reports other errors
             self._warn(connection.peer.lines, connection.blames(error), now)
-            self.tell(self.on_error, error)
+            self._report(connection, error)
 
     def heartbeat(self, connection: Connection) -> None:
         self.tell(self.on_heartbeat, connection)
 
     # -- the rest
+
+    def _places(self, addresses: Iterable[Address]) -> Iterable[Address]:
+        return [each.of_topic(topic) for topic in self.topics.keys for each in addresses]
+
+    @property
+    def can_ask(self) -> bool:
+        return bool(self.lookupd_http_addresses or self.nsqd_http_addresses)
+
+    def _paired(self, tcp: Addresses, http: Addresses) -> dict[Address, str]:
+        """Return the HTTP address of each nsqd in which the pattern finds its topics."""
+        nsqds, given = as_strings(tcp), as_strings(http)
+        if self.topics.pattern is None:
+            if given:
+                raise ValueError("nsqd_http_addresses requires topics_pattern")
+            return {}
+        if len(nsqds) != len(given):
+            raise ValueError(
+                "topics_pattern requires nsqd_http_addresses, which list the topics: the HTTP "
+                "address of each of nsqd_tcp_addresses, in the same order"
+            )
+        lookupd_addresses(given)  # raises
+        return dict(zip(map(Address.parse, nsqds), given, strict=True))
+
+    def _retry_later(self, nsqd: Nsqd, now: float) -> None:
+        self._retry(nsqd, now, min(FIRST_RETRY * 2 ** min(nsqd.failures, 10), MAX_RETRY))
+
+    def _report(self, connection: Connection, error: Error) -> None:
+        """Pass an error to on_error. nsqd's own errors do not name a connection."""
+        if connection.address.topic and isinstance(error, NsqdError):
+            error.add_note(f"from {connection.address}")
+        self.tell(self.on_error, error)
 
     @property
     def _connects(self) -> bool:
@@ -343,7 +404,7 @@ class ConsumerCore(Core[Nsqd]):
         log.warning(
             "[%s] msg %s attempted %d times, giving up",
             self.name,
-            _number(message),
+            self._label(message),
             message.attempts,
         )
         if self.on_giving_up is None:
@@ -393,7 +454,3 @@ class ConsumerCore(Core[Nsqd]):
         finally:
             self.nsqds.clear()
             self._net.stopped()
-
-
-def _number(message: Message) -> str:
-    return printable(message.id)

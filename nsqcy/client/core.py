@@ -76,6 +76,7 @@ class Nsqd:
         "fixed",
         "lines",
         "listed",
+        "lost_in",
         "proved",
         "retry_at",
         "works_at",
@@ -88,7 +89,8 @@ class Nsqd:
         self.connection: Connection | None = None
         self.failures = 0  # since it last worked
         self.works_at = math.inf  # from when on its connection counts as one that works
-        self.retry_at = -math.inf
+        self.retry_at = -math.inf  # infinite until a later round of queries lists it again
+        self.lost_in = 0  # rounds of queries begun when the connection was lost
         self.lines = Lines()
 
 
@@ -116,8 +118,9 @@ class Core(Owner, Generic[N]):
         self.lookup_options = lookup_options
         self.connection_options = connection_options
         self.lookupd_http_addresses = lookupd_addresses(lookupd_http_addresses)
-        self.nsqds = {each: self.nsqd(fixed=True) for each in nsqd_addresses(nsqd_tcp_addresses)}
-        if not self.nsqds and not self.lookupd_http_addresses:
+        fixed = self._places(nsqd_addresses(nsqd_tcp_addresses))
+        self.nsqds = {each: self.nsqd(fixed=True) for each in fixed}
+        if not self.nsqds and not self.can_ask:
             raise ValueError(f"a {self.kind} needs nsqd_tcp_addresses or lookupd_http_addresses")
         self.random = rng or random.Random()
         self.running = False
@@ -140,7 +143,7 @@ class Core(Owner, Generic[N]):
     def start(self, now: float) -> None:
         """Connect, and query nsqlookupds."""
         self.running = True
-        if self.lookupd_http_addresses:
+        if self.can_ask:
             self._ask_at = now
         self.tick(now)
 
@@ -192,13 +195,14 @@ class Core(Owner, Generic[N]):
 
     def add_nsqd(self, address: Address, now: float) -> None:
         """Also connect to this nsqd from now on."""
-        self.nsqds.setdefault(address, self.nsqd(fixed=True)).fixed = True
+        for each in self._places([address]):
+            self.nsqds.setdefault(each, self.nsqd(fixed=True)).fixed = True
         if self.running:
             self.tick(now)
 
     def ask_now(self, now: float) -> None:
         """Query nsqlookupds now."""
-        if self.lookupd_http_addresses:
+        if self.can_ask:
             self._ask_at = now
             self.tick(now)
 
@@ -247,6 +251,15 @@ class Core(Owner, Generic[N]):
         return [each.connection for each in nsqds if each.connection is not None]
 
     # -- for consumers and producers
+
+    def _places(self, addresses: Iterable[Address]) -> Iterable[Address]:
+        """Return the addresses of the connections to these nsqds."""
+        return addresses
+
+    @property
+    def can_ask(self) -> bool:
+        """Return whether look_up() finds nsqds."""
+        return bool(self.lookupd_http_addresses)
 
     @property
     def _connects(self) -> bool:
@@ -332,8 +345,9 @@ class Core(Owner, Generic[N]):
         """Query nsqlookupds `soon`, in seconds, because a connection is lost; later if the nsqds
         that they list are of no use."""
         wait = soon + (2.0 ** min(self._losses - 1, 10) if self._losses else 0.0)
-        self._losses += 1
-        self._ask_at = min(self._ask_at, now + wait)
+        if now + wait < self._ask_at:  # an nsqd that exits ends a connection for each topic
+            self._losses += 1
+            self._ask_at = now + wait
 
     def _retry(self, nsqd: N, now: float, wait: float) -> None:
         """Reconnect after about this many seconds."""

@@ -12,6 +12,7 @@ from typing import Any
 from nsqcy.client.codec import Message, headered_body
 from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.options import PRODUCER_PARTS
+from nsqcy.client.topics import TOPIC
 from nsqcy.names import is_valid_name, printable, quote
 from nsqcy.util.one_line import one_line
 
@@ -21,15 +22,22 @@ TTL = "ttl"  # does not apply to the dead letter, so it gets another name
 
 def keep_dead_letters(core: ConsumerCore, topic: str, on_giving_up: object) -> None:
     """Make a consumer publish its dead letters. Raises ValueError if it cannot have this topic."""
-    if not is_valid_name(topic):
-        raise ValueError(f"dead_letter_topic {quote(topic)} is not a valid topic name")
-    if topic == core.topic:
+    for name in core.topics.names or ("t",):
+        if not is_valid_name(topic_of_dead_letter(topic, name)):
+            raise ValueError(f"dead_letter_topic {quote(topic)} is not a valid topic name")
+    if any(topic_of_dead_letter(topic, name) in core.topics.names for name in core.topics.names):
         raise ValueError("dead_letter_topic cannot be the topic of the consumer itself")
     if core.options.max_tries == 0:
         raise ValueError("dead_letter_topic requires max_tries above 0")
     if on_giving_up is not None:
         raise ValueError("dead_letter_topic and on_giving_up cannot be combined")
     core.keeps_dead_letters = True
+    core.topics.exclude_dead_letters(topic)
+
+
+def topic_of_dead_letter(given: str, topic: str) -> str:
+    """Return the topic for the dead letters of `topic`; `given` may contain TOPIC."""
+    return given.replace(TOPIC, topic)
 
 
 def producer_keywords(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,7 +53,7 @@ def dead_letter_headers(core: ConsumerCore, message: Message) -> dict[str, str] 
         return None
     text = core.rejected.get(message)
     origin = {
-        "origin-topic": core.topic,
+        "origin-topic": message.topic,
         "origin-channel": core.channel,
         "origin-id": printable(message.id),
         "attempts": str(message.attempts),

@@ -117,8 +117,15 @@ class ConsumerView:
         return self.core.flow.total_in_flight
 
     @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics: those given by name or, with `topics_pattern`, those found so far."""
+        found = {address.topic for address in list(self.core.nsqds)}
+        return self.core.topics.names or tuple(sorted(found))
+
+    @property
     def connections(self) -> Mapping[str, Connection]:
-        """Connections that are open or being established, by address."""
+        """Connections that are open or being established, by address: `HOST:PORT`, or
+        `HOST:PORT/TOPIC` if there are several topics."""
         return {str(each.address): each for each in self.core.connections}
 
     def _raise_failure(self) -> None:
@@ -204,19 +211,21 @@ def reason(error: BaseException) -> str:
 
 def lookup_query(core: ConsumerCore | ProducerCore) -> Callable[[], Answer] | None:
     """Return the function that queries a core's nsqlookupds; None if the core has none."""
-    if not core.lookupd_http_addresses:
+    if not core.can_ask:
         return None
     # It imports urllib3, which takes longer to import than the entire client.
     from nsqcy.client.lookups import Lookups
 
-    topic = None
-    if isinstance(core, ConsumerCore) and not core.options.every_nsqd:
-        topic = core.topic
+    addresses, options = core.lookupd_http_addresses, core.lookup_options
+    if not isinstance(core, ConsumerCore):
+        return Lookups(addresses, None, options, core.connection_options).ask
     return Lookups(
-        core.lookupd_http_addresses,
-        topic,
-        core.lookup_options,
+        addresses,
+        core.topics,
+        options,
         core.connection_options,
+        every_nsqd=core.options.every_nsqd,
+        nsqds=core.nsqd_http_addresses,
     ).ask
 
 

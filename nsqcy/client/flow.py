@@ -47,6 +47,10 @@ class Lane(Protocol):
     def in_flight(self) -> int: ...
 
     @property
+    def delivered(self) -> int:
+        """Return the number of messages so far, answered or not."""
+
+    @property
     def last_message(self) -> float:
         """The time of the last message; initially, the time of the subscription."""
 
@@ -143,13 +147,15 @@ class FlowSettings:
         return level
 
 
-def shares(lanes: Collection[Lane], budget: int) -> dict[Lane, int]:
+def shares(
+    lanes: Collection[Lane], budget: int, limit: Callable[[Lane], int] = attrgetter("max_ready")
+) -> dict[Lane, int]:
     """Divide the budget as evenly as the lanes' limits allow."""
     found = {}
     left = len(lanes)
     # Lanes with the smallest limits come first, so that the others can use the rest of the budget.
-    for lane in sorted(lanes, key=attrgetter("max_ready")):
-        found[lane] = min(lane.max_ready, budget // left)
+    for lane in sorted(lanes, key=limit):
+        found[lane] = min(limit(lane), budget // left)
         budget -= found[lane]
         left -= 1
     return found

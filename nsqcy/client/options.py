@@ -13,7 +13,7 @@ import math
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self, TypedDict, TypeVar
 
 from nsqcy import __version__
@@ -423,12 +423,14 @@ def _suggestion(name: str, known: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An nsqd's address."""
+    """An nsqd's address. A consumer of several topics has one for each topic of an nsqd."""
 
     host: str
     port: int
     proved: bool = field(default=False, compare=False)
     """Whether an nsqlookupd has listed it as an nsqd that has authenticated."""
+    topic: str = ""
+    """The topic, if the consumer has several."""
 
     @classmethod
     def parse(cls, text: str, default_port: int = DEFAULT_PORT) -> Self:
@@ -448,8 +450,17 @@ class Address:
             raise ValueError(f"{quote(text)} has no port from 1 to 65535")
         return cls(host, number if port else default_port)
 
-    def __str__(self) -> str:
+    @property
+    def nsqd(self) -> str:
+        """The nsqd, without the topic."""
         return host_port(self.host, self.port)
+
+    def of_topic(self, topic: str) -> Self:
+        """Return the address for one of several topics."""
+        return replace(self, topic=topic)
+
+    def __str__(self) -> str:
+        return f"{self.nsqd}/{self.topic}" if self.topic else self.nsqd
 
 
 Answer = tuple[list[Address], list[str]]  # nsqds known to nsqlookupds, and query errors

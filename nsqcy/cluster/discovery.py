@@ -106,6 +106,10 @@ def _producers(fields: gojson.Fields) -> gojson.Fields:
 
 
 _TOPICS: gojson.Fields = {"topics": (gojson.array(gojson.text, ""), [])}
+_NSQD_TOPIC: gojson.Fields = {"topic_name": (gojson.text, "")}
+_NSQD_TOPICS: gojson.Fields = {
+    "topics": (gojson.array(gojson.structure(_NSQD_TOPIC), gojson.EMPTY), [])
+}
 _CHANNELS: gojson.Fields = {"channels": (gojson.array(gojson.text, ""), [])}
 _LOOKUP = _producers(PRODUCER)
 _NODES = _producers(_NODE)
@@ -133,6 +137,12 @@ def parse_nodes(body: bytes, headers: Mapping[str, str]) -> list[Producer]:
 def parse_topics(body: bytes, headers: Mapping[str, str]) -> list[str]:
     """Return the valid names in a /topics response."""
     return list(filter(is_valid_name, answers.read(body, headers, _TOPICS)["topics"]))
+
+
+def parse_nsqd_topics(body: bytes, headers: Mapping[str, str]) -> list[str]:
+    """Return the valid names of topics in an nsqd's response to /stats."""
+    found = answers.read(body, headers, _NSQD_TOPICS)["topics"]
+    return [each["topic_name"] for each in found if is_valid_name(each["topic_name"])]
 
 
 def parse_channels(body: bytes, headers: Mapping[str, str]) -> list[str]:
@@ -242,14 +252,32 @@ def lookup(
 ) -> Found:
     """Query a topic's producers. Raises ValueError for an invalid address. The result includes
     failed nsqlookupd queries."""
-    urls = {address: lookup_url(address, topic) for address in addresses}
+    return lookup_all(addresses, [topic], web=web, auth_secret=auth_secret)[topic]
+
+
+def lookup_all(
+    addresses: Sequence[str],
+    topics: Sequence[str],
+    *,
+    web: WebClient,
+    auth_secret: str | bytes | None = None,
+) -> dict[str, Found]:
+    """Query the producers of several topics, in parallel; return them by topic."""
+    urls = {
+        (address, topic): lookup_url(address, topic) for topic in topics for address in addresses
+    }
     outcome = _ask(urls, parse_lookup, web, auth_secret)
-    note_proved(outcome.values, web, all_nodes=False)
-    unknown: dict[str, RequestError] = {}
-    errors: dict[str, RequestError] = {}
-    for address, error in outcome.errors.items():
-        (unknown if error.status == NOT_FOUND else errors)[address] = error
-    return Found(outcome.values, unknown, errors)
+    found: dict[str, Found] = {}
+    for topic in topics:
+        values = {address: value for (address, of), value in outcome.values.items() if of == topic}
+        note_proved(values, web, all_nodes=False)
+        unknown: dict[str, RequestError] = {}
+        errors: dict[str, RequestError] = {}
+        for (address, of), error in outcome.errors.items():
+            if of == topic:
+                (unknown if error.status == NOT_FOUND else errors)[address] = error
+        found[topic] = Found(values, unknown, errors)
+    return found
 
 
 def nodes(
@@ -296,6 +324,15 @@ def topics(
     """Query the names of all topics. The result is keyed by nsqlookupd."""
     urls = {address: lookupd_url(address, "topics") for address in addresses}
     return _ask(urls, parse_topics, web, auth_secret)
+
+
+def nsqd_topics(
+    addresses: Sequence[str], *, web: WebClient, auth_secret: str | bytes | None = None
+) -> Outcome[str, list[str]]:
+    """Query the names of the topics of these nsqds. The result is keyed by nsqd."""
+    query = urlencode({"format": "json", "include_clients": "false", "include_mem": "false"})
+    urls = {address: f"{lookupd_url(address, 'stats')}?{query}" for address in addresses}
+    return _ask(urls, parse_nsqd_topics, web, auth_secret)
 
 
 def channels(

@@ -1,6 +1,6 @@
 # The client end of a connection: frames become messages, answers become commands.
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from nsqcy.client.mailbox cimport Mailbox
 from nsqcy.protocol.wire cimport Output
@@ -15,6 +15,7 @@ cdef enum Outcome:
 cdef class Codec:
     """Codec for one connection, above TLS and compression."""
     cdef readonly str address
+    cdef public str topic           # that the connection consumes
     cdef list pieces                # output before `output`: large bodies, which are not copied
     cdef size_t piece               # the next of them
     cdef Output output
@@ -26,6 +27,7 @@ cdef class Codec:
     cdef public bint dead_letters   # negotiated: nsqd accepts DEAD_LETTER
     cdef readonly bint touched      # some message's timeout was restarted
     cdef readonly Py_ssize_t in_flight
+    cdef readonly uint64_t delivered    # messages since the connection began
     cdef public object wake         # called when output becomes available
     cdef public object flow         # notified of results before they are sent
     cdef public Mailbox mailbox     # of the loop that notifies it; None if every caller may

@@ -66,6 +66,7 @@ cdef class Codec:
 
     def __cinit__(self, str address not None, uint32_t longest=0):
         self.address = address
+        self.topic = ""
         self.longest = MAX_FRAME
         if 0 < longest < <uint32_t>MAX_FRAME - FRAME_HEADER - MESSAGE_HEADER - HEADERS_ROOM:
             self.longest = longest + 4 + MESSAGE_HEADER
@@ -112,6 +113,7 @@ cdef class Codec:
         cdef const uint8_t *start = at
         cdef uint32_t size
         cdef uint32_t type
+        cdef Py_ssize_t count
         self.wanted = 4
         while left >= FRAME_HEADER and maximum:
             size = load_be32(at)
@@ -136,7 +138,9 @@ cdef class Codec:
         if 4 <= left < FRAME_HEADER and maximum:
             self.check_size(load_be32(at), MAX_FRAME)
             self.wanted = FRAME_HEADER
-        self.in_flight += len(messages)
+        count = len(messages)
+        self.in_flight += count
+        self.delivered += count
         return at - start
 
     cdef inline int check_size(self, uint32_t size, uint32_t maximum) except -1:
@@ -317,6 +321,11 @@ cdef class Message:
     def nsqd_address(self):
         """host:port of the nsqd that delivered it."""
         return codec_of(self).address
+
+    @property
+    def topic(self):
+        """The topic from which it was delivered."""
+        return codec_of(self).topic
 
     @property
     def headers(self):

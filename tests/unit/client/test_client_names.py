@@ -32,6 +32,7 @@ PACKAGES = [
 
 # Callbacks that each interface accepts; lines with errors are marked.
 CALLBACKS = """
+import re
 import nsqcy.client as blocking
 from nsqcy.client import Connection, Error, Message, Producer, Publish, aio
 
@@ -78,6 +79,10 @@ blocking.Consumer("t", "c", "a", message_handler=add_with_message, codec="msgpac
 blocking.Consumer("t", "c", "a", message_handler=add_later, codec="json")  # error
 blocking.Consumer("t", "c", "a", message_handler=add_three, codec="json")  # error
 blocking.Consumer("t", "c", "a", codec="yaml")  # error
+blocking.Consumer(["t", "u"], "c", "a").topics[0].upper()
+blocking.Consumer(topics_pattern="t.*", channel="c", lookupd_http_addresses=["l:4161"])
+blocking.Consumer(1, "c", "a")  # error
+blocking.Consumer("t", "c", "a", topics_pattern=1)  # error
 blocking.Producer("a", codec="json").publish("t", {"any": 1})
 blocking.Producer("a", on_error=on_error, on_retry=on_retry)
 blocking.Producer("a", on_error=on_error_later)  # error
@@ -85,6 +90,8 @@ blocking.Producer("a", on_retry=on_retry_later)  # error
 
 aio.Consumer("t", "c", "a", message_handler=handle)
 aio.Consumer("t", "c", "a", message_handler=handle_later)
+aio.Consumer(("t", "u"), "c", "a", on_giving_up=lambda message: later.publish(message.topic, b""))
+aio.Consumer(topics_pattern=re.compile("t.*"), channel="c", lookupd_http_addresses="l:4161")
 aio.Consumer("t", "c", "a", message_handler=add, codec="json")
 aio.Consumer("t", "c", "a", message_handler=add_later, codec="json")
 aio.Consumer("t", "c", "a", on_giving_up=save, on_error=on_error, on_exception=on_exception)
