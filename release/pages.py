@@ -250,6 +250,7 @@ PAGES: dict[str, Blocks] = {
         "cron.py",
         "fairness.py",
         "order.py",
+        "several_topics.py",
         "priorities.py",
         "idempotency.py",
     ),

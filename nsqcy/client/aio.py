@@ -450,6 +450,11 @@ class _Batches(_Iteration):
 class Consumer(ConsumerView, _Face):
     """Consumer of one channel, from fixed nsqds, from nsqds found by lookupds, or from both.
 
+    `topic` is one topic, or several: `max_in_flight` then limits all of them together, and
+    `message.topic` tells them apart. `topics_pattern` instead is a regular expression for the
+    entire names of topics; later ones are found too, by lookupds, or by `nsqd_http_addresses`: the
+    HTTP address of each of `nsqd_tcp_addresses`, in the same order.
+
     The program takes messages by iteration (`async for`, `batches`) and answers them. Or it passes
     a `message_handler`, a function or coroutine function. The handler's result answers the message:
     None or True finishes it, False requeues it, an exception requeues it and backs off. A plain
@@ -474,7 +479,7 @@ class Consumer(ConsumerView, _Face):
     and decode methods.
 
     With `dead_letter_topic`, the consumer publishes a message that has had too many attempts to
-    that topic instead of calling on_giving_up.
+    that topic instead of calling on_giving_up. `{topic}` in it stands for the message's topic.
 
     Raises ValueError and TypeError for invalid options.
     """
@@ -843,7 +848,11 @@ class Consumer(ConsumerView, _Face):
             self._paused = 0
 
     def connect_to_nsqd(self, host: str, port: int) -> None:
-        """Also consume from the nsqd at `host` and TCP port `port`."""
+        """Also consume from the nsqd at `host` and TCP port `port`.
+
+        Raises ValueError for a consumer with `topics_pattern`.
+        """
+        self.core.topics.require_names()
         self.core.add_nsqd(Address(host, port), self.now())
         self._rearm_if_running()
 

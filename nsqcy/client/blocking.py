@@ -85,6 +85,11 @@ GivingUp = Callable[[Message], bytes | None]
 class Consumer(ConsumerView):
     """Consumer of one channel, from fixed nsqds, from nsqds found by lookupds, or from both.
 
+    `topic` is one topic, or several: `max_in_flight` then limits all of them together, and
+    `message.topic` tells them apart. `topics_pattern` instead is a regular expression for the
+    entire names of topics; later ones are found too, by lookupds, or by `nsqd_http_addresses`: the
+    HTTP address of each of `nsqd_tcp_addresses`, in the same order.
+
     The program takes messages by iteration, get() or batches(), and answers them in any thread. Or
     it passes a `message_handler`, which `concurrency` threads run. The handler's result answers the
     message: None or True finishes it, False requeues it, an exception requeues it and backs off.
@@ -110,7 +115,7 @@ class Consumer(ConsumerView):
     and decode methods.
 
     With `dead_letter_topic`, the consumer publishes a message that has had too many attempts to
-    that topic instead of calling on_giving_up.
+    that topic instead of calling on_giving_up. `{topic}` in it stands for the message's topic.
 
     Raises ValueError and TypeError for invalid options.
     """
@@ -421,7 +426,11 @@ class Consumer(ConsumerView):
             self._paused = 0
 
     def connect_to_nsqd(self, host: str, port: int) -> None:
-        """Also consume from the nsqd at `host` and TCP port `port`."""
+        """Also consume from the nsqd at `host` and TCP port `port`.
+
+        Raises ValueError for a consumer with `topics_pattern`.
+        """
+        self.core.topics.require_names()
         self._loop.do(self.core.add_nsqd, Address(host, port))
 
     def query_lookupd(self) -> None:

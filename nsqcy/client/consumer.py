@@ -168,11 +168,6 @@ class ConsumerCore(Core[Nsqd]):
         self._in_vain += 1
         self._ask_at = min(self._ask_at, now + wait)
 
-    def add_nsqd(self, address: Address, now: float) -> None:
-        if self.topics.pattern is not None:
-            raise ValueError("a consumer with topics_pattern finds its nsqds itself")
-        super().add_nsqd(address, now)
-
     def stop(self, now: float, *, graceful: bool = True) -> None:
         """Stop: nsqds deliver no more messages, and messages in flight may still be answered for
         close_timeout seconds. If not graceful, end immediately."""

@@ -108,7 +108,7 @@ class FlowSettings:
         5.0,
         FLOAT,
         "seconds between checks of low_rdy_idle_timeout and low_rdy_timeout, if max_in_flight is "
-        "less than the number of connections",
+        "less than the number of connections; with several topics, the turn of a busy connection",
         _finite("at least 0.001 seconds", lambda value: value >= 0.001),
     )
     max_backoff_duration: float = option(

@@ -31,7 +31,7 @@ class Lookups:
     def __init__(
         self,
         addresses: tuple[str, ...],
-        topics: Topics | None,
+        topics: Topics | str | None,
         options: LookupOptions,
         connection: ConnectionOptions,
         *,
@@ -39,7 +39,7 @@ class Lookups:
         nsqds: Mapping[Address, str] | None = None,
     ) -> None:
         self._addresses = addresses
-        self._topics = topics
+        self._topics = Topics(topics) if isinstance(topics, str) else topics
         self._every_nsqd = every_nsqd
         self._nsqds = nsqds or {}
         self._known: dict[str, list[str]] = {}  # topics in the last response of each nsqd

@@ -156,7 +156,7 @@ class SharedFlow(Flow):
                 lane.send_ready(count)
                 if not count:
                     moved[lane] = None
-        free = self._max_in_flight - sum(self._held(lane, now) for lane in self.lanes)
+        free = self.max_in_flight - sum(self._held(lane, now) for lane in self.lanes)
         is_done = True
         for lane in sorted(targets, key=_ready):  # first those without any
             held = self._held(lane, now)

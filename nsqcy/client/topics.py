@@ -42,6 +42,11 @@ class Topics:
         """Return the topics by name, as addresses have them."""
         return self.names if self.are_several else ("",)
 
+    def require_names(self) -> None:
+        """Raise ValueError if a pattern finds the topics, and with them the nsqds."""
+        if self.pattern is not None:
+            raise ValueError("a consumer with topics_pattern finds its nsqds itself")
+
     def matches(self, topic: str) -> bool:
         """Return whether the pattern includes this topic."""
         if self.pattern is None or self.pattern.fullmatch(topic) is None or is_ephemeral(topic):

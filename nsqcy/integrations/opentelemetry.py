@@ -578,6 +578,8 @@ class _Process(_Operation):
         *,
         is_batch: bool,
     ) -> None:
+        topics = {message.topic for message in messages}
+        topic = topics.pop() if len(topics) == 1 else topic
         addresses = {message.nsqd_address for message in messages}
         address = Address.parse(addresses.pop()) if len(addresses) == 1 else None
         labels = _labels("process", topic, address)
@@ -669,6 +671,8 @@ def processing(
     The span of one message belongs to the trace of its publish. The span of a batch belongs to the
     current trace and has a link to the publish of each message. An exception is recorded and raised
     again; the program answers the messages itself.
+
+    The span names the topic of the messages, and `topic` for a batch of several topics.
     """
     is_batch = not isinstance(messages, Message)
     several = [messages] if isinstance(messages, Message) else messages
@@ -683,7 +687,8 @@ def traced_handler(
 ) -> H:
     """Return the handler with a span for each call.
 
-    `topic` and `channel` are those of the consumer; messages do not contain them. If the consumer
+    `channel` is that of the consumer; messages do not contain it. The span names the topic of the
+    message, which is `topic` unless the consumer has several. If the consumer
     has the option headers=True, the span belongs to the trace of the publish, for every delivery of
     the message and of its dead letter. Functions remain functions, and coroutine functions remain
     coroutine functions.

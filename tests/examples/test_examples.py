@@ -296,6 +296,15 @@ def test_order(daemon: testing.Nsqd) -> None:
     assert [line for line in lines if line.startswith("bob")] == ["bob: opened", "bob: paid in 20"]
 
 
+def test_several_topics(daemon: testing.Nsqd) -> None:
+    """Also the topic that appears later."""
+    assert run(daemon, "several_topics.py").splitlines() == [
+        "shop.orders: 100",
+        "shop.refunds: 1",
+        "shop.returns: 1",
+    ]
+
+
 def test_priorities(daemon: testing.Nsqd) -> None:
     """The urgent messages, which were published last, are handled before the last other one."""
     *urgent, last = run(daemon, "priorities.py").splitlines()

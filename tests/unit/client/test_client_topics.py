@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nsqcy.client import aio, blocking
 from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.dead_letters import keep_dead_letters
 from nsqcy.client.errors import Error
@@ -144,8 +145,10 @@ def test_where_a_pattern_looks() -> None:
     )
     assert core.can_ask
     assert core.nsqd_http_addresses == {A: "a:4151"}
-    with pytest.raises(ValueError, match="finds its nsqds itself"):
-        core.add_nsqd(B, 1.0)
+    for face in (blocking, aio):
+        made = face.Consumer(topics_pattern="t", channel="c", lookupd_http_addresses="l:4161")
+        with pytest.raises(ValueError, match="finds its nsqds itself"):
+            made.connect_to_nsqd("b", 4150)
 
 
 # -- nsqlookupds
