@@ -17,8 +17,10 @@ from hypothesis import settings
 
 from nsqcy.testing.ports import Ports
 from nsqcy.testing.wire_client import Conn, Frame, Hangup
+from support import fork_server
 from support.fake_auth_server import AuthServer
-from support.nsqd_process import FOREIGN, Nsqd, held_ports
+from support.nsqd_process import FOREIGN, Nsqd, environment, held_ports
+from support.sanitizer import SANITIZED
 
 WORKERS = [pytest.param(1, id="w1"), pytest.param(3, id="w3")]
 TUNED: dict[str, Any] = {
@@ -50,6 +52,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "late: runs last, looks at what went on beside the others")
     config.addinivalue_line("markers", "ours: differs from NSQ on purpose; docs/COMPATIBILITY.md")
+    config.addinivalue_line("markers", "real_start: executes all programs, and forks none")
+    if not SANITIZED:
+        fork_server.install(environment())
+
+
+def pytest_unconfigure() -> None:
+    fork_server.uninstall()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -74,6 +83,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("ours"):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Any:
+    if item.get_closest_marker("real_start"):
+        with fork_server.real_starts():
+            return (yield)
+    return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

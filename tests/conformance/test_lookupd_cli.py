@@ -16,6 +16,8 @@ from support.nsqd_process import environment, free_port
 from support.nsqlookupd_process import LookupConn, Lookupd
 from support.service_manager import Manager
 
+pytestmark = pytest.mark.real_start
+
 VERSION = re.compile(r"[a-z]+ v\d+\.\d+\.\d+(-[a-z]+)? \(built w/[a-z0-9.-]+\)")
 ANNOUNCEMENT = re.compile(r"(TCP|HTTP): listening on \d+\.\d+\.\d+\.\d+:\d+$")
 

@@ -89,6 +89,7 @@ def next_figures(process: "subprocess.Popen[str]") -> list[int]:
 
 @pytest.mark.case("STAT-001")
 @pytest.mark.parametrize("source", ["lookupd", "nsqd"])
+@pytest.mark.real_start
 def test_sums(source: str, cluster: Cluster, topic: str) -> None:
     cluster.publish(topic, 3, 1)
     sources = [cluster.by_lookupd] if source == "lookupd" else cluster.by_nsqd

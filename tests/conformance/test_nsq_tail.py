@@ -22,6 +22,7 @@ def source(daemon: Nsqd) -> str:
 
 
 @pytest.mark.case("TAIL-001")
+@pytest.mark.real_start
 def test_so_many_messages(plain: Nsqd, topic: str) -> None:
     plain.web.mpub(topic, [f"line {number}".encode() for number in range(1, 6)])
     args = [f"--topic={topic}", "--channel=c", source(plain)]

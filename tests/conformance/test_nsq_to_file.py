@@ -74,6 +74,7 @@ def to_file(tmp_path: Path, nsqd: Nsqd, topic: str) -> Iterator[Make]:
 
 
 @pytest.mark.case("FILE-001", "FILE-002")
+@pytest.mark.real_start
 def test_messages_are_finished_when_they_are_safe(
     to_file: Make, nsqd: Nsqd, topic: str, tmp_path: Path
 ) -> None:

@@ -57,6 +57,7 @@ def end(process: Process) -> str:
 
 
 @pytest.mark.case("HTTP-T01")
+@pytest.mark.real_start
 def test_post(plain: Nsqd, topic: str, destination: Destination, pump: Pump) -> None:
     plain.web.pub(topic, b"hello w&rld")
     process = pump(f"--post={destination.url('/204/x?y=%20z')}")

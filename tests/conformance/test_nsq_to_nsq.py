@@ -55,6 +55,7 @@ def end(process: Process) -> str:
 
 @pytest.mark.case("NN-001")
 @pytest.mark.parametrize("mode", ["hostpool", "epsilon-greedy", "round-robin"])
+@pytest.mark.real_start
 def test_messages_are_passed_on(mode: str, plain: Nsqd, topic: str, pump: Pump) -> None:
     bodies = [b"%d\n\xff" % number for number in range(1000)]
     plain.connect().mpub(topic, bodies)

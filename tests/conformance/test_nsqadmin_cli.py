@@ -12,6 +12,8 @@ from nsqcy.testing.http_requests import eventually
 from support.nsqadmin_process import Admin
 from support.nsqd_process import environment
 
+pytestmark = pytest.mark.real_start
+
 LOOKUPD = "--lookupd-http-address=127.0.0.1:1"
 
 

@@ -37,6 +37,7 @@ def published(daemon: Nsqd, topic: str, count: int) -> list[bytes]:
         (b"a\n\xffb\xffc\n\n", [b"--delimiter=\xff"], [b"a\n", b"b", b"c\n"]),
     ],
 )
+@pytest.mark.real_start
 def test_pieces(text: bytes, args: list[str], bodies: list[bytes], plain: Nsqd, topic: str) -> None:
     flags = [each.decode("utf-8", "surrogateescape") for each in map(os.fsencode, args)]
     result = tool_process.feed(text, "to_nsq", f"--topic={topic}", here(plain), *flags)

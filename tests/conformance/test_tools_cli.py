@@ -10,6 +10,8 @@ from nsqcy.cli.main import SECTIONS
 from support import tool_process
 from support.nsqd_process import Nsqd, environment
 
+pytestmark = pytest.mark.real_start
+
 TOOLS = list(SECTIONS["NSQ's tools"])
 DATE = r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d "
 

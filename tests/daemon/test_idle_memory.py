@@ -5,6 +5,8 @@ import pytest
 from loadtest.idle import LIMIT, Way, measure, started, ways
 from support.sanitizer import SANITIZED
 
+pytestmark = pytest.mark.real_start
+
 TESTED = {
     ("nsqd", "HTTP: a request line"),
     ("nsqd", "HTTP: one header"),

@@ -184,6 +184,8 @@ import urllib.request
 
 import pytest
 
+pytestmark = pytest.mark.real_start
+
 
 def ask(daemon, path, data=None):
     url = f"http://{daemon.http_address}{path}"

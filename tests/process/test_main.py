@@ -8,6 +8,8 @@ import pytest
 
 from toy import DEADLINE, environment
 
+pytestmark = pytest.mark.real_start
+
 
 def nsqd(data_path, *args):
     return subprocess.run(

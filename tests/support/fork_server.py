@@ -1,0 +1,376 @@
+"""Starts nsqcy's programs in forks of a process that has imported their modules.
+
+Most of the CPU time of a short-lived daemon is spent on imports. After `install`, a process that
+tests start through `subprocess` as `python -m nsqcy...` is a fork of a server, which each test
+process has. Everything else is as after `exec`: the process is a child of the test process and has
+the arguments, environment, directory, descriptors, limits, process group and signal mask that
+`Popen` asks for.
+
+A command is executed as usual if the server cannot do it in the same way: other options of Python,
+variables that Python or libraries read when they start. Tests marked `real_start` execute all
+commands, and so do all tests if NSQCY_REAL_START is set.
+
+    python fork_server.py FD ROOM    the server: requests come from this socket; ROOM is replaced
+                                     by the command line that `ps` shows
+"""
+
+import atexit
+import contextlib
+import ctypes
+import fcntl
+import gc
+import importlib
+import io
+import json
+import os
+import resource
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+# Imported by the server: the programs, and what they import when they need it.
+PROGRAMS = (
+    "nsqcy.__main__",
+    "nsqcy.nsqadmin.main",
+    "nsqcy.nsqd.main",
+    "nsqcy.nsqlookupd.main",
+    "nsqcy.tools.nsq_stat",
+    "nsqcy.tools.nsq_tail",
+    "nsqcy.tools.nsq_to_file",
+    "nsqcy.tools.nsq_to_http",
+    "nsqcy.tools.nsq_to_nsq",
+    "nsqcy.tools.to_nsq",
+)
+LATER = (
+    "nsqcy.cli.copies.main",
+    "nsqcy.cli.publish",
+    "nsqcy.cli.subscribe",
+    "nsqcy.cli.topics",
+    "nsqcy.client",
+    "nsqcy.doctor.main",
+    "nsqcy.nsqadmin.app",
+    "nsqcy.nsqadmin.auth.logins",
+    "nsqcy.nsqd.data.command",
+    "nsqcy.nsqd.master.live_options",
+    "nsqcy.nsqd.master.master",
+    "nsqcy.nsqd.worker.engine",
+    "nsqcy.nsqd.worker.main",
+    "nsqcy.nsqd.worker.tls",
+    "nsqcy.nsqlookupd.daemon",
+    "nsqcy.users.known",
+)
+# Variables that are read while Python starts or modules are imported.
+EARLY = ("COVERAGE", "GEVENT", "LANG", "LC_", "LD_", "MALLOC", "OPENSSL", "PROMETHEUS", "PYTHON")
+EARLY += ("SSL_", "TQDM", "TZ")
+PR_SET_CHILD_SUBREAPER = 36
+LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+MOST_FDS = 200
+ROOM = 8192
+EXECUTING = subprocess.Popen
+HIGH = 1000  # above all descriptors that processes are started with
+
+
+# -- in the test process
+
+
+class Popen(subprocess.Popen[Any]):
+    """A process that is a fork of the server if possible."""
+
+    server: "Server | None" = None
+
+    def _execute_child(self, *args: Any) -> None:
+        request = None if self.server is None else _request(*args)
+        if request is None or self.server is None or not self.server.suits(request):
+            super()._execute_child(*args)  # type: ignore[misc]
+            return
+        self.pid = self.server.fork(request)
+        self._child_created = True
+        self._close_pipe_fds(*args[10:16])  # type: ignore[attr-defined]
+
+
+def install(env: dict[str, str]) -> None:
+    """Let `subprocess` use a fork server, which starts in this environment."""
+    if "NSQCY_REAL_START" not in os.environ:
+        Popen.server = Server(env)
+        subprocess.Popen = Popen  # type: ignore[misc]
+
+
+def uninstall() -> None:
+    subprocess.Popen = EXECUTING  # type: ignore[misc]
+    if Popen.server is not None:
+        Popen.server.close()
+
+
+@contextlib.contextmanager
+def real_starts() -> Iterator[None]:
+    """Execute all commands meanwhile."""
+    kept, Popen.server = Popen.server, None
+    try:
+        yield
+    finally:
+        Popen.server = kept
+
+
+def _request(
+    args: Any,
+    executable: Any,
+    preexec_fn: Any,
+    close_fds: bool,
+    pass_fds: Sequence[int],
+    cwd: Any,
+    env: Any,
+    startupinfo: Any,
+    creationflags: int,
+    shell: bool,
+    p2cread: int,
+    p2cwrite: int,
+    c2pread: int,
+    c2pwrite: int,
+    errread: int,
+    errwrite: int,
+    restore_signals: bool,
+    gid: Any,
+    gids: Any,
+    uid: Any,
+    umask: int,
+    start_new_session: bool,
+    process_group: int,
+) -> dict[str, Any] | None:
+    """Return what the server needs; None if the command is not for it. The parameters are those of
+    `Popen._execute_child`."""
+    unusual = (executable, preexec_fn, gid, gids, uid)
+    if shell or not close_fds or umask >= 0 or any(each is not None for each in unusual):
+        return None
+    if isinstance(args, str | bytes | os.PathLike):
+        return None
+    words = [os.fspath(word) for word in args]
+    if not all(isinstance(word, str) for word in words) or words[0] != sys.executable:
+        return None
+    is_safe = words[1:2] == ["-P"]
+    option, module, *rest = [*words[2 if is_safe else 1 :], "", ""]
+    if option != "-m" or (module not in PROGRAMS and module != "nsqcy"):
+        return None
+    where = os.fspath(cwd) if cwd is not None else os.getcwd()
+    if not os.access(where, os.X_OK):
+        return None
+    pairs = (os.environ if env is None else env).items()
+    standard = [own if fd < 0 else fd for own, fd in enumerate((p2cread, c2pwrite, errwrite))]
+    return {
+        "module": "nsqcy.__main__" if module == "nsqcy" else module,
+        "args": rest[:-2],
+        "words": words,
+        "is_safe": is_safe,
+        "cwd": where,
+        "env": {os.fsdecode(name): os.fsdecode(value) for name, value in pairs},
+        "sources": [*standard, *pass_fds],
+        "targets": [0, 1, 2, *pass_fds],
+        "session": start_new_session,
+        "group": process_group,
+        "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "umask": _umask(),
+        "limits": [resource.getrlimit(each) for each in LIMITS],
+    }
+
+
+def _umask() -> int:
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))
+
+
+def _early(env: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name.startswith(EARLY)}
+
+
+class Server:
+    """The server's end of this process, started on first use."""
+
+    def __init__(self, env: dict[str, str]) -> None:
+        self._env = env
+        self._sock: socket.socket | None = None
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+
+    def suits(self, request: dict[str, Any]) -> bool:
+        """Return whether Python would start in the same way as the server has, and for the same
+        parent."""
+        is_early = _early(self._env) == _early(request["env"])
+        return is_early and os.getpid() == self._owner and len(request["sources"]) < MOST_FDS
+
+    def fork(self, request: dict[str, Any]) -> int:
+        """Return the pid of a new child of this process."""
+        sources = request.pop("sources")
+        memory = os.memfd_create("request", os.MFD_CLOEXEC)
+        try:
+            os.write(memory, json.dumps(request).encode())
+            with self._lock, _adopting():
+                sock = self._sock or self._start()
+                socket.send_fds(sock, [b"."], [memory, *sources])
+                pid = sock.recv(100)
+        finally:
+            os.close(memory)
+        if not pid:
+            raise ChildProcessError("the fork server has exited")
+        return int(pid)
+
+    def _start(self) -> socket.socket:
+        self._sock, theirs = socket.socketpair()
+        with theirs:
+            words = [sys.executable, __file__, str(theirs.fileno()), "-" * ROOM]
+            passed = [theirs.fileno()]
+            self._process = EXECUTING(
+                words, env=self._env, stdin=subprocess.DEVNULL, pass_fds=passed
+            )
+        return self._sock
+
+    def close(self) -> None:
+        if self._sock is not None:
+            self._sock.close()  # the server exits
+            self._process.wait()
+
+
+@contextlib.contextmanager
+def _adopting() -> Iterator[None]:
+    """Become the parent of processes below whose parent exits."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+# -- in the server
+
+
+def serve(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Fork on request. Returns in each child: what it shall run, and its descriptors."""
+    while True:
+        data, fds, _, _ = socket.recv_fds(sock, 1, MOST_FDS)
+        if not data:
+            os._exit(0)  # the test process is gone
+        # A process between the two exits at once, so the test process becomes the parent.
+        reading, writing = os.pipe()
+        if between := os.fork():
+            os.waitpid(between, 0)
+            sock.sendall(os.read(reading, 100))
+            for fd in (reading, writing, *fds):
+                os.close(fd)
+            continue
+        if pid := os.fork():
+            os.write(writing, str(pid).encode())
+            os._exit(0)
+        with open(fds[0], "rb", closefd=False) as memory:
+            memory.seek(0)
+            return json.load(memory), fds[1:]
+
+
+def become(request: dict[str, Any], fds: list[int]) -> None:
+    """Take on the state of a process that was executed."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request["session"]:
+        os.setsid()
+    elif request["group"] >= 0:
+        os.setpgid(0, request["group"])
+    for each, limit in zip(LIMITS, request["limits"], strict=True):
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(each, limit)
+    os.umask(request["umask"])
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    _place(fds, request["targets"])
+    sys.stdin = sys.__stdin__ = _stream(0, "rb", sys.stdin)
+    sys.stdout = sys.__stdout__ = _stream(1, "wb", sys.stdout)
+    sys.stderr = sys.__stderr__ = _stream(2, "wb", sys.stderr)
+    sys.argv = ["-m", *request["args"]]
+    _show(request["words"])
+    if not request["is_safe"]:
+        sys.path.insert(0, request["cwd"])
+    signal.pthread_sigmask(signal.SIG_SETMASK, request["mask"])
+
+
+def _show(words: list[str]) -> None:
+    """Write the command line where the kernel reads it."""
+    with open("/proc/self/stat") as stat:
+        fields = stat.read().rpartition(")")[2].split()
+    start, end = int(fields[45]), int(fields[46])
+    line = "".join(f"{word}\0" for word in words).encode(errors="surrogateescape")
+    ctypes.memmove(start, line[: end - start].ljust(end - start, b"\0"), end - start)
+
+
+def _place(fds: list[int], targets: list[int]) -> None:
+    """Give descriptors these numbers, and close all others."""
+    aside = [_above(fd) for fd in fds]
+    for fd, target in zip(aside, targets, strict=True):
+        os.dup2(fd, target, inheritable=True)
+    first = 0
+    for target in [*sorted(set(targets)), 1 << 20]:
+        if first < target:
+            os.closerange(first, target)
+        first = target + 1
+
+
+def _above(fd: int) -> int:
+    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH)
+
+
+def _stream(fd: int, mode: str, like: Any) -> io.TextIOWrapper:
+    """Return what Python makes of a standard descriptor."""
+    is_raw = fd > 0 and like.write_through  # PYTHONUNBUFFERED
+    binary = open(fd, mode, buffering=0 if is_raw else -1, closefd=False)  # noqa: SIM115
+    getattr(binary, "raw", binary).name = like.name
+    by_line = not like.write_through and (fd == 2 or binary.isatty())
+    text = io.TextIOWrapper(binary, like.encoding, like.errors, "\n", by_line, is_raw)
+    text.mode = mode[0]  # type: ignore[misc]
+    return text
+
+
+def run(module: str) -> None:
+    """Run a module as `python -m` does.
+
+    The exit does all that a program may notice, but does not take apart the modules, which takes
+    longer than everything else: after a fork, each touched page is copied.
+    """
+    status: list[int] = []
+
+    def leave() -> None:
+        with contextlib.suppress(OSError, ValueError):  # Python reports it
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:
+                    stream.flush()
+            if status:
+                os._exit(status[0])
+
+    atexit.register(leave)  # runs last
+    try:
+        runpy._run_module_as_main(module)  # type: ignore[attr-defined]
+        status.append(0)
+    except SystemExit as end:
+        if end.code is not None and not isinstance(end.code, int):
+            raise
+        status.append((end.code or 0) & 0xFF)
+
+
+def main() -> None:
+    del sys.path[0]  # this directory
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for the tests
+    for name in (*PROGRAMS, *LATER):
+        importlib.import_module(name)
+    for name in PROGRAMS:
+        del sys.modules[name]  # each becomes __main__
+    gc.collect()
+    gc.freeze()
+    with socket.socket(fileno=int(sys.argv[1])) as sock:
+        request, fds = serve(sock)
+        sock.detach()
+    become(request, fds)
+    run(request["module"])
+
+
+if __name__ == "__main__":
+    main()
