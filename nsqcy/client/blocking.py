@@ -22,7 +22,9 @@ consumers and producers have ended.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import InvalidStateError
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -65,13 +67,13 @@ from nsqcy.client.options import (
     as_strings,
     with_options,
 )
+from nsqcy.client.outside import log, report
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
 from nsqcy.client.runtime import Future, Kind, runtime_of
 from nsqcy.client.times import Duration, Milliseconds, seconds
 from nsqcy.client.topics import Given, Pattern
 
 GRACE = 2.0  # seconds after close_timeout until the client ends on its own
-AT_EXIT = 1.0  # seconds that an unclosed consumer or producer may delay the program's exit
 
 # Result types that mypy accepts. Coroutines are excluded, because they would never be awaited.
 # b"OK" is the result of a publish.
@@ -188,12 +190,12 @@ class Consumer(ConsumerView):
         self._loop.on_hopeless = self._give_up
         self._loop.on_begin = self._begin
         self._loop.on_end = self._end
-        self._loop.at_exit = self._close_at_exit
+        self._loop.at_exit = partial(self._begin_end, graceful=True)
         self.message_handler: Handler | None = handler_of(message_handler, codec)
         self._decode = decoder(codec)
         self._concurrency = concurrency
         self._waiters = Waiters(self._loop.runtime.gate)
-        self._queue = Deliveries(self._waiters, self._loop.runtime.current)
+        self._queue = Deliveries(self._waiters, self._loop.runtime.current, self._raise_failure)
         # Threads that iterate, wait for messages, handle them, or await the end.
         self._inside = self._queue.callers
         self._hopeless: deque[Message] = deque()  # delivered messages, for on_giving_up
@@ -240,7 +242,9 @@ class Consumer(ConsumerView):
         if not self._loop.has_begun:
             return self._queue.is_closed
         me = self._loop.runtime.current()
-        return call_in(self._inside, me, self._loop.ended.wait, seconds(timeout))
+        has_ended = call_in(self._inside, me, self._loop.ended.wait, seconds(timeout))
+        self._raise_failure()
+        return has_ended
 
     def close(self, *, graceful: bool = True, wait: bool = True) -> None:
         """Close the consumer. May be called repeatedly and from anywhere.
@@ -259,13 +263,6 @@ class Consumer(ConsumerView):
     def _begin_end(self, graceful: bool) -> None:
         self._loop.call(self._stop, graceful)
         self._queue.close()
-
-    def _close_at_exit(self) -> None:
-        """End a consumer that the program no longer references: send its answers, and requeue the
-        rest."""
-        self._begin_end(graceful=True)
-        if not self._loop.ended.wait(AT_EXIT):
-            self.close(graceful=False)
 
     def _await_end(self, graceful: bool) -> None:
         if not self._loop.may_be_awaited:
@@ -314,7 +311,11 @@ class Consumer(ConsumerView):
         return Iteration(self._queue)
 
     def get(self, timeout: Duration | None = None) -> Message | None:
-        """Return the next message, or None after `timeout` or after the end."""
+        """Return the next message, or None after `timeout` or after close().
+
+        Raises Closed, with its cause, if an error of the client itself has ended the consumer; so
+        do iterations, batches() and join().
+        """
         self.start()
         return self._queue.get(seconds(timeout))
 
@@ -338,12 +339,11 @@ class Consumer(ConsumerView):
             self._queue.put(messages)
 
     def _spawn_worker(self, handler: Handler) -> None:
-        ended = Event(self._loop.runtime.gate)
-        self._handlers.append(ended)
-        self._loop.runtime.spawn(f"nsqcy handler {self.core.name}", self._work, handler, ended)
+        self._loop.spawn(f"nsqcy handler {self.core.name}", self._work, handler)
 
-    def _work(self, handler: Handler, ended: Event) -> None:
+    def _work(self, handler: Handler) -> None:
         """Handle messages until the end."""
+        self._handlers.append(ended := Event(self._loop.runtime.gate))
         try:
             for message in self:
                 try:
@@ -352,11 +352,15 @@ class Consumer(ConsumerView):
                     self.core.raised(message, error)
                 else:
                     self.core.handled(message, result)
+        except Closed:
+            pass  # of the client's failure, which is logged
+        except BaseException as error:
+            log.error("[%s] a handler's thread has failed", self.core.name, exc_info=error)
         finally:
             ended.set()
             self._handlers.remove(ended)
-            if not self._queue.is_closed:  # a logging handler has failed, for instance
-                self._spawn_worker(handler)
+            if not self._queue.is_closed:
+                self._loop.call(self._spawn_worker, handler)
 
     def _give_up(self, message: Message) -> None:
         """Pass a message from the loop to on_giving_up. The callback may block, so it runs in its
@@ -370,12 +374,11 @@ class Consumer(ConsumerView):
 
     def _begin_giving_up(self) -> None:
         self._gives_up = True
-        ended = Event(self._loop.runtime.gate)
-        self._handlers.append(ended)
-        self._loop.runtime.spawn(f"nsqcy giving up {self.core.name}", self._give_up_all, ended)
+        self._loop.spawn(f"nsqcy giving up {self.core.name}", self._give_up_all)
 
-    def _give_up_all(self, ended: Event) -> None:
+    def _give_up_all(self) -> None:
         """Call on_giving_up until there are no more messages for it."""
+        self._handlers.append(ended := Event(self._loop.runtime.gate))
         try:
             call_in(self._inside, self._loop.runtime.current(), self._give_up_each)
         finally:
@@ -474,11 +477,15 @@ class _Promised(Publish):
 def _resolve(future: Future, error: Error | None) -> None:
     if future.done():  # cancelled, or timed out
         return
-    with suppress(Exception):  # cancelled just now
+    try:
         if error is None:
             future.set_result(OK)
         else:
             future.set_exception(error)
+    except InvalidStateError:  # cancelled just now
+        pass
+    except BaseException as failure:  # of a function that the program has added to the future
+        report("producer", failure)
 
 
 @with_options(*PRODUCER_PARTS)
@@ -523,7 +530,7 @@ class Producer(ProducerView):
         self._loop.core = self.core
         self._loop.on_end = self._end
         self._loop.after_turn = self._offer_room
-        self._loop.at_exit = self._close_at_exit
+        self._loop.at_exit = partial(self._loop.call, self._stop, True)
         self._closed = False
         self._waiters = Waiters(self._loop.runtime.gate)  # for room
         self._encode = encoder(codec)
@@ -547,13 +554,6 @@ class Producer(ProducerView):
             self.core.closing = True
         elif wait and self._loop.may_be_awaited:
             self._loop.ended.wait(self.core.options.close_timeout + GRACE)
-
-    def _close_at_exit(self) -> None:
-        """Close a producer that the program no longer references. Its pending publishes are still
-        sent."""
-        self._loop.call(self._stop, True)
-        if not self._loop.ended.wait(AT_EXIT):
-            self.close(graceful=False)
 
     def _stop(self, graceful: bool) -> None:
         self._closed = True
@@ -717,6 +717,10 @@ class Producer(ProducerView):
             self.core.publish(publish)
         except Closed as error:  # just now
             publish.done(error)
+        except Exception as error:
+            self.core.fail(error, self._loop.now())
+            with suppress(RuntimeError):  # the core has already done so
+                publish.done(self.core.closed_error)
 
     def _withdraw(self, publish: Publish) -> None:
         self.core.withdraw(publish, self._loop.now())

@@ -196,10 +196,6 @@ class ProducerView:
         return False
 
 
-# Exceptions raised by connecting to an unreachable or invalid address.
-UNREACHABLE = (OSError, ValueError, OverflowError)
-
-
 def reason(error: BaseException) -> str:
     """Return why a connection could not be established."""
     if not isinstance(error, OSError):

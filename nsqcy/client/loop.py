@@ -12,7 +12,6 @@ them. The loop never waits for them. Callbacks run at the end of a turn.
 """
 
 import atexit
-import logging
 import os
 import socket
 import time
@@ -25,18 +24,22 @@ from typing import Any
 
 from nsqcy.client.codec import Message
 from nsqcy.client.connection import Connection
-from nsqcy.client.core import Core
-from nsqcy.client.errors import ConnectionFailed, Error
-from nsqcy.client.face import INFINITE, UNREACHABLE, asked, reason
+from nsqcy.client.core import Core, Lines
+from nsqcy.client.errors import ConnectionFailed, Error, NoConnection
+from nsqcy.client.face import INFINITE, asked, reason
 from nsqcy.client.mailbox import Bell, Event, Mailbox
 from nsqcy.client.options import Answer
+from nsqcy.client.outside import call, log
 from nsqcy.client.runtime import Runtime
 from nsqcy.errors import LayerError
 
 MAX_RECEIVED = 1 << 18  # bytes received from a socket per call
 MAX_PIECES = 8  # pieces of output sent before other connections have their turn
 
-log = logging.getLogger("nsqcy.client")
+AT_EXIT = 1.0  # seconds that all unclosed consumers and producers may delay the program's exit
+NO_THREAD = "cannot start a thread"
+NEXT_THREAD = 1.0  # seconds until a thread that could not start is tried again
+PROGRAM_ENDS = (KeyboardInterrupt, SystemExit)
 
 
 class Driver:
@@ -213,6 +216,9 @@ class Loop:
         self._began = Event(runtime.gate)
         self._stopped = False
         self._name = ""
+        # Threads that could not start, with the time of the next try.
+        self._unstarted: deque[tuple[float, Any]] = deque()
+        self._lines = Lines()
         self._who: object = None  # the thread or greenlet that runs it
 
     # -- for the Consumer or Producer
@@ -223,7 +229,12 @@ class Loop:
         self._name = name
         self._ask = ask
         if not self._began.is_set():
-            self.runtime.spawn(f"nsqcy {name}", self._run, _Wakes(self.runtime))
+            wakes = _Wakes(self.runtime)
+            try:
+                self.runtime.spawn(f"nsqcy {name}", self._run, wakes)
+            except RuntimeError as error:  # the next call tries again
+                wakes.close()
+                raise NoConnection(f"{NO_THREAD}: {error}") from error
         if self.runtime.can_wait():
             self._began.wait()
 
@@ -244,10 +255,10 @@ class Loop:
         function(*args, self.now())
 
     def told_later(self, hook: Callable[..., object] | None) -> Callable[..., object] | None:
-        """Return a hook that is called at the end of the loop's turn."""
+        """Return a hook that is called at the end of the loop's turn; its exceptions are logged."""
         if hook is None:
             return None
-        return lambda *about: self.later.append((self._tell, (hook, *about)))
+        return lambda *about: self.later.append((call, (self._name, hook, *about)))
 
     @property
     def is_current(self) -> bool:
@@ -269,13 +280,31 @@ class Loop:
     def connect(self, connection: Connection) -> None:
         driver = Driver(self, connection)
         self.drivers.add(driver)
-        self.runtime.spawn(f"nsqcy connect {connection.address}", self._connect, driver)
+        try:
+            self.runtime.spawn(f"nsqcy connect {connection.address}", self._connect, driver)
+        except RuntimeError as error:
+            self.call(driver.fail, f"{NO_THREAD}: {error}")
 
     def disconnect(self, connection: Connection) -> None:
         connection.driver.close()
 
     def look_up(self) -> None:
-        self.runtime.spawn(f"nsqcy lookup {self._name}", self._look_up)
+        try:
+            self.runtime.spawn(f"nsqcy lookup {self._name}", self._look_up)
+        except RuntimeError as error:
+            self.call(self._tell_found, [], [f"{NO_THREAD}: {error}"])
+
+    def spawn(self, name: str, work: Callable[..., object], *args: object) -> None:
+        """Run a function beside the loop. If no thread can start, try again until one can."""
+        if self._stopped:
+            return
+        try:
+            self.runtime.spawn(name, work, *args)
+        except RuntimeError as error:
+            now = self.now()
+            if (line := self._lines.next(f"{NO_THREAD}: {error}", now)) is not None:
+                log.warning("[%s] %s", self._name, line)
+            self._unstarted.append((now + NEXT_THREAD, (name, work, *args)))
 
     def deliver(self, messages: list[Message]) -> None:
         assert self._on_messages is not None
@@ -298,7 +327,7 @@ class Loop:
             )
         except TimeoutError:
             self.call(driver.expire)
-        except UNREACHABLE as error:
+        except BaseException as error:
             self.call(driver.fail, reason(error))
         else:
             if not self.call(driver.connected, connected):
@@ -306,8 +335,11 @@ class Loop:
 
     def _look_up(self) -> None:
         assert self._ask is not None
-        addresses, errors = self.runtime.call(partial(asked, self._ask))
-        self.call(self._tell_found, addresses, errors)
+        try:
+            found = self.runtime.call(partial(asked, self._ask))
+        except BaseException as error:  # of gevent's threads
+            found = [], [reason(error)]
+        self.call(self._tell_found, *found)
 
     # -- the loop
 
@@ -326,8 +358,10 @@ class Loop:
                 self.on_begin()
             while not self._stopped or self.drivers:
                 self._turn()
-        except Exception:
-            log.exception("[%s] the client has failed", self._name)
+        except BaseException as error:
+            self.core.fail(error, self.now())
+            if isinstance(error, PROGRAM_ENDS):  # gevent passes them on to the program
+                raise
         finally:
             self._end()
 
@@ -362,7 +396,7 @@ class Loop:
         self.mailbox.begin_callbacks()
         while self.later:
             tell, about = self.later.popleft()
-            tell(*about)
+            tell(*about)  # never raises
         self.mailbox.end_callbacks()
 
     def _wait(self) -> float | None:
@@ -370,6 +404,8 @@ class Loop:
         due = INFINITE if self._stopped else self.core.due
         for driver in self.drivers:
             due = min(due, driver.deadline)
+        for at, _ in self._unstarted:
+            due = min(due, at)
         return None if due == INFINITE else max(0.0, due - self.now())
 
     def _tick(self) -> None:
@@ -378,18 +414,24 @@ class Loop:
             self.core.tick(now)
         for driver in [each for each in self.drivers if now >= each.deadline]:
             driver.expire()
+        if self._unstarted and now >= self._unstarted[0][0]:
+            _, work = self._unstarted.popleft()
+            self.spawn(*work)
 
     def _end(self) -> None:
         """End the core, and release all waiters, even after a failure."""
         with suppress(Exception):
             self.core.stop(self.now(), graceful=False)
         self._stopped = True
+        self._unstarted.clear()
         for driver in list(self.drivers):
             driver.abort()
         _running.discard(self)
         self.mailbox.close()
         try:
-            self._do_calls()
+            while len(self.mailbox):
+                with suppress(Exception):  # the other requests still have waiters
+                    self._do_calls()
             self._tell_later()
         finally:
             self._began.set()
@@ -408,13 +450,6 @@ class Loop:
             self.on_end()
         for driver in self.drivers:
             driver.abandon()
-
-    def _tell(self, hook: Callable[..., object], *about: object) -> None:
-        """Call a hook; log its exceptions."""
-        try:
-            hook(*about)
-        except Exception:
-            log.exception("[%s] a callback failed", self._name)
 
     # -- for drivers
 
@@ -465,11 +500,16 @@ _running: set[Loop] = set()
 
 @atexit.register
 def _end_all() -> None:
-    """End all loops at exit. Their threads do not keep the program running, so unsent data would be
-    lost."""
-    for loop in list(_running):
+    """End all loops at exit, within AT_EXIT seconds in all. Their threads do not keep the program
+    running, so unsent data would be lost."""
+    deadline = time.monotonic() + AT_EXIT
+    loops = list(_running)
+    for loop in loops:
         if loop.at_exit is not None:
             loop.at_exit()
+    for loop in loops:
+        if loop.may_be_awaited:
+            loop.ended.wait(max(0.0, deadline - time.monotonic()))
 
 
 def _abandon_all() -> None:

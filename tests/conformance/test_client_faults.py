@@ -10,20 +10,14 @@ from typing import Any
 import pytest
 
 import nsqcy.client.aio
+from nsqcy.client import Consumer, Producer, loop
 from nsqcy.client.errors import Closed, NoConnection
 from nsqcy.testing.http_requests import eventually
-from support.client_interfaces import Aio, Face, Kept
+from support.client_interfaces import Face, Kept
 from support.fake_lookup_http import LookupPages
 from support.fake_nsqd import Link, MockNsqd
 
 pytestmark = pytest.mark.usefixtures("soon")
-
-
-@pytest.fixture
-def face() -> Iterator[Face]:
-    face = Aio()
-    yield face
-    face.end()
 
 
 class Odd(BaseException):
@@ -70,7 +64,7 @@ class Filter(logging.Filter):
 class Handler(logging.Handler):
     def __init__(self, kind: type[BaseException]) -> None:
         super().__init__()
-        self.emit = Bomb(kind)  # type: ignore[method-assign]
+        self.emit = Bomb(kind)  # type: ignore[method-assign,assignment]
 
 
 @pytest.fixture
@@ -206,19 +200,19 @@ def test_a_callback_of_a_producer_fails(
 def test_asyncio_raises_an_interrupt_once_the_client_is_done(mock: Callable[..., MockNsqd]) -> None:
     """The program can go on with its event loop."""
     nsqd = mock()
-    loop = asyncio.new_event_loop()
+    event_loop = asyncio.new_event_loop()
 
     async def begin() -> Any:
         return nsqcy.client.aio.Producer(nsqd.address, on_error=Bomb(KeyboardInterrupt))
 
-    producer = loop.run_until_complete(begin())
-    assert loop.run_until_complete(producer.publish("t", b"1")) == b"OK"
+    producer = event_loop.run_until_complete(begin())
+    assert event_loop.run_until_complete(producer.publish("t", b"1")) == b"OK"
     nsqd.link().close()
     with pytest.raises(KeyboardInterrupt):
-        loop.run_forever()
-    assert loop.run_until_complete(producer.publish("t", b"2")) == b"OK"
-    loop.run_until_complete(producer.close())
-    loop.close()
+        event_loop.run_forever()
+    assert event_loop.run_until_complete(producer.publish("t", b"2")) == b"OK"
+    event_loop.run_until_complete(producer.close())
+    event_loop.close()
 
 
 # -- threads
@@ -286,6 +280,119 @@ def test_no_thread_for_a_query(
             face.call(producer.publish, "t", b"1")
         no_threads("")
         assert face.call(producer.publish, "t", b"2") == b"OK"
+
+
+def test_no_thread_for_the_client_itself(
+    mock: Callable[..., MockNsqd], no_threads: Callable[[str], None]
+) -> None:
+    """The caller learns it, nothing was published, and the next call tries again."""
+    nsqd = mock()
+    consumer = Consumer("t", "c", nsqd.address)
+    producer = Producer(nsqd.address)
+    no_threads("nsqcy")
+    calls: list[Callable[[], Any]] = [
+        consumer.start,
+        lambda: consumer.get(0),
+        lambda: producer.publish("t", b"m"),
+        lambda: producer.publish_nowait("t", b"m"),
+    ]
+    for call in calls:
+        with pytest.raises(NoConnection, match="cannot start a thread"):
+            call()
+    no_threads("")
+    consumer.start()
+    assert producer.publish("t", b"m") == b"OK"
+    with nsqd.subscriber(0 if nsqd.link(0).said("SUB") else 1) as link:
+        link.deliver(b"m")
+    message = consumer.get(30)
+    assert message is not None
+    message.finish()
+    consumer.close()
+    producer.close()
+
+
+@pytest.mark.parametrize("words", ["nsqcy handler", "nsqcy giving up"])
+def test_no_thread_for_a_handler(
+    words: str,
+    mock: Callable[..., MockNsqd],
+    no_threads: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The messages wait until there is one. A consumer that has none closes at once."""
+    monkeypatch.setattr("nsqcy.client.loop.NEXT_THREAD", 0.01)
+    nsqd = mock()
+    no_threads(words)
+    done: list[bytes] = []
+
+    def note(message: Any) -> None:
+        done.append(message.body)
+
+    consumer = Consumer(
+        "t", "c", nsqd.address, message_handler=note, on_giving_up=note, max_in_flight=5
+    )
+    consumer.start()
+    with nsqd.subscriber() as link:
+        link.deliver(b"m")
+        link.deliver(b"given up", attempts=9)
+    eventually(lambda: "cannot start a thread: can't start new thread" in caplog.text)
+    no_threads("")
+    eventually(lambda: sorted(done) == [b"given up", b"m"])
+    consumer.close()
+    no_threads(words)
+    other = Consumer("t", "c", nsqd.address, message_handler=note)
+    other.start()
+    other.close()
+    assert not other.is_running
+
+
+@every_kind
+def test_a_function_added_to_a_future_fails(
+    mock: Callable[..., MockNsqd], kind: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    with Producer(mock().address) as producer:
+        bomb = Bomb(kind)
+        future: Any = producer.publish_nowait("t", b"1")
+        future.add_done_callback(bomb)
+        eventually(lambda: bomb.calls > 0)
+        assert producer.publish("t", b"2") == b"OK"
+
+
+# -- the program's exit
+
+
+class Ending:
+    """A loop that does not end in time."""
+
+    may_be_awaited = True
+
+    def __init__(self, clock: "Clock") -> None:
+        self._clock = clock
+        self.ended = self
+
+    def at_exit(self) -> None:
+        self._clock.calls.append("end")
+
+    def wait(self, timeout: float) -> None:
+        self._clock.calls.append(timeout)
+        self._clock.time += timeout
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 100.0
+        self.calls: list[object] = []
+
+    def monotonic(self) -> float:
+        return self.time
+
+
+def test_all_clients_share_one_second_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(loop, "time", clock)
+    monkeypatch.setattr(loop, "_running", {Ending(clock) for _ in range(3)})
+    loop._end_all()
+    assert clock.calls == ["end", "end", "end", 1.0, 0.0, 0.0]
 
 
 # -- what ends the client

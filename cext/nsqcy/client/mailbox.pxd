@@ -36,6 +36,7 @@ cdef class Event(Waiters):
 cdef class Deliveries:
     cdef Waiters waiters
     cdef object current             # identity of the caller's thread or greenlet
+    cdef object check_end           # raises what has ended the consumer
     cdef object messages            # deque
     cdef readonly bint is_closed
     cdef readonly list callers      # threads or greenlets that iterate or wait

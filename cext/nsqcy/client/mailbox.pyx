@@ -243,9 +243,11 @@ cdef class Deliveries:
     wake-ups, to other threads.
     """
 
-    def __cinit__(self, Waiters waiters not None, current):
+    def __cinit__(self, Waiters waiters not None, current, check_end):
+        """check_end: raises what has ended the consumer, unless that was close()."""
         self.waiters = waiters
         self.current = current
+        self.check_end = check_end
         self.messages = deque()
         self.callers = []
 
@@ -279,6 +281,8 @@ cdef class Deliveries:
                 self.wait(left)
         finally:
             self.callers.remove(caller)
+        if self.is_closed:
+            self.check_end()
         return None
 
     def batch(self, Py_ssize_t maximum, double within, timeout, flow):
