@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from nsqcy.client.arguments import LIMIT, check_argument, check_arguments, check_names
 from nsqcy.client.peeked_message import PeekedMessage
 from nsqcy.client.times import Duration, seconds
 from nsqcy.errors import RequestError
@@ -44,6 +45,8 @@ class NsqdAdmin:
         from nsqcy.cluster.http_clients import NsqdHTTPClient
         from nsqcy.cluster.web_client import Terms
 
+        check_arguments(nsqd_http_address=nsqd_http_address, auth_secret=auth_secret)
+        check_argument("timeout", timeout, LIMIT)
         terms = Terms(request_timeout=seconds(timeout), token=auth_secret or "")
         self._nsqd = NsqdHTTPClient.from_url(nsqd_http_address, terms=terms)
 
@@ -68,6 +71,7 @@ class NsqdAdmin:
 
     def create_channel(self, topic: str, channel: str) -> None:
         """Create a channel, and its topic, unless they exist."""
+        check_names(topic=topic, channel=channel)
         with self._errors_with_address():
             self._nsqd.create_topic(topic)
             self._nsqd.create_channel(topic, channel)
@@ -118,6 +122,7 @@ class NsqdAdmin:
         `to`: `"earliest"`, `"latest"`, a sequence number or a time; a datetime without a time zone
         is local.
         """
+        check_arguments(to=to)
         if isinstance(to, datetime):
             to = to.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         with self._errors_with_address():
@@ -126,6 +131,8 @@ class NsqdAdmin:
     def stats(self, topic: str | None = None, channel: str | None = None) -> dict[str, Any]:
         """Return the statistics of all topics, of one topic, or of one channel, as in nsqd's
         `/stats?format=json`. A topic that does not exist is missing from `["topics"]`."""
+        if topic is None and channel is not None:
+            raise ValueError("stats() of a channel requires its topic")
         with self._errors_with_address():
             found = self._nsqd.stats(topic, channel)
         assert isinstance(found, dict)
@@ -152,6 +159,8 @@ class NsqdAdmin:
         state: `queued`, `in_flight` or `deferred`; deferred messages are ordered by due time.
         """
         from nsqcy.cluster.peeking import MAX_BODY, messages
+
+        check_arguments(state=state, count=count)
 
         def page(count: int, start: str | None) -> dict[str, Any]:
             return self._nsqd.peek_channel(

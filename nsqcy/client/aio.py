@@ -25,6 +25,7 @@ from typing import Any, Self, Unpack, cast
 from nsqcy.client import cancelling
 from nsqcy.client.aio_administration import NsqdAdmin
 from nsqcy.client.aio_threads import Threads, connect
+from nsqcy.client.arguments import check_arguments
 from nsqcy.client.bodies import Codec, decoder, encoder, handler_of
 from nsqcy.client.codec import Message, Publish, finish
 from nsqcy.client.connection import Connection, State
@@ -508,6 +509,14 @@ class Consumer(ConsumerView, _Face):
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         super().__init__()
+        check_arguments(
+            message_handler=message_handler,
+            on_error=on_error,
+            on_exception=on_exception,
+            on_giving_up=on_giving_up,
+            on_heartbeat=on_heartbeat,
+            on_ready=on_ready,
+        )
         nsqds, lookupds = as_strings(nsqd_tcp_addresses), as_strings(lookupd_http_addresses)
         in_flight = default_in_flight(concurrency)
         self.core: ConsumerCore = ConsumerCore(
@@ -576,8 +585,9 @@ class Consumer(ConsumerView, _Face):
 
     async def join(self, timeout: Duration | None = None) -> bool:
         """Wait up to `timeout` seconds for the consumer to end; return whether it has."""
+        limit = seconds(timeout)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._ended.wait(), seconds(timeout))
+            await asyncio.wait_for(self._ended.wait(), limit)
         self._raise_failure()
         return self._ended.is_set()
 
@@ -673,7 +683,8 @@ class Consumer(ConsumerView, _Face):
         more messages can arrive until the program answers some of them. A list is empty if there
         was no message for `timeout` seconds.
         """
-        batches = _Batches(self, max_messages, seconds(within), seconds(timeout))
+        check_arguments(max_messages=max_messages)
+        batches = _Batches(self, max_messages, seconds(within, "within"), seconds(timeout))
         self._iterations.add(batches)
         return batches
 
@@ -852,6 +863,7 @@ class Consumer(ConsumerView, _Face):
 
         Raises ValueError for a consumer with `topics_pattern`.
         """
+        check_arguments(host=host, port=port)
         self.core.topics.require_names()
         self.core.add_nsqd(Address(host, port), self.now())
         self._rearm_if_running()
@@ -911,6 +923,7 @@ class Producer(ProducerView, _Face):
         **options: Unpack[ProducerKeywords],
     ) -> None:
         super().__init__()
+        check_arguments(on_error=on_error, on_retry=on_retry)
         self.core: ProducerCore = ProducerCore(
             self,
             nsqd_tcp_addresses,
@@ -1009,6 +1022,7 @@ class Producer(ProducerView, _Face):
         sent as its own batch. Raises the same errors as publish(), once all batches already sent
         have been answered. Unless it is NoConnection, some of the messages may have been published.
         """
+        check_arguments(batch_messages=batch_messages, batch_bytes=batch_bytes)
         sent: deque[asyncio.Future[bytes]] = deque()
         outcomes = Outcomes()
         count = 0
@@ -1088,7 +1102,7 @@ class Producer(ProducerView, _Face):
         except TimeoutError:
             text = f"{self.core.pending_bytes} bytes of publishes are unanswered"
             raise PublishTimeout(text) from None
-        return None if deadline is None else deadline - self.now()
+        return None if deadline is None else max(0.0, deadline - self.now())
 
     def rearm(self) -> None:
         super().rearm()

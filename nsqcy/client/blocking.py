@@ -28,6 +28,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from nsqcy.client.arguments import check_arguments
 from nsqcy.client.bodies import Codec, decoder, encoder, handler_of
 from nsqcy.client.codec import Message, Publish
 from nsqcy.client.connection import Connection
@@ -239,10 +240,11 @@ class Consumer(ConsumerView):
 
     def join(self, timeout: Duration | None = None) -> bool:
         """Wait up to `timeout` seconds for the consumer to end; return whether it has."""
+        limit = seconds(timeout)
         if not self._loop.has_begun:
             return self._queue.is_closed
         me = self._loop.runtime.current()
-        has_ended = call_in(self._inside, me, self._loop.ended.wait, seconds(timeout))
+        has_ended = call_in(self._inside, me, self._loop.ended.wait, limit)
         self._raise_failure()
         return has_ended
 
@@ -328,8 +330,10 @@ class Consumer(ConsumerView):
         more messages can arrive until the program answers some of them. A list is empty if there
         was no message for `timeout` seconds.
         """
+        check_arguments(max_messages=max_messages)
+        limits = seconds(within, "within"), seconds(timeout)
         self.start()
-        return Batches(self._queue, max_messages, seconds(within), seconds(timeout), self)
+        return Batches(self._queue, max_messages, *limits, self)
 
     def _deliver(self, messages: list[Message]) -> None:
         """Queue the loop's messages for the program, and wake waiting threads."""
@@ -433,6 +437,7 @@ class Consumer(ConsumerView):
 
         Raises ValueError for a consumer with `topics_pattern`.
         """
+        check_arguments(host=host, port=port)
         self.core.topics.require_names()
         self._loop.do(self.core.add_nsqd, Address(host, port))
 
@@ -621,6 +626,7 @@ class Producer(ProducerView):
         sent as its own batch. Raises the same errors as publish(), once all batches already sent
         have been answered. Unless it is NoConnection, some of the messages may have been published.
         """
+        check_arguments(batch_messages=batch_messages, batch_bytes=batch_bytes)
         head = self._mpub[topic]
         sent: deque[Future] = deque()
         outcomes = Outcomes()

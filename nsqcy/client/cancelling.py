@@ -4,6 +4,7 @@ Owns the arguments and errors of cancel(). cluster/deferred.py finds the message
 to import, so cancel() imports the HTTP client itself.
 """
 
+from nsqcy.client.arguments import LIMIT, check_argument, check_arguments, check_names
 from nsqcy.client.options import Addresses, as_strings
 from nsqcy.client.times import Duration, seconds
 from nsqcy.errors import RequestError
@@ -37,6 +38,9 @@ def cancel(
 
     if not (isinstance(key, str) and key):
         raise ValueError(f"the key to cancel must be a text that is not empty, not {key!r}")
+    check_arguments(header=header, auth_secret=auth_secret)
+    check_argument("timeout", timeout, LIMIT)
+    check_names(topic=topic, channel=channel)
     terms = Terms(request_timeout=seconds(timeout), token=auth_secret or "")
     nsqds = [NsqdHTTPClient.from_url(each, terms=terms) for each in as_strings(nsqd_http_addresses)]
     if not nsqds:

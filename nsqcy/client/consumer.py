@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
+from nsqcy.client.arguments import check_arguments, check_names
 from nsqcy.client.codec import Message
 from nsqcy.client.connection import Connection, State
 from nsqcy.client.core import STEADY, Core, Nsqd
@@ -28,7 +29,7 @@ from nsqcy.client.options import (
 from nsqcy.client.outside import log
 from nsqcy.client.shared_flow import SharedFlow
 from nsqcy.client.topics import Given, Pattern, Topics
-from nsqcy.names import is_valid_name, printable, quote
+from nsqcy.names import printable
 
 FIRST_RETRY, MAX_RETRY = 1.0, 60.0  # seconds until reconnecting to a lost nsqd
 ASK_SOON = 0.2  # seconds between a lost connection and an nsqlookupd query
@@ -70,8 +71,8 @@ class ConsumerCore(Core[Nsqd]):
         rng: random.Random | None = None,
     ) -> None:
         self.topics = Topics(topic, topics_pattern)
-        if not is_valid_name(channel):
-            raise ValueError(f"{quote(channel)} is not a valid channel name")
+        check_names(channel=channel)
+        check_arguments(name=name)
         self.channel = channel
         self.nsqd_http_addresses = self._paired(nsqd_tcp_addresses, nsqd_http_addresses)
         options = consumer_options(keywords)

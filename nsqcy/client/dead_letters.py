@@ -14,6 +14,7 @@ from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.options import PRODUCER_PARTS
 from nsqcy.client.topics import TOPIC
 from nsqcy.names import is_valid_name, printable, quote
+from nsqcy.options.fields import refusal
 from nsqcy.util.one_line import one_line
 
 MAX_TEXT = 512  # maximum bytes of a reason, as in nsqd
@@ -22,6 +23,8 @@ TTL = "ttl"  # does not apply to the dead letter, so it gets another name
 
 def keep_dead_letters(core: ConsumerCore, topic: str, on_giving_up: object) -> None:
     """Make a consumer publish its dead letters. Raises ValueError if it cannot have this topic."""
+    if not isinstance(topic, str):
+        raise TypeError(refusal("dead_letter_topic", topic, "str"))
     for name in core.topics.names or ("t",):
         if not is_valid_name(topic_of_dead_letter(topic, name)):
             raise ValueError(f"dead_letter_topic {quote(topic)} is not a valid topic name")

@@ -1,5 +1,6 @@
 """The client's exceptions, all subclasses of Error."""
 
+from nsqcy.client.arguments import check_arguments
 from nsqcy.client.codec import AlreadyAnswered, ProtocolError
 from nsqcy.client.times import Duration, seconds
 from nsqcy.errors import NON_FATAL_CODES, NsqError, RequestError
@@ -21,8 +22,6 @@ __all__ = [
 ]
 
 Error = NsqError
-
-MAX_DELAY = 1e9  # seconds
 
 # Advice, by words of nsqd's description.
 _LIMITS = {
@@ -104,6 +103,7 @@ class DeadLetter(Verdict):
     """
 
     def __init__(self, reason: str = "") -> None:
+        check_arguments(reason=reason)
         super().__init__(reason)
         self._reason = reason
 
@@ -125,9 +125,8 @@ class Requeue(Verdict):
     """
 
     def __init__(self, delay: Duration | None = None, *, backoff: bool | None = None) -> None:
-        delay = seconds(delay)
-        if delay is not None and not 0 <= delay < MAX_DELAY:
-            raise ValueError(f"a message cannot be requeued with a delay of {delay} s")
+        check_arguments(backoff=backoff)
+        delay = seconds(delay, "delay")
         super().__init__(delay)
         self.delay = delay
         self.backoff = backoff

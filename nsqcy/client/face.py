@@ -9,6 +9,7 @@ import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sized
 from typing import Any
 
+from nsqcy.client.arguments import FUNCTION, check_argument, check_arguments
 from nsqcy.client.codec import (
     Message,
     headered_body,
@@ -40,19 +41,18 @@ def is_coroutine_function(function: object) -> bool:
 
 
 def refuse_coroutine_functions(**functions: object) -> None:
-    """Raise TypeError for a coroutine function, because its result would never be awaited."""
+    """Raise TypeError for a coroutine function, because its result would never be awaited, and for
+    an object that is no function."""
     for name, function in functions.items():
+        check_argument(name, function, FUNCTION)
         if is_coroutine_function(function):
             raise TypeError(f"{name} cannot be a coroutine function: use nsqcy.client.aio")
 
 
 def default_in_flight(concurrency: int | None) -> int:
     """Return the max_in_flight that keeps `concurrency` handlers busy. Raises ValueError."""
-    if concurrency is None:
-        return 1
-    if concurrency < 1:
-        raise ValueError(f"concurrency cannot be {concurrency} (allowed: 1 or more)")
-    return concurrency
+    check_arguments(concurrency=concurrency)
+    return 1 if concurrency is None else concurrency
 
 
 def warn_of_idle_handlers(core: ConsumerCore, concurrency: int | None) -> None:
@@ -138,6 +138,8 @@ class ConsumerView:
         TypeError if the consumer has no codec."""
         if self._decode is None:
             raise TypeError("decode() requires a consumer with the option codec")
+        if not isinstance(message, Message):
+            raise TypeError(f"decode() requires a Message, not {type(message).__name__}")
         return self._decode(message)
 
 

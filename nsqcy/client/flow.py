@@ -26,7 +26,7 @@ from random import Random
 from typing import Literal, Protocol
 
 from nsqcy.config.options import FLOAT, INT, STRING
-from nsqcy.options.fields import declared, option
+from nsqcy.options.fields import MAX_WHOLE, declared, option
 from nsqcy.options.option import Rule
 
 STARVED = 0.85  # in-flight share of a lane's RDY above which it may soon be exhausted
@@ -74,7 +74,7 @@ def _finite(text: str, holds: Callable[[float], bool]) -> Rule:
 
 
 def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_WHOLE
 
 
 POSITIVE = _finite("a number above 0", lambda value: value > 0)

@@ -14,6 +14,8 @@ import socket
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from os import PathLike
+from types import NoneType
 from typing import Any, Literal, Self, TypedDict, TypeVar
 
 from nsqcy import __version__
@@ -22,7 +24,7 @@ from nsqcy.client.times import Duration, Milliseconds, without_timedeltas
 from nsqcy.config.options import BOOL, FLOAT, INT, STRING
 from nsqcy.config.policies import DURABILITIES
 from nsqcy.names import host_port, quote
-from nsqcy.options.fields import check, declared, option
+from nsqcy.options.fields import check, declared, option, refusal
 from nsqcy.options.option import Rule
 
 T = TypeVar("T")
@@ -121,7 +123,12 @@ class ConnectionOptions:
     hostname: str = option(
         "", STRING, "host name that nsqd shows; default: this machine's host name"
     )
-    user_agent: str = option(USER_AGENT, STRING, "program name and version")
+    user_agent: str = option(
+        USER_AGENT,
+        STRING,
+        "program name and version",
+        Rule("Latin-1 text, as in HTTP headers", lambda value: max(value, default="") < "\u0100"),
+    )
     heartbeat_interval: float = option(
         30.0, FLOAT, "seconds between nsqd's heartbeats; -1 for none", POSITIVE_OR_OFF
     )
@@ -443,7 +450,7 @@ class Address:
             port = port[1:]
         elif text.count(":") == 1:
             host, _, port = text.partition(":")
-        if not host or "/" in host or "," in host:
+        if not host or not host.isprintable() or set("/, ") & set(host):
             raise ValueError(f"{quote(text)} is not an address (expected host:port)")
         number = int(port) if port.isdecimal() and len(port) < 6 else -1
         if port and not 0 < number < 65536:
@@ -473,6 +480,8 @@ def nsqd_addresses(addresses: Addresses) -> tuple[Address, ...]:
 
 
 def as_strings(addresses: Addresses) -> tuple[str, ...]:
+    if isinstance(addresses, bytes | Mapping) or not isinstance(addresses, Iterable):
+        raise TypeError(f"an address must be a str, not {type(addresses).__name__}")
     given = (addresses,) if isinstance(addresses, str) else tuple(addresses)
     for each in given:
         if not isinstance(each, str):
@@ -497,14 +506,31 @@ def tls_context(options: TlsOptions | None) -> ssl.SSLContext:
     for an unknown option or an unreadable file."""
     if isinstance(options, ssl.SSLContext):
         return options
+    if not isinstance(options, Mapping | None):
+        raise TypeError(refusal("tls_options", options, "a mapping or an ssl.SSLContext"))
     left = dict(options or {})
-    allowed = ("ca_certs", "certfile", "keyfile", "cert_reqs", "check_hostname", "ciphers")
-    for name in left.keys() - set(allowed):
-        raise ValueError(f"tls_options has no {quote(name)} (allowed: {', '.join(allowed)})")
+    for name in left.keys() - _TLS_OPTIONS.keys():
+        allowed = ", ".join(_TLS_OPTIONS)
+        raise ValueError(f"tls_options has no {quote(str(name))} (allowed: {allowed})")
+    for name, value in left.items():
+        types = _TLS_OPTIONS[name]
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            allowed = " or ".join(each.__name__ for each in types)
+            raise TypeError(refusal(f"tls_options[{quote(name)}]", value, allowed))
     try:
         return _make_context(left)
-    except OSError as error:  # OpenSSL's errors are also OSErrors
+    except (OSError, ValueError) as error:  # OpenSSL's errors are also OSErrors
         raise ValueError(f"tls_options: {error}") from error
+
+
+_TLS_OPTIONS: dict[str, tuple[type, ...]] = {
+    "ca_certs": (str, PathLike, NoneType),
+    "certfile": (str, PathLike, NoneType),
+    "keyfile": (str, PathLike, NoneType),
+    "cert_reqs": (int,),
+    "check_hostname": (bool,),
+    "ciphers": (str, NoneType),
+}
 
 
 def _make_context(left: dict[str, Any]) -> ssl.SSLContext:
@@ -515,7 +541,7 @@ def _make_context(left: dict[str, Any]) -> ssl.SSLContext:
         raise OSError(f"cannot read ca_certs {authorities}: {error.strerror or error}") from error
     context.hostname_checks_common_name = False  # only alternative names count
     if "check_hostname" in left:
-        context.check_hostname = bool(left.pop("check_hostname"))
+        context.check_hostname = left.pop("check_hostname")
     if "cert_reqs" in left:
         required = left.pop("cert_reqs")
         if required != ssl.CERT_REQUIRED:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any
 
+from nsqcy.client.arguments import check_arguments
 from nsqcy.client.codec import Message, Publish
 from nsqcy.client.connection import Connection, State
 from nsqcy.client.core import STEADY, Core, Net
@@ -133,6 +134,7 @@ class ProducerCore(Core[Nsqd]):
         keywords: Mapping[str, Any],
         rng: random.Random | None = None,
     ) -> None:
+        check_arguments(name=name)
         self.options, lookup_options, connection_options = producer_options(keywords)
         super().__init__(
             net,

@@ -8,6 +8,7 @@ from datetime import timedelta
 from numbers import Integral
 from typing import Any, overload
 
+from nsqcy.client.arguments import check_arguments
 from nsqcy.options.fields import declared
 
 Duration = float | timedelta  # a number is in seconds, unless the parameter says otherwise
@@ -18,11 +19,12 @@ _IN_MILLISECONDS = frozenset({"output_buffer_timeout"})
 
 
 @overload
-def seconds(value: Duration) -> float: ...
+def seconds(value: Duration, name: str = "timeout") -> float: ...
 @overload
-def seconds(value: None) -> None: ...
-def seconds(value: Duration | None) -> float | None:
-    """Return a duration in seconds."""
+def seconds(value: None, name: str = "timeout") -> None: ...
+def seconds(value: Duration | None, name: str = "timeout") -> float | None:
+    """Return a duration in seconds. name: of the argument. Raises TypeError and ValueError."""
+    check_arguments(**{name: value})
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
@@ -30,7 +32,7 @@ def milliseconds(value: Milliseconds) -> int:
     """Return a duration in milliseconds; a timedelta is rounded. Raises TypeError."""
     if isinstance(value, timedelta):
         return round(value.total_seconds() * 1000)
-    if not isinstance(value, Integral):
+    if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{value!r} is not a duration (allowed: whole milliseconds or a timedelta)")
     return int(value)
 

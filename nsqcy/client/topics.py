@@ -4,9 +4,10 @@ Owns the rules for the parameters `topic` and `topics_pattern`. Does not know wh
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from nsqcy.names import is_ephemeral, is_valid_name, quote
+from nsqcy.options.fields import refusal
 
 MAX_NAMED = 3  # topics in the name of a consumer
 TOPIC = "{topic}"  # stands for a message's topic, in the name of the topic for its dead letter
@@ -76,6 +77,8 @@ class Topics:
 
 
 def _names(topic: Given) -> tuple[str, ...]:
+    if isinstance(topic, bytes | Mapping) or not isinstance(topic, Iterable):
+        raise TypeError(refusal("topic", topic, "str, or several"))
     names = (topic,) if isinstance(topic, str) else tuple(dict.fromkeys(topic))
     for each in names:
         if not isinstance(each, str):
@@ -86,6 +89,9 @@ def _names(topic: Given) -> tuple[str, ...]:
 
 
 def _compiled(pattern: Pattern) -> re.Pattern[str]:
+    text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
+    if not isinstance(text, str):
+        raise TypeError(refusal("topics_pattern", pattern, "str, or a compiled pattern of str"))
     try:
         return re.compile(pattern)
     except re.error as error:

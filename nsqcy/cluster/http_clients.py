@@ -39,12 +39,13 @@ MAX_ANSWER = discovery.MAX_ANSWER
 MAX_SHOWN = 100  # bytes of an invalid response that an error shows
 
 
-def _named(topic: str, channel: str | None = None) -> dict[str, str]:
+def _named(*names: str) -> dict[str, str]:
     """Return the query parameters that select a topic or one of its channels."""
-    for kind, name in (("topic", topic), ("channel", channel)):
-        if name is not None and not is_valid_name(name):
-            raise InvalidName(f"{quote(name)} is not a valid {kind} name")
-    return {"topic": topic} if channel is None else {"topic": topic, "channel": channel}
+    found = dict(zip(("topic", "channel"), names, strict=False))
+    for kind, name in found.items():
+        if not (isinstance(name, str) and is_valid_name(name)):
+            raise InvalidName(f"{quote(str(name))} is not a valid {kind} name")
+    return found
 
 
 class DaemonClient:
@@ -357,8 +358,8 @@ class NsqdHTTPClient(DaemonClient):
         """Return the statistics of all topics, or of one topic or channel; with `text`, as bytes in
         NSQ's text format."""
         query = {"format": "text" if text else "json"}
-        if topic:
-            query |= _named(topic, channel or None)
+        if topic is not None:
+            query |= _named(topic) if channel is None else _named(topic, channel)
         maximum = stats.MAX_ANSWER
         if text:
             return self._request("GET", "/stats", query, maximum=maximum).body
@@ -373,7 +374,7 @@ class NsqdHTTPClient(DaemonClient):
         self, path: str, query: dict[str, str], values: Mapping[str, Any] | None, reset: bool
     ) -> dict[str, Any]:
         method = "DELETE" if reset else "PUT" if values else "GET"
-        body = json.dumps(dict(values)).encode() if values and not reset else None
+        body = json.dumps(dict(values), allow_nan=False).encode() if values and not reset else None
         return self._object(method, path, query, body, form=POLICY, what="a policy")
 
 

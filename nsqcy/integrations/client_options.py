@@ -1,11 +1,11 @@
 """The client's options among those of an integration, sorted for consumers and producers."""
 
 import difflib
-import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from nsqcy.client.options import ConnectionKeywords, ConsumerKeywords, ProducerKeywords
+from nsqcy.options.fields import MAX_NUMBER
 
 QUICK = {  # notices new nsqds, and shares few messages between nsqds, faster than by default
     "lookupd_poll_interval": 5.0,
@@ -32,9 +32,10 @@ def sorted_options(
     return for_consumer, for_producer
 
 
-def demand_seconds(name: str, value: object) -> None:
+def demand_seconds(name: str, value: Any) -> None:
     """Raise ValueError unless the value of an option is a number of seconds."""
-    if not isinstance(value, int | float) or not 0 < value < math.inf:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= MAX_NUMBER:
         raise ValueError(f"{name} must be a number of seconds above 0, not {value!r}")
 
 

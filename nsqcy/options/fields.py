@@ -9,6 +9,9 @@ from typing import Any
 from nsqcy.options.option import Kind, Option, Rule
 
 TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "str": (str,)}
+MAX_NUMBER = 1e9  # of a float option; as seconds, more than clocks and sockets accept
+MAX_WHOLE = (1 << 63) - 1
+MAX_SHOWN = 100  # characters of an invalid value that an error shows
 
 
 def option(default: Any, kind: Kind, help: str, rule: Rule | None = None) -> Any:
@@ -27,15 +30,37 @@ def declared(cls: Any) -> tuple[Option, ...]:
 
 
 def check(values: Any) -> None:
-    """Raise TypeError or ValueError for the first option whose value is not allowed.
-
-    A boolean option accepts any value, because every value is true or false.
-    """
+    """Raise TypeError or ValueError for the first option whose value is not allowed."""
     for each in declared(type(values)):
         value = getattr(values, each.name)
-        if each.kind.typed == "bool" or (value is None and each.default is None):
-            continue
-        if not isinstance(value, TYPES[each.kind.typed]) or isinstance(value, bool):
-            raise TypeError(f"{each.name} cannot be {value!r} (allowed: {each.kind.typed})")
-        if each.rule and not each.rule.holds(value):
-            raise ValueError(f"{each.name} cannot be {value!r} (allowed: {each.rule.text})")
+        if value is not None or each.default is not None:
+            demand(each.name, value, each.kind.typed, each.rule)
+
+
+def demand(name: str, value: Any, typed: str, rule: Rule | None = None) -> None:
+    """Raise TypeError or ValueError unless an option may have this value. typed: bool, int, float
+    or str. Text must be encodable, and have no control characters."""
+    if typed == "bool":
+        if not isinstance(value, bool):
+            raise TypeError(refusal(name, value, "True or False"))
+        return
+    is_typed = isinstance(value, TYPES[typed]) and not isinstance(value, bool)
+    if not is_typed:
+        raise TypeError(refusal(name, value, typed))
+    if typed == "str" and not value.isprintable():
+        raise ValueError(refusal(name, value, "text without control characters"))
+    if typed == "int" and not abs(value) <= MAX_WHOLE:
+        raise ValueError(refusal(name, value, "64-bit integers"))
+    if typed == "float" and not abs(value) <= MAX_NUMBER:
+        raise ValueError(refusal(name, value, f"numbers up to {MAX_NUMBER:.0f}"))
+    if rule and not rule.holds(value):
+        raise ValueError(refusal(name, value, rule.text))
+
+
+def refusal(name: str, value: object, allowed: str) -> str:
+    """Return the text of the error for a value that is not allowed; it shows no secret."""
+    kind = type(value).__name__
+    shown = f"this {kind}" if "secret" in name else repr(value)
+    if len(shown) > MAX_SHOWN:
+        shown = f"{shown[:MAX_SHOWN]}... ({kind})"
+    return f"{name} cannot be {shown} (allowed: {allowed})"

@@ -24,6 +24,8 @@ from nsqcy.base import headers as _headers
 from nsqcy.protocol import wire as _wire
 from nsqcy.errors import NsqError
 
+from collections.abc import Mapping
+from numbers import Real
 from urllib.parse import quote
 
 
@@ -336,13 +338,18 @@ cdef class Message:
         """Finish the message. Raises AlreadyAnswered."""
         codec_of(self).answer(self, FINISHED, 0, None)
 
-    def requeue(self, delay=None, *, time_ms=None, bint backoff=True):
+    def requeue(self, delay=None, *, time_ms=None, backoff=True):
         """Requeue the message: nsqd redelivers it after `delay` seconds or `time_ms` milliseconds,
         or after the consumer's delay for its number of attempts. With `backoff`, the entire
         consumer backs off. Raises AlreadyAnswered, and ValueError for a delay that is negative or
         not a number."""
         cdef Codec codec = codec_of(self)
         cdef int64_t milliseconds
+        for name, given in (("delay", delay), ("time_ms", time_ms)):
+            if given is not None and (isinstance(given, bool) or not isinstance(given, Real)):
+                raise TypeError(f"{name} cannot be {given!r} (allowed: a number, or None)")
+        if not isinstance(backoff, bool):
+            raise TypeError(f"backoff cannot be {backoff!r} (allowed: True or False)")
         if time_ms is not None:
             wanted = time_ms
         elif delay is not None:
@@ -513,6 +520,8 @@ def headered_body(data, headers):
 
 cdef bytes _before(headers):
     """Return the encoded headers that precede a body. Raises ValueError and TypeError."""
+    if headers is not None and not isinstance(headers, (dict, Mapping)):
+        raise TypeError(f"headers are a mapping of str to str, not {type(headers).__name__}")
     cdef bytes encoded = _headers.from_text(headers) if headers else b""
     return len(encoded).to_bytes(HEADERS_SIZE, "big") + encoded
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+from nsqcy.client.arguments import DURATION, LIMIT, NAMED, TEXT, check_argument
 from nsqcy.client.options import (
     Address,
     ConsumerKeywords,
@@ -54,6 +55,10 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("msg_timeout", "max_defer", "publish_timeout"):
             demand_seconds(name, getattr(self, name))
+        check_argument("connect_timeout", self.connect_timeout, LIMIT)
+        check_argument("get_timeout", self.get_timeout, DURATION)
+        check_argument("channel", self.channel, NAMED)
+        check_argument("topic_prefix", self.topic_prefix, TEXT)
         demand_queue_pattern("rejected_queue", self.rejected_queue)
         steps = self.priority_steps
         if not steps or list(steps) != sorted({each for each in steps if 0 <= each <= 9}):
