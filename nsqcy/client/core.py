@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 from nsqcy.client.connection import Connection, Owner
-from nsqcy.client.errors import Closed, Error
+from nsqcy.client.errors import Closed, ConnectionFailed, Error
 from nsqcy.client.options import (
     Address,
     Addresses,
@@ -167,6 +167,10 @@ class Core(Owner, Generic[N]):
         except Error as error:
             self._net.disconnect(connection)
             self.lost(connection, error, now)
+        except MemoryError:  # frees the memory of the connection
+            self._net.disconnect(connection)
+            failure = ConnectionFailed(f"{connection.address}: not enough memory for its data")
+            self.lost(connection, failure, now)
 
     def lost(self, connection: Connection, error: Error, now: float) -> None:
         """Handle a connection that failed or was lost."""
@@ -225,6 +229,7 @@ class Core(Owner, Generic[N]):
         except BaseException as another:
             log.error("[%s] ending the client failed too", self.name, exc_info=another)
         self.running, self.closing = False, True
+        self.tell(self.on_error, self.closed_error)
 
     def abandon(self) -> None:
         """End in a forked child process: the connections belong to the parent."""

@@ -39,6 +39,7 @@ from nsqcy.client import DeadLetter, Message, NsqdError, aio
 from nsqcy.client.errors import Verdict
 from nsqcy.client.face import BATCH_BYTES, BATCH_MESSAGES, Headers, is_coroutine_function
 from nsqcy.client.options import Address
+from nsqcy.client.outside import call
 from nsqcy.client.runtime import Future
 from nsqcy.names import printable
 
@@ -155,9 +156,11 @@ class _Operation:
 
     def done(self, error: BaseException | None = None) -> None:
         """End the span and record the duration. Only the first call has an effect."""
-        if self._is_done:
-            return
-        self._is_done = True
+        if not self._is_done:
+            self._is_done = True
+            call("opentelemetry", self._record, error)  # its failure is not one of the operation
+
+    def _record(self, error: BaseException | None) -> None:
         if error is not None:
             self._fail(error)
         self._duration.record(time.perf_counter() - self._began, self.labels)
@@ -232,12 +235,10 @@ class _Publish(_Operation):
             self._count += 1
             yield message
 
-    def done(self, error: BaseException | None = None) -> None:
-        if self._is_done:
-            return
+    def _record(self, error: BaseException | None) -> None:
         if self._is_batch:
             self.span.set_attribute("messaging.batch.message_count", self._count)
-        super().done(error)
+        super()._record(error)
         self._sent.add(self._count, self.labels)
 
     def result(self, result: T) -> T:

@@ -402,7 +402,8 @@ def test_an_error_of_the_client_itself_is_raised_to_callers(
     face: Face, mock: Callable[..., MockNsqd], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nsqd = mock(script=lambda peer, line, body: line.startswith("PUB"))
-    consumer = face.consumer("t", "c", nsqd.address)
+    reported: list[Any] = []
+    consumer = face.consumer("t", "c", nsqd.address, on_error=reported.append)
     producer = face.producer(nsqd.address)
     nsqd.subscriber()
     waits_get = face.begin(consumer.get)
@@ -432,3 +433,4 @@ def test_an_error_of_the_client_itself_is_raised_to_callers(
         with pytest.raises(Closed, match="has failed"):
             face.call(call, *arguments)
     assert not consumer.is_running and not producer.is_running
+    assert [type(each) for each in reported] == [Closed]

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from importlib.metadata import entry_points
 from typing import Any
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
@@ -17,10 +18,14 @@ from kombu import Connection
 from kombu.transport import virtual
 
 import nsqcy.integrations.celery
+from nsqcy.client import Closed
+from nsqcy.integrations.kombu.channel import Channel
+from nsqcy.integrations.kombu.inbox import Inbox
 from nsqcy.integrations.kombu.payloads import encoded, payload_of, seconds_until, task_of
 from nsqcy.integrations.kombu.rejected import ERROR_HEADER, Unacked
 from nsqcy.integrations.kombu.settings import settings
 from nsqcy.integrations.kombu.topics import Topics
+from nsqcy.integrations.kombu.transport import Transport
 from nsqcy.integrations.queue_names import nsq_name
 from nsqcy.names import is_valid_name
 
@@ -160,6 +165,16 @@ def test_headers_and_ids_have_the_types_of_kombus_json(value: object) -> None:
     assert payload_of(received) == sent
     rejected: Any = Received(Unacked(received, "q", None).dead_letter("why"))  # type: ignore[arg-type]
     assert payload_of(rejected)["headers"] == sent["headers"] | {ERROR_HEADER: "why"}
+
+
+def test_a_consumer_that_has_failed_makes_the_program_connect_again() -> None:
+    channel = Mock(is_full=True)
+    channel._transport.inbox = Inbox()
+    Channel._connection_failed(channel, Closed("the consumer has failed: KeyError()"))
+    delivery = channel._transport.inbox.get(0)
+    assert delivery is not None
+    with pytest.raises(Transport.connection_errors, match="the consumer has failed"):
+        delivery.deliver()
 
 
 def test_a_task_with_a_uuid_as_its_id_is_found() -> None:

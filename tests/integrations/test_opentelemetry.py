@@ -16,7 +16,7 @@ from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
@@ -566,3 +566,22 @@ def test_greenlets(daemon: testing.Nsqd) -> None:
     command = [sys.executable, "-c", GEVENT, daemon.tcp_address]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
     assert done.returncode == 0, done.stderr
+
+
+class Failing(SpanProcessor):
+    """A span processor that fails at the end of each span."""
+
+    def on_end(self, span: ReadableSpan) -> None:
+        raise SystemExit
+
+
+def test_a_failing_span_processor_fails_no_publish_and_no_message(
+    program: Program, recorder: Recorder, topic: str
+) -> None:
+    recorder.tracers.add_span_processor(Failing())
+    handled: list[Any] = []
+    program.publish(topic)
+    program.consume(topic, "c", handled.append)
+    eventually(lambda: len(handled) == 1, TIMEOUT)
+    eventually(lambda: handled[0].has_responded(), TIMEOUT)
+    assert handled[0].attempts == 1

@@ -5,12 +5,13 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
 from kombu.transport import virtual
 
-from nsqcy.client import Consumer, Error, Message
+from nsqcy.client import Closed, ConnectionFailed, Consumer, Error, Message
 from nsqcy.integrations.client_options import QUICK, UNTIL_ANSWERED
 from nsqcy.integrations.delays import EARLY
 from nsqcy.integrations.kombu.inbox import NOT_PRIORITISED
@@ -217,8 +218,11 @@ class Channel(virtual.Channel):
         return True
 
     def _connection_failed(self, error: Error) -> None:
-        """Drop lost messages, in the program's thread."""
-        if not self._drops:
+        """Drop lost messages, in the program's thread. If the consumer itself has failed, make the
+        program connect again."""
+        if isinstance(error, Closed):
+            self._transport.inbox.put(self, NOT_PRIORITISED, partial(_raise, error))
+        elif not self._drops:
             self._drops = True
             self._transport.inbox.put(self, NOT_PRIORITISED, self._drop_lost)
 
@@ -306,3 +310,7 @@ class Channel(virtual.Channel):
                     consumer.close(graceful=False, wait=False)
         self._ended.clear()
         super().close()
+
+
+def _raise(error: Error) -> bool:
+    raise ConnectionFailed(str(error)) from error

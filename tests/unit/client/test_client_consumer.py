@@ -133,6 +133,24 @@ def test_one_that_subscribes_and_hangs_up_is_tried_less_and_less(
     assert len(caplog.messages) <= 60
 
 
+def test_a_connection_ends_if_there_is_no_memory_for_its_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def feed(data: bytes, now: float) -> None:
+        raise MemoryError
+
+    net, core = connected()
+    monkeypatch.setattr(net.wires[0].connection, "feed", feed)
+    errors: list[Any] = []
+    core.on_error = errors.append
+    net.wires[0].peer.beat()
+    net.wires[0].run()
+    assert net.wires[0].closed and core.running
+    assert [str(each) for each in errors] == ["a:4150: not enough memory for its data"]
+    net.tick(1)
+    assert len(net.wires) == 2
+
+
 def test_one_that_delivers_a_message_works() -> None:
     net, _ = consumer("a")
     net.wires[0].lose()
