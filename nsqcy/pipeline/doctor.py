@@ -106,6 +106,8 @@ def reachability(options: Options) -> Iterator[Finding]:
         yield error("no nsqlookupd lists an nsqd that has the topic")
     for address in addresses or asked.nsqds:
         yield from nsqd(address, asked, topics, state)
+    if topics:
+        yield from copied_disks(asked)
 
 
 def saved(path: Path) -> tuple[checkpoint.Checkpoint, Finding]:
@@ -140,6 +142,21 @@ def nsqd(
         yield error(with_remedy(reason.args[0]))
     finally:
         connection.close()
+
+
+def copied_disks(asked: "SourceOptions") -> Iterator[Finding]:
+    from nsqcy.spark.cluster import Cluster
+    from nsqcy.spark.errors import CopiedDisk, NsqError
+
+    cluster = Cluster(asked)
+    try:
+        cluster.view()
+    except CopiedDisk as reason:
+        yield error(reason.args[0])
+    except NsqError:
+        return  # which the check of that nsqd has reported
+    finally:
+        cluster.close()
 
 
 def log(address: str, meta: dict[str, Any], pos: dict[str, int]) -> Iterator[Finding]:

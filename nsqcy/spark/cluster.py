@@ -7,13 +7,21 @@ idle query makes one request per log every WAIT_MS.
 import logging
 import select
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from nsqcy.spark.discovery import Discovery
-from nsqcy.spark.errors import CorruptBlock, LogUnknown, NoTopic, NsqError, Silent, Unreachable
-from nsqcy.spark.offsets import Log, Shard, View
+from nsqcy.spark.errors import (
+    CopiedDisk,
+    CorruptBlock,
+    LogUnknown,
+    NoTopic,
+    NsqError,
+    Silent,
+    Unreachable,
+)
+from nsqcy.spark.offsets import Log, Shard, View, distinct
 from nsqcy.spark.options import Options
 from nsqcy.spark.v2 import ANSWER_SECONDS, Connection
 
@@ -60,9 +68,12 @@ class Cluster:
         for spare in self._connections.values():
             for connection in spare:
                 connection.close()
+        self._connections.clear()
+        self._drop_watches()
+
+    def _drop_watches(self) -> None:
         for watch in self._watches.values():
             watch.connection.close()
-        self._connections.clear()
         self._watches.clear()
 
     def topics(self) -> list[str]:
@@ -74,10 +85,19 @@ class Cluster:
         """Return the current state of all nsqds.
 
         With one try, nsqds that were down a moment ago are skipped, and an nsqd that hangs delays
-        the others only briefly: its logs stay at their positions, and the others continue.
+        the others only briefly: its logs stay at their positions, and the others continue. Raises
+        CopiedDisk.
         """
         self._patience = PATIENCE if tries == 1 else ANSWER_SECONDS
         self._discovery.refresh(tries=tries)
+        try:
+            return self._look(tries)
+        except CopiedDisk:
+            # An open request may have the last state of an nsqd that has moved without a word.
+            self._drop_watches()
+            return self._look(tries)
+
+    def _look(self, tries: int) -> View:
         shards: dict[Place, Shard] = {}
         away: dict[str, set[str]] = {}
         asked: dict[str, None] = {}
@@ -92,7 +112,7 @@ class Cluster:
                 if shard is not None:
                     shards[topic, address] = shard
         self._forget_moved(shards, away)
-        return View(tuple(one_each(shards.values())), away, tuple(asked))
+        return View(tuple(distinct(shards.values())), away, tuple(asked))
 
     def _shard(self, topic: str, address: str, tries: int) -> Shard | None:
         place = topic, address
@@ -119,19 +139,22 @@ class Cluster:
         """Return the state from the response to an open request, or send a request."""
         topic, address = place
         try:
-            found = self._answer(address, watch.connection) if watch is not None else None
+            found = self._answer(place, watch.connection) if watch is not None else None
             if found is None:
-                found = self._call(address, lambda connection: connection.meta(topic))
+                found = self._call(
+                    address, lambda connection: shard_of(topic, connection, connection.meta(topic))
+                )
         except NoTopic:
             return None
-        return shard_of(topic, address, found)
+        return found
 
-    def _answer(self, address: str, connection: Connection) -> dict[str, Any] | None:
+    def _answer(self, place: Place, connection: Connection) -> Shard | None:
         """Return None if the connection has been lost, because nsqd may have been restarted."""
+        topic, address = place
         try:
             connection.patience = self._patience
             connection.expect_soon()
-            found = connection.answer_json()
+            found = shard_of(topic, connection, connection.answer_json())
         except NsqError as error:
             connection.close()
             if isinstance(error, Silent) or not isinstance(error, Unreachable):
@@ -249,7 +272,7 @@ class Cluster:
             LOG.warning("nsq: nsqd %s is back", address)
 
 
-def shard_of(topic: str, address: str, meta: dict[str, Any]) -> Shard:
+def shard_of(topic: str, connection: Connection, meta: dict[str, Any]) -> Shard:
     """Parse the response to LOG_META. Raises CorruptBlock."""
     try:
         logs = tuple(
@@ -261,18 +284,7 @@ def shard_of(topic: str, address: str, meta: dict[str, Any]) -> Shard:
             )
             for each in meta["incarnations"]
         )
-        return Shard(topic, address, logs, int(meta["bytes"]), meta["retention"] is not None)
+        size, kept = int(meta["bytes"]), meta["retention"] is not None
+        return Shard(topic, connection.address, logs, size, kept, connection.instance)
     except (ArithmeticError, KeyError, TypeError, ValueError):
-        raise CorruptBlock(f"{address} sent an invalid answer to LOG_META") from None
-
-
-def one_each(shards: Iterable[Shard]) -> list[Shard]:
-    """Use only the first address of an nsqd that has several."""
-    found: list[Shard] = []
-    seen: set[tuple[str, str]] = set()
-    for shard in sorted(shards, key=lambda shard: (shard.topic, shard.address)):
-        name = shard.topic, shard.logs[-1].log_id
-        if name not in seen:
-            seen.add(name)
-            found.append(shard)
-    return found
+        raise CorruptBlock(f"{connection.address} sent an invalid answer to LOG_META") from None

@@ -24,6 +24,10 @@ class Refused(NsqError):
     """An nsqd rejected the request, and retrying would not help."""
 
 
+class CopiedDisk(Refused):
+    """Two nsqds have the same log: one of them runs on a copy of the other's data path."""
+
+
 class DataLoss(NsqError):
     """Rows that must be read are gone."""
 

@@ -7,10 +7,10 @@ positions in logs that no nsqd has: if one of them comes back, its nsqd was only
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nsqcy.spark.errors import DataLoss, OptionError
+from nsqcy.spark.errors import CopiedDisk, DataLoss, OptionError
 
 VERSION = 1
 
@@ -37,6 +37,7 @@ class Shard:
     logs: tuple[Log, ...]
     bytes: int = 0
     kept: bool = True  # kept by a retention policy
+    instance: str = ""  # the run of nsqd; unknown for earlier versions
 
     @property
     def records(self) -> int:
@@ -137,6 +138,42 @@ class Settled:
     start: Positions = field(default_factory=dict)
     losses: list[Loss] = field(default_factory=list)
     lost: Positions = field(default_factory=dict)
+
+
+def distinct(shards: Iterable[Shard]) -> list[Shard]:
+    """Return each log once: an nsqd that has several addresses is read at the first one, and the
+    common past of an nsqd and one on a copy of its disk from one of them. Raises CopiedDisk if two
+    nsqds have a log in which they may have different rows."""
+    found: list[Shard] = []
+    for shard in sorted(shards, key=lambda shard: (shard.topic, shard.address)):
+        known = [other for other in found if other.topic == shard.topic]
+        if not any(is_same_nsqd(shard, other) for other in known):
+            logs = (log for log in shard.logs if not any(has_past(o, log, shard) for o in known))
+            found.append(replace(shard, logs=tuple(logs)))
+    return found
+
+
+def is_same_nsqd(one: Shard, other: Shard) -> bool:
+    """Return whether two addresses are those of one nsqd."""
+    if one.instance and other.instance:
+        return one.instance == other.instance
+    return one.logs[-1].log_id == other.logs[-1].log_id
+
+
+def has_past(shard: Shard, log: Log, at: Shard) -> bool:
+    """Return whether a shard has all rows of this log of another nsqd."""
+    for own in shard.logs:
+        if own.log_id != log.log_id:
+            continue
+        if own.ended and log.ended and own.next_seq == log.next_seq:
+            return True
+        raise CopiedDisk(
+            f"nsqd {shard.address} and nsqd {at.address} both have log {log.log_id} of topic "
+            f"{shard.topic!r}: one of them runs on a copy of the other's data path, so their rows "
+            "cannot be told apart; stop one of them: a second nsqd needs a --data-path of its own, "
+            "empty at first"
+        )
+    return False
 
 
 def positions(value: Mapping[str, Mapping[str, int]]) -> Positions:

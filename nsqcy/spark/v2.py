@@ -88,6 +88,7 @@ class Connection:
         self.patience = patience
         self.has_log = True
         self.version = "unknown"
+        self.instance = ""  # the run of nsqd; empty for earlier versions
         self._is_nsqd = False  # it has answered as nsqd does
         self._access = access
         self._publisher = publisher
@@ -135,6 +136,7 @@ class Connection:
         )
         self.has_log = "topic_log" in answer
         self.version = str(answer.get("version", "unknown"))
+        self.instance = str(answer.get("instance", ""))
         if not self.has_log and not self._publisher:
             raise Refused(
                 f"{self.address} does not offer topic_log (version nsqd/{self.version}); use "

@@ -68,6 +68,18 @@ def test_lookupds_and_options(ask: Ask) -> None:
     assert found == error("unknown option 'fetchBites'; did you mean 'fetchBytes'?")
 
 
+def test_an_nsqd_on_a_copy_of_a_disk(broker: LogBroker, ask: Ask) -> None:
+    copy = LogBroker()
+    try:
+        broker.topics["orders"], copy.topics["orders"] = FakeTopic(LOG, 5), FakeTopic(LOG, 7)
+        addresses = tuple(sorted([broker.address, copy.address]))
+        *_, last = ask(**{"nsqd-tcp-address": addresses})
+    finally:
+        copy.close()
+    assert last.level == "error"
+    assert f"nsqd {addresses[0]} and nsqd {addresses[1]} both have log {LOG}" in last.text
+
+
 def test_how_far_a_job_is(broker: LogBroker, ask: Ask, tmp_path: Path) -> None:
     topic = broker.topics["orders"] = FakeTopic(LOG, 10)
     handmade = HandmadeArchive(tmp_path)

@@ -7,7 +7,8 @@ import pytest
 
 from nsqcy.pipeline import ddl, dlq, replay, streams
 from nsqcy.pipeline.__main__ import main
-from support.fake_log_nsqd import LogBroker
+from support.archive_files import LOG
+from support.fake_log_nsqd import FakeTopic, LogBroker
 
 VALID = [
     "a INT",
@@ -60,6 +61,24 @@ def test_a_topic_that_does_not_exist(
     assert main(words) == 1
     said = capsys.readouterr().err
     assert "nsq: topic 'wrods' not found on 1 nsqds" in said
+
+
+@pytest.mark.parametrize(
+    "job", ["archive", "archive --once", "rollup --once --plots=no", "replay --to=b", "dlq"]
+)
+def test_an_nsqd_on_a_copy_of_a_disk(
+    job: str, nsqd: LogBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = LogBroker()
+    try:
+        for number, each in enumerate((nsqd, copy)):
+            each.topics["t"] = FakeTopic(LOG, 3 + number)
+        one, other = sorted([nsqd.address, copy.address])
+        words = [f"--nsqd-tcp-address={address}" for address in (one, other)]
+        assert main([*job.split(), "--topic=t", *words]) == 1
+        assert f"nsqd {one} and nsqd {other} both have log {LOG}" in capsys.readouterr().err
+    finally:
+        copy.close()
 
 
 @pytest.mark.parametrize("job", ["archive --once", "rollup --once --plots=no", "replay --to=b"])

@@ -11,13 +11,16 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from nsqcy.spark.discovery import Discovery, all_nsqds
-from nsqcy.spark.errors import Refused, Unreachable
+from nsqcy.spark.errors import CopiedDisk, Refused, Unreachable
 from nsqcy.spark.options import parse, parse_write
 from nsqcy.spark.source import NsqDataSource
+from nsqcy.testing.http_requests import eventually
 from support.fake_log_nsqd import FakeTopic, LogBroker
 from support.fake_lookup_http import LookupPages
 from support.spark_engine import Checkpoint, Engine
-from support.spark_sources import batch, rows, stream
+from support.spark_sources import QUICK, batch, rows, stream
+
+EARLIEST = {"startingOffsets": "earliest"}
 
 
 class Pages(LookupPages):
@@ -226,3 +229,75 @@ def test_nsqds_that_come_and_move(brokers: list[LogBroker]) -> None:
         assert not any(view.away.values())
         engine.close()
         moved.close()
+
+
+def test_an_nsqd_on_a_copy_of_a_disk(brokers: list[LogBroker]) -> None:
+    """Two nsqds with the same log have different rows under the same seqs: neither is skipped."""
+    first, copy = brokers
+    copy.topics["t"] = FakeTopic("0" * 32, 5)
+    one, other = sorted([first.address, copy.address])
+    text = f"nsqd {one} and nsqd {other} both have log {'0' * 32} of topic 't': one of them runs"
+    both = {"nsqdTcpAddresses": f"{first.address},{copy.address}", "topic": "t"}
+    with pytest.raises(CopiedDisk, match=text):
+        rows(batch(both))
+    with pytest.raises(CopiedDisk, match=text):
+        NsqDataSource(QUICK | both).schema()
+    with Pages({"t": [first.address]}) as lookupd:
+        options = {
+            "lookupdHttpAddresses": lookupd.address,
+            "topic": "t",
+            "startingOffsets": "earliest",
+            "discoveryInterval": "0ms",
+            "failOnDataLoss": "false",
+        }
+        engine = Engine(lambda: stream(options, "seq"), Checkpoint())
+        engine.run()
+        lookupd.topics["t"].append(copy.address)
+        with pytest.raises(CopiedDisk, match=text):
+            engine.trigger()
+        # the way out
+        copy.close()
+        first.topics["t"].publish(1)
+        engine.run()
+        assert [row["seq"] for row in engine.checkpoint.rows] == [1, 2, 3, 4]
+        engine.close()
+
+
+def test_an_nsqd_that_moves_without_a_word(brokers: list[LogBroker]) -> None:
+    """Its last connection stays open, as after a network failure: the copy is not a second one."""
+    first, moved = brokers
+    with Pages({"t": [first.address]}) as one:
+        options = {
+            "lookupdHttpAddresses": one.address,
+            "topic": "t",
+            "startingOffsets": "earliest",
+            "discoveryInterval": "0ms",
+            "pollTimeoutMs": "100",
+        }
+        engine = Engine(lambda: stream(options, "seq"), Checkpoint())
+        engine.run()
+        eventually(lambda: first.is_asked)
+        first.refuse = lambda _line: "E_LOG_FAILED hung"
+        moved.topics = {"t": FakeTopic("0" * 32, 5)}
+        one.topics["t"] = [moved.address]
+        engine.run()
+        assert [row["seq"] for row in engine.checkpoint.rows] == [1, 2, 3, 4, 5]
+        engine.close()
+
+
+def test_an_nsqd_on_a_copy_of_a_disk_with_a_log_of_its_own(brokers: list[LogBroker]) -> None:
+    """Both had been killed, so each began a new log after the rows that they have in common."""
+    for number, broker in enumerate(brokers):
+        broker.topics["t"] = FakeTopic("a" * 32, 3)
+        broker.topics["t"].begin(f"{number}" * 32)
+        broker.topics["t"].publish(2)
+    options = {"nsqdTcpAddresses": ",".join(each.address for each in brokers), "topic": "t"}
+    engine = Engine(lambda: stream(options | EARLIEST, "log_id", "seq"), Checkpoint())
+    engine.run()
+    engine.close()
+    for found in (rows(batch(options, "log_id", "seq")), engine.checkpoint.rows):
+        assert sorted((row["log_id"][0], row["seq"]) for row in found) == [
+            *(("0", seq) for seq in (4, 5)),
+            *(("1", seq) for seq in (4, 5)),
+            *(("a", seq) for seq in (1, 2, 3)),
+        ]

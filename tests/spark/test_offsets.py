@@ -2,12 +2,13 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcy.spark.errors import NsqError
+from nsqcy.spark.errors import CopiedDisk, NsqError
 from nsqcy.spark.offsets import (
     Log,
     Offset,
@@ -17,6 +18,7 @@ from nsqcy.spark.offsets import (
     Shard,
     View,
     advance,
+    distinct,
     fit,
     ranges,
     settle,
@@ -159,6 +161,25 @@ def test_ranges_begin_where_the_batch_began() -> None:
     assert ranges(end, Offset({"t": {"a": 7}})) == []  # end before start: empty, not negative
     with pytest.raises(NsqError, match=r"lacks the beginning of log c of topic 't'$"):
         ranges(start, Offset({"t": {"c": 4}}))
+
+
+def test_an_nsqd_at_two_addresses_is_read_once() -> None:
+    one, other = (Shard("t", address, (OLD, NEW), instance="1") for address in ("a:1", "b:1"))
+    assert distinct([other, one]) == [one]
+    unknown, another = (replace(each, instance="") for each in (one, other))
+    assert distinct([unknown, another]) == [unknown]
+    elsewhere = replace(other, topic="u", instance="2")
+    assert distinct([one, elsewhere]) == [one, elsewhere]
+
+
+def test_a_copied_disk_is_read_where_its_logs_can_be_told_apart() -> None:
+    one = Shard("t", "a:1", (OLD, NEW), instance="1")
+    own = Log("own", 11, 13, ended=False)
+    copy = Shard("t", "b:1", (OLD, own), instance="2")
+    assert distinct([one, copy]) == [one, replace(copy, logs=(own,))]
+    for logs in [(OLD, NEW), (replace(OLD, next_seq=12), own), (replace(OLD, ended=False),)]:
+        with pytest.raises(CopiedDisk, match=r"nsqd a:1 and nsqd b:1 both have log .*; stop one"):
+            distinct([one, replace(copy, logs=logs)])
 
 
 def test_the_limit_by_bytes_is_by_the_mean_size() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from nsqcy.spark.errors import CopiedDisk
 from nsqcy.testing.certificates import make
 from nsqcy.testing.http_requests import eventually
 from support.fake_auth_server import AuthServer, grant
@@ -161,6 +163,37 @@ def test_nsqd_is_killed_while_it_is_written_to(start: Callable[..., Nsqd], topic
     run(made, sent, batch=3)
     found = rows(batch(given(daemon, topic), "body"))
     assert [row["body"] for row in found] == sent["body"].to_pylist() * 4
+
+
+def test_an_nsqd_on_a_copy_of_a_disk(
+    start: Callable[..., Nsqd], topic: str, tmp_path: Path
+) -> None:
+    first = start()
+    before = publish(first, topic, 0, 10)
+    options = given(first, topic, startingOffsets="earliest")
+    engine = Engine(lambda: stream(options, "body"), Checkpoint())
+    engine.run()
+    engine.close()
+    first.stop()
+    shutil.copytree(tmp_path / "0", tmp_path / "copy")
+    first.options["tcp_address"] = options["nsqdTcpAddresses"]
+    first.start()
+    copy = Nsqd(tmp_path / "copy", **KEEP)
+    try:
+        copy.start()
+        after = publish(first, topic, 10, 12)
+        publish(copy, topic, 12, 15)
+        other = f"127.0.0.1:{copy.tcp_port}"
+        both = options | {"nsqdTcpAddresses": f"{options['nsqdTcpAddresses']},{other}"}
+        later = Engine(lambda: stream(both, "body"), engine.checkpoint)
+        for read in (later.run, lambda: rows(batch(both))):
+            with pytest.raises(CopiedDisk, match=f"nsqd {other} .*; stop one of them"):
+                read()
+    finally:
+        copy.destroy()
+    later.run()
+    later.close()
+    assert [row["body"] for row in later.checkpoint.rows] == before + after
 
 
 def test_available_now_ends_while_a_producer_goes_on(daemon: Nsqd, topic: str) -> None:

@@ -191,5 +191,5 @@ def test_answers_that_make_no_sense(
         if command == "LOG_SEEK":
             connection.seek("t", "l", 5)
         else:
-            shard_of("t", nsqd.address, connection.meta("t"))
+            shard_of("t", connection, connection.meta("t"))
     connection.close()

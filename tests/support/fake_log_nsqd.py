@@ -3,6 +3,7 @@ take effect immediately. Blocks are built only from the text of docs/PROTOCOL.md
 
 import json
 import struct
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,7 +88,8 @@ class LogBroker:
         self.max_records = 1 << 20  # per block
         self.silent = False  # it hangs: it accepts connections and commands, but does not answer
         self._waiting: list[tuple[Link, FakeTopic, list[str]]] = []
-        self._settings = {"topic_log": 1} if settings is None else settings
+        every = {"instance": uuid.uuid4().hex, "topic_log": 1}
+        self._settings = every if settings is None else settings
         self._nsqd = MockNsqd(port, settings=self._settings, script=self._script)
 
     @property

@@ -123,6 +123,7 @@ class Engine:
 
     def __init__(self, boot: Boot) -> None:
         self._index = boot.worker
+        self._started = boot.context["started"]
         self._log = boot.log
         self._master = boot.master
         self._options = options = NsqdOptions.restore(boot.context["options"])
@@ -142,7 +143,7 @@ class Engine:
                 options.e2e_processing_latency_window_time,
             ),
             events=_events(options),
-            seed=boot.context["started"] ^ self._index,
+            seed=self._started ^ self._index,
         )
         self._io = IoThread()
         self._shard = Shard(
@@ -420,7 +421,8 @@ class Engine:
 
     def _negotiate(self, body: bytes, options: NsqdOptions, session: Any) -> Identity:
         assert self._shard.policies is not None
-        return negotiate(body, options, session, self._shard.policies.longest_timeout)
+        longest = self._shard.policies.longest_timeout
+        return negotiate(body, options, session, longest, self._started)
 
     def _authorizer(self, log: Log) -> Any:
         """Return the authorizer. If every client may do everything, return None and import no auth

@@ -64,10 +64,14 @@ class Current(Protocol):
 
 
 def negotiate(
-    body: bytes, options: NsqdOptions, current: Current, longest_timeout: int = 0
+    body: bytes,
+    options: NsqdOptions,
+    current: Current,
+    longest_timeout: int = 0,
+    started: int = 0,
 ) -> Identity:
-    """Parse an IDENTIFY body. longest_timeout: of all policies, in ns. Raises ClientError
-    (E_BAD_BODY, E_IDENTIFY_FAILED)."""
+    """Parse an IDENTIFY body. longest_timeout: of all policies, in ns. started: when nsqd started,
+    in ns since 1970. Raises ClientError (E_BAD_BODY, E_IDENTIFY_FAILED)."""
     wanted = _decode(body)
     _check_texts(wanted)
     heartbeat = _heartbeat(wanted["heartbeat_interval"], options, current)
@@ -111,7 +115,7 @@ def negotiate(
         raise ClientError("E_IDENTIFY_FAILED", "cannot enable both deflate and snappy compression")
     if not negotiated:
         return identity
-    return replace(identity, answer=_answer(identity, options, longest_timeout))
+    return replace(identity, answer=_answer(identity, options, longest_timeout, started))
 
 
 # -- the fields, in the order in which they are checked
@@ -182,7 +186,7 @@ def _invalid(what: str, value: int) -> ClientError:
     return ClientError("E_BAD_BODY", f"IDENTIFY {what} ({value}) is invalid")
 
 
-def _answer(identity: Identity, options: NsqdOptions, longest_timeout: int) -> bytes:
+def _answer(identity: Identity, options: NsqdOptions, longest_timeout: int, started: int) -> bytes:
     agreed: dict[str, object] = {
         "max_rdy_count": options.max_rdy_count,
         "version": NSQ_VERSION,
@@ -213,6 +217,8 @@ def _answer(identity: Identity, options: NsqdOptions, longest_timeout: int) -> b
     if identity.goodbye:
         agreed["goodbye"] = True
     if identity.topic_log:
+        # A copy of a data path has the same log ids: this tells its nsqd from the original's.
+        agreed["instance"] = f"{started:x}"
         agreed["topic_log"] = TOPIC_LOG
     return gojson.encode(agreed)
 
