@@ -193,8 +193,7 @@ class Files(streams.Sink):
                 f"batch {name} has {rows} rows, but its files have {manifest.rows}"
             )
         manifests.add(self._root, manifest)
-        for part in planned:
-            self._ends.setdefault(part.topic, {})[part.log_id] = part.end
+        checkpoint.advance(self._ends, planned)
 
     def _write(self, frame: "DataFrame", name: str, folder: Path) -> int:
         """Write the rows to a directory; return their number."""

@@ -5,6 +5,7 @@ after the batch. The last files may be missing or damaged, for example after a p
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,6 +78,14 @@ def committed_rows(path: Path) -> list[Range]:
         if number in there and (not number or number - 1 in there):
             parts += rows(path, number)
     return parts
+
+
+def advance(pos: Positions, parts: Iterable[Range]) -> None:
+    """Move positions to the ends of parts. A part of a repeated batch may end before them: they
+    never move back."""
+    for part in parts:
+        logs = pos.setdefault(part.topic, {})
+        logs[part.log_id] = max(logs.get(part.log_id, 0), part.end)
 
 
 def last(folder: Path) -> int:

@@ -161,10 +161,6 @@ class State:
                 found.append(Range(part.topic, part.log_id, start, part.end))
         return found
 
-    def counted(self, parts: Iterable[Range]) -> None:
-        for part in parts:
-            self.pos.setdefault(part.topic, {})[part.log_id] = part.end
-
 
 @dataclass
 class Step:

@@ -150,7 +150,7 @@ class Counts(streams.Sink):
             return
         step = minutes.advance(state, counts, self._options["watermark"])
         state.query, state.batch = query_id, number
-        state.counted(planned)
+        checkpoint.advance(state.pos, planned)
         minutes.write_days(self._root, state, step)
         minutes.save(self._root, state)
         now = time.monotonic()

@@ -131,6 +131,14 @@ def test_a_batch_that_was_written_is_not_written_again(sink: Files, tmp_path: Pa
     assert verified(tmp_path)
 
 
+def test_a_repeated_batch_ends_before_the_rows_of_one_log(sink: Files, tmp_path: Path) -> None:
+    """It has new rows of another log; the rows after it in the first log are not written again."""
+    sink.batch(0, {LOG: 31}, {LOG: 1})
+    assert sink.batch(0, {LOG: 21, OTHER: 8}, {LOG: 1, OTHER: 1}) == [(OTHER, 1, 8)]
+    assert sink.batch(1, {LOG: 41, OTHER: 8}) == [(LOG, 31, 41)]
+    assert verified(tmp_path)
+
+
 @pytest.mark.parametrize("restarted", [False, True], ids=["same run", "new run"])
 @pytest.mark.parametrize("compacted", [False, True], ids=["as written", "compacted"])
 def test_a_number_that_comes_again_with_other_rows(

@@ -1,90 +1,311 @@
-"""Drivers killed at random moments, after which Spark's checkpoint lacks its last files, is an
-older copy, or is gone: each row is in the archive, and counted by rollup, exactly once.
+"""Jobs that end at random moments, after which Spark's checkpoint lacks its last files, has a torn
+one, is an older copy, or is gone: each row is in the archive, and counted by rollup, exactly once.
 
-This is a soak test, because each moment starts Spark again. `NSQCY_MOMENTS` sets their number,
-`NSQCY_MOMENTS_SEED` the seed.
+Most moments run on an engine without a JVM (spark_on_disk.py). `NSQCY_MOMENTS` sets their number in
+the soak tests, `NSQCY_SPARK_MOMENTS` the number with Spark, `NSQCY_MOMENTS_SEED` their seed.
 """
 
 import os
 import random
 import shutil
 import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from nsqcy.pipeline import checkpoint, manifests, minutes
+from nsqcy.pipeline import archive, checkpoint, manifests, minutes, replay, rollup
 from nsqcy.pipeline.__main__ import main
 from support.archive_files import rows_by_glob
-from support.archive_process import Driver, at, publish
+from support.archive_process import Driver, at, body, publish
+from support.fake_log_nsqd import FakeTopic, LogBroker
+from support.lost_checkpoints import Trap, damage, tear
 from support.nsqd_process import Nsqd
+from support.spark_on_disk import install
+from support.spark_sources import batch, rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.ours, pytest.mark.soak]
+pytestmark = pytest.mark.ours
 
+FEW = 24
 MOMENTS = int(os.environ.get("NSQCY_MOMENTS", "200"))
+SPARK_MOMENTS = int(os.environ.get("NSQCY_SPARK_MOMENTS", "200"))
 SEED = int(os.environ.get("NSQCY_MOMENTS_SEED", "1"))
-MOST_FILES = 6
-EACH = 400
+EACH = 60
+BATCHES = 3
+KILLS = 20  # with Spark, one of this many moments is the kill of a driver
+LOCAL = ("--master=local[2]", "--driver-memory=1g")
+SINKS = {"archive": archive.Files, "rollup": rollup.Counts}
+JOBS = pytest.mark.parametrize("job", list(SINKS))
 
 
-def lose_files(state: Path, rng: random.Random) -> int:
-    """Remove the last files of the offsets and commits, and return their number."""
-    files = [path for name in ("offsets", "commits") for path in (state / name).glob("[0-9]*")]
-    files.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    lost = rng.randint(0, min(MOST_FILES, len(files)))
-    for path in files[:lost]:
-        path.unlink()
-        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-    return lost
+class Runs:
+    """Runs of one job over two nsqds, the second of which gets the topic later."""
 
+    def __init__(
+        self,
+        job: str,
+        root: Path,
+        addresses: list[str],
+        publishers: list[Callable[[int, int], None]],
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        root.mkdir(parents=True)
+        self.job = job
+        self.root = root
+        self.ends: Counter[str] = Counter()
+        self.published = [0 for _ in publishers]
+        self.trap = Trap()
+        self.words = [f"--nsqd-tcp-address={address}" for address in addresses]
+        self.words += [f"--option=maxOffsetsPerTrigger={2 * EACH // BATCHES}", *LOCAL]
+        self.words += ["--plots=no"] if job == "rollup" else []
+        self._publishers = publishers
+        self._capsys = capsys
 
-def damage(state: Path, copy: Path, rng: random.Random) -> str:
-    """Change the checkpoint of a dead driver, and return what was done."""
-    kind = rng.choice(["files", "files", "files", "copy", "all"])
-    if kind == "files":
-        return f"lost {lose_files(state, rng)} files"
-    shutil.rmtree(state, ignore_errors=True)
-    if kind == "copy" and copy.exists():
-        shutil.copytree(copy, state)
-    return kind
+    @property
+    def state(self) -> Path:
+        hidden = manifests.HIDDEN if self.job == "archive" else minutes.HIDDEN
+        return self.root / hidden / "checkpoint"
 
+    def say(self, *what: object) -> None:
+        with self._capsys.disabled():
+            print(*what, flush=True)
 
-@pytest.mark.timeout(36_000)
-@pytest.mark.parametrize("job", ["archive", "rollup"])
-def test_each_row_once(daemon: Nsqd, tmp_path: Path, job: str) -> None:
-    root = tmp_path / "lake" / job
-    root.parent.mkdir()
-    hidden = manifests.HIDDEN if job == "archive" else minutes.HIDDEN
-    state, copy = root / hidden / "checkpoint", tmp_path / "copy"
-    more = ["--plots=no"] if job == "rollup" else []
-    words = [*at(daemon), "--option=maxOffsetsPerTrigger=150", *more]
-    rng = random.Random(SEED)
-    published = 0
-    for moment in range(MOMENTS):
-        publish(daemon, published, published + EACH)
-        published += EACH
-        driver = Driver(root, "--every=50ms", *words, job=job)
+    def run(self) -> str:
+        """Run the job until its trap or its end. After a refusal, do what its text says."""
+        code = main([self.job, "--once", "--topic=orders", f"--root={self.root}", *self.words])
+        err = self._capsys.readouterr().err
+        if self.trap.fired:
+            return self.trap.fired
+        if code == 0:
+            return "complete"
+        if "failed to connect back" in err:
+            return "busy"  # Spark's workers did not start in time
+        assert code == 1 and f"remove {self.state} to continue" in err, err
+        shutil.rmtree(self.state)
+        return "refused"
+
+    def complete(self) -> None:
+        self.trap.remove()
+        while self.run() != "complete":
+            pass
+
+    def kill(self, rng: random.Random) -> str:
+        driver = Driver(self.root, "--every=50ms", *self.words, job=self.job)
         try:
-            begun = checkpoint.last(state / "offsets")
-            driver.until(lambda begun=begun: checkpoint.last(state / "offsets") != begun)
+            begun = checkpoint.last(self.state / "offsets")
+            driver.until(
+                lambda: checkpoint.last(self.state / "offsets") != begun or not driver.running
+            )
             time.sleep(rng.uniform(0, 1.5))
         finally:
             driver.kill()
-        print(moment, damage(state, copy, rng), flush=True)
-        if rng.random() < 0.3 and state.exists():
-            shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(state, copy)
-        if job == "archive":
-            seqs = [seq for _, seq, _ in rows_by_glob(root)] if any(root.glob("topic=*")) else []
-            assert len(seqs) == len(set(seqs))
-    driver = Driver(root, "--once", *words, job=job)
-    assert driver.wait() == 0, driver.said()
-    if job == "archive":
-        assert [seq for _, seq, _ in rows_by_glob(root)] == list(range(1, published + 1))
-        assert main(["verify", f"--root={root}"]) == 0
+        return "killed"
+
+    def moments(self, count: int, rng: random.Random, *, with_kills: bool = False) -> Iterator[int]:
+        """End and damage the job; yield after each moment, and at the end."""
+        copy = self.root.parent / "copy"
+        for number in range(count):
+            for index, send in enumerate(self._publishers):
+                if not index or number > 2:
+                    send(self.published[index], self.published[index] + EACH)
+                    self.published[index] += EACH
+            self.trap.set(rng)
+            if with_kills and number % KILLS == KILLS - 1:
+                end = self.kill(rng)
+            else:
+                end = self.run()
+            for name in manifests.unplaced(self.root):
+                if not manifests.manifest_path(self.root, name).exists():
+                    tear(manifests.hidden(self.root, manifests.UNPLACED) / name, rng)
+            lost = damage(self.state, copy, rng)
+            self.ends[end if end in ("killed", "complete", "refused", "busy") else "trapped"] += 1
+            self.ends[lost] += 1
+            if with_kills:
+                self.say(number, end, lost)
+            yield number
+
+    def check(self, count: int, rng: random.Random, *, with_kills: bool = False) -> None:
+        """Check the rows now and then, and that they are whole once the job has not been ended."""
+        look = check_archive if self.job == "archive" else check_rollup
+        seen: set[Any] = set()
+        for number in self.moments(count, rng, with_kills=with_kills):
+            is_whole = number % 10 == 9 or number == count - 1
+            if is_whole:
+                self.complete()
+            if is_whole or number % 4 == 1:
+                seen = look(self, seen, rng, is_whole=is_whole)
+
+
+def check_archive(
+    runs: Runs, seen: set[tuple[str, int]], rng: random.Random, *, is_whole: bool
+) -> set[tuple[str, int]]:
+    """No row is there twice, none goes away, and verify finds no problem only if none is missing."""
+    root = runs.root
+    rows_there = [row[:2] for row in rows_by_glob(root)] if any(root.glob("topic=*")) else []
+    found = set(rows_there)
+    assert len(rows_there) == len(found) and seen <= found
+    ends: dict[str, int] = {}
+    for log_id, seq in found:
+        ends[log_id] = max(seq, ends.get(log_id, 0))
+    if is_whole:
+        assert sorted(ends.values()) == sorted(filter(None, runs.published))
         assert manifests.unplaced(root) == []
-    else:
-        counts = [pc.sum(pq.read_table(path)["count"]) for path in minutes.files(root, "topics")]
-        assert sum(each.as_py() for each in counts) == published
+    dense = sum(ends.values()) == len(found)
+    code = main(["verify", f"--root={root}"])
+    assert code == 1 or dense
+    assert code == 0 or not is_whole
+    if found and rng.random() < 0.2:
+        path = root / rng.choice(sorted(manifests.on_disk(root)))
+        away = path.with_suffix(".away")
+        path.rename(away)
+        assert main(["verify", f"--root={root}"]) == 1
+        away.rename(path)
+    return found
+
+
+def check_rollup(runs: Runs, seen: set[Any], _rng: random.Random, *, is_whole: bool) -> set[Any]:
+    if is_whole:
+        files = minutes.files(runs.root, "topics")
+        counts = [pc.sum(pq.read_table(path)["count"]).as_py() for path in files]
+        assert sum(counts) == sum(runs.published)
+    return seen
+
+
+# --- without a JVM ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def brokers() -> Iterator[list[LogBroker]]:
+    brokers = [LogBroker(), LogBroker()]
+    yield brokers
+    for broker in brokers:
+        broker.close()
+
+
+def to_broker(broker: LogBroker, log_id: str) -> Callable[[int, int], None]:
+    def send(first: int, end: int) -> None:
+        broker.topics.setdefault("orders", FakeTopic(log_id)).publish(end - first)
+
+    return send
+
+
+@JOBS
+@pytest.mark.parametrize(
+    ("moments", "seed"),
+    [(FEW, 7), pytest.param(MOMENTS, SEED, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])],
+)
+def test_each_row_once(
+    job: str,
+    moments: int,
+    seed: int,
+    brokers: list[LogBroker],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    publishers = [to_broker(broker, log * 32) for broker, log in zip(brokers, "ab", strict=True)]
+    addresses = [broker.address for broker in brokers]
+    runs = Runs(job, tmp_path / "lake" / job, addresses, publishers, capsys)
+    install(monkeypatch, runs.trap)
+    runs.check(moments, random.Random(seed))
+    assert runs.ends["trapped"] > moments // 2 and runs.ends["refused"], runs.ends
+    if moments > FEW:
+        runs.say(job, dict(runs.ends))
+
+
+# --- with Spark -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def daemons(daemon: Nsqd, tmp_path: Path) -> Iterator[list[Nsqd]]:
+    path = tmp_path / "second"
+    path.mkdir()
+    second = Nsqd(path, workers=1, retention_time="24h", durability="os").start()
+    yield [daemon, second]
+    second.destroy()
+
+
+def to_nsqd(daemon: Nsqd) -> Callable[[int, int], None]:
+    return lambda first, end: publish(daemon, first, end)
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+@pytest.mark.timeout(36_000)
+@JOBS
+def test_each_row_once_with_spark(
+    job: str,
+    daemons: list[Nsqd],
+    session: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    addresses = [f"127.0.0.1:{daemon.tcp_port}" for daemon in daemons]
+    publishers = [to_nsqd(daemon) for daemon in daemons]
+    runs = Runs(job, tmp_path / "lake" / job, addresses, publishers, capsys)
+    write = SINKS[job].write
+
+    def trapped(sink: Any, frame: Any, query_id: str, number: int) -> None:
+        runs.trap.call(write, sink, frame, query_id, number)
+        runs.trap.reached("before the commit")
+
+    monkeypatch.setattr(SINKS[job], "write", trapped)
+    runs.check(SPARK_MOMENTS, random.Random(SEED), with_kills=True)
+    runs.say(job, dict(runs.ends))
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+@pytest.mark.timeout(36_000)
+def test_replay_with_spark(
+    daemons: list[Nsqd],
+    session: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A replay ends several times, and its state file may come back from an older copy."""
+    rng = random.Random(SEED)
+    trap = Trap()
+    one_round = replay.one_round
+
+    def trapped(*args: Any) -> int:
+        rows = trap.call(one_round, *args)
+        trap.reached("before the state")
+        return int(rows)
+
+    monkeypatch.setattr(replay, "one_round", trapped)
+    publish(daemons[0], 0, 4 * EACH)
+    expected = Counter(body(number) for number in range(4 * EACH))
+    ends: Counter[str] = Counter()
+    moment = replays = 0
+    while moment < SPARK_MOMENTS:
+        replays += 1
+        topic = f"again-{replays}"
+        state, copy = tmp_path / f"{topic}.json", tmp_path / f"{topic}.copy"
+        end = ""
+        while end != "complete":
+            trap.set(rng)
+            words = [f"--to={topic}", f"--state={state}", f"--round-rows={EACH}", *at(daemons[0])]
+            code = main(["replay", "--topic=orders", *LOCAL, *words])
+            err = capsys.readouterr().err
+            assert trap.fired or code == 0 or "failed to connect back" in err, err
+            end = "trapped" if trap.fired else "complete" if code == 0 else "busy"
+            ends[end] += 1
+            moment += 1
+            if state.exists() and copy.exists() and rng.random() < 0.4:
+                shutil.copy(copy, state)
+                ends["older state"] += 1
+            elif state.exists() and rng.random() < 0.5:
+                shutil.copy(state, copy)
+            with capsys.disabled():
+                print(moment, end, trap.fired, flush=True)
+        source = {"topic": topic, "nsqdTcpAddresses": f"127.0.0.1:{daemons[0].tcp_port}"}
+        assert Counter(row["body"] for row in rows(batch(source, "body"))) == expected
+    with capsys.disabled():
+        print("replay", replays, dict(ends), flush=True)

@@ -335,6 +335,17 @@ def test_rows_are_counted_once_whatever_the_number_of_their_batch(
     assert json.loads(given["startingOffsets"]) == pos and "startingTimestamp" not in given
 
 
+def test_a_repeated_batch_ends_before_the_rows_of_one_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has new rows of another log; the rows after it in the first log are not counted again."""
+    sink = Counts(tmp_path, monkeypatch)
+    sink.batch(0, {LOG: 31}, {LOG: 1})
+    sink.batch(0, {LOG: 21, OTHER: 8}, {LOG: 1, OTHER: 1})
+    sink.batch(1, {LOG: 41, OTHER: 8})
+    assert sum(row["count"] for row in rows_of(tmp_path, "topics")) == 47
+
+
 def test_positions_of_an_earlier_nsqcy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It saved the number of its last batch, and Spark knows the end of that batch."""
     sink = Counts(tmp_path, monkeypatch)
