@@ -1,10 +1,14 @@
 """Spark's checkpoint of a query: a directory with `metadata`, `offsets/N` and `commits/N`.
 
 `offsets/N` is written before batch N and contains the end of the batch; `commits/N` is written
-after the batch. The last files may be missing or damaged, for example after a power failure.
+after the batch. The last files may be missing or damaged, for example after a power failure. Hadoop
+keeps the checksum of each file, `.N.crc`, beside it: `crc\0`, then the size of a piece and the
+CRC-32 of each, as big-endian 32-bit numbers.
 """
 
 import json
+import struct
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +18,7 @@ from nsqcy.spark.errors import OptionError
 from nsqcy.spark.offsets import Offset, Range
 from nsqcy.spark.offsets import Positions as Positions
 
+CRC = b"crc\0"
 RECENT = 50  # batches; Spark removes files of older ones while it runs
 
 
@@ -42,8 +47,8 @@ def read(path: Path) -> Checkpoint:
 def check(path: Path) -> None:
     """Check the files from which Spark would continue. Raises Unreadable."""
     found = read(path)
-    if found.planned >= 0:
-        offset(path, found.planned)
+    for number in range(max(0, found.planned - 1), found.planned + 1):
+        offset(path, number)
     # Spark repeats the last planned batch unless its commit is there, so it reads only that one.
     texts = {path / "metadata": 0, path / "commits" / str(found.committed): 1}
     for file, line in texts.items():
@@ -53,6 +58,7 @@ def check(path: Path) -> None:
             continue
         except (IndexError, RecursionError, ValueError):
             raise Unreadable(f"{file} is {'cut off' if file.stat().st_size else 'empty'}") from None
+        check_sums(file)
 
 
 def rows(path: Path, number: int) -> list[Range]:
@@ -107,8 +113,25 @@ def offset(path: Path, number: int) -> Offset:
         lines = file.read_text().splitlines()
         if lines and (lines[0] != "v1" or len(lines) > 3):
             raise Unreadable(f"{file} is not an offset of a query with one source")
-        return Offset.parse(json.loads(lines[2]))
+        found = Offset.parse(json.loads(lines[2]))
+        check_sums(file)
+        return found
     except OSError as error:
         raise Unreadable(f"{file}: {error.strerror}") from None
     except (AttributeError, LookupError, OptionError, RecursionError, TypeError, ValueError):
         raise Unreadable(f"{file} has no offset of format nsq") from None
+
+
+def check_sums(file: Path) -> None:
+    """Compare a file with its checksum, if there is one. Raises Unreadable."""
+    try:
+        sums = file.with_name(f".{file.name}.crc").read_bytes()
+    except FileNotFoundError:
+        return
+    size = int.from_bytes(sums[4:8])
+    if sums[:4] != CRC or not size:
+        return  # Spark ignores it, too
+    data = file.read_bytes()
+    pieces = [zlib.crc32(data[at : at + size]) for at in range(0, len(data), size)]
+    if sums[8:] != struct.pack(f">{len(pieces)}I", *pieces):
+        raise Unreadable(f"{file} is damaged: it does not match its checksum in .{file.name}.crc")

@@ -163,12 +163,19 @@ def bounds(metadata: "pq.FileMetaData", path: str) -> tuple[str, int, int]:
 
 
 def read_seqs(root: Path, path: str) -> tuple[str, "pa.Array"]:
-    """Return the log of a file, and the seq of each row."""
+    """Return the log of a file, and the seq of each row. Raises Damaged."""
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(root / path) as parquet:
-        log_id, _, _ = bounds(parquet.metadata, path)
-        return log_id, parquet.read(columns=["seq"]).column("seq").combine_chunks()
+    # Spark's pages have checksums, which matter if no manifest has one of the file.
+    with pq.ParquetFile(root / path, page_checksum_verification=True) as parquet:
+        log_id, first, last = bounds(parquet.metadata, path)
+        found = parquet.read(columns=["log_id", "seq"])
+    column = found.column("seq").combine_chunks()
+    ids, limits = pc.unique(found["log_id"]).to_pylist(), pc.min_max(column).as_py()
+    if (ids, limits) != ([log_id], {"min": first, "max": last}):
+        raise Damaged(f"{path}: its rows are not those that its footer announces")
+    return log_id, column
 
 
 def runs(root: Path, file: File) -> list[Run]:

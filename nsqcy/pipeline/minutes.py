@@ -313,8 +313,10 @@ def undo(root: Path, state: State) -> None:
     """Remove the rows of a batch that the state does not have: a killed job wrote them, and the
     batch may not come again. Raises Damaged."""
     step = Step(state.number + 1)
+    known = checksums(root)
     for kind in KINDS:
         for path in files(root, kind):
+            check_day(root, path, known)
             if last_batch(path) > state.number:
                 step.days.add((kind, path.stem))
     if step.days:

@@ -10,6 +10,7 @@ import json
 import os
 import time
 import urllib.parse
+import zlib
 from collections.abc import Iterator
 from http.client import responses
 from pathlib import Path
@@ -299,7 +300,7 @@ class Files:
             self._root.mkdir(parents=True, exist_ok=True)
             self._open = (self._root / f".open-{os.getpid()}.jsonl").open("a")
             fcntl.flock(self._open, fcntl.LOCK_EX)
-        self._open.write("".join(map(as_line, rows)))
+        self._open.write("".join(map(with_checksum, map(as_line, rows))))
         self._open.flush()
 
     def _recover(self, path: Path) -> None:
@@ -309,9 +310,8 @@ class Files:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return  # that run is not over
-            lines = file.read().split("\n")[:-1]  # the last one may be incomplete
             try:
-                if rows := list(map(parsed, lines)):
+                if rows := list(map(parsed, whole_lines(file.read()))):
                     self._write(rows, path.stem.removeprefix(".open-"))
             except (AttributeError, KeyError, TypeError, ValueError):
                 raise Damaged(f"{path} does not contain rows of stats; move it away") from None
@@ -355,6 +355,23 @@ class Files:
 
 def as_line(row: Row) -> str:
     return json.dumps(row, default=datetime.datetime.isoformat) + "\n"
+
+
+def with_checksum(line: str) -> str:
+    return f"{zlib.crc32(line.encode()):08x} {line}"
+
+
+def whole_lines(text: str) -> Iterator[str]:
+    """Return the lines without their checksums; the last one may be incomplete. Raises ValueError
+    if a line is damaged, also if that is its end. Earlier versions wrote no checksums."""
+    *lines, rest = text.split("\n")
+    for line in lines:
+        content = line if line.startswith("{") else line[9:]
+        if line not in (content, with_checksum(content + "\n")[:-1]):
+            raise ValueError("a line does not match its checksum")
+        yield content
+    if rest and rest[:-1] == with_checksum(rest[9:-1] + "\n")[:-1]:
+        raise ValueError("the last line has a damaged end")
 
 
 def parsed(line: str) -> Row:

@@ -13,6 +13,7 @@ from nsqcy.pipeline.__main__ import main
 from nsqcy.pipeline.options import Options, parse
 from nsqcy.pipeline.report import Report
 from nsqcy.spark.offsets import Range
+from support import spark_on_disk
 from support.archive_files import (
     HOUR,
     LOG,
@@ -325,6 +326,24 @@ def test_a_checkpoint_with_a_damaged_file(tmp_path: Path, name: str, content: st
         streams.check(state)
     assert str(raised.value).startswith(f"{state / name} ")
     assert f"; remove {state} to continue without Spark's state" in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["offsets/0", "offsets/1", "commits/1", "metadata"])
+def test_a_checkpoint_that_does_not_match_its_checksum(tmp_path: Path, name: str) -> None:
+    """One digit has changed, so only the checksum that Hadoop keeps shows it."""
+    state = manifests.hidden(tmp_path, "checkpoint")
+    texts = {
+        f"offsets/{number}": f'v1\n{{}}\n{{"pos": {{"orders": {{"{LOG}": 20{number}}}}}, "v": 1}}'
+        for number in range(2)
+    }
+    texts |= {"commits/1": 'v1\n{"nextBatchWatermarkMs":0}', "metadata": '{"id": "10"}'}
+    for each, text in texts.items():
+        spark_on_disk.save(state / each, text)
+    streams.check(state)
+    (state / name).write_text(texts[name].replace("0", "2"))
+    with pytest.raises(checkpoint.Unreadable) as raised:
+        streams.check(state)
+    assert f"{state / name} is damaged: it does not match its checksum" in str(raised.value)
 
 
 @pytest.mark.parametrize("job", ["archive", "rollup"])

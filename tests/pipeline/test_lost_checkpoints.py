@@ -114,10 +114,8 @@ class Runs:
                     send(self.published[index], self.published[index] + EACH)
                     self.published[index] += EACH
             self.trap.set(rng)
-            if with_kills and number % KILLS == KILLS - 1:
-                end = self.kill(rng)
-            else:
-                end = self.run()
+            is_killed = with_kills and number % KILLS == KILLS - 1
+            end = self.kill(rng) if is_killed else self.run()
             for name in manifests.unplaced(self.root):
                 if not manifests.manifest_path(self.root, name).exists():
                     tear(manifests.hidden(self.root, manifests.UNPLACED) / name, rng)
@@ -143,7 +141,7 @@ class Runs:
 def check_archive(
     runs: Runs, seen: set[tuple[str, int]], rng: random.Random, *, is_whole: bool
 ) -> set[tuple[str, int]]:
-    """No row is there twice, none goes away, and verify finds no problem only if none is missing."""
+    """No row is there twice, none goes away, and verify finds a problem if one is missing."""
     root = runs.root
     rows_there = [row[:2] for row in rows_by_glob(root)] if any(root.glob("topic=*")) else []
     found = set(rows_there)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nsqcy.pipeline.__main__ import main
-from nsqcy.pipeline.stats import Files, rows_of
+from nsqcy.pipeline.stats import Files, as_line, parsed, rows_of, whole_lines, with_checksum
 from support.nsqd_process import Nsqd
 
 # /stats of NSQ's nsqd 1.3.
@@ -235,6 +235,19 @@ def test_other_content_in_the_place_of_rows(
     assert run("--polls=1", f"--root={tmp_path}") == 1
     assert f"{path} does not contain rows of stats; move it away" in capsys.readouterr().err
     assert path.exists()
+
+
+def test_each_flipped_bit_of_the_rows_of_a_killed_run(tmp_path: Path) -> None:
+    """It is noticed: the rows become a Parquet file, which has no manifest."""
+    line = as_line(next(rows_of(AT, "n1", GO)))
+    content = (with_checksum(line) * 2).encode()
+    for place in range(8 * len(content)):
+        changed = bytearray(content)
+        changed[place // 8] ^= 1 << place % 8
+        with pytest.raises(ValueError):
+            list(map(parsed, whole_lines(bytes(changed).decode())))
+    for whole in (content, content + content[:50], (line * 2).encode()):
+        assert list(whole_lines(whole.decode())) == [line[:-1]] * 2
 
 
 @pytest.mark.ours

@@ -1,5 +1,5 @@
-"""Spark's micro-batch engine for the jobs' queries, without a JVM: its checkpoint is on disk, and its
-frames are ranges of rows. `install` lets archive and rollup run on it.
+"""Spark's micro-batch engine for the jobs' queries, without a JVM: its checkpoint is on disk, and
+its frames are ranges of rows. `install` lets archive and rollup run on it.
 
 Owns the order in which Spark calls a source and a sink and writes its checkpoint (see
 spark_engine.py), and what the executors compute. A row's content follows from its log and seq.
@@ -7,7 +7,9 @@ spark_engine.py), and what the executors compute. A row's content follows from i
 
 import datetime
 import json
+import struct
 import uuid
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from support.spark_sources import stream
 
 START = int(datetime.datetime(2026, 1, 31, 21, tzinfo=datetime.UTC).timestamp())
 SECONDS = 7  # between two rows of a log
-FILE_ROWS = 25
+SUMMED = 512  # bytes of a checksum
 
 
 class Frame:
@@ -67,8 +69,7 @@ class Query:
     def _id(self) -> str:
         path = self._state / "metadata"
         if not path.exists():
-            self._state.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps({"id": str(uuid.uuid4())}))
+            save(path, json.dumps({"id": str(uuid.uuid4())}))
         return str(json.loads(path.read_text())["id"])
 
     def _run(self, trap: Trap) -> None:
@@ -105,9 +106,18 @@ class Query:
         self._write("commits", number, 'v1\n{"nextBatchWatermarkMs":0}')
 
     def _write(self, folder: str, number: int, text: str) -> None:
-        path = self._state / folder / str(number)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        save(self._state / folder / str(number), text)
+
+
+def save(path: Path, text: str) -> None:
+    """Write a file, and its checksum as Hadoop does."""
+    data = text.encode()
+    pieces = [data[at : at + SUMMED] for at in range(0, len(data), SUMMED)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    head = struct.pack(">4sI", b"crc\0", SUMMED)
+    sums = b"".join(struct.pack(">I", zlib.crc32(piece)) for piece in pieces)
+    path.with_name(f".{path.name}.crc").write_bytes(head + sums)
 
 
 class Counted:
