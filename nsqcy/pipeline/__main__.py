@@ -2,13 +2,15 @@
 
 Exit codes:
 
-    0  done, or stopped by SIGTERM or SIGINT
-    1  the job found what it checks for, or failed: stderr gives the reason in one line
+    0  done; or SIGTERM or SIGINT has stopped a job that runs until it is stopped
+    1  the job found what it checks for, failed, or was stopped before its end: stderr gives the
+       reason in one line
     2  the command line or the file could not be read
 """
 
 import importlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -28,6 +30,8 @@ from nsqcy.util.standard_streams import guarded
 
 JOBS = ("archive", "verify", "compact", "orphans", "replay", "rollup", "dlq", "stats", "doctor")
 COMMAND = "nsqcy-pipeline"
+CREDENTIALS = re.compile(r"://[^/@\s]+@")
+ENDS = ("once", "polls")  # options without which a job runs until it is stopped
 
 
 class Job(Protocol):
@@ -62,10 +66,9 @@ def _run(words: list[str]) -> int:
     if name not in JOBS:
         return refuse(COMMAND, f"unknown job {name!r}{suggestion(name, JOBS)}")
     asked = threading.Event()  # to stop
-    verbose = False
+    options = None
     try:
         options = parse(name, {each: table(each) for each in JOBS}, rest, load(name).HELP)
-        verbose = options["verbose"]
         json_lines = options["json"] or not os.isatty(1)
         with terminable(asked), Report(name, json_lines=json_lines) as report:
             return load(name).run(options, report)
@@ -77,12 +80,12 @@ def _run(words: list[str]) -> int:
     except Missing as error:
         return fail(name, str(error))
     except KeyboardInterrupt:
-        return 0
+        return stopped(name, options)
     except Exception as error:
-        if asked.is_set():
-            return 0  # an interrupted call to the JVM; nothing was partially written
+        if asked.is_set():  # an interrupted call to the JVM; nothing was partially written
+            return stopped(name, options)
         code = fail(name, with_remedy(reason(error)))
-        if verbose:
+        if options is not None and options["verbose"]:
             traceback.print_exception(error)
         return code
 
@@ -103,13 +106,27 @@ def terminable(asked: threading.Event) -> Iterator[None]:
 
 
 def refuse(who: str, what: str) -> int:
-    print(f"{who}: {what}", file=sys.stderr)
+    print(f"{who}: {without_credentials(what)}", file=sys.stderr)
     return 2
 
 
+def stopped(name: str, options: Options | None) -> int:
+    """Return the exit code of a job that a signal has stopped: one with an end has not reached
+    it."""
+    flags = {option.flag for option in options.table} if options is not None else set()
+    if options is not None and any(end in flags and not options[end] for end in ENDS):
+        return 0
+    return fail(name, "stopped before its end; run the command again")
+
+
 def fail(name: str, what: str) -> int:
-    print(f"{COMMAND} {name}: {what}", file=sys.stderr)
+    print(f"{COMMAND} {name}: {without_credentials(what)}", file=sys.stderr)
     return 1
+
+
+def without_credentials(text: str) -> str:
+    """Hide the user and password of a URL, such as `s3a://KEY:SECRET@bucket`."""
+    return CREDENTIALS.sub("://***@", text)
 
 
 def overview() -> str:

@@ -6,8 +6,12 @@ files that become a part of the archive all at once (manifests.py). Any Parquet 
 files without nsqcy.
 """
 
+import fcntl
 import json
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,10 +67,10 @@ def run(options: Options, report: Report) -> int:
     require_spark()
     root = Path(options["root"])
     metrics = Metrics("archive", options["metrics-port"])
-    with manifests.locked(root, manifests.WRITING):
+    state = Path(options["checkpoint"] or manifests.hidden(root, "checkpoint"))
+    with manifests.locked(root, manifests.WRITING), claimed(state):
         for path in sweep(root):
             report.warn(f"removed {path}, left by a crash")
-        state = Path(options["checkpoint"] or manifests.hidden(root, "checkpoint"))
         given = options.source(startingOffsets=beginning(root, state), columns=every_column())
         watch = streams.Watch(report, metrics)
         sink = Files(root, state, options["decode"], schema)
@@ -111,6 +115,21 @@ def decoding(options: Options) -> str:
     except ddl.Invalid as error:
         raise UsageError(f"--schema: {options['schema']}: {error}") from None
     return f"{text}, {CORRUPT} STRING"
+
+
+@contextmanager
+def claimed(state: Path) -> Iterator[None]:
+    """Lock the checkpoint: jobs of two archives would share its rows. Raises Busy."""
+    state.mkdir(parents=True, exist_ok=True)
+    fd = os.open(state, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise manifests.Busy(f"another archive uses the checkpoint {state}") from None
+        yield
+    finally:
+        os.close(fd)
 
 
 # --- before the query -------------------------------------------------------------------------
@@ -196,7 +215,7 @@ class Files(streams.Sink):
         checkpoint.advance(self._ends, planned)
 
     def _write(self, frame: "DataFrame", name: str, folder: Path) -> int:
-        """Write the rows to a directory; return their number."""
+        """Write the rows to a directory, by hours of UTC in any session; return their number."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
@@ -204,8 +223,8 @@ class Files(streams.Sink):
         frame = self._decoded(frame).observe(seen, f.count(f.lit(1)).alias("rows"))
         frame = frame.withColumns(
             {
-                "dt": f.to_date("timestamp"),
-                "hr": f.lpad(f.hour("timestamp").cast("string"), 2, "0"),
+                "dt": f.expr("date_from_unix_date(int(unix_seconds(timestamp) div 86400))"),
+                "hr": f.expr("lpad(string(unix_seconds(timestamp) div 3600 % 24), 2, '0')"),
                 "batch": f.lit(name),
             }
         )

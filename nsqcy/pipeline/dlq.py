@@ -4,6 +4,7 @@ The headers of a dead letter name its origin (nsqcy/broker/dead_letter_headers.p
 published in the same way as in replay.
 """
 
+import datetime
 from collections.abc import Iterator
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,8 @@ LETTER = {
     "last_client": "try_element_at(headers, 'last-client')",
     "reason": "try_element_at(headers, 'reason')",
 }
+TIMES = ("first", "last")
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 GROUP = ("origin_topic", "origin_channel", "reason", "last_client")
 
 
@@ -105,7 +108,7 @@ def look(options: Options, report: Report, source: Source) -> None:
         report.done(letters=0)
         return
     rows = with_origin(reduce(lambda one, other: one.unionByName(other, True), found))
-    groups = [row.asDict() for row in grouped(chosen(options)(rows)).collect()]
+    groups = [with_times(row.asDict()) for row in grouped(chosen(options)(rows)).collect()]
     others = sum(group["letters"] for group in groups if group["origin_topic"] is None)
     groups = [group for group in groups if group["origin_topic"] is not None]
     for group in groups[: options["top"]]:
@@ -123,11 +126,17 @@ def grouped(rows: "DataFrame") -> "DataFrame":
     groups = rows.groupBy(*GROUP).agg(
         f.count(f.lit(1)).alias("letters"),
         f.max("attempts").alias("most_attempts"),
-        f.min("timestamp").alias("first"),
-        f.max("timestamp").alias("last"),
+        f.unix_micros(f.min("timestamp")).alias("first"),
+        f.unix_micros(f.max("timestamp")).alias("last"),
         f.max_by("id", "timestamp").alias("last_id"),
     )
     return groups.orderBy(f.desc("letters"), *GROUP)
+
+
+def with_times(group: dict[str, Any]) -> dict[str, Any]:
+    """Return a group with times in UTC: Spark would return them in this machine's time zone."""
+    found = {name: EPOCH + datetime.timedelta(microseconds=group[name]) for name in TIMES}
+    return group | found
 
 
 def described(group: dict[str, Any]) -> str:
@@ -140,7 +149,7 @@ def described(group: dict[str, Any]) -> str:
 
 
 def as_fields(group: dict[str, Any]) -> dict[str, Any]:
-    times = {name: group[name].isoformat() for name in ("first", "last")}
+    times = {name: group[name].isoformat() for name in TIMES}
     return group | times
 
 

@@ -90,7 +90,9 @@ def run(
             with watch.on(spark):
                 query = started(options, spark, given, sink, state)
                 has_run = True
-                follow(query)
+                is_over = follow(query)
+            if options["once"] and not is_over:
+                raise KeyboardInterrupt
             return
         except Exception as error:
             if options["once"] or not has_run or AWAY not in str(error):
@@ -152,8 +154,9 @@ def started(
     return query
 
 
-def follow(query: "StreamingQuery") -> None:
-    """Wait until the query ends or the job is stopped: the next run writes the missing rows."""
+def follow(query: "StreamingQuery") -> bool:
+    """Wait until the query ends or the job is stopped: the next run writes the missing rows. Return
+    whether the query has ended by itself."""
     over = threading.Event()
     failures = []
 
@@ -171,9 +174,10 @@ def follow(query: "StreamingQuery") -> None:
         over.wait()
     except KeyboardInterrupt:
         query.stop()
-        return
+        return False
     if failures:
         raise failures[0]
+    return True
 
 
 # --- progress ---------------------------------------------------------------------------------

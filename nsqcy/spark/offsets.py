@@ -170,8 +170,8 @@ def has_past(shard: Shard, log: Log, at: Shard) -> bool:
         raise CopiedDisk(
             f"nsqd {shard.address} and nsqd {at.address} both have log {log.log_id} of topic "
             f"{shard.topic!r}: one of them runs on a copy of the other's data path, so their rows "
-            "cannot be told apart; stop one of them: a second nsqd needs a --data-path of its own, "
-            "empty at first"
+            "cannot be distinguished; stop one of them: a second nsqd needs a --data-path of its "
+            "own, empty at first"
         )
     return False
 

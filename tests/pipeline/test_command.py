@@ -138,3 +138,21 @@ def test_doctor_without_java_and_nsqd(
     lines = [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()]
     assert lines[1].startswith("error    java is not installed")
     assert lines[-1] == "error    nsqd 127.0.0.1:1 cannot be reached: Connection refused"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["archive", "--topic=t", "--root=s3a://AKIA:hunter2@bucket/x"],
+        ["archive", "--topic=t", "--checkpoint=s3a://AKIA:hunter2@bucket/x"],
+        ["archive", "--topic=t", "--lookupd-http-address=http://me:hunter2@h:1"],
+        ["stats", "--nsqd-http-address=http://me:hunter2@h:1"],
+        ["archive", "--topic=t", "--option=authSecrt=hunter2"],
+        ["archive", "--topic=t", "--option=authSecret=hunter2", "--nsqd-tcp-address=127.0.0.1:1"],
+        ["replay", "--topic=t", "--to=u", "--to-option=authSecret=hunter2", "--rate=x"],
+    ],
+)
+def test_errors_show_no_secrets(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) in (1, 2)
+    said = "".join(capsys.readouterr())
+    assert "hunter2" not in said and said.startswith(f"nsqcy-pipeline {words[0]}: ")

@@ -12,8 +12,11 @@ from typing import Any
 from nsqcy import pipeline
 
 HOME = Path(pipeline.__file__).parent
-WORK = ("archive", "checkpoint", "manifests", "minutes", "replay", "rollup", "rounds", "seqs")
-FILES = {str(HOME / f"{name}.py") for name in (*WORK, "state_files", "streams")}
+WORK = (
+    *("archive", "checkpoint", "compact", "manifests", "minutes", "orphans", "replay", "rollup"),
+    *("rounds", "seqs", "state_files", "streams", "verify"),
+)
+FILES = {str(HOME / f"{name}.py") for name in WORK}
 MOST_FILES = 6
 
 
@@ -22,14 +25,15 @@ class Killed(Exception):
 
 
 class Trap:
-    """Raises Killed at a line of the jobs' code, in the thread that enters it: nothing after that
+    """Raises an error at a line of the jobs' code, in the thread that enters it: nothing after that
     line runs, as after SIGKILL. `reached` may add places between those lines.
 
     Loops run some lines very often. A trap therefore has a place in mind and a number of visits: it
     chooses any of the places that a run has passed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, error: type[BaseException] = Killed) -> None:
+        self._error = error
         self.fired = ""  # the place
         self._visits: Counter[str] = Counter()  # in the longest run
         self._passed: Counter[str] = Counter()
@@ -61,7 +65,7 @@ class Trap:
             self._left -= 1
             if not self._left:
                 self.fired = place
-                raise Killed(place)
+                raise self._error(place)
 
     def _enter(self, frame: FrameType, _event: str, _arg: object) -> Any:
         return self._at if frame.f_code.co_filename in FILES else None
