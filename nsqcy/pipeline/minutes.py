@@ -317,7 +317,14 @@ def undo(root: Path, state: State) -> None:
     for kind in KINDS:
         for path in files(root, kind):
             check_day(root, path, known)
-            if last_batch(path) > state.number:
+            last = last_batch(path)
+            if last > step.number:  # a killed job is at most one batch ahead
+                raise Damaged(
+                    f"{path} has minutes of batch {last}, but {state_path(root)} is missing or "
+                    f"older: it ends with batch {state.number}; restore a newer one, or use a "
+                    "different --root"
+                )
+            if last > state.number:
                 step.days.add((kind, path.stem))
     if step.days:
         write_days(root, state, step)

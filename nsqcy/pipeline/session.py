@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PACKAGES = ("pyspark", "pyarrow")
 OLDEST_JAVA = 17
 INSTALL = 'pip install "nsqcy[spark]"'
+SECRET = re.compile("(?i)secret|password|token|access[.]?key")  # as in Spark's redaction
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -106,6 +107,7 @@ def settings(options: Options) -> dict[str, str]:
 def make_session(options: Options, job: str) -> "SparkSession":
     """Return a session with `format("nsq")`. Raises Missing."""
     require_spark()
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     from nsqcy.spark import register
@@ -119,8 +121,16 @@ def make_session(options: Options, job: str) -> "SparkSession":
     if master and master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    for name, value in settings(options).items():
+    every = settings(options)
+    for name, value in every.items():
         builder = builder.config(name, value)
+    # The JVM's command line, which all users of the machine can read, has the settings of this
+    # call. The JVM gets the others over a connection.
+    public = SparkConf(loadDefaults=False)
+    if master:
+        public.setMaster(master)
+    public.setAll([each for each in every.items() if not SECRET.search(each[0])])
+    SparkContext._ensure_initialized(conf=public)
     spark = builder.getOrCreate()
     register(spark)
     return spark

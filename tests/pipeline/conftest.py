@@ -59,7 +59,9 @@ def job(session: None, daemon: Nsqd, tmp_path: Path, capsys: pytest.CaptureFixtu
         master = "local[2]"
         driver-memory = "1g"
         option = {{ maxOffsetsPerTrigger = 2000 }}
-        conf = {{ "spark.sql.warehouse.dir" = "{tmp_path}/warehouse" }}
+        [common.conf]
+        "spark.sql.warehouse.dir" = "{tmp_path}/warehouse"
+        "spark.hadoop.fs.s3a.secret.key" = "hunter2"
         [archive]
         decode = "json"
         schema = "{tmp_path}/orders.ddl"

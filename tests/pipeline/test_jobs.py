@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from nsqcy.client import Producer
@@ -43,6 +44,8 @@ def test_from_topic_to_archive_and_back_from_crashes(
     # everything, in batches
     said = job("archive", "--once", here)
     assert said[-1]["rows"] == COUNT
+    commands = [" ".join(each.cmdline()) for each in psutil.Process().children(recursive=True)]
+    assert any("java" in each for each in commands) and "hunter2" not in " ".join(commands)
     sizes = [line["rows"] for line in said if line["event"] == "progress"]
     assert sizes == [2000, 2000, 1000]
     assert [line["behind"] for line in said if line["event"] == "progress"] == [3000, 1000, 0]

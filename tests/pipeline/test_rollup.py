@@ -165,6 +165,21 @@ def test_what_a_killed_batch_wrote_is_undone(tmp_path: Path) -> None:
     assert [row | {"batch": 1} for row in rows_of(tmp_path, "topics")] == before
 
 
+def test_a_state_that_is_older_than_the_files(tmp_path: Path) -> None:
+    """It was removed, or came back from a copy: its minutes would be taken away."""
+    state = minutes.load(tmp_path)
+    for minute in range(3):
+        minutes.write_days(tmp_path, state, advance(state, count(orders(minute * 10), 10, 5)))
+        minutes.save(tmp_path, state)
+    before = rows_of(tmp_path, "topics")
+    minutes.state_path(tmp_path).unlink()
+    with pytest.raises(
+        minutes.Damaged, match=r"state.json is missing or older: it ends with batch 0"
+    ):
+        minutes.undo(tmp_path, minutes.load(tmp_path))
+    assert rows_of(tmp_path, "topics") == before
+
+
 def test_a_flipped_byte_in_a_daily_file(tmp_path: Path) -> None:
     """It is found before the file is merged with new rows, or drawn."""
     state = minutes.load(tmp_path)

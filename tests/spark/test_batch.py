@@ -1,11 +1,30 @@
 """A batch query, and how a task handles failures of its nsqd."""
 
+import contextlib
+import dataclasses
+import datetime
+import operator
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, LessThanOrEqual
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringStartsWith,
+)
 
 from nsqcy.spark.errors import CorruptBlock, DataLoss, NsqError, Refused, Unreachable
 from nsqcy.spark.source import MIN_ROWS, NsqDataSource
@@ -128,6 +147,70 @@ def test_filters(filters: list[Filter], expected: list[int], broker: LogBroker) 
     reader: Any = batch(given(broker, pushdown="true"), "seq")
     assert list(reader.pushFilters(filters)) == filters, "Spark filters once more"
     assert [row["seq"] for row in rows(reader)] == expected
+
+
+COMPARISONS: dict[type[Filter], Callable[[Any, Any], bool]] = {
+    EqualTo: operator.eq,
+    EqualNullSafe: operator.eq,
+    GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge,
+    LessThan: operator.lt,
+    LessThanOrEqual: operator.le,
+    In: lambda found, values: found in values,
+    StringStartsWith: lambda found, value: str(found).startswith(value),
+    StringContains: lambda found, value: value in str(found),
+}
+SECOND = datetime.timedelta(seconds=1)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "seq": st.sampled_from([-(2**63), -1, 0, 1, 2, 4, 9, 10, 11, 2**63 - 1]),
+    "topic": st.sampled_from(["t", "T", "t ", "", "u"]),
+    "nsqd": st.sampled_from(["here", "HERE", "127.0.0.1:1"]),
+    "log_id": st.sampled_from([A, A.upper(), A[:5], B]),
+    "timestamp": st.integers(-1, 11).map(
+        lambda n: datetime.datetime(2023, 11, 14, 22, 13, 20, 1, datetime.UTC) + n * SECOND
+    ),
+    "body": st.sampled_from([b"5", b"", b"10"]),
+}
+
+
+@st.composite
+def comparisons(draw: st.DrawFn) -> Filter:
+    name = draw(st.sampled_from(sorted(VALUES)))
+    kind = draw(st.sampled_from(sorted(COMPARISONS, key=lambda each: each.__name__)))
+    if kind in (StringStartsWith, StringContains):
+        name, value = "log_id", draw(VALUES["log_id"])
+    else:
+        value = draw(VALUES[name])
+    found = kind((name,), (value,) if kind is In else value)  # type: ignore[call-arg]
+    return Not(found) if draw(st.booleans()) and draw(st.booleans()) else found
+
+
+def matches(row: dict[str, Any], one: Filter) -> bool:
+    if isinstance(one, Not):
+        return not matches(row, one.child)
+    found: Any = one
+    return COMPARISONS[type(one)](row[found.attribute[0]], found.value)
+
+
+@drawn(st.lists(comparisons(), max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_any_filters_leave_the_rows_that_match(filters: list[Filter]) -> None:
+    """Spark filters once more, so more rows may come, but none may be missing."""
+    with contextlib.closing(LogBroker()) as broker:
+        broker.topics["t"] = FakeTopic(A, 10)
+        named = ("seq", "topic", "nsqd", "log_id", "timestamp", "body")
+        here: list[Filter] = [
+            dataclasses.replace(each, value=broker.address)  # type: ignore[type-var]
+            if getattr(each, "value", "") == "here"
+            else each
+            for each in filters
+        ]
+        every = rows(batch(given(broker), *named))
+        reader: Any = batch(given(broker, pushdown="true"), *named)
+        reader.pushFilters(here)
+        wanted = [row for row in every if all(matches(row, each) for each in here)]
+        assert len(every) == 10
+        assert [row for row in rows(reader) if all(matches(row, each) for each in here)] == wanted
 
 
 def test_without_pushdown_there_is_none(broker: LogBroker) -> None:

@@ -192,6 +192,42 @@ def test_topics_by_pattern(brokers: list[LogBroker]) -> None:
     ]
 
 
+def test_a_topic_that_begins_to_match_between_two_batches(brokers: list[LogBroker]) -> None:
+    """It is read from its beginning; topics that are deleted, made again, or not listed for a while
+    change nothing about the others."""
+    first, second = brokers
+    with Pages({"t": [first.address]}) as one:
+        options = {
+            "lookupdHttpAddresses": one.address,
+            "topicsPattern": "t+",
+            "discoveryInterval": "0ms",
+            "failOnDataLoss": "false",
+        }
+        engine = Engine(lambda: stream(options | EARLIEST, "topic", "seq"), Checkpoint())
+        engine.run()
+        second.topics = {"tt": FakeTopic("f" * 32, 2), "other": FakeTopic("e" * 32, 2)}
+        one.topics |= {"tt": [second.address], "other": [second.address]}
+        engine.run()
+        del one.topics["tt"]  # its nsqd is not registered for a while
+        first.topics["t"].publish(1)
+        engine.run()
+        one.topics["tt"] = [second.address]
+        second.topics["tt"].publish(1)
+        engine.run()
+        second.topics["tt"] = FakeTopic("d" * 32, 1)
+        engine.run()
+        engine.close()
+        again = Engine(lambda: stream(options, "topic", "seq"), engine.checkpoint)
+        first.topics["t"].publish(1)
+        again.run()
+        again.close()
+    assert [(row["topic"], row["seq"]) for row in engine.checkpoint.rows] == [
+        *(("t", seq) for seq in (1, 2, 3)),
+        *(("tt", seq) for seq in (1, 2)),
+        *(("t", 4), ("tt", 3), ("tt", 1), ("t", 5)),
+    ]
+
+
 def test_a_topic_that_no_nsqd_has(brokers: list[LogBroker]) -> None:
     with Pages({}) as one:
         options = {"lookupdHttpAddresses": one.address, "topic": "t"}

@@ -15,6 +15,8 @@ import pyarrow as pa
 import pytest
 
 from nsqcy.spark.errors import CopiedDisk
+from nsqcy.spark.publish import Producer
+from nsqcy.spark.sink import Task
 from nsqcy.testing.certificates import make
 from nsqcy.testing.http_requests import eventually
 from support.fake_auth_server import AuthServer, grant
@@ -194,6 +196,21 @@ def test_an_nsqd_on_a_copy_of_a_disk(
     later.run()
     later.close()
     assert [row["body"] for row in later.checkpoint.rows] == before + after
+
+
+def test_two_attempts_of_a_task_at_once(daemon: Nsqd, topic: str) -> None:
+    """Spark's speculation starts a second attempt while the first one is running."""
+    sent = table({"body": [b"row %d" % number for number in range(5000)]})
+    made = writer(given(daemon, topic, batchBytes="2k"), sent, stream=True)
+
+    def attempt(_number: int) -> int:
+        task = Task(made._options, made._addresses, Producer("query", 1, 0))
+        return task.write(iter(sent.to_batches())).rows
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(attempt, range(3))) == [5000] * 3
+    found = rows(batch(given(daemon, topic), "body"))
+    assert [row["body"] for row in found] == sent["body"].to_pylist()
 
 
 def test_available_now_ends_while_a_producer_goes_on(daemon: Nsqd, topic: str) -> None:
