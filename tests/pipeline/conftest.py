@@ -61,7 +61,7 @@ def job(session: None, daemon: Nsqd, tmp_path: Path, capsys: pytest.CaptureFixtu
         option = {{ maxOffsetsPerTrigger = 2000 }}
         [common.conf]
         "spark.sql.warehouse.dir" = "{tmp_path}/warehouse"
-        "spark.hadoop.fs.s3a.secret.key" = "hunter2"
+        "spark.hadoop.fs.s3a.secret.key" = "s3a-secret-of-the-jobs"
         [archive]
         decode = "json"
         schema = "{tmp_path}/orders.ddl"
