@@ -215,6 +215,37 @@ def test_asyncio_raises_an_interrupt_once_the_client_is_done(mock: Callable[...,
     event_loop.close()
 
 
+def test_asyncio_goes_on_after_a_handler_that_ends_the_program(
+    mock: Callable[..., MockNsqd],
+) -> None:
+    """Its message is requeued, and the next ones are handled if the event loop runs again."""
+    nsqd = mock()
+    event_loop = asyncio.new_event_loop()
+    bomb = Bomb(SystemExit)
+
+    async def begin() -> Any:
+        consumer = nsqcy.client.aio.Consumer(
+            "t", "c", nsqd.address, message_handler=bomb, max_in_flight=5
+        )
+        await consumer.start()
+        return consumer
+
+    async def handled(link: Link) -> None:
+        await asyncio.to_thread(eventually, lambda: len(link.said("FIN")) == 2)
+
+    consumer = event_loop.run_until_complete(begin())
+    waiting = event_loop.create_task(asyncio.to_thread(nsqd.subscriber))
+    link = event_loop.run_until_complete(waiting)
+    with link:
+        link.deliver(b"1", b"2", b"3")
+    with pytest.raises(SystemExit):
+        event_loop.run_forever()
+    event_loop.run_until_complete(handled(link))
+    assert len(link.said("REQ")) == 1
+    event_loop.run_until_complete(consumer.close(graceful=False))
+    event_loop.close()
+
+
 # -- threads
 
 
