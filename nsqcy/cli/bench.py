@@ -22,6 +22,7 @@ from nsqcy.cli.values import DURATION, Count
 from nsqcy.client.aio import Consumer, Message, Producer
 from nsqcy.client.errors import Error
 from nsqcy.config.durations import SECOND, format_duration
+from nsqcy.users import token_file
 
 STAMP = struct.Struct(">q")
 IN_FLIGHT = 2500  # messages of each consumer
@@ -35,6 +36,7 @@ class Tally:
 
     published: int = 0
     errors: int = 0
+    failure: str = ""  # the first error
     consumed: int = 0
     latencies: Counter[int] = field(default_factory=Counter)  # messages by bucket
 
@@ -124,12 +126,15 @@ def bench(
     began = time.monotonic()
     tally = asyncio.run(load.run(producers, consumers, options))
     seconds = time.monotonic() - began
+    if tally.errors and not tally.published:
+        remedy = f": check {token_file.SETTINGS}" if "AUTH" in tally.failure else ""
+        raise click.ClickException(f"no publish succeeded: {tally.failure}{remedy}")
     if as_json:
         print_json(result(tally, seconds, load.seconds))
     else:
         click.echo(text(tally, seconds, load.seconds, body_size))
     if tally.errors:
-        raise click.ClickException(f"{tally.errors} publishes failed")
+        raise click.ClickException(f"{tally.errors} publishes failed: {tally.failure}")
 
 
 class Load:
@@ -181,8 +186,11 @@ class Load:
                     bodies = [self._body() for _ in range(self._batch)]
                     await producer.multipublish(self._topic, bodies)
                     self._tally.published += self._batch
-                except Error:
+                except Error as error:
                     self._tally.errors += 1
+                    self._tally.failure = self._tally.failure or str(error)
+                    if not self._tally.published:  # such as a missing token
+                        return
                 due += pause
                 await asyncio.sleep(max(0.0, due - time.monotonic()) if pause else 0)
 

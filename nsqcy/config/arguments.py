@@ -9,9 +9,18 @@ from typing import Any, NoReturn
 
 from nsqcy.errors import HelpWanted, UsageError
 from nsqcy.options.option import InvalidOption, Option, suggestion
+from nsqcy.util.standard_streams import show
 
 # Short names of flags, as in the commands that click parses.
 SHORT = {"lookupd-http-address": ["-l"], "nsqd-http-address": ["-n"]}
+
+
+class PlainParser(argparse.ArgumentParser):
+    """argparse's own parser. Raises OSError if its help cannot be written, which argparse
+    ignores."""
+
+    def print_help(self, file: Any = None) -> None:
+        show(self.format_help())
 
 
 class Parser(argparse.ArgumentParser):

@@ -9,7 +9,7 @@ import getpass
 import sys
 from collections.abc import Iterator, Sequence
 
-from nsqcy.config.arguments import SetOption
+from nsqcy.config.arguments import PlainParser, SetOption
 from nsqcy.logging.logger import write
 from nsqcy.users import file, hashes
 from nsqcy.users.user import ADMIN, PERMISSIONS, PUBLISH, REGISTER, ROLES, SUBSCRIBE, VIEW
@@ -62,9 +62,7 @@ def _quotas(arguments: argparse.Namespace) -> Iterator[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nsqcy passwd", description="Print a user section for --auth-file."
-    )
+    parser = PlainParser(prog="nsqcy passwd", description="Print a user section for --auth-file.")
     parser.add_argument("name", metavar="NAME")
     parser.add_argument(
         "--role",

@@ -616,6 +616,9 @@ def test_a_mistyped_key_of_a_user(tmp_path: Path) -> None:
         "nsqcy completion bash",
         "nsqcy doctor --checks",
         "nsqcy copies --help",
+        "nsqcy passwd --help",
+        "nsqcy data --help",
+        "nsqcy data check --help",
         "nsqcy.pipeline --help",
     ],
 )

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nsqcy.config import files, loader
+from nsqcy.config.arguments import PlainParser
 from nsqcy.errors import StartError, Stop
 from nsqcy.logging.logger import write
 from nsqcy.names import is_valid_name
@@ -82,9 +83,9 @@ def main(words: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="nsqcy data", description=__doc__.partition("\n")[0])
+    parser = PlainParser(prog="nsqcy data", description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    size = argparse.ArgumentParser(add_help=False)
+    size = PlainParser(add_help=False)
     size.add_argument(
         "--max-bytes-per-file",
         type=int,
@@ -92,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="the same as nsqd's option of that name",
     )
-    bad = argparse.ArgumentParser(add_help=False)
+    bad = PlainParser(add_help=False)
     bad.add_argument("--bad", action="store_true", help="also read NSQ's .bad files")
 
     one = commands.add_parser(

@@ -1,3 +1,5 @@
+"""Threads of the asyncio client: how many there are, and one that cannot start."""
+
 import asyncio
 import threading
 
