@@ -1096,7 +1096,7 @@ class Producer(ProducerView, _Face):
         deadline = None if timeout is None else self.now() + seconds(timeout)
         try:
             async with asyncio.timeout_at(deadline):
-                while self.core.is_full:
+                while self.core.is_full and not self.core.closing:
                     self._room.clear()
                     await self._room.wait()
         except TimeoutError:
@@ -1106,7 +1106,7 @@ class Producer(ProducerView, _Face):
 
     def rearm(self) -> None:
         super().rearm()
-        if not self.core.is_full:
+        if not self.core.is_full or self.core.closing:
             self._room.set()
 
 

@@ -435,12 +435,13 @@ def test_an_error_of_the_client_itself_is_raised_to_callers(
     nsqd = mock(script=lambda peer, line, body: line.startswith("PUB"))
     reported: list[Any] = []
     consumer = face.consumer("t", "c", nsqd.address, on_error=reported.append)
-    producer = face.producer(nsqd.address)
+    producer = face.producer(nsqd.address, max_pending=1)
     nsqd.subscriber()
     waits_get = face.begin(consumer.get)
     waits_join = face.begin(consumer.join)
     waits_publish = face.begin(producer.publish, "t", b"m")
     eventually(lambda: any(each.said("PUB") for each in nsqd.links))
+    waits_room = face.begin(producer.publish, "t", b"m")
 
     def broken(*about: Any) -> None:
         raise ZeroDivisionError
@@ -450,7 +451,7 @@ def test_an_error_of_the_client_itself_is_raised_to_callers(
     for link in nsqd.links:
         with link:
             link.beat()
-    for future in (waits_get, waits_join, waits_publish):
+    for future in (waits_get, waits_join, waits_publish, waits_room):
         with pytest.raises(Closed, match="has failed: ZeroDivisionError") as caught:
             future.result(30)
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
