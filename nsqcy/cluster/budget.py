@@ -36,13 +36,15 @@ class Budget:
         self.maximum = maximum
         self.used = 0
         self._waiting: list[int] = []  # bytes that the waiting responses have
-        # Reentrant, because a garbage collection in this thread may release a lease.
-        self._changed = threading.Condition(threading.RLock())
+        # Reentrant, because a garbage collection in this thread may release a lease. `with` the
+        # lock, not the condition: an exception that interrupts it leaves no lock held.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
 
     def take(self, size: int, held: int, deadline: float) -> None:
         """Wait until this many bytes are available. held: bytes that the response has already.
         deadline: of the monotonic clock. Raises RequestError."""
-        with self._changed:
+        with self._lock:
             if self.used + size > self.maximum:
                 self._wait(size, held, deadline)
             self.used += size
@@ -64,7 +66,7 @@ class Budget:
             self._waiting.remove(held)
 
     def give_back(self, size: int) -> None:
-        with self._changed:
+        with self._lock:
             self.used -= size
             self._changed.notify_all()
 

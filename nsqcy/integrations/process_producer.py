@@ -2,53 +2,52 @@
 
 import contextlib
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 
 from nsqcy.client import Producer
 
+ITS = "producer"
+
 
 class ProcessProducer:
-    """The producer of this process. It is created on first use, and again after a fork."""
+    """The producer of this process. It is created on first use, and again after a fork.
+
+    Needs no lock, which an interrupted caller, or a signal handler, could make others wait for: a
+    dict changes as a whole.
+    """
 
     def __init__(self, make: Callable[[], Producer]) -> None:
         self._make = make
-        self._producer: Producer | None = None
-        self._lock = threading.Lock()
+        self._producers: dict[str, Producer] = {}  # at most one
         _all.add(self)
 
     def get(self) -> Producer:
         """Return the producer. Threads share it."""
-        if (producer := self._producer) is not None:
-            return producer
-        with self._lock:
-            if self._producer is None:
-                self._producer = self._make()
-            return self._producer
+        producer = self._producers.get(ITS)
+        if producer is None:  # another thread may be first; a producer starts with its first use
+            producer = self._producers.setdefault(ITS, self._make())
+        return producer
 
     def close(self) -> None:
         """Close the producer, if there is one. The next get() creates another one."""
-        with self._lock:
-            producer, self._producer = self._producer, None
+        producer = self._producers.pop(ITS, None)
         if producer is not None:
             producer.close()
 
     @contextlib.contextmanager
     def replaced(self, producer: Producer) -> Iterator[None]:
         """Use this producer within the block."""
-        with self._lock:
-            before, self._producer = self._producer, producer
+        before = self._producers.copy()
         try:
+            self._producers[ITS] = producer
             yield
         finally:
-            with self._lock:
-                self._producer = before
+            self._producers = before
 
     def forget(self) -> None:
         """Drop the producer that a child process has inherited: its thread runs in the parent."""
-        self._producer = None
-        self._lock = threading.Lock()  # another thread of the parent may have held it
+        self._producers.clear()
 
 
 _all: "weakref.WeakSet[ProcessProducer]" = weakref.WeakSet()

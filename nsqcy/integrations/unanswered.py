@@ -34,10 +34,11 @@ class Unanswered:
         self._messages.difference_update([each for each in messages if each.has_responded()])
 
     def answer(self, message: Message, how: Callable[[Message], None]) -> None:
-        """Finish or requeue a message, unless it has been answered."""
-        self._messages.discard(message)
+        """Finish or requeue a message, unless it has been answered. If an exception interrupts
+        this, the message is still touched."""
         with suppress(AlreadyAnswered):
             how(message)
+        self._messages.discard(message)
 
     def finish(self, message: Message) -> None:
         """Finish a message, unless it has been answered."""

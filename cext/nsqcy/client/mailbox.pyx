@@ -10,6 +10,7 @@ holds a lock while Python code runs, so a signal handler may call all of them.
 Works with threads and with greenlets: `make_gate` returns an acquired lock, or its counterpart.
 """
 
+from cpython.exc cimport PyErr_CheckSignals as check_signals
 from posix.unistd cimport write
 
 import threading
@@ -55,6 +56,7 @@ cdef class Mailbox:
         if not self.put(function, (publish,), size):
             return False
         try:
+            check_signals()
             gate.acquire()
         except BaseException:
             publish.is_abandoned = True
@@ -73,6 +75,7 @@ cdef class Mailbox:
         if self.fd >= 0 and not self.calls_back:
             self.gates.append(gate)
             try:
+                check_signals()
                 gate.acquire()
             finally:
                 if gate in self.gates:
@@ -196,6 +199,7 @@ cdef class Waiters:
         self.gates.append(gate)
         try:
             if not is_there():  # the event occurred before there was a gate to open
+                check_signals()
                 opened = gate.acquire() if timeout is None else gate.acquire(True, max(0, timeout))
         finally:
             if not opened:
@@ -312,7 +316,12 @@ cdef class Deliveries:
         self.waiters.wait_at(self.has_news, left)
         # A signal may have come while this thread waited for the GIL. Python code handles signals:
         # now, because no message has been taken.
-        self.current()
+        try:
+            self.current()
+        except BaseException:
+            if self.messages:
+                self.waiters.wake()  # another thread
+            raise
         return 0
 
     cdef int put_back(self, list messages) except -1:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+from nsqcy.client.mailbox import Waiters, thread_gate
+
 NOT_PRIORITISED = -1  # urgency of messages that are delivered regardless of the prefetch count
 
 
@@ -27,7 +29,9 @@ class Inbox:
     """Thread-safe. Each source of messages has a queue of its own and may refuse to deliver."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        # Not a Condition, whose lock an interrupted caller may never release.
+        self._lock = threading.RLock()
+        self._waiters = Waiters(thread_gate)
         self._numbers = count()
         self._queues: dict[Any, list[Delivery]] = {}
         self._loop: Any = None  # an event loop that delivers, instead of get()
@@ -37,15 +41,15 @@ class Inbox:
 
     def put(self, source: Any, urgency: int, deliver: Callable[[], bool]) -> None:
         """Add a message of a source, which has an attribute `is_full`."""
-        with self._changed:
+        with self._lock:
             delivery = Delivery(urgency, next(self._numbers), deliver)
             heapq.heappush(self._queues.setdefault(source, []), delivery)
         self.wake()
 
     def wake(self) -> None:
         """Let the program look for messages: there are more, or a source is no longer full."""
-        with self._changed:
-            self._changed.notify_all()
+        self._waiters.wake_all()
+        with self._lock:
             if self._waker is not None and not self._is_woken:
                 self._is_woken = True
                 with suppress(OSError):
@@ -54,27 +58,32 @@ class Inbox:
     def get(self, timeout: float | None) -> Delivery | None:
         """Return the most urgent message, or None after a number of seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        with self._changed:
-            while (found := self._pop()) is None:
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    return None
-                self._changed.wait(left)
-            return found
+        while (found := self._pop()) is None:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return None
+            self._waiters.wait(self._has_news, left)
+        return found
+
+    def _has_news(self) -> bool:
+        with self._lock:
+            return bool(self._ready())
 
     def _pop(self) -> Delivery | None:
-        ready = [
+        with self._lock:
+            ready = self._ready()
+            if not ready:
+                return None
+            _, source = min(ready, key=lambda each: each[0])
+            return heapq.heappop(self._queues[source])
+
+    def _ready(self) -> list[tuple[Delivery, Any]]:
+        """Return the most urgent message of each source that may deliver."""
+        return [
             (waiting[0], source)
             for source, waiting in self._queues.items()
-            if waiting[0].urgency == NOT_PRIORITISED or not source.is_full
+            if waiting and (waiting[0].urgency == NOT_PRIORITISED or not source.is_full)
         ]
-        if not ready:
-            return None
-        _, source = min(ready, key=lambda each: each[0])
-        found = heapq.heappop(self._queues[source])
-        if not self._queues[source]:
-            del self._queues[source]
-        return found
 
     def deliver_from(self, loop: Any) -> None:
         """Deliver messages from an event loop of kombu, as soon as they arrive."""
@@ -83,21 +92,21 @@ class Inbox:
         reader.setblocking(False)
         waker.setblocking(False)
         loop.add_reader(reader, self._deliver_all, reader)
-        with self._changed:
+        with self._lock:
             self._loop, self._reader, self._waker, self._is_woken = loop, reader, waker, False
         self.wake()
 
     def _deliver_all(self, reader: socket.socket) -> None:
         with suppress(BlockingIOError):
             reader.recv(1)
-        with self._changed:
+        with self._lock:
             self._is_woken = False
         while (delivery := self.get(0)) is not None:
             delivery.deliver()
 
     def close(self) -> None:
         """Leave the event loop, if any."""
-        with self._changed:
+        with self._lock:
             loop, reader, waker = self._loop, self._reader, self._waker
             self._loop = self._reader = self._waker = None
         if loop is not None and reader is not None and waker is not None:
