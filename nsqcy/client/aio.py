@@ -600,6 +600,7 @@ class Consumer(ConsumerView, _Face):
         Waits for the consumer to end, except where that would deadlock: in a handler, in a
         callback, and in an `async for` over the consumer while messages are in flight.
         """
+        check_arguments(graceful=graceful)
         if not (self.core.running or self._ending):  # never started
             self._ended.set()
             self._wake_all()
@@ -953,6 +954,7 @@ class Producer(ProducerView, _Face):
 
         If `graceful` is false, close immediately: pending publishes fail with Closed.
         """
+        check_arguments(graceful=graceful)
         self.core.closing = True
         if not (self.core.running or self._ending):  # never started
             return

@@ -74,6 +74,7 @@ ARGUMENTS = {
     "backoff": or_none(FLAG),
     "batch_bytes": COUNT,
     "batch_messages": COUNT,
+    "block": FLAG,
     "concurrency": or_none(COUNT),
     "count": NUMBER,
     "delay": or_none(DURATION),
@@ -95,6 +96,7 @@ ARGUMENTS = {
     "state": NAMED,
     "timeout": or_none(DURATION),
     "to": POSITION,
+    "wait": FLAG,
     "within": DURATION,
 }
 

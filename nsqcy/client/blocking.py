@@ -216,6 +216,7 @@ class Consumer(ConsumerView):
 
     def start(self, block: bool = False) -> None:
         """Start connecting and receiving messages. If `block` is true, behave like run()."""
+        check_arguments(block=block)
         if not (self._loop.has_begun or self._queue.is_closed):
             self._loop.start(self.core.name, lookup_query(self.core))
         if block:
@@ -258,6 +259,7 @@ class Consumer(ConsumerView):
         that iterates, in a handler, in a callback, and in a signal handler that has interrupted one
         of these, or get().
         """
+        check_arguments(graceful=graceful, wait=wait)
         self._begin_end(graceful)
         if wait and self._loop.runtime.current() not in self._inside:
             self._await_end(graceful)
@@ -552,6 +554,7 @@ class Producer(ProducerView):
         If `graceful` is false, close immediately: pending publishes fail with Closed. If `wait` is
         false, return before the producer has closed.
         """
+        check_arguments(graceful=graceful, wait=wait)
         self._loop.call(self._stop, graceful)
         self._closed = True
         self._waiters.wake_all()

@@ -9,7 +9,7 @@ from numbers import Integral
 from typing import Any, overload
 
 from nsqcy.client.arguments import check_arguments
-from nsqcy.options.fields import declared
+from nsqcy.options.fields import MAX_NUMBER, declared
 
 Duration = float | timedelta  # a number is in seconds, unless the parameter says otherwise
 Milliseconds = int | timedelta
@@ -24,6 +24,8 @@ def seconds(value: Duration, name: str = "timeout") -> float: ...
 def seconds(value: None, name: str = "timeout") -> None: ...
 def seconds(value: Duration | None, name: str = "timeout") -> float | None:
     """Return a duration in seconds. name: of the argument. Raises TypeError and ValueError."""
+    if type(value) is float and 0.0 <= value <= MAX_NUMBER:  # usual, and often per message
+        return value
     check_arguments(**{name: value})
     return value.total_seconds() if isinstance(value, timedelta) else value
 

@@ -176,7 +176,19 @@ def test_methods_of_a_consumer(face: Face) -> None:
         refused(face, "port", value, consumer.connect_to_nsqd, "h", value)
     for value in [None, 1, b"{}", object()]:
         refused(face, "message", value, consumer.decode, value)
+    check_flags(face, consumer)
+    if face.name == "blocking":
+        for value in NOT_FLAGS:
+            refused(face, "block", value, consumer.start, value)
     face.call(consumer.close, graceful=False)
+
+
+def check_flags(face: Face, closing: Any) -> None:
+    """Try to close with wrong flags."""
+    names = ["graceful", "wait"] if face.name == "blocking" else ["graceful"]
+    for name in names:
+        for value in NOT_FLAGS:
+            refused(face, name, value, closing.close, **{name: value})
 
 
 NOT_HEADERS: list[Any] = [
@@ -219,6 +231,7 @@ def test_methods_of_a_producer(face: Face) -> None:
     for value in [*NOT_WHOLE, 0, None]:
         for name in ("batch_messages", "batch_bytes"):
             refused(face, name, value, producer.publish_all, "t", [], **{name: value})
+    check_flags(face, producer)
     face.call(producer.close, graceful=False)
 
 
