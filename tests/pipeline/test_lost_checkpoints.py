@@ -20,8 +20,10 @@ import pytest
 
 from nsqcy.pipeline import archive, checkpoint, manifests, minutes, replay, rollup
 from nsqcy.pipeline.__main__ import main
+from support import spark_sinks as sinks
 from support.archive_files import rows_by_glob
 from support.archive_process import Driver, at, body, publish
+from support.fake_chunk_nsqd import ChunkBroker
 from support.fake_log_nsqd import FakeTopic, LogBroker
 from support.lost_checkpoints import Trap, damage, tear
 from support.nsqd_process import Nsqd
@@ -213,6 +215,78 @@ def test_each_row_once(
     assert runs.ends["trapped"] > moments // 2 and runs.ends["refused"], runs.ends
     if moments > FEW:
         runs.say(job, dict(runs.ends))
+
+
+@pytest.mark.parametrize(
+    ("moments", "seed"),
+    [
+        (FEW // 2, 7),
+        pytest.param(MOMENTS, SEED, marks=[pytest.mark.soak, pytest.mark.timeout(7200)]),
+    ],
+)
+def test_replay(
+    moments: int,
+    seed: int,
+    brokers: list[LogBroker],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each replay ends several times; its state file comes back from an older copy, or torn."""
+    rng, trap, ends = random.Random(seed), Trap(), Counter[str]()
+    brokers[0].topics["orders"] = FakeTopic("a" * 32, 4 * EACH)
+    target = ChunkBroker()
+
+    def one_round(_spark: Any, options: Any, work: Any, plan: Any, part: Any) -> int:
+        """Publish a part as Spark's tasks do."""
+        given = replay.destination(options, work.to) | {"producerId": plan.producer(plan.done)}
+        for task in range(plan.tasks):
+            seqs = [n for n in range(part.start, part.end) if n // 10 % plan.tasks == task]
+            sent = sinks.table({"body": [b"%d" % seq for seq in seqs]})
+            trap.reached("a task")
+            sinks.run(sinks.writer(given, sent), sent, task=task)
+        return int(part.rows)
+
+    publish_all = replay.publish
+    monkeypatch.setattr(replay, "one_round", one_round)
+    monkeypatch.setattr(replay, "publish", lambda *args: trap.call(publish_all, *args))
+    monkeypatch.setattr(replay, "require_spark", lambda: None)
+    monkeypatch.setattr(replay, "make_session", lambda *_: None)
+    words = ["--topic=orders", f"--nsqd-tcp-address={brokers[0].address}", "--tasks=3"]
+    words += [f"--to-nsqd-tcp-address={target.address}", f"--round-rows={EACH}"]
+    words += ["--to-option=batchBytes=100"]
+    replays = 0
+    while ends.total() < moments:
+        topic, replays = f"again-{replays}", replays + 1
+        state, copy = tmp_path / f"{topic}.json", tmp_path / f"{topic}.copy"
+        end = ""
+        while end != "complete":
+            trap.set(rng)
+            if not copy.exists() and state.exists():
+                shutil.copy(state, copy)
+            code = main(["replay", f"--to={topic}", f"--state={state}", *words])
+            err = capsys.readouterr().err
+            end = "trapped" if trap.fired else "complete" if code == 0 else "refused"
+            ends[end] += 1
+            if end == "refused":
+                assert f"{state} is" in err
+                shutil.copy(copy, state)
+            elif end == "trapped" and copy.exists():
+                fate = rng.random()
+                if fate < 0.3:
+                    shutil.copy(copy, state)
+                elif fate < 0.5:
+                    content = state.read_bytes()
+                    state.write_bytes(content[: int(len(content) * rng.random())])
+                elif fate < 0.7:
+                    shutil.copy(state, copy)
+        numbers = sorted(map(int, target.bodies(topic)))
+        assert numbers == list(range(1, 4 * EACH + 1))
+    target.close()
+    assert ends["trapped"] > moments // 4, ends
+    if moments > FEW:
+        with capsys.disabled():
+            print("replay", replays, dict(ends), flush=True)
 
 
 # --- with Spark -------------------------------------------------------------------------------
