@@ -5,6 +5,7 @@ Most moments run on an engine without a JVM (spark_on_disk.py). `NSQCY_MOMENTS` 
 the soak tests, `NSQCY_SPARK_MOMENTS` the number with Spark, `NSQCY_MOMENTS_SEED` their seed.
 """
 
+import contextlib
 import os
 import random
 import shutil
@@ -25,9 +26,9 @@ from support.archive_files import rows_by_glob
 from support.archive_process import Driver, at, body, publish
 from support.fake_chunk_nsqd import ChunkBroker
 from support.fake_log_nsqd import FakeTopic, LogBroker
-from support.lost_checkpoints import Trap, damage, tear
+from support.lost_checkpoints import Killed, Trap, damage, lose_files, tear
 from support.nsqd_process import Nsqd
-from support.spark_on_disk import install
+from support.spark_on_disk import Frame, Query, install
 from support.spark_sources import batch, rows
 
 pytestmark = pytest.mark.ours
@@ -287,6 +288,88 @@ def test_replay(
     if moments > FEW:
         with capsys.disabled():
             print("replay", replays, dict(ends), flush=True)
+
+
+class Publishing:
+    """Writes batches with the sink of `format("nsq")`, in two tasks."""
+
+    def __init__(self, address: str, trap: Trap) -> None:
+        self._options = {"topic": "copies", "nsqdTcpAddresses": address, "batchBytes": "100"}
+        self._trap = trap
+
+    def begin(self, query_id: str) -> None:
+        self._query_id = query_id
+
+    def __call__(self, frame: Frame, number: int) -> None:
+        bodies = [b"%s %d" % (log_id.encode(), seq) for _, log_id, seq, _ in frame.rows()]
+        for task in range(2):
+            self._trap.reached("a task")
+            sent = sinks.table({"body": bodies[task::2]})
+            made = sinks.writer(self._options, sent, stream=True)
+            sinks.run(made, sent, task=task, batch=number, query=self._query_id)
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["same rows", "other rows"])
+@pytest.mark.parametrize(
+    ("moments", "seed"),
+    [(FEW // 2, 7), pytest.param(MOMENTS, SEED, marks=[pytest.mark.soak])],
+)
+def test_sink(
+    same: bool,
+    moments: int,
+    seed: int,
+    brokers: list[LogBroker],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What a query of one's own publishes if its checkpoint lacks its last files or comes back from
+    a copy: each row once if the batches that come again have the same rows; none is lost."""
+    rng, trap, target = random.Random(seed), Trap(), ChunkBroker()
+    given = {
+        "topic": "orders",
+        "nsqdTcpAddresses": ",".join(broker.address for broker in brokers),
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": str(EACH // BATCHES),
+    }
+    state, copy = tmp_path / "checkpoint", tmp_path / "copy"
+    logs = [to_broker(broker, log * 32) for broker, log in zip(brokers, "ab", strict=True)]
+
+    each = EACH if same else EACH - 7  # a last batch that is not full comes again with more rows
+
+    def send() -> None:
+        for log in logs:
+            log(0, each)
+
+    for _ in range(moments if same else 0):
+        send()
+    for number in range(moments):
+        if not same:
+            send()
+        trap.set(rng)
+        if number == moments - 1:
+            trap.remove()
+        with contextlib.suppress(Killed):
+            sink: Any = Publishing(target.address, trap)
+            Query(given, sink, state).run(trap)
+        lose_files(state, rng)
+        if copy.exists() and rng.random() < 0.2:
+            shutil.rmtree(state)
+            shutil.copytree(copy, state)
+        elif rng.random() < 0.1:
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(state, copy)
+    found = Counter(target.bodies("copies"))
+    wanted = {
+        b"%s %d" % (log.encode() * 32, seq) for log in "ab" for seq in range(1, moments * each + 1)
+    }
+    target.close()
+    twice = sum(count > 1 for count in found.values())
+    assert set(found) == wanted
+    assert not twice or not same
+    if moments > FEW:
+        with capsys.disabled():
+            print("sink", "same" if same else "other", len(found), "rows,", twice, "twice")
 
 
 # --- with Spark -------------------------------------------------------------------------------
