@@ -2,7 +2,6 @@
 
 import json
 import os
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -45,7 +44,6 @@ class Table(Call[list[int], Result]):
     timeout: ClassVar[float] = 1.0
 
 
-@dataclass(frozen=True)
 class Append(Table[int]):
     value: int
 
@@ -56,7 +54,6 @@ class Append(Table[int]):
         return len(target)
 
 
-@dataclass(frozen=True)
 class Join(Table[bytes]):
     returns = "blob"
 
@@ -64,7 +61,6 @@ class Join(Table[bytes]):
         return bytes(target)
 
 
-@dataclass(frozen=True)
 class Measure(Table[int]):
     fds: tuple[int, ...]
 
@@ -101,6 +97,24 @@ def test_a_call_arrives_as_it_was_sent(call: Call[Any, Any]) -> None:
     )
     call.notify(channel)
     assert type(call).decode(sent[0]) == call
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [((), {}), ((1, 2), {}), ((1,), {"value": 2}), ((), {"values": 1}), ((1,), {"values": 1})],
+)
+def test_a_call_has_exactly_its_arguments(args: tuple[int, ...], named: dict[str, int]) -> None:
+    with pytest.raises(TypeError, match="Append takes value"):
+        Append(*args, **named)
+    with pytest.raises(TypeError, match="Join takes no arguments"):
+        Join(1)
+
+
+def test_calls_are_equal_if_their_arguments_are() -> None:
+    assert master_verbs.ForgetPolicies("t") == master_verbs.ForgetPolicies("t", "")
+    assert Append(1) != Append(2)
+    assert reports.TopicDeleted("t") != reports.Place("t")
+    assert repr(master_verbs.ForgetPolicies("t")) == "ForgetPolicies(topic='t', channel='')"
 
 
 def test_results_come_back() -> None:

@@ -6,7 +6,6 @@ sent as notifications, in the order in which they were made; nsqd.dat is written
 of the master.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from nsqcy.nsqd.calls import Call, Result
@@ -23,7 +22,6 @@ class WorkerReport(Call[MasterSide, Result]):
     timeout: ClassVar[float] = REPORT_TIMEOUT
 
 
-@dataclass(frozen=True)
 class Up(WorkerReport[None]):
     """The worker has booted and can load topics."""
 
@@ -33,7 +31,6 @@ class Up(WorkerReport[None]):
         target.workers.on_up(self.worker)
 
 
-@dataclass(frozen=True)
 class Place(WorkerReport[int]):
     """Return a topic's owner. If the topic is new, the master places it."""
 
@@ -44,7 +41,6 @@ class Place(WorkerReport[int]):
         return target.topics.place(self.topic)
 
 
-@dataclass(frozen=True)
 class TopicCreated(WorkerReport[None]):
     """One of the worker's topics exists. is_held: answer with `Announced`, and with `EndHold`,
     which contains the topic's channels."""
@@ -61,7 +57,6 @@ class TopicCreated(WorkerReport[None]):
             target.topics.save_soon(self.topic)
 
 
-@dataclass(frozen=True)
 class ChannelCreated(WorkerReport[None]):
     """A channel exists in one of the worker's topics."""
 
@@ -73,7 +68,6 @@ class ChannelCreated(WorkerReport[None]):
             target.topics.save_soon(self.topic, self.channel)
 
 
-@dataclass(frozen=True)
 class TopicDeleted(WorkerReport[None]):
     """A topic was deleted."""
 
@@ -84,7 +78,6 @@ class TopicDeleted(WorkerReport[None]):
             target.topics.save_now(self.topic)
 
 
-@dataclass(frozen=True)
 class ChannelDeleted(WorkerReport[None]):
     """A channel was deleted."""
 
@@ -96,7 +89,6 @@ class ChannelDeleted(WorkerReport[None]):
             target.topics.save_now(self.topic, self.channel)
 
 
-@dataclass(frozen=True)
 class PoliciesRecalled(WorkerReport[None]):
     """The journals of the worker's topics have policies that the saved policies lack."""
 
@@ -104,7 +96,6 @@ class PoliciesRecalled(WorkerReport[None]):
         target.policies.recalled()
 
 
-@dataclass(frozen=True)
 class TopicPaused(WorkerReport[None]):
     """A topic was paused or unpaused."""
 
@@ -116,7 +107,6 @@ class TopicPaused(WorkerReport[None]):
             target.topics.save_now(self.topic)
 
 
-@dataclass(frozen=True)
 class ChannelPaused(WorkerReport[None]):
     """A channel was paused or unpaused."""
 
@@ -129,7 +119,6 @@ class ChannelPaused(WorkerReport[None]):
             target.topics.save_now(self.topic, self.channel)
 
 
-@dataclass(frozen=True)
 class NotSaved(WorkerReport[None]):
     """The worker exits, and these messages are not on disk, by topic: see `Shard.unsaved`."""
 
@@ -140,7 +129,6 @@ class NotSaved(WorkerReport[None]):
         target.workers.unsaved[self.worker] = self.topics
 
 
-@dataclass(frozen=True)
 class SaveNames(WorkerReport[None]):
     """Return once nsqd.dat contains every change reported so far. Raises NotWritten."""
 
@@ -150,7 +138,6 @@ class SaveNames(WorkerReport[None]):
         target.topics.save()
 
 
-@dataclass(frozen=True)
 class AwaitRegistration(WorkerReport[None]):
     """Return once nsqlookupds list every topic and channel reported so far, or do not answer."""
 

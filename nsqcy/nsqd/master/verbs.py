@@ -5,7 +5,6 @@ Workers import this module, so it imports no part of the master.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from nsqcy.nsqd.calls import Call, Result
@@ -49,7 +48,6 @@ class MasterVerb(Call[MasterSide, Result]):
     """A verb that applies to all of nsqd."""
 
 
-@dataclass(frozen=True)
 class SetPolicy(MasterVerb[None]):
     """Set values for a topic or `topic/channel`, or unset all of them (None)."""
 
@@ -61,7 +59,6 @@ class SetPolicy(MasterVerb[None]):
         target.policies.set(self.name, self.values)
 
 
-@dataclass(frozen=True)
 class ForgetPolicies(MasterVerb[None]):
     """Drop the policies of a deleted topic and its channels, or of one channel."""
 
@@ -73,7 +70,6 @@ class ForgetPolicies(MasterVerb[None]):
         target.policies.forget(self.topic, self.channel)
 
 
-@dataclass(frozen=True)
 class ChangeOption(MasterVerb[None]):
     """Set an option. Every process has the new value when this call returns."""
 
@@ -86,7 +82,6 @@ class ChangeOption(MasterVerb[None]):
         target.options.change(self.name, value)
 
 
-@dataclass(frozen=True)
 class SetDrain(MasterVerb[dict[str, Any]]):
     """Start draining, with a limit in seconds, or stop draining. Return the state."""
 
@@ -99,7 +94,6 @@ class SetDrain(MasterVerb[dict[str, Any]]):
         return target.drain.set(self.on, self.limit, self.hand_over)
 
 
-@dataclass(frozen=True)
 class GetDrain(MasterVerb[dict[str, Any]]):
     """Return the /config/drain object."""
 
@@ -109,7 +103,6 @@ class GetDrain(MasterVerb[dict[str, Any]]):
         return target.drain.state()
 
 
-@dataclass(frozen=True)
 class Reload(MasterVerb[bool]):
     """Reload the configuration, as SIGHUP does; return False if it is invalid and stays as it
     was."""
@@ -120,7 +113,6 @@ class Reload(MasterVerb[bool]):
         return target.reload()
 
 
-@dataclass(frozen=True)
 class GetAllCopies(MasterVerb[dict[str, Any]]):
     """Return the /copies object."""
 
@@ -132,7 +124,6 @@ class GetAllCopies(MasterVerb[dict[str, Any]]):
         return {"workers": workers}
 
 
-@dataclass(frozen=True)
 class GetNode(MasterVerb[dict[str, Any]]):
     """Return the /node object."""
 
@@ -144,7 +135,6 @@ class GetNode(MasterVerb[dict[str, Any]]):
         return node_page.page(whole, figures, process_figures(), disk)
 
 
-@dataclass(frozen=True)
 class GetStats(MasterVerb[bytes]):
     """Return the /stats page."""
 
@@ -156,7 +146,6 @@ class GetStats(MasterVerb[bytes]):
         return target.stats.page(self.query)
 
 
-@dataclass(frozen=True)
 class GetMetrics(MasterVerb[Answer]):
     """Return the /metrics page's plan, with its buffer, its content type, and whether the page is
     compressed."""
@@ -170,7 +159,6 @@ class GetMetrics(MasterVerb[Answer]):
         return target.metrics.page(self.accept, self.accept_encoding)
 
 
-@dataclass(frozen=True)
 class Inspect(MasterVerb[bytes]):
     """Return the `debug.tell` reports about `what` from all processes."""
 
@@ -182,7 +170,6 @@ class Inspect(MasterVerb[bytes]):
         return target.diagnosis.inspect(self.what).encode(errors="replace")
 
 
-@dataclass(frozen=True)
 class GetReasons(MasterVerb[list[str]]):
     """Return why nsqd is not ready for clients, one reason per line; empty if it is ready."""
 
@@ -192,7 +179,6 @@ class GetReasons(MasterVerb[list[str]]):
         return target.diagnosis.reasons()
 
 
-@dataclass(frozen=True)
 class Live(MasterVerb[None]):
     """Return nothing; the answer shows that the master's event loop runs."""
 

@@ -5,7 +5,6 @@ messages concern the worker's lifecycle, engine messages its clients and topics.
 this module, so it imports no part of a worker.
 """
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from nsqcy.config.policies import Version
@@ -44,7 +43,6 @@ class ProcessMessage(Call[Process, Result]):
     """A message about the worker's lifecycle."""
 
 
-@dataclass(frozen=True)
 class Load(ProcessMessage[None]):
     """Load topics, and begin to accept connections. See `worker.main.Engine.load`."""
 
@@ -57,7 +55,6 @@ class Load(ProcessMessage[None]):
         target.load(self.topics, self.table, self.peers)
 
 
-@dataclass(frozen=True)
 class Placed(ProcessMessage[None]):
     """A topic has been placed on a worker."""
 
@@ -68,7 +65,6 @@ class Placed(ProcessMessage[None]):
         target.placed(self.topic, self.worker)
 
 
-@dataclass(frozen=True)
 class PeerUp(ProcessMessage[None]):
     """Another worker is up, with fresh rings of this generation."""
 
@@ -79,7 +75,6 @@ class PeerUp(ProcessMessage[None]):
         target.peer_up(self.worker, self.generation)
 
 
-@dataclass(frozen=True)
 class PeerDown(ProcessMessage[None]):
     """Another worker crashed. When this returns, its rings are unused here."""
 
@@ -90,7 +85,6 @@ class PeerDown(ProcessMessage[None]):
         target.peer_down(self.worker)
 
 
-@dataclass(frozen=True)
 class OptionChanged(ProcessMessage[None]):
     """An option has a new value."""
 
@@ -102,7 +96,6 @@ class OptionChanged(ProcessMessage[None]):
         target.change_option(self.name, self.value)
 
 
-@dataclass(frozen=True)
 class WindDown(ProcessMessage[None]):
     """Take no more connections, and end those of producers once their publishes are answered."""
 
@@ -112,7 +105,6 @@ class WindDown(ProcessMessage[None]):
         target.wind_down()
 
 
-@dataclass(frozen=True)
 class Stop(ProcessMessage[None]):
     """Save everything and exit."""
 
@@ -153,7 +145,6 @@ class EngineMessage(Call[Engine, Result]):
     """A message about the worker's clients and topics."""
 
 
-@dataclass(frozen=True)
 class AdoptSession(EngineMessage[None]):
     """Take over another worker's session: its state, its socket, and in `blob` the bytes that it
     has not parsed (`unread` bytes) and not sent."""
@@ -169,7 +160,6 @@ class AdoptSession(EngineMessage[None]):
         target.adopt_session(self.fds[0], self.state, unread, unsent)
 
 
-@dataclass(frozen=True)
 class RenewTls(EngineMessage[None]):
     """The certificate files have been reloaded. material: see `nsqcy.nsqd.worker.tls`."""
 
@@ -179,7 +169,6 @@ class RenewTls(EngineMessage[None]):
         target.renew_tls(self.material)
 
 
-@dataclass(frozen=True)
 class RenewUsers(EngineMessage[None]):
     """The users file has been reloaded and is valid."""
 
@@ -189,7 +178,6 @@ class RenewUsers(EngineMessage[None]):
         target.renew_users(self.text)
 
 
-@dataclass(frozen=True)
 class Announced(EngineMessage[None]):
     """nsqlookupds list a new topic: answer the publishes that waited for this."""
 
@@ -199,7 +187,6 @@ class Announced(EngineMessage[None]):
         target.announced(self.topic)
 
 
-@dataclass(frozen=True)
 class EndHold(EngineMessage[None]):
     """Create the channels that nsqlookupds list for a new topic."""
 
@@ -210,7 +197,6 @@ class EndHold(EngineMessage[None]):
         target.end_hold(self.topic, self.channels)
 
 
-@dataclass(frozen=True)
 class PoliciesChanged(EngineMessage[None]):
     """changed: all policies that are set, by topic or `topic/channel`; version: of the file that
     has them."""
@@ -223,7 +209,6 @@ class PoliciesChanged(EngineMessage[None]):
         target.policies_changed(self.changed, Version(*self.version))
 
 
-@dataclass(frozen=True)
 class TakeRecalledPolicies(EngineMessage[dict[str, dict[str, Any]]]):
     """Return the policies that the journals of the worker's topics have and the saved policies
     lack, by topic or `topic/channel`. Each is returned once."""
@@ -234,7 +219,6 @@ class TakeRecalledPolicies(EngineMessage[dict[str, dict[str, Any]]]):
         return target.take_recalled_policies()
 
 
-@dataclass(frozen=True)
 class RefusePublishes(EngineMessage[None]):
     """Reject publishes for this reason, or accept them again (None)."""
 
@@ -244,7 +228,6 @@ class RefusePublishes(EngineMessage[None]):
         target.refuse_publishes(self.reason)
 
 
-@dataclass(frozen=True)
 class SetDraining(EngineMessage[None]):
     """Reject publishes because nsqd is draining, or accept them again."""
 
@@ -255,7 +238,6 @@ class SetDraining(EngineMessage[None]):
         target.set_draining(self.draining)
 
 
-@dataclass(frozen=True)
 class HandOver(EngineMessage[int]):
     """Hand the groups of copied topics over to other nodes, or keep those that are left. Return the
     number of groups that have yet to be handed over."""
@@ -267,7 +249,6 @@ class HandOver(EngineMessage[int]):
         return target.hand_over(self.on)
 
 
-@dataclass(frozen=True)
 class GetShare(EngineMessage[Answer]):
     """Return the worker's share of /stats."""
 
@@ -279,7 +260,6 @@ class GetShare(EngineMessage[Answer]):
         return target.share(self.query)
 
 
-@dataclass(frozen=True)
 class WriteMetrics(EngineMessage[dict[str, Any]]):
     """Write the worker's share of /metrics to the shared buffer in `fds`."""
 
@@ -291,7 +271,6 @@ class WriteMetrics(EngineMessage[dict[str, Any]]):
         return target.metrics(self.fds[0], self.compress)
 
 
-@dataclass(frozen=True)
 class GetRemains(EngineMessage[Any]):
     """Return the messages that consumers of the worker's topics have not finished, as the fields of
     a `drain.Remains`."""
@@ -302,7 +281,6 @@ class GetRemains(EngineMessage[Any]):
         return target.remains()
 
 
-@dataclass(frozen=True)
 class GetCopies(EngineMessage[dict[str, Any] | None]):
     """Return the worker's groups of copies; None if copies are off."""
 
@@ -312,7 +290,6 @@ class GetCopies(EngineMessage[dict[str, Any] | None]):
         return target.copies()
 
 
-@dataclass(frozen=True)
 class GetFigures(EngineMessage[dict[str, Any]]):
     """Return the worker's own figures for /node."""
 
@@ -322,7 +299,6 @@ class GetFigures(EngineMessage[dict[str, Any]]):
         return target.figures()
 
 
-@dataclass(frozen=True)
 class InspectWorker(EngineMessage[bytes]):
     """Return the worker's `debug.tell` report about `what`."""
 
@@ -334,7 +310,6 @@ class InspectWorker(EngineMessage[bytes]):
         return target.inspect(self.what)
 
 
-@dataclass(frozen=True)
 class GetHealth(EngineMessage[dict[str, Any]]):
     """Return the outcome of the worker's latest write to a log, and the time of that write."""
 
@@ -344,7 +319,6 @@ class GetHealth(EngineMessage[dict[str, Any]]):
         return target.health()
 
 
-@dataclass(frozen=True)
 class GetPeerHealth(GetHealth):
     """Return the outcome of another worker's latest write to a log, and the time of that write."""
 

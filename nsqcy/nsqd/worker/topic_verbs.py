@@ -6,7 +6,6 @@ Does not depend on HTTP or other workers; `calls` carries a verb between process
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import gevent
@@ -191,7 +190,6 @@ class TopicVerb(Call[TopicOwner, Result]):
 # Topics
 
 
-@dataclass(frozen=True)
 class CreateTopic(TopicVerb[None]):
     """Create a topic. Raises Refused (TOO_MANY_TOPICS) if the limit is reached."""
 
@@ -208,7 +206,6 @@ class CreateTopic(TopicVerb[None]):
         target.await_registration()
 
 
-@dataclass(frozen=True)
 class DeleteTopic(TopicVerb[None]):
     """Delete a topic. Its policies stay: `forget_policies` removes them."""
 
@@ -222,7 +219,6 @@ class DeleteTopic(TopicVerb[None]):
                 target.save_names()
 
 
-@dataclass(frozen=True)
 class EmptyTopic(TopicVerb[None]):
     """Drop the messages that the topic keeps for future channels."""
 
@@ -234,7 +230,6 @@ class EmptyTopic(TopicVerb[None]):
             target.make(found, found.empty)
 
 
-@dataclass(frozen=True)
 class PauseTopic(TopicVerb[None]):
     """Pause or resume a topic. nsqd.dat contains the new state when this returns."""
 
@@ -249,7 +244,6 @@ class PauseTopic(TopicVerb[None]):
             target.save_names()
 
 
-@dataclass(frozen=True)
 class DescribeLog(TopicVerb[dict[str, Any]]):
     """Return facts about a topic's log; with `at`, also the sequence number of that position."""
 
@@ -267,7 +261,6 @@ class DescribeLog(TopicVerb[dict[str, Any]]):
 # Channels
 
 
-@dataclass(frozen=True)
 class CreateChannel(TopicVerb[None]):
     """Create a channel, which receives the messages that its topic keeps for future channels."""
 
@@ -283,7 +276,6 @@ class CreateChannel(TopicVerb[None]):
         target.await_registration()
 
 
-@dataclass(frozen=True)
 class FindChannel(TopicVerb[None]):
     """Raise Refused if the channel does not exist."""
 
@@ -294,7 +286,6 @@ class FindChannel(TopicVerb[None]):
         target.topic_of(self.topic, self.channel)
 
 
-@dataclass(frozen=True)
 class DeleteChannel(TopicVerb[None]):
     """Delete a channel. Its policies stay: `forget_policies` removes them."""
 
@@ -309,7 +300,6 @@ class DeleteChannel(TopicVerb[None]):
                 target.save_names()
 
 
-@dataclass(frozen=True)
 class EmptyChannel(TopicVerb[None]):
     """Drop all messages in a channel."""
 
@@ -322,7 +312,6 @@ class EmptyChannel(TopicVerb[None]):
             target.make(found, lambda done: found.empty_channel(self.channel, done))
 
 
-@dataclass(frozen=True)
 class PauseChannel(TopicVerb[None]):
     """Pause or resume a channel. nsqd.dat contains the new state when this returns."""
 
@@ -338,7 +327,6 @@ class PauseChannel(TopicVerb[None]):
             target.save_names()
 
 
-@dataclass(frozen=True)
 class SeekChannel(TopicVerb[int]):
     """Move a channel to a position in its topic's log, or create the channel there. Return the
     sequence number at which it begins."""
@@ -368,7 +356,6 @@ class SeekChannel(TopicVerb[int]):
         return begin
 
 
-@dataclass(frozen=True)
 class Redrive(TopicVerb[int]):
     """Send at most `limit` messages (0: all) from a dead-letter channel back to their topics, if
     these match one of the patterns in `targets` (None: any topic). Return the number of messages to
@@ -384,7 +371,6 @@ class Redrive(TopicVerb[int]):
         return channel.redrive(self.limit, self.targets)
 
 
-@dataclass(frozen=True)
 class TakeOut(TopicVerb[None]):
     """Redrive or drop one waiting message; `targets` as for Redrive. Raises Refused."""
 
@@ -416,7 +402,6 @@ class TakeOut(TopicVerb[None]):
 # Messages
 
 
-@dataclass(frozen=True)
 class ListDeferred(TopicVerb[dict[str, Any]]):
     """Return a channel's next deferred messages, and the place after which to continue."""
 
@@ -444,7 +429,6 @@ class ListDeferred(TopicVerb[dict[str, Any]]):
         }
 
 
-@dataclass(frozen=True)
 class Peek(TopicVerb[bytes]):
     """Return a page of messages as JSON, from a channel or, with "", from the topic itself."""
 
@@ -483,7 +467,6 @@ class Peek(TopicVerb[bytes]):
         return peeking.page(look, peek)
 
 
-@dataclass(frozen=True)
 class CancelMessage(TopicVerb[None]):
     """Drop a deferred message. Its removal is on disk when this returns. Raises NotWritten."""
 
