@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from conftest import Starter
+from nsqcy import client
 from nsqcy.testing.http_requests import eventually
 from support.client_interfaces import Face, Kept
 from support.nsqd_process import Nsqd, free_port
@@ -24,6 +25,7 @@ POLL = 0.1  # seconds between queries
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the waits between turns."""
     monkeypatch.setattr("nsqcy.client.shared_flow.REVIEW", 0.1)
+    monkeypatch.setattr("nsqcy.client.consumer.MAX_RETRY", 0.5)
 
 
 @pytest.fixture
@@ -103,9 +105,7 @@ def test_a_single_name_in_a_list_is_like_a_string(
     assert list(consumer.connections) == [f"127.0.0.1:{daemon.tcp_port}"]
 
 
-def test_iteration_and_batches_name_the_topic(
-    face: Face, plain_daemon: Running, names: list[str]
-) -> None:
+def test_each_message_names_its_topic(face: Face, plain_daemon: Running, names: list[str]) -> None:
     daemon = plain_daemon()
     for name in names:
         publish(daemon, name, b"1", b"2")
@@ -116,6 +116,18 @@ def test_iteration_and_batches_name_the_topic(
         seen[message.topic] += 1
         face.call(message.finish)
     assert seen == dict.fromkeys(names, 2)
+
+
+def test_a_batch_has_messages_of_all_topics(plain_daemon: Running, names: list[str]) -> None:
+    daemon = plain_daemon()
+    address = f"127.0.0.1:{daemon.tcp_port}"
+    with client.Consumer(names, "c", address, max_in_flight=60) as consumer:
+        eventually(lambda: consumer.total_ready_count == 60)
+        for name in names:
+            publish(daemon, name, b"1", b"2")
+        batch = next(consumer.batches(6, within=20))
+        assert Counter(each.topic for each in batch) == dict.fromkeys(names, 2)
+        client.finish(batch)
 
 
 @pytest.mark.parametrize("budget", [1, 5])

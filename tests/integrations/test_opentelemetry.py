@@ -491,6 +491,29 @@ def test_a_loop_without_a_handler(daemon: testing.Nsqd, recorder: Recorder, topi
     assert attributes_of(several)["rows"] == 2
 
 
+def test_several_topics(daemon: testing.Nsqd, recorder: Recorder, topic: str) -> None:
+    """A span names the topic of its message; that of a mixed batch, the given text."""
+    topics = [f"{topic}.a", f"{topic}.b"]
+    address, telemetry = daemon.tcp_address, recorder.telemetry
+    seen: list[str] = []
+    handler = traced_handler(
+        lambda message: seen.append(message.topic), "any", "c", telemetry=telemetry
+    )
+    with client.Producer(address) as producer:
+        for each in topics:
+            producer.multipublish(each, [b"1", b"2"])
+    with client.Consumer(topics, "c", address, max_in_flight=2) as consumer:
+        batch = [message for message in (consumer.get(TIMEOUT), consumer.get(TIMEOUT)) if message]
+        with processing(batch, "any", "c", telemetry=telemetry):
+            client.finish(batch)
+    names = {"any"} if len({each.topic for each in batch}) == 2 else {batch[0].topic}
+    with client.Consumer(topics, "c", address, message_handler=handler):
+        eventually(lambda: len(seen) == 2)
+    for each in {*names, *seen}:
+        for span in recorder.spans(f"process {each}", [*names, *seen].count(each)):
+            assert attributes_of(span)["messaging.destination.name"] == each
+
+
 def test_a_message_without_context_belongs_to_the_current_trace(
     daemon: testing.Nsqd, recorder: Recorder, topic: str
 ) -> None:

@@ -1,7 +1,6 @@
 """A consumer of several topics or of a pattern, on a simulated network: which connections it has,
 when it queries nsqlookupds, and the names in its errors."""
 
-import logging
 import re
 from random import Random
 from typing import Any
@@ -13,9 +12,14 @@ from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.dead_letters import keep_dead_letters
 from nsqcy.client.errors import Error
 from nsqcy.client.flow import Flow
+from nsqcy.client.lookups import Lookups
 from nsqcy.client.options import Address, ConnectionOptions, LookupOptions
 from nsqcy.client.shared_flow import SharedFlow
 from nsqcy.client.topics import Topics
+from nsqcy.cluster.discovery import Found, Producer
+from nsqcy.cluster.parallel import Outcome
+from nsqcy.errors import RequestError
+from support.fake_lookup_http import LookupPages
 from support.fake_network import Net, Wire
 from support.fake_nsqd import Peer
 
@@ -277,17 +281,70 @@ def test_a_long_list_of_topics_is_cut() -> None:
 
 
 def test_all_topics_are_queried_in_one_round(caplog: pytest.LogCaptureFixture) -> None:
-    from nsqcy.client.lookups import Lookups
-    from support.fake_lookup_http import LookupPages
-
     with LookupPages(("a", 4150)) as one, LookupPages(status=404) as other:
         lookups = Lookups(
-            (one.address, other.address),
-            Topics(["t", "u"]),
-            LookupOptions(),
-            ConnectionOptions(),
+            (one.address, other.address), Topics(["t", "u"]), LookupOptions(), ConnectionOptions()
         )
-        caplog.set_level(logging.WARNING)
         assert lookups.ask() == ([A.of_topic("t"), A.of_topic("u")], [])
         assert sorted(path for path, _ in one.asked) == ["/lookup?topic=t", "/lookup?topic=u"]
         assert f"lookupd {other.address} has no topic u" in caplog.text
+
+
+@pytest.mark.parametrize("every_nsqd", [False, True])
+def test_a_pattern_is_one_query(monkeypatch: pytest.MonkeyPatch, every_nsqd: bool) -> None:
+    """Topics with a tombstone are left out, unless another nsqlookupd lists them."""
+
+    def nodes(addresses: Any, **_: Any) -> Found:
+        queries.append(addresses)
+        return Found(
+            {
+                "l": [
+                    Producer("a", 4150, 4151, topics={"t1": False, "t2": True, "x": False}),
+                    Producer("b", 4150, 4151, topics={"t3": True}),
+                ],
+                "m": [Producer("b", 4150, 4151, topics={"t3": False})],
+            }
+        )
+
+    queries: list[Any] = []
+    monkeypatch.setattr("nsqcy.client.lookups.nodes", nodes)
+    lookups = Lookups(
+        ("l", "m"),
+        Topics((), "t."),
+        LookupOptions(),
+        ConnectionOptions(),
+        every_nsqd=every_nsqd,
+    )
+    found, errors = lookups.ask()
+    everywhere = {each.of_topic(topic) for each in (A, B) for topic in ("t1", "t3")}
+    assert {*found} == (everywhere if every_nsqd else {A.of_topic("t1"), B.of_topic("t3")})
+    assert (errors, queries) == ([], [("l", "m")])
+
+
+def test_an_nsqd_that_does_not_respond_keeps_its_topics(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those of another nsqd are not kept: it has responded without them."""
+    answers: dict[str, Any] = {"a:1": ["t1"], "b:1": ["t1", "t2"]}
+
+    def topics_of(addresses: Any, **_: Any) -> Outcome[str, list[str]]:
+        outcome: Outcome[str, list[str]] = Outcome()
+        for each in addresses:
+            if isinstance(answers[each], list):
+                outcome.values[each] = answers[each]
+            else:
+                outcome.errors[each] = answers[each]
+        return outcome
+
+    monkeypatch.setattr("nsqcy.client.lookups.nsqd_topics", topics_of)
+    lookups = Lookups(
+        (),
+        Topics((), "t."),
+        LookupOptions(),
+        ConnectionOptions(),
+        nsqds={A: "a:1", B: "b:1"},
+    )
+    assert lookups.ask()[0] == [A.of_topic("t1"), B.of_topic("t1"), B.of_topic("t2")]
+    answers |= {"a:1": RequestError("connection refused"), "b:1": ["t2"]}
+    assert lookups.ask() == ([A.of_topic("t1"), B.of_topic("t2")], [])
+    assert "nsqd a:1: connection refused" in caplog.text
