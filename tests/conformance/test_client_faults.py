@@ -305,7 +305,10 @@ def test_no_thread_for_a_query(
     with LookupPages(("127.0.0.1", nsqd.port)) as lookupd:
         no_threads("nsqcy call" if face.name == "aio" else "nsqcy lookup")
         producer = face.producer(
-            lookupd_http_addresses=lookupd.address, retries=0, reconnect_interval=0.01
+            lookupd_http_addresses=lookupd.address,
+            lookupd_request_timeout=30,
+            reconnect_interval=0.01,
+            timeout=30,
         )
         with pytest.raises(NoConnection, match="can't start new thread"):
             face.call(producer.publish, "t", b"1")
