@@ -840,6 +840,11 @@ class Consumer(ConsumerView, _Face):
 
     # -- control
 
+    @property
+    def max_in_flight(self) -> int:
+        """Maximum number of messages in flight, across all connections; 0 while paused."""
+        return self.core.flow.max_in_flight
+
     def set_max_in_flight(self, count: int) -> None:
         """Set the maximum number of messages in flight, across all nsqds; 0 pauses.
 
@@ -850,7 +855,7 @@ class Consumer(ConsumerView, _Face):
 
     def pause(self) -> None:
         """Stop receiving messages until resume() is called."""
-        self._paused = self.core.flow.max_in_flight or self._paused
+        self._paused = self.max_in_flight or self._paused
         self.set_max_in_flight(0)
 
     def resume(self) -> None:

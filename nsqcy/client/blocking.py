@@ -202,6 +202,7 @@ class Consumer(ConsumerView):
         self._hopeless: deque[Message] = deque()  # delivered messages, for on_giving_up
         self._gives_up = False  # threads handle messages
         self._handlers: deque[Event] = deque()  # of workers that are continuing
+        self._max_in_flight = self.core.flow.max_in_flight  # the loop may not have set it yet
         self._paused = 0  # max_in_flight before the pause
 
     def _publisher(self, producer: "Producer", topic: str) -> GivingUp:
@@ -415,12 +416,18 @@ class Consumer(ConsumerView):
 
     # -- control
 
+    @property
+    def max_in_flight(self) -> int:
+        """Maximum number of messages in flight, across all connections; 0 while paused."""
+        return self._max_in_flight
+
     def set_max_in_flight(self, count: int) -> None:
         """Set the maximum number of messages in flight, across all nsqds; 0 pauses.
 
         Raises ValueError if `count` is not a non-negative integer.
         """
         demand("max_in_flight", count, MAX_IN_FLIGHT)
+        self._max_in_flight = count
         self._loop.do(self.core.flow.set_max_in_flight, count)
 
     def pause(self) -> None:

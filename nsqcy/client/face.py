@@ -102,11 +102,6 @@ class ConsumerView:
         return not self._queue and self.core.flow.is_starved
 
     @property
-    def max_in_flight(self) -> int:
-        """Maximum number of messages in flight, across all connections; 0 while paused."""
-        return self.core.flow.max_in_flight
-
-    @property
     def total_ready_count(self) -> int:
         """Sum of all connections' RDY counts."""
         return self.core.flow.total_ready

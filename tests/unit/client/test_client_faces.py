@@ -43,3 +43,17 @@ def test_max_in_flight_follows_concurrency(
 def test_no_handlers_at_all(face: Any, concurrency: int) -> None:
     with pytest.raises(ValueError, match="concurrency cannot be"):
         face.Consumer("t", "c", "a", concurrency=concurrency)
+
+
+@every_face
+def test_max_in_flight_is_what_was_set(face: Any) -> None:
+    """Also where the client has not applied it yet: before the start, and in callbacks."""
+    consumer = face.Consumer("t", "c", "a", max_in_flight=7)
+    for _ in range(2):
+        consumer.pause()
+        consumer.pause()
+        assert consumer.max_in_flight == 0
+        consumer.resume()
+        assert consumer.max_in_flight == 7
+    consumer.set_max_in_flight(2)
+    assert consumer.max_in_flight == 2
