@@ -40,8 +40,8 @@ cdef class Codec:
     cdef int put_piece(self, bytes body) except -1
     cdef inline int put_id(self, const char *verb, size_t length, Message message) except -1
     cdef int answer(self, Message message, Outcome outcome, int64_t delay, bytes line) except -1
-    cdef int put_answer(self, Message message, Outcome outcome, int64_t delay, bytes line,
-                        bint is_calm) except -1
+    cdef int put_answer(self, Message message, Outcome outcome, int64_t delay,
+                        bytes line) except -1
     cdef int bury(self, Message message, str reason) except -1
 
 

@@ -58,6 +58,7 @@ class ProtocolError(NsqError):
     """The received bytes were not sent by nsqd."""
 
 
+@cython.final
 cdef class Codec:
     """One connection's frames and commands.
 
@@ -251,31 +252,34 @@ cdef class Codec:
 
     cdef int answer(self, Message message, Outcome outcome, int64_t delay, bytes line) except -1:
         """Answer a message, whole or not at all: Python code runs before anything changes."""
-        cdef bint is_calm = self.flow is None or (outcome == FINISHED and self.flow.calm)
+        cdef bint is_calm = outcome == FINISHED and (self.flow is None or self.flow.calm)
         if message.answered:
             return refuse(message)
         message.answered = True
         if self.closed:
             return 0
-        if is_calm or self.mailbox is None:
-            return self.put_answer(message, outcome, delay, line, is_calm)
+        if is_calm:
+            self.in_flight -= 1
+            return self.put_id(b"FIN ", 4, message)
+        if self.flow is None or self.mailbox is None:
+            return self.put_answer(message, outcome, delay, line)
         self.mailbox.post(self.settle, message, outcome, delay, line)
         return 0
 
     def settle(self, Message message not None, Outcome outcome, int64_t delay, bytes line):
         """Send an answer that another thread has given."""
         if not self.closed:
-            self.put_answer(message, outcome, delay, line, self.flow is None)
+            self.put_answer(message, outcome, delay, line)
 
-    cdef int put_answer(self, Message message, Outcome outcome, int64_t delay, bytes line,
-                        bint is_calm) except -1:
+    cdef int put_answer(self, Message message, Outcome outcome, int64_t delay,
+                        bytes line) except -1:
         """Queue FIN or REQ, or `line` instead of REQ, after any flow-control commands."""
         cdef char[MAX_DELAY_CHARACTERS] text
         cdef size_t before
         cdef uint8_t *at
         cdef int n
         self.in_flight -= 1
-        if not is_calm:
+        if self.flow is not None:
             self.flow.result(outcome)
             if self.closed:
                 return 0
