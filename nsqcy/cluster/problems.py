@@ -177,9 +177,9 @@ def of_topic(topic: TopicStats, origins: Sequence[Names] = ()) -> Iterator[Probl
             how_to_unpause(topic.name),
         )
     elif depth and not topic.channels:
-        severity, more = _of_growth(topic.publish_rate or 0.0)
+        _, more = _of_growth(topic.publish_rate or 0.0)
         yield Problem(
-            *(severity, "no-channel", place, "no channel"),
+            *(Severity.WARNING, "no-channel", place, "no channel"),
             f"topic {topic.name} has no channel, and {waiting(depth)}{more}",
             "start its consumers, which creates a channel; delete the topic only if nobody needs"
             " it",

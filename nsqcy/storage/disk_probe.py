@@ -32,6 +32,7 @@ class DiskProbe:
         self._looked = looked
         self._log = log
         self._is_looking = False
+        self._is_doubtful = False
         self._has_failed = False
         self._error = 0
 
@@ -40,10 +41,16 @@ class DiskProbe:
         if self._is_looking:
             return
         self._is_looking = True
+        self._is_doubtful = False
         self._error = 0
         handle = self._io.open(self._path, replace=True)
         handle.write(_CONTENT, 0, self._note)
         handle.do("fsync", 0, self._synced, "background")
+
+    def doubt(self) -> None:
+        """Another write has failed. A probe in progress may have been before it, and would hide
+        it: if that probe succeeds, the next one decides."""
+        self._is_doubtful = True
 
     def _note(self, error: int) -> None:
         self._error = self._error or error
@@ -54,6 +61,8 @@ class DiskProbe:
 
     def _removed(self, _: int) -> None:
         self._is_looking = False
+        if self._is_doubtful and not self._error:
+            return self.look()
         if self._error:
             self._report_failure()
         elif self._has_failed:

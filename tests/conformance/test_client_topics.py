@@ -122,7 +122,7 @@ def test_a_batch_has_messages_of_all_topics(plain_daemon: Running, names: list[s
     daemon = plain_daemon()
     address = f"127.0.0.1:{daemon.tcp_port}"
     with client.Consumer(names, "c", address, max_in_flight=60) as consumer:
-        eventually(lambda: consumer.total_ready_count == 60)
+        eventually(lambda: [each.ready for each in consumer.connections.values()] == [20] * 3)
         for name in names:
             publish(daemon, name, b"1", b"2")
         batch = next(consumer.batches(6, within=20))

@@ -18,6 +18,8 @@ from nsqcy.testing import DaemonError
 from nsqcy.testing.http_requests import Web, eventually
 from support.nsqd_process import environment
 
+pytestmark = pytest.mark.real_start
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -183,9 +185,6 @@ PAGE = """
 import urllib.request
 
 import pytest
-
-pytestmark = pytest.mark.real_start
-
 
 def ask(daemon, path, data=None):
     url = f"http://{daemon.http_address}{path}"

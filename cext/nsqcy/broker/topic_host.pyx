@@ -77,6 +77,8 @@ cdef class TopicHost:
         """Set the result of the latest log write: None, or the error."""
         self.health = "OK" if reason is None else f"NOK - {reason}"
         self.health_at = self.scheduler.wall
+        if reason is not None and self.probe is not None:
+            self.probe.doubt()
 
     cdef int tell(self, str text) except -1:
         if self.log is not None:

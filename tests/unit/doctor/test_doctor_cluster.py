@@ -273,7 +273,7 @@ def test_topics_without_a_channel() -> None:
     )
     growing = of(nsqd(1, before, later=[after]), watched=2.0)
     assert only("unread-topics", growing).startswith(
-        "error: topic t has no channel, and 7 messages are waiting, 1.0/s more ->"
+        "warning: topic t has no channel, and 7 messages are waiting, 1.0/s more ->"
     )
     # The second nsqd loses the topic in the meantime: 10 messages become 7, not 12.
     shrinking = of(nsqd(1, before, later=[after]), nsqd(2, before, later=[]), watched=2.0)

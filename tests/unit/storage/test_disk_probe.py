@@ -60,6 +60,21 @@ def test_every_call_counts(io: IoThread, tmp_path: Path, call: str, number: int)
     assert outcomes[1:] == [None]
 
 
+def test_a_probe_that_began_before_a_failure_does_not_hide_it(tmp_path: Path) -> None:
+    core = Core(tmp_path, policies=Policies(TopicPolicy(durability="os")))
+    assert core.io is not None
+    probe = core.shard.probe = DiskProbe(core.io, str(tmp_path), 0, core.shard.set_health, core.log)
+    probe.look()
+    core.io.fault("pwrite", 2, errno.ENOSPC, times=1000)
+    core.shard.set_health("write t.topic: no space left on device")
+    core.io.drain_now()
+    assert "disk-probe.0: no space left on device" in core.shard.health
+    core.io.clear_faults()
+    core.advance(SECOND)
+    assert core.shard.health == "OK"
+    core.close()
+
+
 def test_health_recovers_without_a_publish(tmp_path: Path) -> None:
     core = Core(tmp_path, policies=Policies(TopicPolicy(durability="os")))
     assert core.io is not None
