@@ -1,5 +1,5 @@
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, type_check_only
+from typing import Any, Protocol, final, type_check_only
 
 from nsqcy.client.mailbox import Mailbox
 from nsqcy.errors import NsqError
@@ -97,6 +97,7 @@ class Message:
 
 class Headered(Message): ...
 
+@final
 class Codec:
     address: str
     topic: str
