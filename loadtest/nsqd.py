@@ -47,8 +47,3 @@ class Nsqd(testing.Nsqd):
     def pss(self) -> int:
         """Return the memory of all processes, in bytes, with shared memory counted once."""
         return procfs.memory(procfs.family(self.process.pid))["Pss"]
-
-    def home(self, conn: Conn) -> int:
-        """Return the index of the worker that has the socket of a connection."""
-        workers = self.workers
-        return workers.index(procfs.holder(workers, conn.socket.getsockname()[1]))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loadtest.bench import clients, daemon, everything, memory, procfs, speed
-from loadtest.bench.scenarios import SCENARIOS
+from loadtest.bench.scenarios import SCENARIOS, UNRECORDED
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -59,12 +59,12 @@ def main(argv: Sequence[str]) -> int:
     if args.kind == "clients":
         clients.run_all(args)
         return 0
-    known = list(SCENARIOS if args.kind == "speed" else memory.SCENARIOS)
+    known = [*SCENARIOS, *UNRECORDED] if args.kind == "speed" else list(memory.SCENARIOS)
     wanted = args.only.split(",") if args.only else known
     if unknown := set(wanted) - set(known):
         parser().error(f"no such scenario: {', '.join(sorted(unknown))}")
-    if args.kind == "speed" and not args.only and not args.full:
-        wanted = [name for name, scenario in SCENARIOS.items() if scenario.quick]
+    if args.kind == "speed" and not args.only:
+        wanted = [name for name, each in SCENARIOS.items() if each.quick or args.full]
     rows, failed = [], []
     end = time.monotonic() + args.minutes * 60 if getattr(args, "minutes", 0) else float("inf")
     for workers in map(int, args.workers.split(",")):
@@ -75,7 +75,8 @@ def main(argv: Sequence[str]) -> int:
         settings = speed.Settings(workers, args.size, args.scale, args.repeat)
         if args.target:
             settings.target = daemon.running(args.target, args.target_http, args.pid)
-        found = speed.run(settings, {name: SCENARIOS[name] for name in wanted}, say, end)
+        every = SCENARIOS | UNRECORDED
+        found = speed.run(settings, {name: every[name] for name in wanted}, say, end)
         rows += found.rows
         failed += found.failed
     if args.json:
@@ -103,11 +104,11 @@ def leave(signum: int, frame: object) -> None:
 
 
 def table() -> str:
-    """Return the scenarios for --help; those that run by default are marked with a star."""
-    lines = (
-        f"  {name:10} {'*' if each.quick else ' '} {each.about}" for name, each in SCENARIOS.items()
-    )
-    return "\n".join(["scenarios (* when none is named):", *lines])
+    """Return the scenarios for --help, with a mark for when they run."""
+    marked = [("*" if each.quick else " ", name, each) for name, each in SCENARIOS.items()]
+    marked += [("-", name, each) for name, each in UNRECORDED.items()]
+    lines = (f"  {name:11} {mark} {each.about}" for mark, name, each in marked)
+    return "\n".join(["scenarios (* when none is named, - only when named):", *lines])
 
 
 def say(text: str) -> None:

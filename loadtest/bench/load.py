@@ -291,26 +291,6 @@ def waiting(
     return run
 
 
-def asking(
-    address: Address, one: bytes, count: int, team: Team, index: int
-) -> Callable[[], Report]:
-    """One connection that sends each command after the response to the previous one, and measures
-    the latency of each."""
-    sock = producer(address)
-
-    def run() -> Report:
-        latencies = []
-        for _ in range(count):
-            sent = time.monotonic_ns()
-            sock.sendall(one)
-            if not sock.recv(512).endswith(b"OK"):
-                raise RuntimeError("a publish failed")
-            latencies.append(time.monotonic_ns() - sent)
-        return {"messages": count, "latencies": latencies}
-
-    return run
-
-
 plainly = partial(waiting, open=plain)  # for HTTP requests, as bytes
 
 

@@ -1,6 +1,7 @@
 """The scenarios, by name."""
 
 from loadtest.bench.scenarios import (
+    beside,
     copies,
     durable,
     encoded,
@@ -55,5 +56,15 @@ SCENARIOS = {
         "one topic: 4 channels, 8 consumers, 50 publishers, 1 to 4 workers",
         False,
         40,
+    ),
+}
+
+# Run only if they are named; their rows are not on the page.
+UNRECORDED = {
+    "misbehaving": Scenario(
+        beside.misbehaving, "latency beside abusive clients and many TLS handshakes", False, 120
+    ),
+    "polled": Scenario(
+        beside.polled, "cost of /metrics and /stats of 1,000 topics, and latency beside", False, 120
     ),
 }

@@ -18,7 +18,7 @@ from loadtest.bench.copied import KINDS
 from loadtest.bench.daemon import Cluster, Daemon
 from loadtest.bench.encoded_socket import LAYERS, EncodedSocket
 from loadtest.bench.peers import servers
-from loadtest.bench.scenarios import SCENARIOS, copies, later
+from loadtest.bench.scenarios import SCENARIOS, UNRECORDED, copies, later
 from nsqcy.testing.certificates import make
 
 SIZE = 200
@@ -296,6 +296,18 @@ def test_copies_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < taken_over["figures"]["first_s"] <= taken_over["figures"]["last_s"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", UNRECORDED)
+def test_latency_beside_others_is_compared_with_latency_alone(name: str) -> None:
+    results = list(UNRECORDED[name].runs(speed.Settings(scale=0.01, repeat=1)))
+    by_title = {each.scenario: each for each in results}
+    assert "latency alone, 1 worker" in by_title and len(by_title) == len(results)
+    beside = [each for title, each in by_title.items() if title.startswith("latency beside")]
+    assert beside and all("worse_us" in each.figures for each in beside)
+    assert all(each.messages for each in results)
+    assert not [each.note for each in results if "failed" in each.note]
+
+
 def test_a_cluster_is_all_its_members() -> None:
     def process(cpu: float, resident: int) -> Daemon:
         one = Daemon(("127.0.0.1", int(cpu)), None, 0, "", 1)
@@ -325,7 +337,7 @@ def test_the_help_has_every_scenario(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit):
         command_line.main(["speed", "--help"])
     told = capsys.readouterr().out
-    for name, scenario in SCENARIOS.items():
+    for name, scenario in (SCENARIOS | UNRECORDED).items():
         assert f" {name} " in told and scenario.about in told
 
 
