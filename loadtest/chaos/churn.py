@@ -15,8 +15,8 @@ from urllib.request import urlopen
 
 from loadtest.chaos.cluster import Node
 from loadtest.chaos.consumers import consumer
-from loadtest.chaos.ledger import Publisher
 from loadtest.chaos.load import FAILURES, Load
+from loadtest.chaos.register import Publisher
 from nsqcy.client import Message
 from nsqcy.client.codec import mpub_body
 
@@ -46,7 +46,7 @@ async def clean_up(load: Load, node: Node) -> None:
 
 async def _come_and_go(load: Load, node: Node) -> None:
     names = [f"churn-{node.number}-{n}{'#ephemeral' * (n % 3 == 0)}" for n in range(NAMES)]
-    publishers = {name: load.ledger.enter(name, node.number, "memory") for name in names}
+    publishers = {name: load.register.enter(name, node.number, "memory") for name in names}
     for topic in itertools.cycle(names):
         if load.quiet.is_set():
             return
@@ -64,7 +64,7 @@ async def _life_of_a_topic(load: Load, node: Node, topic: str, publisher: Publis
     await load.call(web.create, topic, *channels)
 
     async def publish() -> None:
-        numbers = load.ledger.attempt(publisher, chance.randint(MIN_BYTES, MAX_BYTES))
+        numbers = load.register.attempt(publisher, chance.randint(MIN_BYTES, MAX_BYTES))
         due = time.time_ns()
         bodies = [load.bodies.make(publisher.number, n, due) for n in numbers]
         await load.call(web.post, "/mpub", mpub_body(bodies), topic=topic, binary="true")

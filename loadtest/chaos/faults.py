@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from loadtest.chaos import disks
 from loadtest.chaos.cluster import Cluster, Node
-from loadtest.chaos.ledger import Ledger
 from loadtest.chaos.proxy import TO_CLIENT, TO_NSQD, Proxy
+from loadtest.chaos.register import Register
 from loadtest.chaos.schedule import (
     KILLABLE,
     KILLABLE_LOOKUPD,
@@ -56,10 +56,10 @@ class Inflicted:
 
 
 class Faults:
-    def __init__(self, cluster: Cluster, ledger: Ledger) -> None:
+    def __init__(self, cluster: Cluster, register: Register) -> None:
         self.inflicted: list[Inflicted] = []
         self._cluster = cluster
-        self._ledger = ledger
+        self._register = register
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def victims(self) -> dict[str, Sequence[int]]:
@@ -118,14 +118,14 @@ class Faults:
         node.killed += 1
         os.kill(victim, signal.SIGKILL)
         await _until(lambda: victim not in node.workers, "it does not end")
-        self._ledger.died(node.number)
+        self._register.died(node.number)
         await _until(lambda: len(node.workers) == len(workers), "it does not come back")
 
     async def _kill_nsqd(self, fault: Fault) -> None:
         node = self._node(fault)
         node.killed += len(node.workers)  # the master may still detect the death of a worker
         await asyncio.to_thread(node.daemon.kill)
-        self._ledger.died(node.number)
+        self._register.died(node.number)
         await asyncio.sleep(fault.seconds)
         await asyncio.to_thread(node.daemon.start)
 

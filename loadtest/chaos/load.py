@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from loadtest.chaos.bodies import Bodies, Stamp
-from loadtest.chaos.cluster import TOPICS, Cluster
-from loadtest.chaos.ledger import MEMORY, Ledger
-from loadtest.swarm.ledger import Place
+from loadtest.chaos.cluster import PLACES, TOPICS, Cluster
+from loadtest.chaos.register import MEMORY, Register
+from loadtest.ledger import Ledger, Place
 from loadtest.swarm.timeline import Timeline
 from nsqcy.client.errors import Error
 from nsqcy.client.options import ConnectionKeywords
@@ -48,11 +48,10 @@ class Refusal(NamedTuple):
 
 
 class Load:
-    def __init__(
-        self, cluster: Cluster, ledger: Ledger, chance: random.Random, rate: float
-    ) -> None:
+    def __init__(self, cluster: Cluster, chance: random.Random, rate: float) -> None:
         self.cluster = cluster
-        self.ledger = ledger
+        self.ledger = Ledger()
+        self.register = Register(self.ledger, PLACES)
         self.chance = chance
         self.rate = rate  # messages per second, for all publishers together
         self.bodies = Bodies(chance.getrandbits(32))
@@ -97,7 +96,7 @@ class Load:
         if stamp is None:
             self.ledger.count(place, "corrupt")
             return None
-        if not self.ledger.knows(place, stamp.publisher, stamp.number):
+        if not self.register.knows(place, stamp.publisher, stamp.number):
             return None
         if attempts > 1:
             self.ledger.count(place, "again")

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from urllib.parse import urlencode
 
 from loadtest.chaos.cluster import TOPICS, Node, port_of
-from loadtest.chaos.ledger import Publisher
 from loadtest.chaos.load import FAILURES, MILLISECOND, Load, Refusal
+from loadtest.chaos.register import Publisher
 from nsqcy.client import NsqdError
 from nsqcy.client.aio import Producer
 from nsqcy.client.codec import mpub_body
@@ -52,7 +52,7 @@ class _Publishing:
         self.load = load
         self.node = node
         self.topic = topic
-        self.publisher: Publisher = load.ledger.enter(topic, node.number, TOPICS[topic])
+        self.publisher: Publisher = load.register.enter(topic, node.number, TOPICS[topic])
 
     async def run(self, rate: float) -> None:
         """Publish `rate` messages per second, or as many as are acknowledged."""
@@ -68,20 +68,20 @@ class _Publishing:
     async def _publish(self, kind: str, began: float) -> None:
         count = self.load.chance.randint(1, 2 * BATCH - 1) if "mpub" in kind.lower() else 1
         delay = self.load.chance.randint(MIN_DELAY, MAX_DELAY) if kind == "DPUB" else 0
-        numbers = self.load.ledger.attempt(self.publisher, count)
+        numbers = self.load.register.attempt(self.publisher, count)
         due = time.time_ns() + delay * MILLISECOND
         bodies = [self.load.bodies.make(self.publisher.number, n, due) for n in numbers]
         milliseconds = None
         try:
             await self.send(kind, bodies, delay)
         except Refused as refused:
-            self.load.ledger.refuse(self.publisher, numbers)
+            self.load.ledger.refuse(self.topic, self.publisher.number, numbers)
             name = self.publisher.number, numbers[0], count
             self.load.refusals.append(Refusal(time.time(), kind, *name, str(refused)))
         except FAILURES:
             await self.load.rest(0.2)
         else:
-            self.load.ledger.accept(self.publisher, numbers)
+            self.load.ledger.publish(self.topic, self.publisher.number, numbers)
             milliseconds = (time.monotonic() - began) * 1e3
         self.load.note(kind if kind.isupper() else f"HTTP {kind}", milliseconds, count)
 

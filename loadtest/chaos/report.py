@@ -7,9 +7,9 @@ from dataclasses import asdict
 from html import escape
 from pathlib import Path
 
-from loadtest.chaos.ledger import COUNTED, Account
 from loadtest.chaos.run import Outcome
 from loadtest.chaos.watch import Life, Slope
+from loadtest.ledger import Account
 from loadtest.swarm import pages
 from loadtest.swarm.lines import Line, Panel, svg
 from loadtest.swarm.pages import Figures, by_kind, document, escaped, lines_of
@@ -17,7 +17,10 @@ from nsqcy.pipeline.plots import section, table
 
 MEGABYTE = 1e6
 HELD, BROKEN = "held", "BROKEN"
-CHANNELS = ("accepted", "finished", "lost", "forgotten", "unasked", "unconfirmed", *COUNTED)
+CHANNELS = (
+    *("published", "finished", "lost", "forgotten", "unasked", "unconfirmed"),
+    *("duplicates", "again", "requeued", "early", "corrupt", "foreign"),
+)
 SLOPES = ("process", "id", "looked at", "memory", "MB an hour", "")
 FAULTS = ("at", "fault", "whom", "seconds", "")
 LONG = 60.0  # minimum lifetime, in seconds, of a process that gets a row
@@ -104,8 +107,8 @@ def _faults(outcome: Outcome) -> str:
 
 
 def _total(outcome: Outcome) -> str:
-    accepted = {each.topic: each.accepted for each in outcome.accounts}
-    count = sum(accepted.values())
+    published = {each.topic: each.published for each in outcome.accounts}
+    count = sum(published.values())
     drained = "not drained" if outcome.drained is None else f"drained in {outcome.drained:.1f} s"
     return (
         f"{count:,} messages in {outcome.seconds:,.0f} s, {count / outcome.seconds:,.0f} a second; "

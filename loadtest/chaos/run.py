@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadtest.chaos import balance, churn, consumers, publishers
-from loadtest.chaos.cluster import PLACES, Cluster
+from loadtest.chaos.cluster import Cluster
 from loadtest.chaos.faults import Faults, Inflicted
-from loadtest.chaos.ledger import Account, Ledger
 from loadtest.chaos.load import FAILURES, Load
+from loadtest.chaos.register import broken
 from loadtest.chaos.schedule import plan
 from loadtest.chaos.watch import Life, Slope, Watch, left_behind, samples, slope
+from loadtest.ledger import Account
 
 THREADS = 64  # threads for blocking calls
 LOOK = 2.0  # seconds between two samples
@@ -59,7 +60,7 @@ async def run(options: Options) -> Outcome:
     try:
         await cluster.start()
         chance = random.Random(options.seed)
-        load = Load(cluster, Ledger(PLACES), chance, options.rate)
+        load = Load(cluster, chance, options.rate)
         load.forget = options.forget
         outcome = Outcome(options, load, Watch(), time.time())
         await _live(load, outcome)
@@ -74,7 +75,7 @@ async def _live(load: Load, outcome: Outcome) -> None:
     cluster, watch = load.cluster, outcome.watch
     watch.look(cluster.processes())
     before = list(watch.lives.values())
-    faults = Faults(cluster, load.ledger)
+    faults = Faults(cluster, load.register)
     async with asyncio.TaskGroup() as group:
         staying = [group.create_task(_look(watch, cluster)), *consumers.start(load, group)]
         leaving = [*publishers.start(load, group), *churn.start(load, group)]
@@ -116,7 +117,7 @@ async def _drain(load: Load, outcome: Outcome) -> None:
                 left[f"nsqd {node.number}"] = repr(error)
         if any(left.values()):
             empty_since = time.monotonic()
-        elif not load.ledger.owed or time.monotonic() > empty_since + SURE:
+        elif not load.register.owed or time.monotonic() > empty_since + SURE:
             outcome.drained = time.monotonic() - begun
             return
         await asyncio.sleep(AGAIN)
@@ -140,12 +141,12 @@ async def _settle(load: Load, outcome: Outcome, before: list[Life]) -> None:
 def _end(cluster: Cluster, outcome: Outcome) -> None:
     """Verify guarantees, before and after the cluster is stopped."""
     load, watch = outcome.load, outcome.watch
-    outcome.accounts = load.ledger.accounts()
+    outcome.accounts = load.register.accounts()
     for account in outcome.accounts:
-        for name, count in account.broken.items():
+        for name, count in broken(account).items():
             some = f" ({', '.join(account.named[name])}, ...)" if name in account.named else ""
             outcome.broken.append(f"{account.topic}/{account.channel}: {name} {count:,}{some}")
-    outcome.broken += [f"elsewhere: {name} {n:,}" for name, n in load.ledger.strays.items()]
+    outcome.broken += [f"elsewhere: {name} {n:,}" for name, n in load.register.strays.items()]
     for node in cluster.nodes:
         outcome.broken += balance.unbalanced(node)
     outcome.slopes = [found for each in watch.lives.values() if (found := slope(each))]

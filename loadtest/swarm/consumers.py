@@ -11,8 +11,8 @@ from gevent.pool import Group
 from locust import User, constant, task
 from locust.env import Environment
 
+from loadtest.ledger import Order, Place
 from loadtest.swarm import bodies
-from loadtest.swarm.ledger import Order, Place
 from loadtest.swarm.run import DEFERRED, DELIVER, Run
 from nsqcy.client import Consumer, Error, Message, finish
 

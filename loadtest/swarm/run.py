@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from loadtest.ledger import Account, Ledger
 from loadtest.swarm.bodies import Bodies, Stamp
-from loadtest.swarm.ledger import Account, Ledger
 from loadtest.swarm.options import Options
 from loadtest.swarm.stages import Step
 from loadtest.swarm.thresholds import COUNTS, FAILURES, PERCENTILES, RATE, Threshold

@@ -1,4 +1,4 @@
-"""Soak and chaos: the schedule, the ledger, the verdict, and a short complete run."""
+"""Soak and chaos: the schedule, the register, the verdict, and a short complete run."""
 
 import json
 import re
@@ -12,10 +12,10 @@ import pytest
 
 from loadtest.chaos import balance, schedule, watch
 from loadtest.chaos.bodies import MIN_BYTES, Bodies
-from loadtest.chaos.ledger import Account, Ledger, Publisher
+from loadtest.chaos.register import Publisher, Register, broken
 from loadtest.chaos.schedule import KINDS, plan
 from loadtest.chaos.watch import Life, Sample, floors, left_behind, slope
-from loadtest.swarm.ledger import Marks
+from loadtest.ledger import Ledger
 from support.nsqd_process import environment
 
 ROOT = Path(__file__).parents[3]
@@ -91,109 +91,67 @@ def test_a_body_tells_who_made_it_and_that_it_is_whole() -> None:
         assert bodies.read(body[:-1]) is None
 
 
-# --- ledger -------------------------------------------------------------------------------------
+# --- register -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def ledger() -> Ledger:
-    return Ledger([PLACE])
+    return Ledger()
 
 
-def accepted(ledger: Ledger, publisher: Publisher, count: int) -> range:
-    numbers = ledger.attempt(publisher, count)
-    ledger.accept(publisher, numbers)
-    return numbers
+@pytest.fixture
+def register(ledger: Ledger) -> Register:
+    return Register(ledger, [PLACE])
 
 
-def finish(ledger: Ledger, publisher: Publisher, numbers: Any) -> None:
-    for number in numbers:
-        ledger.finish(PLACE, publisher.number, number)
+def test_a_death_excuses_memory_alone_and_only_what_was_there(
+    ledger: Ledger, register: Register
+) -> None:
+    def publish(publisher: Publisher) -> None:
+        ledger.publish("t", publisher.number, register.attempt(publisher, 10))
 
+    def finish(publisher: Publisher, numbers: range) -> None:
+        for number in numbers:
+            ledger.finish(PLACE, publisher.number, number)
 
-def account(ledger: Ledger) -> Account:
-    (found,) = ledger.accounts()
-    return found
-
-
-def test_what_was_accepted_has_to_be_finished(ledger: Ledger) -> None:
-    publisher = ledger.enter("t", 0, "os")
-    accepted(ledger, publisher, 1000)
-    finish(ledger, publisher, [n for n in range(1000) if n != 513])
-    assert ledger.owed == 1
-    found = account(ledger)
-    assert (found.accepted, found.finished, found.lost, found.forgotten) == (1000, 999, 1, 0)
-    assert found.named["lost"] == [f"{publisher.number}:513"]
-    assert found.broken == {"lost": 1}
-    finish(ledger, publisher, [513, 0])
-    found = account(ledger)
-    assert (found.lost, found.duplicates, found.broken) == (0, 1, {})
-    assert ledger.owed == 0
-
-
-def test_a_death_excuses_memory_alone_and_only_what_was_there(ledger: Ledger) -> None:
-    memory, durable = ledger.enter("t", 0, "memory"), ledger.enter("t", 0, "fsync")
-    elsewhere = ledger.enter("t", 1, "memory")
+    memory, durable = register.enter("t", 0, "memory"), register.enter("t", 0, "fsync")
+    elsewhere = register.enter("t", 1, "memory")
     for publisher in (memory, durable, elsewhere):
-        accepted(ledger, publisher, 10)
-        finish(ledger, publisher, range(8))
-    ledger.died(0)
-    accepted(ledger, memory, 10)
-    finish(ledger, memory, range(11, 20))
-    found = account(ledger)
+        publish(publisher)
+        finish(publisher, range(8))
+    register.died(0)
+    publish(memory)
+    finish(memory, range(11, 20))
+    (found,) = register.accounts()
     assert found.forgotten == 2
-    assert found.lost == 1 + 2 + 2
-    assert ledger.owed == 5
+    assert broken(found) == {"lost": 1 + 2 + 2}
+    assert register.owed == 5
 
 
-def test_what_was_not_answered_when_it_died_is_excused_as_well(ledger: Ledger) -> None:
+def test_what_was_not_answered_when_it_died_is_excused_as_well(
+    ledger: Ledger, register: Register
+) -> None:
     """Its OK may be in transit."""
-    publisher = ledger.enter("t", 0, "memory")
-    numbers = ledger.attempt(publisher, 5)
-    ledger.died(0)
-    ledger.accept(publisher, numbers)
-    assert (account(ledger).lost, account(ledger).forgotten) == (0, 5)
+    publisher = register.enter("t", 0, "memory")
+    numbers = register.attempt(publisher, 5)
+    register.died(0)
+    ledger.publish("t", publisher.number, numbers)
+    (found,) = register.accounts()
+    assert (found.lost, found.forgotten) == (0, 5)
 
 
-def test_what_was_refused_must_not_come(ledger: Ledger) -> None:
-    publisher = ledger.enter("t", 0, "os")
-    refused, unknown = ledger.attempt(publisher, 3), ledger.attempt(publisher, 3)
-    ledger.refuse(publisher, refused)
-    finish(ledger, publisher, [*unknown, refused[1]])
-    found = account(ledger)
-    assert (found.unasked, found.unconfirmed, found.broken) == (1, 3, {"unasked": 1})
-    assert found.named["unasked"] == [f"{publisher.number}:{refused[1]}"]
-
-
-def test_messages_of_others_are_foreign(ledger: Ledger) -> None:
-    publisher, other = ledger.enter("t", 0, "os"), ledger.enter("u", 0, "os")
+def test_messages_of_others_are_foreign(register: Register) -> None:
+    publisher, other = register.enter("t", 0, "os"), register.enter("u", 0, "os")
     for each in (publisher, other):
-        ledger.attempt(each, 1)
-    assert ledger.knows(PLACE, publisher.number, 0)
-    assert not ledger.knows(PLACE, publisher.number, 1)
-    assert not ledger.knows(PLACE, other.number, 0)
-    assert not ledger.knows(PLACE, 9, 0)
-    assert account(ledger).broken == {"foreign": 3}
-    assert not ledger.knows(("churn", "c"), publisher.number, 0)
-    assert ledger.strays == {"foreign": 1}
-
-
-def test_marks_can_be_told_one_by_one() -> None:
-    marks, others = Marks(), Marks()
-    there = [(1, 0), (1, 511), (1, 512), (1 << 15, 3_000_000)]
-    for each in there:
-        marks.add(*each)
-    others.add(1, 511)
-    assert sorted(marks) == there
-    assert sorted(marks.minus(others)) == [each for each in there if each != (1, 511)]
-
-
-@pytest.mark.slow
-def test_a_million_messages_take_half_a_megabyte() -> None:
-    ledger = Ledger([PLACE])
-    publisher = ledger.enter("t", 0, "os")
-    accepted(ledger, publisher, 1_000_000)
-    size = sum(map(sys.getsizeof, ledger._accepted["t"]._bits.values()))
-    assert size < 500_000
+        register.attempt(each, 1)
+    assert register.knows(PLACE, publisher.number, 0)
+    assert not register.knows(PLACE, publisher.number, 1)
+    assert not register.knows(PLACE, other.number, 0)
+    assert not register.knows(PLACE, 9, 0)
+    (found,) = register.accounts()
+    assert broken(found) == {"foreign": 3}
+    assert not register.knows(("churn", "c"), publisher.number, 0)
+    assert register.strays == {"foreign": 1}
 
 
 # --- resources of processes ---------------------------------------------------------------------
@@ -323,6 +281,6 @@ def test_a_short_run_notices_what_was_lost_and_nothing_else(tmp_path: Path) -> N
     figures = json.loads(report.with_suffix(".json").read_text())
     assert figures["broken"] and all(": lost " in each for each in figures["broken"]), ran.stdout
     assert sum(each["lost"] for each in figures["channels"]) == 5
-    assert min(each["accepted"] for each in figures["channels"]) > 0
+    assert min(each["published"] for each in figures["channels"]) > 0
     assert len(figures["faults"]) >= 5
     assert "<svg" in report.read_text()

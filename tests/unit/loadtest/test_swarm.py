@@ -1,4 +1,4 @@
-"""The parts of the load test that do not depend on locust: time, bodies, ledger, latencies,
+"""The parts of the load test that do not depend on locust: time, bodies, latencies,
 users."""
 
 import json
@@ -7,25 +7,15 @@ from typing import Any
 
 import pytest
 
+from loadtest.ledger import Account
 from loadtest.swarm import bodies, stages
 from loadtest.swarm.bodies import Bodies, Sizes, Stamp
-from loadtest.swarm.ledger import Account, Ledger, Marks, Order
 from loadtest.swarm.options import Options
 from loadtest.swarm.pacing import Pace
 from loadtest.swarm.run import Run
 from loadtest.swarm.stages import Knee, Step, users_at
 from loadtest.swarm.timeline import SPANS, Cell, Timeline, bucket
-
-PLACE = ("t", "c")
-
-
-def over_the_wire(taken: Any) -> Any:
-    """Encode and decode as a worker does: bytes and integers are kept, tuples become lists."""
-    return json.loads(
-        json.dumps(taken, default=lambda found: {"bytes": found.hex()}),
-        object_hook=lambda found: bytes.fromhex(found["bytes"]) if "bytes" in found else found,
-    )
-
+from support.load_parts import over_the_wire
 
 # --- pacing -------------------------------------------------------------------------------------
 
@@ -75,75 +65,6 @@ def test_sizes_are_drawn_by_their_weights() -> None:
 def test_sizes_that_are_none(text: str) -> None:
     with pytest.raises(ValueError, match="sizes"):
         Sizes.parse(text)
-
-
-# --- ledger -------------------------------------------------------------------------------------
-
-
-def marks(publisher: int, *numbers: int) -> Marks:
-    found = Marks()
-    for number in numbers:
-        found.add(publisher, number)
-    return found
-
-
-def test_marks_are_a_set() -> None:
-    some = marks(1, 0, 511, 512, 5000)
-    assert [some.add(1, 511), some.add(2, 511), some.add(1, 513)] == [False, True, True]
-    assert len(some) == 6
-    assert some.without(marks(1, 512, 513)) == 4
-
-
-def account(ledger: Ledger) -> dict[str, int]:
-    """Return the values that are not zero."""
-    found = vars(ledger.account(PLACE))
-    return {name: value for name, value in found.items() if value and value not in PLACE}
-
-
-def test_what_was_published_and_not_finished_is_lost() -> None:
-    ledger = Ledger()
-    ledger.publish("t", 1, range(10))
-    for number in range(8):
-        ledger.finish(PLACE, 1, number)
-    ledger.finish(PLACE, 1, 3)
-    ledger.finish(PLACE, 2, 0)  # its publish was not answered
-    assert account(ledger) == {
-        "published": 10,
-        "finished": 9,
-        "lost": 2,
-        "unconfirmed": 1,
-        "duplicates": 1,
-    }
-
-
-def test_ledgers_of_processes_add_up() -> None:
-    """Two processes consume one channel, and both finish the same message; what was already
-    reported is not sent again."""
-    first, second, whole = Ledger(), Ledger(), Ledger()
-    first.publish("t", 1, range(4))
-    for number in (0, 1):
-        first.finish(PLACE, 1, number)
-    for number in (1, 2, 3):
-        second.finish(PLACE, 1, number)
-    second.count(PLACE, "again")
-    for _ in range(2):
-        whole.merge(over_the_wire(first.take()))
-        whole.merge(over_the_wire(second.take()))
-    assert account(whole) == {"published": 4, "finished": 4, "duplicates": 1, "again": 1}
-
-
-def test_order_is_of_a_publisher_and_an_nsqd() -> None:
-    order = Order()
-    seen = [
-        (1, 0, "a"),
-        (1, 3, "a"),
-        (1, 1, "b"),
-        (2, 0, "a"),
-        (1, 1, "a"),
-        (1, 2, "a"),
-        (1, 4, "a"),
-    ]
-    assert [order.breaks(*each) for each in seen] == [*[False] * 4, True, True, False]
 
 
 # --- latencies ----------------------------------------------------------------------------------
@@ -266,7 +187,7 @@ def test_processes_send_in_what_they_did() -> None:
     assert not whole.is_drained
     worker.quiet.waiting = 0
     for number in range(3):
-        worker.ledger.finish(PLACE, 1, number)
+        worker.ledger.finish(("t", "c"), 1, number)
     assert whole.merge(over_the_wire(worker.take())).is_so
     assert whole.is_drained
     assert whole.timeline.totals()["PUB", "t"].messages == 3
@@ -279,7 +200,7 @@ def test_what_is_left_of_another_run_does_not_count() -> None:
     old.ledger.publish("t", 1, range(3))
     new = Run(options, 5)
     new.merge(over_the_wire(old.take()))
-    assert new.accounts() == [Account("t", "c", *[0] * 11)]
+    assert new.accounts() == [Account("t", "c")]
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,20 @@
 
 Every message has a publisher and a number. The ledger of an entire test is the sum of the parts
 that the load processes send periodically: `take` returns and forgets the new entries, and `merge`
-adds them to another ledger. Independent of clocks and connections.
+adds them to another ledger. Independent of clocks and connections, and of what may go wrong: that
+is for the tests, which say which messages were rejected, and which of them may be missing.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Self
 
 SPAN = 9  # low bits of a number; numbers that differ only in these share an int
 WITHIN = (1 << SPAN) - 1
-
-COUNTED = ("duplicates", "again", "requeued", "out_of_order", "early", "ahead", "foreign")
+SHOWN = 5  # maximum messages to list
+PUBLISHED, REFUSED, FINISHED, EXCUSED = "published", "refused", "finished", "excused"
 
 Place = tuple[str, str]  # topic, channel
 
@@ -30,6 +32,10 @@ class Marks:
         before = self._bits.get(key, 0)
         self._bits[key] = before | bit
         return not before & bit
+
+    def add_all(self, publisher: int, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self.add(publisher, number)
 
     def merge(self, other: Self) -> int:
         """Add the messages from another set; return how many of them are not new."""
@@ -53,6 +59,10 @@ class Marks:
         return sum(
             (bits & ~other._bits.get(key, 0)).bit_count() for key, bits in self._bits.items()
         )
+
+    def some(self) -> list[str]:
+        """Return some of the messages, as publisher:number."""
+        return [f"{publisher}:{number}" for publisher, number in islice(self, SHOWN)]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         for key, bits in self._bits.items():
@@ -82,73 +92,103 @@ class Account:
 
     topic: str
     channel: str
-    published: int  # acknowledged with OK
-    finished: int  # each once
-    lost: int  # acknowledged with OK, but never finished
-    unconfirmed: int  # finished although their publish was not acknowledged with OK
-    duplicates: int  # finished again
-    again: int  # deliveries with more than one attempt
-    requeued: int
-    out_of_order: int  # first deliveries after a later message from the same publisher and nsqd
-    early: int  # deferred messages delivered before they were due
-    ahead: int  # delivered before they were published: the machines' clocks differ
-    foreign: int  # from a different run or program
+    published: int = 0  # acknowledged with OK
+    finished: int = 0  # each once
+    lost: int = 0  # acknowledged with OK, never finished, and not excused
+    forgotten: int = 0  # acknowledged with OK, never finished, and excused
+    unasked: int = 0  # rejected, but finished anyway
+    unconfirmed: int = 0  # finished although their publish was not answered with OK
+    duplicates: int = 0  # finished again
+    again: int = 0  # deliveries with more than one attempt
+    requeued: int = 0
+    out_of_order: int = 0  # first deliveries after a later message from the same publisher and nsqd
+    early: int = 0  # deferred messages delivered before they were due
+    ahead: int = 0  # delivered before they were published: the machines' clocks differ
+    corrupt: int = 0  # changed
+    foreign: int = 0  # from a different topic, run or program
+    named: dict[str, list[str]] = field(default_factory=dict)
+    """Some of the lost or unasked messages, as publisher:number."""
 
 
-@dataclass
 class Ledger:
-    """`counters` are keyed by topic, channel and one of COUNTED."""
+    """`counters` are keyed by topic, channel and the name of an account's field."""
 
-    published: dict[str, Marks] = field(default_factory=dict)
-    finished: dict[Place, Marks] = field(default_factory=dict)
-    counters: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    def __init__(self) -> None:
+        self.counters: Counter[tuple[str, str, str]] = Counter()
+        # By kind and topic, and for those of consumers by channel.
+        self._marks: dict[tuple[str, ...], Marks] = {}
+
+    # -- entries
 
     def publish(self, topic: str, publisher: int, numbers: Iterable[int]) -> None:
         """Record messages that were acknowledged with OK."""
-        marks = self.published.setdefault(topic, Marks())
-        for number in numbers:
-            marks.add(publisher, number)
+        self._of(PUBLISHED, topic).add_all(publisher, numbers)
+
+    def refuse(self, topic: str, publisher: int, numbers: Iterable[int]) -> None:
+        """Record messages that nsqd has rejected."""
+        self._of(REFUSED, topic).add_all(publisher, numbers)
 
     def finish(self, place: Place, publisher: int, number: int) -> None:
-        if not self.finished.setdefault(place, Marks()).add(publisher, number):
+        if not self._of(FINISHED, *place).add(publisher, number):
             self.count(place, "duplicates")
+
+    def excuse(self, place: Place, messages: Marks) -> None:
+        """Record that these messages, unless they are finished, may be missing."""
+        self._of(EXCUSED, *place).merge(messages.minus(self._of(FINISHED, *place)))
 
     def count(self, place: Place, name: str) -> None:
         self.counters[*place, name] += 1
 
+    # -- parts
+
     def take(self) -> dict[str, Any]:
         """Return the new entries, encoded for the network, and forget them."""
         taken = {
-            "published": [(topic, marks.pack()) for topic, marks in self.published.items()],
-            "finished": [(*place, marks.pack()) for place, marks in self.finished.items()],
+            "marks": [(key, marks.pack()) for key, marks in self._marks.items()],
             "counters": [(*key, count) for key, count in self.counters.items()],
         }
-        self.published, self.finished, self.counters = {}, {}, Counter()
+        self._marks, self.counters = {}, Counter()
         return taken
 
     def merge(self, taken: dict[str, Any]) -> None:
-        for topic, packed in taken["published"]:
-            self.published.setdefault(topic, Marks()).merge(Marks.unpack(packed))
-        for topic, channel, packed in taken["finished"]:
-            place = topic, channel
-            marks = self.finished.setdefault(place, Marks())
-            self.counters[*place, "duplicates"] += marks.merge(Marks.unpack(packed))
+        for (kind, *place), packed in taken["marks"]:
+            twice = self._of(kind, *place).merge(Marks.unpack(packed))
+            if kind == FINISHED:
+                topic, channel = place
+                self.counters[topic, channel, "duplicates"] += twice
         for topic, channel, name, count in taken["counters"]:
             self.counters[topic, channel, name] += count
 
+    # -- evaluation
+
     def account(self, place: Place) -> Account:
-        published = self.published.get(place[0], Marks())
-        finished = self.finished.get(place, Marks())
-        counted = {name: self.counters[*place, name] for name in COUNTED}
+        published, finished = self._of(PUBLISHED, place[0]), self._of(FINISHED, *place)
+        missing, lost = published.minus(finished), self._lost(place)
+        refused = self._of(REFUSED, place[0])
+        unasked = refused.minus(refused.minus(finished))
+        named = {"lost": lost.some(), "unasked": unasked.some()}
         return Account(
-            topic=place[0],
-            channel=place[1],
+            *place,
             published=len(published),
             finished=len(finished),
-            lost=published.without(finished),
-            unconfirmed=finished.without(published),
-            **counted,
+            lost=len(lost),
+            forgotten=len(missing) - len(lost),
+            unasked=len(unasked),
+            unconfirmed=finished.without(published) - len(unasked),
+            named={name: some for name, some in named.items() if some},
+            **{key[2]: count for key, count in self.counters.items() if key[:2] == place},
         )
+
+    def owed(self, places: Iterable[Place]) -> int:
+        """Return the number of outstanding deliveries, excluding those that are excused."""
+        return sum(len(self._lost(place)) for place in places)
+
+    def _lost(self, place: Place) -> Marks:
+        missing = self._of(PUBLISHED, place[0]).minus(self._of(FINISHED, *place))
+        return missing.minus(self._of(EXCUSED, *place))
+
+    def _of(self, *key: str) -> Marks:
+        return self._marks.setdefault(key, Marks())
 
 
 class Order:
