@@ -9,13 +9,14 @@ another nsqd, so a message may be published twice but is not lost. With a single
 the caller decides. Publishes that follow a publish that nsqd rejects, or that nsqd has not answered
 when it says goodbye, are not executed, so they are retried on any connection. A publish above its
 topic's limits is not sent, because nsqd would close the connection: before a publish above the
-usual limits, the producer asks for those of the topic.
+usual limits, the producer asks for those of the topic. Later publishes to this topic on the same
+connection wait behind the question, so that they do not overtake it.
 """
 
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -46,36 +47,64 @@ MAX_DEFERRED = 0x7FFFFFFFFFFF  # milliseconds
 MAX_HEADS = 1000  # topics with cached command lines
 # The longest pause before a reconnect while publishes wait, in units of reconnect_interval.
 IMPATIENT_PAUSE = 4
+NOTHING = -1.0  # below the size of any body
 CLOSED_UNANSWERED = "the producer was closed before nsqd answered"
 
 
 class Nsqd(AnyNsqd):
-    """An nsqd to publish to."""
+    """An nsqd to publish to.
 
-    __slots__ = ("error", "pending")
+    `harmless`: a PUB or MPUB whose body has at most this many bytes is sent without a question;
+    none is while a question is open, because it may be to the question's topic
+    """
+
+    __slots__ = ("error", "harmless", "pending", "questions")
 
     def __init__(self, *, fixed: bool) -> None:
         super().__init__(fixed=fixed)
         self.pending: deque[Publish] = deque()  # sent and not yet answered, in order
+        self.questions: dict[str, _Question] = {}  # those in `pending`, by topic
+        self.harmless = NOTHING
         self.error: Error | None = None  # error from the last connection attempt
+
+    def publishes(self) -> Iterator[Publish]:
+        """Yield the publishes that wait for an answer, in order."""
+        for publish in self.pending:
+            if isinstance(publish, _Question):
+                yield from publish.publishes
+            else:
+                yield publish
+
+    def ask_before(self, publish: Publish) -> "_Question":
+        """Add and return the question for the limits of a publish's topic."""
+        question = self.questions[publish.topic] = _Question(publish, self)
+        self.pending.append(question)
+        self.harmless = NOTHING
+        return question
+
+    def clear(self) -> None:
+        """Forget the publishes and questions."""
+        self.pending.clear()
+        self.questions.clear()
+        self.harmless = NOTHING
 
 
 class _Question(Publish):
-    """Placeholder for a publish above nsqd's usual limits, while nsqd answers which limits its
-    topic has."""
+    """Placeholder, in `nsqd.pending`, for publishes that are not sent until nsqd answers which
+    limits their topic has: one above the usual limits, and those after it."""
 
-    __slots__ = ("publish",)
+    __slots__ = ("_nsqd", "asker", "publishes")
 
-    def __init__(self, publish: Publish) -> None:
-        super().__init__(publish.topic, publish.head, publish.body, None, publish.deadline)
-        self.publish = publish
-        self.error = publish.error
+    def __init__(self, asker: Publish, nsqd: Nsqd) -> None:
+        super().__init__(asker.topic, b"", b"", None)
+        self.asker = asker
+        self.publishes: deque[Publish] = deque()
+        self._nsqd = nsqd
 
     def done(self, error: Error | None) -> None:
-        self.publish.done(error or ProtocolError("nsqd answered LIMITS with OK"))
-
-    def is_awaited(self) -> bool:
-        return self.publish.is_awaited()
+        """Handle an OK. It is no answer, so the publishes fare like those on a lost connection."""
+        self._nsqd.pending.appendleft(self)
+        raise ProtocolError("nsqd answered LIMITS with OK")
 
 
 class _GivenUp(Publish):
@@ -198,17 +227,16 @@ class ProducerCore(Core[Nsqd]):
         self._retry(nsqd, now, 0 if worked else self._pause(nsqd.failures))
         if worked and self.lookupd_http_addresses:
             self._ask_again(now, 0.0)
-        lost, nsqd.pending = nsqd.pending, deque()
+        lost = list(nsqd.publishes())
+        unsent = set(chain.from_iterable(each.publishes for each in nsqd.questions.values()))
+        nsqd.clear()
         self._forget(connection.address, nsqd)
         retried = self.retried
         failure = connection.failure
         for publish in lost:
-            if isinstance(publish, _Question):
-                publish = publish.publish
+            if connection.left or publish in unsent:
                 is_blameless = connection.left or failure is not None
                 self._not_executed(publish, NoConnection(str(error)), blameless=is_blameless)
-            elif connection.left:
-                self._not_executed(publish, NoConnection(str(error)), blameless=True)
             elif failure is None:
                 self._failed(publish, ConnectionFailed(str(error)), elsewhere=True)
             else:  # nsqd executed nothing after the publish that it refused
@@ -248,9 +276,11 @@ class ProducerCore(Core[Nsqd]):
     def withdraw(self, publish: Publish, now: float) -> None:
         """Handle the interruption of a publish's caller. It is not sent any more; if it has been,
         its response is still to be matched, but nothing waits for it."""
-        if publish in self.waiting:
-            self.waiting.remove(publish)
-            self.pending_bytes -= len(publish.body)
+        questions = (each for nsqd in self.nsqds.values() for each in nsqd.questions.values())
+        for unsent in (self.waiting, *(each.publishes for each in questions)):
+            if publish in unsent:
+                unsent.remove(publish)
+                self.pending_bytes -= len(publish.body)
         self._end_if_done()
 
     def _keep(self, publish: Publish, now: float) -> None:
@@ -281,11 +311,8 @@ class ProducerCore(Core[Nsqd]):
 
     @property
     def is_asking(self) -> bool:
-        """Return whether the last publish waits for the limits of its topic."""
-        return any(
-            bool(nsqd.pending) and isinstance(nsqd.pending[-1], _Question)
-            for nsqd in self.nsqds.values()
-        )
+        """Return whether a publish waits for the limits of its topic."""
+        return any(nsqd.questions for nsqd in self.nsqds.values())
 
     @property
     def is_full(self) -> bool:
@@ -312,6 +339,7 @@ class ProducerCore(Core[Nsqd]):
         nsqd = self.nsqds[connection.address]
         nsqd.error = None
         nsqd.works_at = now + STEADY
+        nsqd.harmless = connection.limits.harmless
         self._failures = 0
         self._open.append(nsqd)
         waiting, self.waiting = self.waiting, deque()
@@ -341,18 +369,23 @@ class ProducerCore(Core[Nsqd]):
     def response(self, connection: Connection, data: bytes, now: float) -> None:
         """Handle the limits of a topic."""
         nsqd: Nsqd = connection.peer
-        publish = nsqd.pending[0] if nsqd.pending else None
-        if not isinstance(publish, _Question | _GivenUp):
+        question = nsqd.pending[0] if nsqd.pending else None
+        if not isinstance(question, _Question):
             raise ProtocolError(f"{connection.address} answered {data[:80]!r}")
+        limits = connection.learn_limits(question.topic, data)
         nsqd.pending.popleft()
-        limits = connection.learn_limits(publish.topic, data)
-        if isinstance(publish, _GivenUp):
-            self.pending_bytes -= len(publish.body)
-        elif (refusal := limits.refusal(publish)) is not None:
-            self._done(publish, refusal)
-        else:
-            nsqd.pending.append(publish.publish)
-            connection.codec.publish(publish.head, publish.body)
+        del nsqd.questions[question.topic]
+        if not nsqd.questions:
+            nsqd.harmless = connection.limits.harmless
+        above: list[tuple[Publish, Error]] = []  # told at last: their callbacks may publish
+        for publish in question.publishes:
+            if (refusal := limits.refusal(publish)) is not None:
+                above.append((publish, refusal))
+            else:
+                nsqd.pending.append(publish)
+                connection.codec.publish(publish.head, publish.body)
+        for publish, error in above:
+            self._done(publish, error)
         if self.closing:
             self._end_if_done()
 
@@ -373,10 +406,13 @@ class ProducerCore(Core[Nsqd]):
         elif nsqd.pending:
             nsqd.works_at = -math.inf
         if nsqd.pending:
-            publish = nsqd.pending.popleft()
-            if isinstance(publish, _Question):
-                publish = publish.publish
-            self._failed(publish, error, elsewhere=elsewhere)
+            publish = nsqd.pending[0]
+            if not isinstance(publish, _Question):
+                nsqd.pending.popleft()
+                self._failed(publish, error, elsewhere=elsewhere)
+            elif publish.asker in publish.publishes:
+                publish.publishes.remove(publish.asker)
+                self._failed(publish.asker, error, elsewhere=elsewhere)
 
     def heartbeat(self, connection: Connection) -> None:
         """Heartbeats alone do not show that the nsqd works."""
@@ -398,13 +434,15 @@ class ProducerCore(Core[Nsqd]):
             self._open.rotate(-1)
         connection = nsqd.connection
         assert connection is not None
-        limits = connection.limits
-        if (
-            len(publish.body) > limits.harmless or publish.head[0] == DEFERRED
-        ) and connection.limits_of(publish.topic).refusal(publish) is not None:
-            nsqd.pending.append(_Question(publish))  # a policy may have raised the limit
-            connection.ask_limits(publish.topic)
-            return
+        if len(publish.body) > nsqd.harmless or publish.head[0] == DEFERRED:
+            topic = publish.topic
+            question = nsqd.questions.get(topic)
+            if question is None and connection.limits_of(topic).refusal(publish) is not None:
+                question = nsqd.ask_before(publish)  # a policy may have raised the limit
+                connection.ask_limits(topic)
+            if question is not None:
+                question.publishes.append(publish)
+                return
         nsqd.pending.append(publish)
         connection.codec.publish(publish.head, publish.body)
 
@@ -462,36 +500,45 @@ class ProducerCore(Core[Nsqd]):
         """Fail publishes that have timed out. A sent publish keeps its place, because its response
         may still arrive."""
         late: list[tuple[Publish, Error]] = []
-        waiting, self.waiting = self.waiting, deque()
-        for publish in waiting:
-            if publish.deadline > now:
-                self.waiting.append(publish)
-            else:
-                self.pending_bytes -= len(publish.body)
-                known = (each.error for each in self.nsqds.values() if each.error is not None)
-                error = next(known, self._lookup_error)
-                why = f": {error}" if error else ""
-                error = NoConnection(f"no nsqd became available in time{why}")
-                late.append((publish, _honest(publish, error)))
+        for publish in self._take_late(self.waiting, now):
+            known = (each.error for each in self.nsqds.values() if each.error is not None)
+            error = next(known, self._lookup_error)
+            why = f": {error}" if error else ""
+            error = NoConnection(f"no nsqd became available in time{why}")
+            late.append((publish, _honest(publish, error)))
         for address, nsqd in self.nsqds.items():
+            timeout = f"no OK from {address} in time"
+            for question in nsqd.questions.values():
+                for publish in self._take_late(question.publishes, now):
+                    late.append((publish, PublishTimeout(timeout)))
             for at, publish in enumerate(list(nsqd.pending)):
                 if publish.deadline <= now:
-                    late.append((publish, PublishTimeout(f"no OK from {address} in time")))
+                    late.append((publish, PublishTimeout(timeout)))
                     given_up = _GivenUp(publish.topic, publish.head, publish.body, None)
                     nsqd.pending[at] = given_up
-        left = [each.deadline for nsqd in self.nsqds.values() for each in nsqd.pending]
+        left = [each.deadline for nsqd in self.nsqds.values() for each in nsqd.publishes()]
         left += [each.deadline for each in self.waiting]
         self._next_deadline = min(left, default=math.inf)
         for publish, error in late:
             publish.done(error)
         self._end_if_done()
 
+    def _take_late(self, unsent: deque[Publish], now: float) -> list[Publish]:
+        """Remove the publishes that have timed out, and return them."""
+        late = [each for each in unsent if each.deadline <= now]
+        if late:
+            in_time = [each for each in unsent if each.deadline > now]
+            unsent.clear()
+            unsent.extend(in_time)
+        self.pending_bytes -= sum(len(each.body) for each in late)
+        return late
+
     @property
     def _unfinished(self) -> str:
         parts = [
-            f"{len(nsqd.pending)} unanswered publishes to {address}"
+            f"{count} unanswered publishes to {address}"
             for address, nsqd in self.nsqds.items()
-            if nsqd.pending
+            if (count := len(list(nsqd.publishes())))
         ]
         if self.waiting:
             parts.append(f"a connection for {len(self.waiting)} publishes")
@@ -505,7 +552,7 @@ class ProducerCore(Core[Nsqd]):
     def _is_awaited(self) -> bool:
         """Return whether a caller still waits for a publish. A response after its timeout, or
         after its caller was interrupted, is no reason to stay."""
-        sent = (publish for nsqd in self.nsqds.values() for publish in nsqd.pending)
+        sent = (publish for nsqd in self.nsqds.values() for publish in nsqd.publishes())
         return any(publish.is_awaited() for publish in chain(self.waiting, sent))
 
     def _end(self) -> None:
@@ -515,8 +562,8 @@ class ProducerCore(Core[Nsqd]):
         self._ask_at = self._give_up_at = self._explain_at = self._next_deadline = math.inf
         left = list(self.waiting)
         for nsqd in self.nsqds.values():
-            left += nsqd.pending
-            nsqd.pending.clear()
+            left += nsqd.publishes()
+            nsqd.clear()
         try:
             for connection in self.connections:
                 self._net.disconnect(connection)

@@ -59,8 +59,8 @@ class Told(Publish):
         return self.ends[0] if self.ends else WAITING
 
 
-def make(body: bytes = b"m", deadline: float = math.inf) -> Told:
-    return Told("t", b"PUB t\n", body, None, deadline)
+def make(body: bytes = b"m", deadline: float = math.inf, topic: str = "t") -> Told:
+    return Told(topic, b"PUB %b\n" % topic.encode(), body, None, deadline)
 
 
 def silent(peer: Peer, line: str, body: bytes) -> bool:
@@ -86,8 +86,8 @@ class Pool:
             wire.accept()
         return self
 
-    def publish(self, body: bytes = b"m", within: float = math.inf) -> Told:
-        publish = make(body, self.net.time + within)
+    def publish(self, body: bytes = b"m", within: float = math.inf, topic: str = "t") -> Told:
+        publish = make(body, self.net.time + within, topic)
         self.core.publish(publish)
         return publish
 
@@ -335,11 +335,11 @@ def test_a_topic_may_have_higher_limits() -> None:
     assert pool.core.pending_bytes == 0
     again = pool.publish(b"m" * 20)
     pool.run()
-    assert again.end is None and len(peer.said("LIMITS")) == 2, "the answer is remembered"
+    assert again.end is None and len(peer.said("LIMITS")) == 1, "the answer is remembered"
     too_large = pool.publish(b"m" * 21)
     pool.run()
     assert str(too_large.end) == "E_BAD_MESSAGE PUB message too big 21 > 20"
-    assert len(peer.said("LIMITS")) == 3, "a refusal is never from memory"
+    assert len(peer.said("LIMITS")) == 2, "a refusal is never from memory"
     peer.limits = LIMITS | {"max_msg_size": 21}
     raised = pool.publish(b"m" * 21)
     pool.run()
@@ -393,15 +393,207 @@ def test_nsqd_refuses_the_question_for_the_limits_of_a_topic() -> None:
     assert after.end is None and pool.core.pending_bytes == 0
 
 
-@pytest.mark.parametrize("answer", [b"OK", b"{", b"[]"])
+@pytest.mark.parametrize("answer", [b"OK", b"{"])
 def test_a_strange_answer_to_the_question_for_limits(answer: bytes) -> None:
+    """Nothing was published, so all of them are published by the next connection."""
     pool = limited(script=no_limits)
-    large = pool.publish(b"m" * 20)
+    publishes = [pool.publish(b"m" * 20), pool.publish(b"2"), pool.publish(b"3")]
     pool.run()
+    pool.net.peers = {"settings": SETTINGS | {"limits": RAISED}}
     pool.net.wires[0].peer.answer(answer)
     pool.run()
-    if answer == b"OK":
-        assert isinstance(large.end, ProtocolError)
+    assert [each.end for each in publishes] == [WAITING] * 3
+    pool.net.tick()
+    pool.accept()
+    assert [each.end for each in publishes] == [None] * 3
+    assert pool.bodies(1) == [b"m" * 20, b"2", b"3"] and pool.core.pending_bytes == 0
+
+
+def test_strange_answers_to_the_question_for_limits_have_an_end() -> None:
+    pool = limited(script=no_limits, retries=2)
+    pool.net.peers = {"settings": SETTINGS | {"limits": LIMITS}, "script": no_limits}
+    large = pool.publish(b"m" * 20)
+    for wire in range(3):
+        pool.run()
+        pool.net.wires[wire].peer.answer()
+        pool.run()
+        pool.net.tick(10)
+        pool.accept()
+    assert type(large.end) is NoConnection and pool.core.pending_bytes == 0
+
+
+# -- publishes behind a question
+
+
+def held() -> tuple[Pool, list[Told]]:
+    """Return publishes to one topic, all behind the question of the first, and their pool."""
+    pool = limited(script=no_limits)
+    publishes = [pool.publish(body) for body in (b"m" * 20, b"2", b"m" * 15, b"4")]
+    pool.run()
+    assert pool.net.wires[0].peer.said("LIMITS") == ["LIMITS t"] and pool.bodies(0) == []
+    return pool, publishes
+
+
+def answer(pool: Pool, most: int) -> None:
+    """Answer the question: the topic's messages may have this many bytes."""
+    pool.net.wires[0].peer.answer(b'{"max_msg_size":%d}' % most)
+    pool.run()
+
+
+def test_no_publish_overtakes_one_that_waits_for_limits() -> None:
+    pool, publishes = held()
+    answer(pool, 20)
+    assert [each.end for each in publishes] == [None] * 4
+    assert pool.bodies(0) == [each.body for each in publishes]
+    assert pool.core.pending_bytes == 0 and not pool.core.is_asking
+    pool.publish(b"5")
+    pool.publish(b"m" * 20)
+    pool.run()
+    assert pool.bodies(0)[4:] == [b"5", b"m" * 20]
+    assert len(pool.net.wires[0].peer.said("LIMITS")) == 1, "the answer is remembered"
+
+
+def test_publishes_wait_only_for_the_limits_of_their_topic() -> None:
+    pool, first = held()
+    peer = pool.net.wires[0].peer
+    peer.script = lambda peer, line, body: True  # answers nothing
+    second = [pool.publish(body, topic="another") for body in (b"m" * 20, b"6")]
+    other = pool.publish(b"other", topic="third")
+    pool.run()
+    assert pool.bodies(0) == [b"other"] and peer.said("LIMITS") == ["LIMITS t", "LIMITS another"]
+    answer(pool, 20)
+    assert pool.bodies(0) == [b"other", *(each.body for each in first)]
+    last = pool.publish(b"7", topic="another")
+    pool.run()
+    answer(pool, 20)
+    publishes = [other, *first, *second, last]
+    assert pool.bodies(0) == [each.body for each in publishes]
+    for number in range(len(publishes)):
+        assert [each.end for each in publishes[number:]] == [WAITING] * (len(publishes) - number)
+        peer.answer()
+        pool.run()
+    assert [each.end for each in publishes] == [None] * len(publishes)
+    assert pool.core.pending_bytes == 0
+
+
+def test_one_above_its_limits_costs_only_itself() -> None:
+    pool, (largest, *others) = held()
+    late: list[Told] = []
+    largest.then = lambda: late.append(pool.publish(b"late"))
+    answer(pool, 15)
+    assert str(largest.end) == "E_BAD_MESSAGE PUB message too big 20 > 15"
+    assert [each.end for each in others + late] == [None] * 4
+    assert pool.bodies(0) == [b"2", b"m" * 15, b"4", b"late"]
+    assert pool.core.pending_bytes == 0 and len(pool.net.live()) == 1
+
+
+def test_a_callback_stops_the_producer_when_limits_arrive() -> None:
+    pool, publishes = held()
+    publishes[0].then = lambda: pool.core.stop(pool.net.time, graceful=False)
+    answer(pool, 10)
+    assert isinstance(publishes[0].end, NsqdError) and isinstance(publishes[2].end, NsqdError)
+    assert isinstance(publishes[1].end, Closed) and isinstance(publishes[3].end, Closed)
+    assert pool.core.pending_bytes == 0 and pool.net.ends == 1
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["lost", "goodbye"])
+def test_publishes_behind_a_question_keep_their_order_on_the_next_connection(left: bool) -> None:
+    pool, publishes = held()
+    pool.net.peers = {"settings": SETTINGS | {"limits": LIMITS}}
+    if left:
+        pool.net.wires[0].peer.answer(b"_goodbye_")
+        pool.run()
+    else:
+        pool.net.wires[0].lose()
+    pool.net.tick()
+    (wire,) = pool.net.pending()
+    wire.peer.limits = RAISED
+    wire.accept()
+    assert [each.end for each in publishes] == [None] * 4
+    assert pool.bodies(1) == [each.body for each in publishes] and pool.core.pending_bytes == 0
+    assert [each.tries for each in publishes] == [not left] * 4
+
+
+def test_publishes_behind_a_question_were_surely_not_published() -> None:
+    pool, publishes = held()
+    pool.net.wires[0].lose()
+    pool.fail_all(60)
+    assert [type(each.end) for each in publishes] == [NoConnection] * 4
+    assert pool.core.pending_bytes == 0
+
+
+def test_a_refused_question_costs_only_the_publish_that_needs_it() -> None:
+    pool, (asker, *others) = held()
+    pool.net.peers = {"settings": SETTINGS | {"limits": RAISED}}
+    pool.net.wires[0].peer.error("E_UNAUTHORIZED AUTH failed for LIMITS on t")
+    pool.run()
+    assert str(asker.end).startswith("E_UNAUTHORIZED")
+    pool.net.tick()
+    pool.accept()
+    assert [each.end for each in others] == [None] * 3
+    assert [each.tries for each in others] == [0] * 3 and pool.core.pending_bytes == 0
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_publishes_behind_a_question_time_out_alone(refused: bool) -> None:
+    pool = limited(script=no_limits)
+    asker, first = pool.publish(b"m" * 20, within=1.0), pool.publish(b"1")
+    second, third = pool.publish(b"2", within=1.0), pool.publish(b"3")
+    pool.run()
+    pool.net.tick(2.0)
+    assert isinstance(asker.end, PublishTimeout) and isinstance(second.end, PublishTimeout)
+    assert [first.end, third.end] == [WAITING] * 2 and pool.core.pending_bytes == 2
+    if refused:
+        pool.net.wires[0].peer.error("E_INVALID no")
+        pool.run()
+        pool.net.tick()
+        pool.accept()
+    else:
+        answer(pool, 20)
+    assert [first.end, third.end] == [None] * 2 and pool.core.pending_bytes == 0
+    assert pool.bodies(-1) == [b"1", b"3"]
+
+
+def test_an_interrupted_publish_behind_a_question_is_not_sent() -> None:
+    pool, publishes = held()
+    for publish in publishes[:2]:
+        publish.is_abandoned = True
+        pool.core.withdraw(publish, pool.net.time)
+    assert pool.core.pending_bytes == 16
+    answer(pool, 20)
+    assert [each.end for each in publishes] == [WAITING, WAITING, None, None]
+    assert pool.bodies(0) == [b"m" * 15, b"4"] and pool.core.pending_bytes == 0
+
+
+def test_a_graceful_end_waits_for_publishes_behind_a_question(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pool, publishes = held()
+    pool.core.stop(pool.net.time)
+    pool.net.tick(1)
+    assert pool.net.ends == 0
+    assert caplog.messages == [
+        "[producer] close() waits at most 29 s more for 4 unanswered publishes to a:4150"
+    ]
+    answer(pool, 20)
+    assert [each.end for each in publishes] == [None] * 4 and pool.net.ends == 1
+
+
+def test_a_graceful_end_does_not_wait_for_a_question_of_no_publish() -> None:
+    pool, publishes = held()
+    pool.core.stop(pool.net.time)
+    for publish in publishes:
+        assert pool.net.ends == 0
+        publish.is_abandoned = True
+        pool.core.withdraw(publish, pool.net.time)
+    assert pool.net.ends == 1 and pool.core.pending_bytes == 0
+
+
+def test_an_end_at_once_tells_publishes_behind_a_question() -> None:
+    pool, publishes = held()
+    pool.core.stop(pool.net.time, graceful=False)
+    assert all(isinstance(each.end, Closed) for each in publishes)
+    assert pool.core.pending_bytes == 0
 
 
 def test_an_nsqd_without_limits_decides_itself() -> None:
@@ -1128,6 +1320,9 @@ def test_a_callback_may_publish() -> None:
 # -- random histories
 
 
+QUESTION = b""  # in the place of a body
+
+
 class Histories(RuleBasedStateMachine):
     """Nsqds that come, go and refuse, compared with what each of them has accepted."""
 
@@ -1139,7 +1334,7 @@ class Histories(RuleBasedStateMachine):
     )
     def begin(self, fixed: set[str], lookups: bool, retries: int, seed: int) -> None:
         logging.getLogger("nsqcy.client").disabled = True
-        self.net = Net(script=self.script)
+        self.net = Net(script=self.script, settings={"limits": {"max_msg_size": 7}})
         self.core = self.net.core = ProducerCore(
             self.net,
             sorted(fixed),
@@ -1151,9 +1346,13 @@ class Histories(RuleBasedStateMachine):
         self.answers = 0  # of lookups
         self.published: list[Told] = []
         self.unanswered: dict[Peer, list[bytes]] = {}  # by nsqd, in order of arrival
+        self.arrived: dict[tuple[Peer, str], list[bytes]] = {}  # also by command line
+        self.retried: set[bytes] = set()
+        self.withdrawn: set[bytes] = set()  # before they were sent
         self.accepted: list[bytes] = []
         self.refused: set[bytes] = set()
         self.stopped = False
+        self.core.on_retry = lambda publish, error: self.retried.add(publish.body)
         self.core.start(self.net.time)
 
     def teardown(self) -> None:
@@ -1161,6 +1360,8 @@ class Histories(RuleBasedStateMachine):
 
     def script(self, peer: Peer, line: str, body: bytes) -> bool:
         if line.startswith("PUB"):
+            self.arrived.setdefault((peer, line), []).append(body)
+        if line.startswith(("PUB", "LIMITS")):
             self.unanswered.setdefault(peer, []).append(body)
             return True
         return False
@@ -1184,28 +1385,51 @@ class Histories(RuleBasedStateMachine):
         if wire := self.some(self.net.live(), index):
             if executed:
                 wire.flush()
-                self.accepted += self.unanswered.get(wire.peer, ())
+                self.accepted += filter(None, self.unanswered.get(wire.peer, ()))
             wire.lose()
+
+    @rule(index=st.integers(0, 9))
+    def leave(self, index: int) -> None:
+        if wire := self.some(self.net.live(), index):
+            wire.flush()
+            wire.peer.answer(b"_goodbye_")
+            wire.run()
 
     @precondition(lambda self: not self.stopped)
     @rule(
         count=st.integers(1, 4),
         size=st.integers(4, 9),
         within=st.sampled_from([0.5, 5.0, math.inf, math.inf]),
+        topic=st.sampled_from("tu"),
     )
-    def publish(self, count: int, size: int, within: float) -> None:
-        for _ in range(count):
-            body = b"%0*d" % (size, len(self.published))
-            self.published.append(make(body, self.net.time + within))
+    def publish(self, count: int, size: int, within: float, topic: str) -> None:
+        for number in range(count):  # the first may be above the usual limit
+            body = b"%0*d" % (size if number == 0 else 4, len(self.published))
+            self.published.append(make(body, self.net.time + within, topic))
             self.core.publish(self.published[-1])
 
-    @rule(index=st.integers(0, 9), count=st.integers(1, 9))
-    def ok(self, index: int, count: int) -> None:
+    @rule(index=st.integers(0, 99))
+    def interrupt(self, index: int) -> None:
+        waiting = [each for each in self.published if each.end == WAITING]
+        if waiting:
+            publish = waiting[index % len(waiting)]
+            publish.is_abandoned = True
+            before = self.core.pending_bytes
+            self.core.withdraw(publish, self.net.time)
+            if self.core.pending_bytes < before:
+                self.withdrawn.add(publish.body)
+
+    @rule(index=st.integers(0, 9), count=st.integers(1, 9), most=st.sampled_from([3, 7, 8, 9]))
+    def ok(self, index: int, count: int, most: int) -> None:
         if wire := self.some(self.net.live(), index):
             wire.run()
             for _ in range(min(count, len(self.unanswered.get(wire.peer, ())))):
-                self.accepted.append(self.unanswered[wire.peer].pop(0))
-                wire.peer.answer()
+                body = self.unanswered[wire.peer].pop(0)
+                if body == QUESTION:
+                    wire.peer.answer(b'{"max_msg_size":%d}' % most)
+                else:
+                    self.accepted.append(body)
+                    wire.peer.answer()
             wire.run()
 
     @rule(index=st.integers(0, 9), code=st.sampled_from(["E_BAD_MESSAGE", "E_PUB_FAILED"]))
@@ -1242,8 +1466,8 @@ class Histories(RuleBasedStateMachine):
             end = publish.end  # never twice
             if end is None:
                 assert publish.body in self.accepted
-            elif isinstance(end, NsqdError):
-                assert publish.body in self.refused
+            elif isinstance(end, NsqdError) and publish.error is None:
+                assert publish.body in self.refused or publish.body not in self.accepted
             elif isinstance(end, NoConnection):
                 assert publish.body not in self.accepted
 
@@ -1253,10 +1477,23 @@ class Histories(RuleBasedStateMachine):
             return
         held = [*self.core.waiting]
         for nsqd in self.core.nsqds.values():
-            held += nsqd.pending
+            held += nsqd.publishes()
         assert self.core.pending_bytes == sum(len(each.body) for each in held)
-        told = [each for each in self.published if each.end == WAITING]
-        assert {each.body for each in told} <= {each.body for each in held}
+        assert {each.body for each in self.awaited} <= {each.body for each in held}
+
+    @property
+    def awaited(self) -> list[Told]:
+        return [each for each in self.published if each.end == WAITING and each.is_awaited()]
+
+    @invariant()
+    def nothing_overtakes(self) -> None:
+        """On one connection, publishes to one topic arrive in their order."""
+        if not hasattr(self, "net"):
+            return
+        for bodies in self.arrived.values():
+            numbers = [int(each) for each in bodies if self.alone or each not in self.retried]
+            assert numbers == sorted(numbers)
+            assert self.withdrawn.isdisjoint(bodies) or self.retried & self.withdrawn
 
     @invariant()
     def with_one_nsqd_nothing_is_published_twice(self) -> None:
@@ -1269,14 +1506,14 @@ class Histories(RuleBasedStateMachine):
             assert self.net.ends == 1
             assert not self.net.live() and not self.net.pending()
             assert self.core.due == math.inf
-            assert all(each.end != WAITING for each in self.published)
+            assert not self.awaited
 
     def finish(self) -> None:
         """From now on, all nsqds are down."""
         for wire in self.net.live():
             wire.lose()
         end = self.net.time + 300
-        while self.net.time < end and not all(each.ends for each in self.published):
+        while self.net.time < end and self.awaited:
             for wire in self.net.pending():
                 wire.lose()
             if self.net.lookups > self.answers:
@@ -1288,7 +1525,7 @@ class Histories(RuleBasedStateMachine):
     def nothing_hangs(self, sure: int) -> None:
         if not sure:
             self.finish()
-            assert [each.body for each in self.published if not each.ends] == []
+            assert self.awaited == []
             assert self.core.pending_bytes == 0
 
 
