@@ -111,7 +111,7 @@ class Stop(NsqError):
 
 
 class HelpWanted(Stop):
-    """`--help`: the usage, on stderr as in Go's flag package; config/arguments.py sets stdout."""
+    """`--help`: the usage, on stderr as in Go's flag package."""
 
     exit_code = 0
     shape = AS_IS

@@ -13,8 +13,11 @@ import click
 
 from nsqcy import __version__
 from nsqcy.cli.cluster_options import NAMES
-from nsqcy.cli.main import COMMANDS, SECTIONS, Native, group
+from nsqcy.cli.main import COMMANDS, SECTIONS, group
 
+# Commands whose sections are written by hand, with a table of their options.
+WITH_SECTIONS = ("nsqcy doctor", "nsqcy capacity", "nsqcy copies")
+TOP = click.Context(group, info_name="nsqcy", **group.context_settings)
 MANUAL = Path(__file__).parents[1] / "conf" / "man" / "nsqcy.1"
 
 
@@ -31,12 +34,11 @@ class Described(NamedTuple):
 
 def commands() -> Iterator[Described]:
     """Yield all commands that click parses, in the order of the help."""
-    top = click.Context(group, info_name="nsqcy")
     for name, entry in COMMANDS.items():
-        if isinstance(entry, Native):
-            command = group.get_command(top, name)
+        if entry.attribute:
+            command = group.get_command(TOP, name)
             assert command is not None
-            yield from _described(command, click.Context(command, info_name=name, parent=top))
+            yield from _described(command, click.Context(command, info_name=name, parent=TOP))
 
 
 def _described(command: click.Command, context: click.Context) -> Iterator[Described]:
@@ -87,8 +89,10 @@ def _is_block(paragraph: str) -> bool:
 
 
 def markdown() -> str:
-    """Return a section for each command."""
-    return "\n".join(map(_section, commands()))
+    """Return a section for each command that has none of its own in the page."""
+    return "\n".join(
+        _section(each) for each in commands() if not each.path.startswith(WITH_SECTIONS)
+    )
 
 
 def _section(command: Described) -> str:
@@ -142,10 +146,9 @@ def manual() -> str:
 
 
 def _cluster_options() -> list[tuple[str, str, str]]:
-    top = click.Context(group, info_name="nsqcy")
-    command = group.get_command(top, "pub")
+    command = group.get_command(TOP, "pub")
     assert command is not None
-    context = click.Context(command, info_name="pub", parent=top)
+    context = click.Context(command, info_name="pub", parent=TOP)
     return [
         _option(each, context)
         for each in command.params

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nsqcy import __version__
 from nsqcy.capacity import main as capacity
-from nsqcy.cli.copies import force, status
+from nsqcy.cli.copies import force
 from nsqcy.client.flow import FlowSettings
 from nsqcy.client.options import ConnectionOptions, ConsumerOptions, LookupOptions, ProducerOptions
 from nsqcy.config.options import OptionTable
@@ -44,7 +44,6 @@ TOOLS = (NSQ_STAT, NSQ_TAIL, NSQ_TO_FILE, NSQ_TO_HTTP, NSQ_TO_NSQ, TO_NSQ)
 COMMANDS: dict[str, Mapping[str, Iterable[Option]]] = {
     "nsqcy doctor": doctor.SECTIONS,
     "nsqcy capacity": capacity.SECTIONS,
-    "nsqcy copies status": status.SECTIONS,
     "nsqcy copies force": force.SECTIONS,
     **{each.daemon: each.sections for each in TOOLS},
 }

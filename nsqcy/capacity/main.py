@@ -7,17 +7,16 @@ Exit codes:
     2  invalid command line
 """
 
-from collections.abc import Sequence
 from typing import Any
+
+import click
 
 from nsqcy.capacity import model, report
 from nsqcy.capacity.model import Host, Impossible, Load
-from nsqcy.config import loader
-from nsqcy.config.arguments import Parser
+from nsqcy.config.commands import TableCommand
 from nsqcy.config.durations import HOUR, MILLISECOND, SECOND
 from nsqcy.config.options import BOOL, DURATION, FLOAT, INT, STRING
 from nsqcy.config.policies import NOT_NEGATIVE, POSITIVE
-from nsqcy.errors import Stop, UsageError
 from nsqcy.logging.logger import write
 from nsqcy.options.option import Option, Rule
 from nsqcy.util.standard_streams import show
@@ -88,12 +87,11 @@ OUTPUT = (Option("json", BOOL, False, "print JSON"),)
 SECTIONS = {"load": LOAD, "hosts": HOSTS, "output": OUTPUT}
 
 
-def main(words: Sequence[str]) -> int:
-    """Compute and print the plan. Return the exit code."""
-    try:
-        flags = parse(words)
-    except Stop as stop:
-        return loader.report(stop, "nsqcy capacity")
+@click.command(cls=TableCommand, sections=SECTIONS)
+def capacity(**flags: Any) -> int:
+    """Compute how many hosts a load needs."""
+    if flags["rate"] is None:
+        raise click.UsageError("--rate is required: messages published per second")
     try:
         found = model.plan(load_of(flags), host_of(flags), flags["headroom"] / 100)
     except Impossible as error:
@@ -101,14 +99,6 @@ def main(words: Sequence[str]) -> int:
         return 1
     show((report.as_json if flags["json"] else report.as_text)(flags, found))
     return 0
-
-
-def parse(words: Sequence[str]) -> dict[str, Any]:
-    """Return the parsed flags. Raises Stop."""
-    flags = Parser("nsqcy capacity", "Compute how many hosts a load needs.", SECTIONS).values(words)
-    if flags["rate"] is None:
-        raise UsageError("--rate is required: messages published per second")
-    return flags
 
 
 def load_of(flags: dict[str, Any]) -> Load:

@@ -8,13 +8,13 @@ import click
 from nsqcy.cli import places, policies, seeking
 from nsqcy.cli.cluster import Cluster
 from nsqcy.cli.cluster_options import act, as_json, confirm, confirmed, on_cluster, print_json
-from nsqcy.cli.main import Commands
 from nsqcy.cli.tables import number, plain, plural, table, yes
 from nsqcy.cli.topics import channel_table, named
 from nsqcy.cli.values import CHANNEL, PLACE
 from nsqcy.cluster.http_clients import NsqdHTTPClient
 from nsqcy.cluster.problems import client_name, rate
 from nsqcy.cluster.stats import ChannelStats, ClientStats
+from nsqcy.config.commands import Commands
 
 channel_named = click.argument("channel", type=CHANNEL)
 

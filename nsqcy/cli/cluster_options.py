@@ -5,7 +5,7 @@ A command decorated with `on_cluster` gets a Cluster as its first argument.
 
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -13,15 +13,9 @@ import click
 from nsqcy.cli.cluster import LOOKUPD, NSQD, Cluster
 from nsqcy.cli.tables import plural
 from nsqcy.cli.values import ADDRESS, DURATION
-from nsqcy.cluster.discovery import trust_in
 from nsqcy.cluster.http_clients import NsqdHTTPClient
-from nsqcy.cluster.web_client import Terms
-from nsqcy.config.durations import SECOND
-from nsqcy.tools.cluster_flags import ENVIRONMENT
+from nsqcy.tools.cluster_flags import ENVIRONMENT, FLAGS, terms
 from nsqcy.users import token_file
-
-ADDRESSES = ("lookupd_http_address", "nsqd_http_address")
-
 
 OPTIONS = (
     click.option(
@@ -56,7 +50,7 @@ OPTIONS = (
     click.option("--trust-lookupd", is_flag=True, help=token_file.TRUST.help),
 )
 NAMES = (
-    *ADDRESSES,
+    *FLAGS,
     "timeout",
     "tls_root_ca_file",
     "tls_insecure_skip_verify",
@@ -74,26 +68,13 @@ def on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def run(**values: Any) -> Any:
         chosen = {name: values.pop(name) for name in NAMES}
-        return command(_cluster(chosen), **values)
+        lookupds, nsqds = (tuple(chosen[name]) for name in FLAGS)
+        cluster = Cluster(lookupds, nsqds, terms(chosen, (LOOKUPD, NSQD)))
+        return command(cluster, **values)
 
     for option in reversed(OPTIONS):
         run = option(run)
     return run
-
-
-def _cluster(values: Mapping[str, Any]) -> Cluster:
-    whole = values["timeout"] / SECOND
-    lookupds, nsqds = (tuple(values[name]) for name in ADDRESSES)
-    named = (*lookupds, *nsqds) or (LOOKUPD, NSQD)
-    terms = Terms(
-        connect_timeout=min(2.0, whole),
-        request_timeout=whole,
-        root_ca_file=values["tls_root_ca_file"],
-        verify=not values["tls_insecure_skip_verify"],
-        token=token_file.of_command(values["auth_token_file"]),
-        trust=trust_in(lambda: named, all_listed=values["trust_lookupd"]),
-    )
-    return Cluster(lookupds, nsqds, terms)
 
 
 def confirm(yes: bool, question: str) -> None:

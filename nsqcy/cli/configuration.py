@@ -4,8 +4,8 @@ import importlib
 
 import click
 
-from nsqcy.cli.main import Commands
 from nsqcy.config import files, loader, sample
+from nsqcy.config.commands import Commands
 from nsqcy.config.options import OptionTable
 from nsqcy.errors import Stop
 

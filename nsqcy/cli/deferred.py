@@ -7,12 +7,12 @@ import click
 
 from nsqcy.cli.cluster import Cluster
 from nsqcy.cli.cluster_options import as_json, on_cluster, print_json
-from nsqcy.cli.main import Commands
 from nsqcy.cli.tables import moment, plural, table
 from nsqcy.cli.values import CHANNEL, TOPIC, Count
 from nsqcy.client.cancelling import CANCEL_KEY
 from nsqcy.cluster.deferred import PeekedMessage, cancel_deferred
 from nsqcy.cluster.http_clients import NsqdHTTPClient
+from nsqcy.config.commands import Commands
 from nsqcy.errors import RequestError
 
 PAGE = 1000  # messages per request; nsqd's limit

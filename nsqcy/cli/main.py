@@ -10,86 +10,78 @@ Exit codes:
     2  invalid command line
 """
 
-import difflib
 import importlib
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from nsqcy import NSQ_VERSION, __version__
+from nsqcy.config.commands import HELP, Commands, UnknownCommand
 from nsqcy.errors import NsqError, Stop
 from nsqcy.util.standard_streams import guarded
 
 INVALID = 2
 
 
-class Native(NamedTuple):
-    """A command that click parses: an attribute of a module."""
+class Entry(NamedTuple):
+    """A command of click: an attribute of a module. Without one, a program: the module's main(),
+    which parses its own words."""
 
     module: str
     attribute: str
     summary: str
 
 
-class Program(NamedTuple):
-    """A command that parses its own words. `named`: its name is also that of a program."""
-
-    module: str
-    summary: str
-    named: bool = False
-
-
 # Commands by section of the help, in its order.
-SECTIONS: dict[str, dict[str, Native | Program]] = {
+SECTIONS: dict[str, dict[str, Entry]] = {
     "Messages": {
-        "pub": Native("nsqcy.cli.publish", "pub", "publish messages"),
-        "sub": Native("nsqcy.cli.subscribe", "sub", "print messages as they arrive"),
-        "peek": Native("nsqcy.cli.peek", "peek", "show queued messages without consuming them"),
-        "deferred": Native("nsqcy.cli.deferred", "deferred", "list and cancel deferred messages"),
-        "redrive": Native("nsqcy.cli.redrive", "redrive", "return dead letters to their channels"),
+        "pub": Entry("nsqcy.cli.publish", "pub", "publish messages"),
+        "sub": Entry("nsqcy.cli.subscribe", "sub", "print messages as they arrive"),
+        "peek": Entry("nsqcy.cli.peek", "peek", "show queued messages without consuming them"),
+        "deferred": Entry("nsqcy.cli.deferred", "deferred", "list and cancel deferred messages"),
+        "redrive": Entry("nsqcy.cli.redrive", "redrive", "return dead letters to their channels"),
     },
     "Topics and channels": {
-        "topic": Native("nsqcy.cli.topics", "topic", "list, show, create and change topics"),
-        "channel": Native("nsqcy.cli.channels", "channel", "show, create and change channels"),
+        "topic": Entry("nsqcy.cli.topics", "topic", "list, show, create and change topics"),
+        "channel": Entry("nsqcy.cli.channels", "channel", "show, create and change channels"),
     },
     "Observing and measuring": {
-        "top": Native("nsqcy.cli.top", "top", "show what is slow and what is wrong, live"),
-        "doctor": Program(
-            "nsqcy.doctor.main", "check this host and a cluster, and recommend actions"
+        "top": Entry("nsqcy.cli.top", "top", "show what is slow and what is wrong, live"),
+        "doctor": Entry(
+            "nsqcy.doctor.main", "doctor", "check this host and a cluster, and recommend actions"
         ),
-        "bench": Native("nsqcy.cli.bench", "bench", "measure throughput and latency of a cluster"),
-        "capacity": Program(
-            "nsqcy.capacity.main", "compute how many nsqds a load needs, and how large"
+        "bench": Entry("nsqcy.cli.bench", "bench", "measure throughput and latency of a cluster"),
+        "capacity": Entry(
+            "nsqcy.capacity.main", "capacity", "compute how many nsqds a load needs, and how large"
         ),
     },
     "Running": {
-        "up": Program("nsqcy.cli.up", "run nsqlookupd, nsqd and nsqadmin together"),
-        "nsqd": Program("nsqcy.nsqd.main", "run nsqd", named=True),
-        "nsqlookupd": Program("nsqcy.nsqlookupd.main", "run nsqlookupd", named=True),
-        "nsqadmin": Program("nsqcy.nsqadmin.main", "run nsqadmin", named=True),
+        "up": Entry("nsqcy.cli.up", "", "run nsqlookupd, nsqd and nsqadmin together"),
+        "nsqd": Entry("nsqcy.nsqd.main", "", "run nsqd"),
+        "nsqlookupd": Entry("nsqcy.nsqlookupd.main", "", "run nsqlookupd"),
+        "nsqadmin": Entry("nsqcy.nsqadmin.main", "", "run nsqadmin"),
     },
     "Administration": {
-        "config": Native("nsqcy.cli.configuration", "config", "print and check configuration"),
-        "copies": Program("nsqcy.cli.copies.main", "show and repair topics with copies"),
-        "drain": Native("nsqcy.cli.operations", "drain", "empty an nsqd, which then exits"),
-        "ready": Native(
-            "nsqcy.cli.operations", "ready", "show whether nsqds are ready for clients"
-        ),
-        "reload": Native("nsqcy.cli.operations", "reload", "reload an nsqd's configuration"),
-        "data": Program("nsqcy.nsqd.data.command", "import, export and check a data path"),
-        "passwd": Program("nsqcy.users.passwd", "print a user section for --auth-file"),
-        "completion": Native("nsqcy.cli.completion", "completion", "print a completion script"),
-        "version": Native("nsqcy.cli.version", "version", "print the version"),
+        "config": Entry("nsqcy.cli.configuration", "config", "print and check configuration"),
+        "copies": Entry("nsqcy.cli.copies.main", "copies", "show and repair topics with copies"),
+        "drain": Entry("nsqcy.cli.operations", "drain", "empty an nsqd, which then exits"),
+        "ready": Entry("nsqcy.cli.operations", "ready", "show whether nsqds are ready for clients"),
+        "reload": Entry("nsqcy.cli.operations", "reload", "reload an nsqd's configuration"),
+        "data": Entry("nsqcy.nsqd.data.command", "data", "import, export and check a data path"),
+        "passwd": Entry("nsqcy.users.passwd", "passwd", "print a user section for --auth-file"),
+        "completion": Entry("nsqcy.cli.completion", "completion", "print a completion script"),
+        "version": Entry("nsqcy.cli.version", "version", "print the version"),
     },
     "NSQ's tools": {
-        "nsq_stat": Program("nsqcy.tools.nsq_stat", "print a channel's statistics", named=True),
-        "nsq_tail": Program("nsqcy.tools.nsq_tail", "print the messages of topics", named=True),
-        "nsq_to_file": Program("nsqcy.tools.nsq_to_file", "write messages to files", named=True),
-        "nsq_to_http": Program("nsqcy.tools.nsq_to_http", "send messages to HTTP", named=True),
-        "nsq_to_nsq": Program("nsqcy.tools.nsq_to_nsq", "publish to other nsqds", named=True),
-        "to_nsq": Program("nsqcy.tools.to_nsq", "publish messages from stdin", named=True),
+        "nsq_stat": Entry("nsqcy.tools.nsq_stat", "", "print a channel's statistics"),
+        "nsq_tail": Entry("nsqcy.tools.nsq_tail", "", "print the messages of topics"),
+        "nsq_to_file": Entry("nsqcy.tools.nsq_to_file", "", "write messages to files"),
+        "nsq_to_http": Entry("nsqcy.tools.nsq_to_http", "", "send messages to HTTP"),
+        "nsq_to_nsq": Entry("nsqcy.tools.nsq_to_nsq", "", "publish to other nsqds"),
+        "to_nsq": Entry("nsqcy.tools.to_nsq", "", "publish messages from stdin"),
     },
 }
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
@@ -174,25 +166,6 @@ def _path(context: click.Context | None, otherwise: str) -> str:
     return context.command_path if context else otherwise
 
 
-class UnknownCommand(click.UsageError):
-    """Word that is not a command, with commands that are similar."""
-
-    def __init__(self, word: str, names: Sequence[str], context: click.Context) -> None:
-        super().__init__(f"unknown command {word}", context)
-        self.near = difflib.get_close_matches(word, names)
-
-
-class Commands(click.Group):
-    """Group that suggests similar commands and shows no usage with an error."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            raise UnknownCommand(args[0], self.list_commands(ctx), ctx)
-        return super().resolve_command(ctx, args)
-
-
 class Nsqcy(Commands):
     """The group of all commands, which are imported when they run."""
 
@@ -203,11 +176,20 @@ class Nsqcy(Commands):
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        if isinstance(entry, Native):
-            found = getattr(importlib.import_module(entry.module), entry.attribute)
-            assert isinstance(found, click.Command)
-            return found
-        return _program(cmd_name, entry)
+        if not entry.attribute:
+            return _program(cmd_name, entry)
+        found = getattr(importlib.import_module(entry.module), entry.attribute)
+        assert isinstance(found, click.Command)
+        return found
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the names of commands without importing all of them, as click would."""
+        found = [
+            CompletionItem(name, help=entry.summary)
+            for name, entry in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, section in SECTIONS.items():
@@ -215,32 +197,25 @@ class Nsqcy(Commands):
                 formatter.write_dl([(name, entry.summary) for name, entry in section.items()])
 
 
-def _program(name: str, program: Program) -> click.Command:
+def _program(name: str, program: Entry) -> click.Command:
     """Return a command that passes its words on to a program."""
-    words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
+
+    def start(words: Sequence[str]) -> int:
+        return int(importlib.import_module(program.module).main(list(words)) or 0)
+
     return click.Command(
         name,
-        callback=_starter(name, program),
-        params=[words],
+        callback=start,
+        params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
         context_settings=RAW,
         add_help_option=False,
         short_help=program.summary,
     )
 
 
-def _starter(name: str, program: Program) -> Callable[..., int]:
-    def start(words: Sequence[str]) -> int:
-        run: Callable[..., Any] = importlib.import_module(program.module).main
-        if not program.named:
-            return int(run(list(words)))
-        sys.argv = [name, *words]
-        return int(run() or 0)
-
-    return start
-
-
 @click.group(
     cls=Nsqcy,
+    context_settings=HELP,
     invoke_without_command=True,
     help=f"nsqcy {__version__}, compatible with NSQ {NSQ_VERSION}.\n\n"
     "Commands that query a cluster find it by --lookupd-http-address or --nsqd-http-address; by"

@@ -8,11 +8,11 @@ import click
 from nsqcy.cli import policies, seeking
 from nsqcy.cli.cluster import Cluster
 from nsqcy.cli.cluster_options import act, as_json, confirm, confirmed, on_cluster, print_json
-from nsqcy.cli.main import Commands
 from nsqcy.cli.tables import number, plural, table, yes
 from nsqcy.cli.values import TOPIC
 from nsqcy.cluster.http_clients import NsqdHTTPClient
 from nsqcy.cluster.stats import TopicStats
+from nsqcy.config.commands import Commands
 
 named = click.argument("topic", type=TOPIC)
 

@@ -2,7 +2,7 @@
 
 An error is one line with a hint; only -help prints the usage. Independent of particular options,
 and of words after the flags (config/stray_words.py). Commands that NSQ does not have use
-config/arguments.py instead.
+config/commands.py instead.
 """
 
 from collections.abc import Sequence

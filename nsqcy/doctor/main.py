@@ -8,13 +8,14 @@ Exit codes:
 """
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import click
+
 from nsqcy.cluster.web_client import WebClient
-from nsqcy.config import files, loader
-from nsqcy.config.arguments import Parser
+from nsqcy.config import files
+from nsqcy.config.commands import TableCommand
 from nsqcy.config.durations import SECOND
 from nsqcy.config.loader import Settings
 from nsqcy.config.options import BOOL, DURATION, STRING, WORDS
@@ -35,7 +36,6 @@ from nsqcy.doctor.checks import Judged, run
 from nsqcy.doctor.findings import ERROR, WARNING
 from nsqcy.doctor.look_cluster import Addresses
 from nsqcy.doctor.watch import Watch
-from nsqcy.errors import Stop
 from nsqcy.options.option import Kind, Option, Rule
 from nsqcy.tools import cluster_flags
 from nsqcy.util.standard_streams import show
@@ -98,16 +98,14 @@ OUTPUT = (
 SECTIONS = {"host": HOST, "cluster": CLUSTER, "output": OUTPUT}
 
 
-def main(words: Sequence[str]) -> int:
-    """Collect facts, run the checks and print the findings. Return the exit code."""
-    try:
-        flags = parse(words)
-        if flags["checks"]:
-            show(report.list_of_checks())
-            return 0
-        return watch(flags) if flags["watch"] else check(flags)
-    except Stop as stop:
-        return loader.report(stop, "nsqcy doctor")
+@click.command(cls=TableCommand, sections=SECTIONS)
+def doctor(**flags: Any) -> int:
+    """Check this host and a cluster, and give advice."""
+    cluster_flags.complete(flags)
+    if flags["checks"]:
+        show(report.list_of_checks())
+        return 0
+    return watch(flags) if flags["watch"] else check(flags)
 
 
 def check(flags: dict[str, Any]) -> int:
@@ -134,14 +132,6 @@ def watch(flags: dict[str, Any]) -> int:
             time.sleep(flags["watch"] / SECOND)
     except KeyboardInterrupt:
         return report.exit_code(found, flags["fail_on"])
-
-
-def parse(words: Sequence[str]) -> dict[str, Any]:
-    """Return the parsed flags. Raises Stop."""
-    parser = Parser("nsqcy doctor", "Check this host and a cluster, and give advice.", SECTIONS)
-    flags = parser.values(words)
-    cluster_flags.complete(flags)
-    return flags
 
 
 def look_and_judge(flags: dict[str, Any]) -> list[Judged]:

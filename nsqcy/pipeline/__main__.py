@@ -19,8 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, cast
 
+import click
+
 from nsqcy import __version__
-from nsqcy.errors import HelpWanted, UsageError
+from nsqcy.errors import UsageError
 from nsqcy.options.option import suggestion
 from nsqcy.pipeline.options import OUTPUT, Options, Table, parse, with_remedy
 from nsqcy.pipeline.report import Report
@@ -72,8 +74,7 @@ def _run(words: list[str]) -> int:
         json_lines = options["json"] or not os.isatty(1)
         with terminable(asked), Report(name, json_lines=json_lines) as report:
             return load(name).run(options, report)
-    except HelpWanted as wanted:
-        print(wanted)
+    except click.exceptions.Exit:  # after the help
         return 0
     except UsageError as error:
         return refuse(f"{COMMAND} {name}", str(error))

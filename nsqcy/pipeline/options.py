@@ -14,7 +14,10 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from nsqcy.config.arguments import Parser
+import click
+
+from nsqcy.cli.main import describe
+from nsqcy.config.commands import TableCommand
 from nsqcy.errors import UsageError
 from nsqcy.options import kinds
 from nsqcy.options.kinds import BOOLEAN, EXPRESSION, TOPIC_NAME, matching
@@ -221,9 +224,12 @@ def parse(
     """Return a job's options; `tables` contains the tables of all jobs, because the file may have
     tables for other jobs."""
     table = tables[job]
-    parser = Parser(f"nsqcy-pipeline {job}", description, {"flags": table})
+    command = TableCommand(f"nsqcy-pipeline {job}", sections={"flags": table}, help=description)
     words = ["--verbose" if word == "-v" else word for word in argv]
-    flags = {name.replace("_", "-"): value for name, value in parser.given(words).items()}
+    try:
+        flags = {name.replace("_", "-"): value for name, value in command.given(words).items()}
+    except click.UsageError as error:
+        raise UsageError(describe(error)) from None
     given: dict[str, Any] = {}
     if "config" in flags:
         given = from_file(job, tables, flags["config"])

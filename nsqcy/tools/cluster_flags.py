@@ -4,12 +4,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import click
+
 from nsqcy.cluster.discovery import daemon_url, trust_in
 from nsqcy.cluster.web_client import Terms
 from nsqcy.config.durations import SECOND
 from nsqcy.config.options import BOOL, DURATION, STRING
 from nsqcy.config.policies import POSITIVE
-from nsqcy.errors import UsageError
 from nsqcy.options.option import Option
 from nsqcy.users import token_file
 
@@ -31,8 +32,8 @@ REQUESTS = (
 
 
 def complete(flags: dict[str, Any], environment: Mapping[str, str] = os.environ) -> None:
-    """Set flags that are not given from the environment. Raises UsageError for the first invalid
-    address."""
+    """Set flags that are not given from the environment. Raises click.UsageError for the first
+    invalid address."""
     for name, variable in ENVIRONMENT.items():
         if not flags[name] and (value := environment.get(variable, "").strip()):
             flags[name] = tuple(value.split())
@@ -45,7 +46,7 @@ def _check_addresses(flags: Mapping[str, Any]) -> None:
             try:
                 daemon_url(address)
             except ValueError as error:
-                raise UsageError(f"--{flag}: {error}") from None
+                raise click.UsageError(f"--{flag}: {error}") from None
 
 
 def terms(flags: dict[str, Any], addresses: Sequence[str] = ()) -> Terms:

@@ -4,12 +4,14 @@ The section goes to stdout, so that it can be appended to the file. Reads a pass
 terminal or from stdin; shows a new token once on stderr.
 """
 
-import argparse
 import getpass
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from nsqcy.config.arguments import PlainParser, SetOption
+import click
+
+from nsqcy.config.commands import TableOption
 from nsqcy.logging.logger import write
 from nsqcy.users import file, hashes
 from nsqcy.users.user import ADMIN, PERMISSIONS, PUBLISH, REGISTER, ROLES, SUBSCRIBE, VIEW
@@ -24,29 +26,56 @@ _DOES = {
 }
 
 
-def main(words: Sequence[str]) -> int:
-    """Print the section; return the exit code."""
-    arguments = _parser().parse_args(words)
-    if file.NAME.fullmatch(arguments.name) is None:
-        write(2, f"{arguments.name!r} is not a valid user name (allowed: {file.NAME_ALLOWED})\n")
+OPTIONS = (
+    click.Option(
+        ["--role"],
+        type=click.Choice(ROLES),
+        help="role in nsqadmin; default: view, if no topics are given",
+    ),
+    *(
+        click.Option(
+            [f"--{permission}"],
+            metavar="PATTERNS",
+            default="",
+            help=f"topics that the user may {does}: patterns separated by commas",
+        )
+        for permission, does in _DOES.items()
+    ),
+    click.Option(
+        ["--certificate"],
+        metavar="NAME",
+        default="",
+        help="name in the user's client certificate",
+    ),
+    *map(TableOption, file.QUOTAS),
+    click.Option(
+        ["--token"], is_flag=True, help="create a token for a program instead of a password"
+    ),
+)
+
+
+@click.command(params=[click.Argument(["name"]), *OPTIONS])
+def passwd(name: str, token: bool, **rights: Any) -> int:
+    """Print a user section for --auth-file."""
+    if file.NAME.fullmatch(name) is None:
+        write(2, f"{name!r} is not a valid user name (allowed: {file.NAME_ALLOWED})\n")
         return 2
-    if arguments.token:
-        token = hashes.new_token()
-        write(2, f"the token of {arguments.name} (shown only once): {token}\n")
-        setting = f"token = {hashes.hash_token(token)}"
+    if token:
+        secret = hashes.new_token()
+        write(2, f"the token of {name} (shown only once): {secret}\n")
+        setting = f"token = {hashes.hash_token(secret)}"
     else:
         password = _password()
         if password is None:
             return 1
         setting = f"password = {hashes.hash_password(password)}"
-    lines = [*_rights(arguments), *_quotas(arguments), setting]
-    show("\n".join([f"[user {arguments.name}]", *lines, ""]))
+    show("\n".join([f"[user {name}]", *_rights(rights), *_quotas(rights), setting, ""]))
     return 0
 
 
-def _rights(arguments: argparse.Namespace) -> Iterator[str]:
+def _rights(given: Mapping[str, Any]) -> Iterator[str]:
     """Yield the settings for the user's permissions; the role view if no flag grants anything."""
-    said = {key: getattr(arguments, key) for key in ("role", "certificate", *PERMISSIONS)}
+    said = {key: given[key] for key in ("role", "certificate", *PERMISSIONS)}
     if not any(said[key] for key in ("role", *PERMISSIONS)):
         said["role"] = VIEW
     for key, value in said.items():
@@ -54,41 +83,11 @@ def _rights(arguments: argparse.Namespace) -> Iterator[str]:
             yield f"{key} = {value}"
 
 
-def _quotas(arguments: argparse.Namespace) -> Iterator[str]:
+def _quotas(given: Mapping[str, Any]) -> Iterator[str]:
     for option in file.QUOTAS:
-        value = getattr(arguments, option.name, option.default)
+        value = given[option.name]
         if value != option.default:
             yield f"{option.name} = {option.show(value)}"
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = PlainParser(prog="nsqcy passwd", description="Print a user section for --auth-file.")
-    parser.add_argument("name", metavar="NAME")
-    parser.add_argument(
-        "--role",
-        choices=ROLES,
-        default="",
-        help="role in nsqadmin; default: view, if no topics are given",
-    )
-    for permission in PERMISSIONS:
-        parser.add_argument(
-            f"--{permission}",
-            metavar="PATTERNS",
-            default="",
-            help=f"topics that the user may {_DOES[permission]}: patterns separated by commas",
-        )
-    parser.add_argument(
-        "--certificate",
-        metavar="NAME",
-        default="",
-        help="name in the user's client certificate",
-    )
-    for option in file.QUOTAS:
-        parser.add_argument(f"--{option.flag}", action=SetOption, option=option)
-    parser.add_argument(
-        "--token", action="store_true", help="create a token for a program instead of a password"
-    )
-    return parser
 
 
 def _password() -> str | None:

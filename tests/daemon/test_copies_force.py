@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nsqcy.cli.copies import force
-from nsqcy.cli.copies.main import main
+from nsqcy.cli.main import main
 from nsqcy.copies.group import Group
 from nsqcy.copies.identity import Identity
 from nsqcy.copies.values import encode_group, encode_identity
@@ -50,7 +50,7 @@ class Values:
         return self.client.read(f"{self.prefix}groups/")[0][0].value
 
     def force(self, *words: str) -> int:
-        return main(["force", "g", f"--config={self.config}", *words])
+        return main(["copies", "force", "g", f"--config={self.config}", *words])
 
 
 @pytest.fixture
@@ -117,17 +117,19 @@ def test_a_change_meanwhile_wins(values: Values, key: str) -> None:
         values.put(key, changes[key])
 
     with pytest.raises(force.Refused, match="changed in the meantime"):
-        force.force(values.client, values.prefix.split("/")[2], "g", is_agreed=True, say=meanwhile)
+        force.give_up(
+            values.client, values.prefix.split("/")[2], "g", is_agreed=True, say=meanwhile
+        )
     assert values.group() == (other if key == "groups/g" else encode_group(GROUP))
 
 
 def test_etcd_that_does_not_respond(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "nsqd.ini"
     config.write_text("[nsqd]\netcd_endpoints = http://127.0.0.1:1\n")
-    assert main(["force", "g", f"--config={config}"]) == 1
+    assert main(["copies", "force", "g", f"--config={config}"]) == 1
     assert capfd.readouterr().err.startswith("nsqcy copies force: etcd: http://127.0.0.1:1")
     config.write_text("[nsqd]\n")
-    assert main(["force", "g", f"--config={config}"]) == 1
+    assert main(["copies", "force", "g", f"--config={config}"]) == 1
     assert "has no etcd_endpoints" in capfd.readouterr().err
 
 
@@ -149,7 +151,7 @@ def test_a_member_that_is_not_whole_owns_a_forced_group(etcd: Etcd, tmp_path: Pa
     assert group_id not in other.logs
 
     cluster = other.settings.cluster
-    assert force.force(etcd.client(), cluster, group_id, is_agreed=True, say=len) == 0
+    assert force.give_up(etcd.client(), cluster, group_id, is_agreed=True, say=len) == 0
     until(lambda: group_id in other.logs)
     group = other.logs[group_id].group
     assert group.closed and group.members == (other.name,)

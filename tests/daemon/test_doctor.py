@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from conftest import Starter
+from nsqcy.cli.main import main
 from nsqcy.doctor import look_config, report, speed
-from nsqcy.doctor.main import look_and_judge, main, parse
+from nsqcy.doctor import main as command
+from nsqcy.doctor.main import look_and_judge
 from nsqcy.testing import certificates
 from nsqcy.testing.http_requests import eventually
 from support.nsqd_process import environment
@@ -110,8 +112,8 @@ def test_a_cluster_named_by_the_environment(nsqd: Starter, monkeypatch: pytest.M
 def test_a_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(look_config, "USUAL_LOOKUPD", "127.0.0.1:1")
     monkeypatch.setattr(look_config, "USUAL_NSQD", "127.0.0.1:1")
-    assert main(["--host=false", "--quiet"]) == 1  # there is nothing else to check
-    facts = look_and_judge(parse(["--sample=0"]))
+    assert main(["doctor", "--host=false", "--quiet"]) == 1  # there is nothing else to check
+    facts = look_and_judge(command.doctor.make_context("doctor", ["--sample=0"]).params)
     levels = {each.finding.level for each in facts if each.check in ("nsqds", "lookupds")}
     assert levels == {"note"}
 
@@ -137,18 +139,18 @@ def test_a_host(tmp_path: Path) -> None:
 def test_a_command_line_that_cannot_be_read(capfd: pytest.CaptureFixture[str]) -> None:
     for word, text in {
         "--nsqd-http-address=foo": "--nsqd-http-address: ",
-        "--daemon=redis": "--daemon is 'redis': expected one of nsqd, nsqlookupd, nsqadmin\n",
-        "word": "'word' is not a flag: flags begin with --\n",
-        "--timeout=0": "--timeout is '0': expected > 0\n",
+        "--daemon=redis": "--daemon is 'redis': expected one of nsqd, nsqlookupd, nsqadmin",
+        "word": "got unexpected extra argument (word)",
+        "--timeout=0": "--timeout is '0': expected > 0",
     }.items():
-        assert main([word]) == 2
+        assert main(["doctor", word]) == 2
         out, err = capfd.readouterr()
-        assert not out and err.startswith(text)
+        assert not out and err.startswith(f"nsqcy doctor: {text}")
     for word in ("-help", "--help", "-h"):
-        assert main([word]) == 0
+        assert main(["doctor", word]) == 0
         out, err = capfd.readouterr()
-        assert out.startswith("usage: nsqcy doctor [FLAGS]\n") and not err
-    assert main(["--checks"]) == 0
+        assert out.startswith("Usage: nsqcy doctor [OPTIONS]\n") and not err
+    assert main(["doctor", "--checks"]) == 0
     assert capfd.readouterr().out == report.list_of_checks()
 
 

@@ -74,9 +74,9 @@ def test_the_last_of_several_counts() -> None:
 @pytest.mark.parametrize(
     ("word", "text"),
     [
-        ("--rat=5", "unknown flag --rat; did you mean --rate?"),
-        ("rate", "'rate' is not a flag: flags begin with --"),
-        ("--rate", "argument --rate: expected one argument"),
+        ("--rat=5", "unknown option --rat: did you mean --rate or --root?"),
+        ("rate", "got unexpected extra argument (rate)"),
+        ("--rate", "option '--rate' requires an argument"),
         ("--rate=x", "--rate is 'x': expected a whole number"),
         ("--every=5", "--every is '5': expected a duration, such as 500ms, 30s, 15m, 1h or 7d"),
         ("--size=0", "--size is '0': expected a number of bytes, such as 8m, 512k or 1048576"),
@@ -227,7 +227,9 @@ def test_every_option_has_a_bad_value(job: str) -> None:
             expected += f"; allowed: {option.kind.values}"
         with pytest.raises(UsageError) as caught:
             parse(job, tables, [f"--{option.flag}={value}"])
-        assert str(caught.value) == f"--{option.flag} is {value!r}: expected {expected}"
+        assert str(caught.value) == (
+            f"--{option.flag} is {value!r}: expected {expected} (see nsqcy-pipeline {job} --help)"
+        )
 
 
 @pytest.mark.parametrize("job", JOBS)

@@ -6,16 +6,17 @@ so that the others decide among themselves.
 """
 
 import secrets
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+
+import click
 
 from nsqcy.config import files
-from nsqcy.config.arguments import Parser
+from nsqcy.config.commands import TableCommand
 from nsqcy.config.loader import Settings
 from nsqcy.config.options import BOOL, STRING
 from nsqcy.copies.group import Group
 from nsqcy.copies.values import encode_group
-from nsqcy.errors import NsqError, StartError, UsageError
+from nsqcy.errors import NsqError, StartError
 from nsqcy.etcd.client import EtcdClient
 from nsqcy.etcd.messages import EtcdError, Expected, Put
 from nsqcy.logging.logger import write
@@ -41,38 +42,28 @@ class Refused(NsqError):
     """The group cannot be forced, or need not be; str() gives the reason."""
 
 
-def run(words: Sequence[str]) -> int:
-    """Show what will be lost, and with --yes change the group. Return the exit code. Raises
-    Stop."""
-    group_id, flags = parse(words)
-    options = _options(flags["config"])
+@click.command(cls=TableCommand, sections=SECTIONS)
+@click.argument("group")
+def force(group: str, config: str, yes: bool) -> int:
+    """Give up members of GROUP that will never return.
+
+    All messages that only they have are lost. `nsqcy copies status` lists the groups.
+    """
+    if not config:
+        raise click.UsageError(
+            "--config is required: the configuration file of an nsqd in this cluster"
+        )
+    options = _options(config)
     try:
         client = settings.etcd(options, {"password": settings.etcd_password(options)})
     except ValueError as error:
         raise StartError(f"--etcd-endpoints: {error}") from None
     try:
-        return force(client, options.cluster, group_id, is_agreed=flags["yes"])
+        return give_up(client, options.cluster, group, is_agreed=yes)
     except (EtcdError, Refused) as error:
         what = "etcd: " if isinstance(error, EtcdError) else ""
         write(2, f"nsqcy copies force: {what}{error}\n")
         return 1
-
-
-def parse(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Return the group and the parsed flags. Raises Stop."""
-    parser = Parser(
-        "nsqcy copies force",
-        "Give up members of a group that will never return, with all messages that only they have.",
-        SECTIONS,
-    )
-    parser.usage = "%(prog)s GROUP [FLAGS]"
-    group_id, rest = ("", words) if not words or words[0][:1] == "-" else (words[0], words[1:])
-    flags = parser.values(rest)
-    if not group_id:
-        raise UsageError("GROUP is required as the first word: see nsqcy copies status")
-    if not flags["config"]:
-        raise UsageError("--config is required: the configuration file of an nsqd in this cluster")
-    return group_id, flags
 
 
 def _options(path: str) -> NsqdOptions:
@@ -82,7 +73,7 @@ def _options(path: str) -> NsqdOptions:
     return options
 
 
-def force(
+def give_up(
     client: EtcdClient,
     cluster: str,
     group_id: str,

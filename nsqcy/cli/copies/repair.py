@@ -6,32 +6,26 @@ one of them may know a later value. After this command, it does both. A node tha
 has written remembers no groups: its copies are compared with those of the other members.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from nsqcy.errors import StartError, UsageError
+import click
+
+from nsqcy.errors import StartError
 from nsqcy.nsqd.copies.copy_files import FOLDER, distrust_copies
 from nsqcy.nsqd.copies.node import accept_registry
 from nsqcy.process import datapath
 from nsqcy.util.standard_streams import show
 
-USAGE = """\
-Usage: nsqcy copies repair DATA_PATH
 
-Let a stopped nsqd use etcd again after etcd has lost its data, was restored from a backup, or was
-replaced. Stop all nsqds in the cluster, run this command for each of them, and start them again.
-They restore their groups in etcd, without the nsqds that do not return within half a minute.
-"""
+@click.command()
+@click.argument("data_path", type=click.Path(path_type=Path))
+def repair(data_path: Path) -> None:
+    """Let a stopped nsqd use etcd again.
 
-
-def run(words: Sequence[str]) -> int:
-    """Repair a data path; return the exit code. Raises Stop."""
-    if list(words) in (["-h"], ["-help"], ["--help"]):
-        show(USAGE)
-        return 0
-    if len(words) != 1 or words[0].startswith("-"):
-        raise UsageError(f"expected DATA_PATH as the only argument\n{USAGE}")
-    data_path = Path(words[0])
+    For an etcd that has lost its data, was restored from a backup, or was replaced. Stop all nsqds
+    in the cluster, run this command for each of them, and start them again. They restore their
+    groups in etcd, without the nsqds that do not return within half a minute.
+    """
     root = data_path / FOLDER
     if not root.is_dir():
         raise StartError(f"{data_path} has no copies")
@@ -46,4 +40,3 @@ def run(words: Sequence[str]) -> int:
             raise StartError(f"{root}: {error.strerror}") from None
     compared = f", and {count} copies will be compared with those of other nodes" if count else ""
     show(f"{data_path}: etcd will be accepted at the next start{compared}\n")
-    return 0

@@ -1,71 +1,46 @@
 """Command line of `nsqcy copies status`: prints tables or JSON."""
 
-import json
-from collections.abc import Sequence
-from typing import Any
-
 import click
 
+from nsqcy.cli.cluster import Cluster
+from nsqcy.cli.cluster_options import as_json, on_cluster, print_json
 from nsqcy.cli.copies import answers
-from nsqcy.cli.copies.merged import Cluster, Group, as_json, merged, shown
+from nsqcy.cli.copies.merged import Cluster as Merged
+from nsqcy.cli.copies.merged import Group, merged, shown
+from nsqcy.cli.copies.merged import as_json as merged_json
 from nsqcy.cli.tables import size, table
 from nsqcy.cluster.copies import listed
 from nsqcy.cluster.web_client import WebClient
-from nsqcy.config.arguments import Parser
-from nsqcy.config.options import BOOL, WORDS
-from nsqcy.errors import UsageError
 from nsqcy.names import one_line
-from nsqcy.options.option import Option
-from nsqcy.tools.cluster_flags import ADDRESSES, REQUESTS, complete, terms
-
-CLUSTER = (
-    Option(
-        ADDRESSES[0],
-        WORDS,
-        (),
-        "host:port or URL of an nsqlookupd; all nsqds that it announces are queried",
-    ),
-    Option(ADDRESSES[1], WORDS, (), "host:port or URL of an nsqd to query"),
-    *REQUESTS,
-)
-OUTPUT = (Option("json", BOOL, False, "print JSON"),)
-SECTIONS = {"cluster": CLUSTER, "output": OUTPUT}
 
 
-def run(words: Sequence[str]) -> int:
-    """Print the state of the groups; return the exit code. Raises Stop."""
-    flags = parse(words)
-    found = merged(
-        answers.ask(
-            flags["lookupd_http_address"], flags["nsqd_http_address"], WebClient(terms(flags))
-        )
-    )
+@click.command()
+@as_json
+@on_cluster
+def status(cluster: Cluster, as_json: bool) -> int:
+    """Show the groups of topics with copies, and what is at risk.
+
+    A group consists of the copied logs of one worker of an nsqd.
+    """
+    if not (cluster.lookupds or cluster.nsqds):
+        raise click.UsageError("--lookupd-http-address or --nsqd-http-address is required")
+    found = merged(answers.ask(cluster.lookupds, cluster.nsqds, WebClient(cluster.terms)))
     code = exit_code(found)
-    if flags["json"]:
-        click.echo(json.dumps({**as_json(found), "exit_code": code}, indent=2))
+    if as_json:
+        print_json({**merged_json(found), "exit_code": code})
     else:
         click.echo(text(found), nl=False)
     return code
 
 
-def parse(words: Sequence[str]) -> dict[str, Any]:
-    """Return the parsed flags. Raises Stop."""
-    description = "Show the groups of topics with copies on several machines, and what is at risk."
-    flags = Parser("nsqcy copies status", description, SECTIONS).values(words)
-    complete(flags)
-    if not (flags["lookupd_http_address"] or flags["nsqd_http_address"]):
-        raise UsageError("--lookupd-http-address or --nsqd-http-address is required")
-    return flags
-
-
-def exit_code(cluster: Cluster) -> int:
+def exit_code(cluster: Merged) -> int:
     return int(bool(cluster.risks) or not cluster.answered)
 
 
 # --- text ---------------------------------------------------------------------------------------
 
 
-def text(cluster: Cluster) -> str:
+def text(cluster: Merged) -> str:
     parts = []
     if cluster.groups:
         parts.append(
@@ -96,7 +71,7 @@ def _row(group: Group) -> list[str]:
     ]
 
 
-def _calm(cluster: Cluster) -> str:
+def _calm(cluster: Merged) -> str:
     if not cluster.answered:
         return "no nsqd found\n"
     if not cluster.nodes:

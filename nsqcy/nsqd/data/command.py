@@ -8,17 +8,18 @@ Exit codes: 0 success; 1 failure, or unreadable data; 2 invalid command line. Ex
 nsqd would refuse to start, or the check failed.
 """
 
-import argparse
 import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import click
+
 from nsqcy.config import files, loader
-from nsqcy.config.arguments import PlainParser
+from nsqcy.config.commands import Commands
 from nsqcy.errors import StartError, Stop
 from nsqcy.logging.logger import write
 from nsqcy.names import is_valid_name
@@ -60,113 +61,109 @@ class Terminal:
         write(2, f"error: {text}\n")
 
 
-def main(words: Sequence[str]) -> int:
-    """Run one of the commands and return the exit code."""
-    arguments = _parser().parse_args(words)
+FILE_SIZE = click.option(
+    "--max-bytes-per-file",
+    type=int,
+    default=104857600,
+    show_default=True,
+    metavar="N",
+    help="the same as nsqd's option of that name",
+)
+BAD = click.option("--bad", is_flag=True, help="also read NSQ's .bad files")
+
+
+@click.group(cls=Commands)
+def data() -> None:
+    """Import, export or check the data path of a stopped nsqd."""
+
+
+@data.command("import")
+@click.argument("data_path")
+@FILE_SIZE
+@BAD
+def import_(data_path: str, max_bytes_per_file: int, bad: bool) -> int:
+    """Import NSQ's files in DATA_PATH, as nsqd does at startup."""
+
+    def work(terminal: Terminal) -> int:
+        if not is_needed(data_path):
+            terminal.info(f"{data_path}: no NSQ files to import")
+            return 0
+        importer = Importer(data_path, terminal, max_bytes_per_file=max_bytes_per_file, bad=bad)
+        importer.run()
+        return 1 if importer.damages or importer.refused else 0
+
+    return _locked(data_path, work)
+
+
+@data.command("export")
+@click.argument("data_path")
+@click.argument("directory")
+@FILE_SIZE
+def export(data_path: str, directory: str, max_bytes_per_file: int) -> int:
+    """Export DATA_PATH to NSQ's files in DIRECTORY, to return to NSQ.
+
+    DIRECTORY must be empty or new.
+    """
+
+    def work(terminal: Terminal) -> int:
+        done = Export(data_path, directory, terminal, max_bytes_per_file=max_bytes_per_file)
+        done.run()
+        return 1 if done.damages else 0
+
+    return _locked(data_path, work)
+
+
+@data.command("check")
+@click.argument("data_path")
+@BAD
+@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="read only what nsqd reads at startup; skip the records in segments with a footer",
+)
+@click.option(
+    "--config",
+    default="",
+    metavar="FILE",
+    help="nsqd's configuration file, which sets the retention of topics",
+)
+def check(data_path: str, bad: bool, as_json: bool, quick: bool, config: str) -> int:
+    """Read everything in DATA_PATH and report what nsqd would do at startup.
+
+    DATA_PATH is that of nsqcy or NSQ.
+    """
+
+    def work(terminal: Terminal) -> int:
+        found = Check(
+            data_path,
+            _Silence() if as_json else terminal,
+            settings=_settings(config),
+            quick=quick,
+            progress=_Percent() if sys.stderr.isatty() else None,
+        ).run(bad=bad)
+        if as_json:
+            show(json.dumps(found.to_json(), indent=2) + "\n")
+        return found.exit_code
+
+    return _locked(data_path, work, failed=2)
+
+
+def _locked(data_path: str, work: Callable[[Terminal], int], failed: int = 1) -> int:
+    """Do the work while no nsqd uses the data path; return the exit code. `failed`: that of work
+    that was not done."""
     terminal = Terminal()
-    failed = 2 if arguments.run is _check else 1
     try:
-        lock = datapath.lock_data_path(arguments.data_path, orphans_wait=0)
-    except datapath.DataPathError as error:
+        with datapath.lock_data_path(data_path, orphans_wait=0):
+            return work(terminal)
+    except (datapath.DataPathError, Stop) as error:
         terminal.error(str(error))
-        return failed
-    with lock:
-        try:
-            code: int = arguments.run(arguments, terminal)
-        except Stop as stop:
-            terminal.error(str(stop))
-            return failed
-        except KeyboardInterrupt:
-            terminal.error("interrupted")
-            return failed
-    return code
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = PlainParser(prog="nsqcy data", description=__doc__.partition("\n")[0])
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    size = PlainParser(add_help=False)
-    size.add_argument(
-        "--max-bytes-per-file",
-        type=int,
-        default=104857600,
-        metavar="N",
-        help="the same as nsqd's option of that name",
-    )
-    bad = PlainParser(add_help=False)
-    bad.add_argument("--bad", action="store_true", help="also read NSQ's .bad files")
-
-    one = commands.add_parser(
-        "import", parents=[size, bad], help="import NSQ's files, as nsqd does at startup"
-    )
-    one.add_argument("data_path", metavar="DATA_PATH")
-    one.set_defaults(run=_import)
-    one = commands.add_parser(
-        "export", parents=[size], help="export to NSQ's files, to return to NSQ"
-    )
-    one.add_argument("data_path", metavar="DATA_PATH")
-    one.add_argument("target", metavar="DIRECTORY", help="empty or new directory")
-    one.set_defaults(run=_export)
-    one = commands.add_parser(
-        "check", parents=[bad], help="read everything and report what nsqd would do at startup"
-    )
-    one.add_argument("data_path", metavar="DATA_PATH", help="data path of nsqcy or NSQ")
-    one.add_argument("--json", action="store_true", help="print JSON")
-    one.add_argument(
-        "--quick",
-        action="store_true",
-        help="read only what nsqd reads at startup; skip the records in segments with a footer",
-    )
-    one.add_argument(
-        "--config",
-        default="",
-        metavar="FILE",
-        help="nsqd's configuration file, which sets the retention of topics",
-    )
-    one.set_defaults(run=_check)
-    return parser
-
-
-def _import(arguments: argparse.Namespace, terminal: Terminal) -> int:
-    if not is_needed(arguments.data_path):
-        terminal.info(f"{arguments.data_path}: no NSQ files to import")
-        return 0
-    importer = Importer(
-        arguments.data_path,
-        terminal,
-        max_bytes_per_file=arguments.max_bytes_per_file,
-        bad=arguments.bad,
-    )
-    importer.run()
-    return 1 if importer.damages or importer.refused else 0
-
-
-def _export(arguments: argparse.Namespace, terminal: Terminal) -> int:
-    export = Export(
-        arguments.data_path,
-        arguments.target,
-        terminal,
-        max_bytes_per_file=arguments.max_bytes_per_file,
-    )
-    export.run()
-    return 1 if export.damages else 0
+    except KeyboardInterrupt:
+        terminal.error("interrupted")
+    return failed
 
 
 # -- check
-
-
-def _check(arguments: argparse.Namespace, terminal: Terminal) -> int:
-    check = Check(
-        arguments.data_path,
-        _Silence() if arguments.json else terminal,
-        settings=_settings(arguments.config),
-        quick=arguments.quick,
-        progress=_Percent() if sys.stderr.isatty() else None,
-    )
-    found = check.run(bad=arguments.bad)
-    if arguments.json:
-        show(json.dumps(found.to_json(), indent=2) + "\n")
-    return found.exit_code
 
 
 def _settings(config_file: str) -> loader.Settings:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqcy.cli.copies.main import main
+from nsqcy.cli.main import main
 from nsqcy.process import datapath
 from nsqcy.storage.state_file import parse_object
 
@@ -22,7 +22,7 @@ def data_path(tmp_path: Path) -> Path:
 def test_copies_and_revisions_are_not_trusted(
     data_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["repair", str(data_path)]) == 0
+    assert main(["copies", "repair", str(data_path)]) == 0
     facts = parse_object((data_path / "copies" / "0" / "group" / "copy.json").read_bytes())
     assert facts == {"whole": False, "epoch": 3, "boot": "b", "serves": True}
     node = parse_object((data_path / "copies" / "node.0.json").read_bytes())
@@ -32,17 +32,21 @@ def test_copies_and_revisions_are_not_trusted(
 
 def test_a_running_nsqd_is_left_alone(data_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with datapath.lock_data_path(str(data_path)):
-        assert main(["repair", str(data_path)]) == 1
+        assert main(["copies", "repair", str(data_path)]) == 1
     assert '"revision": 7' in (data_path / "copies" / "node.0.json").read_text()
     assert "in use" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "code", "text"),
-    [([], 2, "expected DATA_PATH"), (["--yes"], 2, "DATA_PATH"), (["/nowhere"], 1, "no copies")],
+    [
+        ([], 2, "missing argument 'DATA_PATH'"),
+        (["--yes"], 2, "unknown option --yes"),
+        (["/nowhere"], 1, "no copies"),
+    ],
 )
 def test_mistakes(
     words: list[str], code: int, text: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["repair", *words]) == code
+    assert main(["copies", "repair", *words]) == code
     assert text in capfd.readouterr().err

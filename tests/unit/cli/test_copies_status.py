@@ -10,8 +10,8 @@ import pytest
 from nsqcy.cli import tables
 from nsqcy.cli.copies import status
 from nsqcy.cli.copies.answers import Answer
-from nsqcy.cli.copies.main import main
 from nsqcy.cli.copies.merged import Cluster, merged
+from nsqcy.cli.main import main
 from support.fake_http_daemon import Upstream
 
 NODES = ("a.0", "b.0", "c.0")
@@ -215,7 +215,7 @@ def test_nsqds_are_found_through_nsqlookupds(
 ) -> None:
     one, other = (each.address for each in pair)
     words = [f"--lookupd-http-address={one}", f"--nsqd-http-address={other}"]
-    assert main(["status", *words]) == 0
+    assert main(["copies", "status", *words]) == 0
     out, err = capfd.readouterr()
     assert f"g1     {one} (a.0)" in out and out.endswith(
         "ok: all groups have all of their copies\n"
@@ -223,7 +223,7 @@ def test_nsqds_are_found_through_nsqlookupds(
     assert not err
     # The same nsqd at a second address counts once.
     words.append(f"--nsqd-http-address=localhost:{pair[0].port}")
-    assert main(["status", *words, "--json"]) == 0
+    assert main(["copies", "status", *words, "--json"]) == 0
     told = json.loads(capfd.readouterr().out)
     assert sorted(each["node"] for each in told["nodes"]) == ["a.0", "b.0"]
     assert told["groups"][0]["state"] == "ok" and told["exit_code"] == 0
@@ -232,50 +232,54 @@ def test_nsqds_are_found_through_nsqlookupds(
 def test_the_token_is_sent(pair: list[Upstream], tmp_path: Any) -> None:
     (tmp_path / "token").write_text("abc\n")
     words = [f"--nsqd-http-address={each.address}" for each in pair]
-    assert main(["status", *words, f"--auth-token-file={tmp_path / 'token'}"]) == 0
+    assert main(["copies", "status", *words, f"--auth-token-file={tmp_path / 'token'}"]) == 0
     assert pair[0].headers["authorization"] == "Bearer abc"
 
 
 def test_daemons_that_fail(capfd: pytest.CaptureFixture[str]) -> None:
     with Upstream(copies={"workers": []}) as off, Upstream(copies=503) as failing:
-        assert main(["status", f"--nsqd-http-address={off.address}"]) == 0
+        assert main(["copies", "status", f"--nsqd-http-address={off.address}"]) == 0
         assert capfd.readouterr().out == "no nsqd has --etcd-endpoints: all topics have one copy\n"
         words = [f"--nsqd-http-address={each.address}" for each in (off, failing)]
-        assert main(["status", *words]) == 1
+        assert main(["copies", "status", *words]) == 1
         assert capfd.readouterr().out.startswith(f"risk: nsqd {failing.address}: got response 503")
-        assert main(["status", f"--lookupd-http-address={off.address}"]) == 1
+        assert main(["copies", "status", f"--lookupd-http-address={off.address}"]) == 1
         assert f"risk: nsqlookupd {off.address}: " in capfd.readouterr().out
         del off.pages["/copies"]
-        assert main(["status", f"--nsqd-http-address={off.address}"]) == 1
+        assert main(["copies", "status", f"--nsqd-http-address={off.address}"]) == 1
         assert "it has no /copies" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ([], "Usage: nsqcy copies COMMAND"),
-        (["bogus"], "unknown command: copies bogus"),
-        (["status"], "--lookupd-http-address or --nsqd-http-address is required"),
+        ([], "Usage: nsqcy copies [OPTIONS] COMMAND"),
+        (["bogus"], "nsqcy copies: unknown command bogus"),
+        (
+            ["status"],
+            "nsqcy copies status: --lookupd-http-address or --nsqd-http",
+        ),
         (
             ["status", "--nsqd-http-address=foo"],
-            "--nsqd-http-address: address 'foo' has no port: write HOST:PORT",
+            "nsqcy copies status: invalid value for '-n' / '--nsqd-http-address': address 'foo' has"
+            " no port: write HOST:PORT",
         ),
-        (["status", "--bogus"], "unknown flag --bogus"),
-        (["force"], "GROUP is required"),
-        (["force", "--yes"], "GROUP is required"),
-        (["force", "g1"], "--config is required"),
+        (["status", "--bogus"], "nsqcy copies status: unknown option --bogus"),
+        (["force"], "nsqcy copies force: missing argument 'GROUP'"),
+        (["force", "--yes"], "nsqcy copies force: missing argument 'GROUP'"),
+        (["force", "g1"], "nsqcy copies force: --config is required"),
     ],
 )
 def test_a_command_line_that_cannot_be_read(
     words: list[str], text: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(words) == 2
+    assert main(["copies", *words]) == 2
     out, err = capfd.readouterr()
     assert not out and err.startswith(text)
 
 
 @pytest.mark.parametrize("words", [["-h"], ["status", "--help"], ["force", "--help"]])
 def test_help(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 0
+    assert main(["copies", *words]) == 0
     out, err = capfd.readouterr()
     assert out.lower().startswith("usage: nsqcy copies") and not err

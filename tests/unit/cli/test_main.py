@@ -1,17 +1,14 @@
 """The table of commands, and how `nsqcy` shows errors."""
 
-import click
 import pytest
 
-from nsqcy.cli.main import COMMANDS, Native, group, main
+from nsqcy.cli.main import COMMANDS, group, main
 from release import command_help
-
-TOP = click.Context(group, info_name="nsqcy")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_is_there(name: str) -> None:
-    command = group.get_command(TOP, name)
+    command = group.get_command(command_help.TOP, name)
     assert command is not None and command.name == name
 
 
@@ -55,8 +52,8 @@ def test_a_group_alone_shows_its_help(words: list[str], capsys: pytest.CaptureFi
 
 def test_every_option_has_a_help_text() -> None:
     for name, entry in COMMANDS.items():
-        if isinstance(entry, Native):
-            command = group.get_command(TOP, name)
+        if entry.attribute:
+            command = group.get_command(command_help.TOP, name)
             assert command is not None and command.help
     for each in command_help.commands():
         assert each.text, each.path

@@ -882,7 +882,7 @@ def test_nsqcy_runs_a_daemon_only_when_asked() -> None:
         "from nsqcy import __main__ as command\n"
         "assert 'nsqcy.nsqd.options' not in sys.modules\n"
         "main = types.ModuleType('nsqcy.nsqd.main')\n"
-        "main.main = lambda: print(*sys.argv) or 3\n"
+        "main.main = lambda words: print(*words) or 3\n"
         "sys.modules['nsqcy.nsqd.main'] = main\n"
         "sys.exit(command.main(['nsqd', '-tcp-address=:0', 'x']))\n"
     )
@@ -892,4 +892,4 @@ def test_nsqcy_runs_a_daemon_only_when_asked() -> None:
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    assert (ran.returncode, ran.stdout, ran.stderr) == (3, "nsqd -tcp-address=:0 x\n", "")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (3, "-tcp-address=:0 x\n", "")

@@ -2,15 +2,15 @@
 
 import json
 
+import click
 import pytest
 
 from nsqcy.config.durations import SECOND
 from nsqcy.doctor import report
 from nsqcy.doctor.checks import Judged
 from nsqcy.doctor.findings import Finding, error, note, ok, warning
-from nsqcy.doctor.main import parse
+from nsqcy.doctor.main import doctor
 from nsqcy.doctor.watch import Watch
-from nsqcy.errors import UsageError
 
 WELL = Judged("health", ok("all nsqds are ready"))
 PAUSED = Judged("paused", note("channel t/c is paused", "unpause it"))
@@ -79,13 +79,13 @@ def test_one_line_of_json_for_each_change() -> None:
     [([], 0), (["--watch"], 10), (["--watch=30s"], 30), (["--watch", "--json"], 10)],
 )
 def test_intervals(words: list[str], seconds: int) -> None:
-    assert parse(words)["watch"] == seconds * SECOND
+    assert doctor.make_context("doctor", words).params["watch"] == seconds * SECOND
 
 
 @pytest.mark.parametrize("word", ["--watch=often", "--watch=-1s", "--fail-on=note"])
 def test_words_that_are_refused(word: str) -> None:
-    with pytest.raises(UsageError):
-        parse([word])
+    with pytest.raises(click.UsageError):
+        doctor.make_context("doctor", [word])
 
 
 def test_the_level_that_fails() -> None:
