@@ -310,9 +310,9 @@ class ProducerCore(Core[Nsqd]):
         return bool(self._open)
 
     @property
-    def is_asking(self) -> bool:
-        """Return whether a publish waits for the limits of its topic."""
-        return any(nsqd.questions for nsqd in self.nsqds.values())
+    def has_unsent(self) -> bool:
+        """Return whether a publish waits for a connection, or for the limits of its topic."""
+        return bool(self.waiting) or any(nsqd.questions for nsqd in self.nsqds.values())
 
     @property
     def is_full(self) -> bool:

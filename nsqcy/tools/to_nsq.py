@@ -150,7 +150,7 @@ class Publisher:
                 if not await self._may_publish():
                     return
                 self._publish(piece)
-                if any(producer.core.is_asking for producer in self._producers):
+                if any(producer.core.has_unsent for producer in self._producers):
                     await self._all_answers()  # if it is refused, nothing after it is published
             progress.add(len(data), len(pieces))
         ended.cancel()

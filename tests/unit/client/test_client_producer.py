@@ -157,9 +157,9 @@ def test_answers_come_in_order() -> None:
 def test_a_publish_waits_for_the_first_connection() -> None:
     pool = Pool()
     publish = pool.publish()
-    assert publish.end == WAITING and len(pool.core.waiting) == 1
+    assert publish.end == WAITING and len(pool.core.waiting) == 1 and pool.core.has_unsent
     pool.accept()
-    assert publish.end is None and not pool.core.waiting
+    assert publish.end is None and not pool.core.waiting and not pool.core.has_unsent
     assert pool.bodies(0) == [b"m"]
 
 
@@ -431,6 +431,7 @@ def held() -> tuple[Pool, list[Told]]:
     publishes = [pool.publish(body) for body in (b"m" * 20, b"2", b"m" * 15, b"4")]
     pool.run()
     assert pool.net.wires[0].peer.said("LIMITS") == ["LIMITS t"] and pool.bodies(0) == []
+    assert pool.core.has_unsent
     return pool, publishes
 
 
@@ -445,7 +446,7 @@ def test_no_publish_overtakes_one_that_waits_for_limits() -> None:
     answer(pool, 20)
     assert [each.end for each in publishes] == [None] * 4
     assert pool.bodies(0) == [each.body for each in publishes]
-    assert pool.core.pending_bytes == 0 and not pool.core.is_asking
+    assert pool.core.pending_bytes == 0 and not pool.core.has_unsent
     pool.publish(b"5")
     pool.publish(b"m" * 20)
     pool.run()
