@@ -10,7 +10,6 @@ from enum import IntEnum
 from statistics import median
 from typing import NamedTuple
 
-from nsqcy.cluster.copies import listed
 from nsqcy.cluster.rates import Rates
 from nsqcy.cluster.stats import ChannelStats, ClientStats, Names, TopicStats
 from nsqcy.names import is_ephemeral
@@ -24,6 +23,7 @@ SLOW_SHARE = 0.1  # of the median finish rate of a channel's consumers
 MIN_CONSUMERS = 3  # for a meaningful median
 DISK_WARNING, DISK_ERROR = 0.1, 0.02  # free share of a disk
 CERTIFICATE_DAYS = 30
+MAX_NAMES = 3  # maximum number of names to list; the others are counted
 
 
 class Severity(IntEnum):
@@ -35,12 +35,13 @@ class Severity(IntEnum):
 
 
 class Place(NamedTuple):
-    """A topic, channel, nsqd or nsqlookupd; unused fields are empty."""
+    """A topic, channel, nsqd, nsqlookupd or group of copies; unused fields are empty."""
 
     topic: str = ""
     channel: str = ""
     node: str = ""  # HTTP address of an nsqd
     lookupd: str = ""  # HTTP address of an nsqlookupd
+    group: str = ""  # id of a group of copies; `node` is its owner then, if it has one
 
 
 class Problem(NamedTuple):
@@ -390,6 +391,12 @@ def rate(value: float | None) -> str:
 
 def count(number: int, noun: str = "message") -> str:
     return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
+    others = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {others} more" if others > 0 else "")
 
 
 def waiting(messages: int) -> str:

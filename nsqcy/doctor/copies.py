@@ -3,10 +3,12 @@ functions of facts, and their tables."""
 
 from collections.abc import Iterator
 
+from nsqcy.cluster.copies import SILENT_OWNER, groups, problems, text_with_owner
+from nsqcy.cluster.problems import by_severity
 from nsqcy.doctor.checks import Check
 from nsqcy.doctor.cluster import LOOPBACK
-from nsqcy.doctor.facts import Cluster, Copies, CopiesOptions, Host, Nsqd
-from nsqcy.doctor.findings import Finding, error, several, warning
+from nsqcy.doctor.facts import Cluster, CopiesOptions, Host
+from nsqcy.doctor.findings import Finding, error, from_problem, warning
 
 ENDPOINTS = 3
 """Minimum number of etcd members for etcd to survive the loss of one."""
@@ -38,59 +40,10 @@ def _etcd(copies: CopiesOptions) -> Iterator[Finding]:
 
 
 def state(cluster: Cluster) -> Iterator[Finding]:
-    for nsqd in cluster.alive:
-        if nsqd.copies is not None:
-            yield from _of_nsqd(nsqd)
-
-
-def _of_nsqd(nsqd: Nsqd) -> Iterator[Finding]:
-    copies = nsqd.copies
-    assert copies is not None
-    yield from _files(nsqd.name, copies)
-    if not copies.etcd:
-        text = f"nsqd {nsqd.name} cannot reach etcd: no machine can take over or be replaced"
-        yield error(text, "see docs/runbooks/etcd-away.md")
-        return
-    if copies.trouble:
-        text = f"nsqd {nsqd.name} refuses publishes to topics with copies: {copies.trouble}"
-        yield error(text, "see docs/runbooks/etcd-replaced.md")
-        return
-    wanted = max((each.copies for each in copies.owned), default=0)
-    if copies.machines < wanted:
-        text = (
-            f"nsqd {nsqd.name} has topics with {wanted} copies, but only {copies.machines} nsqds"
-            " have a session in etcd"
-        )
-        yield warning(text, "start or add nsqds with the same --cluster, or lower copies")
-    refusing = [_names(each.topics) for each in copies.owned if each.accepts is False]
-    if refusing:
-        text = f"nsqd {nsqd.name} refuses publishes because copies are missing: "
-        yield error(text + several(refusing), "see docs/runbooks/too-few-copies.md")
-    missing = [
-        _names(each.topics)
-        for each in copies.owned
-        if each.responding < each.copies <= copies.machines and each.accepts is not False
-    ]
-    if missing:
-        text = f"nsqd {nsqd.name} lacks copies of these topics: {several(missing)}"
-        advice = "if this persists, check firewalls and the log; see docs/runbooks/lost-node.md"
-        yield warning(text, advice)
-
-
-def _files(name: str, copies: Copies) -> Iterator[Finding]:
-    advice = "check the disk; see docs/runbooks/damaged-copies.md"
-    if copies.damaged:
-        text = f"copies on nsqd {name} are damaged where no other copy is intact: "
-        yield error(text + several(copies.damaged), advice)
-    if copies.unreadable:
-        yield error(f"nsqd {name} cannot read copies: {several(copies.unreadable)}", advice)
-    if copies.mended:
-        text = f"nsqd {name} has replaced {copies.mended} damaged parts of copies since its start"
-        yield warning(text, f"no message is lost: {advice}")
-
-
-def _names(topics: tuple[str, ...]) -> str:
-    return several(topics) or "a group without topics"
+    workers = [(nsqd.name, worker) for nsqd in cluster.alive for worker in nsqd.copies]
+    for each in by_severity(problems(groups(workers), workers)):
+        if each.kind != SILENT_OWNER:  # doctor may have been given one nsqd of several
+            yield from_problem(each._replace(text=text_with_owner(each)))
 
 
 OF_HOST = (
@@ -106,11 +59,12 @@ OF_HOST = (
 OF_CLUSTER = (
     Check(
         "copies",
-        "topics with copies: more copies than nsqds, missing copies, damaged or unreadable ones,"
-        " refused publishes, nsqds that cannot reach etcd, an etcd that has lost data or contains"
-        " another cluster's",
+        "topics with copies, as `nsqcy copies status` and nsqadmin judge them: groups without an"
+        " owner, more copies than nsqds, missing copies, damaged or unreadable ones, refused"
+        " publishes, nsqds that cannot reach etcd or have not opened their groups, an etcd that has"
+        " lost data or contains another cluster's",
         "no copies are missing",
         state,
-        lambda cluster: any(each.copies is not None for each in cluster.alive),
+        lambda cluster: any(each.copies for each in cluster.alive),
     ),
 )

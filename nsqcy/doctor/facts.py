@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from nsqcy.cluster import problems
+from nsqcy.cluster.copies import Report
 from nsqcy.cluster.discovery import Producer
 from nsqcy.cluster.problems import Problem
 from nsqcy.cluster.stats import TopicStats, sum_topics
@@ -185,29 +186,6 @@ class Attempted:
 
 
 @dataclass(frozen=True)
-class OwnedGroup:
-    """A group of topics with copies, as its owner reports it."""
-
-    copies: int
-    responding: int
-    accepts: bool | None = True  # publishes; None if it was taken over and never accepts any
-    topics: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Copies:
-    """The state of an nsqd's copies."""
-
-    etcd: bool  # all workers reach etcd
-    machines: int = 0  # nsqds that have a session in etcd
-    owned: Sequence[OwnedGroup] = ()
-    trouble: str = ""  # why groups are not protected although etcd responds
-    damaged: Sequence[str] = ()  # files that no other copy could mend yet
-    unreadable: Sequence[str] = ()  # files that could not be read
-    mended: int = 0  # parts that were replaced since the workers started
-
-
-@dataclass(frozen=True)
 class Nsqd:
     """An nsqd and its responses. With an error, it did not answer at this address."""
 
@@ -226,7 +204,7 @@ class Nsqd:
     later: Sequence[TopicStats] | None = None  # the same a moment later, if queried again
     policies: Mapping[tuple[str, str], Policy] = field(default_factory=dict)  # by topic, channel
     attempted: Sequence[Attempted] = ()  # a message with the most attempts for each channel
-    copies: Copies | None = None
+    copies: Sequence[Report] = ()  # of its workers; none without etcd
     door: Door | None = None
     assumed: bool = False
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
-from typing import Any
 from urllib.parse import urlencode
 
 from urllib3.util import Url, parse_url
@@ -23,11 +22,9 @@ from nsqcy.doctor import look_doors, look_messages
 from nsqcy.doctor.facts import (
     Attempted,
     Cluster,
-    Copies,
     Lookupd,
     Nsqd,
     Offset,
-    OwnedGroup,
     Policy,
 )
 from nsqcy.errors import RequestError
@@ -222,45 +219,15 @@ def _state(web: WebClient, url: Url) -> NodeState:
     return node_answer.of_fields("", node, time.time())
 
 
-def _copies(web: WebClient, url: Url) -> Copies | None:
-    """Return the state of an nsqd's copies; None if etcd is not configured or nsqd does not support
-    copies."""
+def _copies(web: WebClient, url: Url) -> Sequence[copies.Report]:
+    """Return the reports of an nsqd's workers; none if etcd is not configured or nsqd does not
+    support copies."""
     answer = web.ask(url._replace(path="/copies"), maximum=MAX_ANSWER)
     if answer.status != 200:
-        return None
-    workers = answers.read(answer.body, answer.headers, copies.FIELDS)["workers"]
-    if not workers:
-        return None
-    owned = [
-        OwnedGroup(
-            group["copies"],
-            group["responding"],
-            None if group["closed"] else group["accepts"],
-            tuple(group["topics"]),
-        )
-        for worker in workers
-        for group in worker["groups"]
-        if group["role"] == copies.OWNER
-    ]
-    nodes = {node for worker in workers for node in worker["sessions"]}
-    machines = {node.rpartition(".")[0] for node in nodes}
-    troubles = [trouble for worker in workers if (trouble := copies.trouble(worker))]
-    is_up = all(worker["etcd"] for worker in workers)
-    groups = [group for worker in workers for group in worker["groups"]]
-    return Copies(
-        is_up,
-        len(machines),
-        owned,
-        troubles[0] if troubles else "",
-        _files(groups, "damaged"),
-        _files(groups, "unreadable"),
-        sum(worker["mended"] for worker in workers),
-    )
-
-
-def _files(groups: Iterable[Mapping[str, Any]], state: str) -> tuple[str, ...]:
-    """Return the files of copies in a state, below the directory of copies."""
-    return tuple(f"{group['group']}/{path}" for group in groups for path in group[state])
+        return ()
+    found = answers.read(answer.body, answer.headers, copies.FIELDS)
+    workers: list[copies.Report] = found["workers"]
+    return workers
 
 
 def _policies(topics: Iterable[Mapping[str, object]]) -> dict[tuple[str, str], Policy]:

@@ -45,7 +45,7 @@ def test_risks(cluster: CopiesWithAdmin, visit: Begin) -> None:
     (member,) = cluster.etcd.members
     member.kill()
     risk = page.locator(".risks li").first
-    expect(risk).to_contain_text("warning etcd does not respond", timeout=BUDGET * 1000)
+    expect(risk).to_contain_text("critical etcd does not respond", timeout=BUDGET * 1000)
     visitor.look_at("/copies")
     cluster.etcd.restart(member)
     expect(page.locator("main")).to_contain_text("No risks", timeout=BUDGET * 1000)

@@ -6,40 +6,26 @@ from typing import Any
 import pytest
 
 from nsqcy.testing.http_requests import eventually
+from support import copies_reports
 from support.fake_http_daemon import Upstream
 from support.nsqadmin_process import Admin, refused
 from support.strict_html import Element, read
 
 TOPIC = {"topic_name": "orders", "channels": [], "depth": 7, "message_count": 7, "paused": False}
-NODES = ("a.0", "b.0")
 FIRST = "GET /stats?format=json&include_clients=false"
 
 
 def group(role: str, **fields: Any) -> dict[str, Any]:
-    return {
-        "group": "5b0e",
-        "role": role,
-        "owner": "a.0",
-        "members": list(NODES),
-        "epoch": 1,
-        "copies": 2,
-        "min_copies": 1,
-        "durability": "os",
-        "closed": False,
-        "bytes": 4096,
-        "whole": True,
-        "topics": [],
-    } | fields
+    pair = {"members": ["a.0", "b.0"], "copies": 2, "min_copies": 1, "bytes": 4096, "topics": []}
+    return copies_reports.group(role, **(pair | {"group": "5b0e"} | fields))
 
 
 def worker(node: str, *groups: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    found = {"worker": 0, "node": node, "etcd": True, "ready": True, "sessions": list(NODES)}
-    return {"workers": [found | {"groups": list(groups)} | fields]}
+    return {"workers": [copies_reports.worker(node, *groups, **fields)]}
 
 
 def owned(**fields: Any) -> dict[str, Any]:
-    found = {"topics": ["orders"], "responding": 2, "accepts": True, "joining": "", "waiting": 0}
-    return worker("a.0", group("owner", **(found | fields)))
+    return worker("a.0", group("owner", **({"topics": ["orders"], "responding": 2} | fields)))
 
 
 class Cluster:
@@ -120,14 +106,16 @@ def test_the_page(admin: Admin, cluster: Cluster) -> None:
 
 def test_risks_appear_and_disappear(admin: Admin, cluster: Cluster) -> None:
     cluster.owner.pages["/copies"] = owned(responding=1, accepts=False, min_copies=2)
-    refusal = f"Publishes to orders on {cluster.owner.address} are refused: "
-    assert f"critical {refusal}1 of 2 copies responds" in text(get(admin, "/copies"))
+    refusal = "topic orders: 1 of 2 copies responds, publishes are refused"
+    owner = f"(owner: {cluster.owner.address})"
+    assert f"critical {refusal} {owner}. At least 2 must" in text(get(admin, "/copies"))
     cluster.owner.pages["/copies"] = owned()
     assert "No risks" in text(get(admin, "/copies"))
     cluster.owner.pages["/copies"] = 403
     page = text(get(admin, "/copies"))
     assert f"Copies of {cluster.owner.address} unknown: SCRIPTED" in page
-    assert f"warning {cluster.owner.address} (groups owned: 1) does not answer nsqadmin." in page
+    assert "warning group 5b0e: unknown, because the owner's nsqd (a.0)" in page
+    assert f"{owner}. The owner still has a session in etcd" in page
 
 
 def test_a_node_that_is_gone(admin: Admin, cluster: Cluster) -> None:
@@ -139,7 +127,7 @@ def test_a_node_that_is_gone(admin: Admin, cluster: Cluster) -> None:
     assert page.one("div", role="status").text.startswith(
         f"WARNING: nsqd {cluster.owner.address}: "
     )
-    assert "critical Group 5b0e has no owner" in text(page)
+    assert "critical group 5b0e: group 5b0e has no owner" in text(page)
     assert page.table("Groups")[1][1] == cluster.owner.address  # known from an earlier response
     linked = {each.text for each in page.one("main").all("a")}
     assert cluster.holder.address in linked and cluster.owner.address not in linked

@@ -26,6 +26,7 @@ from nsqcy.nsqadmin.html.plots import Plots
 from nsqcy.nsqadmin.views import copies as copies_views
 from nsqcy.nsqadmin.views import topics as topic_views
 from nsqcy.util.gotext import json_bytes
+from support.copies_reports import group, worker
 from support.strict_html import Element
 from support.strict_html import read as read_markup
 
@@ -166,24 +167,9 @@ def test_addresses(address: str, topic: str) -> None:
     assert url.startswith(("http://", "https://")) and "topic=" in url
 
 
-GROUP = {
-    "group": "g",
-    "role": "owner",
-    "owner": "n.0",
-    "members": ["n.0", "m.0"],
-    "epoch": 2,
-    "copies": 3,
-    "min_copies": 2,
-    "durability": "os",
-    "closed": False,
-    "topics": ["orders"],
-    "responding": 1,
-    "accepts": False,
-    "joining": "",
-    "bytes": 5,
-    "whole": True,
-}
-WORKER = {"node": "n.0", "etcd": True, "ready": True, "sessions": ["n.0", "m.0"]}
+PAIR = {"members": ["n.0", "m.0"], "epoch": 2, "responding": 1, "accepts": False}
+GROUP = group("owner", owner="n.0", **PAIR)
+WORKER = worker("n.0", sessions=PAIR["members"])
 REPORTS = st.builds(
     lambda worker, *groups: json.dumps({"workers": [worker | {"groups": groups}]}).encode(),
     almost(WORKER),

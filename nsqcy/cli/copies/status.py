@@ -1,17 +1,41 @@
-"""Command line of `nsqcy copies status`: prints tables or JSON."""
+"""Command line of `nsqcy copies status`: prints a cluster's groups and what is at risk as tables or
+JSON."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import click
 
 from nsqcy.cli.cluster import Cluster
 from nsqcy.cli.cluster_options import as_json, on_cluster, print_json
 from nsqcy.cli.copies import answers
-from nsqcy.cli.copies.merged import Cluster as Merged
-from nsqcy.cli.copies.merged import Group, merged, shown
-from nsqcy.cli.copies.merged import as_json as merged_json
+from nsqcy.cli.copies.answers import Answer
 from nsqcy.cli.tables import size, table
-from nsqcy.cluster.copies import listed
+from nsqcy.cluster import copies
+from nsqcy.cluster.copies import Group
+from nsqcy.cluster.problems import listed
 from nsqcy.cluster.web_client import WebClient
 from nsqcy.names import one_line
+
+WORDS_OF_STATES = {
+    copies.COMPLETE: "ok",
+    copies.MISSING: "lacks copies",
+    copies.UNKNOWN: "owner not queried",
+}
+"""States that this command calls by other names than nsqadmin, for scripts that know them."""
+NO_RISKS = (copies.TAKEN_OVER, copies.MENDED)
+"""Kinds of problems that have no effect on the messages."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The merged responses. answered: number of nsqds that responded."""
+
+    workers: copies.Workers
+    groups: Sequence[Group]
+    risks: Sequence[str]
+    answered: int
 
 
 @click.command()
@@ -37,6 +61,62 @@ def exit_code(cluster: Merged) -> int:
     return int(bool(cluster.risks) or not cluster.answered)
 
 
+def merged(answers: Sequence[Answer]) -> Merged:
+    workers = [(answer.address, worker) for answer in answers for worker in answer.workers]
+    groups = copies.groups(workers)
+    errors = [f"{each.daemon} {each.address}: {each.error}" for each in answers if each.error]
+    risks = [each.text for each in copies.problems(groups, workers) if each.kind not in NO_RISKS]
+    return Merged(workers, groups, errors + risks, len(answers) - len(errors))
+
+
+def states(group: Group) -> str:
+    if group.is_new:
+        return "being created"
+    words = [WORDS_OF_STATES.get(group.state, group.state)]
+    if group.joining.id:
+        kept = [] if group.state in (copies.COMPLETE, copies.MISSING) else words
+        words = [*kept, f"joining {group.joining.id}"]
+    return ", ".join(words)
+
+
+def merged_json(cluster: Merged) -> dict[str, Any]:
+    return {
+        "nodes": [
+            {
+                "node": each["node"],
+                "address": address,
+                "etcd": each["etcd"],
+                "ready": each["ready"],
+            }
+            for address, each in cluster.workers
+        ],
+        "groups": [
+            {
+                "group": each.id,
+                "owner": each.owner.id,
+                "owner_address": each.owner.nsqd,
+                "members": [member.id for member in each.members],
+                "members_with_session": [
+                    member.id for member in each.members if member.has_session
+                ],
+                "epoch": each.epoch,
+                "copies": each.copies,
+                "min_copies": each.min_copies,
+                "durability": each.durability,
+                "closed": each.is_closed,
+                "responding": each.responding,
+                "accepts": each.accepts,
+                "joining": each.joining.id,
+                "state": states(each),
+                "topics": list(each.topics),
+                "bytes": each.bytes,
+            }
+            for each in cluster.groups
+        ],
+        "risks": list(cluster.risks),
+    }
+
+
 # --- text ---------------------------------------------------------------------------------------
 
 
@@ -49,10 +129,10 @@ def text(cluster: Merged) -> str:
                 [_row(group) for group in cluster.groups],
             )
         )
-    if cluster.nodes:
+    if cluster.workers:
         rows = [
-            [each.name, each.address, "responds" if each.etcd else "does not respond"]
-            for each in cluster.nodes
+            [each["node"], address, "responds" if each["etcd"] else "does not respond"]
+            for address, each in cluster.workers
         ]
         parts.append(table(["node", "nsqd", "etcd"], rows))
     parts.append("".join(f"risk: {one_line(risk)}\n" for risk in cluster.risks) or _calm(cluster))
@@ -63,9 +143,9 @@ def _row(group: Group) -> list[str]:
     responding = "-" if group.responding is None else group.responding
     return [
         group.id,
-        shown(group.owner, group.owner_address),
+        group.owner.full_name,
         f"{responding}/{group.copies}",
-        ", ".join(group.states),
+        states(group),
         size(group.bytes),
         listed(group.topics) or "-",
     ]
@@ -74,7 +154,7 @@ def _row(group: Group) -> list[str]:
 def _calm(cluster: Merged) -> str:
     if not cluster.answered:
         return "no nsqd found\n"
-    if not cluster.nodes:
+    if not cluster.workers:
         return "no nsqd has --etcd-endpoints: all topics have one copy\n"
     if not cluster.groups:
         return "no topic has copies\n"

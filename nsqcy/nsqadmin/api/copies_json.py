@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
+from nsqcy.cluster.copies import Group, Member
 from nsqcy.nsqadmin.api.stats_json import Json
 from nsqcy.nsqadmin.cluster import copies
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
-from nsqcy.nsqadmin.cluster.copies import Group, Member
 
 
 def copies_json(answers: Sequence[NodeAnswer], earlier: Mapping[str, str] | None = None) -> Json:
@@ -32,7 +32,7 @@ def _group(group: Group) -> Json:
         "min_copies": group.min_copies,
         "durability": group.durability,
         "bytes": group.bytes,
-        "joining": group.joining,
+        "joining": group.joining.id,
         "closed": group.is_closed,
     }
 

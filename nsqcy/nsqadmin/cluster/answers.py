@@ -73,13 +73,27 @@ _GROUP = both(
         closed=is_flag,
         topics=list_of(is_name),
     ),
-    perhaps(bytes=is_number, whole=is_flag, responding=is_number, accepts=is_flag, joining=is_line),
+    perhaps(
+        bytes=is_number,
+        whole=is_flag,
+        responding=is_number,
+        accepts=is_flag,
+        joining=is_line,
+        damaged=list_of(is_line),
+        unreadable=list_of(is_line),
+    ),
 )
 COPIES = having(
     workers=list_of(
         both(
             having(node=is_line, etcd=is_flag, groups=list_of(_GROUP)),
-            perhaps(ready=is_flag, sessions=list_of(is_line)),
+            perhaps(
+                ready=is_flag,
+                sessions=list_of(is_line),
+                registry=is_line,
+                unregistered=list_of(is_line),
+                mended=is_number,
+            ),
         )
     )
 )

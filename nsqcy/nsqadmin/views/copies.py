@@ -5,9 +5,10 @@ Pure: maps fetched data to template values.
 
 from collections.abc import Mapping, Sequence
 
+from nsqcy.cluster.copies import COMPLETE, STATES, Group
 from nsqcy.nsqadmin.cluster import copies
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
-from nsqcy.nsqadmin.cluster.copies import Group, NodeCopies
+from nsqcy.nsqadmin.cluster.copies import NodeCopies
 from nsqcy.nsqadmin.html.layout import View
 from nsqcy.nsqadmin.html.location import Location
 from nsqcy.nsqadmin.html.tables import Columns, Table, table
@@ -22,7 +23,7 @@ _COLUMNS: Columns[Group] = [
     ("Minimum", lambda row: row.min_copies),
     ("Durability", lambda row: row.durability),
     ("Bytes", lambda row: row.bytes),
-    ("State", lambda row: float(len(copies.STATES) - copies.STATES.index(row.state))),
+    ("State", lambda row: float(len(STATES) - STATES.index(row.state))),
     ("Group", lambda row: row.id),
 ]
 _NODE_COLUMNS: Columns[NodeCopies] = [
@@ -45,7 +46,7 @@ def page(
         "groups": _by_id(table("Groups", _COLUMNS, groups, location)),
         "nodes": table("Nodes", _NODE_COLUMNS, nodes),
         "refused": [each for each in answers if not each.is_done and not each.is_missing],
-        "complete": copies.COMPLETE,
+        "complete": COMPLETE,
         "max_topics": MAX_TOPICS,
     }
     return View("copies.html", values)

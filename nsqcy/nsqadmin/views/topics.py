@@ -6,6 +6,7 @@ Pure: maps fetched data to template values.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from nsqcy.cluster.copies import COMPLETE
 from nsqcy.cluster.problems import dead_letter_topics
 from nsqcy.cluster.stats import (
     ChannelStats,
@@ -15,7 +16,7 @@ from nsqcy.cluster.stats import (
     TopicFigures,
     TopicStats,
 )
-from nsqcy.nsqadmin.cluster.copies import COMPLETE, TopicCopies
+from nsqcy.nsqadmin.cluster.copies import TopicCopies
 from nsqcy.nsqadmin.cluster.nodes import Clients
 from nsqcy.nsqadmin.history.store import Subject
 from nsqcy.nsqadmin.html import attention

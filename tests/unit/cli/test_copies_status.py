@@ -10,60 +10,23 @@ import pytest
 from nsqcy.cli import tables
 from nsqcy.cli.copies import status
 from nsqcy.cli.copies.answers import Answer
-from nsqcy.cli.copies.merged import Cluster, merged
+from nsqcy.cli.copies.status import Merged, merged
 from nsqcy.cli.main import main
+from nsqcy.cluster import answers, copies
+from nsqcy.util import gojson
+from support.copies_reports import NSQDS, group, with_holders, worker
 from support.fake_http_daemon import Upstream
 
-NODES = ("a.0", "b.0", "c.0")
+
+def seen(*workers: dict[str, Any]) -> Merged:
+    """Return a cluster with one nsqd per worker, whose responses are read as if they were sent."""
+    pages = [gojson.encode({"workers": [each]}) for each in workers]
+    read = [answers.read(page, {}, copies.FIELDS)["workers"] for page in pages]
+    return merged([Answer(NSQDS[its[0]["node"]], its) for its in read])
 
 
-def group(role: str, **fields: Any) -> dict[str, Any]:
-    """Return the description of a group by a node of this role."""
-    found = {
-        "group": "g1",
-        "role": role,
-        "owner": "a.0",
-        "members": list(NODES),
-        "epoch": 1,
-        "copies": 3,
-        "min_copies": 2,
-        "durability": "os",
-        "closed": False,
-        "bytes": 2048,
-        "whole": True,
-        "topics": ["orders"],
-    }
-    if role == "owner":
-        found |= {"responding": 3, "accepts": True, "joining": "", "waiting": 0}
-    return found | fields
-
-
-def worker(node: str, *groups: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    return {
-        "worker": 0,
-        "node": node,
-        "etcd": True,
-        "ready": True,
-        "sessions": list(NODES),
-        "groups": list(groups),
-    } | fields
-
-
-def complete(worker: dict[str, Any]) -> dict[str, Any]:
-    """Add the fields that an nsqd leaves out, as the parser does."""
-    empty = {"responding": 0, "accepts": False, "joining": "", "waiting": 0}
-    return worker | {"groups": [empty | each for each in worker["groups"]]}
-
-
-def seen(*workers: dict[str, Any]) -> Cluster:
-    """Return a cluster with one nsqd per worker, at a:1, b:1, ..."""
-    return merged([Answer(f"{each['node'][0]}:1", [complete(each)]) for each in workers])
-
-
-def with_owner(**fields: Any) -> Cluster:
-    holder = group("holder", bytes=1024)
-    owner = worker("a.0", group("owner", **fields))
-    return seen(owner, worker("b.0", holder), worker("c.0", holder))
+def with_owner(**fields: Any) -> Merged:
+    return seen(*with_holders(group("owner", **fields)))
 
 
 def test_a_healthy_cluster() -> None:
@@ -72,7 +35,7 @@ def test_a_healthy_cluster() -> None:
     assert status.exit_code(found) == 0
     assert click.unstyle(status.text(found)) == (
         "group  owner      copies  state  size     topics\n"
-        "g1     a:1 (a.0)  3/3     ok     2.0 KiB  orders\n"
+        "g      a:1 (a.0)  3/3     ok     2.0 KiB  orders\n"
         "\n"
         "node  nsqd  etcd\n"
         "a.0   a:1   responds\n"
@@ -84,100 +47,74 @@ def test_a_healthy_cluster() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "state", "risk"),
+    ("fields", "state", "is_at_risk"),
     [
+        ({"responding": 1, "accepts": False}, "refuses publishes", True),
+        ({"responding": 2}, "lacks copies", True),
+        ({"responding": 2, "joining": "c.0"}, "joining c.0", True),
         (
-            {"responding": 1, "accepts": False},
-            "refuses publishes",
-            "topic orders: 1 of 3 copies responds, publishes are refused",
-        ),
-        ({"responding": 2}, "lacks copies", "topic orders: 2 of 3 copies respond"),
-        (
-            {"responding": 2, "joining": "c.0"},
-            "joining c.0",
-            "topic orders: 2 of 3 copies respond; joining c:1 (c.0)",
-        ),
-        (
-            {"responding": 1, "accepts": False, "joining": "d.0", "topics": ["a", "b"]},
+            {"responding": 1, "accepts": False, "joining": "d.0"},
             "refuses publishes, joining d.0",
-            "topics a, b, orders: 1 of 3 copies responds, publishes are refused; joining d.0",
+            True,
         ),
-        (
-            {"responding": 2, "closed": True, "accepts": False},
-            "moving messages",
-            "topic orders: 2 of 3 copies respond, its messages are being moved to another log",
-        ),
-        ({"closed": True, "accepts": False}, "moving messages", ""),
-        (
-            {"accepts": False},
-            "refuses publishes",
-            "topic orders: publishes are refused while the group changes owners",
-        ),
+        ({"closed": True, "accepts": False}, "moving messages", False),
+        ({"damaged": ["t/1"]}, "ok", True),
     ],
 )
-def test_states(fields: dict[str, Any], state: str, risk: str) -> None:
+def test_states(fields: dict[str, Any], state: str, is_at_risk: bool) -> None:
     found = with_owner(**fields)
-    (only,) = found.groups
-    assert ", ".join(only.states) == state
-    assert found.risks == ([risk] if risk else [])
-    assert status.exit_code(found) == bool(risk)
+    assert [status.states(each) for each in found.groups] == [state]
+    assert len(found.risks) == status.exit_code(found) == is_at_risk
 
 
-def test_a_group_without_an_owner() -> None:
+def test_parts_that_were_mended_are_no_risk() -> None:
+    assert seen(worker("a.0", mended=3)).risks == []
+
+
+def test_json() -> None:
     left = ["b.0", "c.0"]
-    holders = [worker(node, group("member"), sessions=left) for node in left]
-    found = seen(*holders)
-    assert found.groups[0].states == ["no owner"]
-    assert found.groups[0].present == ["b.0", "c.0"]
-    assert found.risks == [
-        "topic orders: group g1 has no owner, so its messages are not delivered; absent: a.0;"
-        " back: b:1 (b.0), c:1 (c.0). If the absent nodes never return: nsqcy copies force g1"
-        " --config=FILE"
-    ]
+    found = seen(*(worker(node, group("member"), sessions=left) for node in left))
+    assert status.merged_json(found) == {
+        "nodes": [
+            {"node": "b.0", "address": "b:1", "etcd": True, "ready": True},
+            {"node": "c.0", "address": "c:1", "etcd": True, "ready": True},
+        ],
+        "groups": [
+            {
+                "group": "g",
+                "owner": "a.0",
+                "owner_address": "",
+                "members": ["a.0", "b.0", "c.0"],
+                "members_with_session": ["b.0", "c.0"],
+                "epoch": 1,
+                "copies": 3,
+                "min_copies": 2,
+                "durability": "os",
+                "closed": False,
+                "responding": None,
+                "accepts": False,
+                "joining": "",
+                "state": "no owner",
+                "topics": ["orders"],
+                "bytes": 2048,
+            }
+        ],
+        "risks": [
+            "topic orders: group g has no owner, so its messages are not delivered; absent: a.0;"
+            " back: b:1 (b.0), c:1 (c.0). If the absent nodes never return: nsqcy copies force g"
+            " --config=FILE"
+        ],
+    }
     assert "-/3" in status.text(found)
-    found = seen(worker("a.0"), *(worker(node, group("member")) for node in left))
-    assert "all members are back" in found.risks[0]
 
 
-def test_the_nsqd_of_the_owner_may_not_answer() -> None:
-    found = seen(worker("b.0", group("holder")))
-    assert found.groups[0].states == ["owner not queried"]
-    assert found.risks == [
-        "topic orders: unknown, because the owner's nsqd (a.0) was not queried or did not answer"
-    ]
-
-
-def test_the_latest_value_of_a_group_counts() -> None:
-    old = worker("a.0", group("owner"), etcd=False, sessions=list(NODES))
-    now = {"owner": "b.0", "epoch": 2, "closed": True}
-    new = worker("b.0", group("owner", **now, accepts=False), sessions=["b.0", "c.0"])
-    found = seen(old, new)
-    assert found.groups[0].owner_address == "b:1"
-    assert found.groups[0].present == ["b.0", "c.0"]
-    assert found.risks == ["etcd does not respond to a:1 (a.0): it cannot take over groups"]
-
-
-def test_groups_that_begin_and_nodes_that_are_not_ready() -> None:
-    found = seen(worker("a.0", group("new", topics=[]), ready=False, etcd=False))
-    assert found.groups[0].states == ["being created"]
-    assert found.risks == [
-        "etcd does not respond to any node: publishes and deliveries continue, but no group can"
-        " get a new owner or a new member",
-        "node a:1 (a.0) has not opened its groups yet",
-        "group g1: publishes are refused until the group has been created",
-    ]
-
-
-def test_a_closed_group_without_topics_ends() -> None:
-    view = group("owner", closed=True, accepts=False, responding=2, topics=[])
-    assert seen(worker("a.0", view)).risks == [
-        "group g1: 2 of 3 copies respond, the group is ending: no messages are left"
-    ]
-
-
-def test_many_topics_are_counted() -> None:
-    found = with_owner(topics=list("abcdefg"), responding=2)
-    assert found.risks == ["topics a, b, c and 5 more: 2 of 3 copies respond"]
+@pytest.mark.parametrize(
+    ("role", "node", "state"),
+    [("new", "a.0", "being created"), ("holder", "b.0", "owner not queried")],
+)
+def test_states_without_an_owners_report(role: str, node: str, state: str) -> None:
+    (found,) = seen(worker(node, group(role))).groups
+    assert status.states(found) == state
 
 
 def test_sizes() -> None:
@@ -217,7 +154,7 @@ def test_nsqds_are_found_through_nsqlookupds(
     words = [f"--lookupd-http-address={one}", f"--nsqd-http-address={other}"]
     assert main(["copies", "status", *words]) == 0
     out, err = capfd.readouterr()
-    assert f"g1     {one} (a.0)" in out and out.endswith(
+    assert f"g      {one} (a.0)" in out and out.endswith(
         "ok: all groups have all of their copies\n"
     )
     assert not err

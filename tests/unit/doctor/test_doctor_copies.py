@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,8 +10,9 @@ from nsqcy.cluster.discovery import Producer
 from nsqcy.cluster.web_client import Answer, Terms, WebClient
 from nsqcy.doctor import copies, look_cluster, look_config
 from nsqcy.doctor.checks import run
-from nsqcy.doctor.facts import Cluster, Copies, CopiesOptions, Host, Nsqd, OwnedGroup, Wanted
+from nsqcy.doctor.facts import Cluster, CopiesOptions, Host, Nsqd, Wanted
 from nsqcy.util import gojson
+from support.copies_reports import group, worker
 
 GOOD = CopiesOptions(["10.0.0.1", "10.0.0.2", "10.0.0.3"], "10.0.0.1", True)
 
@@ -20,17 +22,14 @@ def of_host(options: CopiesOptions | None) -> list[tuple[str, str]]:
     return [(each.finding.level, each.finding.text) for each in found]
 
 
-def of_cluster(*states: Copies | None) -> list[tuple[str, str]]:
-    nsqds = [
-        Nsqd("", Producer(f"n{number}", 4150, 4151), copies=state)
-        for number, state in enumerate(states, 1)
-    ]
+def of_cluster(*workers: dict[str, Any]) -> list[tuple[str, str]]:
+    nsqds = [Nsqd("", Producer("n1", 4150, 4151), copies=workers), Nsqd("", Producer("n2", 1, 2))]
     found = run(copies.OF_CLUSTER, Cluster(0.0, nsqds=nsqds))
     return [(each.finding.level, each.finding.text) for each in found]
 
 
 def test_without_copies_there_is_nothing_to_report() -> None:
-    assert of_host(None) == of_cluster(None, None) == []
+    assert of_host(None) == of_cluster() == []
 
 
 @pytest.mark.parametrize(
@@ -53,24 +52,20 @@ def test_a_cluster_on_one_machine_may_use_its_loopback_address() -> None:
     assert [level for level, _ in of_host(local)] == ["ok"]
 
 
-@pytest.mark.parametrize(
-    ("state", "level", "says"),
-    [
-        (Copies(True, 3, [OwnedGroup(3, 3)]), "ok", "no copies"),
-        (Copies(False), "error", "n1:4151 cannot reach etcd"),
-        (Copies(True, trouble="etcd lacks 2 of its groups"), "error", "etcd lacks 2"),
-        (Copies(True, 2, [OwnedGroup(3, 2)]), "warning", "3 copies, but only 2 nsqds"),
-        (Copies(True, 3, [OwnedGroup(3, 1, False, ("t",))]), "error", "refuses publishes"),
-        (Copies(True, 3, [OwnedGroup(3, 2, True, ("t", "u"))]), "warning", "of these topics: t, u"),
-        (Copies(True, 3, [OwnedGroup(3, 2, None)]), "warning", "a group without topics"),
-        (Copies(True, damaged=["g/t.topic/1.seg"]), "error", "intact: g/t.topic/1.seg"),
-        (Copies(True, unreadable=["g/*"]), "error", "n1:4151 cannot read copies: g/*"),
-        (Copies(True, mended=7), "warning", "n1:4151 has replaced 7 damaged parts"),
-    ],
-)
-def test_states(state: Copies, level: str, says: str) -> None:
-    ((found, text),) = of_cluster(state, None)
-    assert found == level and says in text
+def test_findings_are_the_problems_that_nsqadmin_shows() -> None:
+    assert of_cluster(worker("n1.0", group("owner"))) == [("ok", "no copies are missing")]
+    short = group("owner", owner="n1.0", responding=2)
+    text = "topic orders: 2 of 3 copies respond (owner: n1:4151)"
+    unread = "nsqd n1:4151 cannot read copies: g/*"
+    assert of_cluster(worker("n1.0", short)) == [("warning", text)]
+    assert of_cluster(worker("n1.0", short | {"unreadable": ["*"]})) == [
+        ("error", unread),
+        ("warning", text),
+    ]
+
+
+def test_the_owner_may_be_on_an_nsqd_that_doctor_was_not_given() -> None:
+    assert [level for level, _ in of_cluster(worker("n1.0", group("holder")))] == ["ok"]
 
 
 def test_options_of_a_file(tmp_path: Path) -> None:
@@ -86,14 +81,6 @@ def test_options_of_a_file(tmp_path: Path) -> None:
     assert look_config.wanted(look_config.read("", "nsqd")[0]).copies is None
 
 
-GROUP = {"role": "owner", "copies": 3, "responding": 2, "accepts": True, "topics": ["t"]}
-DAMAGED = {"group": "g", "role": "holder", "damaged": ["t.topic/1.seg"], "unreadable": ["*"]}
-WORKERS = [
-    {"etcd": True, "sessions": ["a.0", "b.0"], "groups": [GROUP, GROUP | {"role": "holder"}]},
-    {"etcd": True, "sessions": ["a.0", "a.1"], "groups": [GROUP | {"closed": True}]},
-]
-
-
 class _Web(WebClient):
     """Client that gives the same response to each request."""
 
@@ -106,37 +93,10 @@ class _Web(WebClient):
 
 
 @pytest.mark.parametrize(
-    ("status", "workers", "state"),
-    [
-        (404, WORKERS, None),
-        (200, [], None),
-        (
-            200,
-            WORKERS,
-            Copies(True, 2, [OwnedGroup(3, 2, True, ("t",)), OwnedGroup(3, 2, None, ("t",))]),
-        ),
-        (200, [{"etcd": True}, {}], Copies(False, 0, [])),
-        (
-            200,
-            [
-                {"etcd": True, "mended": 2},
-                {"etcd": True, "mended": 3, "groups": [DAMAGED, DAMAGED | {"group": "h"}]},
-            ],
-            Copies(True, 0, [], "", ("g/t.topic/1.seg", "h/t.topic/1.seg"), ("g/*", "h/*"), 5),
-        ),
-        (
-            200,
-            [{"etcd": True, "registry": "older"}],
-            Copies(True, 0, [], "etcd has been restored from a backup"),
-        ),
-        (
-            200,
-            [{"etcd": True, "registry": "current", "unregistered": ["g"]}],
-            Copies(True, 0, [], "etcd lacks 1 of its groups"),
-        ),
-    ],
+    ("status", "workers", "nodes"),
+    [(404, [{"node": "a.0"}], []), (200, [], []), (200, [{"node": "a.0"}], ["a.0"])],
 )
-def test_states_that_nsqd_reports(status: int, workers: object, state: Copies | None) -> None:
+def test_reports_of_workers(status: int, workers: object, nodes: list[str]) -> None:
     web = _Web(status, {"workers": workers})
     found = look_cluster._copies(web, look_cluster.daemon_url("a:4151"))
-    assert found == state
+    assert [each["node"] for each in found] == nodes
