@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.testing import certificates, encoded_connection
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import RESPONSE, Conn, sized
@@ -188,6 +188,7 @@ UNUSABLE = {
 }
 
 
+@one_worker
 @pytest.mark.case("C129")
 @pytest.mark.parametrize("reply", UNUSABLE)
 def test_no_usable_answer(

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.testing.wire_client import Conn
 from support.nsqd_process import Nsqd, flags, free_port, run
 
@@ -135,6 +135,7 @@ def test_values_that_start(nsqd: Starter) -> None:
     daemon.web.await_counts("t", depth=1001, backend_depth=1)
 
 
+@one_worker
 @pytest.mark.case("CFG-09")
 @pytest.mark.parametrize("end", ["word", "--"])
 def test_everything_after_a_word_is_ignored(nsqd: Starter, end: str) -> None:
@@ -143,6 +144,7 @@ def test_everything_after_a_word_is_ignored(nsqd: Starter, end: str) -> None:
     nsqd(args=args, **unset).connect().usable()
 
 
+@one_worker
 @pytest.mark.case("CFG-10", "CFG-35")
 @pytest.mark.parametrize(
     ("args", "text"),
@@ -173,6 +175,7 @@ def test_log_level(nsqd: Starter) -> None:
     assert " INFO: " not in daemon.log_text()
 
 
+@one_worker
 @pytest.mark.case("CFG-18", "CFG-19")
 @pytest.mark.parametrize(
     ("flag", "text"),
@@ -249,6 +252,7 @@ def test_a_file_with_sections_is_ini(nsqd: Starter) -> None:
     assert re.search(r"\b3\b", result.stderr), result
 
 
+@one_worker
 @pytest.mark.case("CFG-26", "CFG-31", "CFG-32", "TOOL-014")
 @pytest.mark.parametrize(
     ("text", "complaint"),
@@ -264,6 +268,7 @@ def test_bad_config_file(nsqd: Starter, text: str, complaint: str) -> None:
     assert result.returncode == 1 and re.search(complaint, result.stderr), result
 
 
+@one_worker
 @pytest.mark.case("CFG-32", "TOOL-014")
 def test_missing_config_file(nsqd: Starter) -> None:
     result = refused(nsqd, "--config=/nonexistent/nsqd.cfg")
@@ -271,6 +276,7 @@ def test_missing_config_file(nsqd: Starter) -> None:
     assert "failed to load config file /nonexistent/nsqd.cfg" in result.stderr
 
 
+@one_worker
 @pytest.mark.case("CFG-33", "TOOL-010")
 def test_missing_data_path(nsqd: Starter) -> None:
     result = refused(nsqd, "--data-path=/nonexistent")

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from conftest import one_worker
 from nsqcy.testing.wire_client import UNKNOWN_ID, Silence
 from support.concurrent_cases import lasted, together
 from support.nsqd_process import Nsqd
@@ -11,6 +12,7 @@ from support.nsqd_process import Nsqd
 SLACK = 2.0
 
 
+@one_worker
 @pytest.mark.case("C190")
 @pytest.mark.parametrize("command", ["FIN", "REQ", "TOUCH", "CLS"])
 @pytest.mark.parametrize("params", ["", " 0123456789abcdef", " 0123456789abcdef 0", " x y z"])

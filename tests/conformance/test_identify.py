@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from conftest import one_worker
 from nsqcy.testing.wire_client import MESSAGE, RESPONSE, Message, sized
 from support.nsqd_process import Nsqd
 
@@ -55,6 +56,7 @@ def test_compression_needs_negotiation(shared: Nsqd) -> None:
     conn.usable()
 
 
+@one_worker
 @pytest.mark.case("C053")
 @pytest.mark.parametrize("body", [b"null", b" {} ", b"\r\n{}\t"])
 def test_lenient_bodies(shared: Nsqd, body: bytes) -> None:
@@ -63,6 +65,7 @@ def test_lenient_bodies(shared: Nsqd, body: bytes) -> None:
     conn.expect_ok()
 
 
+@one_worker
 @pytest.mark.case("C054", "C055", "C056")
 @pytest.mark.parametrize(
     "body",
@@ -92,6 +95,7 @@ def test_undecodable_bodies(shared: Nsqd, body: bytes) -> None:
     conn.expect_error(UNDECODABLE)
 
 
+@one_worker
 @pytest.mark.case("C057")
 @pytest.mark.parametrize(
     "body",
@@ -109,6 +113,7 @@ def test_lenient_fields(shared: Nsqd, body: bytes) -> None:
     assert conn.expect_json() == DEFAULTS
 
 
+@one_worker
 @pytest.mark.case("C058")
 @pytest.mark.parametrize(("length", "shown"), [(b"\0\0\0\0", 0), (b"\xff\xff\xff\xff", -1)])
 def test_no_body(shared: Nsqd, length: bytes, shown: int) -> None:
@@ -117,6 +122,7 @@ def test_no_body(shared: Nsqd, length: bytes, shown: int) -> None:
     conn.expect_error(f"E_BAD_BODY IDENTIFY invalid body size {shown}")
 
 
+@one_worker
 @pytest.mark.case("C059")
 @pytest.mark.parametrize(("size", "maximum"), [(65537, 65536), (5242881, 5242880)])
 def test_body_too_big(shared: Nsqd, size: int, maximum: int) -> None:
@@ -132,6 +138,7 @@ def test_body_too_big_for_a_smaller_limit(tuned: Nsqd) -> None:
     conn.expect_error("E_BAD_BODY IDENTIFY body too big 1001 > 1000")
 
 
+@one_worker
 @pytest.mark.case("C060", "C061")
 @pytest.mark.parametrize(
     ("sent", "text"),
@@ -151,24 +158,28 @@ def refused(daemon: Nsqd, text: str, **fields: Any) -> None:
         conn.expect_error(f"E_BAD_BODY IDENTIFY {text}")
 
 
+@one_worker
 @pytest.mark.case("C062")
 @pytest.mark.parametrize("value", [-2, 1, 999, 60001])
 def test_bad_heartbeat_interval(shared: Nsqd, value: int) -> None:
     refused(shared, f"heartbeat interval ({value}) is invalid", heartbeat_interval=value)
 
 
+@one_worker
 @pytest.mark.case("C063")
 @pytest.mark.parametrize("value", [-1, 0, 1000, 60000])
 def test_good_heartbeat_interval(shared: Nsqd, value: int) -> None:
     assert shared.connect().negotiate(heartbeat_interval=value) == DEFAULTS
 
 
+@one_worker
 @pytest.mark.case("C064")
 @pytest.mark.parametrize("value", [-2, 1, 24, 30001])
 def test_bad_output_buffer_timeout(shared: Nsqd, value: int) -> None:
     refused(shared, f"output buffer timeout ({value}) is invalid", output_buffer_timeout=value)
 
 
+@one_worker
 @pytest.mark.case("C065")
 @pytest.mark.parametrize(("value", "effective"), [(-1, 0), (0, 250), (25, 25), (30000, 30000)])
 def test_good_output_buffer_timeout(shared: Nsqd, value: int, effective: int) -> None:
@@ -176,12 +187,14 @@ def test_good_output_buffer_timeout(shared: Nsqd, value: int, effective: int) ->
     assert answer == DEFAULTS | {"output_buffer_timeout": effective}
 
 
+@one_worker
 @pytest.mark.case("C066")
 @pytest.mark.parametrize("value", [-2, 1, 63, 65537])
 def test_bad_output_buffer_size(shared: Nsqd, value: int) -> None:
     refused(shared, f"output buffer size ({value}) is invalid", output_buffer_size=value)
 
 
+@one_worker
 @pytest.mark.case("C067")
 @pytest.mark.parametrize(
     ("value", "size", "timeout"), [(-1, 1, 0), (0, 16384, 250), (64, 64, 250), (65536, 65536, 250)]
@@ -214,12 +227,14 @@ def test_durability(shared: Nsqd) -> None:
         assert list(answer.items()) == list(DEFAULTS.items())
 
 
+@one_worker
 @pytest.mark.case("C069")
 @pytest.mark.parametrize("value", [-1, 1, 999, 900001])
 def test_bad_msg_timeout(shared: Nsqd, value: int) -> None:
     refused(shared, f"msg timeout ({value}) is invalid", msg_timeout=value)
 
 
+@one_worker
 @pytest.mark.case("C070")
 @pytest.mark.parametrize(("value", "effective"), [(0, 60000), (1000, 1000), (900000, 900000)])
 def test_good_msg_timeout(shared: Nsqd, value: int, effective: int) -> None:

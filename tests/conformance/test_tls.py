@@ -12,7 +12,7 @@ from pathlib import Path
 import cramjam
 import pytest
 
-from conftest import Starter, keep
+from conftest import Starter, keep, one_worker
 from loadtest.many_clients import Loop, publish
 from nsqcy.testing.certificates import Files, Identity, make
 from nsqcy.testing.encoded_connection import (
@@ -434,6 +434,7 @@ def test_damaged_records_end_the_connection(secured: Nsqd, topic: str) -> None:
     assert secured.web.topic(topic) is None
 
 
+@one_worker
 @pytest.mark.case("C096")
 @pytest.mark.parametrize("line", ["SUB a b", "NOP", "AUTH", "FOO", "PUB t", "RDY 1"])
 @pytest.mark.parametrize("required", ["tcp-https", "true"])
