@@ -105,8 +105,9 @@ class Member(NamedTuple):
 @dataclass(frozen=True)
 class Group:
     """A group, combined from all reports. responding: None if the owner has not reported. bytes:
-    size of the largest copy. joining: the node whose copy is being filled; its id is empty if there
-    is none."""
+    size of the largest copy; owner_bytes: of the owner's, if it has reported. topics: the owner's;
+    reported_topics: also those that only other members have. joining: the node whose copy is being
+    filled; its id is empty if there is none."""
 
     id: str
     owner: Member
@@ -117,12 +118,14 @@ class Group:
     min_copies: int
     durability: str
     topics: Sequence[str]
+    reported_topics: Sequence[str]
     responding: int | None
     accepts: bool
     joining: Member
     is_new: bool  # not in etcd yet
     is_closed: bool  # taken over: its messages are being moved to other logs
     bytes: int
+    owner_bytes: int
 
     @property
     def title(self) -> str:
@@ -160,6 +163,8 @@ def groups(workers: Workers, earlier: Mapping[str, str] | None = None) -> list[G
             return Member(node, nsqd, node in nsqds, whole.get(node), node in alive)
 
         owner, is_owned = member(best["owner"]), is_owners(best)
+        topics = sorted({name for _, report in of for name in report["topics"]})
+        largest = max(report.get("bytes", 0) for _, report in of)
         return Group(
             id=best["group"],
             owner=owner,
@@ -169,13 +174,16 @@ def groups(workers: Workers, earlier: Mapping[str, str] | None = None) -> list[G
             copies=best["copies"],
             min_copies=best["min_copies"],
             durability=best["durability"],
-            topics=_topics(best, [report for _, report in of]),
+            # The owner's topics; if there are none, those in the holders' files.
+            topics=sorted(best["topics"]) if is_owned and best["topics"] else topics,
+            reported_topics=topics,
             responding=best.get("responding") if best["role"] == OWNER else None,
             accepts=best.get("accepts", is_owned),
             joining=member(best.get("joining", "") if is_owned else ""),
             is_new=best["role"] == NEW,
             is_closed=best["closed"],
-            bytes=max(report.get("bytes", 0) for _, report in of),
+            bytes=largest,
+            owner_bytes=best.get("bytes", 0) if best["role"] == OWNER else largest,
         )
 
     return [combined(reports[group]) for group in sorted(reports)]
@@ -204,13 +212,6 @@ def _ownerless_state(owner: Member) -> str:
     """Return the state of a group that no responding node owns. As long as the owner has a session
     in etcd, it may be alive, even if its nsqd does not respond."""
     return UNKNOWN if owner.has_session and not owner.answers else OWNERLESS
-
-
-def _topics(best: Report, reports: Iterable[Report]) -> list[str]:
-    """Return the owner's topics; if there are none, those in the holders' files."""
-    if is_owners(best) and best["topics"]:
-        return sorted(best["topics"])
-    return sorted({name for each in reports for name in each["topics"]})
 
 
 # --- problems -----------------------------------------------------------------------------------

@@ -108,8 +108,8 @@ def merged_json(cluster: Merged) -> dict[str, Any]:
                 "accepts": each.accepts,
                 "joining": each.joining.id,
                 "state": states(each),
-                "topics": list(each.topics),
-                "bytes": each.bytes,
+                "topics": list(each.reported_topics),
+                "bytes": each.owner_bytes,
             }
             for each in cluster.groups
         ],
@@ -146,8 +146,8 @@ def _row(group: Group) -> list[str]:
         group.owner.full_name,
         f"{responding}/{group.copies}",
         states(group),
-        size(group.bytes),
-        listed(group.topics) or "-",
+        size(group.owner_bytes),
+        listed(group.reported_topics) or "-",
     ]
 
 

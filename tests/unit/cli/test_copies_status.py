@@ -71,6 +71,15 @@ def test_parts_that_were_mended_are_no_risk() -> None:
     assert seen(worker("a.0", mended=3)).risks == []
 
 
+def test_json_has_the_size_at_the_owner_and_all_topics() -> None:
+    found = seen(
+        worker("a.0", group("owner", bytes=5, topics=["b"])),
+        worker("b.0", group("member", bytes=9, topics=["a", "b"])),
+    )
+    (one,) = status.merged_json(found)["groups"]
+    assert (one["bytes"], one["topics"]) == (5, ["a", "b"])
+
+
 def test_json() -> None:
     left = ["b.0", "c.0"]
     found = seen(*(worker(node, group("member"), sessions=left) for node in left))
