@@ -120,12 +120,8 @@ perfcheck: $(BUILT) $(VENV)/.run
 # -- testing
 
 # Most tests spend most of their time waiting. PYTEST=-n0 runs them one after the other.
-test: $(BUILT) $(VENV)/.extra-test $(if $(filter tests tests/spark% tests/pipeline%,$(TESTS)),build/spark.jsa)
+test: $(BUILT) $(VENV)/.extra-test
 	$(BIN)/python -m pytest -n $$(($(JOBS) + 2)) --dist worksteal $(TESTS) $(PYTEST)
-
-# Halves the CPU time of the JVMs that tests start. They also run without it.
-build/spark.jsa: tests/support/spark_archive.py $(VENV)/.extra-test
-	-$(BIN)/python $< $@
 
 quick: $(BUILT) $(VENV)/.extra-dev
 	$(BIN)/python tests/quick.py --base=$(BASE) -n $(JOBS) --dist worksteal $(ARGS) $(PYTEST)

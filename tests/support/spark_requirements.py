@@ -10,13 +10,8 @@ from typing import Any
 
 import pytest
 
-# For JVMs that run only for seconds: two thirds of the CPU time needed with the usual options, and
-# half of that with the archive of tests/support/spark_archive.py. A JVM that it does not fit, such
-# as that of spark-class, would say so on stdout.
-ARCHIVE = Path(__file__).parents[2] / "build" / "spark.jsa"
+# For JVMs that run only for seconds: two thirds of the CPU time needed with the usual options.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-if ARCHIVE.exists():
-    QUICK_JAVA += f" -XX:SharedArchiveFile='{ARCHIVE}' -Xlog:disable"
 MISSING = [name for name in ("pyarrow", "pyspark") if find_spec(name) is None]
 
 
