@@ -31,6 +31,11 @@ SETTINGS = {
 MESSAGES = 100
 
 
+def run(words: list[str]) -> int:
+    """Return the exit status of `nsqcy data` with these words."""
+    return int(command.data.main(words, standalone_mode=False))
+
+
 def core_at(path: Path) -> Core:
     return Core(path, **SETTINGS)
 
@@ -105,7 +110,7 @@ def test_nothing_is_changed_whatever_a_start_would_do(saved: Path, capfd) -> Non
     (saved / "import.tmp").mkdir()
     (saved / "elsewhere").write_bytes(b"mine")
     before = tree(saved)
-    assert command.main(["check", str(saved)]) == 1
+    assert run(["check", str(saved)]) == 1
     assert tree(saved) == before
     out, err = capfd.readouterr()
     assert "journal: none" in out
@@ -268,7 +273,7 @@ def test_a_newer_format(saved: Path, name: str, capfd) -> None:
     struct.pack_into("<II", content, 8, 99, 0)
     struct.pack_into("<I", content, 12, disk_format.crc32c(bytes(content[:header])))
     path.write_bytes(content)
-    assert command.main(["check", str(saved)]) == 2
+    assert run(["check", str(saved)]) == 2
     assert "format version 99 is newer than this nsqcy reads" in capfd.readouterr().err
 
 
@@ -276,7 +281,7 @@ def test_a_newer_format(saved: Path, name: str, capfd) -> None:
 
 
 def test_json(saved: Path, capfd) -> None:
-    assert command.main(["check", "--json", str(saved)]) == 0
+    assert run(["check", "--json", str(saved)]) == 0
     out, err = capfd.readouterr()
     found = json.loads(out)
     assert err == ""
@@ -287,7 +292,7 @@ def test_json(saved: Path, capfd) -> None:
     content = bytearray(segments(saved)[0].read_bytes())
     content[64 + 40] ^= 1
     segments(saved)[0].write_bytes(content)
-    assert command.main(["check", "--json", str(saved)]) == 1
+    assert run(["check", "--json", str(saved)]) == 1
     found = json.loads(capfd.readouterr().out)
     (damage,) = found["topics"][0]["segments"][0]["damages"]
     assert damage == {
@@ -302,21 +307,21 @@ def test_quick_takes_a_footer_at_its_word(saved: Path, capfd) -> None:
     content = bytearray(segments(saved)[0].read_bytes())
     content[64 + 40] ^= 1
     segments(saved)[0].write_bytes(content)
-    assert command.main(["check", "--quick", str(saved)]) == 0
-    assert command.main(["check", str(saved)]) == 1
+    assert run(["check", "--quick", str(saved)]) == 0
+    assert run(["check", str(saved)]) == 1
     capfd.readouterr()
 
 
 def test_policies_that_were_set_over_http(saved: Path, capfd) -> None:
     path = saved / "policies.json"
     path.write_text('{"version": 1, "set": {"t": {"retention_time": "1h"}}}')
-    assert command.main(["check", str(saved)]) == 0
+    assert run(["check", str(saved)]) == 0
     path.write_text('{"version": 1, "set":')
     before = tree(saved)
-    assert command.main(["check", str(saved)]) == 1
+    assert run(["check", str(saved)]) == 1
     assert tree(saved) == before
     path.write_text('{"version": 99, "set": {}}')
-    assert command.main(["check", str(saved)]) == 2
+    assert run(["check", str(saved)]) == 2
     err = capfd.readouterr().err
     assert "policies.json is damaged: Expecting value" in err
     assert "a later nsqd wrote it" in err
@@ -325,9 +330,9 @@ def test_policies_that_were_set_over_http(saved: Path, capfd) -> None:
 def test_the_configuration_says_what_is_retained(saved: Path, tmp_path: Path, capfd) -> None:
     ini = tmp_path / "nsqd.ini"
     ini.write_text("[nsqd]\nretention_time = 1h\n")
-    assert command.main(["check", "--config", str(ini), str(saved)]) == 0
+    assert run(["check", "--config", str(ini), str(saved)]) == 0
     ini.write_text("[nsqd]\nnonsense = 1h\n")
-    assert command.main(["check", "--config", str(ini), str(saved)]) == 2
+    assert run(["check", "--config", str(ini), str(saved)]) == 2
     assert "nonsense" in capfd.readouterr().err
 
 
