@@ -444,9 +444,7 @@ class ConsumerCore(Core[Nsqd]):
         self.closing = True
         self._ask_at = self._give_up_at = self._explain_at = math.inf
         try:
-            for connection in self.connections:
-                self._net.disconnect(connection)
-                connection.close()
+            self._disconnect_all()
         finally:
             self.nsqds.clear()
             self._net.stopped()

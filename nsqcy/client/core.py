@@ -359,6 +359,11 @@ class Core(Owner, Generic[N]):
         nsqd.failures += 1
         nsqd.retry_at = now + wait * self.random.uniform(0.5, 1.0)
 
+    def _disconnect_all(self) -> None:
+        for connection in self.connections:
+            self._net.disconnect(connection)
+            connection.close()
+
     def _forget(self, address: Address, nsqd: N) -> None:
         """Forget an nsqd that is neither listed nor connected."""
         if not (nsqd.fixed or nsqd.listed or nsqd.connection):

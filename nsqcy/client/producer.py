@@ -565,9 +565,7 @@ class ProducerCore(Core[Nsqd]):
             left += nsqd.publishes()
             nsqd.clear()
         try:
-            for connection in self.connections:
-                self._net.disconnect(connection)
-                connection.close()
+            self._disconnect_all()
         finally:
             self.nsqds.clear()
             self.waiting.clear()
