@@ -267,17 +267,16 @@ def lookup_all(
         (address, topic): lookup_url(address, topic) for topic in topics for address in addresses
     }
     outcome = _ask(urls, parse_lookup, web, auth_secret)
-    found: dict[str, Found] = {}
-    for topic in topics:
-        values = {address: value for (address, of), value in outcome.values.items() if of == topic}
-        note_proved(values, web, all_nodes=False)
-        unknown: dict[str, RequestError] = {}
-        errors: dict[str, RequestError] = {}
-        for (address, of), error in outcome.errors.items():
-            if of == topic:
-                (unknown if error.status == NOT_FOUND else errors)[address] = error
-        found[topic] = Found(values, unknown, errors)
-    return found
+    answers: dict[str, dict[str, list[Producer]]] = {topic: {} for topic in topics}
+    unknown: dict[str, dict[str, RequestError]] = {topic: {} for topic in topics}
+    errors: dict[str, dict[str, RequestError]] = {topic: {} for topic in topics}
+    for (address, topic), producers in outcome.values.items():
+        answers[topic][address] = producers
+    for (address, topic), error in outcome.errors.items():
+        (unknown if error.status == NOT_FOUND else errors)[topic][address] = error
+    for by_address in answers.values():
+        note_proved(by_address, web, all_nodes=False)
+    return {topic: Found(answers[topic], unknown[topic], errors[topic]) for topic in topics}
 
 
 def nodes(
