@@ -6,7 +6,6 @@ files that become a part of the archive all at once (manifests.py). Any Parquet 
 files without nsqcy.
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -123,10 +122,7 @@ def claimed(state: Path) -> Iterator[None]:
     state.mkdir(parents=True, exist_ok=True)
     fd = os.open(state, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise manifests.Busy(f"another archive uses the checkpoint {state}") from None
+        manifests.lock(fd, f"another archive uses the checkpoint {state}")
         yield
     finally:
         os.close(fd)

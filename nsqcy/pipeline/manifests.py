@@ -398,8 +398,14 @@ def locked(root: Path, name: str, *, reading: bool = False) -> Iterator[None]:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
-        try:
-            fcntl.flock(file, (fcntl.LOCK_SH if reading else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Busy(f"another job is using {root}: {' or '.join(HOLDERS[name])}") from None
+        busy = f"another job is using {root}: {' or '.join(HOLDERS[name])}"
+        lock(file.fileno(), busy, shared=reading)
         yield
+
+
+def lock(fd: int, busy: str, *, shared: bool = False) -> None:
+    """Lock a file or directory until it is closed. Raises Busy with this text."""
+    try:
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Busy(busy) from None
