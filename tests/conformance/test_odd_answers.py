@@ -7,21 +7,8 @@ from hypothesis import HealthCheck, given, settings
 
 from nsqcy.cli.main import main
 from support.any_http_answer import AnyAnswer
-from support.odd_json import answers
+from support.odd_json import MESSAGE, answers
 
-MESSAGE = {
-    "id": "0123456789abcdef",
-    "seq": 1,
-    "timestamp": 1,
-    "attempts": 1,
-    "cut": False,
-    "headers": {"cancel-key": "k"},
-    "start": "1.0",
-    "size": 3,
-    "body": "YWJj",
-    "due": 1,
-    "consumer": {"client_id": "c", "remote_address": "r"},
-}
 CHANNEL = {"channel_name": "c", "depth": 0, "clients": [{"client_id": "c"}]}
 ANSWERS = answers(
     {"version": "1.3.0", "broadcast_address": "h", "hostname": "h", "http_port": 1, "tcp_port": 1},

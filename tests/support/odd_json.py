@@ -8,6 +8,19 @@ from hypothesis import strategies as st
 
 from support.any_http_answer import answer
 
+MESSAGE: dict[str, Any] = {  # as documented
+    "id": "0123456789abcdef",
+    "seq": 1,
+    "timestamp": 1,
+    "attempts": 1,
+    "cut": False,
+    "headers": {"cancel-key": "k"},
+    "start": "1.0",
+    "size": 3,
+    "body": "YWJj",
+    "due": 1,
+    "consumer": {"client_id": "c", "remote_address": "r"},
+}
 ODD_TEXTS = ["", "x", "\ud800", "\x1b[31m\n", "a\u202eb", "x" * 5000]
 ODD_NUMBERS = [0, -1, 1 << 70, 1.5, float("nan"), float("inf")]
 ODD = st.sampled_from([None, True, [], {}, [1], {"a": 1}, *ODD_TEXTS, *ODD_NUMBERS])

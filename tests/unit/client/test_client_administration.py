@@ -11,21 +11,8 @@ from nsqcy.client.lookups import Lookups
 from nsqcy.client.options import ConnectionOptions, LookupOptions
 from support.any_http_answer import AnyAnswer
 from support.client_interfaces import FACES, Face
-from support.odd_json import answers
+from support.odd_json import MESSAGE, answers
 
-MESSAGE = {
-    "id": "0123456789abcdef",
-    "seq": 1,
-    "timestamp": 1,
-    "attempts": 1,
-    "cut": False,
-    "headers": {"cancel-key": "k"},
-    "start": "1.0",
-    "size": 3,
-    "body": "YWJj",
-    "due": 1,
-    "consumer": {"client_id": "c", "remote_address": "r"},
-}
 TOPIC = {"topic_name": "t", "depth": 1, "message_count": 1}
 CHANNEL = {"channel_name": "c", "depth": 0}
 ANSWERS = answers(
