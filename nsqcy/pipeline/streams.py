@@ -171,7 +171,8 @@ def follow(query: "StreamingQuery") -> bool:
     # connection, and the next call would receive the rest.
     try:
         threading.Thread(target=wait, daemon=True).start()
-        over.wait()
+        while not over.wait(0.5):
+            pass  # a signal just before the wait does not end it: Python handles it after the wait
     except KeyboardInterrupt:
         query.stop()
         return False

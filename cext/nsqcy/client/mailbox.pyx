@@ -11,6 +11,7 @@ Works with threads and with greenlets: `make_gate` returns an acquired lock, or 
 """
 
 from cpython.exc cimport PyErr_CheckSignals as check_signals
+from cpython.pythread cimport PyThread_get_thread_ident
 from posix.unistd cimport write
 
 import threading
@@ -23,11 +24,34 @@ _CANCELLATION = (_base.CANCELLED, _base.CANCELLED_AND_NOTIFIED)
 _DONE = (*_CANCELLATION, _base.FINISHED)
 
 
+cdef double SLICE = 0.5  # seconds that a signal may have to wait for its handler
+
+
 def thread_gate():
     """Return a gate for a thread: a lock that is held until the gate is opened."""
     gate = threading.Lock()
     gate.acquire()
     return gate
+
+
+cdef bint pass_gate(gate, timeout) except -1:
+    """Wait until a gate is opened; return False after the timeout.
+
+    Only the main thread calls signal handlers. A signal ends the system call in which it waits, but
+    one that comes just before that call would be handled only when the gate is opened, perhaps
+    never. So the main thread looks again and again.
+    """
+    check_signals()
+    if PyThread_get_thread_ident() != threading.main_thread().ident:
+        return gate.acquire() if timeout is None else gate.acquire(True, max(0, timeout))
+    deadline = None if timeout is None else monotonic() + timeout
+    while True:
+        left = SLICE if deadline is None else min(SLICE, max(0, deadline - monotonic()))
+        if gate.acquire(True, left):
+            return True
+        check_signals()
+        if left < SLICE:
+            return False
 
 
 cdef class Mailbox:
@@ -56,8 +80,7 @@ cdef class Mailbox:
         if not self.put(function, (publish,), size):
             return False
         try:
-            check_signals()
-            gate.acquire()
+            pass_gate(gate, None)
         except BaseException:
             publish.is_abandoned = True
             self.put(withdraw, (publish,), 0)
@@ -75,8 +98,7 @@ cdef class Mailbox:
         if self.fd >= 0 and not self.calls_back:
             self.gates.append(gate)
             try:
-                check_signals()
-                gate.acquire()
+                pass_gate(gate, None)
             finally:
                 if gate in self.gates:
                     self.gates.remove(gate)
@@ -199,8 +221,7 @@ cdef class Waiters:
         self.gates.append(gate)
         try:
             if not is_there():  # the event occurred before there was a gate to open
-                check_signals()
-                opened = gate.acquire() if timeout is None else gate.acquire(True, max(0, timeout))
+                opened = pass_gate(gate, timeout)
         finally:
             if not opened:
                 try:
