@@ -14,6 +14,7 @@ from gevent.event import AsyncResult
 
 from nsqcy.http.request_counts import CountedConnection, Requests
 from nsqcy.http.server import HttpServer
+from nsqcy.logging import events
 from nsqcy.logging.logger import Log
 from nsqcy.net.listeners import Listener
 from nsqcy.process import spawn
@@ -54,12 +55,7 @@ class Daemon:
     def run(self) -> int:
         self._watch_signals()
         for listener in self._listeners:
-            self.log.info(
-                f"{listener.title}: listening on {listener.text}",
-                event="listening",
-                listener=listener.title,
-                address=listener.text,
-            )
+            events.listening(self.log, listener=listener.title, address=listener.text)
         self._acceptor.add(0, self)
         where = ", ".join(f"{each.title} {each.text}" for each in self._listeners)
         self._watchdog.serve(f"serving {where}")
@@ -105,7 +101,7 @@ class Daemon:
             self._code.set(CLEAN)
 
     def _failed(self, reason: str) -> None:
-        self.log.fatal(reason, event="failed")
+        events.failed(self.log, reason)
         self._code.set(FAILED)
 
     def reread_settings(self) -> None:

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from nsqcy import __version__
 from nsqcy.config import loader
 from nsqcy.errors import Stop
+from nsqcy.logging import events
 from nsqcy.logging.logger import Log
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ class LogOptions(Protocol):
 def open_log(daemon: str, options: LogOptions) -> Log:
     """Open the log and write its first line, which contains the version."""
     log = Log(options.log_prefix, options.log_level, options.log_format, context={"daemon": daemon})
-    log.info(loader.version_line(daemon), event="started", version=__version__)
+    events.started(log, loader.version_line(daemon), version=__version__)
     return log
 
 
@@ -41,11 +42,7 @@ def rereading(read: Callable[[], T], log: Log) -> Callable[[], T | None]:
             return read()
         except Stop as stop:
             for part in stop.parts:
-                log.error(
-                    f"SIGHUP: {part}; the configuration stays unchanged",
-                    event="config_refused",
-                    error=str(part),
-                )
+                events.config_refused(log, error=str(part))
             return None
 
     return reread

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from nsqcy.errors import HttpError
 from nsqcy.http.parser import HTML, JSON, PLAIN, Body, Fault, Head, HeaderSelection, Reply
+from nsqcy.logging import events
 from nsqcy.logging.types import DetailedLines
 from nsqcy.server.http_fastpath import Sink
 from nsqcy.util.gotext import json_bytes
@@ -308,9 +309,7 @@ class Api:
     def panic(self) -> Reply:
         """Log the current exception, which is a bug or an unreachable backend, and return the
         reply."""
-        self.log.error(
-            f"panic in HTTP handler - {traceback.format_exc()}", event="http_handler_failed"
-        )
+        events.http_handler_failed(self.log, traceback.format_exc())
         return PANIC
 
     def _reply(self, route: Route, result: str | dict[str, Any] | Reply | None) -> Reply:

@@ -41,6 +41,7 @@ from nsqcy.http.router import (
     Request,
     Route,
 )
+from nsqcy.logging import events
 from nsqcy.net.input_pool import InputPool, address_of
 from nsqcy.server.http_fastpath import (
     RECEIVE,
@@ -539,13 +540,12 @@ class HttpConnection(Connection):
         target = head.target
         if len(target) > _LOGGED:
             target = target[:_LOGGED] + "..."
-        text = f"{reply.status} {head.method} {target} ({self._peer}) {elapsed}"
         if head.method == "GET" and not self._server.is_news(self._peer, target, reply.status):
+            text = f"{reply.status} {head.method} {target} ({self._peer}) {elapsed}"
             self._server.api.log.debug(text)
             return
-        self._server.api.log.info(
-            text,
-            event="http_request",
+        events.http_request(
+            self._server.api.log,
             status=reply.status,
             method=head.method,
             target=target,

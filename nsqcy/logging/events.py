@@ -1,867 +1,786 @@
 """Table of log events: the stable names that classify the lines of a JSON log.
 
-docs/LOGS.md is generated from it, and a test compares it with every call that passes an `event`. A
-line without an event is a `message`. Imports nothing: callers use only the names.
+docs/LOGS.md is generated from it. A call that logs an event goes through its function; a line
+without an event is a `message`. Knows nothing about daemons but their names.
 """
 
-from typing import NamedTuple
+from typing import Any
+
+from nsqcy.logging.declaration import Event, error, fatal, info, warn
 
 NSQD, NSQLOOKUPD, NSQADMIN = "nsqd", "nsqlookupd", "nsqadmin"
+NSQD_AND_NSQLOOKUPD = "nsqd, nsqlookupd"
 ALL = "all"
 
-
-class Event(NamedTuple):
-    """A log event. `text` is the log line, with … for variable parts; `of` is the daemon that logs
-    it."""
-
-    name: str
-    level: str
-    of: str
-    text: str
-    fields: tuple[str, ...]
-    meaning: str
+# A daemon's lifecycle
 
 
-EVENTS = (
-    # A daemon's lifecycle
-    Event(
-        "started",
-        "info",
-        ALL,
-        "…",
-        ("version",),
-        "The daemon is starting and does not serve clients yet.",
-    ),
-    Event("config_warning", "warn", ALL, "…", (), "A setting has no effect, or is deprecated."),
-    Event(
-        "config_refused",
-        "error",
-        ALL,
-        "SIGHUP: …; the configuration stays unchanged",
-        ("error",),
-        "The reloaded configuration contains an error.",
-    ),
-    Event(
-        "few_open_files",
-        "warn",
-        ALL,
-        "open files: the limit of … is low, because each connection needs a file"
-        " descriptor; the hard limit is …: raise LimitNOFILE= in the service unit, or ulimit -Hn",
-        ("limit", "hard_limit"),
-        "Connections are refused when no descriptors are left.",
-    ),
-    Event(
-        "listening",
-        "info",
-        ALL,
-        "…: listening on …",
-        ("listener", "address"),
-        "The daemon accepts connections at this address.",
-    ),
-    Event(
-        "accept_paused",
-        "error",
-        ALL,
-        "…: accept: …; pausing",
-        ("listener", "error"),
-        "No descriptors are left: the daemon stops accepting connections for up to a second, and "
-        "tries again. Logged at most once a minute.",
-    ),
-    Event(
-        "closing", "info", ALL, "…: closing …", ("listener", "address"), "The daemon is stopping."
-    ),
-    Event("failed", "fatal", ALL, "…", (), "The daemon cannot start, or can no longer listen."),
-    Event(
-        "service_manager_lost",
-        "warn",
-        ALL,
-        "…",
-        (),
-        "The daemon no longer notifies systemd, and its watchdog is off.",
-    ),
-    Event(
-        "stop_failed",
-        "error",
-        NSQD,
-        "failed to stop cleanly - …",
-        (),
-        "Some messages were not saved.",
-    ),
-    Event(
-        "workers_killed",
-        "error",
-        NSQD,
-        "workers have not stopped within … s, killing them",
-        (),
-        "Messages that these workers had not saved are lost.",
-    ),
-    Event(
-        "stopped",
-        "info",
-        NSQD,
-        "NSQ: bye",
-        (),
-        "nsqd has stopped, and all messages are saved, unless `not_saved` follows.",
-    ),
-    Event(
-        "not_saved",
-        "fatal",
-        NSQD,
-        "NSQ: not everything is saved: …",
-        ("error",),
-        "The last line of nsqd, which exits with status 1: the number of messages that are not on "
-        "disk, by topic, and the workers that did not exit by themselves.",
-    ),
-    # Workers
-    Event(
-        "worker_died",
-        "warn",
-        NSQD,
-        "worker …: …",
-        ("worker", "code"),
-        "A worker exited; `code` is its exit code.",
-    ),
-    Event(
-        "worker_restarting",
-        "info",
-        NSQD,
-        "worker …: restarting in … s",
-        ("worker", "delay"),
-        "The worker restarts after `delay` seconds.",
-    ),
-    Event(
-        "worker_not_started",
-        "error",
-        NSQD,
-        "worker …: cannot start: …",
-        ("worker", "error"),
-        "The system refused to create a process; nsqd retries.",
-    ),
-    Event(
-        "worker_boot_failed",
-        "error",
-        NSQD,
-        "worker …: cannot boot: …",
-        (),
-        "A bug; `msg` contains the stack.",
-    ),
-    Event(
-        "worker_load_failed",
-        "error",
-        NSQD,
-        "worker …: cannot load: …",
-        (),
-        "The worker could not load its topics; `msg` contains the stack.",
-    ),
-    Event(
-        "topics_not_loaded",
-        "error",
-        NSQD,
-        "failed to load topics - …",
-        ("worker",),
-        "The same failure, logged by the master, which restarts the worker.",
-    ),
-    Event(
-        "worker_up",
-        "info",
-        NSQD,
-        "worker …: up again",
-        ("worker",),
-        "The worker serves clients again.",
-    ),
-    Event(
-        "copies_owned",
-        "info",
-        NSQD,
-        "COPIES: owning group …, epoch …",
-        ("group", "epoch", "closed"),
-        "This worker owns a group of copied topics. `closed` is true if the group was taken over "
-        "from another node.",
-    ),
-    Event(
-        "copies_lost",
-        "warn",
-        NSQD,
-        "COPIES: no longer owning group …",
-        ("group",),
-        "Another node has taken over the group, or all its messages have been moved.",
-    ),
-    Event(
-        "copies_draining",
-        "info",
-        NSQD,
-        "COPIES: moving the messages of topic … from its earlier log",
-        ("topic", "group"),
-        "Messages are moved to the topic from a log that was taken over, or from the topic's "
-        "earlier log after its number of copies has changed.",
-    ),
-    Event(
-        "copies_drained",
-        "info",
-        NSQD,
-        "COPIES: all messages of topic … have been moved",
-        ("topic", "group"),
-        "The earlier log is deleted.",
-    ),
-    Event(
-        "copies_not_opened",
-        "warn",
-        NSQD,
-        "COPIES: not all groups of this node could be opened; copied topics start empty",
-        (),
-        "Too few members are responding, or etcd is unreachable. The groups' messages become "
-        "available when the groups open.",
-    ),
-    Event(
-        "copies_cut_off",
-        "warn",
-        NSQD,
+@info(ALL)
+def started(text: str, /, *, version: str) -> str:
+    """The daemon is starting and does not serve clients yet."""
+    return text
+
+
+@warn(ALL)
+def config_warning(text: str, /) -> str:
+    """A setting has no effect, or is deprecated."""
+    return text
+
+
+@error(ALL)
+def config_refused(*, error: str) -> str:
+    """The reloaded configuration contains an error."""
+    return f"SIGHUP: {error}; the configuration stays unchanged"
+
+
+@warn(ALL)
+def few_open_files(*, limit: int, hard_limit: int) -> str:
+    """Connections are refused when no descriptors are left."""
+    return (
+        f"open files: the limit of {limit} is low, because each connection needs a file "
+        f"descriptor; the hard limit is {hard_limit}: raise LimitNOFILE= in the service unit, or "
+        "ulimit -Hn"
+    )
+
+
+@info(ALL)
+def listening(*, listener: str, address: str) -> str:
+    """The daemon accepts connections at this address."""
+    return f"{listener}: listening on {address}"
+
+
+@error(ALL)
+def accept_paused(*, listener: str, error: str) -> str:
+    """No descriptors are left: the daemon stops accepting connections for up to a second, and tries
+    again. Logged at most once a minute."""
+    return f"{listener}: accept: {error}; pausing"
+
+
+@info(ALL)
+def closing(*, listener: str, address: str) -> str:
+    """The daemon is stopping."""
+    return f"{listener}: closing {address}"
+
+
+@fatal(ALL)
+def failed(text: str, /) -> str:
+    """The daemon cannot start, or can no longer listen."""
+    return text
+
+
+@warn(ALL)
+def service_manager_lost(text: str, /) -> str:
+    """The daemon no longer notifies systemd, and its watchdog is off."""
+    return text
+
+
+@error(NSQD)
+def stop_failed(stack: str, /) -> str:
+    """Some messages were not saved."""
+    return f"failed to stop cleanly - {stack}"
+
+
+@error(NSQD)
+def workers_killed(seconds: float, /) -> str:
+    """Messages that these workers had not saved are lost."""
+    return f"workers have not stopped within {seconds:g} s, killing them"
+
+
+@info(NSQD)
+def stopped() -> str:
+    """nsqd has stopped, and all messages are saved, unless `not_saved` follows."""
+    return "NSQ: bye"
+
+
+@fatal(NSQD)
+def not_saved(*, error: str) -> str:
+    """The last line of nsqd, which exits with status 1: the number of messages that are not on
+    disk, by topic, and the workers that did not exit by themselves."""
+    return f"NSQ: not everything is saved: {error}"
+
+
+# Workers
+
+
+@warn(NSQD)
+def worker_died(how: str, /, *, worker: int, code: int) -> str:
+    """A worker exited; `code` is its exit code."""
+    return f"worker {worker}: {how}"
+
+
+@info(NSQD)
+def worker_restarting(*, worker: int, delay: float) -> str:
+    """The worker restarts after `delay` seconds."""
+    return f"worker {worker}: restarting in {delay:g} s"
+
+
+@error(NSQD)
+def worker_not_started(*, worker: int, error: str) -> str:
+    """The system refused to create a process; nsqd retries."""
+    return f"worker {worker}: cannot start: {error}"
+
+
+@error(NSQD)
+def worker_boot_failed(worker: int, reason: str, /) -> str:
+    """A bug; `msg` contains the stack."""
+    return f"worker {worker}: cannot boot: {reason}"
+
+
+@error(NSQD)
+def worker_load_failed(worker: int, stack: str, /) -> str:
+    """The worker could not load its topics; `msg` contains the stack."""
+    return f"worker {worker}: cannot load: {stack}"
+
+
+@error(NSQD)
+def topics_not_loaded(error: str, /, *, worker: int) -> str:
+    """The same failure, logged by the master, which restarts the worker."""
+    return f"failed to load topics - {error}"
+
+
+@info(NSQD)
+def worker_up(*, worker: int) -> str:
+    """The worker serves clients again."""
+    return f"worker {worker}: up again"
+
+
+@info(NSQD)
+def copies_owned(*, group: str, epoch: int, closed: bool) -> str:
+    """This worker owns a group of copied topics. `closed` is true if the group was taken over from
+    another node."""
+    return f"COPIES: owning group {group}, epoch {epoch}"
+
+
+@warn(NSQD)
+def copies_lost(*, group: str) -> str:
+    """Another node has taken over the group, or all its messages have been moved."""
+    return f"COPIES: no longer owning group {group}"
+
+
+@info(NSQD)
+def copies_draining(*, topic: str, group: str) -> str:
+    """Messages are moved to the topic from a log that was taken over, or from the topic's earlier
+    log after its number of copies has changed."""
+    return f"COPIES: moving the messages of topic {topic} from its earlier log"
+
+
+@info(NSQD)
+def copies_drained(*, topic: str, group: str) -> str:
+    """The earlier log is deleted."""
+    return f"COPIES: all messages of topic {topic} have been moved"
+
+
+@warn(NSQD)
+def copies_not_opened() -> str:
+    """Too few members are responding, or etcd is unreachable. The groups' messages become available
+    when the groups open."""
+    return "COPIES: not all groups of this node could be opened; copied topics start empty"
+
+
+@warn(NSQD)
+def copies_cut_off() -> str:
+    """Deliveries resume when etcd or another node responds."""
+    return (
         "COPIES: neither etcd nor any other node responds: deliveries from copied topics stop, "
-        "because other nodes may have taken over",
-        (),
-        "Deliveries resume when etcd or another node responds.",
-    ),
-    Event(
-        "copies_write_failed",
-        "error",
-        NSQD,
-        "COPIES: … group … cannot be written: …",
-        ("group", "error"),
-        "The disk has failed. An owned group is handed over to another node; a copy is replaced.",
-    ),
-    Event(
-        "copies_read_failed",
-        "error",
-        NSQD,
-        "COPIES: … group … cannot be read: …",
-        ("group", "error"),
-        "The disk cannot be read now. nsqd tries again; if this lasts for --copies-timeout, an "
-        "owned group is handed over to another node.",
-    ),
-    Event(
-        "copies_mended",
-        "warn",
-        NSQD,
-        "COPIES: … in group … was damaged; mended … parts",
-        ("group", "file", "parts"),
-        "The file failed its checksums or could not be read. Nothing is lost, but check the disk.",
-    ),
-    Event(
-        "copies_damaged",
-        "error",
-        NSQD,
-        "COPIES: … in group … is damaged in … places",
-        ("group", "file", "parts"),
-        "No other copy that responds has this part of the file intact. A damaged journal is sent "
-        "again by the owner.",
-    ),
-    Event(
-        "copies_node_not_saved",
-        "error",
-        NSQD,
-        "COPIES: … cannot be written: …",
-        ("path", "error"),
-        "The disk has failed. The worker follows etcd, but forgets newer values of its groups if "
-        "it is restarted before the file has been written.",
-    ),
-    Event(
-        "etcd_away",
-        "error",
-        NSQD,
-        "COPIES: etcd does not respond: …",
-        ("error",),
-        "Copied topics are served as before, but no node can take over or be replaced.",
-    ),
-    Event(
-        "etcd_responds",
-        "info",
-        NSQD,
-        "COPIES: etcd responds",
-        (),
-        "Logged at startup, and after an outage.",
-    ),
-    Event(
-        "etcd_registry_broken",
-        "error",
-        NSQD,
-        "COPIES: the registry in etcd cannot be used: …",
-        ("standing",),
-        "etcd has lost its data (`lost`), has been restored from a backup (`older`), or contains "
-        "another registry (`foreign`). nsqd refuses publishes to copied topics until their groups "
-        "are registered again.",
-    ),
-    Event(
-        "etcd_registry_replaced",
-        "warn",
-        NSQD,
-        "COPIES: the registry in etcd was replaced: using generation …, …",
-        ("registry", "generation"),
-        "etcd's data was lost, and the groups are restored in it. Also logged when an nsqd joins "
-        "such a cluster.",
-    ),
-    Event(
-        "copies_restoring",
-        "info",
-        NSQD,
-        "COPIES: restoring group … in the registry, epoch …",
-        ("group", "epoch"),
-        "The registry has lost the group; this node restores what it, or all members, remember.",
-    ),
-    Event(
-        "copies_disk_is_older",
-        "warn",
-        NSQD,
-        "COPIES: the disk is older than the registry: its copies are incomplete",
-        (),
-        "The disk was restored from a backup. Its copies do not count until they have been filled "
-        "again.",
-    ),
-    Event(
-        "worker_silent",
-        "error",
-        NSQD,
-        "worker …: no heartbeat for … s, sending …",
-        ("worker", "seconds", "signal"),
-        "The worker is not responding, so the master sends it that signal. Its stacks are in the "
-        "log.",
-    ),
-    Event(
-        "worker_stop_failed",
-        "error",
-        NSQD,
-        "worker …: cannot stop: …",
-        (),
-        "The worker exited before saving everything.",
-    ),
-    Event(
-        "ring_broken",
-        "error",
-        NSQD,
-        "ring of worker … is broken: …",
-        ("peer", "error"),
-        "Two workers cannot reach each other. This is a bug; please report it.",
-    ),
-    Event(
-        "internal_error",
-        "error",
-        NSQD,
-        "… - …: …",
-        ("subject", "error"),
-        "A bug affected one topic or channel; all others continue. Please report it.",
-    ),
-    # Topics, channels and their files
-    Event("topic_created", "info", NSQD, "TOPIC(…): created", ("topic",), ""),
-    Event("topic_deleted", "info", NSQD, "TOPIC(…): deleting", ("topic",), ""),
-    Event("channel_created", "info", NSQD, "TOPIC(…): new channel(…)", ("topic", "channel"), ""),
-    Event(
-        "channel_deleted", "info", NSQD, "TOPIC(…): deleting channel …", ("topic", "channel"), ""
-    ),
-    Event(
-        "pruned",
-        "info",
-        NSQD,
-        "…",
-        (),
-        "nsqd deletes a topic or channel that has been unused for prune_after.",
-    ),
-    Event(
-        "topic_adopted",
-        "warn",
-        NSQD,
-        "adopting topic …: it has a directory but is not in …",
-        ("topic",),
-        "This happens if nsqd crashed right after the topic was created.",
-    ),
-    Event(
-        "record_damaged",
-        "error",
-        NSQD,
-        "… at …: …",
-        ("path", "offset", "error"),
-        "The record is lost, because its checksum failed twice; the rest of the file is read. The "
-        "file is kept in the directory `damaged` of the data path.",
-    ),
-    Event(
-        "read_failed",
-        "error",
-        NSQD,
-        "TOPIC(…): cannot … …: …: …; … is not delivered until a read succeeds; nothing is lost",
-        ("topic", "path", "error"),
-        "A topic's file cannot be read; the line includes a remedy. nsqd tries again after 0.1 s, "
-        "then after longer pauses of up to 5 s. One line per topic until it can be read, repeated "
-        "every hour; at most ten per minute and worker.",
-    ),
-    Event(
-        "read_recovered",
-        "info",
-        NSQD,
-        "TOPIC(…): reads succeed again; … is delivered",
-        ("topic",),
-        "The file that could not be read can be read again after `read_failed`.",
-    ),
-    Event(
-        "write_failed",
-        "error",
-        NSQD,
-        "TOPIC(…): cannot … …: …: …; publishes to … that must be written are refused until a write "
-        "succeeds",
-        ("topic", "path", "error"),
-        "A write, sync or rename of a topic's file failed; the line includes a remedy. One line "
-        "per topic until its writes succeed, repeated every hour; at most ten per minute and "
-        "worker.",
-    ),
-    Event(
-        "write_recovered",
-        "info",
-        NSQD,
-        "TOPIC(…): writes succeed again; publishes to … are accepted",
-        ("topic",),
-        "Writes succeed again after `write_failed`.",
-    ),
-    Event(
-        "disk_hung",
-        "error",
-        NSQD,
-        "…; publishes that must be written are refused until it returns: check the disk and the "
-        "kernel log",
-        ("operation", "path", "seconds"),
-        "A disk operation is in progress for 5 s or more. Repeated every minute. See "
-        "[the runbook](runbooks/slow-syncs.md).",
-    ),
-    Event(
-        "disk_responds",
-        "info",
-        NSQD,
-        "disk responds again: … … took … s; publishes are accepted",
-        ("operation", "path", "seconds"),
-        "The operation has returned after `disk_hung`.",
-    ),
-    Event(
-        "publishers_disconnected",
-        "warn",
-        NSQD,
-        "TOPIC(…): disconnecting publishers that wait for the disk: their messages may or may not "
-        "be stored",
-        ("topic",),
-        "Publishes have waited for a hung disk for longer than `--hung-disk-timeout`.",
-    ),
-    Event(
-        "exit_waits",
-        "warn",
-        NSQD,
-        "worker …: exiting: waiting for … …, … s so far",
-        ("operation", "path", "seconds"),
-        "An exit waits for the disk. Repeated every 5 s.",
-    ),
-    Event(
-        "exit_gives_up",
-        "fatal",
-        NSQD,
-        "worker …: exiting because the disk does not respond: … … has not returned for … s",
-        ("operation", "path", "seconds"),
-        "An exit has waited for one disk operation for twice `--hung-disk-timeout`.",
-    ),
-    Event(
-        "exit_unsaved",
-        "fatal",
-        NSQD,
-        "worker …: …",
-        ("messages", "topics"),
-        "An exiting worker could not save everything. nsqd exits with status 1.",
-    ),
-    Event(
-        "records_missing",
-        "warn",
-        NSQD,
-        "TOPIC(…): … are not on disk: finished since the last checkpoint, never written, or lost",
-        ("topic", "records"),
-        "After a kill, usually none of these records is lost. They are logged only once.",
-    ),
-    Event(
-        "cursors_overrun",
-        "warn",
-        NSQD,
-        "TOPIC(…): named cursors are overrun, as more than … bytes were held: …",
-        ("topic", "cursors"),
-        "Readers of the log were too far behind and miss records.",
-    ),
-    Event(
-        "metadata_persisting",
-        "info",
-        NSQD,
-        "NSQ: persisting topic/channel metadata to …",
-        ("path",),
-        "",
-    ),
-    Event(
-        "metadata_failed",
-        "error",
-        NSQD,
-        "failed to persist metadata - …: …",
-        ("path", "error"),
-        "The list of topics and channels on disk is out of date.",
-    ),
-    Event(
-        "policies_failed",
-        "error",
-        NSQD,
-        "failed to persist policies - …",
-        ("error",),
-        "A policy could not be saved; the request was refused.",
-    ),
-    Event(
-        "state_file_damaged",
-        "error",
-        NSQD,
-        "…; …",
-        ("path", "error", "used"),
-        "A small file is damaged, missing or unreadable; `used` is empty if no version is good.",
-    ),
-    Event(
-        "metadata_foreign",
-        "warn",
-        NSQD,
-        "… was written by another program, or edited: it is used as it is",
-        ("path",),
-        "NSQ's nsqd or a user has changed the list of topics and channels.",
-    ),
-    Event(
-        "policies_recalled",
-        "error",
-        NSQD,
-        "TOPIC(…): its policies set over HTTP are not in policies.json, or outdated there; its "
-        "journal has them",
-        ("topic",),
-        "nsqd applies the policies from the journal, and saves them again.",
-    ),
-    Event(
-        "policy_ignored",
-        "error",
-        NSQD,
-        "…: …: …; the policy stays in the file but is not in effect",
-        ("name", "error"),
-        "A saved policy is no longer allowed.",
-    ),
-    Event(
-        "disk_unwritable",
-        "error",
-        NSQD,
-        "cannot write …: …: …; consumers continue, and publishes that must be written are refused "
-        "until a write succeeds",
-        ("path", "error"),
-        "The data path cannot be written. nsqd tries it again once a second.",
-    ),
-    Event(
-        "disk_writable",
-        "info",
-        NSQD,
-        "…: writes succeed again",
-        ("path",),
-        "Publishes are accepted again.",
-    ),
-    # Publishing
-    Event(
-        "publishes_refused",
-        "error",
-        NSQD,
-        "publishes that must be written to disk are refused: …",
-        ("reason",),
-        "The disk has less free space than --min-free-disk.",
-    ),
-    Event(
-        "publishes_accepted",
-        "info",
-        NSQD,
-        "publishes are accepted again: the disk has enough free space",
-        (),
-        "Publishes are accepted again after `publishes_refused`.",
-    ),
-    Event(
-        "events_failed",
-        "error",
-        NSQD,
-        "events: …: …",
-        ("error",),
-        "Some of the events enabled by --events are lost.",
-    ),
-    # Draining
-    Event("drain_begins", "info", NSQD, "DRAIN: begins; unregistering from nsqlookupds", (), ""),
-    Event("drain_refuses_publishes", "info", NSQD, "DRAIN: publishes are refused", (), ""),
-    Event("drain_left", "info", NSQD, "DRAIN: …", ("messages",), "The number of messages left."),
-    Event(
-        "drain_handed_over",
-        "info",
-        NSQD,
-        "DRAIN: all copied topics are handed over",
-        (),
-        "Other nodes now own the topics, and nsqd exits.",
-    ),
-    Event("drain_done", "info", NSQD, "DRAIN: nothing is left", (), "nsqd exits with code 0."),
-    Event(
-        "drain_over",
-        "error",
-        NSQD,
-        "DRAIN: timed out; left on disk: …",
-        ("messages",),
-        "nsqd exits with code 3.",
-    ),
-    Event(
-        "drain_cancelled",
-        "info",
-        NSQD,
-        "DRAIN: ended on request; publishes are accepted again",
-        (),
-        "",
-    ),
-    # Clients
-    Event("client_connected", "info", "nsqd, nsqlookupd", "TCP: new client(…)", ("client",), ""),
-    Event(
-        "client_error",
-        "error",
-        "nsqd, nsqlookupd",
-        "[…] - …",
-        ("client", "error"),
-        "nsqd sent this error to the client and closed the connection.",
-    ),
-    Event(
-        "bad_magic",
-        "error",
-        NSQD,
-        "client(…) bad protocol magic '…'",
-        ("client",),
-        "The client speaks a different protocol, such as HTTP.",
-    ),
-    Event(
-        "session_failed",
-        "error",
-        NSQD,
-        "client(…) - …: …",
-        ("client", "error"),
-        "A bug ended a connection. Please report it.",
-    ),
-    Event(
-        "auth_refused",
-        "warn",
-        NSQD,
-        "PROTOCOL(V2): […] AUTH failed …",
-        ("client", "error"),
-        "The auth servers denied access or did not answer, or no user in --auth-file matches.",
-    ),
-    Event(
-        "http_unauthorized",
-        "warn",
-        ALL,
-        "http: invalid credentials from …",
-        ("peer",),
-        "The token is unknown. Repeated attempts from one address are not logged.",
-    ),
-    Event(
-        "http_forbidden",
-        "warn",
-        ALL,
-        "http: … may not … … (…)",
-        ("user", "method", "path", "peer"),
-        "The user's permissions do not allow the request.",
-    ),
-    Event(
-        "quota_reached",
-        "warn",
-        NSQD,
-        "AUTH: user … is exceeding its publish quota",
-        ("user", "client"),
-        "Publishes wait, or are refused over HTTP. Each worker logs this once per minute.",
-    ),
-    Event(
-        "auth_file_reloaded",
-        "info",
-        ALL,
-        "AUTH: reloaded the users file",
-        (),
-        "Logged by nsqd and nsqlookupd after SIGHUP.",
-    ),
-    Event(
-        "tls_reloaded",
-        "info",
-        NSQD,
-        "TLS: reloaded the certificate files",
-        (),
-        "Logged after SIGHUP. Open connections keep the old certificates.",
-    ),
-    Event(
-        "https_handshake_failed",
-        "warn",
-        NSQD,
-        "http: TLS handshake error from …: …",
-        ("peer", "error"),
-        "",
-    ),
-    Event(
-        "http_request",
-        "info",
-        ALL,
-        "… … … (…) …",
-        ("status", "method", "target", "peer", "elapsed"),
-        "A request was answered. Not logged for /pub, /mpub, /metrics, and /ready and /live. A GET "
-        "that a host repeats with the same result is logged at debug, and at info once per hour.",
-    ),
-    Event(
-        "http_handler_failed",
-        "error",
-        ALL,
-        "panic in HTTP handler - …",
-        (),
-        "A bug; the response is 500 and `msg` contains the stack. Please report it.",
-    ),
-    # nsqd and its nsqlookupds
-    Event("lookupd_added", "info", NSQD, "LOOKUP(…): adding peer", ("lookupd",), ""),
-    Event("lookupd_removed", "info", NSQD, "LOOKUP(…): removing peer", ("lookupd",), ""),
-    Event("lookupd_connecting", "info", NSQD, "LOOKUP connecting to …", ("lookupd",), ""),
-    Event("lookupd_connected", "info", NSQD, "LOOKUPD(…): peer info …", ("lookupd",), ""),
-    Event(
-        "lookupd_told",
-        "info",
-        NSQD,
-        "LOOKUPD(…): … …",
-        ("lookupd", "command"),
-        "REGISTER or UNREGISTER.",
-    ),
-    Event(
-        "lookupd_lost",
-        "error",
-        NSQD,
-        "LOOKUPD(…): … - …",
-        ("lookupd", "doing", "error"),
-        "nsqd reconnects with increasing delays.",
-    ),
-    Event(
-        "lookupd_unresolved",
-        "error",
-        NSQD,
-        "LOOKUPD(…): lookup - …",
-        ("lookupd", "error"),
-        "The host name has no address; nsqd retries the lookup.",
-    ),
-    Event(
-        "channels_unknown",
-        "error",
-        NSQD,
-        "no available nsqlookupd to query for channels to pre-create for topic …",
-        ("topic",),
-        "A new topic starts without the channels that it has on other nsqds.",
-    ),
-    Event(
-        "statsd_failed",
-        "error",
-        NSQD,
-        "failed to create UDP socket to statsd(…)",
-        ("address",),
-        "",
-    ),
-    # nsqlookupd
-    Event(
-        "nsqd_identified",
-        "info",
-        NSQLOOKUPD,
-        "CLIENT(…): IDENTIFY Address:… TCP:… HTTP:… Version:…",
-        ("client", "broadcast_address"),
-        "An nsqd has connected.",
-    ),
-    Event(
-        "nsqd_authenticated",
-        "info",
-        NSQLOOKUPD,
-        "CLIENT(…): AUTH as …",
-        ("client", "user"),
-        "An nsqd has proved itself, as a user who may register.",
-    ),
-    Event(
-        "nsqd_left",
-        "info",
-        NSQLOOKUPD,
-        "PROTOCOL(V1): […] exiting ioloop",
-        ("client",),
-        "The nsqd has disconnected; its topics are no longer announced.",
-    ),
-    Event(
-        "tombstone_set",
-        "info",
-        NSQLOOKUPD,
-        "DB: setting tombstone for producer@… of topic(…)",
-        ("node", "topic"),
-        "",
-    ),
-    # nsqadmin
-    Event(
-        "login",
-        "info",
-        NSQADMIN,
-        "log-in: … (…) from …",
-        ("user", "role", "peer"),
-        "A user has logged in.",
-    ),
-    Event(
-        "login_failed",
-        "warn",
-        NSQADMIN,
-        "log-in … failed, from …",
-        ("peer",),
-        "Repeated failures from one address are delayed.",
-    ),
-    Event(
-        "action",
-        "info",
-        NSQADMIN,
-        "action: … … by … from …: …",
-        ("action", "topic", "channel", "node", "user", "peer", "result"),
-        "A user has changed something; the result is done, a warning or the error.",
-    ),
-    Event(
-        "users_reloaded",
-        "info",
-        NSQADMIN,
-        "SIGHUP: … users",
-        ("users",),
-        "--auth-file was reloaded.",
-    ),
-    Event(
-        "users_refused",
-        "error",
-        ALL,
-        "SIGHUP: …; the users stay unchanged",
-        ("error",),
-        "The reloaded --auth-file contains an error.",
-    ),
-    Event(
-        "upstream_failed",
-        "warn",
-        NSQADMIN,
-        "…",
-        (),
-        "Some nodes did not answer. Logged once per outage.",
-    ),
-    Event("upstream_recovered", "info", NSQADMIN, "… answers again", ("upstream",), ""),
-    Event(
-        "request_failed",
-        "error",
-        NSQADMIN,
-        "…",
-        (),
-        "No node answered (logged once per outage), or a node refused the request.",
-    ),
-    Event(
-        "notification_failed",
-        "error",
-        NSQADMIN,
-        "failed to send notification - …",
-        ("error",),
-        "The notification endpoint did not accept a notification.",
-    ),
-    Event(
-        "notification_lost",
-        "error",
-        NSQADMIN,
-        "notification of … dropped: … are already queued",
-        ("action",),
-        "The endpoint responds too slowly.",
-    ),
+        "because other nodes may have taken over"
+    )
+
+
+@error(NSQD)
+def copies_write_failed(role: str, /, *, group: str, error: str) -> str:
+    """The disk has failed. An owned group is handed over to another node; a copy is replaced."""
+    return f"COPIES: {role} group {group} cannot be written: {error}"
+
+
+@error(NSQD)
+def copies_read_failed(role: str, /, *, group: str, error: str) -> str:
+    """The disk cannot be read now. nsqd tries again; if this lasts for --copies-timeout, an owned
+    group is handed over to another node."""
+    return f"COPIES: {role} group {group} cannot be read: {error}"
+
+
+@warn(NSQD)
+def copies_mended(*, group: str, file: str, parts: int) -> str:
+    """The file failed its checksums or could not be read. Nothing is lost, but check the disk."""
+    return f"COPIES: {file} in group {group} was damaged; mended {parts} parts"
+
+
+@error(NSQD)
+def copies_damaged(*, group: str, file: str, parts: int) -> str:
+    """No other copy that responds has this part of the file intact. A damaged journal is sent again
+    by the owner."""
+    return f"COPIES: {file} in group {group} is damaged in {parts} places"
+
+
+@error(NSQD)
+def copies_node_not_saved(*, path: str, error: str) -> str:
+    """The disk has failed. The worker follows etcd, but forgets newer values of its groups if it is
+    restarted before the file has been written."""
+    return f"COPIES: {path} cannot be written: {error}"
+
+
+@error(NSQD)
+def etcd_away(*, error: str) -> str:
+    """Copied topics are served as before, but no node can take over or be replaced."""
+    return f"COPIES: etcd does not respond: {error}"
+
+
+@info(NSQD)
+def etcd_responds() -> str:
+    """Logged at startup, and after an outage."""
+    return "COPIES: etcd responds"
+
+
+@error(NSQD)
+def etcd_registry_broken(reason: str, /, *, standing: str) -> str:
+    """etcd has lost its data (`lost`), has been restored from a backup (`older`), or contains
+    another registry (`foreign`). nsqd refuses publishes to copied topics until their groups are
+    registered again."""
+    return f"COPIES: the registry in etcd cannot be used: {reason}"
+
+
+@warn(NSQD)
+def etcd_registry_replaced(*, registry: str, generation: int) -> str:
+    """etcd's data was lost, and the groups are restored in it. Also logged when an nsqd joins such
+    a cluster."""
+    return f"COPIES: the registry in etcd was replaced: using generation {generation}, {registry}"
+
+
+@info(NSQD)
+def copies_restoring(*, group: str, epoch: int) -> str:
+    """The registry has lost the group; this node restores what it, or all members, remember."""
+    return f"COPIES: restoring group {group} in the registry, epoch {epoch}"
+
+
+@warn(NSQD)
+def copies_disk_is_older() -> str:
+    """The disk was restored from a backup. Its copies do not count until they have been filled
+    again."""
+    return "COPIES: the disk is older than the registry: its copies are incomplete"
+
+
+@error(NSQD)
+def worker_silent(*, worker: int, seconds: int, signal: str) -> str:
+    """The worker is not responding, so the master sends it that signal. Its stacks are in the
+    log."""
+    return f"worker {worker}: no heartbeat for {seconds} s, sending {signal}"
+
+
+@error(NSQD)
+def worker_stop_failed(worker: int, stack: str, /) -> str:
+    """The worker exited before saving everything."""
+    return f"worker {worker}: cannot stop: {stack}"
+
+
+@error(NSQD)
+def ring_broken(*, peer: int, error: str) -> str:
+    """Two workers cannot reach each other. This is a bug; please report it."""
+    return f"ring of worker {peer} is broken: {error}"
+
+
+@error(NSQD)
+def internal_error(kind: str, /, *, subject: str, error: str) -> str:
+    """A bug affected one topic or channel; all others continue. Please report it."""
+    return f"{subject} - {kind}: {error}"
+
+
+# Topics, channels and their files
+
+
+@info(NSQD)
+def topic_created(*, topic: str) -> str:
+    return f"TOPIC({topic}): created"
+
+
+@info(NSQD)
+def topic_deleted(*, topic: str) -> str:
+    return f"TOPIC({topic}): deleting"
+
+
+@info(NSQD)
+def channel_created(*, topic: str, channel: str) -> str:
+    return f"TOPIC({topic}): new channel({channel})"
+
+
+@info(NSQD)
+def channel_deleted(*, topic: str, channel: str) -> str:
+    return f"TOPIC({topic}): deleting channel {channel}"
+
+
+@info(NSQD)
+def pruned(text: str, /) -> str:
+    """nsqd deletes a topic or channel that has been unused for prune_after."""
+    return text
+
+
+@warn(NSQD)
+def topic_adopted(file: str, /, *, topic: str) -> str:
+    """This happens if nsqd crashed right after the topic was created."""
+    return f"adopting topic {topic}: it has a directory but is not in {file}"
+
+
+@error(NSQD)
+def record_damaged(*, path: str, offset: int, error: str) -> str:
+    """The record is lost, because its checksum failed twice; the rest of the file is read. The file
+    is kept in the directory `damaged` of the data path."""
+    return f"{path} at {offset}: {error}"
+
+
+@error(NSQD)
+def read_failed(verb: str, remedy: str, /, *, topic: str, path: str, error: str) -> str:
+    """A topic's file cannot be read; the line includes a remedy. nsqd tries again after 0.1 s, then
+    after longer pauses of up to 5 s. One line per topic until it can be read, repeated every hour;
+    at most ten per minute and worker."""
+    return (
+        f"TOPIC({topic}): cannot {verb} {path}: {error}: {remedy}; {topic} is not delivered until "
+        "a read succeeds; nothing is lost"
+    )
+
+
+@info(NSQD)
+def read_recovered(*, topic: str) -> str:
+    """The file that could not be read can be read again after `read_failed`."""
+    return f"TOPIC({topic}): reads succeed again; {topic} is delivered"
+
+
+@error(NSQD)
+def write_failed(verb: str, remedy: str, /, *, topic: str, path: str, error: str) -> str:
+    """A write, sync or rename of a topic's file failed; the line includes a remedy. One line per
+    topic until its writes succeed, repeated every hour; at most ten per minute and worker."""
+    return (
+        f"TOPIC({topic}): cannot {verb} {path}: {error}: {remedy}; publishes to {topic} that must "
+        "be written are refused until a write succeeds"
+    )
+
+
+@info(NSQD)
+def write_recovered(*, topic: str) -> str:
+    """Writes succeed again after `write_failed`."""
+    return f"TOPIC({topic}): writes succeed again; publishes to {topic} are accepted"
+
+
+@error(NSQD)
+def disk_hung(reason: str, /, *, operation: str, path: str, seconds: int) -> str:
+    """A disk operation is in progress for 5 s or more. Repeated every minute. See [the
+    runbook](runbooks/slow-syncs.md)."""
+    return (
+        f"{reason}; publishes that must be written are refused until it returns: check the disk "
+        "and the kernel log"
+    )
+
+
+@info(NSQD)
+def disk_responds(*, operation: str, path: str, seconds: int) -> str:
+    """The operation has returned after `disk_hung`."""
+    return f"disk responds again: {operation} {path} took {seconds} s; publishes are accepted"
+
+
+@warn(NSQD)
+def publishers_disconnected(*, topic: str) -> str:
+    """Publishes have waited for a hung disk for longer than `--hung-disk-timeout`."""
+    return (
+        f"TOPIC({topic}): disconnecting publishers that wait for the disk: their messages may or "
+        "may not be stored"
+    )
+
+
+@warn(NSQD)
+def exit_waits(worker: int, /, *, operation: str, path: str, seconds: int) -> str:
+    """An exit waits for the disk. Repeated every 5 s."""
+    return f"worker {worker}: exiting: waiting for {operation} {path}, {seconds} s so far"
+
+
+@fatal(NSQD)
+def exit_gives_up(worker: int, /, *, operation: str, path: str, seconds: int) -> str:
+    """An exit has waited for one disk operation for twice `--hung-disk-timeout`."""
+    return (
+        f"worker {worker}: exiting because the disk does not respond: {operation} {path} has not "
+        f"returned for {seconds} s"
+    )
+
+
+@fatal(NSQD)
+def exit_unsaved(worker: int, what: str, /, *, messages: int, topics: str) -> str:
+    """An exiting worker could not save everything. nsqd exits with status 1."""
+    return f"worker {worker}: {what}"
+
+
+@warn(NSQD)
+def records_missing(*, topic: str, records: str) -> str:
+    """After a kill, usually none of these records is lost. They are logged only once."""
+    return (
+        f"TOPIC({topic}): {records} are not on disk: finished since the last checkpoint, never "
+        "written, or lost"
+    )
+
+
+@warn(NSQD)
+def cursors_overrun(limit: int, names: str, /, *, topic: str, cursors: list[str]) -> str:
+    """Readers of the log were too far behind and miss records."""
+    return (
+        f"TOPIC({topic}): named cursors are overrun, as more than {limit} bytes were held: {names}"
+    )
+
+
+@info(NSQD)
+def metadata_persisting(*, path: str) -> str:
+    return f"NSQ: persisting topic/channel metadata to {path}"
+
+
+@error(NSQD)
+def metadata_failed(*, path: str, error: str) -> str:
+    """The list of topics and channels on disk is out of date."""
+    return f"failed to persist metadata - {path}: {error}"
+
+
+@error(NSQD)
+def policies_failed(*, error: str) -> str:
+    """A policy could not be saved; the request was refused."""
+    return f"failed to persist policies - {error}"
+
+
+@error(NSQD)
+def state_file_damaged(text: str, use: str, /, *, path: str, error: str, used: str) -> str:
+    """A small file is damaged, missing or unreadable; `used` is empty if no version is good."""
+    return f"{text}; {use}"
+
+
+@warn(NSQD)
+def metadata_foreign(*, path: str) -> str:
+    """NSQ's nsqd or a user has changed the list of topics and channels."""
+    return f"{path} was written by another program, or edited: it is used as it is"
+
+
+@error(NSQD)
+def policies_recalled(*, topic: str) -> str:
+    """nsqd applies the policies from the journal, and saves them again."""
+    return (
+        f"TOPIC({topic}): its policies set over HTTP are not in policies.json, or outdated there; "
+        "its journal has them"
+    )
+
+
+@error(NSQD)
+def policy_ignored(file: str, /, *, name: str, error: str) -> str:
+    """A saved policy is no longer allowed."""
+    return f"{file}: {name}: {error}; the policy stays in the file but is not in effect"
+
+
+@error(NSQD)
+def disk_unwritable(remedy: str, /, *, path: str, error: str) -> str:
+    """The data path cannot be written. nsqd tries it again once a second."""
+    return (
+        f"cannot write {path}: {error}: {remedy}; consumers continue, and publishes that must be "
+        "written are refused until a write succeeds"
+    )
+
+
+@info(NSQD)
+def disk_writable(*, path: str) -> str:
+    """Publishes are accepted again."""
+    return f"{path}: writes succeed again"
+
+
+# Publishing
+
+
+@error(NSQD)
+def publishes_refused(*, reason: str) -> str:
+    """The disk has less free space than --min-free-disk."""
+    return f"publishes that must be written to disk are refused: {reason}"
+
+
+@info(NSQD)
+def publishes_accepted() -> str:
+    """Publishes are accepted again after `publishes_refused`."""
+    return "publishes are accepted again: the disk has enough free space"
+
+
+@error(NSQD)
+def events_failed(kind: str, /, *, error: str) -> str:
+    """Some of the events enabled by --events are lost."""
+    return f"events: {kind}: {error}"
+
+
+# Draining
+
+
+@info(NSQD)
+def drain_begins() -> str:
+    return "DRAIN: begins; unregistering from nsqlookupds"
+
+
+@info(NSQD)
+def drain_refuses_publishes() -> str:
+    return "DRAIN: publishes are refused"
+
+
+@info(NSQD)
+def drain_left(left: object, /, *, messages: int) -> str:
+    """The number of messages left."""
+    return f"DRAIN: {left}"
+
+
+@info(NSQD)
+def drain_handed_over() -> str:
+    """Other nodes now own the topics, and nsqd exits."""
+    return "DRAIN: all copied topics are handed over"
+
+
+@info(NSQD)
+def drain_done() -> str:
+    """nsqd exits with code 0."""
+    return "DRAIN: nothing is left"
+
+
+@error(NSQD)
+def drain_over(left: object, /, *, messages: int | None) -> str:
+    """nsqd exits with code 3."""
+    return f"DRAIN: timed out; left on disk: {left}"
+
+
+@info(NSQD)
+def drain_cancelled() -> str:
+    return "DRAIN: ended on request; publishes are accepted again"
+
+
+# Clients
+
+
+@info(NSQD_AND_NSQLOOKUPD)
+def client_connected(*, client: str) -> str:
+    return f"TCP: new client({client})"
+
+
+@error(NSQD_AND_NSQLOOKUPD)
+def client_error(*, client: str, error: str) -> str:
+    """nsqd sent this error to the client and closed the connection."""
+    return f"[{client}] - {error}"
+
+
+@error(NSQD)
+def bad_magic(magic: str, /, *, client: str) -> str:
+    """The client speaks a different protocol, such as HTTP."""
+    return f"client({client}) bad protocol magic '{magic}'"
+
+
+@error(NSQD)
+def session_failed(kind: str, /, *, client: str, error: str) -> str:
+    """A bug ended a connection. Please report it."""
+    return f"client({client}) - {kind}: {error}"
+
+
+@warn(NSQD)
+def auth_refused(*, client: str, error: str) -> str:
+    """The auth servers denied access or did not answer, or no user in --auth-file matches."""
+    return f"PROTOCOL(V2): [{client}] AUTH failed {error}"
+
+
+@warn(ALL)
+def http_unauthorized(*, peer: str) -> str:
+    """The token is unknown. Repeated attempts from one address are not logged."""
+    return f"http: invalid credentials from {peer}"
+
+
+@warn(ALL)
+def http_forbidden(*, user: str, method: str, path: str, peer: str) -> str:
+    """The user's permissions do not allow the request."""
+    return f"http: {user} may not {method} {path} ({peer})"
+
+
+@warn(NSQD)
+def quota_reached(*, user: str, client: str) -> str:
+    """Publishes wait, or are refused over HTTP. Each worker logs this once per minute."""
+    return f"AUTH: user {user} is exceeding its publish quota"
+
+
+@info(ALL)
+def auth_file_reloaded() -> str:
+    """Logged by nsqd and nsqlookupd after SIGHUP."""
+    return "AUTH: reloaded the users file"
+
+
+@info(NSQD)
+def tls_reloaded() -> str:
+    """Logged after SIGHUP. Open connections keep the old certificates."""
+    return "TLS: reloaded the certificate files"
+
+
+@warn(NSQD)
+def https_handshake_failed(*, peer: str, error: str) -> str:
+    return f"http: TLS handshake error from {peer}: {error}"
+
+
+@info(ALL)
+def http_request(*, status: int, method: str, target: str, peer: str, elapsed: str) -> str:
+    """A request was answered. Not logged for /pub, /mpub, /metrics, and /ready and /live. A GET
+    that a host repeats with the same result is logged at debug, and at info once per hour."""
+    return f"{status} {method} {target} ({peer}) {elapsed}"
+
+
+@error(ALL)
+def http_handler_failed(stack: str, /) -> str:
+    """A bug; the response is 500 and `msg` contains the stack. Please report it."""
+    return f"panic in HTTP handler - {stack}"
+
+
+# nsqd and its nsqlookupds
+
+
+@info(NSQD)
+def lookupd_added(*, lookupd: str) -> str:
+    return f"LOOKUP({lookupd}): adding peer"
+
+
+@info(NSQD)
+def lookupd_removed(*, lookupd: str) -> str:
+    return f"LOOKUP({lookupd}): removing peer"
+
+
+@info(NSQD)
+def lookupd_connecting(*, lookupd: str) -> str:
+    return f"LOOKUP connecting to {lookupd}"
+
+
+@info(NSQD)
+def lookupd_connected(info: object, /, *, lookupd: str) -> str:
+    return f"LOOKUPD({lookupd}): peer info {info}"
+
+
+@info(NSQD)
+def lookupd_told(branch: str, /, *, lookupd: str, command: str) -> str:
+    """REGISTER or UNREGISTER."""
+    return f"LOOKUPD({lookupd}): {branch} {command}"
+
+
+@error(NSQD)
+def lookupd_lost(*, lookupd: str, doing: str, error: str) -> str:
+    """nsqd reconnects with increasing delays."""
+    return f"LOOKUPD({lookupd}): {doing} - {error}"
+
+
+@error(NSQD)
+def lookupd_unresolved(*, lookupd: str, error: str) -> str:
+    """The host name has no address; nsqd retries the lookup."""
+    return f"LOOKUPD({lookupd}): lookup - {error}"
+
+
+@error(NSQD)
+def channels_unknown(*, topic: str) -> str:
+    """A new topic starts without the channels that it has on other nsqds."""
+    return f"no available nsqlookupd to query for channels to pre-create for topic {topic}"
+
+
+@error(NSQD)
+def statsd_failed(*, address: str) -> str:
+    return f"failed to create UDP socket to statsd({address})"
+
+
+# nsqlookupd
+
+
+@info(NSQLOOKUPD)
+def nsqd_identified(
+    tcp_port: int, http_port: int, version: str, /, *, client: str, broadcast_address: str
+) -> str:
+    """An nsqd has connected."""
+    return (
+        f"CLIENT({client}): IDENTIFY Address:{broadcast_address} TCP:{tcp_port} HTTP:{http_port} "
+        f"Version:{version}"
+    )
+
+
+@info(NSQLOOKUPD)
+def nsqd_authenticated(*, client: str, user: str) -> str:
+    """An nsqd has proved itself, as a user who may register."""
+    return f"CLIENT({client}): AUTH as {user}"
+
+
+@info(NSQLOOKUPD)
+def nsqd_left(*, client: str) -> str:
+    """The nsqd has disconnected; its topics are no longer announced."""
+    return f"PROTOCOL(V1): [{client}] exiting ioloop"
+
+
+@info(NSQLOOKUPD)
+def tombstone_set(*, node: str, topic: str) -> str:
+    return f"DB: setting tombstone for producer@{node} of topic({topic})"
+
+
+# nsqadmin
+
+
+@info(NSQADMIN)
+def login(*, user: str, role: str, peer: str) -> str:
+    """A user has logged in."""
+    return f"log-in: {user} ({role}) from {peer}"
+
+
+@warn(NSQADMIN)
+def login_failed(whose: str, /, *, peer: str) -> str:
+    """Repeated failures from one address are delayed."""
+    return f"log-in {whose} failed, from {peer}"
+
+
+@info(NSQADMIN)
+def action(
+    target: str,
+    by: str,
+    /,
+    *,
+    action: str,
+    topic: str,
+    channel: str,
+    node: str,
+    user: str,
+    peer: str,
+    result: str,
+) -> str:
+    """A user has changed something; the result is done, a warning or the error."""
+    return f"action: {action} {target} by {by} from {peer}: {result}"
+
+
+@info(NSQADMIN)
+def users_reloaded(*, users: int) -> str:
+    """--auth-file was reloaded."""
+    return f"SIGHUP: {users} users"
+
+
+@error(ALL)
+def users_refused(*, error: str) -> str:
+    """The reloaded --auth-file contains an error."""
+    return f"SIGHUP: {error}; the users stay unchanged"
+
+
+@warn(NSQADMIN)
+def upstream_failed(text: str, /) -> str:
+    """Some nodes did not answer. Logged once per outage."""
+    return text
+
+
+@info(NSQADMIN)
+def upstream_recovered(*, upstream: str) -> str:
+    return f"{upstream} answers again"
+
+
+@error(NSQADMIN)
+def request_failed(text: str, /) -> str:
+    """No node answered (logged once per outage), or a node refused the request."""
+    return text
+
+
+@error(NSQADMIN)
+def notification_failed(*, error: str) -> str:
+    """The notification endpoint did not accept a notification."""
+    return f"failed to send notification - {error}"
+
+
+@error(NSQADMIN)
+def notification_lost(waiting: int, /, *, action: str) -> str:
+    """The endpoint responds too slowly."""
+    return f"notification of {action} dropped: {waiting} are already queued"
+
+
+EVENTS: tuple[Event[Any, ...], ...] = tuple(
+    each for each in list(globals().values()) if isinstance(each, Event)
 )

@@ -13,6 +13,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from nsqcy.errors import HttpError
 from nsqcy.http.router import Request
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 
 MAX_ENTRIES = 1000
@@ -55,9 +56,10 @@ class Audit:
         with self._lock:
             self._entries.append(entry)
         target = "/".join(filter(None, (topic, channel)))
-        self._log.info(
-            f"action: {action} {target} by {user or 'an unnamed user'} from {peer}: {result}",
-            event="action",
+        events.action(
+            self._log,
+            target,
+            user or "an unnamed user",
             action=action,
             topic=topic,
             channel=channel,

@@ -20,6 +20,7 @@ from nsqcy.config import files, loader
 from nsqcy.config.durations import SECOND
 from nsqcy.daemon.startup import open_log, rereading
 from nsqcy.errors import StartError, Stop
+from nsqcy.logging import events
 from nsqcy.net import listeners
 from nsqcy.nsqadmin import preflight
 from nsqcy.nsqadmin.options import NSQADMIN, AdminOptions, resolve
@@ -50,7 +51,7 @@ def _run(argv: Sequence[str]) -> int:
     lines = open_log("nsqadmin", options)
     listener = listeners.bind(options.http_address, "http", "nsqadmin", unix=False)
     for warning in settings.warnings:
-        lines.warn(warning, event="config_warning")
+        events.config_warning(lines, warning)
     openfiles.raise_limit().tell(lines)
     notifier = service.notifier(os.environ, lines)
 

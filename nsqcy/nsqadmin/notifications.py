@@ -17,6 +17,7 @@ from nsqcy.config.daemon_options import hostname
 from nsqcy.errors import RequestError
 from nsqcy.http.parser import Head
 from nsqcy.http.router import Request
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.util.gotext import json_bytes
 
@@ -48,11 +49,7 @@ class Notifier:
         try:
             self._waiting.put_nowait(json_bytes(body))
         except queue.Full:
-            self._log.error(
-                f"notification of {action} dropped: {MAX_WAITING} are already queued",
-                event="notification_lost",
-                action=action,
-            )
+            events.notification_lost(self._log, MAX_WAITING, action=action)
 
     def _run(self) -> None:
         while True:
@@ -60,11 +57,7 @@ class Notifier:
             try:
                 self._post(body)
             except RequestError as error:
-                self._log.error(
-                    f"failed to send notification - {error}",
-                    event="notification_failed",
-                    error=str(error),
-                )
+                events.notification_failed(self._log, error=str(error))
 
     def _post(self, body: bytes) -> None:
         try:

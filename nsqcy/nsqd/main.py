@@ -24,7 +24,7 @@ from nsqcy.config import files, loader
 from nsqcy.config.policies import Policies
 from nsqcy.daemon.startup import open_log, rereading
 from nsqcy.errors import StartError, Stop
-from nsqcy.logging import logger
+from nsqcy.logging import events, logger
 from nsqcy.net import listeners
 from nsqcy.nsqd.master import activation, policy_file
 from nsqcy.nsqd.master.launcher import Launcher
@@ -69,7 +69,7 @@ def _run(argv: Sequence[str]) -> int:
         users = _load_users(settings, options)
         copies = _load_copies(settings, options, lines)
         for warning in settings.warnings:
-            lines.warn(warning, event="config_warning")
+            events.config_warning(lines, warning)
         openfiles.raise_limit().tell(lines)
         notifier = service.notifier(os.environ, lines)
         options = derive(options, {each.kind: each.port for each in bound})
@@ -214,7 +214,7 @@ def _serve(
         material = _load_tls(settings, options)
         users = _load_users(settings, resolved)
         for warning in settings.warnings:
-            lines.warn(warning, event="config_warning")
+            events.config_warning(lines, warning)
         return Reread(resolved.log_level, material, resolved.lookupd_tcp_address, users)
 
     reread = rereading(read, lines)

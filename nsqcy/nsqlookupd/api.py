@@ -34,6 +34,7 @@ from nsqcy.http.router import (
     required,
     whole,
 )
+from nsqcy.logging import events
 from nsqcy.logging.types import DetailedLines
 from nsqcy.metrics import families
 from nsqcy.nsqlookupd.registry import Moment, Node, Peer, Registration, Registry
@@ -202,12 +203,7 @@ def delete_channel(api: "Api", request: Request) -> None:
 def tombstone(api: "Api", request: Request) -> None:
     params = whole(request)
     topic, node = required(params, "topic"), required(params, "node")
-    api.log.info(
-        f"DB: setting tombstone for producer@{node[:200]} of topic({topic[:200]})",
-        event="tombstone_set",
-        node=node[:200],
-        topic=topic[:200],
-    )
+    events.tombstone_set(api.log, node=node[:200], topic=topic[:200])
     api.registry.tombstone(topic, node, api.clock())
 
 

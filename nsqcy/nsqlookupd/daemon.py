@@ -18,6 +18,7 @@ from nsqcy.daemon import single_process as daemon
 from nsqcy.errors import Stop
 from nsqcy.http.request_counts import Requests
 from nsqcy.http.server import HttpServer
+from nsqcy.logging import events
 from nsqcy.logging.logger import Log
 from nsqcy.net.input_pool import InputPool, address_of
 from nsqcy.net.listeners import Listener
@@ -89,13 +90,11 @@ class Daemon(daemon.Daemon):
         try:
             self._known.users, warnings = read(self.options.auth_file)
         except Stop as stop:
-            self.log.error(
-                f"SIGHUP: {stop}; the users stay unchanged", event="users_refused", error=str(stop)
-            )
+            events.users_refused(self.log, error=str(stop))
             return
         for warning in warnings:
-            self.log.warn(warning, event="config_warning")
-        self.log.info("AUTH: reloaded the users file", event="auth_file_reloaded")
+            events.config_warning(self.log, warning)
+        events.auth_file_reloaded(self.log)
         for connection in list(self._connections):
             connection.check_user(self._known.users)
 
@@ -105,7 +104,7 @@ class Daemon(daemon.Daemon):
     def send(self, item: Accepted) -> bool:
         if item.kind == "http":
             return super().send(item)
-        self.log.info(f"TCP: new client({item.peer})", event="client_connected", client=item.peer)
+        events.client_connected(self.log, client=item.peer)
         connection = Connection(self, item)
         self._connections.add(connection)
         connection.rawlink(self._connections.discard)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from nsqcy.config import loader
 from nsqcy.daemon.startup import open_log, rereading
 from nsqcy.errors import Stop
-from nsqcy.logging import logger
+from nsqcy.logging import events, logger
 from nsqcy.net import listeners
 from nsqcy.nsqlookupd.options import NSQLOOKUPD, LookupdOptions, resolve
 from nsqcy.process import openfiles, service, spawn
@@ -47,7 +47,7 @@ def _run(argv: Sequence[str]) -> int:
     lines = open_log("nsqlookupd", options)
     bound = _listen(options)
     for warning in settings.warnings:
-        lines.warn(warning, event="config_warning")
+        events.config_warning(lines, warning)
     users = _users(options, lines)
     openfiles.raise_limit().tell(lines)
     notifier = service.notifier(os.environ, lines)
@@ -68,7 +68,7 @@ def _users(options: LookupdOptions, lines: logger.Log) -> "Known | None":
 
     users, warnings = known.read(options.auth_file)
     for warning in warnings:
-        lines.warn(warning, event="config_warning")
+        events.config_warning(lines, warning)
     return known.Known(users)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nsqcy.config.durations import format_duration
 from nsqcy.errors import ClientError
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.names import is_valid_name
 from nsqcy.nsqlookupd.registry import CHANNEL, TOPIC, Moment, Peer, Registration, Registry
@@ -150,11 +151,7 @@ class Session:
         """End the session: remove the peer's registrations, one at a time."""
         log = self._context.log
         if self._peer is not None:
-            log.info(
-                f"PROTOCOL(V1): [{self.address}] exiting ioloop",
-                event="nsqd_left",
-                client=self.address,
-            )
+            events.nsqd_left(log, client=self.address)
             for removed in self._context.registry.leave(self._peer):
                 for registration in removed:
                     log.info(f"DB: client({self.address}) UNREGISTER {registration}")
@@ -165,9 +162,7 @@ class Session:
     def _refused(self, error: ClientError) -> None:
         if self.spoke:
             text = str(error)[:_LOGGED]
-            self._context.log.error(
-                f"[{self.address}] - {text}", event="client_error", client=self.address, error=text
-            )
+            events.client_error(self._context.log, client=self.address, error=text)
             self._context.log.error(f"client({self.address}) - {text}")
         self._end()
 
@@ -273,10 +268,11 @@ class Session:
         del said["remote_address"]
         context = self._context
         peer = self._peer = Peer(self.address, now, **said)
-        context.log.info(
-            f"CLIENT({self.address}): IDENTIFY Address:{peer.broadcast_address}"
-            f" TCP:{peer.tcp_port} HTTP:{peer.http_port} Version:{peer.version}",
-            event="nsqd_identified",
+        events.nsqd_identified(
+            context.log,
+            peer.tcp_port,
+            peer.http_port,
+            peer.version,
             client=self.address,
             broadcast_address=peer.broadcast_address,
         )
@@ -299,12 +295,7 @@ class Session:
             raise ClientError("E_AUTH_FAILED", "AUTH failed: the user must exist, and may register")
         self.user = user
         self._peer.authenticated = True
-        context.log.info(
-            f"CLIENT({self.address}): AUTH as {user.name}",
-            event="nsqd_authenticated",
-            client=self.address,
-            user=user.name,
-        )
+        events.nsqd_authenticated(context.log, client=self.address, user=user.name)
         self._show(self._peer)
         return b"OK"
 

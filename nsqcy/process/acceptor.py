@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import gevent
 
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.net.listeners import Listener, show
 from nsqcy.process.handoff import Accepted
@@ -68,12 +69,7 @@ class PauseLog:
         if now - self._logged < LOG_INTERVAL:
             return
         self._logged = now
-        self._log.error(
-            f"{title}: accept: {error}; pausing",
-            event="accept_paused",
-            listener=title,
-            error=error,
-        )
+        events.accept_paused(self._log, listener=title, error=error)
 
 
 class Acceptor:
@@ -135,12 +131,7 @@ class Acceptor:
         for listener, watcher in zip(self._listeners, self._watchers, strict=True):
             watcher.stop()
             watcher.close()
-            self._log.info(
-                f"{listener.title}: closing {listener.text}",
-                event="closing",
-                listener=listener.title,
-                address=listener.text,
-            )
+            events.closing(self._log, listener=listener.title, address=listener.text)
             listener.close()
         self._stop_timer()
         for item in self._held:

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 import gevent
 from gevent.event import Event
 
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 
 CLEAN, CRASHED, NOT_BOOTED, NOT_LOADED, ORPHANED, NOT_SAVED = 0, 1, 3, 4, 5, 6
@@ -112,12 +113,7 @@ class Arbiter:
         try:
             pid = self._owner.spawn(index)
         except OSError as error:
-            self._log.error(
-                f"worker {index}: cannot start: {error}",
-                event="worker_not_started",
-                worker=index,
-                error=str(error),
-            )
+            events.worker_not_started(self._log, worker=index, error=str(error))
             child.failures += 1
             self.restart(index)
             return
@@ -162,9 +158,7 @@ class Arbiter:
         child.failures = 0 if settled else child.failures + 1
         child.state = GONE if self._halting else DOWN
         if not self._halting or (code != CLEAN and not child.killed):
-            self._log.warn(
-                f"worker {index}: {describe(code)}", event="worker_died", worker=index, code=code
-            )
+            events.worker_died(self._log, describe(code), worker=index, code=code)
         self._owner.exited(index, code)  # first, because it reads the child's last messages
         self._check_all_gone()
 
@@ -175,12 +169,7 @@ class Arbiter:
             return
         child.restarts += 1
         delay = backoff(child.failures)
-        self._log.info(
-            f"worker {index}: restarting in {delay:g} s",
-            event="worker_restarting",
-            worker=index,
-            delay=delay,
-        )
+        events.worker_restarting(self._log, worker=index, delay=delay)
         gevent.spawn_later(delay, self._on_backoff, index)
 
     def _on_backoff(self, index: int) -> None:
@@ -235,13 +224,7 @@ class Arbiter:
         """Kill a child that hangs. SIGABRT comes first, because it dumps the stacks."""
         silent = child.silent // SECOND
         name = signal.Signals(signum).name
-        self._log.error(
-            f"worker {child.index}: no heartbeat for {silent} s, sending {name}",
-            event="worker_silent",
-            worker=child.index,
-            seconds=silent,
-            signal=name,
-        )
+        events.worker_silent(self._log, worker=child.index, seconds=silent, signal=name)
         self._signal(child, signum)
 
     def dismiss(self, index: int) -> None:

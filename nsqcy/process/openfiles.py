@@ -3,6 +3,7 @@
 import resource
 from typing import NamedTuple
 
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 
 FEW = 16_384
@@ -23,14 +24,7 @@ class Limit(NamedTuple):
         else:
             log.info(f"open files: limit is {self.after}")
         if self.after < FEW:
-            log.warn(
-                f"open files: the limit of {self.after} is low, because each connection needs a"
-                f" file descriptor; the hard limit is {self.hard}: raise LimitNOFILE= in the"
-                " service unit, or ulimit -Hn",
-                event="few_open_files",
-                limit=self.after,
-                hard_limit=self.hard,
-            )
+            events.few_open_files(log, limit=self.after, hard_limit=self.hard)
 
 
 def raise_limit() -> Limit:

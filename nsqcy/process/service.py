@@ -11,6 +11,7 @@ from collections.abc import MutableMapping
 from typing import NamedTuple
 
 from nsqcy.errors import StartError
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 
 FIRST_FD = 3  # the first descriptor of sd_listen_fds(3)
@@ -106,7 +107,7 @@ class Notifier:
     def _complain(self, text: str) -> None:
         self.watchdog = 0.0
         if self._log is not None:
-            self._log.warn(text, event="service_manager_lost")
+            events.service_manager_lost(self._log, text)
 
 
 def notifier(environ: MutableMapping[str, str], log: Lines) -> Notifier:

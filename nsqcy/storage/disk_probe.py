@@ -7,6 +7,7 @@ while writes fail. It does not know topics; the I/O threads do the work.
 import os
 from collections.abc import Callable
 
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.write_failures import advice
@@ -68,20 +69,14 @@ class DiskProbe:
         elif self._has_failed:
             self._has_failed = False
             path = os.path.dirname(self._path)
-            self._log.info(f"{path}: writes succeed again", event="disk_writable", path=path)
+            events.disk_writable(self._log, path=path)
         self._looked(self._reason() if self._error else None)
 
     def _report_failure(self) -> None:
         if not self._has_failed:
             self._has_failed = True
             text = os.strerror(self._error).lower()
-            self._log.error(
-                f"cannot write {self._path}: {text}: {advice(self._error)}; consumers continue, and"
-                " publishes that must be written are refused until a write succeeds",
-                event="disk_unwritable",
-                path=self._path,
-                error=text,
-            )
+            events.disk_unwritable(self._log, advice(self._error), path=self._path, error=text)
 
     def _reason(self) -> str:
         return f"write {self._path}: {os.strerror(self._error).lower()}"

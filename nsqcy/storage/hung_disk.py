@@ -7,6 +7,7 @@ and decides what a hung disk means for publishes and for an exit.
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 
 SECOND = 1_000_000_000
@@ -94,22 +95,11 @@ class HungDisk:
         if not self._logged or self._now >= self._logged + REPEAT:
             self._logged = self._now
             _, _, verb, path = found.operation
-            self._log.error(
-                f"{self.reason}; publishes that must be written are refused until it returns: "
-                "check the disk and the kernel log",
-                event="disk_hung",
-                operation=verb,
-                path=path,
-                seconds=self.age // SECOND,
+            events.disk_hung(
+                self._log, str(self.reason), operation=verb, path=path, seconds=self.age // SECOND
             )
 
     def _log_end(self, before: _Seen) -> None:
         _, _, verb, path = before.operation
         seconds = (self._now - before.since) // SECOND
-        self._log.info(
-            f"disk responds again: {verb} {path} took {seconds} s; publishes are accepted",
-            event="disk_responds",
-            operation=verb,
-            path=path,
-            seconds=seconds,
-        )
+        events.disk_responds(self._log, operation=verb, path=path, seconds=seconds)

@@ -5,6 +5,7 @@ The caller passes the time. Each worker has one ReadFailures.
 
 import errno
 
+from nsqcy.logging import events
 from nsqcy.storage.write_failures import WriteFailures, advice
 
 
@@ -23,18 +24,7 @@ class ReadFailures(WriteFailures):
         return advice(error)
 
     def _say_failed(self, topic: str, verb: str, path: str, text: str, remedy: str) -> None:
-        self._log.error(
-            f"TOPIC({topic}): cannot {verb} {path}: {text}: {remedy}; {topic} is not delivered"
-            " until a read succeeds; nothing is lost",
-            event="read_failed",
-            topic=topic,
-            path=path,
-            error=text,
-        )
+        events.read_failed(self._log, verb, remedy, topic=topic, path=path, error=text)
 
     def _say_recovered(self, topic: str) -> None:
-        self._log.info(
-            f"TOPIC({topic}): reads succeed again; {topic} is delivered",
-            event="read_recovered",
-            topic=topic,
-        )
+        events.read_recovered(self._log, topic=topic)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from nsqcy.base.crc import crc32c
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.util import files
 
@@ -82,12 +83,8 @@ def report(found: Found[Value], lines: Lines) -> None:
     """Log why the newest version is not used, and which one is."""
     use = f"nsqd uses {found.path}, the version before" if found.path else "there is no other"
     for fault in found.faults:
-        lines.error(
-            f"{fault.text}; {use}",
-            event="state_file_damaged",
-            path=fault.path,
-            error=fault.error,
-            used=found.path,
+        events.state_file_damaged(
+            lines, fault.text, use, path=fault.path, error=fault.error, used=found.path
         )
 
 

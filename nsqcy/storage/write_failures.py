@@ -6,6 +6,7 @@ The caller passes the time. Each worker has one WriteFailures.
 import errno
 import os
 
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 
 PERIOD = 60_000_000_000  # ns
@@ -76,21 +77,10 @@ class WriteFailures:
         return advice(error)
 
     def _say_failed(self, topic: str, verb: str, path: str, text: str, remedy: str) -> None:
-        self._log.error(
-            f"TOPIC({topic}): cannot {verb} {path}: {text}: {remedy}; publishes to {topic}"
-            " that must be written are refused until a write succeeds",
-            event="write_failed",
-            topic=topic,
-            path=path,
-            error=text,
-        )
+        events.write_failed(self._log, verb, remedy, topic=topic, path=path, error=text)
 
     def _say_recovered(self, topic: str) -> None:
-        self._log.info(
-            f"TOPIC({topic}): writes succeed again; publishes to {topic} are accepted",
-            event="write_recovered",
-            topic=topic,
-        )
+        events.write_recovered(self._log, topic=topic)
 
     def _is_known(self, now: int, topic: str) -> bool:
         logged = self._logged.get(topic)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nsqcy.http.authorization import basic, bearer
 from nsqcy.http.parser import JSON, PLAIN, Head, Reply
 from nsqcy.http.router import Handler, Later, Need, Request, Result, Route
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.users.failures import Failures
 from nsqcy.users.known import Known
@@ -68,13 +69,8 @@ class Gate:
             if route.reads_user:
                 route = replace(route, handler=_with_user(route.handler, user))
             return self._within_quota(user, route, peer)
-        self._log.warn(
-            f"http: {user.name} may not {route.method} {route.path} ({peer})",
-            event="http_forbidden",
-            user=user.name,
-            method=route.method,
-            path=route.path,
-            peer=peer,
+        events.http_forbidden(
+            self._log, user=user.name, method=route.method, path=route.path, peer=peer
         )
         return _reply(route, 403, FORBIDDEN)
 
@@ -90,12 +86,7 @@ class Gate:
             return replace(route, handler=self._charged(route.handler, quota))
         quota.refuse_publish()
         if quota.is_news(now):
-            self._log.warn(
-                f"AUTH: user {user.name} is exceeding its publish quota",
-                event="quota_reached",
-                user=user.name,
-                client=peer,
-            )
+            events.quota_reached(self._log, user=user.name, client=peer)
         return _reply(route, 429, QUOTA_REACHED, ("Retry-After", str(-(-wait // SECOND))))
 
     def _rate(self, user: User, route: Route) -> "Quota | None":
@@ -125,9 +116,7 @@ class Gate:
         wait = self._failures.add(peer.rpartition(":")[0])
         if wait:
             return _reply(route, 429, TOO_MANY, ("Retry-After", str(int(wait) + 1)))
-        self._log.warn(
-            f"http: invalid credentials from {peer}", event="http_unauthorized", peer=peer
-        )
+        events.http_unauthorized(self._log, peer=peer)
         return _reply(route, 401, UNAUTHORIZED, self._challenge)
 
 

@@ -18,6 +18,7 @@ from nsqcy.storage.log cimport Log
 
 from nsqcy.broker.topic_host import DRAINING as _DRAINING
 from nsqcy.broker.topic_host import EXITING as _EXITING
+from nsqcy.logging import events
 from nsqcy.storage.log_recovery import Unreadable
 from nsqcy.storage.read_failures import ReadFailures
 from nsqcy.storage.write_failures import WriteFailures
@@ -221,9 +222,7 @@ cdef class Shard(Scheduler):
             return
         self.give_policy(topic)
         if self.log is not None:
-            self.log.error(f"TOPIC({name}): its policies set over HTTP are not in policies.json, "
-                           "or outdated there; its journal has them",
-                           event="policies_recalled", topic=name)
+            events.policies_recalled(self.log, topic=name)
         self.event("policies_recalled", name, None)
 
     def policies_changed(self, str name not None):

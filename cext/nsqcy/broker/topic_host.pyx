@@ -4,6 +4,8 @@ The lists contain work that later turns do for topics. The scheduler inherits th
 them. This module does not import topics, so that topics can import it.
 """
 
+from nsqcy.logging import events
+
 cdef enum:
     SNAPSHOT_BUDGET = 4096          # entries packed for journal snapshots per turn
     MAX_ANSWERS = 67108864         # bytes of pending responses above which responses become shorter
@@ -82,20 +84,18 @@ cdef class TopicHost:
 
     cdef int tell(self, str text) except -1:
         if self.log is not None:
-            self.log.info(text, event="pruned")
+            events.pruned(self.log, text)
         return 0
 
     cdef int report(self, str name, error) except -1:
         """Report an internal error; the turn continues for other topics."""
         if self.log is not None:
-            self.log.error(f"{name} - {type(error).__name__}: {error}", event="internal_error",
-                           subject=name, error=str(error))
+            events.internal_error(self.log, type(error).__name__, subject=name, error=str(error))
         return 0
 
     def report_damage(self, path, offset, text):
         if self.log is not None:
-            self.log.error(f"{path} at {offset}: {text}", event="record_damaged",
-                           path=str(path), offset=offset, error=text)
+            events.record_damaged(self.log, path=str(path), offset=offset, error=text)
 
     def report_missing(self, str name, str what):
         """Report at startup that the journal refers to missing data.
@@ -104,13 +104,10 @@ cdef class TopicHost:
         a process that was killed.
         """
         if self.log is not None:
-            self.log.warn(f"TOPIC({name}): {what} are not on disk: finished since the last "
-                          "checkpoint, never written, or lost",
-                          event="records_missing", topic=name, records=what)
+            events.records_missing(self.log, topic=name, records=what)
 
     def report_overrun(self, str name, cursors):
         """Report named cursors that no longer keep any records."""
         if self.log is not None:
-            self.log.warn(f"TOPIC({name}): named cursors are overrun, as more than "
-                          f"{self.log_hold_max_bytes} bytes were held: {', '.join(cursors)}",
-                          event="cursors_overrun", topic=name, cursors=cursors)
+            events.cursors_overrun(self.log, self.log_hold_max_bytes, ", ".join(cursors),
+                                   topic=name, cursors=cursors)

@@ -25,6 +25,7 @@ from nsqcy.protocol.tickets cimport ANSWERED, FAILED, MAX_FORWARDED
 from nsqcy.protocol.wire cimport parse_number, word_bytes
 from nsqcy.storage.record cimport Record, record_body
 
+from nsqcy.logging import events
 from nsqcy.util.gotext import json_bytes
 
 
@@ -509,7 +510,5 @@ cdef class PublishCommands(Migration):
         self.set_timer()
         self.manager.lose_favour(self)
         if quota.is_news(now):
-            self.manager.log.warn(
-                f"AUTH: user {quota.user} is exceeding its publish quota",
-                event="quota_reached", user=quota.user, client=self.remote_address)
+            events.quota_reached(self.manager.log, user=quota.user, client=self.remote_address)
         return 0

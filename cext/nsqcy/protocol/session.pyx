@@ -39,6 +39,7 @@ from nsqcy.protocol.wire cimport (
     word_is,
 )
 from nsqcy.errors import ClientError
+from nsqcy.logging import events
 from nsqcy.protocol import forwarding as _forwarding
 from nsqcy.protocol import tickets as _tickets
 
@@ -117,10 +118,8 @@ cdef class Session(Subscription):
                 return 0
             if memcmp(data, b"  V2", 4) != 0:
                 self.put_frame(ERROR, b"E_BAD_PROTOCOL", 14)
-                self.manager.log.error(
-                    f"client({self.remote_address}) bad protocol magic "
-                    f"'{data[:4].decode('latin-1')}'",
-                    event="bad_magic", client=self.remote_address)
+                events.bad_magic(self.manager.log, data[:4].decode("latin-1"),
+                                 client=self.remote_address)
                 self.stop()
                 return 4
             self.magic_seen = True

@@ -15,6 +15,7 @@ from nsqcy.ipc.ring cimport Shared
 from nsqcy.protocol.connection cimport Share, Transport
 
 from nsqcy.config.publish_limits import limits_of, publish_limits
+from nsqcy.logging import events
 from nsqcy.net.input_pool import InputPool
 
 
@@ -411,8 +412,7 @@ cdef class SessionManager:
         try:
             self.scheduler.events.flush()
         except Exception as error:
-            self.log.error(f"events: {type(error).__name__}: {error}", event="events_failed",
-                           error=str(error))
+            events.events_failed(self.log, type(error).__name__, error=str(error))
         return 0
 
     cdef int decode(self) except -1:
@@ -435,8 +435,8 @@ cdef class SessionManager:
 
     def report(self, Connection session, error):
         """Report an internal error in a session and end the session; other sessions continue."""
-        self.log.error(f"client({session.remote_address}) - {type(error).__name__}: {error}",
-                       event="session_failed", client=session.remote_address, error=str(error))
+        events.session_failed(self.log, type(error).__name__, client=session.remote_address,
+                              error=str(error))
         session.close()
 
     def producers(self):

@@ -13,6 +13,7 @@ from nsqcy.protocol.connection cimport STOPPED
 from nsqcy.protocol.wire cimport BY_REFERENCE, ERROR, RESPONSE, Output
 
 from nsqcy.broker.topic_host import UNKNOWN as _UNKNOWN
+from nsqcy.logging import events
 
 
 cdef extern from "Python.h":
@@ -121,8 +122,7 @@ cdef class AnswerQueue(Connection):
     cdef int log_error(self, bytes text) except -1:
         """Log an error that is sent to the client."""
         cdef str shown = text.decode("utf-8", "replace")
-        self.manager.log.error(f"[{self.remote_address}] - {shown}", event="client_error",
-                               client=self.remote_address, error=shown)
+        events.client_error(self.manager.log, client=self.remote_address, error=shown)
         return 0
 
     # -- tickets --

@@ -27,6 +27,7 @@ from nsqcy.protocol.wire cimport FrameScanner, Output
 import json
 
 from nsqcy.errors import LayerEnd, LayerError
+from nsqcy.logging import events
 
 
 cdef extern from "sys/socket.h" nogil:
@@ -453,9 +454,8 @@ cdef class SocketTransport(Transport):
                 session.end_of_input()
             except LayerError as error:
                 self.drained = True
-                session.manager.log.error(f"[{session.remote_address}] - {error}",
-                                          event="client_error", client=session.remote_address,
-                                          error=str(error))
+                events.client_error(session.manager.log, client=session.remote_address,
+                                    error=str(error))
                 session.stop()
             else:
                 self.drained = n == 0

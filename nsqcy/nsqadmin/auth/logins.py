@@ -18,6 +18,7 @@ from nsqcy.errors import ConfigError, HttpError, Stop
 from nsqcy.http.authorization import basic
 from nsqcy.http.parser import Head
 from nsqcy.http.router import Request
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.users import known
 from nsqcy.users.failures import Failures
@@ -140,14 +141,12 @@ class Logins:
         try:
             found, warnings = read(self._path)
         except Stop as stop:
-            self._log.error(
-                f"SIGHUP: {stop}; the users stay unchanged", event="users_refused", error=str(stop)
-            )
+            events.users_refused(self._log, error=str(stop))
             return
         for each in warnings:
             self._log.warn(each)
         self._users = found
-        self._log.info(f"SIGHUP: {len(found)} users", event="users_reloaded", users=len(found))
+        events.users_reloaded(self._log, users=len(found))
 
     # Authentication
 
@@ -179,18 +178,11 @@ class Logins:
 
     def refuse_external(self, request: Request, reason: str) -> None:
         """Log that a log-in with the provider has failed."""
-        peer = address_of(request)
-        text = f"log-in with OpenID Connect ({reason!r}) failed, from {peer}"
-        self._log.warn(text, event="login_failed", peer=peer)
+        whose = f"with OpenID Connect ({reason!r})"
+        events.login_failed(self._log, whose, peer=address_of(request))
 
     def _begin(self, request: Request, user: User, sessions: Sessions) -> str:
-        self._log.info(
-            f"log-in: {user.name} ({user.role}) from {address_of(request)}",
-            event="login",
-            user=user.name,
-            role=user.role,
-            peer=address_of(request),
-        )
+        events.login(self._log, user=user.name, role=user.role, peer=address_of(request))
         return sessions.begin(user)
 
     def sessions(self) -> int:
@@ -253,7 +245,7 @@ class Logins:
         """Count and log a failed attempt; return the error for the client."""
         if wait := self._failures.add(address):
             return TooMany(wait)
-        self._log.warn(f"log-in {whose} failed, from {address}", event="login_failed", peer=address)
+        events.login_failed(self._log, whose, peer=address)
         return HttpError(401, "UNAUTHORIZED")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nsqcy.errors import RequestError
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 
 
@@ -40,5 +41,5 @@ class Outages:
             ended = sorted(str(at) for at in well if self._reasons.pop(at, None) is not None)
             self._reasons |= reasons
         for address in ended:
-            self._log.info(f"{address} answers again", event="upstream_recovered", upstream=address)
+            events.upstream_recovered(self._log, upstream=address)
         return is_new or len(failed) < len(errors)

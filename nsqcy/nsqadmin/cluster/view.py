@@ -25,6 +25,7 @@ from nsqcy.cluster.parallel import Outcome, ask_all
 from nsqcy.cluster.stats import TopicStats
 from nsqcy.cluster.web_client import WebClient, unwanted
 from nsqcy.errors import HttpError, RequestError
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.nsqadmin.cluster.answers import (
     CHANNEL_NOT_FOUND,
@@ -437,7 +438,7 @@ class ClusterView:
     def warn(self, text: str, *, is_known: bool = False) -> None:
         """Add a warning, and log it unless it is that of a known outage."""
         if not is_known:
-            self._log.warn(text, event="upstream_failed")
+            events.upstream_failed(self._log, text)
         self.warnings.append(text)
 
     def _no_answer(self, daemon: str, text: str, *, is_known: bool = False) -> HttpError:
@@ -446,7 +447,7 @@ class ClusterView:
 
     def _failure(self, text: str, *, is_known: bool = False) -> HttpError:
         if not is_known:
-            self._log.error(text, event="request_failed")
+            events.request_failed(self._log, text)
         return HttpError(502, f"UPSTREAM_ERROR: {text}")
 
 

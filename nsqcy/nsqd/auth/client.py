@@ -21,6 +21,7 @@ from urllib3.util import Url, parse_url
 
 from nsqcy.cluster.web_client import Answer, Terms, WebClient, https_instead, reason
 from nsqcy.errors import RequestError
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.auth import answers
 from nsqcy.nsqd.auth.answers import MAX_ANSWER, AuthFailure, Authorization
@@ -189,12 +190,7 @@ class Authorizer:
         if session.closed:
             return
         if isinstance(answer, str):
-            self._log.warn(
-                f"PROTOCOL(V2): [{session.remote_address}] AUTH failed {answer}",
-                event="auth_refused",
-                client=session.remote_address,
-                error=answer,
-            )
+            events.auth_refused(self._log, client=session.remote_address, error=answer)
             session.auth_failed()
         else:
             session.authorized(self._shared(answer))

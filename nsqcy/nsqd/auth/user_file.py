@@ -11,6 +11,7 @@ from typing import Protocol
 import gevent
 
 from nsqcy.ipc.quota import Quota
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.auth.answers import Authorization
 from nsqcy.protocol.session import Session
@@ -122,10 +123,5 @@ class FileAuthorizer:
             session.authorized(self._authorization(user))
             return
         reason = "no user in the --auth-file matches"
-        self._log.warn(
-            f"PROTOCOL(V2): [{session.remote_address}] AUTH failed {reason}",
-            event="auth_refused",
-            client=session.remote_address,
-            error=reason,
-        )
+        events.auth_refused(self._log, client=session.remote_address, error=reason)
         session.auth_failed()

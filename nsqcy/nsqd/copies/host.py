@@ -24,6 +24,7 @@ from nsqcy.copies.ports import Claim, Limits, Unreadable
 from nsqcy.copies.recall import Known, Recall, Stamp, Statement
 from nsqcy.copies.worker import Worker
 from nsqcy.etcd.client import EtcdClient
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.copies import reports
 from nsqcy.nsqd.copies.connections import Connections, Event, Terms
@@ -427,11 +428,7 @@ class CopiesHost:
         if is_cut_off != self._is_cut_off:
             self._is_cut_off = is_cut_off
             if is_cut_off:
-                self._log.warn(
-                    "COPIES: neither etcd nor any other node responds: deliveries from copied "
-                    "topics stop, because other nodes may have taken over",
-                    event="copies_cut_off",
-                )
+                events.copies_cut_off(self._log)
             self._topics.cut_off(is_cut_off)
 
     # -- streams (connections.Connections)
@@ -497,10 +494,7 @@ class CopiesHost:
     def registered(self, *, is_current: bool) -> None:
         self._node.registered()
         if not is_current:
-            self._log.warn(
-                "COPIES: the disk is older than the registry: its copies are incomplete",
-                event="copies_disk_is_older",
-            )
+            events.copies_disk_is_older(self._log)
             while not self._distrust_copies():
                 gevent.sleep(self._limits.alive_interval)
             self._copies.clear()
@@ -557,21 +551,9 @@ class CopiesHost:
         self.verified += findings.verified
         self.mended += findings.mended
         if findings.mended:
-            self._log.warn(
-                f"COPIES: {path} in group {group_id} was damaged; mended {findings.mended} parts",
-                event="copies_mended",
-                group=group_id,
-                file=path,
-                parts=findings.mended,
-            )
+            events.copies_mended(self._log, group=group_id, file=path, parts=findings.mended)
         if findings.damaged:
-            self._log.error(
-                f"COPIES: {path} in group {group_id} is damaged in {findings.damaged} places",
-                event="copies_damaged",
-                group=group_id,
-                file=path,
-                parts=findings.damaged,
-            )
+            events.copies_damaged(self._log, group=group_id, file=path, parts=findings.damaged)
         if findings.unreadable:
             self._report_unreadable(group_id, "file of")
 
@@ -593,21 +575,11 @@ class CopiesHost:
 
     def _report_failure(self, group_id: str, role: str, error: int) -> None:
         reason = os.strerror(error).lower()
-        self._log.error(
-            f"COPIES: {role} group {group_id} cannot be written: {reason}",
-            event="copies_write_failed",
-            group=group_id,
-            error=reason,
-        )
+        events.copies_write_failed(self._log, role, group=group_id, error=reason)
 
     def _report_unreadable(self, group_id: str, role: str) -> None:
         reason = os.strerror(errno.EIO).lower()
-        self._log.error(
-            f"COPIES: {role} group {group_id} cannot be read: {reason}",
-            event="copies_read_failed",
-            group=group_id,
-            error=reason,
-        )
+        events.copies_read_failed(self._log, role, group=group_id, error=reason)
 
     def delete_copy(self, group_id: str) -> None:
         copy = self.copy(group_id)
@@ -634,12 +606,7 @@ class CopiesHost:
         self._registry.propose(base, value, absent)
 
     def restore(self, value: Group) -> None:
-        self._log.info(
-            f"COPIES: restoring group {value.id} in the registry, epoch {value.epoch}",
-            event="copies_restoring",
-            group=value.id,
-            epoch=value.epoch,
-        )
+        events.copies_restoring(self._log, group=value.id, epoch=value.epoch)
         self._registry.restore(value)
 
     def remember(self, known: Mapping[str, Known]) -> None:
@@ -686,22 +653,14 @@ class CopiesHost:
         copy.serves = not group.closed
         self.takeovers += group.closed
         files = self._files.get(group.id) or self._make_files(copy, group.id)
-        self._log.info(
-            f"COPIES: owning group {group.id}, epoch {group.epoch}",
-            event="copies_owned",
-            group=group.id,
-            epoch=group.epoch,
-            closed=group.closed,
-        )
+        events.copies_owned(self._log, group=group.id, epoch=group.epoch, closed=group.closed)
         self._topics.owned(group, files.io, self._root / group.id)
         if files.io.error:
             # A change before the group existed failed; `_disk_failed` had no owner then.
             self._disk_failed(group.id, files.io.error)
 
     def lost(self, group: Group) -> None:
-        self._log.warn(
-            f"COPIES: no longer owning group {group.id}", event="copies_lost", group=group.id
-        )
+        events.copies_lost(self._log, group=group.id)
         # When the files are closed, all changes are reported as made. This must not acknowledge a
         # publish, because the new owner may not have it.
         self._topics.degraded(group.id)

@@ -25,6 +25,7 @@ from nsqcy.copies.values import (
     known_from_json,
 )
 from nsqcy.errors import StartError
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.storage import state_file
 from nsqcy.storage.state_file import StateFile, parse_object
@@ -188,12 +189,7 @@ class Node:
         self._writer = None
         if error is not None and not self._is_failing:
             reason = (error.strerror or str(error)).lower()
-            self._log.error(
-                f"COPIES: {self._file.path} cannot be written: {reason}",
-                event="copies_node_not_saved",
-                path=self._file.path,
-                error=reason,
-            )
+            events.copies_node_not_saved(self._log, path=self._file.path, error=reason)
         self._is_failing = error is not None
 
     def _content(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from nsqcy.errors import StartError
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.copies.copy_files import FACTS
 
@@ -41,12 +42,8 @@ def await_readable(
             )
         if not is_logged:
             is_logged = True
-            log.error(
-                f"{text}; {WAITING}",
-                event="state_file_damaged",
-                path=os.fspath(found.filename),
-                error=reason,
-                used="",
+            events.state_file_damaged(
+                log, text, WAITING, path=os.fspath(found.filename), error=reason, used=""
             )
         sleep(INTERVAL)
 

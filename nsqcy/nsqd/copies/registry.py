@@ -45,6 +45,7 @@ from nsqcy.copies.values import (
 from nsqcy.etcd.client import EtcdClient
 from nsqcy.etcd.messages import Change, EtcdError, Expected, KeyValue, Put
 from nsqcy.etcd.watch import Watch
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.copies.node import Node
 
@@ -310,12 +311,8 @@ class Registry:
         self._is_registered = False
         if identity != self._node.identity:
             if identity.generation > 1:
-                self._log.warn(
-                    f"COPIES: the registry in etcd was replaced: using generation "
-                    f"{identity.generation}, {identity.id}",
-                    event="etcd_registry_replaced",
-                    registry=identity.id,
-                    generation=identity.generation,
+                events.etcd_registry_replaced(
+                    self._log, registry=identity.id, generation=identity.generation
                 )
             self._node.adopt(identity)
             self._node.flush()
@@ -465,24 +462,18 @@ class Registry:
 
     def _note_standing(self, standing: Standing) -> None:
         if standing in BROKEN and self.standing is not standing:
-            self._log.error(
-                f"COPIES: the registry in etcd cannot be used: {REASONS[standing]}",
-                event="etcd_registry_broken",
-                standing=str(standing),
-            )
+            events.etcd_registry_broken(self._log, REASONS[standing], standing=str(standing))
         self.standing = standing
 
     def _note_answer(self) -> None:
         if self.is_away:
             self.is_away = self._is_reported = False
-            self._log.info("COPIES: etcd responds", event="etcd_responds")
+            events.etcd_responds(self._log)
 
     def _note_failure(self, error: EtcdError) -> None:
         if not self._is_reported:
             self._is_reported = True
-            self._log.error(
-                f"COPIES: etcd does not respond: {error}", event="etcd_away", error=str(error)
-            )
+            events.etcd_away(self._log, error=str(error))
         self.is_away = True
 
     def _key(self, kind: str, name: str) -> str:

@@ -11,6 +11,7 @@ import gevent
 
 from nsqcy.broker.shard import Shard, boot_id
 from nsqcy.errors import NotWritten
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.calls import Refused
 from nsqcy.nsqd.copies import settings
@@ -121,10 +122,7 @@ class Copies:
 
     def _become_ready(self) -> None:
         if not self.topics.is_ready:
-            self._log.warn(
-                "COPIES: not all groups of this node could be opened; copied topics start empty",
-                event="copies_not_opened",
-            )
+            events.copies_not_opened(self._log)
             self._enter()
             self.topics.become_ready()
 

@@ -14,6 +14,7 @@ from nsqcy.broker.topic import Topic
 from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.copies.group import Group
 from nsqcy.copies.owner import Owner
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.copies.copy_files import SUFFIX
 from nsqcy.storage.io import FileCalls
@@ -328,12 +329,7 @@ class CopiedTopics:
         if owned.unreadable_since is None:
             owned.unreadable_since = now
             role, reason = "owned", (error.strerror or str(error)).lower()
-            self._log.error(
-                f"COPIES: {role} group {owned.group.id} cannot be read: {reason}",
-                event="copies_read_failed",
-                group=owned.group.id,
-                error=reason,
-            )
+            events.copies_read_failed(self._log, role, group=owned.group.id, error=reason)
         elif owner and now - owned.unreadable_since > owner.limits.copy_timeout:
             owner.release()
 
@@ -349,12 +345,7 @@ class CopiedTopics:
 
     def _open_drained(self, group_id: str, key: bytes, files: FileCalls, directory: str) -> Topic:
         topic = self._shard.open_closed(group_id, key, files, directory)
-        self._log.info(
-            f"COPIES: moving the messages of topic {topic.name} from its earlier log",
-            event="copies_draining",
-            topic=topic.name,
-            group=group_id,
-        )
+        events.copies_draining(self._log, topic=topic.name, group=group_id)
         self._create_channels(
             topic.name, topic.moved_channels, lambda: self._move(group_id, key, topic)
         )
@@ -402,12 +393,7 @@ class CopiedTopics:
 
     def _end_log(self, group_id: str, topic: Topic) -> None:
         self._shard.close_closed(group_id, topic.name.encode())
-        self._log.info(
-            f"COPIES: all messages of topic {topic.name} have been moved",
-            event="copies_drained",
-            topic=topic.name,
-            group=group_id,
-        )
+        events.copies_drained(self._log, topic=topic.name, group=group_id)
 
 
 def _may_open(owner: Owner) -> bool:

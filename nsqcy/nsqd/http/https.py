@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from nsqcy.errors import LayerEnd, LayerError
 from nsqcy.http.server import HttpConnection, HttpServer
+from nsqcy.logging import events
 from nsqcy.net.byte_layer import PIECE
 from nsqcy.nsqd.worker.tls import Handshake, Handshakes
 
@@ -83,12 +84,7 @@ class HttpsConnection(HttpConnection):
             handshake.feed(data)
 
     def _complain(self, reason: str) -> None:
-        self._server.api.log.warn(
-            f"http: TLS handshake error from {self._peer}: {reason}",
-            event="https_handshake_failed",
-            peer=self._peer,
-            error=reason,
-        )
+        events.https_handshake_failed(self._server.api.log, peer=self._peer, error=reason)
 
     # Input
 

@@ -16,6 +16,7 @@ from gevent.lock import Semaphore
 from gevent.threadpool import ThreadPool
 
 from nsqcy.errors import RequestError
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.names import is_ephemeral, is_valid_name
 from nsqcy.nsqd.lookup.protocol import Info
@@ -56,11 +57,7 @@ class ChannelDiscovery:
         self._await_settled()
         infos = {peer: peer.info for peer in self._lookup.peers if _has_http(peer.info)}
         if not infos:
-            self._log.error(
-                f"no available nsqlookupd to query for channels to pre-create for topic {topic}",
-                event="channels_unknown",
-                topic=topic,
-            )
+            events.channels_unknown(self._log, topic=topic)
             return []
         # Query an nsqlookupd only once, even if it has two addresses.
         urls = {_url(info, topic): peer for peer, info in infos.items() if info is not None}

@@ -22,7 +22,7 @@ from gevent import sleep
 from gevent.event import Event
 from gevent.threadpool import ThreadPool
 
-from nsqcy.logging import logger
+from nsqcy.logging import events, logger
 from nsqcy.nsqd.lookup import protocol
 from nsqcy.nsqd.lookup.protocol import (
     REGISTER,
@@ -135,13 +135,7 @@ class Peer:
             self._log.debug(f"LOOKUPD({self.name}): {self._doing} - {reason}")
             return
         self._mistake = reason if isinstance(error, WrongPort) else ""
-        self._log.error(
-            f"LOOKUPD({self.name}): {self._doing} - {reason}",
-            event="lookupd_lost",
-            lookupd=self.name,
-            doing=self._doing,
-            error=reason,
-        )
+        events.lookupd_lost(self._log, lookupd=self.name, doing=self._doing, error=reason)
 
     def _hang_up(self) -> None:
         self._told = self._behind = False
@@ -157,9 +151,7 @@ class Peer:
     def _connect(self) -> None:
         self._doing = "connecting"
         if not self._mistake:
-            self._log.info(
-                f"LOOKUP connecting to {self.name}", event="lookupd_connecting", lookupd=self.name
-            )
+            events.lookupd_connecting(self._log, lookupd=self.name)
         self._sock = self._dial()
         self._answers = protocol.Answers(self._lookup.max_answer)
         self._doing = "IDENTIFY"
@@ -172,11 +164,7 @@ class Peer:
         except ValueError as error:
             raise PeerFailure(f"parsing response - {error}: {answer[:100]!r}") from None
         self._mistake = ""
-        self._log.info(
-            f"LOOKUPD({self.name}): peer info {self.info}",
-            event="lookupd_connected",
-            lookupd=self.name,
-        )
+        events.lookupd_connected(self._log, self.info, lookupd=self.name)
         if not self.info.broadcast_address:
             self._log.error(f"LOOKUPD({self.name}): no broadcast address")
         if self._lookup.token and self.info.auth:
@@ -226,12 +214,7 @@ class Peer:
     def _tell_changes(self) -> None:
         batch = [self._pending.popleft() for _ in range(min(BATCH, len(self._pending)))]
         for command in batch:
-            self._log.info(
-                f"LOOKUPD({self.name}): {command.branch} {command}",
-                event="lookupd_told",
-                lookupd=self.name,
-                command=str(command),
-            )
+            events.lookupd_told(self._log, command.branch, lookupd=self.name, command=str(command))
         self._doing = str(batch[0])
         self._command(b"".join(command.wire for command in batch), len(batch))
         self._answered += len(batch)
@@ -339,12 +322,7 @@ class Address:
             found = self._lookup.resolve(self._host, self._port)
             if isinstance(found, str):
                 if wait == RETRY_FIRST:
-                    self._lookup.log.error(
-                        f"LOOKUPD({self._text}): lookup - {found}",
-                        event="lookupd_unresolved",
-                        lookupd=self._text,
-                        error=found,
-                    )
+                    events.lookupd_unresolved(self._lookup.log, lookupd=self._text, error=found)
                 pause, wait = wait, min(2 * wait, RESOLVE_EVERY)
             else:
                 self.places = list(protocol.places(found))
@@ -419,13 +397,11 @@ class Lookup:
                 wanted.setdefault(place[0], (address.title(place), place))
         for where in self._peers.keys() - wanted:
             peer = self._peers.pop(where)
-            self.log.info(
-                f"LOOKUP({peer.name}): removing peer", event="lookupd_removed", lookupd=peer.name
-            )
+            events.lookupd_removed(self.log, lookupd=peer.name)
             peer.close()
         for where, (name, place) in wanted.items():
             if where not in self._peers:
-                self.log.info(f"LOOKUP({name}): adding peer", event="lookupd_added", lookupd=name)
+                events.lookupd_added(self.log, lookupd=name)
                 self._peers[where] = Peer(self, name, place)
 
     def resolve(self, host: str, port: int) -> list[Where] | str:

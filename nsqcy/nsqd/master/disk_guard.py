@@ -11,6 +11,7 @@ from typing import Any
 import gevent
 from gevent.threadpool import ThreadPool
 
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 
 PERIOD = 1.0  # seconds
@@ -63,16 +64,9 @@ class DiskGuard:
             return
         self.refusal = refusal
         if refusal is None:
-            self._log.info(
-                "publishes are accepted again: the disk has enough free space",
-                event="publishes_accepted",
-            )
+            events.publishes_accepted(self._log)
         else:
-            self._log.error(
-                f"publishes that must be written to disk are refused: {refusal}",
-                event="publishes_refused",
-                reason=refusal,
-            )
+            events.publishes_refused(self._log, reason=refusal)
         self._changed(refusal)
 
     def _watch(self) -> None:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import gevent
 from gevent.lock import BoundedSemaphore
 
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 
 EMPTY, NOT_EMPTY = 0, 3  # exit codes
@@ -154,9 +155,9 @@ class Drain:
             if self.under_way:
                 return
             self.since = time.time()
-            self._log.info("DRAIN: begins; unregistering from nsqlookupds", event="drain_begins")
+            events.drain_begins(self._log)
             self._effects.withdraw()
-            self._log.info("DRAIN: publishes are refused", event="drain_refuses_publishes")
+            events.drain_refuses_publishes(self._log)
             self._effects.refuse_publishes(True)
             self._greenlet = gevent.spawn(self._watch)
 
@@ -173,9 +174,7 @@ class Drain:
                 self._effects.keep()
             self._effects.refuse_publishes(False)
             self._effects.restore()
-            self._log.info(
-                "DRAIN: ended on request; publishes are accepted again", event="drain_cancelled"
-            )
+            events.drain_cancelled(self._log)
 
     def stop(self) -> None:
         """Stop counting, because nsqd exits or resumes normal operation."""
@@ -209,28 +208,24 @@ class Drain:
             gevent.sleep(LOOK_EVERY)
             self.left = left = self._effects.remains()
             if self._hands_over and self._effects.hand_over() == 0:
-                self._log.info(
-                    "DRAIN: all copied topics are handed over", event="drain_handed_over"
-                )
+                events.drain_handed_over(self._log)
                 self._effects.end(EMPTY)
                 return
             empty = left is not None and left.messages == 0 and not self._hands_over
             if empty and was_empty:
-                self._log.info("DRAIN: nothing is left", event="drain_done")
+                events.drain_done(self._log)
                 self._effects.end(EMPTY)
                 return
             was_empty = empty
             if self._deadline and time.monotonic() >= self._deadline:
-                self._log.error(
-                    f"DRAIN: timed out; left on disk: {left or 'messages'}",
-                    event="drain_over",
-                    messages=left.messages if left else None,
+                events.drain_over(
+                    self._log, left or "messages", messages=left.messages if left else None
                 )
                 self._effects.end(NOT_EMPTY)
                 return
             if left and not empty and time.monotonic() - told_at >= TELL_EVERY:
                 told_at = time.monotonic()
-                self._log.info(f"DRAIN: {left}", event="drain_left", messages=left.messages)
+                events.drain_left(self._log, left, messages=left.messages)
 
 
 def _shown(left: Remains) -> dict[str, Any]:

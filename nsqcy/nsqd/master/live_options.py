@@ -6,6 +6,7 @@ Applies each change to the master and every worker, including workers that start
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from nsqcy.logging import events
 from nsqcy.logging.logger import Log
 from nsqcy.nsqd.lookup.registration import Lookup
 from nsqcy.nsqd.master.workers import Workers
@@ -65,12 +66,12 @@ class LiveOptions:
         if found.tls is not None:
             self._context["tls"] = found.tls
             self._workers.notify(RenewTls(found.tls))
-            self._log.info("TLS: reloaded the certificate files", event="tls_reloaded")
+            events.tls_reloaded(self._log)
         # An nsqd that was started without a users file needs a restart to use one.
         if found.users is not None and self._context.get("users") is not None:
             self._context["users"] = found.users
             self._workers.notify(RenewUsers(found.users))
-            self._log.info("AUTH: reloaded the users file", event="auth_file_reloaded")
+            events.auth_file_reloaded(self._log)
 
     def _set_log_level(self, level: int) -> None:
         self._log.level = level

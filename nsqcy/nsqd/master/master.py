@@ -19,7 +19,7 @@ import gevent
 from gevent.event import AsyncResult
 
 from nsqcy.errors import StartError
-from nsqcy.logging import logger
+from nsqcy.logging import events, logger
 from nsqcy.net.listeners import Listener
 from nsqcy.nsqd.master import policy_file
 from nsqcy.nsqd.master.diagnosis import Diagnosis
@@ -169,12 +169,7 @@ class Master:
             return
         self._phase.started = True
         for listener in self._listeners:
-            self._log.info(
-                f"{listener.title}: listening on {listener.text}",
-                event="listening",
-                listener=listener.title,
-                address=listener.text,
-            )
+            events.listening(self._log, listener=listener.title, address=listener.text)
         self._lifecycle.let_in_all()
         self._start_statsd()
         self._report_serving()
@@ -208,12 +203,7 @@ class Master:
             self._topics.persist()
             return True
         path, error = "nsqd.dat", f"no response for {LAST_WRITE_LIMIT:g} s"
-        self._log.error(
-            f"failed to persist metadata - {path}: {error}",
-            event="metadata_failed",
-            path=path,
-            error=error,
-        )
+        events.metadata_failed(self._log, path=path, error=error)
         return False
 
     def _start_failed(self, text: str) -> None:
@@ -233,13 +223,13 @@ class Master:
         self._watchdog.stop()
         self._notifier.status(text)
         self._lifecycle.kill()
-        self._log.fatal(text, event="failed")
+        events.failed(self._log, text)
         self._done.set(FAILED)
 
     # -- what the parts need
 
     def _listener_failed(self, text: str) -> None:
-        self._log.fatal(text, event="failed")
+        events.failed(self._log, text)
         self._end(FAILED)
 
     def _refuse(self, reason: str | None) -> None:
@@ -339,19 +329,17 @@ class Master:
         except OSError as error:  # the store has logged it
             problems.append(f"nsqd.dat is not written: {error.strerror}")
         except Exception:
-            self._log.error(
-                f"failed to stop cleanly - {traceback.format_exc()}", event="stop_failed"
-            )
+            events.stop_failed(self._log, traceback.format_exc())
             problems.append("failed to stop cleanly")
         self._watchdog.stop()
         # Another signal while the interpreter exits would change the exit status.
         for signum in spawn.BLOCKED:
             signal.signal(signum, signal.SIG_IGN)
-        self._log.info("NSQ: bye", event="stopped")
+        events.stopped(self._log)
         if problems:
             code = FAILED
             text = "; ".join(problems)
-            self._log.fatal(f"NSQ: not everything is saved: {text}", event="not_saved", error=text)
+            events.not_saved(self._log, error=text)
         self._done.set(code)
 
 

@@ -15,6 +15,7 @@ from gevent.event import AsyncResult
 
 from nsqcy import NSQ_VERSION
 from nsqcy.errors import StartError
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.names import is_ephemeral, is_valid_name
 from nsqcy.storage import state_file
@@ -190,11 +191,7 @@ def load(data_path: str, log: Lines) -> KnownTopics:
         _refuse(found.faults[0])
     state_file.report(found, log)
     if found.is_foreign:
-        log.warn(
-            f"{found.path} was written by another program, or edited: it is used as it is",
-            event="metadata_foreign",
-            path=found.path,
-        )
+        events.metadata_foreign(log, path=found.path)
     known_topics = KnownTopics()
     _fill(known_topics, found.value or [], log)
     _adopt(known_topics, data_path, log)
@@ -253,11 +250,7 @@ def _adopt(known_topics: KnownTopics, data_path: str, log: Lines) -> None:
     for directory in sorted(found):
         topic = directory.removesuffix(_TOPIC_SUFFIX)
         if topic not in known_topics and is_valid_name(topic):
-            log.warn(
-                f"adopting topic {topic}: it has a directory but is not in {FILE}",
-                event="topic_adopted",
-                topic=topic,
-            )
+            events.topic_adopted(log, FILE, topic=topic)
             known_topics.create_topic(topic)
 
 
@@ -426,22 +419,13 @@ class Store:
             self.persist_soon()
 
     def _write(self) -> OSError | None:
-        self._log.info(
-            f"NSQ: persisting topic/channel metadata to {self._path}",
-            event="metadata_persisting",
-            path=self._path,
-        )
+        events.metadata_persisting(self._log, path=self._path)
         content, version = dump(self._known_topics), self._known_topics.version
         error: OSError | None = gevent.get_hub().threadpool.apply(self._replace, (content,))
         if error is None:
             self._written = version
         else:
-            self._log.error(
-                f"failed to persist metadata - {self._path}: {_reason(error)}",
-                event="metadata_failed",
-                path=self._path,
-                error=_reason(error),
-            )
+            events.metadata_failed(self._log, path=self._path, error=_reason(error))
         return error
 
     def _replace(self, content: bytes) -> OSError | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from nsqcy.config.policies import Version, shown
 from nsqcy.errors import StartError
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.names import is_valid_name
 from nsqcy.nsqd.http.policy_values import BadPolicy, keys_of, merged, read
@@ -82,13 +83,7 @@ class SavedPolicies:
                     values[key] = read(name, key, value, options)
                 except BadPolicy as bad:
                     if lines is not None:
-                        lines.error(
-                            f"{FILE}: {name}: {bad}; the policy stays in the file but is not in"
-                            " effect",
-                            event="policy_ignored",
-                            name=name,
-                            error=str(bad),
-                        )
+                        events.policy_ignored(lines, FILE, name=name, error=str(bad))
             found[name] = values
         return found
 

@@ -12,6 +12,7 @@ import gevent
 from gevent.lock import BoundedSemaphore
 
 from nsqcy.errors import NotWritten
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.master import policy_file
 from nsqcy.nsqd.master.workers import Workers
@@ -82,9 +83,7 @@ class PolicyStore:
     def _keep(self, saved: policy_file.SavedPolicies, names: list[str]) -> None:
         error: OSError | None = gevent.get_hub().threadpool.apply(saved.try_to_write)
         if error is not None:
-            self._log.error(
-                f"failed to persist policies - {error}", event="policies_failed", error=str(error)
-            )
+            events.policies_failed(self._log, error=str(error))
             raise NotWritten
         self._saved = saved
         values = saved.values(NsqdOptions.restore(self._context["options"]))

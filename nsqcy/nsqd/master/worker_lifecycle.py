@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 import gevent
 
 from nsqcy.errors import StartError
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.master.launcher import Born, Launcher
 from nsqcy.nsqd.master.topic_registry import TopicRegistry
@@ -115,10 +116,7 @@ class WorkerLifecycle:
                 # them.
                 return self.arbiter.wait(KILL_LIMIT)
             if time.monotonic() >= deadline:
-                self._log.error(
-                    f"workers have not stopped within {STOP_LIMIT:g} s, killing them",
-                    event="workers_killed",
-                )
+                events.workers_killed(self._log, STOP_LIMIT)
                 return False
         return True
 
@@ -202,9 +200,7 @@ class WorkerLifecycle:
         handle.up.wait()
         error = self._load_quietly(handle)
         if error is not None:
-            self._log.error(
-                f"failed to load topics - {error}", event="topics_not_loaded", worker=handle.index
-            )
+            events.topics_not_loaded(self._log, error, worker=handle.index)
             return  # it exits on its own and is restarted
         if self._workers.get(handle.index) is not handle or self._phase.ending:
             return
@@ -212,7 +208,7 @@ class WorkerLifecycle:
         for other in self._workers:
             if other is not handle and other.knows_peers:
                 peer_up.notify(other.channel)
-        self._log.info(f"worker {handle.index}: up again", event="worker_up", worker=handle.index)
+        events.worker_up(self._log, worker=handle.index)
         self._let_in(handle)
 
     def _let_in(self, handle: WorkerHandle) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import gevent
 import gevent.socket
 
+from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.names import is_ephemeral
 from nsqcy.net.listeners import parse
@@ -206,11 +207,7 @@ class Pusher:
         try:
             sock = dial(address)
         except (OSError, UnicodeError, gevent.Timeout):
-            self._log.error(
-                f"failed to create UDP socket to statsd({address})",
-                event="statsd_failed",
-                address=address,
-            )
+            events.statsd_failed(self._log, address=address)
             return
         with sock:
             self._log.info(f"STATSD: pushing stats to {address}")

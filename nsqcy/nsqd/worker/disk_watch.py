@@ -13,6 +13,7 @@ from typing import Protocol
 import gevent
 
 from nsqcy.broker.shard import Shard
+from nsqcy.logging import events
 from nsqcy.logging.types import FatalLines, Lines
 from nsqcy.process import arbiter
 from nsqcy.storage.hung_disk import SECOND, HungDisk
@@ -82,12 +83,7 @@ class DiskWatch:
             waiting[topic.name] = (pending, since if before == pending else now)
             if now - waiting[topic.name][1] >= self._limit:
                 topic.leave_unanswered()
-                self._log.warn(
-                    f"TOPIC({topic.name}): disconnecting publishers that wait for the disk: their "
-                    "messages may or may not be stored",
-                    event="publishers_disconnected",
-                    topic=topic.name,
-                )
+                events.publishers_disconnected(self._log, topic=topic.name)
         self._waiting = waiting
 
 
@@ -135,10 +131,9 @@ class ExitWatch:
         waits = self._hung.waits
         if waits is not None and (not self._said or now >= self._said + NAG):
             self._said = now
-            self._log.warn(
-                f"worker {self._worker}: exiting: waiting for {waits.verb} {waits.path}, "
-                f"{waits.seconds} s so far",
-                event="exit_waits",
+            events.exit_waits(
+                self._log,
+                self._worker,
                 operation=waits.verb,
                 path=waits.path,
                 seconds=waits.seconds,
@@ -149,10 +144,9 @@ class ExitWatch:
     def _give_up(self) -> None:
         waits = self._hung.waits
         if waits is not None:
-            self._log.fatal(
-                f"worker {self._worker}: exiting because the disk does not respond: {waits.verb} "
-                f"{waits.path} has not returned for {waits.seconds} s",
-                event="exit_gives_up",
+            events.exit_gives_up(
+                self._log,
+                self._worker,
                 operation=waits.verb,
                 path=waits.path,
                 seconds=waits.seconds,

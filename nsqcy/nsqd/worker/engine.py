@@ -22,6 +22,7 @@ from nsqcy.config.policies import Policies, Version
 from nsqcy.http.server import HttpServer, Make
 from nsqcy.ipc.mesh import Mesh, Stream, StreamEnd
 from nsqcy.ipc.quota import QuotaTable
+from nsqcy.logging import events
 from nsqcy.logging.logger import Log
 from nsqcy.names import EVENTS_TOPIC
 from nsqcy.nsqd import calls
@@ -78,12 +79,7 @@ class Streams(Mesh):
         self.log.error(f"stream: {type(error).__name__}: {error}")
 
     def on_broken(self, peer: int, reason: str) -> None:
-        self.log.error(
-            f"ring of worker {peer} is broken: {reason}",
-            event="ring_broken",
-            peer=peer,
-            error=reason,
-        )
+        events.ring_broken(self.log, peer=peer, error=reason)
 
 
 def _handshakes(loop: Any, material: dict[str, Any] | None) -> "tls.Handshakes | None":
@@ -270,7 +266,7 @@ class Engine:
     def adopt(self, fd: int, kind: str, peer: str, local: str) -> None:
         self._loop.enter()
         if kind == "tcp":
-            self._log.info(f"TCP: new client({peer})", event="client_connected", client=peer)
+            events.client_connected(self._log, client=peer)
             accept_socket(self._loop, fd, peer)
         else:
             make = self._https if kind == "https" else None
@@ -390,9 +386,10 @@ class Engine:
     def _report_unsaved(self, unsaved: dict[str, int]) -> None:
         """Log what is not on disk, and report it to the master, whose last line repeats it. May run
         in a thread while the hub waits for the disk."""
-        self._log.fatal(
-            f"worker {self._index}: {describe(unsaved)}",
-            event="exit_unsaved",
+        events.exit_unsaved(
+            self._log,
+            self._index,
+            describe(unsaved),
             messages=sum(unsaved.values()),
             topics=", ".join(sorted(unsaved)[:SHOWN]),
         )

@@ -26,6 +26,7 @@ from gevent.event import AsyncResult
 
 from nsqcy.errors import StartError
 from nsqcy.ipc import ring
+from nsqcy.logging import events
 from nsqcy.logging import logger as log
 from nsqcy.nsqd.master.reports import Up
 from nsqcy.nsqd.worker.master_link import MasterLink
@@ -172,10 +173,7 @@ class Worker:
             self._engine.load(topics, table, peers)
         except Exception:
             # The answer contains only the text; the log has the traceback.
-            self._log.error(
-                f"worker {self.index}: cannot load: {traceback.format_exc()}",
-                event="worker_load_failed",
-            )
+            events.worker_load_failed(self._log, self.index, traceback.format_exc())
             gevent.spawn(self._done.set, arbiter.NOT_LOADED)
             raise
         if not self._ending:
@@ -213,10 +211,7 @@ class Worker:
             if not self._engine.stop():
                 code = arbiter.NOT_SAVED
         except Exception:
-            self._log.error(
-                f"worker {self.index}: cannot stop: {traceback.format_exc()}",
-                event="worker_stop_failed",
-            )
+            events.worker_stop_failed(self._log, self.index, traceback.format_exc())
             code = arbiter.CRASHED
         # The answer to "stop" must be queued first, which happens when this greenlet returns.
         gevent.spawn(self._done.set, code)
@@ -275,7 +270,7 @@ def main(argv: list[str]) -> int:
         worker = Worker(data, lines)
     except Exception as error:
         reason = str(error) if isinstance(error, StartError) else traceback.format_exc()
-        lines.error(f"worker {data['worker']}: cannot boot: {reason}", event="worker_boot_failed")
+        events.worker_boot_failed(lines, data["worker"], reason)
         return arbiter.NOT_BOOTED
     with garbage.bounded():
         return worker.run()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import gevent
 
+from nsqcy.logging import events
 from nsqcy.logging.logger import Log
 from nsqcy.nsqd.master.reports import (
     ChannelCreated,
@@ -71,29 +72,20 @@ class MasterNotices:
         self._is_held = is_held
         self._log = log
 
-    def send(self, kind: str, topic: str, channel: str | None) -> None:
+    def send(self, kind: str, topic: str, about: str | None) -> None:
+        channel = about or ""
         match kind:
             case "topic_created":
-                self._log.info(f"TOPIC({topic}): created", event="topic_created", topic=topic)
+                events.topic_created(self._log, topic=topic)
                 self._master.notify(TopicCreated(self._worker, topic, self._is_held(topic)))
             case "topic_deleted":
-                self._log.info(f"TOPIC({topic}): deleting", event="topic_deleted", topic=topic)
+                events.topic_deleted(self._log, topic=topic)
                 self._master.notify(TopicDeleted(topic))
             case "channel_created":
-                self._log.info(
-                    f"TOPIC({topic}): new channel({channel})",
-                    event="channel_created",
-                    topic=topic,
-                    channel=channel,
-                )
-                self._master.notify(ChannelCreated(topic, channel or ""))
+                events.channel_created(self._log, topic=topic, channel=channel)
+                self._master.notify(ChannelCreated(topic, channel))
             case "channel_deleted":
-                self._log.info(
-                    f"TOPIC({topic}): deleting channel {channel}",
-                    event="channel_deleted",
-                    topic=topic,
-                    channel=channel,
-                )
-                self._master.notify(ChannelDeleted(topic, channel or ""))
+                events.channel_deleted(self._log, topic=topic, channel=channel)
+                self._master.notify(ChannelDeleted(topic, channel))
             case "policies_recalled":
                 self._master.notify(PoliciesRecalled())

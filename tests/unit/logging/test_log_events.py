@@ -1,92 +1,83 @@
-"""The table of events, and every call in the code that logs one."""
+"""The declarations of log events, and that all log calls go through them."""
 
-import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
+from nsqcy.logging import events
+from nsqcy.logging.declaration import warn
 from nsqcy.logging.events import EVENTS
 from nsqcy.logging.logger import LEVELS
 
 ROOT = Path(__file__).parents[3]
 SOURCES = [*sorted((ROOT / "nsqcy").rglob("*.py")), *sorted((ROOT / "cext").rglob("*.pyx"))]
-CALL = re.compile(rf"[\w.]+\.({'|'.join(LEVELS)})\(")
 BY_NAME = {event.name: event for event in EVENTS}
 
 
-class Said(NamedTuple):
-    """A call that logs an event."""
-
-    where: str
-    level: str
-    text: str | None
-    event: str
-    fields: set[str]
+@warn("nsqd")
+def cup_fell(where: str, /, *, cup: int, height: float) -> str:
+    """A cup fell; `height` is
+    in metres."""
+    return f"cup {cup} fell {where}, {height:g} m"
 
 
-def call_at(source: str, start: int) -> ast.Call | None:
-    """Return the call that begins there, in Python or Cython, whose call syntax is the same."""
-    for found in re.finditer(r"\)", source[start : start + 2000]):
-        try:
-            parsed = ast.parse(source[start : start + found.end()], mode="eval").body
-        except SyntaxError:
-            continue
-        return parsed if isinstance(parsed, ast.Call) else None
-    return None
+class Kept:
+    """A log that keeps its lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str, dict[str, object]]] = []
+
+    def info(self, text: str, /, **fields: object) -> None:
+        self.lines.append(("info", text, fields))
+
+    def warn(self, text: str, /, **fields: object) -> None:
+        self.lines.append(("warn", text, fields))
+
+    def error(self, text: str, /, **fields: object) -> None:
+        self.lines.append(("error", text, fields))
 
 
-def text_of(node: ast.expr) -> str | None:
-    """Return the text, with … for variable parts; None if it is built elsewhere."""
-    if isinstance(node, ast.Constant):
-        return str(node.value)
-    if isinstance(node, ast.JoinedStr):
-        parts = [str(each.value) if isinstance(each, ast.Constant) else "…" for each in node.values]
-        return "".join(parts)
-    return None
+def test_a_call_writes_the_line_and_the_fields() -> None:
+    log = Kept()
+    cup_fell(log, "off a table", cup=3, height=0.7)
+    fields = {"event": "cup_fell", "cup": 3, "height": 0.7}
+    assert log.lines == [("warn", "cup 3 fell off a table, 0.7 m", fields)]
 
 
-def said() -> Iterator[Said]:
-    for path in SOURCES:
-        source = path.read_text()
-        for found in CALL.finditer(source):
-            call = call_at(source, found.start())
-            words = {each.arg: each.value for each in call.keywords} if call else {}
-            event = words.pop("event", None)
-            if call and isinstance(event, ast.Constant):
-                where = f"{path.name}:{source.count(chr(10), 0, found.start()) + 1}"
-                fields = {str(name) for name in words}
-                yield Said(where, found[1], text_of(call.args[0]), str(event.value), fields)
+def test_fields_keep_the_order_of_the_call() -> None:
+    log = Kept()
+    cup_fell(log, "", height=1, cup=3)
+    assert list(log.lines[0][2]) == ["event", "height", "cup"]
 
 
-SAID = list(said())
-
-each_call = pytest.mark.parametrize("call", SAID, ids=lambda call: f"{call.where}-{call.event}")
-
-
-@each_call
-def test_what_is_said_is_in_the_table(call: Said) -> None:
-    event = BY_NAME[call.event]
-    assert call.level == event.level
-    assert call.fields == set(event.fields)
-    assert call.text is None or call.text == event.text
+def test_a_wrong_field_is_an_error() -> None:
+    log = Kept()
+    with pytest.raises(TypeError, match="saucer"):
+        cup_fell(log, "", cup=3, height=1, saucer=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="height"):
+        cup_fell(log, "", cup=3)  # type: ignore[call-arg]
+    assert log.lines == []
 
 
-def test_every_mention_of_an_event_was_seen() -> None:
-    mentions = sum(len(re.findall(r"\bevent=\"", path.read_text())) for path in SOURCES)
-    assert len(SAID) == mentions
+def test_a_declaration_describes_itself() -> None:
+    assert (cup_fell.name, cup_fell.level, cup_fell.of) == ("cup_fell", "warn", "nsqd")
+    assert cup_fell.fields == ("cup", "height")
+    assert cup_fell.text == "cup … fell …, … m"
+    assert cup_fell.meaning == "A cup fell; `height` is in metres."
 
 
-def test_every_row_is_said_somewhere() -> None:
-    assert BY_NAME.keys() - {call.event for call in SAID} == set()
+def test_all_events_are_logged_and_none_past_its_declaration() -> None:
+    text = "\n".join(path.read_text() for path in SOURCES)
+    assert set(re.findall(r"\bevents\.([a-z_]+)\(\s*[\w.]*(?:log|lines)\b", text)) == BY_NAME.keys()
+    assert re.findall(r"\bevent=\"\w+\"", text) == []
 
 
 def test_rows_are_told_apart_and_well_formed() -> None:
     assert len(BY_NAME) == len(EVENTS)
     taken = {"time", "level", "msg", "event", "daemon"}
     for event in EVENTS:
+        assert getattr(events, event.name) is event
         assert re.fullmatch(r"[a-z]+(_[a-z]+)*", event.name)
         assert event.level in LEVELS
         assert not taken & set(event.fields)
