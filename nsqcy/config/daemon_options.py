@@ -58,7 +58,7 @@ DEBUG_REMOTE = Option(
 )
 
 
-def auth_file(daemon: str) -> Option:
+def auth_file(daemon: str) -> Option[str]:
     """Return the --auth-file option for nsqd or nsqlookupd, whose users are programs."""
     return Option(
         "auth-file",
@@ -70,7 +70,7 @@ def auth_file(daemon: str) -> Option:
     )
 
 
-def log_prefix(daemon: str) -> Option:
+def log_prefix(daemon: str) -> Option[str]:
     return Option("log-prefix", STRING, f"[{daemon}] ", "prefix of every log line")
 
 

@@ -319,7 +319,7 @@ TLS_VERSION = Kind(
 
 
 class OptionTable:
-    """One daemon's options, by section. `by_pattern` are the options that an INI file may set for
+    """One program's options, by section. `by_pattern` are the options that an INI file may set for
     objects of a kind ("topic") if their names match a pattern."""
 
     def __init__(
@@ -346,8 +346,16 @@ class OptionTable:
         return {option.name: option.default for option in self}
 
 
+class Section:
+    """Begins a section of the options in a class."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+
+
 class Options:
-    """The values of a daemon's options as typed attributes; subclasses declare the types.
+    """The values of a program's options as typed attributes. Subclasses declare the options, by
+    section; `table` contains them.
 
     Attributes cannot be assigned. replace() returns a modified copy, and change() sets the few
     options that may change while the daemon runs.
@@ -355,8 +363,19 @@ class Options:
 
     table: OptionTable
 
+    def __init_subclass__(
+        cls, program: str, by_pattern: Mapping[str, Mapping[str, Option]] | None = None
+    ) -> None:
+        sections: dict[str, list[Option]] = {}
+        for value in vars(cls).values():
+            if isinstance(value, Section):
+                section = sections[value.title] = []
+            elif isinstance(value, Option):
+                section.append(value)
+        cls.table = OptionTable(program, sections, by_pattern)
+
     def __init__(self, values: Mapping[str, Value]) -> None:
-        for name in type(self).__annotations__:
+        for name in self.table.by_name:
             self.__dict__[name] = values[name]
 
     def __setattr__(self, name: str, value: object) -> None:

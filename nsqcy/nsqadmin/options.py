@@ -21,7 +21,7 @@ from nsqcy.config.daemon_options import (
 )
 from nsqcy.config.durations import HOUR, MILLISECOND, MINUTE, SECOND
 from nsqcy.config.loader import Settings
-from nsqcy.config.options import BOOL, DURATION, INT, STRING, WORDS, Options, OptionTable
+from nsqcy.config.options import BOOL, DURATION, INT, STRING, WORDS, Options, Section
 from nsqcy.options.option import Option, Rule
 from nsqcy.users import token_file
 
@@ -29,83 +29,99 @@ MIN_INPUT_BYTES = 4 << 20
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-BASIC = (VERSION, CONFIG, LOG_LEVEL, log_prefix("nsqadmin"), LOG_FORMAT, VERBOSE)
 
-SERVER = (
-    Option("http-address", STRING, "0.0.0.0:4171", "host:port for browsers and scripts"),
-    Option("base-path", STRING, "/", "path prefix of all pages, as seen by browsers"),
-    Option(
+class AdminOptions(Options, program="nsqadmin"):
+    """The option values of one nsqadmin. Durations are int nanoseconds."""
+
+    _basic = Section("Basic")
+    version = VERSION
+    config = CONFIG
+    log_level = LOG_LEVEL
+    log_prefix = log_prefix("nsqadmin")
+    log_format = LOG_FORMAT
+    verbose = VERBOSE
+
+    _server = Section("Server")
+    http_address = Option(
+        "http-address", STRING, "0.0.0.0:4171", "host:port for browsers and scripts"
+    )
+    base_path = Option("base-path", STRING, "/", "path prefix of all pages, as seen by browsers")
+    dev_static_dir = Option(
         "dev-static-dir",
         STRING,
         "",
         "directory to serve /static and /fonts from, instead of the built-in files",
-    ),
-    Option(
+    )
+    max_input_bytes = Option(
         "max-input-bytes",
         INT,
         64 << 20,
         "maximum bytes of partially received requests, across all connections",
         rule=Rule(f">= {MIN_INPUT_BYTES}", lambda value: value >= MIN_INPUT_BYTES),
-    ),
-    HTTP_IDLE_TIMEOUT,
-)
+    )
+    http_idle_timeout = HTTP_IDLE_TIMEOUT
 
-CLUSTER = (
-    Option(
+    _cluster = Section("Cluster")
+    lookupd_http_address = Option(
         "lookupd-http-address",
         WORDS,
         (),
         "host:port of an nsqlookupd to query",
         toml_key="nsqlookupd_http_addresses",
         runtime=True,
-    ),
-    Option(
+    )
+    nsqd_http_address = Option(
         "nsqd-http-address",
         WORDS,
         (),
         "host:port of an nsqd to query, for a cluster without nsqlookupd",
         toml_key="nsqd_http_addresses",
-    ),
-    Option("http-client-connect-timeout", DURATION, 2 * SECOND, "timeout for an HTTP connection"),
-    Option(
+    )
+    http_client_connect_timeout = Option(
+        "http-client-connect-timeout", DURATION, 2 * SECOND, "timeout for an HTTP connection"
+    )
+    http_client_request_timeout = Option(
         "http-client-request-timeout", DURATION, 5 * SECOND, "total timeout for an HTTP request"
-    ),
-    Option(
+    )
+    http_client_tls_insecure_skip_verify = Option(
         "http-client-tls-insecure-skip-verify",
         BOOL,
         False,
         "accept any certificate from nsqds and nsqlookupds",
         guard=True,
-    ),
-    Option(
+    )
+    http_client_tls_root_ca_file = Option(
         "http-client-tls-root-ca-file",
         STRING,
         "",
         "PEM file with the CA certificates for nsqds and nsqlookupds, instead of the system's",
         guard=True,
-    ),
-    Option("http-client-tls-cert", STRING, "", "PEM file with the client certificate"),
-    Option("http-client-tls-key", STRING, "", "PEM file with the client certificate's key"),
-    token_file.OPTION,
-    token_file.TRUST,
-)
+    )
+    http_client_tls_cert = Option(
+        "http-client-tls-cert", STRING, "", "PEM file with the client certificate"
+    )
+    http_client_tls_key = Option(
+        "http-client-tls-key", STRING, "", "PEM file with the client certificate's key"
+    )
+    auth_token_file = token_file.OPTION
+    trust_lookupd = token_file.TRUST
 
-ACCESS = (
-    Option(
+    _access = Section("Access")
+    allow_config_from_cidr = Option(
         "allow-config-from-cidr",
         STRING,
         "127.0.0.1/8",
         "addresses that may query /config; empty allows all",
         guard=True,
-    ),
-    Option(
+    )
+    acl_http_header = Option(
         "acl-http-header",
         STRING,
         "X-Forwarded-User",
         "header with the user's name, set by a reverse proxy",
         guard=True,
-    ),
-    Option(
+    )
+    admin_user = Option(
         "admin-user",
         WORDS,
         (),
@@ -113,171 +129,112 @@ ACCESS = (
         toml_key="admin_users",
         rule=Rule("a non-empty name", all),
         guard=True,
-    ),
-    Option(
+    )
+    auth_file = Option(
         "auth-file",
         STRING,
         "",
         "INI or TOML users file; enables log-in and replaces --admin-user",
         guard=True,
-    ),
-    Option(
+    )
+    auth_session_time = Option(
         "auth-session-time",
         DURATION,
         12 * HOUR,
         "idle time after which a log-in session expires",
         rule=Rule(">= 1m", lambda value: value >= MINUTE),
-    ),
-    Option(
+    )
+    auth_secure_cookie = Option(
         "auth-secure-cookie",
         BOOL,
         False,
         "restrict session cookies to HTTPS even without the header X-Forwarded-Proto: https",
         guard=True,
-    ),
-    Option(
+    )
+    oidc_issuer = Option(
         "oidc-issuer",
         STRING,
         "",
         "URL of an OpenID Connect provider for log-ins, in addition to --auth-file",
         guard=True,
-    ),
-    Option("oidc-client-id", STRING, "", "client id of nsqadmin at the provider"),
-    Option(
+    )
+    oidc_client_id = Option("oidc-client-id", STRING, "", "client id of nsqadmin at the provider")
+    oidc_client_secret_file = Option(
         "oidc-client-secret-file",
         STRING,
         "",
         "file with the client secret; empty for a client without a secret",
-    ),
-    Option(
+    )
+    oidc_redirect_url = Option(
         "oidc-redirect-url",
         STRING,
         "",
         "URL of nsqadmin's /login/callback, as registered at the provider",
-    ),
-    Option("oidc-name-claim", STRING, "email", "claim of the ID token with the user's name"),
-    Option("oidc-role-claim", STRING, "roles", "claim of the ID token that decides the role"),
-    Option(
+    )
+    oidc_name_claim = Option(
+        "oidc-name-claim", STRING, "email", "claim of the ID token with the user's name"
+    )
+    oidc_role_claim = Option(
+        "oidc-role-claim", STRING, "roles", "claim of the ID token that decides the role"
+    )
+    oidc_operate_value = Option(
         "oidc-operate-value",
         WORDS,
         (),
         "value of the role claim that gives the operate role",
         guard=True,
-    ),
-    Option(
+    )
+    oidc_view_value = Option(
         "oidc-view-value",
         WORDS,
         (),
         "value of the role claim that gives the view role",
         guard=True,
-    ),
-    Option(
+    )
+    notification_http_endpoint = Option(
         "notification-http-endpoint",
         STRING,
         "",
         "URL that receives a POST for each action",
-    ),
-)
+    )
 
-GRAPHS = (
-    Option("graphite-url", STRING, "", "Graphite URL, for charts"),
-    Option("proxy-graphite", BOOL, False, "query Graphite on behalf of browsers"),
-    Option("statsd-prefix", STRING, "nsq.%s", "the nsqds' --statsd-prefix; %s is the host"),
-    Option(
-        "statsd-counter-format",
-        STRING,
-        "stats.counters.%s.count",
-        "how statsd names counters for Graphite; %s is the key",
-    ),
-    Option(
-        "statsd-gauge-format",
-        STRING,
-        "stats.gauges.%s",
-        "how statsd names gauges for Graphite; %s is the key",
-    ),
-    Option("statsd-interval", DURATION, MINUTE, "the nsqds' --statsd-interval"),
-)
-
-HISTORY = (
-    Option(
+    _history = Section("History")
+    history_interval = Option(
         "history-interval",
         DURATION,
         10 * SECOND,
         "time between two samples of all nsqds for plots; 0 disables sampling",
         rule=Rule("0 or >= 100ms", lambda value: value == 0 or value >= 100 * MILLISECOND),
-    ),
-    Option(
+    )
+    history_length = Option(
         "history-length",
         DURATION,
         12 * HOUR,
         "how long samples are kept in memory",
         rule=Rule("from 1m to 48h", lambda value: MINUTE <= value <= 48 * HOUR),
-    ),
-)
+    )
 
-NSQADMIN = OptionTable(
-    "nsqadmin",
-    {
-        "Basic": BASIC,
-        "Server": SERVER,
-        "Cluster": CLUSTER,
-        "Access": ACCESS,
-        "History": HISTORY,
-        "Graphs": GRAPHS,
-    },
-)
+    _graphs = Section("Graphs")
+    graphite_url = Option("graphite-url", STRING, "", "Graphite URL, for charts")
+    proxy_graphite = Option("proxy-graphite", BOOL, False, "query Graphite on behalf of browsers")
+    statsd_prefix = Option(
+        "statsd-prefix", STRING, "nsq.%s", "the nsqds' --statsd-prefix; %s is the host"
+    )
+    statsd_counter_format = Option(
+        "statsd-counter-format",
+        STRING,
+        "stats.counters.%s.count",
+        "how statsd names counters for Graphite; %s is the key",
+    )
+    statsd_gauge_format = Option(
+        "statsd-gauge-format",
+        STRING,
+        "stats.gauges.%s",
+        "how statsd names gauges for Graphite; %s is the key",
+    )
+    statsd_interval = Option("statsd-interval", DURATION, MINUTE, "the nsqds' --statsd-interval")
 
-
-class AdminOptions(Options):
-    """The option values of one nsqadmin. Durations are int nanoseconds."""
-
-    table = NSQADMIN
     debug_remote = False  # nsqadmin has no debug endpoints
-
-    version: bool
-    config: str
-    log_level: int
-    log_prefix: str
-    log_format: str
-    verbose: bool
-    http_address: str
-    base_path: str
-    dev_static_dir: str
-    max_input_bytes: int
-    http_idle_timeout: int
-    lookupd_http_address: tuple[str, ...]
-    nsqd_http_address: tuple[str, ...]
-    http_client_connect_timeout: int
-    http_client_request_timeout: int
-    http_client_tls_insecure_skip_verify: bool
-    http_client_tls_root_ca_file: str
-    http_client_tls_cert: str
-    http_client_tls_key: str
-    auth_token_file: str
-    trust_lookupd: bool
-    allow_config_from_cidr: str
-    acl_http_header: str
-    admin_user: tuple[str, ...]
-    auth_file: str
-    auth_session_time: int
-    auth_secure_cookie: bool
-    oidc_issuer: str
-    oidc_client_id: str
-    oidc_client_secret_file: str
-    oidc_redirect_url: str
-    oidc_name_claim: str
-    oidc_role_claim: str
-    oidc_operate_value: tuple[str, ...]
-    oidc_view_value: tuple[str, ...]
-    notification_http_endpoint: str
-    history_interval: int
-    history_length: int
-    graphite_url: str
-    proxy_graphite: bool
-    statsd_prefix: str
-    statsd_counter_format: str
-    statsd_gauge_format: str
-    statsd_interval: int
 
     @property
     def base(self) -> str:
@@ -288,6 +245,9 @@ class AdminOptions(Options):
     def config_network(self) -> Network | None:
         """The network that may use /config; None means all."""
         return network(self.allow_config_from_cidr) if self.allow_config_from_cidr else None
+
+
+NSQADMIN = AdminOptions.table
 
 
 def normal(base_path: str) -> str:

@@ -40,7 +40,7 @@ from nsqcy.config.options import (
     TLS_VERSION,
     WORDS,
     Options,
-    OptionTable,
+    Section,
 )
 from nsqcy.config.policies import (
     CHANNEL_KEYS,
@@ -96,14 +96,21 @@ def default_workers() -> int:
 
 NO_SCAN = "has no effect: timeouts are exact, so queues are not scanned"
 
-BASIC = (
-    VERSION,
-    CONFIG,
-    LOG_LEVEL,
-    log_prefix("nsqd"),
-    LOG_FORMAT,
-    VERBOSE,
-    Option(
+
+class NsqdOptions(
+    Options, program="nsqd", by_pattern={"topic": TOPIC_KEYS, "channel": CHANNEL_KEYS}
+):
+    """Every option of a running nsqd. Durations are in nanoseconds, the level is log.DEBUG to
+    FATAL, tls_required is 0, 1 (all but plain HTTP) or 2, tls_min_version is TLS's own number."""
+
+    _basic = Section("Basic")
+    version = VERSION
+    config = CONFIG
+    log_level = LOG_LEVEL
+    log_prefix = log_prefix("nsqd")
+    log_format = LOG_FORMAT
+    verbose = VERBOSE
+    node_id = Option(
         "node-id",
         INT,
         default_node_id,
@@ -112,16 +119,16 @@ BASIC = (
         example=0,
         toml_key="id",
         rule=Rule("[0,1024)", lambda value: 0 <= value < 1024),
-    ),
-    Option(
+    )
+    worker_id = Option(
         "worker-id",
         BOOL,
         False,
         "deprecated, no effect; use --node-id",
         in_file=False,
         notice="is deprecated and has no effect, use --node-id",
-    ),
-    Option(
+    )
+    workers = Option(
         "workers",
         INT,
         default_workers,
@@ -129,538 +136,433 @@ BASIC = (
         default_text="usable CPUs, at most 4",
         example=DEFAULT_MAX_WORKERS,
         rule=Rule(f"[1,{MAX_WORKERS}]", lambda value: 1 <= value <= MAX_WORKERS),
-    ),
-    Option(
+    )
+    move_sessions = Option(
         "move-sessions",
         BOOL,
         True,
         "migrate plain connections to the worker that owns their topic, and producers away from a "
         "busy worker",
-    ),
-)
+    )
 
-NETWORK = (
-    Option("tcp-address", STRING, "0.0.0.0:4150", "host:port or unix socket path for TCP clients"),
-    Option(
+    _network = Section("Network")
+    tcp_address = Option(
+        "tcp-address", STRING, "0.0.0.0:4150", "host:port or unix socket path for TCP clients"
+    )
+    http_address = Option(
         "http-address",
         STRING,
         "0.0.0.0:4151",
         "host:port or unix socket path for HTTP clients; empty for none",
-    ),
-    Option(
+    )
+    https_address = Option(
         "https-address",
         STRING,
         "0.0.0.0:4152",
         "host:port for HTTPS clients, used only with a certificate; empty for none",
-    ),
-    DEBUG_REMOTE,
-    Option(
+    )
+    debug_remote = DEBUG_REMOTE
+    broadcast_address = Option(
         "broadcast-address",
         STRING,
         hostname,
         "address announced to nsqlookupd",
         default_text="the host name",
         example="localhost",
-    ),
-    Option("broadcast-tcp-port", INT, 0, "TCP port announced to nsqlookupd; 0 for the bound port"),
-    Option(
+    )
+    broadcast_tcp_port = Option(
+        "broadcast-tcp-port", INT, 0, "TCP port announced to nsqlookupd; 0 for the bound port"
+    )
+    broadcast_http_port = Option(
         "broadcast-http-port", INT, 0, "HTTP port announced to nsqlookupd; 0 for the bound port"
-    ),
-    Option(
+    )
+    lookupd_tcp_address = Option(
         "lookupd-tcp-address",
         WORDS,
         (),
         "host:port of an nsqlookupd to register with",
         toml_key="nsqlookupd_tcp_addresses",
         runtime=True,
-    ),
-    Option(
+    )
+    lookupd_auth_token_file = Option(
         "lookupd-auth-token-file",
         STRING,
         "",
         "file with the token that proves this nsqd to nsqlookupds with an --auth-file",
-    ),
-    auth_file("nsqd"),
-    Option(
+    )
+    auth_file = auth_file("nsqd")
+    auth_http_address = Option(
         "auth-http-address",
         WORDS,
         (),
         "host:port or URL of an auth server; clients then need AUTH",
         toml_key="auth_http_addresses",
         guard=True,
-    ),
-    Option(
+    )
+    auth_http_request_method = Option(
         "auth-http-request-method",
         STRING,
         "get",
         "HTTP method of requests to auth servers",
         rule=Rule("post or get", lambda value: value in ("post", "get")),
-    ),
-    Option(
+    )
+    peek_without_auth = Option(
         "peek-without-auth",
         BOOL,
         False,
         "allow viewing messages over HTTP even if consumers need AUTH",
         guard=True,
-    ),
-    Option(
+    )
+    http_client_connect_timeout = Option(
         "http-client-connect-timeout",
         DURATION,
         2 * SECOND,
         "connect timeout for outgoing HTTP requests",
-    ),
-    Option(
+    )
+    http_client_request_timeout = Option(
         "http-client-request-timeout",
         DURATION,
         5 * SECOND,
         "total timeout for outgoing HTTP requests",
-    ),
-    HTTP_IDLE_TIMEOUT,
-    Option("topology-region", STRING, "", "this node's region"),
-    Option("topology-zone", STRING, "", "this node's zone"),
-    Option(
+    )
+    http_idle_timeout = HTTP_IDLE_TIMEOUT
+    topology_region = Option("topology-region", STRING, "", "this node's region")
+    topology_zone = Option("topology-zone", STRING, "", "this node's zone")
+    enable_experiment = Option(
         "enable-experiment",
         WORDS,
         (),
         f"experiment to enable: {TOPOLOGY_AWARE_CONSUMPTION}",
-    ),
-)
+    )
 
-STORAGE = (
-    Option(
+    _storage = Section("Storage")
+    data_path = Option(
         "data-path", STRING, "", "existing directory for all data; empty for the working directory"
-    ),
-    MEM_QUEUE_SIZE,
-    Option(
+    )
+    mem_queue_size = MEM_QUEUE_SIZE
+    max_bytes_per_file = Option(
         "max-bytes-per-file",
         INT,
         100 << 20,
         "maximum file size in bytes; a larger log continues in a new file",
-    ),
-    Option(
+    )
+    sync_every = Option(
         "sync-every",
         INT,
         2500,
         "number of messages after which a file is synced; topics of class os use only sync-timeout",
-    ),
-    Option(
+    )
+    sync_timeout = Option(
         "sync-timeout", DURATION, 2 * SECOND, "time after which a file is synced", rule=POSITIVE
-    ),
-    Option(
+    )
+    memory_bytes = Option(
         "memory-bytes",
         INT,
         0,
         "bytes of messages that each worker may keep in memory; 0: half of the free memory, "
         "divided among the workers",
         rule=NOT_NEGATIVE,
-    ),
-    DURABILITY,
-    RETENTION_TIME,
-    RETENTION_BYTES,
-    Option(
+    )
+    durability = DURABILITY
+    retention_time = RETENTION_TIME
+    retention_bytes = RETENTION_BYTES
+    log_hold_max_bytes = Option(
         "log-hold-max-bytes",
         INT,
         10 << 30,
         "maximum bytes that named cursors keep beyond a topic's retention, per topic",
         rule=NOT_NEGATIVE,
-    ),
-    Option(
+    )
+    log_cursor_expiry = Option(
         "log-cursor-expiry",
         DURATION,
         7 * 24 * HOUR,
         "time after which an unused named cursor is deleted",
         rule=POSITIVE,
-    ),
-    Option(
+    )
+    min_free_disk = Option(
         "min-free-disk",
         INT,
         0,
         "minimum free disk space in bytes; below it, publishes that must be written to disk are "
         "refused",
         rule=NOT_NEGATIVE,
-    ),
-    Option(
+    )
+    hung_disk_timeout = Option(
         "hung-disk-timeout",
         DURATION,
         30 * SECOND,
         "time that a publish waits for a hung disk before nsqd closes its connection; an exit "
         "waits twice as long",
         rule=POSITIVE,
-    ),
-    Option(
+    )
+    queue_scan_worker_pool_max = Option(
         "queue-scan-worker-pool-max",
         INT,
         4,
         "accepted for compatibility; no effect",
         notice=NO_SCAN,
-    ),
-    Option(
+    )
+    queue_scan_selection_count = Option(
         "queue-scan-selection-count",
         INT,
         20,
         "accepted for compatibility; no effect",
         notice=NO_SCAN,
-    ),
-)
+    )
 
-MESSAGES = (
-    MSG_TIMEOUT,
-    Option(
+    _messages = Section("Messages and commands")
+    msg_timeout = MSG_TIMEOUT
+    max_msg_timeout = Option(
         "max-msg-timeout",
         DURATION,
         15 * MINUTE,
         "maximum message timeout that a client may request, or reach with TOUCH",
-    ),
-    MAX_MSG_SIZE,
-    Option(
+    )
+    max_msg_size = MAX_MSG_SIZE
+    max_req_timeout = Option(
         "max-req-timeout", DURATION, HOUR, "maximum delay of a requeue or of a deferred publish"
-    ),
-    MAX_DEFER_TIMEOUT,
-    Option("max-body-size", INT, 5 << 20, "maximum size of a command body, in bytes"),
-    Option(
+    )
+    max_defer_timeout = MAX_DEFER_TIMEOUT
+    max_body_size = Option(
+        "max-body-size", INT, 5 << 20, "maximum size of a command body, in bytes"
+    )
+    max_input_bytes = Option(
         "max-input-bytes",
         INT,
         DEFAULT_MAX_INPUT_BYTES,
         "maximum bytes of partially received commands in each worker; further clients wait",
         rule=POSITIVE,
-    ),
-)
+    )
 
-CLIENTS = (
-    Option(
+    _clients = Section("Limits for client requests")
+    max_heartbeat_interval = Option(
         "max-heartbeat-interval",
         DURATION,
         MINUTE,
         "maximum heartbeat interval that a client may request",
-    ),
-    Option("max-rdy-count", INT, 2500, "maximum RDY count of a client"),
-    Option(
+    )
+    max_rdy_count = Option("max-rdy-count", INT, 2500, "maximum RDY count of a client")
+    max_output_buffer_size = Option(
         "max-output-buffer-size",
         INT,
         64 << 10,
         "maximum output buffer size that a client may request, in bytes",
-    ),
-    Option(
+    )
+    max_output_buffer_timeout = Option(
         "max-output-buffer-timeout",
         DURATION,
         30 * SECOND,
         "maximum time between flushes that a client may request",
-    ),
-    Option(
+    )
+    min_output_buffer_timeout = Option(
         "min-output-buffer-timeout",
         DURATION,
         25 * MILLISECOND,
         "minimum time between flushes that a client may request",
-    ),
-    Option(
+    )
+    output_buffer_timeout = Option(
         "output-buffer-timeout",
         DURATION,
         250 * MILLISECOND,
         "time between flushes for clients that request none",
         rule=POSITIVE,
-    ),
-    Option(
+    )
+    max_channel_consumers = Option(
         "max-channel-consumers",
         INT,
         0,
         "maximum number of consumers per channel on this node; 0 for no limit",
-    ),
-    Option(
+    )
+    max_topics = Option(
         "max-topics",
         INT,
         0,
         "maximum number of topics, 0 for no limit; topics on disk are always loaded",
         rule=NOT_NEGATIVE,
-    ),
-)
+    )
 
-STATISTICS = (
-    Option(
+    _statistics = Section("Statistics")
+    events = Option(
         "events",
         BOOL,
         False,
         f"publish events about messages in channels to the {EVENTS_TOPIC} topic",
-    ),
-    Option(
+    )
+    events_sample = Option(
         "events-sample",
         FLOAT,
         1.0,
         "share of messages to publish events for: all events of a message, or none",
         example=0.01,
         rule=Rule("[0,1]", lambda value: 0 <= value <= 1),
-    ),
-    Option("statsd-address", STRING, "", "host:port of a statsd server (UDP); empty for none"),
-    Option(
+    )
+    statsd_address = Option(
+        "statsd-address", STRING, "", "host:port of a statsd server (UDP); empty for none"
+    )
+    statsd_prefix = Option(
         "statsd-prefix", STRING, "nsq.%s", "prefix of statsd keys; %s is replaced by host and port"
-    ),
-    Option("statsd-interval", DURATION, MINUTE, "time between pushes to statsd"),
-    Option("statsd-mem-stats", BOOL, True, "also push memory statistics"),
-    Option("statsd-udp-packet-size", INT, 508, "maximum size of a statsd packet, in bytes"),
-    Option("statsd-exclude-ephemeral", BOOL, False, "exclude ephemeral topics and channels"),
-    Option(
+    )
+    statsd_interval = Option("statsd-interval", DURATION, MINUTE, "time between pushes to statsd")
+    statsd_mem_stats = Option("statsd-mem-stats", BOOL, True, "also push memory statistics")
+    statsd_udp_packet_size = Option(
+        "statsd-udp-packet-size", INT, 508, "maximum size of a statsd packet, in bytes"
+    )
+    statsd_exclude_ephemeral = Option(
+        "statsd-exclude-ephemeral", BOOL, False, "exclude ephemeral topics and channels"
+    )
+    metrics_max_series = Option(
         "metrics-max-series",
         INT,
         10_000,
         "maximum number of topics and channels with their own series in /metrics; all others are "
         "summed",
         rule=NOT_NEGATIVE,
-    ),
-    Option(
+    )
+    e2e_processing_latency_percentile = Option(
         "e2e-processing-latency-percentile",
         FLOATS,
         (),
         "percentiles of the time from publish to finish, each in (0,1]",
         toml_key="e2e_processing_latency_percentiles",
-    ),
-    Option(
+    )
+    e2e_processing_latency_window_time = Option(
         "e2e-processing-latency-window-time",
         DURATION,
         10 * MINUTE,
         "time window of these percentiles",
-    ),
-)
+    )
 
-ENCRYPTION = (
-    Option("tls-cert", STRING, "", "path to the TLS certificate (PEM)", guard=True),
-    Option("tls-key", STRING, "", "path to the TLS key (PEM)", guard=True),
-    Option(
+    _encryption = Section("TLS and compression")
+    tls_cert = Option("tls-cert", STRING, "", "path to the TLS certificate (PEM)", guard=True)
+    tls_key = Option("tls-key", STRING, "", "path to the TLS key (PEM)", guard=True)
+    tls_client_auth_policy = Option(
         "tls-client-auth-policy",
         STRING,
         "",
         "client certificates: require, require-verify, or empty if not required",
         rule=Rule("require, require-verify or empty", lambda value: value in CLIENT_AUTH_POLICIES),
         guard=True,
-    ),
-    Option(
+    )
+    tls_root_ca_file = Option(
         "tls-root-ca-file",
         STRING,
         "",
         "path to the CA certificates (PEM) that client certificates are verified against",
         guard=True,
-    ),
-    Option(
+    )
+    tls_required = Option(
         "tls-required",
         TLS_REQUIREMENT,
         TLS_NOT_REQUIRED,
         "require clients to use TLS: false, true, or tcp-https (plain HTTP is still allowed)",
         guard=True,
-    ),
-    Option(
+    )
+    tls_min_version = Option(
         "tls-min-version",
         TLS_VERSION,
         TLS_1_0,
         "minimum TLS version: tls1.0 to tls1.3; by default, versions before tls1.2 are refused",
         guard=True,
-    ),
-    Option("deflate", BOOL, True, "allow deflate compression"),
-    Option(
+    )
+    deflate = Option("deflate", BOOL, True, "allow deflate compression")
+    max_deflate_level = Option(
         "max-deflate-level",
         INT,
         6,
         "maximum deflate level that a client may request",
         rule=Rule("[1,9]", lambda value: 1 <= value <= 9),
-    ),
-    Option("snappy", BOOL, True, "allow snappy compression"),
-)
+    )
+    snappy = Option("snappy", BOOL, True, "allow snappy compression")
 
-COPIES_OPTIONS = (
-    Option(
+    _copies = Section("Copies")
+    etcd_endpoints = Option(
         "etcd-endpoints",
         WORDS,
         (),
         "URL of an etcd server that coordinates topics with copies on other machines",
-    ),
-    Option("etcd-user", STRING, "", "etcd user name; empty for no authentication"),
-    Option("etcd-password-file", STRING, "", "path to a file that contains this user's password"),
-    Option(
+    )
+    etcd_user = Option("etcd-user", STRING, "", "etcd user name; empty for no authentication")
+    etcd_password_file = Option(
+        "etcd-password-file", STRING, "", "path to a file that contains this user's password"
+    )
+    etcd_ca_file = Option(
         "etcd-ca-file",
         STRING,
         "",
         "path to the CA certificates (PEM) for etcd; empty for the system's CAs",
         guard=True,
-    ),
-    Option("etcd-cert-file", STRING, "", "path to the client certificate for etcd (PEM)"),
-    Option("etcd-key-file", STRING, "", "path to this certificate's key (PEM)"),
-    Option(
+    )
+    etcd_cert_file = Option(
+        "etcd-cert-file", STRING, "", "path to the client certificate for etcd (PEM)"
+    )
+    etcd_key_file = Option("etcd-key-file", STRING, "", "path to this certificate's key (PEM)")
+    cluster = Option(
         "cluster",
         STRING,
         "default",
         "name of the cluster of nsqds that keep each other's copies; clusters can share an etcd",
         rule=Rule("a valid topic name", is_valid_name),
-    ),
-    Option(
+    )
+    copies_address = Option(
         "copies-address",
         STRING,
         "0.0.0.0:4154",
         "host:port for copies from other nsqds; worker N listens on port + N, or on any free "
         "port if the port is 0",
-    ),
-    Option(
+    )
+    copies_broadcast_address = Option(
         "copies-broadcast-address",
         STRING,
         "",
         "address at which other nsqds reach this one for copies; empty for broadcast-address",
-    ),
-    Option(
+    )
+    copies_secret_file = Option(
         "copies-secret-file",
         STRING,
         "",
         "path to a file that contains the secret shared by all nsqds in the cluster",
         guard=True,
-    ),
-    Option(
+    )
+    copies_tls_cert = Option(
         "copies-tls-cert",
         STRING,
         "",
         "path to this node's certificate for copies (PEM); if set, both sides verify each other",
         guard=True,
-    ),
-    Option("copies-tls-key", STRING, "", "path to this certificate's key (PEM)", guard=True),
-    Option(
+    )
+    copies_tls_key = Option(
+        "copies-tls-key", STRING, "", "path to this certificate's key (PEM)", guard=True
+    )
+    copies_tls_root_ca_file = Option(
         "copies-tls-root-ca-file",
         STRING,
         "",
         "path to the CA certificates (PEM) for all nodes' certificates",
         guard=True,
-    ),
-    Option(
+    )
+    copies_lease = Option(
         "copies-lease",
         DURATION,
         10 * SECOND,
         "time without a sign of life after which other machines take over a node's topics",
         rule=Rule("[2s,10m]", lambda value: 2 * SECOND <= value <= 10 * MINUTE),
-    ),
-    Option(
+    )
+    copies_timeout = Option(
         "copies-timeout",
         DURATION,
         10 * SECOND,
         "time that a machine may take to confirm messages before it is replaced",
         rule=Rule("[1s,10m]", lambda value: SECOND <= value <= 10 * MINUTE),
-    ),
-    Option(
+    )
+    copies_scrub_rate = Option(
         "copies-scrub-rate",
         INT,
         4 << 20,
         "bytes per second that each worker reads in the background to find and mend damaged "
         "copies; 0 for none",
         rule=Rule("[0,1073741824]", lambda value: 0 <= value <= 1 << 30),
-    ),
-)
-
-NSQD = OptionTable(
-    "nsqd",
-    {
-        "Basic": BASIC,
-        "Network": NETWORK,
-        "Storage": STORAGE,
-        "Messages and commands": MESSAGES,
-        "Limits for client requests": CLIENTS,
-        "Statistics": STATISTICS,
-        "TLS and compression": ENCRYPTION,
-        "Copies": COPIES_OPTIONS,
-    },
-    {"topic": TOPIC_KEYS, "channel": CHANNEL_KEYS},
-)
-
-
-class NsqdOptions(Options):
-    """Every option of a running nsqd. Durations are in nanoseconds, the level is log.DEBUG to
-    FATAL, tls_required is 0, 1 (all but plain HTTP) or 2, tls_min_version is TLS's own number."""
-
-    table = NSQD
-
-    config: str
-    log_level: int
-    log_prefix: str
-    log_format: str
-    node_id: int
-    workers: int
-    move_sessions: bool
-    tcp_address: str
-    http_address: str
-    https_address: str
-    debug_remote: bool
-    broadcast_address: str
-    broadcast_tcp_port: int
-    broadcast_http_port: int
-    lookupd_tcp_address: tuple[str, ...]
-    lookupd_auth_token_file: str
-    auth_file: str
-    auth_http_address: tuple[str, ...]
-    auth_http_request_method: str
-    peek_without_auth: bool
-    http_client_connect_timeout: int
-    http_client_request_timeout: int
-    http_idle_timeout: int
-    topology_region: str
-    topology_zone: str
-    enable_experiment: tuple[str, ...]
-    data_path: str
-    mem_queue_size: int
-    max_bytes_per_file: int
-    sync_every: int
-    sync_timeout: int
-    memory_bytes: int
-    durability: str
-    retention_time: int
-    retention_bytes: int
-    log_hold_max_bytes: int
-    log_cursor_expiry: int
-    min_free_disk: int
-    hung_disk_timeout: int
-    queue_scan_worker_pool_max: int
-    queue_scan_selection_count: int
-    msg_timeout: int
-    max_msg_timeout: int
-    max_msg_size: int
-    max_req_timeout: int
-    max_defer_timeout: int
-    max_body_size: int
-    max_input_bytes: int
-    max_heartbeat_interval: int
-    max_rdy_count: int
-    max_output_buffer_size: int
-    max_output_buffer_timeout: int
-    min_output_buffer_timeout: int
-    output_buffer_timeout: int
-    max_channel_consumers: int
-    max_topics: int
-    events: bool
-    events_sample: float
-    statsd_address: str
-    statsd_prefix: str
-    statsd_interval: int
-    statsd_mem_stats: bool
-    statsd_udp_packet_size: int
-    statsd_exclude_ephemeral: bool
-    metrics_max_series: int
-    e2e_processing_latency_percentile: tuple[float, ...]
-    e2e_processing_latency_window_time: int
-    tls_cert: str
-    tls_key: str
-    tls_client_auth_policy: str
-    tls_root_ca_file: str
-    tls_required: int
-    tls_min_version: int
-    deflate: bool
-    max_deflate_level: int
-    snappy: bool
-    etcd_endpoints: tuple[str, ...]
-    etcd_user: str
-    etcd_password_file: str
-    etcd_ca_file: str
-    etcd_cert_file: str
-    etcd_key_file: str
-    cluster: str
-    copies_address: str
-    copies_broadcast_address: str
-    copies_secret_file: str
-    copies_tls_cert: str
-    copies_tls_key: str
-    copies_tls_root_ca_file: str
-    copies_lease: int
-    copies_timeout: int
-    copies_scrub_rate: int
+    )
 
     @property
     def wants_auth(self) -> bool:
@@ -673,6 +575,9 @@ class NsqdOptions(Options):
         Auth servers do not cover HTTP; without a users file, peeking would bypass AUTH.
         """
         return self.peek_without_auth or bool(self.auth_file) or not self.auth_http_address
+
+
+NSQD = NsqdOptions.table
 
 
 def resolve(settings: Settings) -> NsqdOptions:

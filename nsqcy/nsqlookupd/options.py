@@ -20,82 +20,70 @@ from nsqcy.config.daemon_options import (
 )
 from nsqcy.config.durations import MINUTE, SECOND
 from nsqcy.config.loader import Settings
-from nsqcy.config.options import BOOL, DURATION, INT, STRING, Options, OptionTable
+from nsqcy.config.options import BOOL, DURATION, INT, STRING, Options, Section
 from nsqcy.options.option import Option, Rule
 
 MIN_INPUT_BYTES = 4 << 20
 
-BASIC = (VERSION, CONFIG, LOG_LEVEL, log_prefix("nsqlookupd"), LOG_FORMAT, VERBOSE)
 
-NETWORK = (
-    Option("tcp-address", STRING, "0.0.0.0:4160", "host:port for TCP connections from nsqds"),
-    Option("http-address", STRING, "0.0.0.0:4161", "host:port for HTTP clients"),
-    Option(
+class LookupdOptions(Options, program="nsqlookupd"):
+    """The option values of one nsqlookupd. Durations are int nanoseconds."""
+
+    _basic = Section("Basic")
+    version = VERSION
+    config = CONFIG
+    log_level = LOG_LEVEL
+    log_prefix = log_prefix("nsqlookupd")
+    log_format = LOG_FORMAT
+    verbose = VERBOSE
+
+    _network = Section("Network")
+    tcp_address = Option(
+        "tcp-address", STRING, "0.0.0.0:4160", "host:port for TCP connections from nsqds"
+    )
+    http_address = Option("http-address", STRING, "0.0.0.0:4161", "host:port for HTTP clients")
+    broadcast_address = Option(
         "broadcast-address",
         STRING,
         hostname,
         "address of this nsqlookupd, as announced to nsqds",
         default_text="the host name",
         example="localhost",
-    ),
-    DEBUG_REMOTE,
-    auth_file("nsqlookupd"),
-    Option(
+    )
+    debug_remote = DEBUG_REMOTE
+    auth_file = auth_file("nsqlookupd")
+    require_registration_auth = Option(
         "require-registration-auth",
         BOOL,
         False,
         "refuse nsqds that do not authenticate as a user who may register; needs --auth-file",
         guard=True,
-    ),
-    Option(
+    )
+    max_input_bytes = Option(
         "max-input-bytes",
         INT,
         64 << 20,
         "maximum bytes of partially received commands and requests, across all connections",
         rule=Rule(f">= {MIN_INPUT_BYTES}", lambda value: value >= MIN_INPUT_BYTES),
-    ),
-    HTTP_IDLE_TIMEOUT,
-)
+    )
+    http_idle_timeout = HTTP_IDLE_TIMEOUT
 
-PRODUCERS = (
-    Option(
+    _producers = Section("Producers")
+    inactive_producer_timeout = Option(
         "inactive-producer-timeout",
         DURATION,
         5 * MINUTE,
         "time without a ping after which a producer is hidden",
-    ),
-    Option(
+    )
+    tombstone_lifetime = Option(
         "tombstone-lifetime",
         DURATION,
         45 * SECOND,
         "how long a tombstone hides a topic's producer",
-    ),
-)
-
-NSQLOOKUPD = OptionTable("nsqlookupd", {"Basic": BASIC, "Network": NETWORK, "Producers": PRODUCERS})
+    )
 
 
-class LookupdOptions(Options):
-    """The option values of one nsqlookupd. Durations are int nanoseconds."""
-
-    table = NSQLOOKUPD
-
-    version: bool
-    config: str
-    log_level: int
-    log_prefix: str
-    log_format: str
-    verbose: bool
-    tcp_address: str
-    http_address: str
-    broadcast_address: str
-    debug_remote: bool
-    auth_file: str
-    require_registration_auth: bool
-    max_input_bytes: int
-    http_idle_timeout: int
-    inactive_producer_timeout: int
-    tombstone_lifetime: int
+NSQLOOKUPD = LookupdOptions.table
 
 
 def resolve(settings: Settings) -> LookupdOptions:

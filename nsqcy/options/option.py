@@ -9,7 +9,18 @@ time.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, overload
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 Value = bool | int | float | str | tuple[str, ...] | tuple[float, ...]
 
@@ -37,7 +48,7 @@ class Rule:
         self.holds = holds
 
 
-class Kind:
+class Kind(Generic[T]):
     """An option type: how each source writes a value, and how to format a value.
 
     values    allowed texts in a word or two, for help and documentation
@@ -55,12 +66,12 @@ class Kind:
         self,
         values: str,
         allowed: str,
-        parse: Callable[[str], Any],
+        parse: Callable[[str], T],
         show: Callable[..., str] = str,
         *,
         typed: str = "str",
-        ini: Callable[[str], Any] | None = None,
-        toml: Callable[[Any], Any] | None = None,
+        ini: Callable[[str], T] | None = None,
+        toml: Callable[[Any], T] | None = None,
         bare: bool = False,
         combine: Callable[[Any, Any], Any] | None = None,
     ) -> None:
@@ -70,7 +81,7 @@ class Kind:
         self.show = show
         self.typed = typed
         self.ini = ini
-        self.toml: Callable[[Any], Any] = toml or parse
+        self.toml: Callable[[Any], T] = toml or parse
         self.bare = bare
         self.combine = combine
 
@@ -79,8 +90,11 @@ class Kind:
         return self.combine is not None
 
 
-class Option:
+class Option(Generic[T]):
     """One option, declared once; everything else is derived from this.
+
+    As an attribute of a class, it has the value as the attribute of an object, with its type. The
+    attribute is named like the option.
 
     default       the value, or a function that returns it; None if there is none
     default_text  documentation of a default that differs from machine to machine
@@ -111,8 +125,8 @@ class Option:
     def __init__(
         self,
         flag: str,
-        kind: Kind,
-        default: Any,
+        kind: Kind[T],
+        default: T | Callable[[], T] | None,
         help: str,
         *,
         default_text: str = "",
@@ -138,11 +152,26 @@ class Option:
         self.guard = guard
         self.notice = notice
 
+    def __set_name__(self, owner: type, name: str) -> None:
+        if name != self.name:
+            raise TypeError(f"{owner.__name__}.{name} is the option {self.name}")
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, instance: None, owner: type) -> Self: ...
+
+        @overload
+        def __get__(self, instance: object, owner: type) -> T: ...
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        return self if instance is None else instance.__dict__[self.name]
+
     @property
     def default(self) -> Any:
         return self._default() if callable(self._default) else self._default
 
-    def parse(self, text: str, name: str) -> Any:
+    def parse(self, text: str, name: str) -> T:
         """Return the value of `text`; raise InvalidOption, whose message calls the option
         `name`."""
         try:

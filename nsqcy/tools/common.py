@@ -23,13 +23,14 @@ from nsqcy.options.option import Option
 from nsqcy.util import standard_streams
 
 __all__ = [
+    "CONNECT_TIMEOUT",
     "LOOKUPD_HTTP_ADDRESS",
     "NSQD_TCP_ADDRESS",
     "VERSION",
     "Settings",
     "ToolError",
-    "http_timeouts",
     "parse",
+    "request_timeout",
     "require_one_source",
     "require_positive",
     "run",
@@ -42,15 +43,12 @@ NSQD_TCP_ADDRESS = Option("nsqd-tcp-address", WORDS, (), "host:port of an nsqd t
 LOOKUPD_HTTP_ADDRESS = Option(
     "lookupd-http-address", WORDS, (), "host:port of an nsqlookupd to discover nsqds from"
 )
+CONNECT_TIMEOUT = Option("http-client-connect-timeout", DURATION, 2 * SECOND, "connect timeout")
 
 
-def http_timeouts(request: int) -> tuple[Option, Option]:
-    """Return the timeout options of a tool that makes HTTP requests. request: default timeout for
-    an entire request."""
-    return (
-        Option("http-client-connect-timeout", DURATION, 2 * SECOND, "connect timeout"),
-        Option("http-client-request-timeout", DURATION, request, "total timeout for a request"),
-    )
+def request_timeout(default: int) -> Option[int]:
+    """Return the option for the timeout of an entire HTTP request."""
+    return Option("http-client-request-timeout", DURATION, default, "total timeout for a request")
 
 
 class ToolError(Stop):

@@ -15,7 +15,7 @@ from nsqcy.cluster.stats import ChannelFigures, NodeStats, node_stats, topic_pro
 from nsqcy.cluster.web_client import Terms, WebClient
 from nsqcy.config.durations import SECOND
 from nsqcy.config.loader import Settings
-from nsqcy.config.options import DURATION, INT, STRING, WORDS, Options, OptionTable
+from nsqcy.config.options import DURATION, INT, STRING, WORDS, Options, Section
 from nsqcy.options.option import Option
 from nsqcy.tools import common
 from nsqcy.tools.common import ToolError
@@ -25,22 +25,6 @@ NAME = "nsq_stat"
 NSQD_FLAG = "--nsqd-http-address"
 HEADER_EVERY = 25  # lines
 
-STATISTICS = (
-    Option("topic", STRING, "", "topic name"),
-    Option("channel", STRING, "", "channel name"),
-    Option("interval", DURATION, 2 * SECOND, "interval between lines"),
-    Option("count", INT, 0, "number of lines to print before exiting; default: no limit"),
-)
-SOURCES = (
-    Option("nsqd-http-address", WORDS, (), "host:port of an nsqd to query"),
-    common.LOOKUPD_HTTP_ADDRESS,
-    *common.http_timeouts(5 * SECOND),
-    token_file.OPTION,
-    token_file.TRUST,
-)
-NSQ_STAT = OptionTable(
-    NAME, {"Basic": (common.VERSION,), "Statistics": STATISTICS, "Sources": SOURCES}
-)
 
 HEADER = """\
 ------rate------+----------------depth----------------+--------------metadata---------------
@@ -48,21 +32,28 @@ ingress  egress |   total     mem    disk inflt   def |     req     t-o         
 """
 
 
-class StatOptions(Options):
+class StatOptions(Options, program=NAME):
     """The option values of one nsq_stat. Durations are int nanoseconds."""
 
-    table = NSQ_STAT
+    _basic = Section("Basic")
+    version = common.VERSION
 
-    topic: str
-    channel: str
-    interval: int
-    count: int
-    nsqd_http_address: tuple[str, ...]
-    lookupd_http_address: tuple[str, ...]
-    http_client_connect_timeout: int
-    http_client_request_timeout: int
-    auth_token_file: str
-    trust_lookupd: bool
+    _statistics = Section("Statistics")
+    topic = Option("topic", STRING, "", "topic name")
+    channel = Option("channel", STRING, "", "channel name")
+    interval = Option("interval", DURATION, 2 * SECOND, "interval between lines")
+    count = Option("count", INT, 0, "number of lines to print before exiting; default: no limit")
+
+    _sources = Section("Sources")
+    nsqd_http_address = Option("nsqd-http-address", WORDS, (), "host:port of an nsqd to query")
+    lookupd_http_address = common.LOOKUPD_HTTP_ADDRESS
+    http_client_connect_timeout = common.CONNECT_TIMEOUT
+    http_client_request_timeout = common.request_timeout(5 * SECOND)
+    auth_token_file = token_file.OPTION
+    trust_lookupd = token_file.TRUST
+
+
+NSQ_STAT = StatOptions.table
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -32,7 +32,7 @@ from nsqcy.config.options import (
     STRING,
     STRINGS,
     Options,
-    OptionTable,
+    Section,
     parse_level,
 )
 from nsqcy.errors import NsqError, VersionWanted
@@ -53,95 +53,81 @@ from nsqcy.tools.threads import Threads
 
 NAME = "nsq_to_file"
 
-BASIC = (
-    common.VERSION,
-    Option("log-level", STRING, "info", "debug, info, warn, error or fatal"),
-    Option("log-prefix", STRING, f"[{NAME}] ", "prefix of log lines"),
-)
-SOURCES = (
-    Option("topic", STRINGS, (), "topic to write to files; default: all that nsqlookupds list"),
-    Option("topic-pattern", STRING, "", "RE2 expression that topic names must match"),
-    Option("topic-refresh", DURATION, MINUTE, "interval between searches for new topics"),
-    Option("channel", STRING, NAME, "channel name"),
-    common.NSQD_TCP_ADDRESS,
-    common.LOOKUPD_HTTP_ADDRESS,
-    Option(
+
+class ToFileOptions(Options, program=NAME):
+    """The option values of one nsq_to_file. Durations are int nanoseconds; directories are absolute
+    paths."""
+
+    _basic = Section("Basic")
+    version = common.VERSION
+    log_level = Option("log-level", STRING, "info", "debug, info, warn, error or fatal")
+    log_prefix = Option("log-prefix", STRING, f"[{NAME}] ", "prefix of log lines")
+
+    _sources = Section("Sources")
+    topic = Option(
+        "topic", STRINGS, (), "topic to write to files; default: all that nsqlookupds list"
+    )
+    topic_pattern = Option(
+        "topic-pattern", STRING, "", "RE2 expression that topic names must match"
+    )
+    topic_refresh = Option(
+        "topic-refresh", DURATION, MINUTE, "interval between searches for new topics"
+    )
+    channel = Option("channel", STRING, NAME, "channel name")
+    nsqd_tcp_address = common.NSQD_TCP_ADDRESS
+    lookupd_http_address = common.LOOKUPD_HTTP_ADDRESS
+    max_in_flight = Option(
         "max-in-flight",
         INT,
         200,
         "maximum messages in flight per topic, and maximum messages between syncs",
-    ),
-    CONSUMER_OPT,
-    *common.http_timeouts(5 * SECOND),
-)
-FILES = (
-    Option("output-dir", STRING, "/tmp", "directory for finished files"),
-    Option("work-dir", STRING, "", "directory for files being written; default: the output-dir"),
-    Option("datetime-format", STRING, "%Y-%m-%d_%H", "strftime format of <DATETIME>"),
-    Option(
+    )
+    consumer_opt = CONSUMER_OPT
+    http_client_connect_timeout = common.CONNECT_TIMEOUT
+    http_client_request_timeout = common.request_timeout(5 * SECOND)
+
+    _files = Section("Files")
+    output_dir = Option("output-dir", STRING, "/tmp", "directory for finished files")
+    work_dir = Option(
+        "work-dir", STRING, "", "directory for files being written; default: the output-dir"
+    )
+    datetime_format = Option(
+        "datetime-format", STRING, "%Y-%m-%d_%H", "strftime format of <DATETIME>"
+    )
+    filename_format = Option(
         "filename-format",
         STRING,
         "<TOPIC>.<HOST><REV>.<DATETIME>.log",
         "file names, with <TOPIC>, <HOST>, <PID>, <DATETIME> and, if several files can have the "
         "same time, <REV>",
-    ),
-    Option(
+    )
+    host_identifier = Option(
         "host-identifier",
         STRING,
         "",
         "<HOST> in file names; may contain <SHORT_HOST> and <HOSTNAME>",
-    ),
-    Option("gzip", BOOL, False, "compress with gzip"),
-    Option("gzip-level", INT, 6, "1 (fastest) to 9 (smallest)"),
-    Option("zstd", BOOL, False, "compress with zstd"),
-    Option("zstd-level", INT, 3, "1 (fastest) to 22 (smallest)"),
-    Option("skip-empty-files", BOOL, False, "do not create empty files"),
-    Option("rotate-size", INT, 0, "maximum bytes per file; 0 for no limit"),
-    Option(
+    )
+    gzip = Option("gzip", BOOL, False, "compress with gzip")
+    gzip_level = Option("gzip-level", INT, 6, "1 (fastest) to 9 (smallest)")
+    zstd = Option("zstd", BOOL, False, "compress with zstd")
+    zstd_level = Option("zstd-level", INT, 3, "1 (fastest) to 22 (smallest)")
+    skip_empty_files = Option("skip-empty-files", BOOL, False, "do not create empty files")
+    rotate_size = Option("rotate-size", INT, 0, "maximum bytes per file; 0 for no limit")
+    rotate_interval = Option(
         "rotate-interval", DURATION, 0, "maximum time that a file is written to; 0 for no limit"
-    ),
-    Option("sync-interval", DURATION, 30 * SECOND, "time between syncs and checks for rotation"),
-)
-NSQ_TO_FILE = OptionTable(NAME, {"Basic": BASIC, "Sources": SOURCES, "Files": FILES})
-
-
-class ToFileOptions(Options):
-    """The option values of one nsq_to_file. Durations are int nanoseconds; directories are absolute
-    paths."""
-
-    table = NSQ_TO_FILE
-
-    log_level: str
-    log_prefix: str
-    topic: tuple[str, ...]
-    topic_pattern: str
-    topic_refresh: int
-    channel: str
-    nsqd_tcp_address: tuple[str, ...]
-    lookupd_http_address: tuple[str, ...]
-    max_in_flight: int
-    consumer_opt: tuple[str, ...]
-    http_client_connect_timeout: int
-    http_client_request_timeout: int
-    output_dir: str
-    work_dir: str
-    datetime_format: str
-    filename_format: str
-    host_identifier: str
-    gzip: bool
-    gzip_level: int
-    zstd: bool
-    zstd_level: int
-    skip_empty_files: bool
-    rotate_size: int
-    rotate_interval: int
-    sync_interval: int
+    )
+    sync_interval = Option(
+        "sync-interval", DURATION, 30 * SECOND, "time between syncs and checks for rotation"
+    )
 
     def codec(self) -> Codec:
         """A new codec, one per topic, because codecs are not thread-safe."""
         if self.zstd:
             return Zstd(self.zstd_level)
         return Gzip(self.gzip_level) if self.gzip else Plain()
+
+
+NSQ_TO_FILE = ToFileOptions.table
 
 
 def main(argv: Sequence[str] | None = None) -> int:

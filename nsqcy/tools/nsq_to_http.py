@@ -21,7 +21,7 @@ from nsqcy.client.codec import Message
 from nsqcy.cluster.web_client import Terms
 from nsqcy.config.durations import SECOND
 from nsqcy.config.loader import Settings
-from nsqcy.config.options import FLOAT, INT, STRING, STRINGS, Options, OptionTable
+from nsqcy.config.options import FLOAT, INT, STRING, STRINGS, Options, Section
 from nsqcy.errors import RequestError
 from nsqcy.names import printable
 from nsqcy.options.option import Option
@@ -39,56 +39,44 @@ PLAIN = "application/octet-stream"
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 OURS = frozenset({"content-length", "transfer-encoding"})  # set from the body
 
-MESSAGES = (
-    Option("topic", STRING, "", "topic name"),
-    Option("channel", STRING, NAME, "channel name"),
-    Option("sample", FLOAT, 1.0, "share of the messages to send, 0 to 1"),
-    common.NSQD_TCP_ADDRESS,
-    common.LOOKUPD_HTTP_ADDRESS,
-    Option("max-in-flight", INT, 200, "maximum messages in flight"),
-    CONSUMER_OPT,
-)
-REQUESTS = (
-    Option("post", STRINGS, (), "URL that receives messages by POST"),
-    Option("get", STRINGS, (), "URL that receives messages by GET; the message replaces its %s"),
-    Option("mode", STRING, HOSTPOOL, f"how a destination is chosen: {', '.join(MODES)} (all)"),
-    Option("n", INT, 100, "maximum concurrent requests"),
-    Option("content-type", STRING, PLAIN, "Content-Type of POST requests"),
-    Option("header", STRINGS, (), "header to add to every request, as Name: value"),
-    Option(
+
+class HttpOptions(Options, program=NAME):
+    """The option values of one nsq_to_http. Durations are int nanoseconds."""
+
+    _basic = Section("Basic")
+    version = common.VERSION
+
+    _messages = Section("Messages")
+    topic = Option("topic", STRING, "", "topic name")
+    channel = Option("channel", STRING, NAME, "channel name")
+    sample = Option("sample", FLOAT, 1.0, "share of the messages to send, 0 to 1")
+    nsqd_tcp_address = common.NSQD_TCP_ADDRESS
+    lookupd_http_address = common.LOOKUPD_HTTP_ADDRESS
+    max_in_flight = Option("max-in-flight", INT, 200, "maximum messages in flight")
+    consumer_opt = CONSUMER_OPT
+
+    _requests = Section("Requests")
+    post = Option("post", STRINGS, (), "URL that receives messages by POST")
+    get = Option(
+        "get", STRINGS, (), "URL that receives messages by GET; the message replaces its %s"
+    )
+    mode = Option(
+        "mode", STRING, HOSTPOOL, f"how a destination is chosen: {', '.join(MODES)} (all)"
+    )
+    n = Option("n", INT, 100, "maximum concurrent requests")
+    content_type = Option("content-type", STRING, PLAIN, "Content-Type of POST requests")
+    header = Option("header", STRINGS, (), "header to add to every request, as Name: value")
+    status_every = Option(
         "status-every",
         INT,
         250,
         "number of requests between log lines with request times; 0 for none",
-    ),
-    *common.http_timeouts(20 * SECOND),
-)
-NSQ_TO_HTTP = OptionTable(
-    NAME, {"Basic": (common.VERSION,), "Messages": MESSAGES, "Requests": REQUESTS}
-)
+    )
+    http_client_connect_timeout = common.CONNECT_TIMEOUT
+    http_client_request_timeout = common.request_timeout(20 * SECOND)
 
 
-class HttpOptions(Options):
-    """The option values of one nsq_to_http. Durations are int nanoseconds."""
-
-    table = NSQ_TO_HTTP
-
-    topic: str
-    channel: str
-    sample: float
-    nsqd_tcp_address: tuple[str, ...]
-    lookupd_http_address: tuple[str, ...]
-    max_in_flight: int
-    consumer_opt: tuple[str, ...]
-    post: tuple[str, ...]
-    get: tuple[str, ...]
-    mode: str
-    n: int
-    content_type: str
-    header: tuple[str, ...]
-    status_every: int
-    http_client_connect_timeout: int
-    http_client_request_timeout: int
+NSQ_TO_HTTP = HttpOptions.table
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,7 +14,7 @@ from functools import partial
 from nsqcy.client.aio import Producer
 from nsqcy.client.codec import Message
 from nsqcy.config.loader import Settings
-from nsqcy.config.options import BOOL, INT, STRING, STRINGS, WORDS, Options, OptionTable
+from nsqcy.config.options import BOOL, INT, STRING, STRINGS, WORDS, Options, Section
 from nsqcy.names import is_valid_name, printable
 from nsqcy.options.option import Option
 from nsqcy.tools import common
@@ -36,68 +36,58 @@ ONE_OF_THEM = tuple(mode for mode in MODES if mode != MULTICAST)
 # While a destination is down, messages fail immediately and are redelivered.
 AT_ONCE = {"retries": 0, "reconnect_interval": 0.1, "max_reconnect_interval": 1.0}
 
-SOURCE = (
-    Option("topic", STRINGS, (), "topic to read; may be repeated"),
-    Option("channel", STRING, NAME, "channel name"),
-    common.NSQD_TCP_ADDRESS,
-    common.LOOKUPD_HTTP_ADDRESS,
-    Option("max-in-flight", INT, 200, "maximum messages in flight per topic"),
-    CONSUMER_OPT,
-)
-DESTINATION = (
-    Option("destination-topic", STRING, "", "topic to publish to; default: the same topic"),
-    Option("destination-nsqd-tcp-address", WORDS, (), "host:port of an nsqd to publish to"),
-    Option("mode", STRING, HOSTPOOL, f"how a destination is chosen: {', '.join(ONE_OF_THEM)}"),
-    Option(
+
+class NsqOptions(Options, program=NAME):
+    """The option values of one nsq_to_nsq."""
+
+    _basic = Section("Basic")
+    version = common.VERSION
+
+    _source = Section("Source")
+    topic = Option("topic", STRINGS, (), "topic to read; may be repeated")
+    channel = Option("channel", STRING, NAME, "channel name")
+    nsqd_tcp_address = common.NSQD_TCP_ADDRESS
+    lookupd_http_address = common.LOOKUPD_HTTP_ADDRESS
+    max_in_flight = Option("max-in-flight", INT, 200, "maximum messages in flight per topic")
+    consumer_opt = CONSUMER_OPT
+
+    _destination = Section("Destination")
+    destination_topic = Option(
+        "destination-topic", STRING, "", "topic to publish to; default: the same topic"
+    )
+    destination_nsqd_tcp_address = Option(
+        "destination-nsqd-tcp-address", WORDS, (), "host:port of an nsqd to publish to"
+    )
+    mode = Option(
+        "mode", STRING, HOSTPOOL, f"how a destination is chosen: {', '.join(ONE_OF_THEM)}"
+    )
+    headers = Option(
         "headers",
         BOOL,
         False,
         "forward message headers; both sides must run nsqcy",
-    ),
-    Option(
+    )
+    status_every = Option(
         "status-every",
         INT,
         250,
         "number of publishes between log lines with publish times; 0 for none",
-    ),
-    PRODUCER_OPT,
-)
-FILTER = (
-    Option("require-json-field", STRING, "", "forward only JSON objects that have this key"),
-    Option("require-json-value", STRING, "", "forward only if the required key has this value"),
-    Option("whitelist-json-field", STRINGS, (), "JSON key to keep; all other keys are removed"),
-)
-NSQ_TO_NSQ = OptionTable(
-    NAME,
-    {
-        "Basic": (common.VERSION,),
-        "Source": SOURCE,
-        "Destination": DESTINATION,
-        "Filter": FILTER,
-    },
-)
+    )
+    producer_opt = PRODUCER_OPT
+
+    _filter = Section("Filter")
+    require_json_field = Option(
+        "require-json-field", STRING, "", "forward only JSON objects that have this key"
+    )
+    require_json_value = Option(
+        "require-json-value", STRING, "", "forward only if the required key has this value"
+    )
+    whitelist_json_field = Option(
+        "whitelist-json-field", STRINGS, (), "JSON key to keep; all other keys are removed"
+    )
 
 
-class NsqOptions(Options):
-    """The option values of one nsq_to_nsq."""
-
-    table = NSQ_TO_NSQ
-
-    topic: tuple[str, ...]
-    channel: str
-    nsqd_tcp_address: tuple[str, ...]
-    lookupd_http_address: tuple[str, ...]
-    max_in_flight: int
-    consumer_opt: tuple[str, ...]
-    destination_topic: str
-    destination_nsqd_tcp_address: tuple[str, ...]
-    mode: str
-    headers: bool
-    status_every: int
-    producer_opt: tuple[str, ...]
-    require_json_field: str
-    require_json_value: str
-    whitelist_json_field: tuple[str, ...]
+NSQ_TO_NSQ = NsqOptions.table
 
 
 def main(argv: Sequence[str] | None = None) -> int:

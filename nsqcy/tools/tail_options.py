@@ -3,7 +3,7 @@
 import random
 
 from nsqcy.config.loader import Settings
-from nsqcy.config.options import BOOL, INT, STRING, STRINGS, Options, OptionTable
+from nsqcy.config.options import BOOL, INT, STRING, STRINGS, Options, Section
 from nsqcy.options.option import Option
 from nsqcy.tools import common
 from nsqcy.tools.client_options import CONSUMER_OPT
@@ -11,34 +11,27 @@ from nsqcy.tools.common import ToolError
 
 NAME = "nsq_tail"
 
-OUTPUT = (
-    Option("topic", STRINGS, (), "topic to print; may be repeated"),
-    Option("channel", STRING, "", "channel name; default: a new temporary channel"),
-    Option("n", INT, 0, "messages per topic to print before exiting; 0 for unlimited"),
-    Option("print-topic", BOOL, False, "print the topic before each message"),
-)
-SOURCES = (
-    common.NSQD_TCP_ADDRESS,
-    common.LOOKUPD_HTTP_ADDRESS,
-    Option("max-in-flight", INT, 200, "maximum messages in flight per topic"),
-    CONSUMER_OPT,
-)
-NSQ_TAIL = OptionTable(NAME, {"Basic": (common.VERSION,), "Output": OUTPUT, "Sources": SOURCES})
 
-
-class TailOptions(Options):
+class TailOptions(Options, program=NAME):
     """The option values of one nsq_tail."""
 
-    table = NSQ_TAIL
+    _basic = Section("Basic")
+    version = common.VERSION
 
-    topic: tuple[str, ...]
-    channel: str
-    n: int
-    print_topic: bool
-    nsqd_tcp_address: tuple[str, ...]
-    lookupd_http_address: tuple[str, ...]
-    max_in_flight: int
-    consumer_opt: tuple[str, ...]
+    _output = Section("Output")
+    topic = Option("topic", STRINGS, (), "topic to print; may be repeated")
+    channel = Option("channel", STRING, "", "channel name; default: a new temporary channel")
+    n = Option("n", INT, 0, "messages per topic to print before exiting; 0 for unlimited")
+    print_topic = Option("print-topic", BOOL, False, "print the topic before each message")
+
+    _sources = Section("Sources")
+    nsqd_tcp_address = common.NSQD_TCP_ADDRESS
+    lookupd_http_address = common.LOOKUPD_HTTP_ADDRESS
+    max_in_flight = Option("max-in-flight", INT, 200, "maximum messages in flight per topic")
+    consumer_opt = CONSUMER_OPT
+
+
+NSQ_TAIL = TailOptions.table
 
 
 def resolve(settings: Settings) -> TailOptions:

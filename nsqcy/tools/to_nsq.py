@@ -15,7 +15,7 @@ from functools import partial
 
 from nsqcy.client.aio import Producer
 from nsqcy.config.loader import Settings
-from nsqcy.config.options import INT, STRING, Options, OptionTable
+from nsqcy.config.options import INT, STRING, Options, Section
 from nsqcy.names import is_valid_name
 from nsqcy.options.option import Option
 from nsqcy.tools import common
@@ -32,32 +32,28 @@ CHUNK = 1 << 16  # bytes per read
 STDIN = 0
 MAX_MESSAGES, MAX_BYTES = 1000, 4 << 20  # limits for unanswered messages; then reading pauses
 
-INPUT = (
-    Option("delimiter", STRING, "\n", "byte that separates messages"),
-    Option("rate", INT, 0, "maximum messages per second; 0 for no limit"),
-)
-DESTINATION = (
-    Option("topic", STRING, "", "topic to publish to"),
-    common.NSQD_TCP_ADDRESS,
-    PRODUCER_OPT,
-)
-TO_NSQ = OptionTable(NAME, {"Basic": (common.VERSION,), "Input": INPUT, "Destination": DESTINATION})
 
-
-class ToOptions(Options):
+class ToOptions(Options, program=NAME):
     """The option values of one to_nsq."""
 
-    table = TO_NSQ
+    _basic = Section("Basic")
+    version = common.VERSION
 
-    delimiter: str
-    rate: int
-    topic: str
-    nsqd_tcp_address: tuple[str, ...]
-    producer_opt: tuple[str, ...]
+    _input = Section("Input")
+    delimiter = Option("delimiter", STRING, "\n", "byte that separates messages")
+    rate = Option("rate", INT, 0, "maximum messages per second; 0 for no limit")
+
+    _destination = Section("Destination")
+    topic = Option("topic", STRING, "", "topic to publish to")
+    nsqd_tcp_address = common.NSQD_TCP_ADDRESS
+    producer_opt = PRODUCER_OPT
 
     @property
     def delimiter_byte(self) -> bytes:
         return os.fsencode(self.delimiter)
+
+
+TO_NSQ = ToOptions.table
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -47,7 +47,7 @@ from nsqcy.users.user import (
     Users,
 )
 
-QUOTAS = (
+QUOTAS: tuple[Option, ...] = (
     Option(
         "max-connections",
         INT,

@@ -11,9 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nsqcy.config import durations, loader
+from nsqcy.config.daemon_options import LOG_LEVEL
 from nsqcy.config.durations import HOUR, MILLISECOND, MINUTE, SECOND, parse_duration
 from nsqcy.config.flags import split_flags, usage
-from nsqcy.config.options import OptionTable, parse_int
+from nsqcy.config.options import INT, WORDS, Options, OptionTable, Section, parse_int
 from nsqcy.errors import (
     AS_IS,
     DATED,
@@ -32,6 +33,7 @@ from nsqcy.nsqd import options as nsqd_options
 from nsqcy.nsqd.options import NSQD, NsqdOptions, derive, resolve
 from nsqcy.nsqlookupd.options import NSQLOOKUPD
 from nsqcy.nsqlookupd.options import resolve as resolve_lookupd
+from nsqcy.options.option import Option
 from nsqcy.process import limits
 from nsqcy.tools.common import LOOKUPD_HTTP_ADDRESS, NSQD_TCP_ADDRESS
 
@@ -130,14 +132,31 @@ def test_defaults_are_nsqs() -> None:
     assert all(getattr(options, name) == "" for name in empty.split())
 
 
-def test_the_typed_fields_are_the_table() -> None:
-    no_fields = {"version", "verbose", "worker_id"}
-    fields = {option.name: option.kind.typed for option in NSQD if option.name not in no_fields}
-    declared = {
-        name: kind.__name__ if isinstance(kind, type) else str(kind)
-        for name, kind in NsqdOptions.__annotations__.items()
+class Cups(Options, program="cups"):
+    _table = Section("Table")
+    cup_count = Option("cup-count", INT, 2, "number of cups")
+
+    _shelf = Section("Shelf")
+    plates = Option("plates", WORDS, (), "plates on the shelf")
+    log_level = LOG_LEVEL
+
+
+def test_a_class_of_options_is_a_table() -> None:
+    assert Cups.table.daemon == "cups"
+    assert Cups.table.sections == {
+        "Table": [Cups.cup_count],
+        "Shelf": [Cups.plates, Cups.log_level],
     }
-    assert declared == fields
+    assert Cups.log_level is LOG_LEVEL
+    cups = Cups(Cups.table.defaults() | {"plates": ("blue",)})
+    assert (cups.cup_count, cups.plates, cups.log_level) == (2, ("blue",), 2)
+
+
+def test_an_attribute_is_named_like_its_option() -> None:
+    with pytest.raises((TypeError, RuntimeError)) as caught:
+        type("Mugs", (Options,), {"_all": Section(""), "mugs": Cups.cup_count}, program="mugs")
+    error = caught.value.__cause__ or caught.value  # a RuntimeError wraps it before Python 3.12
+    assert str(error) == "Mugs.mugs is the option cup_count"
 
 
 def test_options_are_fixed_but_for_those_that_may_change() -> None:

@@ -19,7 +19,8 @@ TOY = OptionTable(
             common.VERSION,
             common.LOOKUPD_HTTP_ADDRESS,
             Option("n", INT, 3, "how many"),
-            *common.http_timeouts(5 * SECOND),
+            common.CONNECT_TIMEOUT,
+            common.request_timeout(5 * SECOND),
         )
     },
 )
