@@ -12,34 +12,11 @@ import importlib
 __version__ = "0.1.0"
 NSQ_VERSION = "1.3.0"
 
-_CLIENT = (
-    "AlreadyAnswered",
-    "Closed",
-    "Connection",
-    "ConnectionFailed",
-    "Consumer",
-    "DeadLetter",
-    "DecodeError",
-    "Error",
-    "Message",
-    "NoConnection",
-    "NsqdAdmin",
-    "NsqdError",
-    "PeekedMessage",
-    "Producer",
-    "ProtocolError",
-    "Publish",
-    "PublishTimeout",
-    "RequestError",
-    "Requeue",
-    "cancel",
-    "finish",
-)
-__all__ = ["NSQ_VERSION", "__version__", *_CLIENT]
-
 
 def __getattr__(name: str) -> object:
-    if name not in _CLIENT:
+    if name == "__all__":
+        return ["NSQ_VERSION", "__version__", *_names_of_client()]
+    if name.startswith("_") or _is_module(name) or name not in _names_of_client():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module("nsqcy.client"), name)
     globals()[name] = value  # later uses do not call this function
@@ -47,4 +24,17 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_CLIENT})
+    return sorted({*globals(), *_names_of_client()})
+
+
+def _is_module(name: str) -> bool:
+    """Return whether this is a module in the package: an import of one calls `__getattr__`
+    first."""
+    from importlib.util import find_spec
+
+    return find_spec(f"{__name__}.{name}") is not None
+
+
+def _names_of_client() -> list[str]:
+    names: list[str] = importlib.import_module("nsqcy.client").__all__
+    return names

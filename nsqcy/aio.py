@@ -1,49 +1,8 @@
 """The asyncio client: the short name of nsqcy.client.aio."""
 
-from nsqcy.client.aio import (
-    AlreadyAnswered,
-    Closed,
-    Connection,
-    ConnectionFailed,
-    Consumer,
-    DeadLetter,
-    DecodeError,
-    Error,
-    Message,
-    NoConnection,
-    NsqdAdmin,
-    NsqdError,
-    PeekedMessage,
-    Producer,
-    ProtocolError,
-    Publish,
-    PublishTimeout,
-    RequestError,
-    Requeue,
-    cancel,
-    finish,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "AlreadyAnswered",
-    "Closed",
-    "Connection",
-    "ConnectionFailed",
-    "Consumer",
-    "DeadLetter",
-    "DecodeError",
-    "Error",
-    "Message",
-    "NoConnection",
-    "NsqdAdmin",
-    "NsqdError",
-    "PeekedMessage",
-    "Producer",
-    "ProtocolError",
-    "Publish",
-    "PublishTimeout",
-    "RequestError",
-    "Requeue",
-    "cancel",
-    "finish",
-]
+from nsqcy.client.aio import *  # noqa: F403
+
+if not TYPE_CHECKING:  # a type checker takes the names from the line above
+    from nsqcy.client.aio import __all__  # noqa: F401
