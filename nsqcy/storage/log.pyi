@@ -1,14 +1,32 @@
 from collections.abc import Callable
 from os import PathLike
+from typing import NamedTuple
 
 from nsqcy.storage.io import FileCalls
-from nsqcy.storage.log_reads import LogReads
+from nsqcy.storage.log_writer import LogWriter
 
 _Path = str | bytes | PathLike[str]
 
 def live() -> dict[str, int]: ...
 
-class Log(LogReads):
+class UnreadableRange(NamedTuple):
+    path: str
+    segment: int
+    offset: int
+    bytes: int
+    first_seq: int
+    last_seq: int
+    records: int
+    error: int
+    text: str
+
+class Log(LogWriter):
+    on_damage: Callable[[str, int, str], object] | None
+    on_readable: Callable[[], object] | None
+    @property
+    def unreadable(self) -> UnreadableRange | None: ...
+    @property
+    def read_error_text(self) -> str: ...
     def __new__(
         cls,
         io: FileCalls,

@@ -1,6 +1,8 @@
-from nsqcy.storage.journal_file import JournalFile
+from nsqcy.storage.segment_files import SegmentFiles
 
-class LogWriter(JournalFile):
+class LogWriter(SegmentFiles):
     max_bytes_per_file: int
     sync_every: int
     sync_timeout: int
+    journal_bytes: int
+    closed: bool

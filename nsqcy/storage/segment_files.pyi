@@ -1,5 +1,13 @@
-from nsqcy.storage.log_tasks import LogTasks
+from collections.abc import Callable
 
-class SegmentFiles(LogTasks):
+from nsqcy.storage.io import FileCalls
+
+class SegmentFiles:
+    io: FileCalls
+    topic: str
+    directory: str
+    last_error_text: str
+    on_failure: Callable[[str, str, str, int], bool] | None
+    on_recovery: Callable[[str], object] | None
     log_id: bytes
     disk_bytes: int

@@ -6,7 +6,7 @@ from nsqcy.channels.channel cimport Channel
 from nsqcy.broker.durability cimport Durability
 from nsqcy.broker.limits cimport Limits
 from nsqcy.storage.log cimport Log
-from nsqcy.storage.log_tasks cimport log_done
+from nsqcy.storage.segment_files cimport log_done
 
 
 cdef class Snapshot:

@@ -1,27 +1,91 @@
 """One topic's log: append, read, release; segments, footers and the journal.
 
-Owns the topic's directory, and handles the end of each operation. Its bases own the parts:
-segment_files, journal_file, log_writer, log_reads. log_recovery finds the existing files at
-startup. Independent of channels; does no file I/O itself.
+Owns the topic's directory, the reads, and the end of the log. Its bases own the rest: the segments
+and the operations in progress (segment_files), and the writes (log_writer). log_recovery finds the
+existing files at startup. Independent of channels; does no file I/O itself.
+
+A read that fails says nothing about the data: its caller gets the errno and tries again. A record
+is damaged only if two reads from the disk agree that it is (see iothread.h). Before either becomes
+the caller's, the repairer of the log's file calls may put the range right. The log keeps the range
+that could not be read, until it can be read again, and the second name of a damaged file, which
+keeps its bytes when the segment is deleted. It reads no clock: the caller decides when to try
+again.
 """
 
 import os
+from collections import namedtuple
+from zlib import crc32
 
 cimport cython
-from libc.errno cimport ENOENT
+from libc.errno cimport EIO, ENOENT
 from libc.stdint cimport int64_t, uint64_t
+from libc.stdlib cimport malloc
 
+from nsqcy.storage.disk_format cimport damage_text
 from nsqcy.storage.io cimport (
-    IO_RMDIR, IO_SYNC_DIR, IO_UNLINK, LANE_WRITES, FileCalls,
+    IO_RMDIR, IO_SYNC_DIR, IO_UNLINK, LANE_WRITES, NOT_PICKED, FileCalls, damages_free,
+    io_call_verbs,
 )
-from nsqcy.storage.log_tasks cimport (
-    TASK_ASIDE, TASK_DELTA, TASK_DIRECTORY, TASK_JOURNAL, TASK_PICK, TASK_READ, TASK_RUN,
-    TASK_SEGMENT, TASK_SYNC, TASK_UNLINK, TaskKind, task_finished, tasks_alive,
+from nsqcy.storage.segment cimport SEGMENT_DOOMED, SEGMENT_GONE
+from nsqcy.storage.segment_files cimport (
+    directory_ended, pieces_alive, segments_alive, task_finished, tasks_alive, unlink_ended,
 )
-from nsqcy.storage.segment cimport SEGMENT_GONE, Segment
-from nsqcy.storage.segment_files cimport pieces_alive, segments_alive
 
 from nsqcy.storage.disk_format import topic_directory
+
+
+cdef enum:
+    TRIES_BEFORE_REPAIR = 4       # consecutive failed reads until the log queries its repairer
+    MAX_DAMAGED = 10000           # places that are remembered, so that each is reported once
+
+UnreadableRange = namedtuple(
+    "UnreadableRange", "path segment offset bytes first_seq last_seq records error text")
+
+
+cdef class _RepairAnswer:
+    """Called once by the repairer: True: the range is repaired; False: it cannot be; None: not
+    now, so the reader tries again later."""
+    cdef Log log
+    cdef Task *task
+
+    def __call__(self, repaired):
+        cdef Task *task = self.task
+        if task is NULL:
+            raise ValueError("the repairer has already answered")
+        self.task = NULL
+        if not repaired:
+            task.asked = True
+            if repaired is None:
+                task.error = task.error or EIO
+            self.log._finish(task, task.error)
+            return
+        damages_free(&task.result.damages)
+        task.error = 0
+        task.failed = False
+        self.log._submit_read(task)
+
+
+cdef int read_finished(void *arg, int error) except -1:
+    """Handle the end of a read, unless the repairer is to answer first."""
+    cdef Task *task = <Task *>arg
+    cdef Log log = <Log>task.log
+    if log._asks_repairer(task, error):
+        return 0
+    return log._finish(task, error)
+
+
+cdef int read_ended(Task *task, int error) except -1:
+    (<Log>task.log)._read_done(task, error)
+    return error
+
+
+cdef int pick_ended(Task *task, int error) except -1:
+    """Report no error: a reader that does not get its record loads the run, and gets the error."""
+    return 0
+
+
+cdef int aside_ended(Task *task, int error) except -1:
+    return (<Log>task.log)._aside_done(error)
 
 
 def live():
@@ -30,7 +94,7 @@ def live():
 
 
 @cython.no_gc_clear      # __dealloc__ needs the I/O threads
-cdef class Log(LogReads):
+cdef class Log(LogWriter):
     """The log of one topic. Only the hub uses it; nothing here blocks."""
 
     def __cinit__(self, FileCalls io not None, data_path, str topic, *,
@@ -70,90 +134,202 @@ cdef class Log(LogReads):
             self.io.drop(self._snapshot)
             self._snapshot = NULL
 
-    # -- ends of operations --
+    # -- reads --
 
-    cdef int _finish(self, Task *task, int error) except -1:
-        """Handle a finished operation: update the segment, call back, and start the operations that
-        can start now."""
-        cdef Log keep = self      # ending the last task may drop the last reference
-        cdef Segment *segment = task.segment
-        cdef Task *whole = task.whole
-        cdef TaskKind kind = task.kind
-        cdef log_done done = task.done
-        cdef void *arg = task.arg
-        if kind == TASK_RUN and not error:
-            error = segment.error
-        if kind == TASK_READ and keep._asks_repairer(task, error):
-            return 0
-        try:
-            if kind == TASK_RUN:
-                keep._run_done(task, error)
-            elif kind == TASK_READ:
-                keep._read_done(task, error)
-            elif kind == TASK_PICK:
-                error = 0
-            elif kind == TASK_ASIDE:
-                keep._aside_done(error)
-                error = 0
-            elif kind == TASK_SYNC:
-                keep._sync_done(task, error)
-            elif kind == TASK_SEGMENT:
-                if error:
-                    keep._write_failed(os.fsdecode(segment.path), task.result.call, error)
-                    keep._segment_fail(segment)
-            elif kind == TASK_JOURNAL or kind == TASK_DELTA:
-                if error:
-                    keep._journal_failed(task, error)
-            elif kind == TASK_DIRECTORY and not error and task.flags:
-                keep._names_synced(task.flags)
-            elif error == ENOENT and (kind == TASK_UNLINK or kind == TASK_DIRECTORY):
-                error = 0         # already gone, or not created yet
-            elif error:
-                keep._write_failed(os.fsdecode(segment.path) if segment is not NULL
-                                   else keep.directory, task.result.call, error)
-            if kind == TASK_DELTA and task.tells:
-                keep._journal_written(error)
-            if error and kind != TASK_READ and not keep._end_error:
-                keep._end_error = error
-        finally:
-            keep._task_end(task)
-            try:
-                if whole is not NULL:
-                    keep._part_end(whole, error)
-                elif done is not NULL:
-                    done(arg, error)
-            finally:
-                if segment is not NULL:
-                    # Do this last, because the callback may have released extents in the segment.
-                    segment.pending -= 1
-                    keep._settle(segment)
-                keep._end_check()
+    cdef int read(self, const Extent *extent, uint8_t *into, log_done done, void *arg) except -1:
+        cdef Task *whole
+        cdef Task *task
+        if extent.bytes == 0:
+            raise ValueError("an empty extent")
+        whole = self._task(NULL, NULL, NULL)
+        whole.done = done
+        whole.arg = arg
+        while extent is not NULL:
+            task = self._task(read_ended, extent.segment, whole)
+            task.offset = extent.offset
+            task.bytes = extent.bytes
+            task.first_seq = extent.first_seq
+            task.last_seq = extent.last_seq
+            task.count = extent.count
+            task.into = into
+            self._submit_read(task)
+            into += extent.bytes
+            extent = extent.next
         return 0
 
-    cdef int _part_end(self, Task *whole, int error) except -1:
-        """Handle the end of one of several operations; the last one reports the first error."""
-        cdef log_done done = whole.done
-        cdef void *arg = whole.arg
-        cdef bint snapshot = whole.kind == TASK_JOURNAL
-        if error and not whole.error:
-            whole.error = error
-        whole.parts -= 1
-        if whole.parts:
+    cdef int _submit_read(self, Task *task) except -1:
+        return self.io.read_records(
+            task.segment.file, task.into, task.bytes, task.offset, task.first_seq, task.count,
+            task.last_seq - task.first_seq + 1 == task.count, read_finished, task, &task.result)
+
+    cdef int pick(self, IoPick *picks, uint32_t count, IoPicked *into, log_done done,
+                  void *arg) except -1:
+        cdef Task *whole = self._task(NULL, NULL, NULL)
+        cdef Task *task
+        cdef Segment *segment
+        cdef uint32_t begin = 0
+        cdef uint32_t end
+        whole.done = done
+        whole.arg = arg
+        while begin < count:
+            segment = <Segment *>picks[begin].segment
+            end = begin
+            while end < count and picks[end].segment is segment:
+                picks[end].at = NOT_PICKED
+                end += 1
+            task = self._task(pick_ended, segment, whole)
+            self.io.pick(segment.file, &picks[begin], end - begin, into, task_finished, task,
+                         &task.result)
+            begin = end
+        return 0
+
+    # -- ranges that cannot be read --
+
+    cdef int probe(self) except -1:
+        cdef Segment *segment
+        cdef Task *task
+        cdef uint8_t *into
+        bad = self.unreadable
+        if bad is None or self._is_probing or self.closed:
             return 0
-        error = whole.error
-        if snapshot:
-            self._journal_pending -= 1
-            if error:
-                self._lose_journal(whole.file)
-            elif self._journal is not NULL:
-                self.journal_lost = False
-                self._write_succeeded()
-            if not error and not self._journal_pending:
-                self._unlink_doomed()
-            self._journal_written(error)
-        self._task_end(whole)
-        if done is not NULL:
-            done(arg, error)
+        segment = self._find_segment(bad.segment)
+        if segment is NULL or segment.state == SEGMENT_DOOMED or segment.state == SEGMENT_GONE:
+            return self._became_readable()       # no reader needs the range any more
+        into = <uint8_t *>malloc(bad.bytes)
+        if into is NULL:
+            return 0
+        self._is_probing = True
+        task = self._task(read_ended, segment, NULL)
+        task.owned = task.into = into
+        task.offset = bad.offset
+        task.bytes = bad.bytes
+        task.first_seq = bad.first_seq
+        task.last_seq = bad.last_seq
+        task.count = bad.records
+        return self._submit_read(task)
+
+    cdef Segment *_find_segment(self, number) except? NULL:
+        cdef uint64_t wanted = number
+        cdef Segment *segment = self._first
+        while segment is not NULL and segment.number != wanted:
+            segment = segment.next
+        return segment
+
+    cdef bint _asks_repairer(self, Task *task, int error) except -1:
+        """Handle a read that did not give all records: leave it to the repairer, if there is
+        one."""
+        cdef _RepairAnswer answer
+        if task.asked or task.owned is not NULL or self.io.repairer is None:
+            return False
+        if error:
+            self._read_failed(task, error)
+            if self._failed_reads < TRIES_BEFORE_REPAIR:
+                return False
+        elif not task.result.damages.found:
+            return False
+        task.error = error
+        answer = _RepairAnswer.__new__(_RepairAnswer)
+        answer.log = self
+        answer.task = task
+        try:
+            self.io.repairer(
+                os.fsdecode(task.segment.path), task.offset, task.bytes, error, answer)
+        except BaseException:
+            if answer.task is not NULL:
+                answer(False)
+            raise
+        return True
+
+    cdef int _read_done(self, Task *task, int error) except -1:
+        if task.owned is not NULL:
+            self._is_probing = False
+        if error:
+            return self._read_failed(task, error)
+        self._read_worked(task)
+        if task.owned is not NULL:
+            return 0          # its readers read it again
+        return self._report(os.fsdecode(task.segment.path), task.segment, &task.result.damages)
+
+    cdef int _read_failed(self, Task *task, int error) except -1:
+        if task.failed:
+            return 0
+        task.failed = True    # it counts once, with or without a repairer
+        self._failed_reads += 1
+        path = os.fsdecode(task.segment.path)
+        verb = io_call_verbs[task.result.call].decode()
+        self.read_error_text = f"{verb} {path}: {os.strerror(error).lower()}"
+        if self.unreadable is None:
+            self.unreadable = UnreadableRange(
+                path, task.segment.number, task.offset, task.bytes, task.first_seq, task.last_seq,
+                task.count, error, self.read_error_text)
+        return 0
+
+    cdef int _read_worked(self, const Task *task) except -1:
+        bad = self.unreadable
+        self._failed_reads = 0
+        if bad is None or bad.segment != task.segment.number or bad.offset < task.offset \
+                or bad.offset >= task.offset + task.bytes:
+            return 0
+        return self._became_readable()
+
+    cdef int _became_readable(self) except -1:
+        self.unreadable = None
+        self._failed_reads = 0
+        if self.on_readable is not None:
+            self.on_readable()
+        return 0
+
+    # -- damage --
+
+    cdef int _report(self, str path, Segment *segment, const Damages *damages) except -1:
+        cdef uint32_t i
+        if self.on_damage is None or damages.found == 0 or self._is_known(segment, damages):
+            return 0
+        for i in range(damages.kept):
+            self.on_damage(path, damages.at[i].offset, damage_text(&damages.at[i]))
+        if damages.found > damages.kept:
+            self.on_damage(path, damages.at[damages.kept - 1].offset,
+                           f"and {damages.found - damages.kept} more damaged places")
+        return self.set_aside(segment)
+
+    cdef bint _is_known(self, const Segment *segment, const Damages *damages) except -1:
+        """Return whether the damage in this range has already been reported."""
+        if self._damaged is None:
+            self._damaged = set()
+        place = (segment.number, damages.at[0].offset if damages.kept else 0)
+        if place in self._damaged:
+            return True
+        if len(self._damaged) < MAX_DAMAGED:
+            self._damaged.add(place)
+        return False
+
+    cdef int set_aside(self, Segment *segment) except -1:
+        """Keep the bytes of a damaged segment, by a second name for its file."""
+        if segment.is_aside:
+            return 0
+        segment.is_aside = True
+        log_id = (<bytes>segment.log_id[:4]).hex()
+        return self._link_aside(segment.file, segment, f"{segment.number:020d}.{log_id}.seg")
+
+    cdef int set_journal_aside(self, bytes data) except -1:
+        """Keep a damaged journal with this content, because the next snapshot replaces it."""
+        cdef File *file = self.io.file(os.path.join(self._directory, b"journal"), 0)
+        self._link_aside(file, NULL, f"journal.{crc32(data):08x}")
+        return self.io.drop(file)
+
+    cdef int _link_aside(self, File *file, Segment *segment, str name) except -1:
+        cdef Task *task
+        if self._aside is None:
+            return 0
+        task = self._task(aside_ended, segment, NULL)
+        return self.io.link(
+            LANE_WRITES, file, os.path.join(self._aside, f"{self.topic}.{name}".encode()),
+            task_finished, task, &task.result)
+
+    cdef int _aside_done(self, int error) except -1:
+        if error and error != ENOENT and self.on_damage is not None:
+            self.on_damage(self.directory, 0, f"damaged data cannot be kept in "
+                           f"{os.fsdecode(self._aside)}: {os.strerror(error).lower()}")
         return 0
 
     # -- the end --
@@ -190,7 +366,7 @@ cdef class Log(LogReads):
             self.io.wait_for(self._lane)
         while segment is not NULL:
             if segment.state != SEGMENT_GONE:
-                self._unlink(segment, self._task(TASK_UNLINK, segment, NULL), LANE_WRITES)
+                self._unlink(segment, self._task(unlink_ended, segment, NULL), LANE_WRITES)
             segment = segment.next
         self._path_task(IO_UNLINK, os.path.join(self._directory, b"journal"))
         self._path_task(IO_UNLINK, os.path.join(self._directory, b"journal.tmp"))
@@ -198,14 +374,5 @@ cdef class Log(LogReads):
         return self._path_task(IO_SYNC_DIR, self._data_path)
 
     cdef int _path_task(self, IoKind kind, bytes path) except -1:
-        cdef Task *task = self._task(TASK_DIRECTORY, NULL, NULL)
+        cdef Task *task = self._task(directory_ended, NULL, NULL)
         return self.io.on_path(LANE_WRITES, kind, path, task_finished, task, &task.result)
-
-    cdef int _end_check(self) except -1:
-        cdef log_done done = self._end_done
-        if not self._ending or self._tasks:
-            return 0
-        self._ending = False
-        if done is not NULL:
-            done(self._end_arg, self._end_error)
-        return 0

@@ -1,23 +1,58 @@
-"""Writer of a log: appends runs, and completes each run once it is as durable as requested.
+"""Writer of a log: its runs and its journal.
 
-Owns the runs that are written but not done, in order: they wait for a sync (group commit), or for
-an earlier journal write. Knows the files only as segments and a journal.
+Completes each run once it is as durable as requested. Owns the runs that are written but not done,
+in order: they wait for a sync (group commit), or for an earlier journal write.
+
+Owns the journal: snapshots that replace the file, and deltas appended to it; knows whether these
+writes succeed. A run that was appended to the log after a leading snapshot or a delta is not done
+until the snapshot or delta is done. Does not know the content of a snapshot
+(nsqcy/storage/journal.py), and knows the segments' files only through segment_files.
 """
 
 import os
 
 cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.errno cimport EIO
+from libc.stdlib cimport malloc
+from libc.string cimport memcpy
 
-from nsqcy.storage.disk_format cimport SEGMENT_HEADER
-from nsqcy.storage.io cimport IO_SYNC
-from nsqcy.storage.log_tasks cimport TASK_DELTA, TASK_RUN, TASK_WHOLE, task_finished
+from nsqcy.storage.disk_format cimport (
+    SEGMENT_HEADER, JournalEntry, JournalHeader, crc32c_of, journal_entry, journal_head,
+)
+from nsqcy.storage.io cimport FILE_PARENT, FILE_REPLACE, IO_FSYNC, IO_SYNC, LANE_WRITES
 from nsqcy.storage.segment cimport Segment
+from nsqcy.storage.segment_files cimport task_finished
 
 
 cdef enum:
     FOLLOWING_SYNCS = 8          # maximum runs that wait for one sync: more would not help
+
+
+cdef int run_written(void *arg, int error) except -1:
+    cdef Task *task = <Task *>arg
+    return (<LogWriter>task.log)._run_written(task, error)
+
+
+cdef int run_ended(Task *task, int error) except -1:
+    (<LogWriter>task.log)._run_done(task, error)
+    return error
+
+
+cdef int journal_ended(Task *task, int error) except -1:
+    """Handle the end of a write of the journal, or of the next one."""
+    cdef LogWriter log = <LogWriter>task.log
+    if error:
+        log._journal_failed(task, error)
+    if task.tells:
+        log._journal_written(error)
+    return error
+
+
+cdef int snapshot_ended(Task *whole, int error) except -1:
+    (<LogWriter>whole.log)._snapshot_done(whole, error)
+    return error
 
 
 cdef int commit_done(void *arg, int error) except -1:
@@ -27,7 +62,7 @@ cdef int commit_done(void *arg, int error) except -1:
 
 
 @cython.no_gc_clear      # as its Log
-cdef class LogWriter(JournalFile):
+cdef class LogWriter(SegmentFiles):
     """The writer of one log."""
 
     # -- appending --
@@ -59,7 +94,7 @@ cdef class LogWriter(JournalFile):
                 self._segment_retire(segment)
             self._segment_open(first_seq)
             segment = self._current
-        task = self._task(TASK_RUN, segment, NULL)
+        task = self._task(run_ended, segment, NULL)
         task.offset = segment.end
         task.bytes = n
         task.first_seq = first_seq
@@ -73,7 +108,7 @@ cdef class LogWriter(JournalFile):
         task.done = done
         task.arg = arg
         self._place(segment, task, into)
-        self.io.write_records(segment.file, run, n, task.offset, task_finished, task, &task.result)
+        self.io.write_records(segment.file, run, n, task.offset, run_written, task, &task.result)
         self._awaited = durable
         if durable:
             self._durable += 1
@@ -100,17 +135,18 @@ cdef class LogWriter(JournalFile):
 
     # -- waiting runs --
 
-    cdef int _ended(self, Task *task, int error) except -1:
-        """Handle the end of an operation. A run may have to wait before it is complete."""
-        if task.kind != TASK_RUN:
-            return self._finish(task, error)
+    cdef int _run_written(self, Task *task, int error) except -1:
+        """Handle the end of a write. The run may have to wait before it is complete."""
         task.error = error
         if self.journal_lost and task.journal_writes <= self._journal_done:
             task.refused = EIO    # recovery would not know the lost part of the journal
         if task.durable or task.goes_on or self._written_last is not NULL \
                 or not self._is_journaled(task):
             return self._wait(task, error)
-        return self._finish(task, error or task.refused)
+        return self._finish_run(task)
+
+    cdef int _finish_run(self, Task *task) except -1:
+        return self._finish(task, task.error or task.refused or task.segment.error)
 
     cdef bint _is_journaled(self, const Task *task) noexcept:
         """Return whether the journal writes that this run is waiting for are done, or have failed
@@ -139,7 +175,7 @@ cdef class LogWriter(JournalFile):
             keep._written_first = task.next
             if task.next is NULL:
                 keep._written_last = NULL
-            keep._finish(task, task.error or task.refused)
+            keep._finish_run(task)
         return 0
 
     cdef bint _first_is_settled(self) noexcept:
@@ -174,7 +210,7 @@ cdef class LogWriter(JournalFile):
         """Make everything appended so far survive a power loss; done receives the result. The
         result includes runs that were written to a file whose sync has failed since the last
         result."""
-        cdef Task *whole = self._task(TASK_WHOLE, NULL, NULL)
+        cdef Task *whole = self._task(NULL, NULL, NULL)
         cdef Task *task
         whole.done = done
         whole.arg = arg
@@ -185,7 +221,7 @@ cdef class LogWriter(JournalFile):
         self._sync_files(whole)
         if self._journal is not NULL and self._journal_dirty:
             self._journal_dirty = False
-            task = self._journal_task(TASK_DELTA, whole)
+            task = self._journal_task(whole)
             self.io.on_file(self._lane, IO_SYNC, self._journal, 0, task_finished, task,
                             &task.result)
         if self._directory_dirty or whole.parts == 1:
@@ -224,3 +260,155 @@ cdef class LogWriter(JournalFile):
             self.sync(NULL, NULL)
             return 0
         return max(now, self._synced_at + self.sync_timeout)
+
+    cdef bint is_telling(self) noexcept:
+        return self._journal_done < self._journal_writes
+
+    # -- snapshots of the journal --
+
+    cdef int write_snapshot(self, bytes snapshot, bint leads, log_done done, void *arg) except -1:
+        self.begin_snapshot()
+        self.add_to_snapshot(snapshot)
+        return self.end_snapshot((), leads, done, arg)
+
+    cdef int begin_snapshot(self) except -1:
+        """Begin to replace the journal; until that is complete, the existing journal is kept, and
+        so is every file that it may name."""
+        if self.closed:
+            raise ValueError("the log is closed")
+        self._snapshot = self.io.file(os.path.join(self._directory, b"journal.tmp"),
+                                      FILE_REPLACE | FILE_PARENT)
+        self._snapshot_bytes = 0
+        self._snapshot_crc = 0
+        self._journal_pending += 1
+        return 0
+
+    cdef int add_to_snapshot(self, bytes piece) except -1:
+        cdef size_t n = len(piece)
+        cdef uint64_t offset = sizeof(JournalHeader) + sizeof(JournalEntry) + self._snapshot_bytes
+        cdef Task *task = self._follower(journal_ended, NULL, NULL)
+        task.file = self._snapshot
+        task.owned = <uint8_t *>malloc(n)
+        if task.owned is NULL:
+            self._task_end(task)
+            raise MemoryError
+        memcpy(task.owned, PyBytes_AS_STRING(piece), n)
+        self._snapshot_crc = crc32c_of(self._snapshot_crc, task.owned, n)
+        self._snapshot_bytes += n
+        return self.io.write(self._lane, self._snapshot, task.owned, n, offset, task_finished, task,
+                             &task.result)
+
+    cdef int end_snapshot(self, deltas, bint leads, log_done done, void *arg) except -1:
+        """Complete journal.tmp: its head, these deltas, sync, rename, sync the directory."""
+        cdef Task *whole
+        cdef Task *task
+        if self._journal is not NULL:
+            self.io.drop(self._journal)
+        self._journal = self._snapshot
+        self._snapshot = NULL
+        self.journal_bytes = sizeof(JournalHeader) + sizeof(JournalEntry) + self._snapshot_bytes
+        self._journal_writes += 1
+        if leads or self.journal_lost:
+            self._required = self._journal_writes
+        self._directory_dirty = True
+        whole = self._task(snapshot_ended, NULL, NULL)
+        whole.file = self._journal
+        whole.done = done
+        whole.arg = arg
+        whole.parts = 1
+        # It must not become the journal until the data that it refers to is on disk.
+        self._sync_files(whole)
+        task = self._journal_task(whole)
+        task.owned = journal_head(self.log_id, self._snapshot_bytes, self._snapshot_crc)
+        self.io.write(self._lane, self._journal, task.owned,
+                      sizeof(JournalHeader) + sizeof(JournalEntry), 0, task_finished, task,
+                      &task.result)
+        for delta in deltas:
+            self.append_delta(delta, NULL, NULL)
+        self._journal_dirty = False
+        task = self._journal_task(whole)
+        self.io.on_file(self._lane, IO_FSYNC, self._journal, 0, task_finished, task, &task.result)
+        task = self._journal_task(whole)
+        self.io.rename(self._lane, self._journal, os.path.join(self._directory, b"journal"),
+                       task_finished, task, &task.result)
+        self._sync_directory(whole)
+        whole.parts -= 1
+        return 0
+
+    cdef int give_up_snapshot(self) except -1:
+        self.io.drop(self._snapshot)
+        self._snapshot = NULL
+        self._journal_pending -= 1
+        return 0
+
+    # -- deltas in the journal --
+
+    cdef int append_delta(self, bytes delta, log_done done, void *arg) except -1:
+        """Write the delta after a snapshot in progress; runs wait for it."""
+        cdef bint behind = self.is_telling()
+        cdef size_t n = sizeof(JournalEntry) + len(delta)
+        cdef Task *task
+        if self.closed:
+            raise ValueError("the log is closed")
+        if self._journal is NULL:
+            return 0
+        task = (self._journal_task(NULL) if behind
+                else self._task(journal_ended, NULL, NULL))
+        task.file = self._journal
+        task.done = done
+        task.arg = arg
+        task.owned = <uint8_t *>malloc(n)
+        if task.owned is NULL:
+            self._task_end(task)
+            raise MemoryError
+        journal_entry(task.owned, delta)
+        if behind:
+            task.tells = True
+            self._journal_writes += 1
+            self._required = self._journal_writes
+        self.io.write(self._lane if behind else LANE_WRITES, self._journal, task.owned, n,
+                      self.journal_bytes, task_finished, task, &task.result)
+        self.journal_bytes += n
+        self._journal_dirty = True
+        return 1
+
+    cdef Task *_journal_task(self, Task *whole) except NULL:
+        cdef Task *task = self._follower(journal_ended, NULL, whole)
+        task.file = self._journal
+        return task
+
+    # -- results of the journal's writes --
+
+    cdef int _journal_written(self, int error) except -1:
+        """Handle the end of the oldest write in progress. If it failed, a later one has the same
+        content."""
+        self._journal_done += 1
+        if not error:
+            self._required_done = self._journal_done
+        return self._release_written()
+
+    cdef int _snapshot_done(self, Task *whole, int error) except -1:
+        self._journal_pending -= 1
+        if error:
+            self._lose_journal(whole.file)
+        elif self._journal is not NULL:
+            self.journal_lost = False
+            self._write_succeeded()
+        if not error and not self._journal_pending:
+            self._unlink_doomed()
+        return self._journal_written(error)
+
+    cdef int _journal_failed(self, Task *task, int error) except -1:
+        self._write_failed(os.path.join(self.directory, "journal"), task.result.call, error)
+        self._lose_journal(task.file)
+        return 0
+
+    cdef int _lose_journal(self, File *file) except -1:
+        """Append nothing more to the journal, and complete no run until the next snapshot
+        exists."""
+        if self._journal is not NULL and self._journal is file:
+            self.io.drop(file)
+            self._journal = NULL
+            self._journal_dirty = False
+            self.journal_lost = True
+        return 0

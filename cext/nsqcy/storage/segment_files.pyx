@@ -1,8 +1,10 @@
 """The segments of a log: from the creation of a file through its footer to its removal.
 
 Owns the list of segments, their index of runs, the count of their live bytes, and the syncs of
-their files and the log's directory. Does not know what waits for a sync (log_writer) or the content
-of the journal.
+their files and the log's directory. Also owns the tasks: each operation that the log submits to the
+I/O threads, until it ends; the lane of consecutive tasks; and the text of the last error. Does not
+know what waits for a sync (log_writer) or the content of the journal: a task brings the function
+that handles its end.
 
 Rules: a run is never split; a segment that existed at startup is never written to; the number of a
 new segment is larger than all earlier numbers; a file is unlinked only when no extent is in it and
@@ -14,6 +16,8 @@ import time
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.errno cimport ENOENT
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset, strdup
 
@@ -22,10 +26,8 @@ from nsqcy.storage.disk_format cimport (
     crc32c_of, segment_header_crc,
 )
 from nsqcy.storage.io cimport (
-    FILE_CREATE, FILE_PARENT, IO_SYNC, IO_SYNC_DIR, IO_TRUNCATE, IO_UNLINK_FILE, LANE_WRITES,
-)
-from nsqcy.storage.log_tasks cimport (
-    TASK_CUT, TASK_DIRECTORY, TASK_SEGMENT, TASK_SYNC, TASK_UNLINK, TASK_WHOLE, task_finished,
+    FILE_CREATE, FILE_PARENT, IO_SYNC, IO_SYNC_DIR, IO_TRUNCATE, IO_UNLINK_FILE, LANE_AWAITED,
+    LANE_BACKGROUND, LANE_WRITES, damages_free, io_call_verbs,
 )
 from nsqcy.storage.segment cimport (
     RUN_SURVIVORS, SEGMENT_CLOSED, SEGMENT_CLOSING, SEGMENT_DOOMED, SEGMENT_FAILED, SEGMENT_GONE,
@@ -34,12 +36,21 @@ from nsqcy.storage.segment cimport (
 
 
 cdef enum:
+    SPARE_TASKS = 256
     INDEX_RUN_BYTES = 262144     # consecutive short runs share an index entry
-    NAMES_INSIDE = 1             # flags of a TASK_DIRECTORY that syncs: the log's directory
+    NAMES_INSIDE = 1             # flags of a task that syncs a directory: the log's directory
     NAME_ITSELF = 2              # the data path
 
+cdef Task *spare_tasks = NULL
+cdef int spare_count = 0
+cdef int64_t live_tasks = 0
 cdef int64_t live_segments = 0
 cdef int64_t live_pieces = 0
+
+
+cdef int64_t tasks_alive() noexcept:
+    """Return the number of unfinished tasks; zero once every log is gone."""
+    return live_tasks
 
 
 cdef int64_t segments_alive() noexcept:
@@ -52,9 +63,182 @@ cdef int64_t pieces_alive() noexcept:
     return live_pieces
 
 
+# ---- ends of tasks ----
+
+cdef int task_finished(void *arg, int error) except -1:
+    cdef Task *task = <Task *>arg
+    return (<SegmentFiles>task.log)._finish(task, error)
+
+
+cdef int segment_ended(Task *task, int error) except -1:
+    """Handle the end of a write of a header or footer."""
+    cdef SegmentFiles log = <SegmentFiles>task.log
+    if error:
+        log._change_failed(task, error)
+        log._segment_fail(task.segment)
+    return error
+
+
+cdef int sync_ended(Task *task, int error) except -1:
+    (<SegmentFiles>task.log)._sync_done(task, error)
+    return error
+
+
+cdef int change_ended(Task *task, int error) except -1:
+    if error:
+        (<SegmentFiles>task.log)._change_failed(task, error)
+    return error
+
+
+cdef int unlink_ended(Task *task, int error) except -1:
+    return 0 if error == ENOENT else change_ended(task, error)      # already gone
+
+
+cdef int directory_ended(Task *task, int error) except -1:
+    if not error and task.flags:
+        (<SegmentFiles>task.log)._names_synced(task.flags)
+    return 0 if error == ENOENT else change_ended(task, error)      # gone, or not created yet
+
+
 @cython.no_gc_clear      # as its Log
-cdef class SegmentFiles(LogTasks):
-    """The segments of one log."""
+cdef class SegmentFiles:
+    """The segments of one log, which lives while any of its tasks is in progress."""
+
+    # -- tasks --
+
+    cdef Task *_task(self, task_end ended, Segment *segment, Task *whole) except NULL:
+        global spare_tasks, spare_count, live_tasks
+        cdef Task *task = spare_tasks
+        if task is not NULL:
+            spare_tasks = task.next
+            spare_count -= 1
+        else:
+            task = <Task *>malloc(sizeof(Task))
+            if task is NULL:
+                raise MemoryError
+        memset(task, 0, sizeof(Task))
+        live_tasks += 1
+        task.ended = ended
+        task.log = <void *>self
+        task.segment = segment
+        task.whole = whole
+        if segment is not NULL:
+            segment.pending += 1
+        if whole is not NULL:
+            whole.parts += 1
+        if self._tasks == 0:
+            Py_INCREF(self)
+        self._tasks += 1
+        return task
+
+    cdef Task *_follower(self, task_end ended, Segment *segment, Task *whole) except NULL:
+        """Return a task for an operation in self._lane: it may take a long time, and appends do not
+        wait for it. A log's operations stay in one lane while any is in progress, so they run in
+        order."""
+        cdef Task *task = self._task(ended, segment, whole)
+        if self._following == 0:
+            self._lane = LANE_AWAITED if self._awaited else LANE_BACKGROUND
+        self._following += 1
+        task.follows = True
+        return task
+
+    cdef int _task_end(self, Task *task) except -1:
+        global spare_tasks, spare_count, live_tasks
+        free(task.owned)
+        damages_free(&task.result.damages)
+        self._following -= task.follows
+        live_tasks -= 1
+        if spare_count < SPARE_TASKS:
+            task.next = spare_tasks
+            spare_tasks = task
+            spare_count += 1
+        else:
+            free(task)
+        self._tasks -= 1
+        if self._tasks == 0:
+            Py_DECREF(self)
+        return 0
+
+    cdef int _finish(self, Task *task, int error) except -1:
+        """Handle a finished operation: update what it changed, call back, and start the operations
+        that can start now."""
+        cdef SegmentFiles keep = self      # ending the last task may drop the last reference
+        cdef Segment *segment = task.segment
+        cdef Task *whole = task.whole
+        cdef log_done done = task.done
+        cdef void *arg = task.arg
+        try:
+            error = task.ended(task, error)
+            if error and task.into is NULL and not keep._end_error:
+                keep._end_error = error
+        finally:
+            keep._task_end(task)
+            try:
+                if whole is not NULL:
+                    keep._part_end(whole, error)
+                elif done is not NULL:
+                    done(arg, error)
+            finally:
+                if segment is not NULL:
+                    # Do this last, because the callback may have released extents in the segment.
+                    segment.pending -= 1
+                    keep._settle(segment)
+                keep._end_check()
+        return 0
+
+    cdef int _part_end(self, Task *whole, int error) except -1:
+        """Handle the end of one of several operations; the last one reports the first error."""
+        cdef log_done done = whole.done
+        cdef void *arg = whole.arg
+        if error and not whole.error:
+            whole.error = error
+        whole.parts -= 1
+        if whole.parts:
+            return 0
+        error = whole.error
+        if whole.ended is not NULL:
+            whole.ended(whole, error)
+        self._task_end(whole)
+        if done is not NULL:
+            done(arg, error)
+        return 0
+
+    cdef int _end_check(self) except -1:
+        cdef log_done done = self._end_done
+        if not self._ending or self._tasks:
+            return 0
+        self._ending = False
+        if done is not NULL:
+            done(self._end_arg, self._end_error)
+        return 0
+
+    # -- errors --
+
+    cdef int _note_error(self, str path, int call, int error) except -1:
+        verb = io_call_verbs[call].decode()
+        self._error_is_sync = verb == "sync"
+        self.last_error_text = f"{verb} {path}: {os.strerror(error).lower()}"
+        return 0
+
+    cdef int _write_failed(self, str path, int call, int error) except -1:
+        verb = io_call_verbs[call].decode()
+        if verb == "mkdir":
+            path = self.directory
+        self._note_error(path, call, error)
+        if self.on_failure is not None and self.on_failure(self.topic, verb, path, error):
+            self._recovery_due = True
+        return 0
+
+    cdef int _write_succeeded(self) except -1:
+        if self._recovery_due:
+            self._recovery_due = False
+            self.on_recovery(self.topic)
+        return 0
+
+    cdef int _change_failed(self, Task *task, int error) except -1:
+        """Handle the failure of an operation on its segment, or on the directory."""
+        return self._write_failed(os.fsdecode(task.segment.path) if task.segment is not NULL
+                                  else self.directory, task.result.call, error)
 
     # -- lifecycle of segments --
 
@@ -100,7 +284,7 @@ cdef class SegmentFiles(LogTasks):
     cdef int _segment_open(self, uint64_t first_seq) except -1:
         cdef uint64_t number = max(first_seq, self.last_number + 1)
         cdef Segment *segment = self._segment_new(number, FILE_CREATE | FILE_PARENT)
-        cdef Task *task = self._task(TASK_SEGMENT, segment, NULL)
+        cdef Task *task = self._task(segment_ended, segment, NULL)
         cdef SegmentHeader *header = <SegmentHeader *>calloc(1, sizeof(SegmentHeader))
         task.owned = <uint8_t *>header
         if header is NULL:
@@ -162,14 +346,14 @@ cdef class SegmentFiles(LogTasks):
 
     cdef int _cut(self, Segment *segment) except -1:
         """Truncate a torn run if the disk permits; otherwise recovery does so at the next start."""
-        cdef Task *task = self._task(TASK_CUT, segment, NULL)
+        cdef Task *task = self._task(change_ended, segment, NULL)
         return self.io.on_file(LANE_WRITES, IO_TRUNCATE, segment.file, segment.good, task_finished,
                                task, &task.result)
 
     cdef int _write_footer(self, Segment *segment) except -1:
         cdef size_t index = segment.run_count * sizeof(SegmentRun)
         cdef size_t n = sizeof(SegmentFooter) + index + sizeof(SegmentTrailer)
-        cdef Task *task = self._task(TASK_SEGMENT, segment, NULL)
+        cdef Task *task = self._task(segment_ended, segment, NULL)
         cdef uint8_t *footer = <uint8_t *>malloc(n)
         cdef SegmentTrailer *trailer
         task.owned = footer
@@ -199,13 +383,13 @@ cdef class SegmentFiles(LogTasks):
         segment.state = SEGMENT_DOOMED
         if self._journal_pending:
             return 0
-        return self._unlink(segment, self._follower(TASK_UNLINK, segment, NULL), self._lane)
+        return self._unlink(segment, self._follower(unlink_ended, segment, NULL), self._lane)
 
     cdef int _unlink_doomed(self) except -1:
         cdef Segment *segment = self._first
         while segment is not NULL:
             if segment.state == SEGMENT_DOOMED and not segment.pending:
-                self._unlink(segment, self._follower(TASK_UNLINK, segment, NULL), self._lane)
+                self._unlink(segment, self._follower(unlink_ended, segment, NULL), self._lane)
             segment = segment.next
         return 0
 
@@ -357,7 +541,7 @@ cdef class SegmentFiles(LogTasks):
         return 0
 
     cdef int sync_found(self, log_done done, void *arg) except -1:
-        cdef Task *whole = self._task(TASK_WHOLE, NULL, NULL)
+        cdef Task *whole = self._task(NULL, NULL, NULL)
         cdef Segment *segment = self._first
         whole.done = done
         whole.arg = arg
@@ -370,7 +554,7 @@ cdef class SegmentFiles(LogTasks):
         return self._part_end(whole, 0)
 
     cdef int _sync_file(self, Segment *segment, Task *whole) except -1:
-        cdef Task *task = self._follower(TASK_SYNC, segment, whole)
+        cdef Task *task = self._follower(sync_ended, segment, whole)
         task.offset = segment.end
         return self.io.on_file(self._lane, IO_SYNC, segment.file, 0, task_finished, task,
                                &task.result)
@@ -399,12 +583,12 @@ cdef class SegmentFiles(LogTasks):
         cdef Task *task
         cdef bint ours = self._directory_dirty or self._directory_there
         if ours:
-            task = self._follower(TASK_DIRECTORY, NULL, whole)
+            task = self._follower(directory_ended, NULL, whole)
             task.flags = NAMES_INSIDE
             self.io.on_path(self._lane, IO_SYNC_DIR, self._directory, task_finished, task,
                             &task.result)
         if not self._directory_known:
-            task = self._follower(TASK_DIRECTORY, NULL, whole)
+            task = self._follower(directory_ended, NULL, whole)
             task.flags = NAME_ITSELF
             self.io.on_path(self._lane, IO_SYNC_DIR, self._data_path, task_finished, task,
                             &task.result)

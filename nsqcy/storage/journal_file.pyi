@@ -1,5 +1,0 @@
-from nsqcy.storage.segment_files import SegmentFiles
-
-class JournalFile(SegmentFiles):
-    journal_bytes: int
-    closed: bool
