@@ -28,9 +28,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 TIMEOUT = 60.0  # seconds, enough for a busy machine
 ELSEWHERE = {
     "pipeline.py": "tests/pipeline/test_example.py",
-    "parquet.py": "tests/spark/test_parquet_example.py",
-    "spark_json.py": "tests/spark/test_json_examples.py",
-    "spark_windows.py": "tests/spark/test_json_examples.py",
+    "parquet.py": "tests/spark/test_examples.py",
+    "spark_json.py": "tests/spark/test_examples.py",
+    "spark_windows.py": "tests/spark/test_examples.py",
 }
 
 
