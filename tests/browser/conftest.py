@@ -16,8 +16,9 @@ from support.loaded_cluster import Lively, lively
 CHROMIUM = Path("/usr/bin/chromium")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lively]:
+    """The load takes CPU time, so it ends with the module."""
     home = tmp_path_factory.mktemp("lively")
     with lively(home, base_path=BASE, http_client_request_timeout="2s") as found:
         yield found
