@@ -25,6 +25,8 @@ from support.sanitizer import SANITIZED
 WORKERS = [pytest.param(1, id="w1"), pytest.param(3, id="w3")]
 # For tests that no topic's owner takes part in: of options, or of what a connection refuses.
 one_worker = pytest.mark.parametrize("workers", WORKERS[:1], indirect=True, scope="session")
+# For tests of clients, which cannot see how many there are; most data then crosses two workers.
+three_workers = pytest.mark.parametrize("workers", WORKERS[1:], indirect=True, scope="session")
 TUNED: dict[str, Any] = {
     "max_body_size": 1000,
     "max_channel_consumers": 1,

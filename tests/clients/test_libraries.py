@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker, three_workers
 from nsqcy.testing.http_requests import eventually
 from support.client_libraries import (
     CONSUMERS,
@@ -35,6 +35,7 @@ def bodies(count: int, size: int = 20) -> list[bytes]:
     return [(b"\0%06d\r\n" % number).ljust(size, b"\xff") for number in range(count)]
 
 
+@three_workers
 @every_publisher
 def test_publish(library: str, shared: Nsqd, topic: str, publish: Publish) -> None:
     sent = bodies(20)
@@ -45,6 +46,7 @@ def test_publish(library: str, shared: Nsqd, topic: str, publish: Publish) -> No
     assert [message.body for message in conn.take(20)] == sent
 
 
+@three_workers
 @every_publisher
 def test_publish_batches(library: str, shared: Nsqd, topic: str, publish: Publish) -> None:
     sent = bodies(900, 1000)
@@ -55,6 +57,7 @@ def test_publish_batches(library: str, shared: Nsqd, topic: str, publish: Publis
     assert [message.body for message in conn.take(900)] == sent
 
 
+@one_worker
 @every_library
 def test_headers_are_sent_only_on_request(
     library: str, shared: Nsqd, topic: str, consume: Consume
@@ -67,6 +70,7 @@ def test_headers_are_sent_only_on_request(
     assert [message.body for message in consumer.messages(5)] == bodies(5)
 
 
+@three_workers
 @every_library
 def test_publish_deferred(library: str, shared: Nsqd, topic: str, publish: Publish) -> None:
     conn = shared.connect().sub(topic, "c", rdy=10)
@@ -78,6 +82,7 @@ def test_publish_deferred(library: str, shared: Nsqd, topic: str, publish: Publi
     assert time.time_ns() - message.timestamp >= 700_000_000
 
 
+@one_worker
 @every_library
 def test_publish_to_a_bad_topic(library: str, shared: Nsqd, publish: Publish) -> None:
     """gnsq checks the name itself; whichever side refuses, the result is an error and not a
@@ -107,6 +112,7 @@ def test_consume(library: str, rdy: int, shared: Nsqd, topic: str, consume: Cons
     eventually(lambda: shared.web.channel(topic, "c")["clients"] == [])
 
 
+@three_workers
 @every_consumer
 def test_an_idle_consumer_is_served(
     library: str, shared: Nsqd, topic: str, consume: Consume
@@ -121,6 +127,7 @@ def test_an_idle_consumer_is_served(
     shared.web.await_counts(topic, "c", depth=0, in_flight_count=0)
 
 
+@three_workers
 @every_consumer
 @pytest.mark.parametrize("delay", [0, 400])
 def test_requeue(library: str, delay: int, shared: Nsqd, topic: str, consume: Consume) -> None:
@@ -137,6 +144,7 @@ def test_requeue(library: str, delay: int, shared: Nsqd, topic: str, consume: Co
     eventually(lambda: shared.web.client(topic, "c")["ready_count"] == 20, 30.0)
 
 
+@three_workers
 @pytest.mark.skipif(bool(absent(NEST)), reason=absent(NEST))
 def test_nest_discards(shared: Nsqd, topic: str, consume: Consume) -> None:
     """A message beyond `maxAttempts` goes to the service's handler for discarded messages, and is
@@ -152,6 +160,7 @@ def test_nest_discards(shared: Nsqd, topic: str, consume: Consume) -> None:
     shared.web.await_counts(topic, "c", depth=0, in_flight_count=0, requeue_count=20)
 
 
+@one_worker
 @every_library
 def test_auth(
     library: str,
@@ -183,6 +192,7 @@ def test_auth(
     assert (client["authed"], client["auth_identity"]) == (True, "me")
 
 
+@one_worker
 @every_library
 def test_auth_that_is_refused(
     library: str, guarded: Nsqd, auth_server: AuthServer, topic: str, publish: Publish
@@ -196,6 +206,7 @@ def test_auth_that_is_refused(
     assert guarded.web.topic(topic) is None
 
 
+@three_workers
 def test_touch_and_heartbeats(nsqd: Starter, consume: Consume) -> None:
     """A message that takes several message timeouts and heartbeats is not redelivered."""
     need_all()
@@ -215,6 +226,7 @@ def test_touch_and_heartbeats(nsqd: Starter, consume: Consume) -> None:
         assert len(consumer.raw) == 1
 
 
+@three_workers
 def test_consumers_share_a_channel(shared: Nsqd, topic: str, consume: Consume) -> None:
     need_all()
     sent = bodies(3000)

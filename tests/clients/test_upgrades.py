@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-from conftest import keep
+from conftest import keep, three_workers
 from nsqcy.testing.certificates import make
 from nsqcy.testing.http_requests import eventually
 from support.client_libraries import Consumer, Producer, Program, libraries
@@ -66,18 +66,17 @@ def home_of(daemon: Nsqd, program: Program) -> int | None:
 
 
 def elsewhere(daemon: Nsqd, owner: int, start: Callable[[], P]) -> P:
-    """Return a program whose home does not own its topic, unless there is only one worker.
+    """Return a program whose home does not own its topic.
 
     A client cannot choose its home, so programs are started until one has a different home. Until
     then, those whose home is the owner stay connected: a busier worker is less likely to get the
     next connection.
     """
-    alone = len(daemon.workers()) == 1
     misses: list[P] = []
 
     def attempt() -> P | None:
         program = start()
-        if eventually(lambda: home_of(daemon, program), 30) != owner or alone:
+        if eventually(lambda: home_of(daemon, program), 30) != owner:
             return program
         misses.append(program)
         return None
@@ -88,18 +87,18 @@ def elsewhere(daemon: Nsqd, owner: int, start: Callable[[], P]) -> P:
     return found
 
 
+@three_workers
 @every_library
 @every_way
 def test_publish_and_consume(
     library: str,
     way: dict[str, Any],
-    workers: int,
     secured: Nsqd,
     topic: str,
     consume: Callable[..., Consumer],
     publish: Callable[..., Producer],
 ) -> None:
-    """With three workers, no home owns the topic, so all data passes through the rings."""
+    """No home owns the topic, so all data passes through the rings."""
     sent = bodies(90)
     owner = create(secured, topic)
     consumer = elsewhere(
@@ -122,6 +121,6 @@ def test_publish_and_consume(
     codec = way.get("codec")
     assert (client["snappy"], client["deflate"]) == (codec == "snappy", codec == "deflate")
     home = secured.home_of_port(int(client["remote_address"].rpartition(":")[2]))
-    assert (home != owner) is (workers > 1)
+    assert home != owner
     consumer.close()
     eventually(lambda: secured.web.channel(topic, "c")["clients"] == [])

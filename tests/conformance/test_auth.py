@@ -16,6 +16,7 @@ from support.fake_auth_server import AuthServer, Reply, answer, grant
 from support.nsqd_process import Nsqd
 
 
+@one_worker
 @pytest.mark.case("C120")
 def test_disabled(shared: Nsqd) -> None:
     conn = shared.connect()
@@ -23,6 +24,7 @@ def test_disabled(shared: Nsqd) -> None:
     conn.expect_error("E_AUTH_DISABLED AUTH disabled")
 
 
+@one_worker
 @pytest.mark.case("C121")
 @pytest.mark.parametrize("line", [b"AUTH \n", b"AUTH x\n"])
 def test_no_parameters_allowed(shared: Nsqd, line: bytes) -> None:
@@ -31,6 +33,7 @@ def test_no_parameters_allowed(shared: Nsqd, line: bytes) -> None:
     conn.expect_error("E_INVALID AUTH invalid number of parameters")
 
 
+@one_worker
 @pytest.mark.case("C122")
 @pytest.mark.parametrize(
     ("length", "text"),
@@ -47,6 +50,7 @@ def test_length_out_of_bounds(shared: Nsqd, length: int, text: str) -> None:
     conn.expect_error(f"E_BAD_BODY AUTH {text}")
 
 
+@one_worker
 @pytest.mark.case("C122")
 @pytest.mark.parametrize(
     ("sent", "text"),
@@ -59,6 +63,7 @@ def test_cut_short(shared: Nsqd, sent: bytes, text: str) -> None:
     conn.expect_error(f"E_BAD_BODY AUTH {text}")
 
 
+@one_worker
 @pytest.mark.case("C127")
 def test_not_after_sub(shared: Nsqd, topic: str) -> None:
     conn = shared.connect().sub(topic, "c")
@@ -82,6 +87,7 @@ COMMANDS = {
 }
 
 
+@one_worker
 @pytest.mark.case("C123")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_first(command: str, guarded: Nsqd, conn: Conn, topic: str) -> None:
@@ -90,12 +96,14 @@ def test_first(command: str, guarded: Nsqd, conn: Conn, topic: str) -> None:
     assert guarded.web.topic(topic) is None
 
 
+@one_worker
 @pytest.mark.case("C123")
 def test_mpub_is_refused_before_its_body(conn: Conn, topic: str) -> None:
     conn.send(b"MPUB %s\n" % topic.encode())
     conn.expect_error("E_AUTH_FIRST AUTH required before MPUB")
 
 
+@one_worker
 @pytest.mark.case("C123")
 @pytest.mark.parametrize(
     ("sent", "text"),
@@ -112,6 +120,7 @@ def test_what_is_checked_before_authorization(conn: Conn, sent: bytes, text: str
     conn.expect_error(text)
 
 
+@one_worker
 @pytest.mark.case("C124")
 def test_identify_says_so(conn: Conn) -> None:
     assert conn.negotiate()["auth_required"] is True
@@ -126,6 +135,7 @@ def test_granted(auth_server: AuthServer, conn: Conn, topic: str) -> None:
     conn.negotiate()
 
 
+@one_worker
 @pytest.mark.case("C126")
 def test_only_once(conn: Conn, topic: str) -> None:
     conn.auth(topic)
@@ -133,6 +143,7 @@ def test_only_once(conn: Conn, topic: str) -> None:
     conn.expect_error("E_INVALID AUTH already set")
 
 
+@one_worker
 @pytest.mark.case("C126")
 def test_pipelined(guarded: Nsqd, conn: Conn, topic: str) -> None:
     """Commands pipelined after AUTH wait for it; no command after an error is executed."""
@@ -146,6 +157,7 @@ def test_pipelined(guarded: Nsqd, conn: Conn, topic: str) -> None:
     assert guarded.web.counts(topic)["message_count"] == 2
 
 
+@one_worker
 @pytest.mark.case("C127")
 def test_not_after_sub_either(conn: Conn, topic: str) -> None:
     conn.auth(topic).sub(topic, "c")
@@ -153,6 +165,7 @@ def test_not_after_sub_either(conn: Conn, topic: str) -> None:
     conn.expect_error("E_INVALID cannot AUTH in current state")
 
 
+@one_worker
 @pytest.mark.case("C128")
 @pytest.mark.parametrize("authorizations", [[], None])
 def test_nothing_granted(
@@ -203,6 +216,7 @@ def test_no_usable_answer(
     eventually(lambda: cause in guarded.log_text())
 
 
+@one_worker
 @pytest.mark.case("C130", "C131", "C132")
 def test_permitted_is_one_channel(
     auth_server: AuthServer, guarded: Nsqd, conn: Conn, topic: str
@@ -219,6 +233,7 @@ def test_permitted_is_one_channel(
     assert guarded.web.counts(topic)["message_count"] == 0
 
 
+@one_worker
 @pytest.mark.case("C133")
 def test_publishing_is_the_empty_channel(
     auth_server: AuthServer, guarded: Nsqd, conn: Conn, topic: str
@@ -233,6 +248,7 @@ def test_publishing_is_the_empty_channel(
     conn.expect_error(f'E_UNAUTHORIZED AUTH failed for SUB on "{topic}" "c"')
 
 
+@one_worker
 @pytest.mark.case("C134")
 def test_patterns_are_not_anchored(auth_server: AuthServer, conn: Conn, topic: str) -> None:
     auth_server.says(topic, grant(topic="opi"))
@@ -250,6 +266,7 @@ def authorize_briefly(conn: Conn, topic: str, server: AuthServer) -> Callable[[]
     return lambda: eventually(lambda: time.monotonic() > end) and None
 
 
+@one_worker
 @pytest.mark.case("C135")
 def test_expiry(auth_server: AuthServer, conn: Conn, topic: str) -> None:
     auth_server.says(topic, ttl=1)
@@ -266,6 +283,7 @@ def test_expiry(auth_server: AuthServer, conn: Conn, topic: str) -> None:
     assert first == second
 
 
+@one_worker
 @pytest.mark.case("C135")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_is_allowed_may_change(
@@ -279,6 +297,7 @@ def test_what_is_allowed_may_change(
     conn.expect_error(f'E_UNAUTHORIZED AUTH failed for {command} on "{topic}" "{channel}"')
 
 
+@one_worker
 @pytest.mark.case("C135")
 def test_no_answer_at_expiry(auth_server: AuthServer, conn: Conn, topic: str) -> None:
     await_expiry = authorize_briefly(conn, topic, auth_server)
@@ -303,6 +322,7 @@ def test_a_subscription_outlives_its_authorization(
     assert len(auth_server.asked(topic)) == 1
 
 
+@one_worker
 @pytest.mark.case("C136")
 def test_no_permissions(auth_server: AuthServer, conn: Conn, topic: str) -> None:
     auth_server.says(topic, grant(permissions=[]))
@@ -312,6 +332,7 @@ def test_no_permissions(auth_server: AuthServer, conn: Conn, topic: str) -> None
     conn.expect_error(f'E_UNAUTHORIZED AUTH failed for PUB on "{topic}" ""')
 
 
+@one_worker
 @pytest.mark.case("C137")
 def test_get(auth_server: AuthServer, conn: Conn, topic: str) -> None:
     conn.auth(f"{topic} ret&")
@@ -323,6 +344,7 @@ def test_get(auth_server: AuthServer, conn: Conn, topic: str) -> None:
     assert asked.headers["host"] == auth_server.address
 
 
+@one_worker
 @pytest.mark.case("C137")
 def test_an_address_may_be_a_url(nsqd: Starter, auth_server: AuthServer, topic: str) -> None:
     url = f"http://user:pass@{auth_server.address}/path/to?x=1"
@@ -333,6 +355,7 @@ def test_an_address_may_be_a_url(nsqd: Starter, auth_server: AuthServer, topic: 
     assert asked.headers["authorization"] == "Basic dXNlcjpwYXNz"
 
 
+@one_worker
 @pytest.mark.case("C137", "H22")
 @pytest.mark.parametrize("codec", ["", "snappy"])
 def test_a_server_is_told_of_tls(
@@ -357,6 +380,7 @@ def test_a_server_is_told_of_tls(
     assert asked.path.endswith(f"?common_name=some+one&remote_ip=127.0.0.1&secret={topic}&tls=true")
 
 
+@one_worker
 @pytest.mark.case("C138")
 def test_post(nsqd: Starter, auth_server: AuthServer, topic: str) -> None:
     daemon = nsqd(auth_http_address=auth_server.address, auth_http_request_method="post")
@@ -372,6 +396,7 @@ def test_post(nsqd: Starter, auth_server: AuthServer, topic: str) -> None:
     )
 
 
+@one_worker
 def test_one_of_two_servers_is_enough(nsqd: Starter, auth_server: AuthServer, topic: str) -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
@@ -382,6 +407,7 @@ def test_one_of_two_servers_is_enough(nsqd: Starter, auth_server: AuthServer, to
     assert all(len(auth_server.asked(f"{topic}-{number}")) == 1 for number in range(12))
 
 
+@one_worker
 @pytest.mark.case("HTTP-087")
 def test_http_needs_no_authorization(guarded: Nsqd, topic: str) -> None:
     answered = guarded.web.post("/pub", b"x", topic=topic)

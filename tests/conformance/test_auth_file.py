@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from conftest import keep
+from conftest import keep, one_worker
 from nsqcy.http.router import Need
 from nsqcy.nsqd.http.api import ROUTES
 from nsqcy.testing.http_requests import Answer, Web, eventually
@@ -68,6 +68,7 @@ def test_a_token_is_the_secret_of_auth(daemon: Nsqd) -> None:
     assert web(daemon, "watcher").client("a.x", "c1")["auth_identity"] == "reader"
 
 
+@one_worker
 @pytest.mark.parametrize(
     ("name", "line", "names"),
     [
@@ -86,6 +87,7 @@ def test_a_topic_outside_of_the_pattern(daemon: Nsqd, name: str, line: bytes, na
     conn.expect_error(f"E_UNAUTHORIZED AUTH failed for {names}")
 
 
+@one_worker
 def test_no_token_and_a_wrong_one(daemon: Nsqd) -> None:
     conn = daemon.connect()
     conn.command("PUB", "a.x", body=b"m")
@@ -110,6 +112,7 @@ ROUTES_WITH_TOPIC = {
 }
 
 
+@one_worker
 def test_every_route_requires_its_declared_permission(daemon: Nsqd) -> None:
     names = ("writer", "reader", "follower", "boss", "watcher")
     for route in ROUTES:
@@ -136,6 +139,7 @@ def test_every_route_requires_its_declared_permission(daemon: Nsqd) -> None:
                 assert found.status == 403, (path, name)
 
 
+@one_worker
 def test_each_user_can_use_only_its_permissions(daemon: Nsqd) -> None:
     web(daemon, "writer").pub("a.x", b"m")
     assert web(daemon, "writer").post("/mpub", b"m\nn", topic="a.y").status == 200
@@ -163,6 +167,7 @@ def test_the_name_that_counts_is_the_one_that_is_used(daemon: Nsqd) -> None:
     assert "b" not in root.topics()
 
 
+@one_worker
 def test_basic_has_the_token_as_its_password(daemon: Nsqd) -> None:
     for text, status in ((f"any:{token('watcher')}", 200), ("watcher:", 401), ("x:y", 401)):
         header = {"Authorization": f"Basic {base64.b64encode(text.encode()).decode()}"}

@@ -83,6 +83,7 @@ def test_bad_value(flag: str) -> None:
     assert result.stderr.count("\n") == 1
 
 
+@one_worker
 @pytest.mark.case("CFG-05", "CFG-08", "CFG-14", "CFG-06", "CFG-07", "CFG-12", "H01", "H02")
 def test_values_and_forms(nsqd: Starter) -> None:
     daemon = nsqd(
@@ -115,6 +116,7 @@ def test_values_and_forms(nsqd: Starter) -> None:
     daemon.web.await_counts("t", depth=18, backend_depth=2)
 
 
+@one_worker
 @pytest.mark.case("CFG-36", "F11")
 def test_unknown_experiment(nsqd: Starter) -> None:
     daemon = nsqd(enable_experiment="bogus")
@@ -124,6 +126,7 @@ def test_unknown_experiment(nsqd: Starter) -> None:
     assert any("bogus" in line and "topology-aware-consumption" in line for line in warnings)
 
 
+@one_worker
 @pytest.mark.case("CFG-06")
 def test_values_that_start(nsqd: Starter) -> None:
     daemon = nsqd(
@@ -191,6 +194,7 @@ def test_values_that_are_refused_later(nsqd: Starter, flag: str, text: str) -> N
     assert (result.returncode, text in result.stderr) == (1, True), result
 
 
+@one_worker
 @pytest.mark.case("CFG-20", "CFG-21", "CFG-22", "CFG-23", "TOOL-013")
 def test_lists_are_accepted(nsqd: Starter) -> None:
     daemon = configured(
@@ -205,6 +209,7 @@ def test_lists_are_accepted(nsqd: Starter) -> None:
     assert addresses == ["127.0.0.1:1", "127.0.0.1:2"]
 
 
+@one_worker
 @pytest.mark.case("CFG-24", "CFG-25", "CFG-27", "CFG-28", "CFG-29", "CFG-30", "C246")
 @pytest.mark.case("TOOL-011", "TOOL-012", "TOOL-015")
 def test_config_file(nsqd: Starter) -> None:
@@ -239,6 +244,7 @@ def test_config_file(nsqd: Starter) -> None:
     assert "ID: 5\n" in daemon.log_text()
 
 
+@one_worker
 @pytest.mark.case("CFG-28")
 @pytest.mark.ours
 def test_a_file_with_sections_is_ini(nsqd: Starter) -> None:
@@ -284,6 +290,7 @@ def test_missing_data_path(nsqd: Starter) -> None:
     assert "failed to lock data-path: open /nonexistent" in result.stderr
 
 
+@one_worker
 @pytest.mark.case("CFG-37")
 def test_no_http(nsqd: Starter) -> None:
     daemon = nsqd(http_address="")
@@ -296,6 +303,7 @@ def default_node_id(hostname: str) -> int:
     return binascii.crc32(hashlib.md5(hostname.encode()).digest()) % 1024
 
 
+@one_worker
 @pytest.mark.case("CFG-38")
 def test_default_node_id(shared: Nsqd, topic: str) -> None:
     assert default_node_id("vm") == 617

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from conftest import one_worker
 from nsqcy.client import Error
 from support.client_interfaces import Face
 from support.nsqd_process import Nsqd, free_port
@@ -114,6 +115,7 @@ def test_a_look_at_messages(face: Face, shared: Nsqd, topic: str) -> None:
     assert face.call(admin.peek, topic, "c", state="in_flight") == []
 
 
+@one_worker
 def test_mistakes(face: Face, shared: Nsqd) -> None:
     admin = face.module.NsqdAdmin(f"http://127.0.0.1:{shared.http_port}")
     with pytest.raises(ValueError, match="not a valid topic name"):

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from conftest import one_worker
 from nsqcy.client import DecodeError, Message
 from nsqcy.testing.http_requests import eventually
 from support.client_interfaces import Aio, Face
@@ -28,6 +29,7 @@ def keeping(face: Face, kept: list[Order]) -> Any:
     return keep_later if isinstance(face, Aio) else keep
 
 
+@one_worker
 @pytest.mark.parametrize("codec", ["json", "msgpack"])
 def test_values_arrive_as_they_were(face: Face, shared: Nsqd, topic: str, codec: str) -> None:
     pytest.importorskip("pydantic")
@@ -45,6 +47,7 @@ def test_values_arrive_as_they_were(face: Face, shared: Nsqd, topic: str, codec:
     eventually(lambda: {each.id for each in kept} == set(range(1, 8)))
 
 
+@one_worker
 def test_an_undecodable_body_becomes_a_dead_letter(face: Face, shared: Nsqd, topic: str) -> None:
     pytest.importorskip("pydantic")
     address = f"127.0.0.1:{shared.tcp_port}"
@@ -72,6 +75,7 @@ def test_an_undecodable_body_becomes_a_dead_letter(face: Face, shared: Nsqd, top
     eventually(lambda: kept == [Order(17)])
 
 
+@one_worker
 def test_without_dead_letters_it_is_finished(face: Face, shared: Nsqd, topic: str) -> None:
     address = f"127.0.0.1:{shared.tcp_port}"
     face.call(face.producer(address).publish, topic, b"no JSON")
@@ -97,6 +101,7 @@ def test_without_dead_letters_it_is_finished(face: Face, shared: Nsqd, topic: st
     eventually(is_empty)
 
 
+@one_worker
 def test_iteration_decodes_on_request(face: Face, shared: Nsqd, topic: str) -> None:
     address = f"127.0.0.1:{shared.tcp_port}"
     face.call(face.producer(address, codec="json").publish, topic, {"id": 17})

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from conftest import one_worker
 from nsqcy.client import Error
 from nsqcy.testing.http_requests import eventually
 from support.client_interfaces import Face
@@ -42,11 +43,13 @@ def test_messages_with_the_key_are_cancelled(
     assert deferred(shared, topic) == [{}, {name: "order-18"}]
 
 
+@one_worker
 def test_a_missing_channel_has_no_messages(face: Face, shared: Nsqd, topic: str) -> None:
     address = f"http://127.0.0.1:{shared.http_port}"
     assert face.call(face.module.cancel, topic, "c", "x", address) == 0
 
 
+@one_worker
 def test_an_unreachable_nsqd_does_not_hide_the_others(face: Face, shared: Nsqd, topic: str) -> None:
     publish(face, shared, topic, "x", name="cancel-key")
     eventually(lambda: deferred(shared, topic))

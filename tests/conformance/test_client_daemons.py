@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from conftest import one_worker
 from nsqcy.client.errors import ConnectionFailed, Error, NsqdError
 from nsqcy.testing.certificates import Files, make
 from nsqcy.testing.encoded_connection import client_context
@@ -79,12 +80,14 @@ def test_a_certificate_nobody_vouches_for(face: Face, secured: Nsqd, topic: str)
         assert face.call(producer.publish, topic, b"x") == b"OK"
 
 
+@one_worker
 def test_tls_that_is_not_offered(face: Face, shared: Nsqd, topic: str) -> None:
     producer = face.producer(tcp(shared), tls_v1=True, retries=0)
     with pytest.raises(ConnectionFailed, match="does not support TLS"):
         face.call(producer.publish, topic, b"x")
 
 
+@one_worker
 @pytest.mark.case("CL-044")
 def test_the_right_secret(face: Face, guarded: Nsqd, auth_server: AuthServer, topic: str) -> None:
     auth_server.replies[topic] = Reply(answer())
@@ -95,6 +98,7 @@ def test_the_right_secret(face: Face, guarded: Nsqd, auth_server: AuthServer, to
     eventually(lambda: kept.bodies == [b"x"])
 
 
+@one_worker
 @pytest.mark.case("CL-045")
 def test_no_secret(face: Face, guarded: Nsqd, topic: str) -> None:
     producer = face.producer(tcp(guarded), retries=0)
@@ -102,6 +106,7 @@ def test_no_secret(face: Face, guarded: Nsqd, topic: str) -> None:
         face.call(producer.publish, topic, b"x")
 
 
+@one_worker
 def test_a_secret_that_is_refused(
     face: Face, guarded: Nsqd, auth_server: AuthServer, topic: str
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from conftest import one_worker
 from nsqcy.client import AlreadyAnswered, DeadLetter, Error, Message, NsqdAdmin
 from nsqcy.testing.http_requests import eventually
 from support.client_interfaces import Aio, Face, Kept
@@ -66,16 +67,19 @@ def test_a_dead_letter_with_headers(face: Face, shared: Nsqd, topic: str) -> Non
     }
 
 
+@one_worker
 def test_own_headers_without_room_are_dropped(face: Face, shared: Nsqd, topic: str) -> None:
     own = {f"h{number}": "x" for number in range(32)}
     letter = dead_letter(face, shared, topic, own=own, headers=True)
     assert letter.headers["headers-dropped"] == "true" and "h0" not in letter.headers
 
 
+@one_worker
 def test_a_dead_letter_without_headers(face: Face, shared: Nsqd, topic: str) -> None:
     assert dead_letter(face, shared, topic, own=None).headers == {}
 
 
+@one_worker
 def test_a_closed_consumer_leaves_nothing_behind(face: Face, shared: Nsqd, topic: str) -> None:
     dead_letter(face, shared, topic, own=None)
     assert len(clients(shared, topic)) == 4
@@ -162,6 +166,7 @@ def test_a_rejected_message_returns_with_a_redrive(face: Face, nsqd: Callable[..
     eventually(lambda: finished(daemon, "t"))
 
 
+@one_worker
 @pytest.mark.parametrize("handler", REASONS)
 def test_a_consumer_with_a_topic_of_its_own_publishes_it(
     face: Face, shared: Nsqd, topic: str, handler: Any
@@ -187,6 +192,7 @@ def test_a_consumer_with_a_topic_of_its_own_publishes_it(
     assert len(letters) == 1
 
 
+@one_worker
 def test_without_a_topic_it_is_requeued(
     face: Face, shared: Nsqd, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:

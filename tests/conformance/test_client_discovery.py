@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.cluster.discovery import lookup_url
 from nsqcy.testing.http_requests import eventually
 from support.client_interfaces import Aio, Face, Kept
@@ -21,6 +21,7 @@ from support.nsqlookupd_process import Lookupd
 pytestmark = pytest.mark.usefixtures("soon")
 
 
+@one_worker
 @pytest.mark.case("CL-037")
 def test_a_real_lookupd(face: Face, nsqd: Starter, topic: str) -> None:
     with Lookupd() as lookupd:
@@ -205,6 +206,7 @@ def no_executor(request: pytest.FixtureRequest) -> Iterator[Aio]:
     face.end()
 
 
+@one_worker
 def test_the_default_executor_is_not_used(
     no_executor: Aio, nsqd: Starter, topic: str, mock: Callable[..., MockNsqd]
 ) -> None:

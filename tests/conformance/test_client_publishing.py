@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from conftest import one_worker
 from nsqcy.client.errors import (
     Closed,
     ConnectionFailed,
@@ -64,6 +65,7 @@ def test_answers_belong_to_publishes_in_order(face: Face, mock: Callable[..., Mo
     eventually(lambda: other.bodies[1:] == [b"3", b"4"])
 
 
+@one_worker
 @pytest.mark.case("CL-056")
 def test_what_nsqd_refuses(face: Face, shared: Nsqd, topic: str) -> None:
     producer = face.producer(tcp(shared))
@@ -161,6 +163,7 @@ def test_many_as_one(face: Face, shared: Nsqd, mock: Callable[..., MockNsqd], to
     assert nsqd.link().bodies[1] == b"\0\0\0\2\0\0\0\1" + b"1" + b"\0\0\0\2" + b"22"
 
 
+@one_worker
 def test_any_number_of_messages(face: Face, shared: Nsqd, topic: str) -> None:
     producer = face.producer(tcp(shared))
     bodies = (b"%d" % number for number in range(2500))
@@ -168,6 +171,7 @@ def test_any_number_of_messages(face: Face, shared: Nsqd, topic: str) -> None:
     assert depth(shared, topic) == 2500
 
 
+@one_worker
 @pytest.mark.case("CL-061")
 def test_an_http_port(face: Face, shared: Nsqd) -> None:
     errors: list[Any] = []
@@ -177,6 +181,7 @@ def test_an_http_port(face: Face, shared: Nsqd) -> None:
     eventually(lambda: errors)
 
 
+@one_worker
 @pytest.mark.case("CL-062")
 def test_what_nsqd_does_not_accept_of_a_connection(face: Face, shared: Nsqd) -> None:
     producer = face.producer(tcp(shared), heartbeat_interval=0.1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.testing.http_requests import Web, eventually
 from nsqcy.testing.wire_client import Conn, sized
 from support.client_interfaces import Blocking
@@ -85,6 +85,7 @@ def test_publishes_are_refused_until_it_ends(nsqd: Starter) -> None:
     daemon.stop()
 
 
+@one_worker
 def test_bad_requests(nsqd: Starter) -> None:
     daemon = nsqd()
     for body in (b"", b"1", b"yes", b"truetrue", b"null"):

@@ -22,6 +22,7 @@ def test_needs_a_subscription(shared: Nsqd, command: str, params: str) -> None:
     conn.expect_error(f"E_INVALID cannot {command} in current state")
 
 
+@one_worker
 @pytest.mark.case("C191")
 @pytest.mark.parametrize("line", ["FIN", "REQ", "REQ 0123456789abcdef", "TOUCH"])
 def test_too_few_parameters(shared: Nsqd, topic: str, line: str) -> None:
@@ -30,6 +31,7 @@ def test_too_few_parameters(shared: Nsqd, topic: str, line: str) -> None:
     conn.expect_error(f"E_INVALID {line.split()[0]} insufficient number of params")
 
 
+@one_worker
 @pytest.mark.case("C192")
 @pytest.mark.parametrize("command", ["FIN", "REQ", "TOUCH"])
 @pytest.mark.parametrize("ident", ["abc", "0123456789abcdef0", ""])
@@ -77,6 +79,7 @@ def test_finish_twice(shared: Nsqd, topic: str) -> None:
     conn.expect_error(f"E_FIN_FAILED FIN {ident} failed ID not in flight", fatal=False)
 
 
+@one_worker
 @pytest.mark.case("C197")
 @pytest.mark.parametrize("raw", ["x", "-1", "1.5", "+1"])
 def test_delay_is_not_a_number(shared: Nsqd, topic: str, raw: str) -> None:
@@ -175,6 +178,7 @@ def test_upper_limits(tuned: Nsqd, topic: str) -> None:
     together(a_long_delay_is_cut, touching_helps_no_longer)
 
 
+@one_worker
 @pytest.mark.case("F9")
 @pytest.mark.ours
 def test_huge_delays_do_not_wrap(shared: Nsqd, topic: str) -> None:

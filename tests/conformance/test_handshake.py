@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.testing.wire_client import sized
 from support.nsqd_process import Nsqd
 
 
+@one_worker
 @pytest.mark.case("C001", "C002")
 @pytest.mark.parametrize("magic", [b"  V1", b"GET "])
 def test_wrong_magic(shared: Nsqd, magic: bytes) -> None:
@@ -16,6 +17,7 @@ def test_wrong_magic(shared: Nsqd, magic: bytes) -> None:
     conn.expect_error("E_BAD_PROTOCOL")
 
 
+@one_worker
 @pytest.mark.case("C003")
 def test_end_inside_the_magic_is_silent(shared: Nsqd) -> None:
     conn = shared.connect(magic=b"  ")
@@ -23,6 +25,7 @@ def test_end_inside_the_magic_is_silent(shared: Nsqd) -> None:
     conn.eof()
 
 
+@one_worker
 @pytest.mark.case("C004")
 def test_magic_byte_by_byte(shared: Nsqd) -> None:
     conn = shared.connect(magic=b"")
@@ -32,6 +35,7 @@ def test_magic_byte_by_byte(shared: Nsqd) -> None:
     conn.expect_error("E_INVALID invalid command FOO")
 
 
+@one_worker
 @pytest.mark.case("C005")
 def test_nop_with_each_line_end(shared: Nsqd) -> None:
     conn = shared.connect()
@@ -41,6 +45,7 @@ def test_nop_with_each_line_end(shared: Nsqd) -> None:
     conn.usable()
 
 
+@one_worker
 @pytest.mark.case("C006", "C007", "C008", "C009", "C010")
 @pytest.mark.parametrize(
     ("line", "shown"),
@@ -60,6 +65,7 @@ def test_unknown_command(shared: Nsqd, line: bytes, shown: bytes) -> None:
     conn.expect_error(b"E_INVALID invalid command " + shown)
 
 
+@one_worker
 @pytest.mark.case("C011")
 def test_longest_line(shared: Nsqd) -> None:
     conn = shared.connect()
@@ -67,6 +73,7 @@ def test_longest_line(shared: Nsqd) -> None:
     conn.expect_error("E_INVALID invalid command FOO")
 
 
+@one_worker
 @pytest.mark.case("C012", "C013")
 @pytest.mark.parametrize("line", [b"NOP" + b" " * 16381 + b"\n", b"N" * 16384])
 def test_line_too_long_closes_without_a_word(shared: Nsqd, line: bytes) -> None:
@@ -86,6 +93,7 @@ def test_half_close_after_commands_answers_them_first(shared: Nsqd, topic: str) 
     conn.eof()
 
 
+@one_worker
 @pytest.mark.case("C015")
 def test_nothing_is_executed_after_a_fatal_error(shared: Nsqd, topic: str) -> None:
     conn = shared.connect()
@@ -96,6 +104,7 @@ def test_nothing_is_executed_after_a_fatal_error(shared: Nsqd, topic: str) -> No
     shared.web.await_counts(topic, message_count=1)
 
 
+@one_worker
 @pytest.mark.case("C016")
 def test_parameters_of_identify_are_ignored(shared: Nsqd) -> None:
     conn = shared.connect()
@@ -103,6 +112,7 @@ def test_parameters_of_identify_are_ignored(shared: Nsqd) -> None:
     conn.expect_ok()
 
 
+@one_worker
 @pytest.mark.case("C017")
 def test_extra_parameters_of_pub_are_ignored(shared: Nsqd, topic: str) -> None:
     conn = shared.connect()
@@ -110,6 +120,7 @@ def test_extra_parameters_of_pub_are_ignored(shared: Nsqd, topic: str) -> None:
     conn.expect_ok()
 
 
+@one_worker
 @pytest.mark.case("C018")
 def test_two_spaces_make_an_empty_parameter(shared: Nsqd) -> None:
     conn = shared.connect()
@@ -148,6 +159,7 @@ def test_shutdown_does_not_wait_for_silent_peers(nsqd: Starter) -> None:
         conn.eof()
 
 
+@one_worker
 @pytest.mark.case("C021")
 def test_unix_socket(nsqd: Starter, short_path: Path) -> None:
     path = short_path / "n.sock"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.client.errors import ConnectionFailed
 from nsqcy.testing.encoded_connection import connect
 from nsqcy.testing.http_requests import eventually
@@ -40,6 +40,7 @@ def bodies(conn: Conn, count: int) -> list[bytes]:
     return [message.body for message in taken]
 
 
+@one_worker
 def test_nobody_is_told_who_does_not_ask(shared: Nsqd) -> None:
     assert "headers" not in shared.connect().negotiate()
     assert "headers" not in shared.connect().negotiate(headers=False)
@@ -115,6 +116,7 @@ def test_http(shared: Nsqd, topic: str) -> None:
     assert bodies(reader, 1) == [behind(b"c", *SOME)]
 
 
+@one_worker
 @pytest.mark.parametrize("path", ["/pub", "/mpub"])
 @pytest.mark.parametrize(
     ("name", "value", "text"),
@@ -136,6 +138,7 @@ def test_http_refuses(
     assert answer == (400, f'{{"message":"INVALID_HEADERS ({text})"}}'.encode())
 
 
+@one_worker
 def test_too_many_over_http(shared: Nsqd, topic: str) -> None:
     given = {f"X-Nsq-N{number}": "" for number in range(33)}
     status, body = post(shared, f"/pub?topic={topic}", b"body", given)
@@ -170,6 +173,7 @@ def test_the_client(face: Face, shared: Nsqd, topic: str) -> None:
     assert {message.body for message in blind.messages} == found.keys()
 
 
+@one_worker
 def test_the_client_refuses(face: Face, shared: Nsqd, topic: str) -> None:
     with pytest.raises(ValueError, match="headers require a producer with the option headers=True"):
         face.call(face.producer(address(shared)).publish, topic, b"x", headers={"a": "b"})

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from conftest import Idler
+from conftest import Idler, one_worker
 from nsqcy.testing.wire_client import (
     ERROR,
     HEARTBEAT,
@@ -42,6 +42,7 @@ def until_end(conn: Conn) -> list[Frame]:
         return frames
 
 
+@one_worker
 @pytest.mark.case("C030", "C031", "C032", "C033", "C034", "C035", "C038", "C039", "F4")
 def test_heartbeats(shared: Nsqd, topic: str) -> None:
     def silent_client_is_dropped_after_two_intervals() -> None:
@@ -128,6 +129,7 @@ def test_heartbeats(shared: Nsqd, topic: str) -> None:
     )
 
 
+@one_worker
 @pytest.mark.case("C036")
 def test_no_subscription_without_heartbeats(shared: Nsqd) -> None:
     conn = shared.connect()
@@ -136,6 +138,7 @@ def test_no_subscription_without_heartbeats(shared: Nsqd) -> None:
     conn.expect_error("E_INVALID cannot SUB with heartbeats disabled")
 
 
+@one_worker
 @pytest.mark.case("C037")
 @pytest.mark.late
 def test_defaults_without_identify(idler: Idler) -> None:
@@ -184,6 +187,7 @@ def test_talking_without_reading_does_not_keep_a_stuck_consumer(shared: Nsqd, to
     web.await_counts(topic, "c", client_count=0)
 
 
+@one_worker
 @pytest.mark.case("C032")
 def test_an_unknown_id_is_not_fatal(shared: Nsqd, topic: str) -> None:
     conn = shared.connect().sub(topic, "c")

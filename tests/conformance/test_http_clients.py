@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from conftest import one_worker
 from nsqcy.cluster.http_clients import LookupdClient, NsqdHTTPClient
 from nsqcy.errors import RequestError
 from nsqcy.testing.http_requests import eventually
@@ -57,6 +58,7 @@ def test_topics_and_channels(shared: Nsqd, nsqd_client: NsqdHTTPClient, topic: s
     assert shared.web.topic(topic) is None
 
 
+@one_worker
 def test_what_an_nsqd_says(nsqd_client: NsqdHTTPClient, topic: str) -> None:
     nsqd_client.create_topic(topic)
     nsqd_client.create_channel(topic, "c")
@@ -71,6 +73,7 @@ def test_what_an_nsqd_says(nsqd_client: NsqdHTTPClient, topic: str) -> None:
     assert isinstance(page, bytes) and topic.encode() in page
 
 
+@one_worker
 def test_errors(nsqd_client: NsqdHTTPClient, topic: str) -> None:
     with pytest.raises(RequestError, match=r"got response 404 Not Found .*TOPIC_NOT_FOUND") as why:
         nsqd_client.delete_topic(topic)

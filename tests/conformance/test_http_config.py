@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.testing.http_requests import Answer, eventually
 from support.nsqd_process import Nsqd
 
@@ -77,6 +77,7 @@ def test_values(nsqd: Starter) -> None:
     assert web.get("/config/max_rdy_count").body == b"2500"
 
 
+@one_worker
 @pytest.mark.case("HTTP-079", "HTTP-076")
 @pytest.mark.parametrize(
     "key", ["node_id", "lookupd_tcp_address", "logger", "version", "config", "verbose", "bogus"]
@@ -86,6 +87,7 @@ def test_what_is_no_key(shared: Nsqd, key: str) -> None:
     assert refusal(shared.web.put(f"/config/{key}", b"x")) == (400, "INVALID_OPTION")
 
 
+@one_worker
 @pytest.mark.case("HTTP-005", "HTTP-006", "HTTP-007", "HTTP-008")
 def test_routes(shared: Nsqd) -> None:
     web = shared.web
@@ -120,6 +122,7 @@ def test_the_log_level_changes_everywhere(nsqd: Starter) -> None:
     crowd.close()
 
 
+@one_worker
 @pytest.mark.case("HTTP-074", "HTTP-075")
 def test_levels_that_are_refused(shared: Nsqd) -> None:
     web = shared.web
@@ -130,6 +133,7 @@ def test_levels_that_are_refused(shared: Nsqd) -> None:
     assert web.get(LEVEL).body == b"2"
 
 
+@one_worker
 @pytest.mark.case("HTTP-075")
 def test_a_value_is_no_longer_than_a_message(tuned: Nsqd) -> None:
     web = tuned.web
@@ -138,6 +142,7 @@ def test_a_value_is_no_longer_than_a_message(tuned: Nsqd) -> None:
     assert refusal(web.put(LEVEL, b"x" * 2000)) == (400, "INVALID_VALUE")
 
 
+@one_worker
 @pytest.mark.case("HTTP-076")
 def test_what_may_not_change(shared: Nsqd) -> None:
     for key in ("max_rdy_count", "tcp_address", "snappy"):
@@ -190,6 +195,7 @@ def test_a_restarted_worker_knows_what_was_changed(nsqd: Starter) -> None:
     assert "GET /config" not in daemon.log_text()
 
 
+@one_worker
 @pytest.mark.case("CFG-05", "CFG-06", "CFG-08", "CFG-20", "CFG-23")
 def test_flags_show(nsqd: Starter) -> None:
     daemon = nsqd(
@@ -214,6 +220,7 @@ def test_flags_show(nsqd: Starter) -> None:
     assert daemon.web.get("/config/statsd_prefix").body == b"h_x_y_4151.a.h_x_y_4151."
 
 
+@one_worker
 @pytest.mark.case("CFG-21", "CFG-22", "CFG-24", "CFG-25", "CFG-27", "CFG-29", "CFG-30")
 def test_a_file_shows(nsqd: Starter, tmp_path: Path) -> None:
     path = tmp_path / "nsqd.cfg"
@@ -236,12 +243,14 @@ def test_a_file_shows(nsqd: Starter, tmp_path: Path) -> None:
     assert shown(daemon, "tls_min_version") == 769
 
 
+@one_worker
 @pytest.mark.case("HTTP-078")
 def test_values_found_at_the_start(shared: Nsqd) -> None:
     assert shown(shared, "broadcast_tcp_port") == shared.tcp_port
     assert shown(shared, "broadcast_http_port") == shared.http_port
 
 
+@one_worker
 @pytest.mark.case("HTTP-004")
 def test_a_unix_socket_has_port_minus_one(nsqd: Starter, short_path: Path) -> None:
     daemon = nsqd(tcp_address=short_path / "t")
@@ -249,6 +258,7 @@ def test_a_unix_socket_has_port_minus_one(nsqd: Starter, short_path: Path) -> No
     assert shown(daemon, "broadcast_tcp_port") == 0
 
 
+@one_worker
 @pytest.mark.ours
 def test_an_upload_that_is_cut_changes_nothing(shared: Nsqd) -> None:
     with socket.create_connection(("127.0.0.1", shared.http_port), 10) as sock:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.testing.http_requests import Answer, eventually
 from support.nsqd_process import Nsqd
 
@@ -21,6 +21,7 @@ needs_profiler = pytest.mark.skipif(
 )
 
 
+@one_worker
 @pytest.mark.case("HTTP-080")
 def test_block_rate(shared: Nsqd) -> None:
     answer = shared.web.put("/debug/setblockrate?rate=x")
@@ -31,6 +32,7 @@ def test_block_rate(shared: Nsqd) -> None:
     assert shared.web.put("/debug/setblockrate").status == 400
 
 
+@one_worker
 @pytest.mark.case("HTTP-080")
 @pytest.mark.ours
 def test_two_that_crash_in_nsq(shared: Nsqd) -> None:
@@ -44,6 +46,7 @@ def test_two_that_crash_in_nsq(shared: Nsqd) -> None:
         assert "x-nsq-content-type" not in answer.headers
 
 
+@one_worker
 @pytest.mark.case("HTTP-006", "HTTP-008")
 def test_routes(shared: Nsqd) -> None:
     web = shared.web
@@ -67,6 +70,7 @@ def test_routes(shared: Nsqd) -> None:
     assert web.get("/debug/freememory").headers["allow"] == "OPTIONS, POST"
 
 
+@one_worker
 @pytest.mark.case("LOG-02")
 def test_profiles_are_not_logged(shared: Nsqd) -> None:
     answer = shared.web.get(PPROF)

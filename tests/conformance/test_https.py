@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.testing import certificates
 from nsqcy.testing.http_requests import Answer, eventually
 from support.memory_http_client import trusting
@@ -28,6 +28,7 @@ def refused(answer: Answer, port: int) -> bool:
     return (answer.status, answer.body) == (403, body)
 
 
+@one_worker
 @pytest.mark.case("HTTP-081")
 def test_plain_http_is_refused(nsqd: Starter, server: dict[str, Path]) -> None:
     daemon = nsqd(tls_required="true", **server)
@@ -50,6 +51,7 @@ def test_plain_http_is_refused(nsqd: Starter, server: dict[str, Path]) -> None:
     assert f"HTTPS: closing 127.0.0.1:{daemon.https_port}" in daemon.log_text()
 
 
+@one_worker
 @pytest.mark.case("HTTP-082")
 def test_there_may_be_no_https(nsqd: Starter, server: dict[str, Path]) -> None:
     daemon = nsqd(tls_required="true", https_address="", **server)
@@ -57,6 +59,7 @@ def test_there_may_be_no_https(nsqd: Starter, server: dict[str, Path]) -> None:
     assert "HTTPS" not in daemon.log_text().replace("TLS_REQUIRED", "")
 
 
+@one_worker
 @pytest.mark.case("HTTP-083", "CFG-11")
 def test_plain_http_may_be_allowed(nsqd: Starter, server: dict[str, Path]) -> None:
     daemon = nsqd(tls_required="tcp-https", **server)
@@ -81,6 +84,7 @@ def test_a_policy_requires_tls_and_a_certificate(
     assert daemon.secure_web(context).get("/config/tls_required").body == b"2"
 
 
+@one_worker
 @pytest.mark.case("H05", "H07", "H08")
 def test_a_certificate_opens_https(nsqd: Starter, server: dict[str, Path]) -> None:
     daemon = nsqd(**server)
@@ -93,6 +97,7 @@ def test_a_certificate_opens_https(nsqd: Starter, server: dict[str, Path]) -> No
     assert plain.web.get("/config/https_address").body == b"0.0.0.0:4152"
 
 
+@one_worker
 def test_a_policy_may_verify(nsqd: Starter, server: dict[str, Path], tmp_path: Path) -> None:
     authority = certificates.make("authority", authority=True)
     daemon = nsqd(
@@ -134,6 +139,7 @@ def test_a_large_answer_does_not_stop_at_a_buffer(nsqd: Starter, server: dict[st
     assert len(answer.json()["topics"]) == 300 and len(answer.body) > 100_000
 
 
+@one_worker
 def test_a_port_that_is_taken(nsqd: Starter, server: dict[str, Path]) -> None:
     first = nsqd(**server)
     other = nsqd.prepare(https_address=f"127.0.0.1:{first.https_port}", **server)
@@ -146,5 +152,6 @@ def test_a_port_that_is_taken(nsqd: Starter, server: dict[str, Path]) -> None:
     assert "listen tcp: address /tmp/a-path: missing port in address" in third.log_text()
 
 
+@one_worker
 def test_without_a_certificate_there_is_no_https(shared: Nsqd) -> None:
     assert shared.https_port == 0 and "HTTPS" not in shared.log_text()

@@ -31,17 +31,20 @@ UNDECODABLE = "E_BAD_BODY IDENTIFY failed to decode JSON body"
 NEGOTIATE = {"feature_negotiation": True}
 
 
+@one_worker
 @pytest.mark.case("C050")
 def test_without_negotiation(shared: Nsqd) -> None:
     assert shared.connect().identify() is None
 
 
+@one_worker
 @pytest.mark.case("C051")
 def test_defaults(shared: Nsqd) -> None:
     answer = shared.connect().negotiate()
     assert list(answer.items()) == list(DEFAULTS.items())
 
 
+@one_worker
 @pytest.mark.case("C051")
 def test_answer_is_compact_json(shared: Nsqd) -> None:
     conn = shared.connect()
@@ -49,6 +52,7 @@ def test_answer_is_compact_json(shared: Nsqd) -> None:
     assert conn.frame() == (RESPONSE, json.dumps(DEFAULTS, separators=(",", ":")).encode())
 
 
+@one_worker
 @pytest.mark.case("C052")
 def test_compression_needs_negotiation(shared: Nsqd) -> None:
     conn = shared.connect()
@@ -131,6 +135,7 @@ def test_body_too_big(shared: Nsqd, size: int, maximum: int) -> None:
     conn.expect_error(f"E_BAD_BODY IDENTIFY body too big {size} > {maximum}")
 
 
+@one_worker
 @pytest.mark.case("C083")
 def test_body_too_big_for_a_smaller_limit(tuned: Nsqd) -> None:
     conn = tuned.connect()
@@ -204,6 +209,7 @@ def test_good_output_buffer_size(shared: Nsqd, value: int, size: int, timeout: i
     assert answer == DEFAULTS | {"output_buffer_size": size, "output_buffer_timeout": timeout}
 
 
+@one_worker
 @pytest.mark.case("C068")
 def test_sample_rate(shared: Nsqd) -> None:
     for value in (-1, 100):
@@ -241,6 +247,7 @@ def test_good_msg_timeout(shared: Nsqd, value: int, effective: int) -> None:
     assert shared.connect().negotiate(msg_timeout=value)["msg_timeout"] == effective
 
 
+@one_worker
 @pytest.mark.case("C071")
 def test_order_of_the_checks(shared: Nsqd) -> None:
     fields = {
@@ -261,6 +268,7 @@ def test_order_of_the_checks(shared: Nsqd) -> None:
         del fields[name]
 
 
+@one_worker
 @pytest.mark.case("C073", "C080", "C179")
 def test_limits_of_the_daemon_are_reported(tuned: Nsqd) -> None:
     answer = tuned.connect().negotiate(topology_zone="x")
@@ -278,6 +286,7 @@ def test_stats_show_the_place_of_the_client(tuned: Nsqd, topic: str) -> None:
     assert (client["topology_zone"], client["topology_region"]) == ("x", "y")
 
 
+@one_worker
 @pytest.mark.case("C076")
 def test_not_after_sub(shared: Nsqd, topic: str) -> None:
     conn = shared.connect().sub(topic, "c")
@@ -285,6 +294,7 @@ def test_not_after_sub(shared: Nsqd, topic: str) -> None:
     conn.expect_error("E_INVALID cannot IDENTIFY in current state", reset=True)
 
 
+@one_worker
 @pytest.mark.case("C077", "F4")
 def test_repeated(shared: Nsqd, topic: str) -> None:
     conn = shared.connect()
@@ -325,6 +335,7 @@ def test_stats_of_a_client_that_told_all(shared: Nsqd, topic: str) -> None:
     assert client["remote_address"] == f"{host}:{port}"
 
 
+@one_worker
 @pytest.mark.case("C081")
 def test_longer_heartbeat_interval(tuned: Nsqd) -> None:
     tuned.connect().identify(heartbeat_interval=300000)
@@ -343,6 +354,7 @@ def test_pipelined_with_sub_and_rdy(shared: Nsqd, topic: str) -> None:
     assert frame.kind == MESSAGE and Message.parse(frame.data).body == b"x"
 
 
+@one_worker
 @pytest.mark.case("C090")
 def test_no_tls_without_a_certificate(shared: Nsqd) -> None:
     conn = shared.connect()
@@ -367,12 +379,14 @@ def test_limits_for_publishes(tmp_path: Path) -> None:
     assert list(answer.items())[-1] == ("limits", limits)
 
 
+@one_worker
 @pytest.mark.ours
 def test_the_limit_of_delays_is_that_of_requeues_by_default(shared: Nsqd) -> None:
     answer = shared.connect().negotiate(limits=True)
     assert answer["limits"]["max_defer_timeout"] == 3_600_000
 
 
+@one_worker
 @pytest.mark.ours
 def test_a_goodbye_is_agreed_on_request(shared: Nsqd) -> None:
     assert "goodbye" not in shared.connect().negotiate(goodbye=False)

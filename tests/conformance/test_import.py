@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import Conn
 from support import nsq_diskqueue
@@ -250,6 +250,7 @@ def eight_files(data: Path) -> list[list[nsq_diskqueue.Message]]:
     return several
 
 
+@one_worker
 @pytest.mark.case("C320")
 def test_a_damaged_length_costs_one_message(nsqd: Starter) -> None:
     daemon = nsqd.prepare()
@@ -265,6 +266,7 @@ def test_a_damaged_length_costs_one_message(nsqd: Starter) -> None:
     assert f"{path} at 200: 50 bytes without a valid record" in daemon.log_text()
 
 
+@one_worker
 @pytest.mark.case("C321")
 def test_a_missing_file_costs_that_file(nsqd: Starter) -> None:
     daemon = nsqd.prepare()
@@ -277,6 +279,7 @@ def test_a_missing_file_costs_that_file(nsqd: Starter) -> None:
     assert f"{data_file(daemon.data, 't:c', 4)} at 0: the file is missing" in daemon.log_text()
 
 
+@one_worker
 @pytest.mark.case("C322")
 def test_a_torn_last_record_costs_that_record(nsqd: Starter) -> None:
     daemon = nsqd.prepare()
@@ -291,6 +294,7 @@ def test_a_torn_last_record_costs_that_record(nsqd: Starter) -> None:
     assert daemon.connect().sub("t", "c", rdy=1).message().body == b"new"
 
 
+@one_worker
 @pytest.mark.case("C323")
 def test_a_message_larger_than_the_limit_is_no_damage(nsqd: Starter) -> None:
     daemon = nsqd.prepare(max_msg_size=1000)
@@ -316,6 +320,7 @@ def test_emptying_an_imported_channel_leaves_the_others(nsqd: Starter) -> None:
     eventually(lambda: len(list((daemon.data / "t.topic").glob("*.seg"))) <= 1)
 
 
+@one_worker
 @pytest.mark.case("C331")
 def test_ephemeral_queues_are_named_and_kept(nsqd: Starter) -> None:
     daemon = nsqd.prepare()
@@ -327,6 +332,7 @@ def test_ephemeral_queues_are_named_and_kept(nsqd: Starter) -> None:
     assert nsq_diskqueue.read_queue(kept(daemon.data), "et#ephemeral:dur") == messages(0, 3)
 
 
+@one_worker
 @pytest.mark.case("C332", "F6")
 @pytest.mark.parametrize("backlog", [0, 1, 2])
 def test_a_drained_queue_that_rolled_is_no_damage(nsqd: Starter, backlog: int) -> None:
@@ -358,6 +364,7 @@ def test_a_drained_queue_that_rolled_is_no_damage(nsqd: Starter, backlog: int) -
     assert "ERROR" not in daemon.log_text()
 
 
+@one_worker
 @pytest.mark.case("F8")
 @pytest.mark.parametrize("content", [b"", b"3\n0,0\n", b"rubbish", b"3\n5,0\n2,0\n", None])
 def test_without_metadata_every_file_is_read(nsqd: Starter, content: bytes | None) -> None:

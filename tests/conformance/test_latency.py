@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from support.nsqd_process import Nsqd
 
 OFF = {"count": 0, "percentiles": None}
@@ -22,6 +22,7 @@ def latency(daemon: Nsqd, topic: str, channel: str | None = None) -> dict[str, A
     return latency
 
 
+@one_worker
 @pytest.mark.case("E2E-01")
 def test_percentiles_of_the_command_line_are_sorted(nsqd: Starter) -> None:
     answer = nsqd(args=WANTED).web.get("/config/e2e_processing_latency_percentiles")
@@ -56,6 +57,7 @@ def test_percentiles(nsqd: Starter) -> None:
     assert text.count(f'{{"count":1,"percentiles":[{{"quantile":1,"value":{value}}},') == 2, text
 
 
+@one_worker
 @pytest.mark.case("E2E-03")
 def test_no_percentiles(shared: Nsqd, topic: str) -> None:
     conn = shared.connect().sub(topic, "c", rdy=1)

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.metrics.families import OF_NSQD
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import Conn
@@ -102,6 +102,7 @@ def test_syncs_are_timed(shared: Nsqd, topic: str) -> None:
     assert found.value("nsqd_topic_disk_bytes", topic=topic) > 0
 
 
+@one_worker
 def test_forms(shared: Nsqd, topic: str) -> None:
     shared.web.create(topic, "c")
     plain = scrape(shared.web)
@@ -121,6 +122,7 @@ def test_forms(shared: Nsqd, topic: str) -> None:
     assert dots.families.keys() == latest.families.keys()
 
 
+@one_worker
 def test_routes(shared: Nsqd) -> None:
     web = shared.web
     answer = web.post("/metrics")
@@ -129,6 +131,7 @@ def test_routes(shared: Nsqd) -> None:
     assert web.get("/metrics/nope").status == 404
 
 
+@one_worker
 def test_promtool_finds_nothing_to_say(shared: Nsqd, topic: str) -> None:
     use(shared, topic, "c").close()
     check_by_promtool(scrape(shared.web))

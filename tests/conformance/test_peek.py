@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.testing.http_requests import Answer, Web
 from support.nsqd_process import Nsqd
 
@@ -148,6 +148,7 @@ def test_pages_end_at_a_megabyte(shared: Nsqd, topic: str) -> None:
     assert found == sent
 
 
+@one_worker
 @pytest.mark.parametrize(
     ("path", "query", "status", "message"),
     [
@@ -184,6 +185,7 @@ def test_only_what_is_read_is_got(shared: Nsqd) -> None:
     assert shared.web.post("/topic/peek", topic="t").status == 405
 
 
+@one_worker
 def test_auth_is_not_passed_by(guarded: Nsqd, topic: str) -> None:
     guarded.web.create(topic, "c")
     for path, query in (("/topic/peek", {}), ("/channel/peek", {"channel": "c"})):

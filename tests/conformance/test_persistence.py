@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import Conn, Message
 from support.concurrent_cases import lasted
@@ -326,6 +326,7 @@ def test_a_drained_queue_rolls(nsqd: Starter) -> None:
     assert not [path for path in daemon.data.rglob("*") if "bad" in path.suffix]
 
 
+@one_worker
 @pytest.mark.case("C326", "CFG-34")
 def test_a_second_daemon_on_the_data_path(nsqd: Starter) -> None:
     first = nsqd()
@@ -338,6 +339,7 @@ def test_a_second_daemon_on_the_data_path(nsqd: Starter) -> None:
     first.connect().usable()
 
 
+@one_worker
 @pytest.mark.case("C327", "CFG-33")
 def test_missing_data_path(nsqd: Starter, tmp_path: Path) -> None:
     result = run(*flags(nsqd.prepare(tmp_path / "nowhere").options))
@@ -379,6 +381,7 @@ def test_invalid_names_in_metadata_are_skipped(nsqd: Starter) -> None:
     assert "skipping creation of invalid topic bad$" in daemon.log_text()
 
 
+@one_worker
 @pytest.mark.case("C334", "F10", "CFG-12", "CFG-16", "CFG-17")
 @pytest.mark.parametrize(
     ("option", "code", "text"),
@@ -395,6 +398,7 @@ def test_refused_options(nsqd: Starter, option: str, code: int, text: str) -> No
     assert (result.returncode, text in result.stderr) == (code, True), result
 
 
+@one_worker
 @pytest.mark.case("C334", "F10")
 @pytest.mark.ours
 @pytest.mark.parametrize(

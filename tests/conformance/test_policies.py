@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.testing.http_requests import Answer, eventually
 from nsqcy.testing.wire_client import batch
 from support.fake_nsqlookupd import FakeLookupd
@@ -127,6 +127,7 @@ def test_only_what_is_unusual_is_in_stats(shared: Nsqd, topic: str) -> None:
     assert lines == [each.split(b"depth:")[0] for each in again.splitlines()[-4:]]
 
 
+@one_worker
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -168,6 +169,7 @@ def test_bad_values_are_rejected_with_the_allowed_values(
     assert {source for _, source in shown(shared, topic).values()} == {"default"}
 
 
+@one_worker
 def test_bad_requests(shared: Nsqd, topic: str) -> None:
     web = shared.web
     assert refusal(web.get("/topic/config")) == (400, "MISSING_ARG_TOPIC")
@@ -269,13 +271,12 @@ def test_who_deletes_a_topic_deletes_what_was_set_for_it(nsqd: Starter) -> None:
     assert shown(daemon, "ab", "c")["rate"] == (5, "http")
 
 
+@one_worker
 @pytest.mark.parametrize(
     "content",
     [b"", b"{", b"[]", b'{"version": 1}', b'{"version": 1, "set": {"a b": {}}}', b"\xff" * 99],
 )
 def test_a_damaged_file_is_set_aside_and_named(nsqd: Starter, content: bytes) -> None:
-    if nsqd.workers > 1:
-        pytest.skip("the master reads it before workers exist")
     daemon = nsqd.prepare()
     file = daemon.data / "policies.json"
     file.with_name("policies.json.damaged").write_bytes(b"older")
@@ -291,6 +292,7 @@ def test_a_damaged_file_is_set_aside_and_named(nsqd: Starter, content: bytes) ->
     assert aside.read_bytes() == content
 
 
+@one_worker
 def test_what_is_no_longer_allowed_stays_in_the_file(nsqd: Starter) -> None:
     daemon = nsqd()
     put(daemon, "t", msg_timeout="10m", ttl="1h")
@@ -303,6 +305,7 @@ def test_what_is_no_longer_allowed_stays_in_the_file(nsqd: Starter) -> None:
     assert shown(daemon, "t")["msg_timeout"] == ("10m", "http")
 
 
+@one_worker
 def test_a_file_of_a_later_nsqcy_is_left_alone(nsqd: Starter) -> None:
     daemon = nsqd.prepare()
     file = daemon.data / "policies.json"
@@ -419,6 +422,7 @@ def test_a_policy_may_shorten_delays(nsqd: Starter) -> None:
         assert daemon.web.post("/pub", b"x", topic=topic, defer=2000).status == 200
 
 
+@one_worker
 def test_an_answer_over_http_names_the_limit_and_its_option(nsqd: Starter) -> None:
     """In a header, because NSQ's messages have no room for them."""
     daemon = nsqd(max_msg_size=1000, max_body_size=5000, max_req_timeout="2s")

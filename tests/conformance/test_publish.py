@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import batch, sized
 from support.concurrent_cases import lasted, together
@@ -17,6 +17,7 @@ def i32(number: int) -> bytes:
     return number.to_bytes(4, "big", signed=True)
 
 
+@one_worker
 @pytest.mark.case("C220")
 @pytest.mark.parametrize("line", ["PUB", "MPUB", "DPUB", "DPUB t"])
 def test_too_few_parameters(shared: Nsqd, line: str) -> None:
@@ -25,6 +26,7 @@ def test_too_few_parameters(shared: Nsqd, line: str) -> None:
     conn.expect_error(f"E_INVALID {line.split()[0]} insufficient number of parameters")
 
 
+@one_worker
 @pytest.mark.case("C221", "C222", "C238")
 @pytest.mark.parametrize("line", ["PUB {}", "DPUB {} 10"])
 @pytest.mark.parametrize(
@@ -50,6 +52,7 @@ def test_largest_message(shared: Nsqd, topic: str) -> None:
     assert shared.connect().sub(topic, "c", rdy=1).message().body == body
 
 
+@one_worker
 @pytest.mark.case("C224", "C225")
 @pytest.mark.parametrize("line", ["PUB t", "DPUB t 10"])
 @pytest.mark.parametrize(
@@ -67,6 +70,7 @@ def test_cut_short(shared: Nsqd, line: str, sent: bytes, text: str) -> None:
     conn.expect_error(f"E_BAD_MESSAGE {line.split()[0]} {text}")
 
 
+@one_worker
 @pytest.mark.case("C226")
 def test_max_body_size_does_not_limit_pub(tuned: Nsqd, topic: str) -> None:
     conn = tuned.connect()
@@ -75,6 +79,7 @@ def test_max_body_size_does_not_limit_pub(tuned: Nsqd, topic: str) -> None:
     conn.expect_error("E_BAD_MESSAGE PUB message too big 2001 > 2000")
 
 
+@one_worker
 @pytest.mark.case("C227")
 @pytest.mark.parametrize(
     ("line", "text"),
@@ -99,6 +104,7 @@ def test_mpub(shared: Nsqd, topic: str) -> None:
     assert [message.body for message in conn.messages(3)] == [b"1", b"22", b"333"]
 
 
+@one_worker
 @pytest.mark.case("C229", "C230", "C232", "C233")
 @pytest.mark.parametrize(
     ("sent", "text"),
@@ -124,6 +130,7 @@ def test_bad_mpub(shared: Nsqd, topic: str, sent: bytes, text: str) -> None:
     assert shared.web.counts(topic)["message_count"] == 0
 
 
+@one_worker
 @pytest.mark.case("C231")
 def test_count_limit_follows_max_body_size(tuned: Nsqd, topic: str) -> None:
     conn = tuned.connect()
@@ -135,6 +142,7 @@ def test_count_limit_follows_max_body_size(tuned: Nsqd, topic: str) -> None:
     conn.expect_error("E_BAD_MESSAGE MPUB failed to read message(0) body size")
 
 
+@one_worker
 @pytest.mark.case("C234")
 @pytest.mark.parametrize(
     ("sent", "text"),
@@ -162,6 +170,7 @@ def test_mpub_cut_short(shared: Nsqd, topic: str, sent: bytes, text: str) -> Non
     assert shared.web.counts(topic)["message_count"] == 0
 
 
+@one_worker
 @pytest.mark.case("C235")
 @pytest.mark.ours
 def test_a_malformed_mpub_creates_no_topic(shared: Nsqd, topic: str) -> None:
@@ -171,6 +180,7 @@ def test_a_malformed_mpub_creates_no_topic(shared: Nsqd, topic: str) -> None:
     assert shared.web.topic(topic) is None
 
 
+@one_worker
 @pytest.mark.case("F3")
 @pytest.mark.parametrize("announced", [1, 4, 6, 10, 14, 15, 1000, 5242880])
 def test_mpub_is_read_by_count_and_sizes(shared: Nsqd, topic: str, announced: int) -> None:
@@ -193,6 +203,7 @@ def test_what_follows_the_last_message_is_the_next_command(shared: Nsqd, topic: 
     shared.web.await_counts(topic, message_count=1)
 
 
+@one_worker
 @pytest.mark.case("F3")
 @pytest.mark.ours
 def test_the_messages_of_an_mpub_may_not_exceed_max_body_size(tuned: Nsqd, topic: str) -> None:
@@ -209,6 +220,7 @@ def test_the_messages_of_an_mpub_may_not_exceed_max_body_size(tuned: Nsqd, topic
     assert tuned.web.counts(topic)["message_count"] == 6
 
 
+@one_worker
 @pytest.mark.case("C236")
 @pytest.mark.parametrize("raw", ["x", "-1", "1.5", "+1"])
 def test_delay_is_not_a_number(shared: Nsqd, topic: str, raw: str) -> None:
@@ -217,6 +229,7 @@ def test_delay_is_not_a_number(shared: Nsqd, topic: str, raw: str) -> None:
     conn.expect_error(f"E_INVALID DPUB could not parse timeout {raw}")
 
 
+@one_worker
 @pytest.mark.case("C237")
 def test_delay_out_of_range(shared: Nsqd, topic: str) -> None:
     conn = shared.connect()
@@ -225,6 +238,7 @@ def test_delay_out_of_range(shared: Nsqd, topic: str) -> None:
     conn.expect_error("E_INVALID DPUB timeout 3600001 out of range 0-3600000")
 
 
+@one_worker
 @pytest.mark.case("F9")
 @pytest.mark.ours
 @pytest.mark.parametrize("delay", [18446744073710, 2**63, 2**64, 2**64 + 5, 10**40])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.testing.http_requests import Answer
 from nsqcy.testing.wire_client import Conn
 from support.nsqd_process import Nsqd
@@ -90,6 +90,7 @@ def test_a_file_says_otherwise(nsqd: Starter) -> None:
     assert len(daemon.connect().sub("t", "c", rdy=100).take(100)) == 100
 
 
+@one_worker
 @pytest.mark.parametrize(
     "rate", ["", "x", "-1", "1e10", "0.0001", "nan", "inf", "1,5", "1_000", "0x10"]
 )

@@ -2,9 +2,11 @@
 
 import pytest
 
+from conftest import one_worker
 from support.nsqd_process import Nsqd
 
 
+@one_worker
 @pytest.mark.case("C170")
 def test_needs_a_subscription(shared: Nsqd) -> None:
     conn = shared.connect()
@@ -12,6 +14,7 @@ def test_needs_a_subscription(shared: Nsqd) -> None:
     conn.expect_error("E_INVALID cannot RDY in current state")
 
 
+@one_worker
 @pytest.mark.case("C171")
 @pytest.mark.parametrize("raw", ["-1", "+1", "1.0", "abc", "0x1"])
 def test_not_a_number(shared: Nsqd, topic: str, raw: str) -> None:
@@ -20,6 +23,7 @@ def test_not_a_number(shared: Nsqd, topic: str, raw: str) -> None:
     conn.expect_error(f"E_INVALID RDY could not parse count {raw}")
 
 
+@one_worker
 @pytest.mark.case("C172")
 def test_out_of_range(shared: Nsqd, topic: str) -> None:
     conn = shared.connect().sub(topic, "c")
@@ -27,6 +31,7 @@ def test_out_of_range(shared: Nsqd, topic: str) -> None:
     conn.expect_error("E_INVALID RDY count 2501 out of range 0-2500")
 
 
+@one_worker
 @pytest.mark.case("C179")
 def test_out_of_a_smaller_range(tuned: Nsqd, topic: str) -> None:
     conn = tuned.connect().sub(topic, "c", rdy=50)
@@ -35,6 +40,7 @@ def test_out_of_a_smaller_range(tuned: Nsqd, topic: str) -> None:
     conn.expect_error("E_INVALID RDY count 51 out of range 0-50")
 
 
+@one_worker
 @pytest.mark.case("F9")
 @pytest.mark.ours
 @pytest.mark.parametrize("count", [2**63, 2**64, 2**64 + 1, 10**40])

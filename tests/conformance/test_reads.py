@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Starter, keep
+from conftest import Starter, keep, one_worker
 from nsqcy.testing import encoded_connection
 from nsqcy.testing.certificates import make
 from nsqcy.testing.http_requests import eventually
@@ -197,6 +197,7 @@ def test_errors_are_not_the_end(kept: Nsqd, topic: str) -> None:
     conn.usable()
 
 
+@one_worker
 @pytest.mark.parametrize(
     ("line", "error"),
     [
@@ -330,6 +331,7 @@ def guarded_reader(guarded: Nsqd) -> Iterator[Conn]:
     yield conn
 
 
+@one_worker
 def test_authorization_comes_first(guarded_reader: Conn, topic: str) -> None:
     guarded_reader.command("LOG_META", topic)
     guarded_reader.expect_error("E_AUTH_FIRST AUTH required before LOG_META")
@@ -361,6 +363,7 @@ def test_who_may_subscribe_to_any_channel_may_read(
         guarded_reader.expect_error(f'E_UNAUTHORIZED AUTH failed for LOG_META on "{topic}" ""')
 
 
+@one_worker
 def test_answers_are_json(kept: Nsqd, topic: str) -> None:
     kept.connect().pub(topic, b"one")
     conn = reader(kept)

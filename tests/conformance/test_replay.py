@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.nsqd.worker.positions import EARLIEST, LATEST, Place, parse
 from support.nsqd_process import Nsqd
 
@@ -103,6 +103,7 @@ def test_a_log_is_shown(kept: Nsqd, topic: str) -> None:
     assert kept.web.get("/topic/log", topic="none").status == 404
 
 
+@one_worker
 @pytest.mark.parametrize(
     "text", ["", "now", "-1", "1.5", "2026-13-01T00:00:00Z", "2026-01-01T00:00:00", "٣", "9" * 20]
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from loadtest.many_clients import Loop
 from nsqcy.testing.certificates import make
 from nsqcy.testing.encoded_connection import client_context, connect
@@ -134,6 +134,7 @@ def test_a_producer_of_other_topics(shared: Nsqd, topic: str) -> None:
     assert line(topic).startswith(f"{start} msgs: 2        topics: {topic}=2 connected: ")
 
 
+@one_worker
 @pytest.mark.case("HTTP-068")
 def test_escapes(shared: Nsqd, topic: str) -> None:
     conn = shared.connect()
@@ -154,6 +155,7 @@ def test_a_long_page_is_chunked(shared: Nsqd, topic: str) -> None:
     assert "content-length" not in answer.headers
 
 
+@one_worker
 @pytest.mark.case("HTTP-070")
 def test_a_client_with_tls(nsqd: Starter, tmp_path: Path) -> None:
     daemon = nsqd(**make("server").save(tmp_path).options)

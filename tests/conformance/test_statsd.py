@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 
 LINE = re.compile(r"(\S+?)([a-z_0-9]+):(-?\d+)\|([cg])")
 TOPIC = ["message_count c", "message_bytes c", "depth g", "backend_depth g"]
@@ -106,6 +106,7 @@ def test_keys_types_and_values(nsqd: Starter, statsd: Listener) -> None:
     assert "INFO: STATSD: closing\n" in log
 
 
+@one_worker
 @pytest.mark.case("STATSD-03", "STATSD-04", "STATSD-05")
 def test_what_is_left_out_and_small_packets(nsqd: Starter, statsd: Listener) -> None:
     daemon = nsqd(
@@ -155,6 +156,7 @@ def test_percentiles(nsqd: Starter, statsd: Listener) -> None:
     assert len(values) == 6 and len(set(values)) == 1 and values[0] > 0
 
 
+@one_worker
 def test_a_statsd_that_cannot_be_found(nsqd: Starter) -> None:
     daemon = nsqd(statsd_address="no-such-host.invalid:8125", statsd_interval="1100ms")
     text = "ERROR: failed to create UDP socket to statsd(no-such-host.invalid:8125)\n"

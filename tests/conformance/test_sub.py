@@ -2,6 +2,7 @@
 
 import pytest
 
+from conftest import one_worker
 from support.nsqd_process import Nsqd
 
 SUFFIX = "#ephemeral"
@@ -14,6 +15,7 @@ def test_creates_topic_and_channel(shared: Nsqd, topic: str) -> None:
     assert channel is not None and channel["client_count"] == 1
 
 
+@one_worker
 @pytest.mark.case("C151")
 @pytest.mark.parametrize("line", ["SUB", "SUB a"])
 def test_too_few_parameters(shared: Nsqd, line: str) -> None:
@@ -22,6 +24,7 @@ def test_too_few_parameters(shared: Nsqd, line: str) -> None:
     conn.expect_error("E_INVALID SUB insufficient number of parameters")
 
 
+@one_worker
 @pytest.mark.case("C152")
 @pytest.mark.parametrize(
     ("line", "text"),
@@ -37,6 +40,7 @@ def test_bad_names(shared: Nsqd, line: str, text: str) -> None:
     conn.expect_error(text)
 
 
+@one_worker
 @pytest.mark.case("C153")
 def test_only_once(shared: Nsqd, topic: str) -> None:
     conn = shared.connect().sub(topic, "c")
@@ -44,6 +48,7 @@ def test_only_once(shared: Nsqd, topic: str) -> None:
     conn.expect_error("E_INVALID cannot SUB in current state")
 
 
+@one_worker
 @pytest.mark.case("C153")
 def test_not_after_cls(shared: Nsqd, topic: str) -> None:
     conn = shared.connect().sub(topic, "c")
@@ -90,6 +95,7 @@ def test_a_producer_may_subscribe_and_go_on_publishing(shared: Nsqd, topic: str)
     assert [message.body for message in conn.messages(2)] == [b"1", b"2"]
 
 
+@one_worker
 @pytest.mark.case("C158")
 @pytest.mark.parametrize(
     "name", [".", "..", "_", "-", "a.b-c_D9", "n" * 64, "n" * 54 + SUFFIX], ids=str
@@ -101,6 +107,7 @@ def test_good_names(shared: Nsqd, name: str) -> None:
     assert conn.take(1)[0].body == b"x"
 
 
+@one_worker
 @pytest.mark.case("C159", "C160")
 @pytest.mark.parametrize(
     ("name", "shown"),

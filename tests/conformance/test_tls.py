@@ -156,6 +156,7 @@ def test_stats_tell(tls: bool, codec: str, secured: Nsqd, topic: str) -> None:
         conn.close()
 
 
+@one_worker
 @pytest.mark.case("HTTP-070")
 @pytest.mark.parametrize(
     ("version", "shown", "suite"),
@@ -176,6 +177,7 @@ def test_stats_tell_of_tls(
         conn.close()
 
 
+@one_worker
 @pytest.mark.case("HTTP-070")
 def test_stats_tell_of_tls_1_3(secured: Nsqd, topic: str) -> None:
     conn = connect(secured, tls=client_context(version=ssl.TLSVersion.TLSv1_3)).sub(topic, "c")
@@ -188,6 +190,7 @@ def test_stats_tell_of_tls_1_3(secured: Nsqd, topic: str) -> None:
     assert client["tls_cipher_suite"] == agreed[0]
 
 
+@one_worker
 @pytest.mark.parametrize(("tls", "codec"), [(True, "deflate"), (False, "snappy")])
 def test_heartbeats(tls: bool, codec: str, secured: Nsqd) -> None:
     wanted = {"heartbeat_interval": 1000}
@@ -198,6 +201,7 @@ def test_heartbeats(tls: bool, codec: str, secured: Nsqd) -> None:
     conn.usable()
 
 
+@one_worker
 @every_way
 def test_an_error_is_the_last_word(tls: bool, codec: str, secured: Nsqd) -> None:
     conn = connect(secured, tls=tls, codec=codec)
@@ -205,6 +209,7 @@ def test_an_error_is_the_last_word(tls: bool, codec: str, secured: Nsqd) -> None
     conn.expect_error("E_INVALID invalid command FOO")
 
 
+@one_worker
 @every_way
 def test_upgrades_are_logged(tls: bool, codec: str, secured: Nsqd) -> None:
     conn = connect(secured, tls=tls, codec=codec)
@@ -215,6 +220,7 @@ def test_upgrades_are_logged(tls: bool, codec: str, secured: Nsqd) -> None:
         eventually(lambda line=line: line in secured.log_text())
 
 
+@one_worker
 @pytest.mark.case("F4")
 @every_way
 def test_a_second_identify_leaves_the_transport_alone(tls: bool, codec: str, secured: Nsqd) -> None:
@@ -226,6 +232,7 @@ def test_a_second_identify_leaves_the_transport_alone(tls: bool, codec: str, sec
     conn.usable()
 
 
+@one_worker
 def test_what_was_sent_behind_identify_is_lost(secured: Nsqd) -> None:
     conn = secured.connect()
     body = json.dumps({"feature_negotiation": True, "tls_v1": True}).encode()
@@ -236,6 +243,7 @@ def test_what_was_sent_behind_identify_is_lost(secured: Nsqd) -> None:
     conn.usable()
 
 
+@one_worker
 @every_way
 def test_so_it_is_behind_the_end_of_one_that_was_cut(
     tls: bool, codec: str, secured: Nsqd, topic: str
@@ -258,6 +266,7 @@ def test_so_it_is_behind_the_end_of_one_that_was_cut(
     conn.usable()
 
 
+@one_worker
 @pytest.mark.parametrize("codec", ["snappy", "deflate"])
 def test_an_answer_ends_its_block(codec: str, secured: Nsqd, topic: str) -> None:
     """NSQ flushes after each answer, and JavaNSQClient drops what follows the first frame of a
@@ -281,6 +290,7 @@ def test_an_answer_ends_its_block(codec: str, secured: Nsqd, topic: str) -> None
 # -- TLS
 
 
+@one_worker
 @pytest.mark.case("C092", "C093")
 @pytest.mark.parametrize("codec", ["snappy", "deflate"])
 def test_a_command_behind_the_handshake(codec: str, secured: Nsqd, topic: str) -> None:
@@ -316,6 +326,7 @@ def shake_hands(
             incoming.write(conn.socket.recv(65536))
 
 
+@one_worker
 @pytest.mark.case("C092", "C093")
 @pytest.mark.parametrize("codec", ["", "snappy", "deflate"])
 def test_one_ok_for_each_upgrade(codec: str, secured: Nsqd) -> None:
@@ -340,6 +351,7 @@ def test_one_ok_for_each_upgrade(codec: str, secured: Nsqd) -> None:
         assert zlib.decompressobj(-15).decompress(received) == OK
 
 
+@one_worker
 @pytest.mark.case("C094")
 @pytest.mark.parametrize("noise", [b"SUB topic channel\n", b"\x16\x03\x01\x00\x05?????", b"\0" * 9])
 def test_noise_instead_of_a_handshake(noise: bytes, secured: Nsqd) -> None:
@@ -356,6 +368,7 @@ def test_noise_instead_of_a_handshake(noise: bytes, secured: Nsqd) -> None:
         conn.expect_error(FAILED, prefix=True)
 
 
+@one_worker
 @pytest.mark.case("C095")
 def test_silence_instead_of_a_handshake(secured: Nsqd) -> None:
     conn = secured.connect()
@@ -365,6 +378,7 @@ def test_silence_instead_of_a_handshake(secured: Nsqd) -> None:
     assert time.monotonic() - started >= 4.9
 
 
+@one_worker
 def test_a_slow_handshake_is_given_up(secured: Nsqd) -> None:
     """The connection is closed even if a little data keeps arriving."""
     conn = secured.connect()
@@ -387,6 +401,7 @@ def test_a_slow_handshake_is_given_up(secured: Nsqd) -> None:
     assert 4.9 <= time.monotonic() - started < 15
 
 
+@one_worker
 def test_a_client_that_dies_in_its_handshake(secured: Nsqd, topic: str) -> None:
     for reset in (False, True):
         conn = secured.connect()
@@ -399,6 +414,7 @@ def test_a_client_that_dies_in_its_handshake(secured: Nsqd, topic: str) -> None:
     assert "Traceback" not in secured.log_text()
 
 
+@one_worker
 @pytest.mark.case("C091")
 def test_an_unannounced_end_is_an_end(secured: Nsqd, topic: str) -> None:
     conn = connect(secured, tls=True).sub(topic, "c")
@@ -407,6 +423,7 @@ def test_an_unannounced_end_is_an_end(secured: Nsqd, topic: str) -> None:
     eventually(lambda: secured.web.channel(topic, "c")["clients"] == [])
 
 
+@one_worker
 def test_a_closed_tls_connection_is_one(secured: Nsqd, topic: str) -> None:
     conn = connect(secured, tls=True).sub(topic, "c")
     plain = conn.socket.unwrap()  # type: ignore[attr-defined]
@@ -414,6 +431,7 @@ def test_a_closed_tls_connection_is_one(secured: Nsqd, topic: str) -> None:
     plain.close()
 
 
+@one_worker
 def test_damaged_records_end_the_connection(secured: Nsqd, topic: str) -> None:
     conn = secured.connect()
     conn.negotiate(tls_v1=True)
@@ -446,6 +464,7 @@ def test_nothing_without_tls(line: str, required: str, nsqd: Starter, files: Fil
     conn.expect_error(f"E_INVALID cannot {token} in current state (TLS required)")
 
 
+@one_worker
 @pytest.mark.case("C096", "C097", "C098")
 def test_tls_required(nsqd: Starter, files: Files) -> None:
     daemon = nsqd(tls_required="tcp-https", **files.options)
@@ -459,6 +478,7 @@ def test_tls_required(nsqd: Starter, files: Files) -> None:
     assert consumer.message().body == b"x"
 
 
+@one_worker
 @pytest.mark.case("C099", "H22")
 def test_any_certificate_will_do(nsqd: Starter, files: Files, tmp_path: Path) -> None:
     daemon = nsqd(tls_client_auth_policy="require", http_address="", **files.options)
@@ -467,6 +487,7 @@ def test_any_certificate_will_do(nsqd: Starter, files: Files, tmp_path: Path) ->
     rejected(daemon, None)
 
 
+@one_worker
 @pytest.mark.case("C100")
 def test_certificates_are_verified(nsqd: Starter, files: Files, tmp_path: Path) -> None:
     daemon = nsqd(
@@ -496,6 +517,7 @@ def rejected(daemon: Nsqd, shown: Files | None) -> None:
         eventually(lambda: FAILED in daemon.log_text())
 
 
+@one_worker
 @pytest.mark.case("C101")
 def test_a_policy_requires_tls(nsqd: Starter, files: Files) -> None:
     daemon = nsqd(tls_client_auth_policy="require", http_address="", **files.options)
@@ -536,6 +558,7 @@ def test_files_that_will_not_do(which: str, content: str | None, files: Files) -
     assert content is not None or f"open {path}: no such file or directory" in last
 
 
+@one_worker
 @pytest.mark.case("H20")
 @pytest.mark.parametrize(
     "server", [make("late", expired=True), WEAK_AUTHORITY], ids=["late", "weak"]
@@ -548,6 +571,7 @@ def test_old_certificates_serve(server: Identity, nsqd: Starter, tmp_path: Path)
     assert warned is (server is WEAK_AUTHORITY)
 
 
+@one_worker
 @pytest.mark.case("H21")
 def test_a_weak_authority_verifies(nsqd: Starter, files: Files, tmp_path: Path) -> None:
     daemon = nsqd(
@@ -562,6 +586,7 @@ def test_a_weak_authority_verifies(nsqd: Starter, files: Files, tmp_path: Path) 
     rejected(daemon, STRANGER.save(tmp_path))
 
 
+@one_worker
 @pytest.mark.parametrize(
     ("minimum", "admitted"), [(None, False), ("", False), ("tls1.0", True), ("tls1.2", False)]
 )
@@ -583,6 +608,7 @@ def test_old_versions(minimum: str | None, admitted: bool, nsqd: Starter, files:
 # -- snappy
 
 
+@one_worker
 @pytest.mark.case("C103")
 def test_snappy_begins_with_its_identifier(secured: Nsqd) -> None:
     conn = secured.connect()
@@ -592,6 +618,7 @@ def test_snappy_begins_with_its_identifier(secured: Nsqd) -> None:
     assert bytes(cramjam.snappy.decompress(received)) == OK
 
 
+@one_worker
 @pytest.mark.case("C105")
 def test_a_second_identifier(secured: Nsqd) -> None:
     conn = connect(secured, codec="snappy")
@@ -601,6 +628,7 @@ def test_a_second_identifier(secured: Nsqd) -> None:
     conn.usable()
 
 
+@one_worker
 @pytest.mark.case("C106", "C109")
 @pytest.mark.parametrize(
     ("codec", "broken"),
@@ -628,6 +656,7 @@ def test_answers_before_broken_input_are_given(secured: Nsqd, topic: str) -> Non
     conn.eof()
 
 
+@one_worker
 @pytest.mark.case("C104")
 def test_a_large_body_in_snappy(secured: Nsqd, topic: str) -> None:
     body = os.urandom(100_000) + b"x" * 100_000
@@ -643,6 +672,7 @@ def test_a_large_body_in_snappy(secured: Nsqd, topic: str) -> None:
 # -- deflate
 
 
+@one_worker
 @pytest.mark.case("C107")
 def test_deflate_is_raw(secured: Nsqd) -> None:
     conn = secured.connect()
@@ -656,6 +686,7 @@ def test_deflate_is_raw(secured: Nsqd) -> None:
     eventually(lambda: "deflate (level 3)" in secured.log_text())
 
 
+@one_worker
 @pytest.mark.case("C072")
 @pytest.mark.parametrize(("level", "agreed"), [(-1, 6), (0, 6), (3, 3), (9, 6), (100, 6)])
 def test_deflate_levels(level: int, agreed: int, secured: Nsqd) -> None:
@@ -666,6 +697,7 @@ def test_deflate_levels(level: int, agreed: int, secured: Nsqd) -> None:
     conn.usable()
 
 
+@one_worker
 @pytest.mark.case("C108")
 def test_an_unknown_command_in_deflate(secured: Nsqd) -> None:
     conn = connect(secured, codec="deflate")
@@ -673,6 +705,7 @@ def test_an_unknown_command_in_deflate(secured: Nsqd) -> None:
     conn.expect_error("E_INVALID invalid command FOO")
 
 
+@one_worker
 @pytest.mark.case("C074", "H19")
 def test_not_both_codecs(secured: Nsqd) -> None:
     conn = secured.connect()
@@ -681,6 +714,7 @@ def test_not_both_codecs(secured: Nsqd) -> None:
     conn.expect_error("E_IDENTIFY_FAILED cannot enable both deflate and snappy compression")
 
 
+@one_worker
 @pytest.mark.case("C075")
 @pytest.mark.parametrize("off", ["snappy", "deflate"])
 def test_one_codec_is_switched_off(off: str, nsqd: Starter) -> None:
@@ -694,6 +728,7 @@ def test_one_codec_is_switched_off(off: str, nsqd: Starter) -> None:
     conn.usable()
 
 
+@one_worker
 def test_without_upgrades_commands_may_follow_at_once(secured: Nsqd) -> None:
     conn = secured.connect()
     body = json.dumps({"feature_negotiation": True}).encode()

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from conftest import one_worker
 from nsqcy.testing.wire_client import Conn
 from support.nsqd_process import Nsqd
 
@@ -81,6 +82,7 @@ def test_zone_first_then_region_then_the_rest(aware: Nsqd, topic: str) -> None:
     )
 
 
+@one_worker
 @pytest.mark.case("C341")
 def test_without_the_experiment(unaware: Nsqd, topic: str) -> None:
     conns = consumers(unaware, topic, 5, *PLACES)
@@ -98,6 +100,7 @@ def test_the_zone_until_it_is_full(aware: Nsqd, topic: str) -> None:
     assert (taken[0], taken[2], taken[1] + taken[3]) == (10, 10, 1)
 
 
+@one_worker
 @pytest.mark.case("C343")
 def test_without_a_place_of_the_daemon(nowhere: Nsqd, topic: str) -> None:
     conns = consumers(nowhere, topic, 5, *PLACES)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from conftest import one_worker
 from nsqcy import Consumer
 from nsqcy.testing.http_requests import eventually
 from support.nsqd_process import Nsqd, environment
@@ -366,6 +367,7 @@ def test_bench(commands: Commands) -> None:
     assert commands.ok("bench", "--duration=100ms", "--rate=100").startswith("published")
 
 
+@one_worker
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_completes_names(nsqd: Any, shell: str) -> None:
     daemon = nsqd()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.http.router import Route
 from nsqcy.nsqadmin import metrics as admin_metrics
 from nsqcy.nsqadmin.api import actions, queries, service
@@ -203,6 +203,7 @@ def test_nsqd_answers_as_described(nsqd: Starter) -> None:
     play(web, "nsqd", calls)
 
 
+@one_worker
 def test_nsqlookupd_answers_as_described(nsqd: Starter) -> None:
     with Lookupd() as lookupd:
         daemon = nsqd(lookupd_tcp_address=lookupd.tcp_address, broadcast_address="127.0.0.1")
@@ -280,6 +281,7 @@ def calls_of_nsqadmin(daemon: Nsqd) -> list[Call]:
     ]
 
 
+@one_worker
 def test_nsqadmin_answers_as_described(nsqd: Starter) -> None:
     with Lookupd() as lookupd:
         daemon = nsqd(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.testing.http_requests import Web, eventually
 from nsqcy.testing.wire_client import Conn
 from support import nsq_diskqueue
@@ -130,6 +130,7 @@ def refusal(daemon: Nsqd) -> str:
     return daemon.tail(1).rstrip()
 
 
+@one_worker
 def test_what_is_handed_over_wrongly_is_named(nsqd: Starter) -> None:
     def prepare(*sockets: socket.socket, names: str = "") -> Nsqd:
         return nsqd.prepare(sockets=list(sockets), socket_names=names)
@@ -143,6 +144,7 @@ def test_what_is_handed_over_wrongly_is_named(nsqd: Starter) -> None:
     assert "allowed: one socket for each of tcp, http" in text
 
 
+@one_worker
 def test_the_limit_of_open_files_is_raised_and_logged(nsqd: Starter) -> None:
     daemon = nsqd()
     eventually(lambda: "INFO: open files: limit " in daemon.log_text())

@@ -13,7 +13,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.testing.certificates import Files, make
 from nsqcy.testing.encoded_connection import client_context, connect, start_tls
 from nsqcy.testing.http_requests import eventually
@@ -86,6 +86,7 @@ def bomb(size: int) -> bytes:
     return b"".join(pieces) + deflater.flush(zlib.Z_SYNC_FLUSH)
 
 
+@one_worker
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_bombs(tls: bool, nsqd: Starter, files: Files) -> None:
     """Clients send a gigabyte of commands in a few megabytes: others are served, and memory use

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.testing.http_requests import eventually
 from support.doc_examples import Reader, blocks
 from support.nsqadmin_process import Admin
@@ -29,8 +29,9 @@ LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)")
 
 
 @pytest.mark.slow
+@one_worker
 @pytest.mark.parametrize("page", TESTED, ids=lambda page: page.stem)
-def test_what_it_says_to_type(page: Path, nsqd: Starter, workers: int, tmp_path: Path) -> None:
+def test_what_it_says_to_type(page: Path, nsqd: Starter, tmp_path: Path) -> None:
     if not shutil.which("curl"):
         pytest.skip("curl is not installed")
     text = page.read_text()
