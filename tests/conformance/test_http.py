@@ -4,18 +4,14 @@ import json
 import re
 import shutil
 import socket
-import struct
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.testing.http_requests import Answer, eventually
-from nsqcy.testing.wire_client import batch
-from support.memory_http_client import Answer as RawAnswer
-from support.memory_http_client import Connection, request
 from support.nsqd_process import Nsqd
 
 LIMITS: dict[str, Any] = {"max_msg_size": 1000, "max_body_size": 5000}
@@ -48,6 +44,7 @@ def metadata(daemon: Nsqd, name: str) -> dict[str, Any]:
     return found
 
 
+@one_worker
 @pytest.mark.case("HTTP-001", "HTTP-002", "HTTP-003")
 def test_ping_and_info(shared: Nsqd) -> None:
     web = shared.web
@@ -66,6 +63,7 @@ def test_ping_and_info(shared: Nsqd) -> None:
     assert info["start_time"] <= time.time()
 
 
+@one_worker
 @pytest.mark.case("HTTP-004")
 def test_info_over_a_unix_socket(nsqd: Starter, short_path: Path) -> None:
     path = short_path / "http"
@@ -83,41 +81,7 @@ def test_info_over_a_unix_socket(nsqd: Starter, short_path: Path) -> None:
     assert not path.exists()
 
 
-@pytest.mark.case(
-    "HTTP-005", "HTTP-006", "HTTP-007", "HTTP-008", "HTTP-009", "HTTP-010", "HTTP-011"
-)
-def test_routing(shared: Nsqd) -> None:
-    web = shared.web
-    assert refusal(web.get("/nope")) == (404, "NOT_FOUND")
-    answer = web.post("/stats")
-    assert refusal(answer) == (405, "METHOD_NOT_ALLOWED")
-    assert answer.headers["allow"] == "GET, OPTIONS"
-    answer = web.request("OPTIONS", "/pub")
-    assert (answer.status, answer.body) == (200, b"")
-    assert answer.headers["allow"] == "OPTIONS, POST"
-    answer = web.get("/stats/")
-    assert (answer.status, answer.headers["location"]) == (301, "/stats")
-    answer = web.post("/pub/?topic=x", b"x")
-    assert (answer.status, answer.body) == (307, b"")
-    assert answer.headers["location"] == "/pub?topic=x"
-    answer = web.get("/PING")
-    assert (answer.status, answer.headers["location"]) == (301, "/ping")
-    assert refusal(web.get("/pub/")) == (404, "NOT_FOUND")
-
-
-@pytest.mark.case("HTTP-012", "HTTP-013", "HTTP-014", "HTTP-015", "HTTP-016", "HTTP-020")
-def test_refused_publishes(shared: Nsqd, topic: str) -> None:
-    web = shared.web
-    assert refusal(web.post("/pub")) == (400, "MSG_EMPTY")
-    assert refusal(web.post("/pub", b"x")) == (400, "MISSING_ARG_TOPIC")
-    assert refusal(web.post("/pub?topic=", b"x")) == (400, "INVALID_TOPIC")
-    assert refusal(web.post("/pub", b"x", topic="t" * 65)) == (400, "INVALID_TOPIC")
-    assert web.post("/pub", b"x", topic=topic.ljust(64, "t")).body == b"OK"
-    assert refusal(web.post("/pub?topic=a%zz", b"x")) == (400, "INVALID_REQUEST")
-    assert refusal(web.post("/pub?topic=a;b=c", b"x")) == (400, "INVALID_REQUEST")
-    assert refusal(web.post("/pub", b"topic=" + topic.encode())) == (400, "MISSING_ARG_TOPIC")
-
-
+@one_worker
 @pytest.mark.case("HTTP-017", "HTTP-032", "HTTP-034", "HTTP-039")
 def test_sizes(nsqd: Starter, topic: str) -> None:
     web = nsqd(**LIMITS).web
@@ -130,57 +94,6 @@ def test_sizes(nsqd: Starter, topic: str) -> None:
     answer = web.post("/mpub", cut, topic=topic, binary="true")
     assert refusal(answer) == (413, "BAD_MESSAGE")
     web.await_counts(topic, depth=1, message_count=1)
-
-
-@pytest.mark.case("HTTP-018", "HTTP-033", "HTTP-041")
-def test_sizes_of_chunked_bodies(nsqd: Starter, topic: str) -> None:
-    daemon = nsqd(**LIMITS)
-    http = Connection(str(daemon.http_port))
-
-    def post(target: str, body: bytes) -> RawAnswer:
-        return http.request("POST", target, body, Transfer_Encoding="chunked")
-
-    answer = post(f"/pub?topic={topic}", b"x" * 1001)
-    assert (answer.status, answer.message) == (413, "MSG_TOO_BIG")
-    answer = post(f"/mpub?topic={topic}-m", b"x\n" * 2500 + b"x")
-    assert (answer.status, answer.message) == (413, "BODY_TOO_BIG")
-    daemon.web.await_counts(f"{topic}-m", depth=0, message_count=0)
-    body = batch([b"x" * 900] * 10)[4:]  # without the length prefix that TCP has
-    assert len(body) == 9044
-    assert post(f"/mpub?topic={topic}&binary=1", body).body == b"OK"
-    daemon.web.await_counts(topic, depth=10, message_count=10)
-    answer = http.request("POST", f"/mpub?topic={topic}&binary=1", body)
-    assert (answer.status, answer.message) == (413, "BODY_TOO_BIG")
-
-
-@pytest.mark.case("HTTP-027", "HTTP-028")
-def test_half_a_request(shared: Nsqd, topic: str) -> None:
-    port = str(shared.http_port)
-    http = Connection(port).send(request("POST", f"/pub?topic={topic}", b"xx")[:-1])
-    http.half_close()
-    answer = http.answer()
-    assert (answer.status, answer.message) == (500, "INTERNAL_ERROR")
-    assert http.rest() == b""
-    http = Connection(port)
-    waiting = {"Expect": "100-continue"}
-    http.send(request("POST", f"/pub?topic={topic}", b"12345", **waiting)[:-5])
-    assert http.answer().status == 100
-    assert http.send(b"12345").answer().body == b"OK"
-    size = (1 << 20) + 1
-    http.send(request("POST", f"/pub?topic={topic}", b"1" * size, **waiting)[:-size])
-    answer = http.answer()
-    assert (answer.status, answer.message) == (413, "MSG_TOO_BIG")
-    assert answer.headers["connection"] == "close" and http.rest() == b""
-    shared.web.await_counts(topic, depth=1)
-
-
-@pytest.mark.case("HTTP-038")
-@pytest.mark.parametrize("count", [None, 0, -1, 1_048_576])
-def test_a_binary_mpub_of_no_messages(shared: Nsqd, topic: str, count: int | None) -> None:
-    body = b"" if count is None else struct.pack(">iib", count, 1, 0)
-    answer = shared.web.post("/mpub", body, topic=topic, binary="1")
-    assert refusal(answer) == (413, "BAD_BODY")
-    shared.web.await_counts(topic, depth=0, message_count=0)
 
 
 @pytest.mark.case("HTTP-021", "HTTP-022", "HTTP-023")
@@ -270,30 +183,6 @@ def test_batches(shared: Nsqd, topic: str) -> None:
         assert (answer.status, answer.body) == (200, b"OK"), (query, body)
         web.await_counts(name, message_count=messages, message_bytes=size)
     eventually(lambda: "deprecated value 'no' used for /mpub binary param" in shared.log_text())
-
-
-@pytest.mark.case(
-    "HTTP-042", "HTTP-043", "HTTP-044", "HTTP-045", "HTTP-050", "HTTP-051", "HTTP-052"
-)
-def test_names(shared: Nsqd, topic: str) -> None:
-    web = shared.web
-    for _ in range(2):
-        answer = web.post("/topic/create", topic=topic)
-        assert (answer.status, answer.body) == (200, b"")
-        assert "content-type" not in answer.headers
-    for path, query, status, code in [
-        ("/topic/create", {"topic": "bad$"}, 400, "INVALID_TOPIC"),
-        ("/topic/delete", {"topic": "bad$"}, 404, "TOPIC_NOT_FOUND"),
-        ("/topic/pause", {"topic": "bad$"}, 404, "TOPIC_NOT_FOUND"),
-        ("/topic/empty", {"topic": "bad$"}, 400, "INVALID_TOPIC"),
-        ("/topic/empty", {"topic": "unknown"}, 404, "TOPIC_NOT_FOUND"),
-        ("/channel/create", {"topic": "unknown", "channel": "c"}, 404, "TOPIC_NOT_FOUND"),
-        ("/channel/create", {"topic": "bad$"}, 400, "INVALID_ARG_TOPIC"),
-        ("/channel/create", {"topic": topic}, 400, "MISSING_ARG_CHANNEL"),
-        ("/channel/create", {"topic": topic, "channel": ""}, 400, "INVALID_ARG_CHANNEL"),
-        ("/channel/create", {"topic": topic, "channel": "bad$"}, 400, "INVALID_ARG_CHANNEL"),
-    ]:
-        assert refusal(web.post(path, **query)) == (status, code), (path, query)
 
 
 @pytest.mark.case("HTTP-053")
@@ -416,6 +305,7 @@ def test_a_data_path_that_goes_away(nsqd: Starter, topic: str) -> None:
     eventually(lambda: web.get("/ping").body == b"OK")
 
 
+@one_worker
 @pytest.mark.case("HTTP-087")
 def test_http_knows_no_authorization(nsqd: Starter, topic: str) -> None:
     daemon = nsqd(auth_http_address="127.0.0.1:1")

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 from conformance.cases import CASES, DEVIATIONS, NEXT
@@ -16,6 +17,7 @@ def is_case_mark(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.case"
 
 
+@cache
 def marks() -> dict[str, list[str]]:
     """Return the tests of each case id."""
     found: dict[str, list[str]] = defaultdict(list)

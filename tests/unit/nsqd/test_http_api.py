@@ -63,26 +63,6 @@ def http(server: Server) -> Iterator[Connection]:
 # Routing and envelope
 
 
-@pytest.mark.slow
-@pytest.mark.case("HTTP-001", "HTTP-002", "HTTP-003")
-def test_ping_and_info(http: Connection) -> None:
-    answer = http.request("GET", "/ping")
-    assert (answer.status, answer.body) == (200, b"OK")
-    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
-    assert "x-nsq-content-type" not in answer.headers
-    assert re.fullmatch(r"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT", answer.headers["date"])
-    assert "server" not in answer.headers
-
-    answer = http.request("HEAD", "/ping")
-    assert (answer.status, answer.headers["allow"]) == (405, "GET, OPTIONS")
-
-    answer = http.request("GET", "/info")
-    assert answer.body.startswith(b'{"version":"1.3.0","broadcast_address":"host","hostname":')
-    assert len(json.loads(answer.body)) == 12
-    assert answer.headers["content-type"] == "application/json; charset=utf-8"
-    assert answer.headers["x-nsq-content-type"] == NSQ
-
-
 ROUTING = [
     ("GET", "/nope", 404, {}),
     ("GET", "/", 404, {}),
@@ -112,6 +92,7 @@ ROUTING = [
     "HTTP-005", "HTTP-006", "HTTP-007", "HTTP-008", "HTTP-009", "HTTP-010", "HTTP-011"
 )
 @pytest.mark.parametrize("method, target, status, headers", ROUTING)
+@pytest.mark.parametrize("server", ["at once"], indirect=True, scope="module")
 def test_routing(
     http: Connection, method: str, target: str, status: int, headers: dict[str, str]
 ) -> None:
@@ -128,15 +109,6 @@ def test_routing(
     elif status == 307 or method == "OPTIONS":
         assert answer.body == b"" and answer.headers["content-length"] == "0"
         assert "x-nsq-content-type" not in answer.headers
-
-
-@pytest.mark.case("HTTP-004")
-def test_unix_socket(start: Callable[..., Server]) -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        server = Server(f"--unix={directory}/http.sock")
-        assert server.connect().request("GET", "/info").status == 200
-        server.wait_for_log(lambda line: "INFO: 200 GET /info (@) " in line)
-        server.stop()
 
 
 # Publishing
