@@ -477,7 +477,7 @@ class Program:
             self.core.now += SECOND
             self.core.wall += SECOND
             self.settle()
-            if self.core.shard.health == "OK" and not self.faults:
+            if self.core.shard.host.health == "OK" and not self.faults:
                 self.checkpoint()
         else:
             self.core.manager.run_turn(self.core.now, self.core.wall)  # deliver at the current time

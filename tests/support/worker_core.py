@@ -271,7 +271,7 @@ class Core:
         )
         self.shard.hold_new = hold_new
         self.shard.announce_new = announce_new
-        self.shard.snapshot_budget = snapshot_budget
+        self.shard.host.snapshot_budget = snapshot_budget
         self.manager = SessionManager(
             shard=self.shard,
             mesh=mesh,

@@ -135,7 +135,7 @@ cdef class Batches(Publishing):
         self.coming += batch.left
         self.coming_bytes += batch.left_bytes
         if len(self.batches) == 1:
-            self.shard.gathering.append(self)
+            self.host.gathering.append(self)
         return 0
 
     cdef int append_batches(self, int budget) except -1:
@@ -198,8 +198,8 @@ cdef class Batches(Publishing):
 
     cdef int leave_queue(self) except -1:
         """Leave the scheduler's queue if no batch is left."""
-        if not self.batches and self in self.shard.gathering:
-            self.shard.gathering.remove(self)
+        if not self.batches and self in self.host.gathering:
+            self.host.gathering.remove(self)
         return 0
 
     cdef int leave_batches(self, str error) except -1:
@@ -259,7 +259,7 @@ cdef class Batches(Publishing):
         if not chunk.left:
             return 0
         refusal = (self.obstacle(chunk.minimum, chunk.count, chunk.size)
-                   if chunk.moved and self.shard.shut is _DRAINING
+                   if chunk.moved and self.host.shut is _DRAINING
                    else self.refusal(chunk.minimum, chunk.count, chunk.size))
         if refusal is not None:
             raise ChunkError(refusal)

@@ -316,9 +316,9 @@ cdef class Checkpoints(Limits):
             self.journal_due = self.journal_due or records_wait
             return 0
         self.begin_journal(records_wait)
-        self.go_on_with_journal(self.shard.snapshot_budget)
+        self.go_on_with_journal(self.host.snapshot_budget)
         if self.snapshot is not None:
-            self.shard.journalling.append(self)
+            self.host.journalling.append(self)
         return 0
 
     cdef int begin_journal(self, bint records_wait) except -1:
@@ -460,7 +460,7 @@ cdef class Checkpoints(Limits):
         self.durability = name
         self.promised = wanted
         # A write with class OS would wait for an unnecessary sync.
-        self.log.sync_every = 0 if wanted == OS else self.shard.sync_every
+        self.log.sync_every = 0 if wanted == OS else self.host.sync_every
         self.touch_dirty()
         return 0
 

@@ -19,7 +19,7 @@ cdef class FanOut(RecordWindow):
     cdef int64_t held_until             # fan-out is held until end_hold() or this time; 0: not held
     cdef bint unannounced               # publishes are answered by announced()
     cdef bint dirty
-    cdef TopicHost shard
+    cdef TopicHost host
     cdef SchedulerState scheduler
     cdef readonly dict channels
     cdef Entry *delayed_first           # delayed records at or after the fan-out position

@@ -19,10 +19,10 @@ cdef enum:
 
 @cython.no_gc_clear      # as RecordWindow requires
 cdef class FanOut(RecordWindow):
-    def __cinit__(self, TopicHost shard not None, bytes key not None):
-        self.shard = shard
-        self.scheduler = shard.scheduler
-        self.pool = shard.pool
+    def __cinit__(self, TopicHost host not None, bytes key not None):
+        self.host = host
+        self.scheduler = host.scheduler
+        self.pool = host.pool
         self.key = key
         self.name = key.decode()
         self.ephemeral = is_ephemeral(self.name)
@@ -33,7 +33,7 @@ cdef class FanOut(RecordWindow):
 
     cdef void become_dirty(self) noexcept:
         self.dirty = True
-        self.shard.dirty_topics.append(self)
+        self.host.dirty_topics.append(self)
 
     cdef uint64_t depth(self) noexcept:
         """Return the number of messages that have not been fanned out yet."""
@@ -80,7 +80,7 @@ cdef class FanOut(RecordWindow):
                 stop.seq = entry.seq
                 if stop.seq > self.fanout.seq:
                     self.move_cursor(&self.fanout, &stop)
-                self.shard.unsettled.append(self)
+                self.host.unsettled.append(self)
                 return True
             budget -= 1
             due = self.scheduler.due_after(entry.due)

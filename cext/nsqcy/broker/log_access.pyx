@@ -112,7 +112,7 @@ cdef class LogAccess(Retention):
         while block != NULL:
             if block.data == NULL or block.flags & LOADING:
                 self.load(block)
-                self.shard.io.kick()
+                self.host.io.kick()
                 return None
             at = 0
             while at < block.size:
@@ -162,8 +162,8 @@ cdef class LogAccess(Retention):
             return b"E_LOG_GONE %d" % first
         if start >= end or stop <= start:
             return b"E_LOG_RANGE %d" % end
-        room = self.shard.answer_room(maximum)
-        self.shard.reserved += room
+        room = self.host.answer_room(maximum)
+        self.host.reserved += room
         return self.begin_read(Fetch(
             self, waiter, ticket, bytes.fromhex(log_id.decode()), start, min(stop, end), room,
             columns))
@@ -193,9 +193,9 @@ cdef class LogAccess(Retention):
         if one.stage == WAITING:
             return 0
         if one.stage != ENDED:
-            self.shard.reads.append(one)
+            self.host.reads.append(one)
             return 0
         self.reads.remove(one)
-        self.shard.reserved -= one.held
+        self.host.reserved -= one.held
         self.polls -= isinstance(one, Poll)
         return 0

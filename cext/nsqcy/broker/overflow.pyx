@@ -10,6 +10,7 @@ from libc.stdlib cimport free, malloc
 
 from nsqcy.broker.compaction cimport IDLE, is_worthwhile
 from nsqcy.broker.durability cimport FSYNC
+from nsqcy.broker.topic_host cimport FIRST_READ_PAUSE
 from nsqcy.storage.segment cimport RUN_HAS_DELAYED, RUN_SURVIVORS
 from nsqcy.storage.block cimport IN_WINDOW, SEALED, SURVIVORS
 from nsqcy.storage.record cimport RECORD_DELAYED, Record
@@ -92,7 +93,7 @@ cdef class OverflowLog(Checkpoints):
         while block != NULL and not (self.gathering and block.first_seq >= self.gathered_from):
             if block.written < block.size and block.last_seq >= self.visible.seq:
                 if budget == 0:
-                    self.shard.unsettled.append(self)
+                    self.host.unsettled.append(self)
                     break
                 if self.write_run(block, True):
                     break
@@ -225,7 +226,7 @@ cdef class OverflowLog(Checkpoints):
         cdef bint tried
         while self.write_run(block, False):
             tried = block.written > written
-            self.shard.io.drain()
+            self.host.io.drain()
             if tried and block.written <= written:
                 # The write failed, and there is no publisher left to notify.
                 return 0
@@ -255,12 +256,12 @@ cdef class OverflowLog(Checkpoints):
         self.writes -= 1
         if error == 0:
             block.stored = write.end
-            self.shard.set_health(None)
+            self.host.set_health(None)
             if write.first_seq <= self.stable <= write.last_seq:
                 self.stable = write.last_seq + 1
                 self.stable_moved(block)
         else:
-            self.shard.set_health(self.log.last_error_text)
+            self.host.set_health(self.log.last_error_text)
             self.log.retract(&block.extent, write.end - write.start, write.first_seq, write.count)
             block.written = min(block.written, write.start)
             if self.log.journal_lost:
@@ -286,7 +287,7 @@ cdef class OverflowLog(Checkpoints):
         if write.gated or error == 0:
             self.touch_dirty()
         if block.flags & SURVIVORS and self.compaction is not None and self.compaction.written():
-            self.shard.compacting.append(self)
+            self.host.compacting.append(self)
         self.check_droppable(block)
         self.unpin(block)
         return 0
@@ -325,14 +326,25 @@ cdef class OverflowLog(Checkpoints):
 
     cdef int on_loaded(self, Block *block) except -1:
         if block.relocations != NULL and self.compaction.loaded():
-            self.shard.compacting.append(self)
+            self.host.compacting.append(self)
         if not self.gone and not self.stalled:
             self.wake_channels()
         return 0
 
     cdef int read_failed(self) except -1:
+        """Wait before the next try."""
         self.stalled = True
-        return self.shard.wait_to_read(self)
+        if self.read_pause or self.gone:
+            return 0
+        bad = self.log.unreadable
+        if bad is None:
+            return 0        # it has been read in the meantime
+        self.unreadable_since = self.scheduler.wall
+        self.read_pause = FIRST_READ_PAUSE
+        self.read_due = self.scheduler.now + FIRST_READ_PAUSE
+        self.host.unreadable.append(self)
+        self.host.read_at(self.read_due)
+        return self.host.report_unreadable(self.name, bad.path, bad.error)
 
     cdef int try_reads(self) except -1:
         """Let blocks be loaded again after a failed read."""
@@ -353,7 +365,7 @@ cdef class OverflowLog(Checkpoints):
             return 0
         self.compaction.choose()
         if self.compaction.count and self.compaction.begin(list(self.channels.values())):
-            self.shard.compacting.append(self)
+            self.host.compacting.append(self)
         return 0
 
     cdef int compact_now(self) except -1:
@@ -378,7 +390,7 @@ cdef class OverflowLog(Checkpoints):
     cdef int finish_compaction(self) except -1:
         self.compaction.finish()
         while self.compaction.stage != IDLE:
-            self.shard.io.drain()
+            self.host.io.drain()
             self.compaction.finish()
         return 0
 

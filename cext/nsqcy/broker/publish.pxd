@@ -56,4 +56,4 @@ cdef class Publishing(LogAccess):
     cdef inline bint may_refuse(self) noexcept:
         """Return whether refusal() must be called; an ordinary topic never refuses a publish."""
         return (self.bounded or self.failing or self.gone or self.refused is not None
-                or self.shard.shut is not None or self.shard.refused is not None)
+                or self.host.shut is not None or self.host.refused is not None)

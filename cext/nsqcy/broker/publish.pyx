@@ -133,7 +133,7 @@ cdef class Publishing(LogAccess):
             self.overflowing = True
             self.seal()
         record = append_record(self, body_length, ext_length)
-        record.id = self.shard.ids.next(self.scheduler.wall)
+        record.id = self.host.ids.next(self.scheduler.wall)
         record.timestamp = self.scheduler.wall
         return record
 
@@ -215,8 +215,8 @@ cdef class Publishing(LogAccess):
 
     cdef str refusal(self, Durability minimum, uint64_t count, uint64_t body_bytes):
         """Return why a publish of this size and durability is refused now; None if it is not."""
-        if self.shard.shut is not None and not self.gone:
-            return self.shard.shut
+        if self.host.shut is not None and not self.gone:
+            return self.host.shut
         return self.obstacle(minimum, count, body_bytes)
 
     cdef str obstacle(self, Durability minimum, uint64_t count, uint64_t body_bytes):
@@ -225,8 +225,8 @@ cdef class Publishing(LogAccess):
             return _EXITING
         if self.refused is not None:
             return self.refused
-        if self.shard.refused is not None and self.needs_disk(minimum):
-            return self.shard.refused
+        if self.host.refused is not None and self.needs_disk(minimum):
+            return self.host.refused
         if self.bounded:
             reason = self.fullness(count + self.coming, body_bytes + self.coming_bytes)
             if reason is not None:

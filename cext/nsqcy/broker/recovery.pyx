@@ -158,11 +158,11 @@ cdef class Recovery:
         cdef Topic topic = self.topic
         state = journal.replay(found.journal)
         if state is not None and state.policies and topic.moved_from is None:
-            topic.shard.recall_policies(topic, state.policies)
+            topic.recall_policies(state.policies)
         topic.was_restored = True
-        topic.shard.ids.lift(found.max_id)
+        topic.host.ids.lift(found.max_id)
         for path, offset, text in found.damages:
-            topic.shard.report_damage(path, offset, text)
+            topic.host.report_damage(path, offset, text)
         topic.next_seq = found.next_seq
         if state is not None:
             topic.next_seq = max(topic.next_seq, state.next_seq)
@@ -180,7 +180,7 @@ cdef class Recovery:
             # The last segment written is missing.
             return False
         return (state.clean or state.durability == FSYNC
-                or state.durability == OS and state.boot == topic.shard.boot)
+                or state.durability == OS and state.boot == topic.host.boot)
 
     # -- which logs --
 
@@ -235,7 +235,7 @@ cdef class Recovery:
         cdef Topic topic = self.topic
         cdef int error = 0
         topic.log.sync_found(note_error, &error)
-        topic.shard.io.drain()
+        topic.host.io.drain()
         return error == 0
 
     # -- blocks --
@@ -331,7 +331,7 @@ cdef class Recovery:
         if unjournaled:
             count = sum([end - first for first, end in unjournaled])
             first, end = unjournaled[0][0], unjournaled[len(unjournaled) - 1][1]
-            topic.shard.report_missing(topic.name, f"{count} records from {first} to {end - 1}")
+            topic.host.report_missing(topic.name, f"{count} records from {first} to {end - 1}")
         return 0
 
     cdef int release_unneeded(self) except -1:
@@ -356,7 +356,7 @@ cdef class Recovery:
 
     cdef int finish_loads(self) except -1:
         cdef Topic topic = self.topic
-        topic.shard.io.drain()
+        topic.host.io.drain()
         bad = topic.log.unreadable
         if bad is not None:
             raise Unreadable(bad.error, bad.path, bad.offset, bad.bytes)
@@ -395,7 +395,7 @@ cdef class Recovery:
         if saved.cancelled:
             channel.cancelled = set(saved.cancelled)
         if missing:
-            topic.shard.report_missing(
+            topic.host.report_missing(
                 topic.name, f"{missing} messages that channel {channel.name} had handed out")
         return 0
 

@@ -97,10 +97,10 @@ cdef class Retention(OverflowLog):
         block = block_behind(&self.kept)
         while block != NULL and block.last_seq < self.outdated.seq:
             if block.last_seq >= held_seq:
-                if self.held_bytes <= self.shard.log_hold_max_bytes:
+                if self.held_bytes <= self.host.log_hold_max_bytes:
                     break
                 self.move_past(&self.kept, block)
-                self.shard.report_overrun(self.name, self.named.overrun(self.kept.seq))
+                self.host.report_overrun(self.name, self.named.overrun(self.kept.seq))
                 held_seq = self.held_seq()
             else:
                 self.move_past(&self.kept, block)
@@ -209,7 +209,7 @@ cdef class Retention(OverflowLog):
         return True
 
     cdef int expire_cursors(self) except -1:
-        if self.named.expire(self.scheduler.wall - self.shard.log_cursor_expiry):
+        if self.named.expire(self.scheduler.wall - self.host.log_cursor_expiry):
             self.journal_stale = True
             self.update_retains()
         return 0

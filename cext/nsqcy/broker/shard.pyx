@@ -1,30 +1,53 @@
-"""The topics of one worker: by name, with their policies and logs, from start to shutdown.
+"""The topics of one worker: by name, with their policies and logs, from start to shutdown; and the
+order of work in a turn: timers, ticks, dirty topics, dirty channels, and long-running work.
 
-A shard is also the scheduler of its topics (nsqcy.broker.scheduler). A shard knows nothing about
-workers or placement: the caller decides which topics belong here.
+Owns the budgets: the maximum of each kind of work per turn, so that no kind delays the others.
+Calls topics and channels to do part of their work, without knowing what that work is. Also owns
+the pauses between tries to read a log that cannot be read: each topic waits by itself, others
+continue. A topic whose log cannot be read at startup does not exist until it has been restored:
+nothing is written over its files, and no new topic gets its name.
+
+A shard knows nothing about workers or placement: the caller decides which topics belong here.
 """
 
+import errno as _errno
 import os
 
 from libc.errno cimport ESTALE
+from libc.stdint cimport INT64_MAX
 
+from nsqcy.base.heap cimport HeapNode, heap_first_due, heap_peek
 from nsqcy.base.ids cimport IdSource
-from nsqcy.channels.scheduler_state cimport SchedulerState
-from nsqcy.channels.channel cimport Channel
+from nsqcy.broker.log_reader cimport ENDED, LogRead
 from nsqcy.broker.recovery cimport restore
-from nsqcy.broker.topic cimport Topic
-from nsqcy.storage.io cimport FileCalls, IoThread
-from nsqcy.storage.log cimport Log
+from nsqcy.broker.topic_host cimport FIRST_READ_PAUSE
+from nsqcy.channels.channel cimport Channel
+from nsqcy.channels.discarded cimport Discarded
+from nsqcy.channels.scheduler_state cimport Timer
 
 from nsqcy.broker.topic_host import DRAINING as _DRAINING
 from nsqcy.broker.topic_host import EXITING as _EXITING
-from nsqcy.logging import events
 from nsqcy.storage.log_recovery import Unreadable
 from nsqcy.storage.read_failures import ReadFailures
 from nsqcy.storage.write_failures import WriteFailures
 
 
+cdef enum:
+    # Maximum of each kind of work per turn; the rest is left for the next turn.
+    DISPATCH_BUDGET = 4096          # records that channels deliver or skip
+    EXPIRE_BUDGET = 4096            # messages that are due or have timed out
+    GATHER_BUDGET = 4096            # messages of batches that are appended
+    COMPACT_BUDGET = 4096           # entries visited by compactions, plus the cost of copies
+    TICK_BUDGET = 256               # topics whose tick or checkpoint is due
+    DISCARD_BUDGET = 4096           # dropped messages that are freed
+    READ_BUDGET = 2048              # records that log reads visit, or equivalent cost
+    READ_SLICE = 1024               # maximum for one read before the next one continues
+    MIN_READ_BUDGET = 256           # in a turn that delivers messages
+
 cdef int64_t SECOND = 1000000000
+cdef int64_t MIN_CHECKPOINT_PERIOD = SECOND // 100
+cdef int64_t HURRY = SECOND // 10   # interval between writes for waiting log readers
+cdef int64_t MAX_READ_PAUSE = 5 * SECOND
 
 _DAMAGED = "damaged"     # directory in the data path for files with damaged records
 
@@ -38,7 +61,25 @@ def boot_id():
         return bytes(16)
 
 
-cdef class Shard(Scheduler):
+cdef class _Unloaded:
+    """A topic that waits to be restored."""
+    cdef bint paused
+    cdef object channels
+    cdef object error           # Unreadable
+    cdef int64_t since          # wall clock
+    cdef int64_t pause
+    cdef int64_t due
+    cdef bint is_probing
+
+
+cdef class Shard:
+    def __cinit__(self):
+        self.closed = {}
+        self.unloaded = {}
+        self.ticking = []
+        self.checkpointing = []
+        self.next_checkpoint = INT64_MAX
+
     def __init__(self, *, SchedulerState scheduler not None, IdSource ids not None, IoThread io,
                  str data_path, log_options=None, policies=None, has_room=None, on_event=None,
                  log=None):
@@ -51,23 +92,27 @@ cdef class Shard(Scheduler):
         on_event: called as on_event(kind, topic, channel) when one is created or deleted
         log: object with info(), warn() and error() methods, for operators
         """
+        self.host = TopicHost(scheduler, ids, io)
         self.scheduler = scheduler
         self.pool = scheduler.pool
-        self.ids = ids
         self.io = io
         self.data_path = data_path
         self.log_options = log_options or {}
-        self.sync_every = self.log_options.get("sync_every", 0)
-        self.begin(self.log_options.get("sync_timeout", SECOND))
         self.policies = policies
         self.has_room = has_room
-        self.on_event = on_event
-        self.log = log
-        self.failures = None if log is None else WriteFailures(log)
-        self.read_failures = None if log is None else ReadFailures(log)
-        self.boot = boot_id()
-        self.log_hold_max_bytes = 10 << 30
-        self.log_cursor_expiry = 7 * 24 * 3600 * SECOND
+        self.topics = self.host.topics
+        self.host.sync_every = self.log_options.get("sync_every", 0)
+        self.host.policies = policies
+        self.host.on_event = on_event
+        self.host.log = log
+        self.host.boot = boot_id()
+        if log is not None:
+            self.failures = WriteFailures(log)
+            self.host.read_failures = ReadFailures(log)
+        self.checkpoint_period = max(
+            MIN_CHECKPOINT_PERIOD, self.log_options.get("sync_timeout", SECOND))
+        if io is not None and self.checkpoint_period < SECOND:
+            self.next_checkpoint = 0
 
     # -- topics --
 
@@ -83,7 +128,7 @@ cdef class Shard(Scheduler):
             if self.hold_new:
                 topic.held_until = self.scheduler.now + self.hold_new
                 topic.unannounced = self.announce_new
-            self.event("topic_created", topic.name, None)
+            self.host.event("topic_created", topic.name, None)
         return topic
 
     def topic(self, bytes key not None, *, create=False):
@@ -95,34 +140,35 @@ cdef class Shard(Scheduler):
         return self.find_or_create(key) if create else self.find(key)
 
     cdef Topic make_topic(self, bytes key):
-        cdef Topic topic = Topic(self, key)
-        copied = None if self.copies is None else self.copies.files(topic.name)
+        cdef Topic topic = Topic(self.host, key)
+        copies = self.host.copies
+        copied = None if copies is None else copies.files(topic.name)
         if copied is not None:
             topic.log = self.make_log(topic.name, copied[0], copied[1])
         elif self.io is not None and not topic.ephemeral:
             topic.log = self.make_log(topic.name, self.io, self.data_path)
-        self.give_policy(topic)
+        topic.apply_policy()
         self.topics[key] = topic
         if copied is not None:
-            self.copies.created(topic)
+            copies.created(topic)
         return topic
 
     cdef Log make_log(self, str name, FileCalls files, str directory):
         aside = None if self.io.read_only else os.path.join(self.data_path, _DAMAGED)
-        return Log(files, directory, name, aside=aside, on_damage=self.report_damage,
+        return Log(files, directory, name, aside=aside, on_damage=self.host.report_damage,
                    on_readable=self.logs_readable, on_failure=self.report_failed_write,
                    on_recovery=self.report_written_again, **self.log_options)
 
     def open_topic(self, bytes key not None, FileCalls files not None, str directory not None):
         """Open a topic whose files are elsewhere, and restore it from them. Raises Unreadable."""
-        cdef Topic topic = Topic(self, key)
+        cdef Topic topic = Topic(self.host, key)
         topic.log = self.make_log(topic.name, files, directory)
-        self.give_policy(topic)
+        topic.apply_policy()
         restore(topic, None)
         self.topics[key] = topic
-        self.event("topic_created", topic.name, None)
+        self.host.event("topic_created", topic.name, None)
         for name in topic.channels:
-            self.event("channel_created", topic.name, name)
+            self.host.event("channel_created", topic.name, name)
         return topic
 
     def lose_topic(self, bytes key not None):
@@ -130,7 +176,7 @@ cdef class Shard(Scheduler):
         publishes are disconnected."""
         cdef Topic topic = self.topics.pop(key)
         topic.lose()
-        self.event("topic_deleted", topic.name, None)
+        self.host.event("topic_deleted", topic.name, None)
 
     def load_topic(self, bytes key not None, bint paused, channels):
         """Load a topic at startup from its log and its metadata. Raises Unreadable."""
@@ -151,7 +197,7 @@ cdef class Shard(Scheduler):
                     str directory not None):
         """Open a log whose messages are to be moved, because its group was taken over. The log
         accepts no publishes. Raises Unreadable."""
-        cdef Topic topic = Topic(self, key)
+        cdef Topic topic = Topic(self.host, key)
         topic.moved_from = group
         topic.log = self.make_log(topic.name, files, directory)
         restore(topic, {})
@@ -177,53 +223,13 @@ cdef class Shard(Scheduler):
     def delete_topic(self, bytes key not None, done=None):
         """Delete a topic with its channels, messages and files. `done` is as for the changes of a
         topic."""
-        cdef Topic topic = self.topics.pop(key, None)
+        cdef Topic topic = self.find(key)
         if topic is None:
             return False
-        topic.close(True, done)
-        if self.copies is not None:
-            self.copies.deleted(key)
-        self.event("topic_deleted", topic.name, None)
+        topic.delete(done)
         return True
 
-    def event(self, kind, topic, channel):
-        if self.on_event is not None and not self.closing:
-            self.on_event(kind, topic, channel)
-
     # -- policies --
-
-    cdef int give_policy(self, Topic topic) except -1:
-        if self.policies is not None:
-            topic.set_policy(self.policies.topic(topic.name))
-            topic.unusual = self.policies.unusual_of_topic(topic.name)
-            topic.prunes = topic.prunes or topic.prune_after != 0
-            topic.set_bounds()
-        return 0
-
-    cdef int give_channel_policy(self, object of, object given) except -1:
-        cdef Topic topic = of
-        cdef Channel channel = given
-        if self.policies is not None:
-            policy = self.policies.channel(topic.name, channel.name)
-            if policy.dead_letter_topic == topic.name:
-                # The message would return to this channel and to all other channels in the topic.
-                policy = policy._replace(max_attempts=0, dead_letter_topic="")
-            channel.set_policy(policy)
-            channel.unusual = self.policies.unusual_of_channel(topic.name, channel.name)
-            topic.prunes = topic.prunes or channel.prune_after != 0
-        return 0
-
-    def policies_note(self, str topic not None):
-        return b"" if self.policies is None else self.policies.note(topic)
-
-    def recall_policies(self, object topic, bytes note not None):
-        cdef str name = (<Topic>topic).name
-        if self.policies is None or not self.policies.recall(name, note):
-            return
-        self.give_policy(topic)
-        if self.log is not None:
-            events.policies_recalled(self.log, topic=name)
-        self.event("policies_recalled", name, None)
 
     def policies_changed(self, str name not None):
         """Apply a changed policy for a topic or for `topic/channel`; neither needs to exist."""
@@ -232,9 +238,9 @@ cdef class Shard(Scheduler):
         if topic is None:
             return
         topic.prunes = False
-        self.give_policy(topic)
+        topic.apply_policy()
         for channel in topic.channels.values():
-            self.give_channel_policy(topic, channel)
+            topic.apply_channel_policy(channel)
         topic.set_bounds()
         topic.journal_stale = True      # its note about the policies has changed
 
@@ -244,7 +250,7 @@ cdef class Shard(Scheduler):
         """Refuse publishes that must be written, because the disk is nearly full; None accepts them
         again."""
         self.full = reason
-        self.refused = self.hung or self.full
+        self.host.refused = self.hung or self.full
 
     @property
     def is_refusing(self):
@@ -255,7 +261,7 @@ cdef class Shard(Scheduler):
         """Refuse publishes that must be written, because the disk hangs; None accepts them again.
         Those that wait are not answered: see Topic.leave_unanswered()."""
         self.hung = reason
-        self.refused = self.hung or self.full
+        self.host.refused = self.hung or self.full
 
     def unsaved(self):
         """Return the number of messages of each topic that are not known to be on disk. It is 0 if
@@ -270,17 +276,404 @@ cdef class Shard(Scheduler):
 
     def set_draining(self, bint draining):
         """Refuse all publishes, so that consumers can drain the topics; or accept them again."""
-        if not self.closing:
-            self.shut = _DRAINING if draining else None
+        if not self.host.closing:
+            self.host.shut = _DRAINING if draining else None
 
     def report_failed_write(self, topic, verb, path, error):
         if error != ESTALE:     # otherwise, the files belong to another process now
-            self.set_health(f"{verb} {path}: {os.strerror(error).lower()}")
+            self.host.set_health(f"{verb} {path}: {os.strerror(error).lower()}")
         return self.failures is not None and self.failures.failed(
             self.scheduler.now, topic, verb, path, error)
 
     def report_written_again(self, topic):
         self.failures.recovered(topic)
+
+    # -- a turn --
+
+    cdef int64_t turn(self) except? -1:
+        """Do the work at the end of a turn.
+
+        Return the monotonic time (ns) of the next call: `scheduler.now` if work is left.
+        """
+        cdef int64_t now = self.scheduler.now
+        cdef Topic topic
+        cdef list work
+        cdef int64_t due
+        cdef bint left
+        if heap_first_due(&self.scheduler.channel_timers) <= now:
+            self.expire()
+        if now >= self.host.next_periodic:
+            self.do_periodic()
+        while self.host.dirty_topics:
+            work = self.host.dirty_topics
+            self.host.dirty_topics = []
+            for topic in work:
+                try:
+                    topic.settle_turn()
+                except Exception as error:
+                    self.host.report(topic.name, error)
+        left = self.dispatch()
+        if self.has_long_work():
+            self.go_on()
+            left = left or self.has_long_work()
+        due = heap_first_due(&self.scheduler.channel_timers)
+        if self.host.hurried:
+            due = min(due, self.write_hurried())
+        if self.io is not None:
+            self.io.kick()
+        if left or self.host.dirty_topics:
+            return now
+        return min(due, self.host.next_periodic)
+
+    cdef int go_on(self) except -1:
+        """Do one turn's share of the work."""
+        cdef Topic topic
+        if self.host.gathering:
+            self.gather()
+        if self.host.compacting:
+            self.compact()
+        if self.host.journalling:
+            self.go_on_with_journals()
+        if self.scheduler.discarded:
+            self.free_discarded()
+        if self.host.reads:
+            self.read_on()
+        for topic in self.host.unsettled:
+            topic.touch_dirty()
+        self.host.unsettled.clear()
+        return 0
+
+    cdef int expire(self) except -1:
+        """Handle due messages, up to the budget; the rest stay due until the next turn."""
+        cdef int budget = EXPIRE_BUDGET
+        cdef HeapNode *node
+        while budget > 0:
+            if heap_first_due(&self.scheduler.channel_timers) > self.scheduler.now:
+                break
+            node = heap_peek(&self.scheduler.channel_timers)
+            budget -= max(1, (<Channel>(<Timer *>node).owner).expire(budget))
+        return 0
+
+    cdef bint dispatch(self) except -1:
+        """Deliver messages from dirty channels; return whether any could continue.
+
+        Channels that did not fit into the budget come first in the next turn.
+        """
+        cdef bint left = False
+        cdef int budget = DISPATCH_BUDGET
+        cdef list work = self.scheduler.dirty_channels
+        cdef Py_ssize_t done = 0
+        cdef Channel channel
+        self.scheduler.dirty_channels = []
+        for channel in work:
+            if budget == 0:
+                break
+            done += 1
+            channel.dirty = False
+            if channel.gone:
+                continue
+            try:
+                budget = channel.dispatch(budget)
+                if budget == 0:
+                    channel.touch_dirty()
+                    left = True
+            except Exception as error:
+                self.host.report(channel.name, error)
+            channel.set_alarm()
+        self.dispatched = DISPATCH_BUDGET - budget
+        if done < len(work):
+            self.scheduler.dirty_channels = work[done:] + self.scheduler.dirty_channels
+            left = True
+        return left
+
+    cdef int gather(self) except -1:
+        """Append a slice of the first batch; another topic's batch follows in the next turn."""
+        cdef Topic topic = self.host.gathering.pop(0)
+        try:
+            topic.append_batches(GATHER_BUDGET)
+        except Exception as error:
+            self.host.report(topic.name, error)
+            topic.break_batch(type(error).__name__)
+        if topic.batches:
+            self.host.gathering.append(topic)
+        return 0
+
+    cdef int compact(self) except -1:
+        """Continue the topics' compactions, one after another."""
+        cdef int budget = COMPACT_BUDGET
+        cdef Topic topic
+        while self.host.compacting and budget > 0:
+            topic = self.host.compacting[0]
+            try:
+                if topic.compaction is not None:
+                    budget = topic.compaction.step(budget)
+            except Exception as error:
+                self.host.report(topic.name, error)
+                topic.compaction.stop()
+            if topic.compaction is None or topic.compaction.waits():
+                self.host.compacting.pop(0)
+        return 0
+
+    cdef int go_on_with_journals(self) except -1:
+        """Continue the topics' journal snapshots, one after another."""
+        cdef int budget = self.host.snapshot_budget
+        cdef Topic topic
+        while self.host.journalling and budget > 0:
+            topic = self.host.journalling[0]
+            try:
+                if topic.snapshot is not None:
+                    budget = topic.go_on_with_journal(budget)
+            except Exception as error:
+                self.host.report(topic.name, error)
+                topic.give_up_journal()
+            if topic.snapshot is None:
+                self.host.journalling.pop(0)
+        return 0
+
+    cdef int free_discarded(self) except -1:
+        """Free messages that channels dropped, up to the budget."""
+        cdef int budget = DISCARD_BUDGET
+        cdef Discarded discarded
+        while self.scheduler.discarded and budget > 0:
+            discarded = self.scheduler.discarded[0]
+            budget = discarded.free_some(budget)
+            if budget > 0:
+                self.scheduler.discarded.pop(0)
+        return 0
+
+    cdef int read_on(self) except -1:
+        """Continue log reads, one after another.
+
+        Consumers come first: in a turn that delivers messages, reads visit half as many records.
+        """
+        cdef int budget = READ_BUDGET
+        cdef int given
+        cdef LogRead read
+        if self.dispatched:
+            budget = max(<int>MIN_READ_BUDGET, self.dispatched // 2)
+        while self.host.reads and budget > 0:
+            read = self.host.reads.pop(0)
+            if read.stage == ENDED:
+                continue
+            given = min(budget, <int>READ_SLICE)
+            try:
+                budget -= given - read.step(given)
+            except Exception as error:
+                self.host.report((<Topic>read.window).name, error)
+                read.abandon(b"E_LOG_FAILED " + type(error).__name__.encode())
+            if read.stage != ENDED and not read.reading:
+                self.host.reads.append(read)
+        return 0
+
+    cdef int64_t write_hurried(self) except? -1:
+        """Write memory-only records that log readers are waiting for, without waiting for the tick;
+        return the time of the next call."""
+        cdef Topic topic
+        if self.scheduler.now < self.next_hurry:
+            return self.next_hurry
+        work = self.host.hurried
+        self.host.hurried = []
+        self.next_hurry = self.scheduler.now + HURRY
+        for topic in work:
+            topic.hurried = False
+            if not topic.gone:
+                try:
+                    topic.write_down()
+                except Exception as error:
+                    self.host.report(topic.name, error)
+        return self.next_hurry if self.host.hurried else INT64_MAX
+
+    cdef list all_topics(self):
+        return [*self.topics.values(), *self.closed.values()]
+
+    cdef int do_periodic(self) except -1:
+        """Do the work that is due at certain times, or continue it."""
+        cdef int64_t now = self.scheduler.now
+        if now >= self.next_tick and not self.ticking:
+            self.tick()
+        if self.ticking:
+            self.tick_on()
+        if now >= self.next_checkpoint and not self.checkpointing:
+            self.begin_checkpoints()
+        if self.checkpointing:
+            self.go_on_with_checkpoints()
+        if now >= self.host.next_read:
+            self.read_again()
+        self.host.next_periodic = min(self.next_tick, self.next_checkpoint, self.host.next_read)
+        if self.ticking or self.checkpointing:
+            self.host.next_periodic = now
+        return 0
+
+    cdef int tick(self) except -1:
+        """Start the work that is done about once a second."""
+        self.next_tick = self.scheduler.now + SECOND
+        self.pool.trim(self.scheduler.now)
+        if self.host.probe is not None and self.host.health != "OK":
+            self.host.probe.look()      # nothing else may write, so nothing else would find out
+        self.ticking = self.all_topics()
+        return 0
+
+    cdef int tick_on(self) except -1:
+        """Tick more topics, up to the budget."""
+        cdef int budget = TICK_BUDGET
+        cdef Topic topic
+        while self.ticking and budget > 0:
+            topic = self.ticking.pop()
+            if topic.gone:
+                continue
+            try:
+                budget -= topic.tick()
+            except Exception as error:
+                self.host.report(topic.name, error)
+        return 0
+
+    cdef int begin_checkpoints(self) except -1:
+        """Check all topics for due checkpoints, if --sync-timeout is shorter than a tick."""
+        self.next_checkpoint = self.scheduler.now + self.checkpoint_period
+        self.checkpointing = self.all_topics()
+        return 0
+
+    cdef int go_on_with_checkpoints(self) except -1:
+        cdef int budget = TICK_BUDGET
+        cdef Topic topic
+        while self.checkpointing and budget > 0:
+            topic = self.checkpointing.pop()
+            if topic.gone:
+                continue
+            try:
+                budget -= topic.checkpoint()
+            except Exception as error:
+                self.host.report(topic.name, error)
+        return 0
+
+    def settle(self):
+        """Do the end-of-turn work for all topics, so that their statistics are current."""
+        cdef Topic topic
+        work = self.host.dirty_topics
+        self.host.dirty_topics = []
+        for topic in work:
+            topic.settle_turn()
+
+    def run_turn(self, now, wall):
+        """Run a complete turn, for tests and tools: set the clocks and do the work."""
+        self.scheduler.now = now
+        self.scheduler.wall = wall
+        return self.turn()
+
+    # -- logs that cannot be read --
+
+    def logs_readable(self):
+        """Handle a log whose failed range has been read."""
+        cdef Topic topic
+        for topic in list(self.host.unreadable):
+            if topic.gone or topic.log.unreadable is None:
+                self.host.unreadable.remove(topic)
+                topic.read_pause = 0
+                if not topic.gone:
+                    self.host.report_readable(topic.name)
+                    topic.try_reads()
+
+    cdef int read_again(self) except -1:
+        """Try what is due again."""
+        cdef Topic topic
+        cdef _Unloaded waiting
+        for topic in list(self.host.unreadable):
+            if topic.gone:
+                self.host.unreadable.remove(topic)
+            elif topic.read_due <= self.scheduler.now:
+                topic.read_pause = min(2 * topic.read_pause, MAX_READ_PAUSE)
+                topic.read_due = self.scheduler.now + topic.read_pause
+                try:
+                    topic.try_reads()
+                    topic.log.probe()
+                except Exception as error:
+                    self.host.report(topic.name, error)
+        for key, waiting in list(self.unloaded.items()):
+            if waiting.due <= self.scheduler.now and not self.host.closing:
+                waiting.pause = min(2 * waiting.pause, MAX_READ_PAUSE)
+                waiting.due = self.scheduler.now + waiting.pause
+                self._probe(key)
+        self.host.next_read = INT64_MAX
+        for topic in self.host.unreadable:
+            self.host.next_read = min(self.host.next_read, topic.read_due)
+        for waiting in self.unloaded.values():
+            self.host.next_read = min(self.host.next_read, waiting.due)
+        return 0
+
+    def load_or_wait(self, bytes key not None, bint paused, channels):
+        """Load a topic at startup; return None if its log cannot be read now.
+
+        It is then loaded as soon as that is possible, and `on_loaded` is called with its key.
+        """
+        cdef _Unloaded waiting
+        try:
+            return self.load_topic(key, paused, channels)
+        except Unreadable as error:
+            waiting = _Unloaded.__new__(_Unloaded)
+            waiting.paused = paused
+            waiting.channels = channels
+            waiting.error = error
+            waiting.since = self.scheduler.wall
+            waiting.pause = FIRST_READ_PAUSE
+            waiting.due = self.scheduler.now + FIRST_READ_PAUSE
+            self.unloaded[key] = waiting
+            self.host.read_at(waiting.due)
+            self.host.report_unreadable(key.decode(), error.filename, error.errno)
+            return None
+
+    def _probe(self, bytes key not None):
+        """Read what could not be read, without waiting for it; then load the topic."""
+        cdef _Unloaded waiting = self.unloaded[key]
+        error = waiting.error
+
+        def done(failed):
+            waiting.is_probing = False
+            if failed != error.errno and self.unloaded.get(key) is waiting:
+                self.load_again(key)
+
+        if not waiting.is_probing:
+            waiting.is_probing = True
+            self.io.open(error.filename).read(bytearray(error.bytes or 1), error.offset, done)
+
+    cdef int load_again(self, bytes key) except -1:
+        cdef _Unloaded waiting = self.unloaded[key]
+        if self.host.closing:
+            return 0
+        try:
+            self.load_topic(key, waiting.paused, waiting.channels)
+        except Unreadable as error:
+            waiting.error = error
+            return 0
+        except Exception as error:
+            self.host.report(key.decode(), error)
+            return 0
+        del self.unloaded[key]
+        self.host.report_readable(key.decode())
+        if self.on_loaded is not None:
+            self.on_loaded(key)
+        return 0
+
+    def is_unloaded(self, bytes key not None):
+        """Return whether a topic exists, but waits for its log to be readable."""
+        return key in self.unloaded
+
+    def unreadable(self):
+        """Return the topics whose logs cannot be read: topic, path, error (a name like EIO), text,
+        and since (wall clock, ns); the first one first."""
+        cdef Topic topic
+        cdef _Unloaded waiting
+        found = []
+        for topic in self.host.unreadable:
+            bad = topic.log.unreadable
+            if bad is not None and not topic.gone:
+                found.append((topic.unreadable_since, topic.name, bad.path, bad.error, bad.text))
+        for key, waiting in self.unloaded.items():
+            error = waiting.error
+            found.append((waiting.since, key.decode(), error.filename, error.errno,
+                          f"read {error.filename}: {error.strerror.lower()}"))
+        return [{"topic": name, "path": path, "error": _errno.errorcode.get(error, str(error)),
+                 "text": text, "since": since}
+                for since, name, path, error, text in sorted(found)]
 
     # -- the end --
 
@@ -292,9 +685,9 @@ cdef class Shard(Scheduler):
         positions.
         """
         cdef Topic topic
-        self.closing = True
-        self.shut = _EXITING
-        while self.gathering:
+        self.host.closing = True
+        self.host.shut = _EXITING
+        while self.host.gathering:
             self.gather()
         while self.scheduler.discarded:
             self.free_discarded()

@@ -25,6 +25,9 @@ cdef class Topic(Batches):
     cdef bint moves                     # whether its messages move to the open topic
     cdef readonly str moved_from        # id of the closed group that it is drained from; or None
 
+    cdef int apply_policy(self) except -1
+    cdef int apply_channel_policy(self, Channel channel) except -1
+    cdef int recall_policies(self, bytes note) except -1
     cdef void add_figures(self, uint64_t *figures) noexcept
     cdef int forget_channel(self, Channel channel) except -1
     cdef void forget_figures(self) noexcept

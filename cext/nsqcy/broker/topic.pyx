@@ -94,6 +94,36 @@ cdef class Topic(Batches):
             self.set_durability(policy.durability)
             self.set_retention(policy.retention_time, policy.retention_bytes)
 
+    cdef int apply_policy(self) except -1:
+        """Apply the policy that the topic's name has."""
+        policies = self.host.policies
+        if policies is not None:
+            self.set_policy(policies.topic(self.name))
+            self.unusual = policies.unusual_of_topic(self.name)
+            self.prunes = self.prunes or self.prune_after != 0
+            self.set_bounds()
+        return 0
+
+    cdef int apply_channel_policy(self, Channel channel) except -1:
+        policies = self.host.policies
+        if policies is not None:
+            policy = policies.channel(self.name, channel.name)
+            if policy.dead_letter_topic == self.name:
+                # The message would return to this channel and to all other channels in the topic.
+                policy = policy._replace(max_attempts=0, dead_letter_topic="")
+            channel.set_policy(policy)
+            channel.unusual = policies.unusual_of_channel(self.name, channel.name)
+            self.prunes = self.prunes or channel.prune_after != 0
+        return 0
+
+    cdef int recall_policies(self, bytes note) except -1:
+        """Apply a journal's note about the topic's policies, if they are not saved otherwise."""
+        policies = self.host.policies
+        if policies is None or not policies.recall(self.name, note):
+            return 0
+        self.apply_policy()
+        return self.host.report_recalled(self.name)
+
     # -- statistics --
 
     def remains(self):
@@ -196,11 +226,11 @@ cdef class Topic(Batches):
         cdef uint64_t figures[CHANNEL_FIGURES]
         cdef uint64_t *kept = NULL
         if channel.series == OWN:
-            self.shard.own_series -= 1
+            self.host.own_series -= 1
         elif self.series > OWN:
-            kept = self.shard.gone[<int>self.series].channel
+            kept = self.host.gone[<int>self.series].channel
         elif channel.series > OWN:
-            kept = self.shard.gone[<int>channel.series].channel
+            kept = self.host.gone[<int>channel.series].channel
         elif channel.ephemeral:
             if self.gone_ephemerals == NULL:
                 self.gone_ephemerals = <uint64_t *>calloc(CHANNEL_COUNTERS, sizeof(uint64_t))
@@ -218,9 +248,9 @@ cdef class Topic(Batches):
         cdef uint64_t figures[TOPIC_FIGURES]
         cdef Sums *kept
         if self.series == OWN:
-            self.shard.own_series -= 1
+            self.host.own_series -= 1
         elif self.series > OWN:
-            kept = &self.shard.gone[<int>self.series]
+            kept = &self.host.gone[<int>self.series]
             memset(figures, 0, sizeof(figures))
             self.add_figures(figures)
             add_counters(kept.topic, figures, TOPIC_COUNTERS)
@@ -236,14 +266,14 @@ cdef class Topic(Batches):
         if channel is None:
             channel = self.new_channel(name)
             if self.moved_from is None:
-                self.shard.give_channel_policy(self, channel)
+                self.apply_channel_policy(channel)
             self.channels[name] = channel
             self.set_bounds()
             self.journal_channel(journal.Kind.CHANNEL_CREATED, channel)
             self.fan_out()
             self.touch_dirty()
             if self.moved_from is None:
-                self.shard.event("channel_created", self.name, name)
+                self.host.event("channel_created", self.name, name)
         return channel
 
     cdef Channel new_channel(self, str name):
@@ -267,9 +297,9 @@ cdef class Topic(Batches):
         self.forget_channel(channel)
         channel.close()
         self.touch_dirty()
-        self.shard.event("channel_deleted", self.name, name)
+        self.host.event("channel_deleted", self.name, name)
         if self.ephemeral and not self.channels:
-            self.shard.delete_topic(self.key)
+            self.delete()
         return True
 
     cdef int consumer_left(self, Channel channel) except -1:
@@ -342,6 +372,14 @@ cdef class Topic(Batches):
         if self.visible.seq > self.fanout.seq:
             self.drop_front(self.visible.seq)
         self.record(done)
+
+    def delete(self, done=None):
+        """Delete the topic with its channels, messages and files."""
+        self.host.topics.pop(self.key, None)
+        self.close(True, done)
+        if self.host.copies is not None:
+            self.host.copies.deleted(self.key)
+        self.host.event("topic_deleted", self.name, None)
 
     def close(self, bint delete, done=None):
         """Close the topic and its channels; close its files, or delete them."""
@@ -426,7 +464,7 @@ cdef class Topic(Batches):
             self.drop_holes(self.minimum)
         if self.polls and not self.hurried and self.retains and self.stable < self.visible.seq:
             self.hurried = True
-            self.shard.hurried.append(self)
+            self.host.hurried.append(self)
         return 0
 
     cdef int tick(self) except -1:
@@ -464,16 +502,16 @@ cdef class Topic(Batches):
         cdef Channel channel
         for channel in list(self.channels.values()):
             if channel.is_unused():
-                self.shard.tell(f"TOPIC({self.name}): pruning channel({channel.name}), unused "
-                                f"for {short_duration(channel.prune_after)}")
+                self.host.tell(f"TOPIC({self.name}): pruning channel({channel.name}), unused "
+                               f"for {short_duration(channel.prune_after)}")
                 self.delete_channel(channel.name)
         if self.channels:
             self.used_at = self.scheduler.now
         if self.gone or not self.is_unused():
             return self.gone
-        self.shard.tell(f"TOPIC({self.name}): pruning, unused for "
-                        f"{short_duration(self.prune_after)}")
-        self.shard.delete_topic(self.key)
+        self.host.tell(f"TOPIC({self.name}): pruning, unused for "
+                       f"{short_duration(self.prune_after)}")
+        self.delete()
         return True
 
     cdef bint is_unused(self) noexcept:
@@ -491,6 +529,7 @@ cdef class Topic(Batches):
     cdef object state(self):
         cdef Channel channel
         cdef uint32_t i
+        policies = self.host.policies
         return journal.TopicState(
             log_id=self.log.log_id,
             next_seq=self.visible.seq,
@@ -501,14 +540,14 @@ cdef class Topic(Batches):
                            if not channel.ephemeral),
             delayed=self.pack_delayed(),
             clean=bool(self.is_last),
-            boot=self.shard.boot,
+            boot=self.host.boot,
             durability=self.promised,
             cursors=self.named.state(),
             epochs=self.producers.state(self.visible.seq) if self.producers else (),
             produced_seq=self.producers.unspoken(self.visible.seq) if self.producers else 0,
             past=tuple(one for one in self.past if one.end > self.first_kept()),
             missing=tuple(one for one in self.missing if one[1] > self.first_kept()),
-            policies=self.shard.policies_note(self.name),
+            policies=b"" if policies is None else policies.note(self.name),
         )
 
     def save_records(self):
@@ -524,7 +563,7 @@ cdef class Topic(Batches):
                 del self.channels[channel.name]
         while self.pending_messages:
             self.write_overflow()
-            self.shard.io.drain()
+            self.host.io.drain()
         self.settle_all()
         self.seal()
         self.compact_now()
@@ -551,7 +590,7 @@ cdef class Topic(Batches):
         cdef Block *block = self.oldest
         cdef uint64_t first = self.min_seq()
         cdef uint64_t count = 0
-        if self.log is None or self.gone or self.log.io is not self.shard.io:
+        if self.log is None or self.gone or self.log.io is not self.host.io:
             return 0
         while block != NULL and block.first_seq < self.visible.seq:
             if block.last_seq >= first and not is_synced(block):
@@ -567,7 +606,7 @@ cdef class Topic(Batches):
     @property
     def has_lost_journal(self):
         """Whether the latest journal could not be written. Copies have others."""
-        return (self.log is not None and not self.gone and self.log.io is self.shard.io
+        return (self.log is not None and not self.gone and self.log.io is self.host.io
                 and bool(self.log.journal_lost))
 
     cdef void settle_all(self) noexcept:

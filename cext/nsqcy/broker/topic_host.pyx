@@ -1,16 +1,20 @@
-"""Topic host: the part of a shard that topics use: ids, the I/O threads, work lists and reports.
+"""Topic host: what the topics of a shard share: ids, the I/O threads, work lists and reports.
 
-The lists contain work that later turns do for topics. The scheduler inherits the lists and empties
-them. This module does not import topics, so that topics can import it.
+The lists contain work that later turns do for topics. The shard empties them. This module does not
+import topics, so that topics can import it.
 """
 
+from libc.stdint cimport INT64_MAX
+
 from nsqcy.logging import events
+
 
 cdef enum:
     SNAPSHOT_BUDGET = 4096          # entries packed for journal snapshots per turn
     MAX_ANSWERS = 67108864         # bytes of pending responses above which responses become shorter
     SHORT_ANSWER = 262144
 
+cdef int64_t SECOND = 1000000000
 
 # Reasons for refusing publishes.
 EXITING = "exiting"
@@ -22,7 +26,12 @@ UNKNOWN = "unknown"
 
 
 cdef class TopicHost:
-    def __cinit__(self):
+    def __cinit__(self, SchedulerState scheduler not None, IdSource ids not None, IoThread io):
+        self.scheduler = scheduler
+        self.pool = scheduler.pool
+        self.ids = ids
+        self.io = io
+        self.topics = {}
         self.dirty_topics = []
         self.unsettled = []
         self.gathering = []
@@ -31,36 +40,17 @@ cdef class TopicHost:
         self.snapshot_budget = SNAPSHOT_BUDGET
         self.reads = []
         self.hurried = []
+        self.unreadable = []
+        self.next_read = INT64_MAX
         self.health = "OK"
+        self.log_hold_max_bytes = 10 << 30
+        self.log_cursor_expiry = 7 * 24 * 3600 * SECOND
 
-    def __init__(self):
-        raise TypeError(f"{type(self).__name__} is a layer of Shard, not created by itself")
-
-    # -- for topics --
-
-    cdef int give_channel_policy(self, object topic, object channel) except -1:
-        """Apply a new channel's policy to the channel."""
-        raise NotImplementedError
-
-    def policies_note(self, str topic not None):
-        """Return what a topic's journal notes about its policies."""
-        raise NotImplementedError
-
-    def recall_policies(self, object topic, bytes note not None):
-        """Apply a journal's note about a topic's policies, if they are not saved otherwise."""
-        raise NotImplementedError
-
-    def delete_topic(self, bytes key not None, done=None):
-        """Delete a topic with its channels, messages and files."""
-        raise NotImplementedError
-
-    def event(self, kind, topic, channel):
-        """Report that a topic or channel was created or deleted."""
-        raise NotImplementedError
-
-    cdef int wait_to_read(self, object topic) except -1:
-        """Try the reads of a topic again after a pause."""
-        raise NotImplementedError
+    cdef int read_at(self, int64_t due) except -1:
+        """Try what could not be read again at this time, or earlier."""
+        self.next_read = min(self.next_read, due)
+        self.next_periodic = min(self.next_periodic, due)
+        return 0
 
     cdef uint64_t answer_room(self, uint64_t wanted) noexcept:
         """Return the maximum size of a response to a read.
@@ -74,6 +64,12 @@ cdef class TopicHost:
         return min(wanted, max(room, <uint64_t>SHORT_ANSWER))
 
     # -- reports --
+
+    cdef int event(self, str kind, str topic, str channel) except -1:
+        """Report that a topic or channel was created or deleted."""
+        if self.on_event is not None and not self.closing:
+            self.on_event(kind, topic, channel)
+        return 0
 
     def set_health(self, reason):
         """Set the result of the latest log write: None, or the error."""
@@ -94,10 +90,11 @@ cdef class TopicHost:
         return 0
 
     def report_damage(self, path, offset, text):
+        self.damages += 1
         if self.log is not None:
             events.record_damaged(self.log, path=str(path), offset=offset, error=text)
 
-    def report_missing(self, str name, str what):
+    cdef int report_missing(self, str name, str what) except -1:
         """Report at startup that the journal refers to missing data.
 
         The journal is only written at intervals, so the missing messages may have been finished by
@@ -105,9 +102,27 @@ cdef class TopicHost:
         """
         if self.log is not None:
             events.records_missing(self.log, topic=name, records=what)
+        return 0
 
-    def report_overrun(self, str name, cursors):
+    cdef int report_overrun(self, str name, cursors) except -1:
         """Report named cursors that no longer keep any records."""
         if self.log is not None:
             events.cursors_overrun(self.log, self.log_hold_max_bytes, ", ".join(cursors),
                                    topic=name, cursors=cursors)
+        return 0
+
+    cdef int report_recalled(self, str topic) except -1:
+        """Report at startup that a journal has policies that were set over HTTP and not saved."""
+        if self.log is not None:
+            events.policies_recalled(self.log, topic=topic)
+        return self.event("policies_recalled", topic, None)
+
+    cdef int report_unreadable(self, str topic, str path, int error) except -1:
+        if self.read_failures is not None:
+            self.read_failures.failed(self.scheduler.now, topic, "read", path, error)
+        return 0
+
+    cdef int report_readable(self, str topic) except -1:
+        if self.read_failures is not None:
+            self.read_failures.recovered(topic)
+        return 0

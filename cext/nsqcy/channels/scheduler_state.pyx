@@ -2,7 +2,7 @@
 
 Owns the input of a turn: both clocks as data, the channels with work to do, and the times when
 other channels wake up. Also holds the worker's block pool, limits and event receiver. Decides
-nothing: broker/scheduler owns the order of work in a turn.
+nothing: broker/shard owns the order of work in a turn.
 """
 
 from nsqcy.base.heap cimport heap_free, heap_init

@@ -380,11 +380,11 @@ cdef class LogCommands(PublishCommands):
         """Count the response toward the worker's memory for responses until it is sent."""
         self.log_unsent = n
         self.log_sent_at = self.output.total_sent + self.output.pending()
-        self.manager.shard.reserved += n
+        self.manager.shard.host.reserved += n
         return 0
 
     cdef int answer_left(self) except -1:
-        self.manager.shard.reserved -= self.log_unsent
+        self.manager.shard.host.reserved -= self.log_unsent
         self.log_unsent = 0
         if self.blocked:
             self.wake()

@@ -68,7 +68,7 @@ cdef class Subscription(LogCommands):
     cdef Parsed subscribe(self, Topic topic, str name) except RAISED:
         cdef Channel channel
         cdef uint32_t limit = self.manager.max_channel_consumers
-        if topic.gone or topic.shard.closing:
+        if topic.gone or topic.host.closing:
             return self.fatal(b"E_SUB_FAILED SUB failed exiting")
         channel = topic.channel(name)
         if limit and <uint32_t>len(channel.consumers) >= limit:

@@ -5,7 +5,7 @@ maximum. Any further topics and channels are summed, and so are ephemeral ones, 
 is unbounded. Family names are arguments; this module does not write headings.
 
 A summed topic or channel stays summed: a decreasing sum would look like a restart. Deleted topics
-and channels also stay in the sum (`Shard.gone`, `Topic.gone_ephemerals`).
+and channels also stay in the sum (`TopicHost.gone`, `Topic.gone_ephemerals`).
 """
 
 cimport cython
@@ -141,7 +141,7 @@ cdef class Exposition:
         if self.texts == NULL:
             raise MemoryError()
         for i in range(<int>SERIES):
-            self.sums[i] = shard.gone[i]
+            self.sums[i] = shard.host.gone[i]
 
     def __dealloc__(self):
         cdef int i
@@ -153,9 +153,9 @@ cdef class Exposition:
     cdef Series decide(self, Series series) noexcept:
         """Choose the series in which a topic or channel is shown from now on."""
         if series == UNDECIDED:
-            if self.shard.own_series >= self.limit:
+            if self.shard.host.own_series >= self.limit:
                 return OTHERS
-            self.shard.own_series += 1
+            self.shard.host.own_series += 1
             return OWN
         return series
 

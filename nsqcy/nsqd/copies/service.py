@@ -70,7 +70,7 @@ class Copies:
             lambda: shard.is_refusing,
         )
         self.topics.attach(self._host)
-        shard.copies = self.topics
+        shard.host.copies = self.topics
         limits = found.limits
         # The other members of this node's groups may be gone, so the node must not wait for them
         # forever.

@@ -157,12 +157,12 @@ class Engine:
             on_event=self._on_event,
             log=boot.log,
         )
-        self._shard.probe = self._probe = DiskProbe(
-            self._io, options.data_path, self._index, self._shard.set_health, boot.log
+        self._shard.host.probe = self._probe = DiskProbe(
+            self._io, options.data_path, self._index, self._shard.host.set_health, boot.log
         )
         self._shard.on_loaded = self._loaded_late
-        self._shard.log_hold_max_bytes = options.log_hold_max_bytes
-        self._shard.log_cursor_expiry = options.log_cursor_expiry
+        self._shard.host.log_hold_max_bytes = options.log_hold_max_bytes
+        self._shard.host.log_cursor_expiry = options.log_cursor_expiry
         self._shard.set_refusal(boot.context["refusal"])
         self._shard.set_draining(boot.context["draining"])
         self._hold_new_topics()

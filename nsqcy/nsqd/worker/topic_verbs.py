@@ -115,10 +115,10 @@ class TopicOwner:
         """Return the outcome of this worker's latest write to a log, the time of that write, and
         how the disk hangs, why copies cannot be protected, or which topics cannot be read, if
         so."""
-        copies = self.shard.copies
+        copies = self.shard.host.copies
         return {
-            "health": self.shard.health,
-            "health_at": self.shard.health_at,
+            "health": self.shard.host.health,
+            "health_at": self.shard.host.health_at,
             "hung": self.shard.hung,
             "copies": "" if copies is None else copies.trouble(),
             "reads": read_health(self.shard.unreadable()),

@@ -76,8 +76,8 @@ class WorkerStats:
             walk.producers(self._manager.producers()),
             known=bool(topics),
             health=stats_page.Health(
-                self._shard.health,
-                self._shard.health_at,
+                self._shard.host.health,
+                self._shard.host.health_at,
                 read_health(self._shard.unreadable()),
                 self._shard.hung,
             ),
@@ -115,9 +115,9 @@ class WorkerStats:
         return {
             "tcp": self._manager.connections(),
             "http": self._http.connections,
-            "failing": int(self._shard.health != "OK"),
+            "failing": int(self._shard.host.health != "OK"),
             "unreadable": len(self._shard.unreadable()),
-            "damages": self._shard.damages,
+            "damages": self._shard.host.damages,
             "hung": int(self._shard.hung is not None),
             "topics": len(self._shard.topics),
             "memory": self._shard.pool.resident_bytes,

@@ -595,10 +595,10 @@ def test_a_failure_refuses_and_heals(make: Make, durability: str, call: str) -> 
     core.io.fault(call, 1, errno.EIO)
     kind, text = client.publish("t", b"lost")
     assert kind == ERROR and text.startswith(b"E_PUB_FAILED ") and b"input/output error" in text
-    assert core.shard.health.startswith("NOK - ")
+    assert core.shard.host.health.startswith("NOK - ")
     client = core.client()
     assert client.publish("t", b"after") == OK
-    assert core.shard.health == "OK"
+    assert core.shard.host.health == "OK"
     assert core.counters("t")["message_count"] == 2
     again = killed(make, core, durability)
     assert bodies(core) == [b"before", b"after"]
@@ -666,7 +666,7 @@ def test_a_publish_after_a_lost_journal_record_is_rejected(make: Make, durabilit
     kind, text = core.client().publish("t", b"refused")
     assert kind == ERROR and b"journal: input/output error" in text
     assert core.client().publish("t", b"after") == OK
-    assert core.shard.health == "OK"
+    assert core.shard.host.health == "OK"
     again = killed(make, core, durability)
     assert list(again.topic("t").channels) == ["c"]
     assert bodies(again) == bodies(core) == [b"before", b"after"]
@@ -685,7 +685,7 @@ def test_a_full_disk_refuses_and_heals(make: Make, durability: str) -> None:
         kind, text = core.client().publish("t", b"refused")
         assert kind == ERROR and text.startswith(b"E_PUB_FAILED ")
         core.advance(3 * SECOND)
-    assert core.shard.health.startswith("NOK - ")
+    assert core.shard.host.health.startswith("NOK - ")
     consumer = core.client().subscribe("t", "c", 5)
     some = received(consumer)
     for each in some[:4]:
@@ -695,7 +695,7 @@ def test_a_full_disk_refuses_and_heals(make: Make, durability: str) -> None:
     core.io.clear_faults()
     core.advance(3 * SECOND)
     assert core.client().publish("t", b"after") == OK
-    assert core.shard.health == "OK"
+    assert core.shard.host.health == "OK"
     core.advance(3 * SECOND)
     again = killed(make, core, durability)
     assert sorted(bodies(again)) == [b"4", b"5", b"6", b"7", b"8", b"after"]
@@ -840,7 +840,7 @@ def test_a_log_that_may_have_lost_something_is_another_log(
     assert core.client().publish("t", b"two") == OK
     old = log_id(core)
     if rebooted:
-        core.shard.boot = b"the boot before "
+        core.shard.host.boot = b"the boot before "
         core.create("t").channel("d")
         core.advance(3 * SECOND)
     assert (log_id(killed(make, core, durability)) == old) == same

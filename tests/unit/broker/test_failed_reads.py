@@ -118,7 +118,7 @@ def test_delivery_waits_and_resumes(make: Make, fault: Fault) -> None:
     heal(core)
     assert took(consumer) == BODIES
     core.advance(SECOND)
-    assert took(consumer) == [] and core.shard.damages == 0
+    assert took(consumer) == [] and core.shard.host.damages == 0
 
 
 @every_fault
@@ -131,7 +131,7 @@ def test_a_single_failure_costs_a_short_pause(make: Make, fault: Fault) -> None:
     for _ in range(COUNT):
         core.advance(100 * MILLISECOND)
         found += took(consumer)
-    assert found == BODIES and core.shard.damages == 0
+    assert found == BODIES and core.shard.host.damages == 0
 
 
 def test_one_read_in_twenty_fails(make: Make) -> None:
@@ -145,7 +145,7 @@ def test_one_read_in_twenty_fails(make: Make) -> None:
             chance.choice(list(FAULTS.values())).strike(core, 1, 1)
         core.advance(50 * MILLISECOND)
         found += took(consumer)
-    assert found == BODIES and core.shard.damages == 0
+    assert found == BODIES and core.shard.host.damages == 0
 
 
 def test_pauses_grow(make: Make) -> None:
@@ -351,7 +351,7 @@ def test_a_compaction_that_cannot_read_changes_nothing_and_begins_again(make: Ma
     heal(core)
     for _ in range(20):
         core.advance(SECOND)
-    assert core.topic("t").log_bytes < 4_000_000 and core.shard.damages == 0
+    assert core.topic("t").log_bytes < 4_000_000 and core.shard.host.damages == 0
     core.advance(3600 * SECOND)
     kept = [body for number, body in enumerate(bodies) if number % 100 < 4]
     assert sorted(took(consumer)) == kept
@@ -414,7 +414,7 @@ def test_every_call_of_a_start_may_fail(make: Make, call: str) -> None:
         core.settle()
         found = took(consumer)
         assert found[-COUNT // 2 :] == BODIES[COUNT // 2 :], nth
-        assert core.shard.damages == 0
+        assert core.shard.host.damages == 0
 
 
 def test_an_unreadable_directory_is_not_an_empty_one(
@@ -478,7 +478,7 @@ def test_a_damaged_record_is_skipped_counted_and_set_aside(make: Make) -> None:
     core.settle()
     found = took(consumer)
     assert len(found) == COUNT - 1 and set(found) < set(BODIES)
-    assert core.shard.damages == 1 and len(lines(core, "damaged record")) == 1
+    assert core.shard.host.damages == 1 and len(lines(core, "damaged record")) == 1
     core.advance(10 * SECOND)
     assert not path.exists()
     (aside,) = (core.path / "damaged").iterdir()
@@ -493,7 +493,7 @@ def test_damage_is_counted_once(make: Make) -> None:
     log_id = json.loads(meta)["log_id"]
     for _ in range(3):
         assert client.ask(f"LOG_FETCH t {log_id} 1 {COUNT} 8388608 body\n".encode())
-    assert core.shard.damages == 1 and len(lines(core, "damaged record")) == 1
+    assert core.shard.host.damages == 1 and len(lines(core, "damaged record")) == 1
 
 
 def test_damage_that_is_gone_when_read_again_is_none(make: Make) -> None:
@@ -507,7 +507,7 @@ def test_damage_that_is_gone_when_read_again_is_none(make: Make) -> None:
     flip(path, 500)
     core.io.release()
     core.settle()
-    assert took(consumer) == BODIES and core.shard.damages == 0
+    assert took(consumer) == BODIES and core.shard.host.damages == 0
 
 
 def test_two_reads_that_differ_are_tried_again(make: Make) -> None:
@@ -522,10 +522,10 @@ def test_two_reads_that_differ_are_tried_again(make: Make) -> None:
     flip(path, 5000)
     core.io.release()
     core.settle()
-    assert took(consumer) == [] and core.shard.damages == 0
+    assert took(consumer) == [] and core.shard.host.damages == 0
     flip(path, 5000)
     heal(core)
-    assert took(consumer) == BODIES and core.shard.damages == 0
+    assert took(consumer) == BODIES and core.shard.host.damages == 0
 
 
 def test_a_replaced_file_is_read_without_a_restart(make: Make) -> None:

@@ -30,7 +30,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         clock = {key: more.pop(key) for key in ("now", "wall", "log_options") if key in more}
         policy = TopicPolicy(**{"durability": "os", **more})
         core = Core(path, policies=Policies(policy), **clock)
-        core.shard.log_hold_max_bytes = hold
+        core.shard.host.log_hold_max_bytes = hold
         made.append(core)
         core.load_all()
         return core

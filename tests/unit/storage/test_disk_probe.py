@@ -63,33 +63,37 @@ def test_every_call_counts(io: IoThread, tmp_path: Path, call: str, number: int)
 def test_a_probe_that_began_before_a_failure_does_not_hide_it(tmp_path: Path) -> None:
     core = Core(tmp_path, policies=Policies(TopicPolicy(durability="os")))
     assert core.io is not None
-    probe = core.shard.probe = DiskProbe(core.io, str(tmp_path), 0, core.shard.set_health, core.log)
+    probe = core.shard.host.probe = DiskProbe(
+        core.io, str(tmp_path), 0, core.shard.host.set_health, core.log
+    )
     probe.look()
     core.io.fault("pwrite", 2, errno.ENOSPC, times=1000)
-    core.shard.set_health("write t.topic: no space left on device")
+    core.shard.host.set_health("write t.topic: no space left on device")
     core.io.drain_now()
-    assert "disk-probe.0: no space left on device" in core.shard.health
+    assert "disk-probe.0: no space left on device" in core.shard.host.health
     core.io.clear_faults()
     core.advance(SECOND)
-    assert core.shard.health == "OK"
+    assert core.shard.host.health == "OK"
     core.close()
 
 
 def test_health_recovers_without_a_publish(tmp_path: Path) -> None:
     core = Core(tmp_path, policies=Policies(TopicPolicy(durability="os")))
     assert core.io is not None
-    core.shard.probe = DiskProbe(core.io, str(tmp_path), 0, core.shard.set_health, core.log)
+    core.shard.host.probe = DiskProbe(
+        core.io, str(tmp_path), 0, core.shard.host.set_health, core.log
+    )
     core.io.fault("pwrite", 1, errno.ENOSPC, times=1000)
     client = core.client()
     assert (client.publish("t", b"x") or (0, b""))[1].startswith(b"E_PUB_FAILED")
     for _ in range(3):
-        failed_at = core.shard.health_at
+        failed_at = core.shard.host.health_at
         core.advance(SECOND)
-        assert "no space left on device" in core.shard.health
-        assert core.shard.health_at > failed_at
+        assert "no space left on device" in core.shard.host.health
+        assert core.shard.host.health_at > failed_at
     core.io.clear_faults()
     core.advance(SECOND)
-    assert core.shard.health == "OK"
+    assert core.shard.host.health == "OK"
     core.close()
 
 
@@ -97,7 +101,7 @@ def test_a_healthy_disk_is_not_probed(tmp_path: Path) -> None:
     core = Core(tmp_path)
     assert core.io is not None
     outcomes: list[str | None] = []
-    core.shard.probe = DiskProbe(core.io, str(tmp_path), 0, outcomes.append, core.log)
+    core.shard.host.probe = DiskProbe(core.io, str(tmp_path), 0, outcomes.append, core.log)
     for _ in range(3):
         core.advance(SECOND)
     assert outcomes == []
