@@ -83,8 +83,7 @@ $(BUILT): $(SOURCES) $(VENV)/.tools
 		echo "was $$other: cleaning"; $(MAKE) --no-print-directory clean-build; break; done
 	@mkdir -p build
 	@echo "compiling cext/ ($(KIND)): about a minute"
-	@$(BUILD_ENV) $(BIN)/python setup.py -q build_ext --inplace --parallel $(JOBS) \
-		> build/log 2>&1 || { cat build/log; exit 1; }
+	@$(BUILD_ENV) $(BIN)/python setup.py -q build_ext --inplace > build/log 2>&1 || { cat build/log; exit 1; }
 	@touch $@
 
 build: $(BUILT)

@@ -78,14 +78,13 @@ def _unpack(sdist: Path, scratch: Path) -> Path:
 def _make_wheel(python: Path, source: Path, folder: Path) -> Path:
     """Build from the unpacked sdist; Cython's output for one Python is reused for the next."""
     _run(python, "-m", "venv", folder / "venv")
-    (folder / "parallel.cfg").write_text(f"[build_ext]\nparallel = {os.cpu_count()}\n")
     pip = [str(folder / "venv/bin/python"), "-m", "pip", "wheel", "--no-deps"]
-    _run(*pip, "--wheel-dir", folder, source, **_compiler(folder / "parallel.cfg"))
+    _run(*pip, "--wheel-dir", folder, source, **_compiler())
     (found,) = folder.glob("*.whl")
     return found
 
 
-def _compiler(config: Path) -> dict[str, str]:
+def _compiler() -> dict[str, str]:
     """Return the environment for setuptools. It excludes debug information and this machine's
     library paths, although this Python's own flags would add them."""
     zig = f"{sys.executable} -m ziglang cc -target {platform.machine()}-linux-gnu.{GLIBC}"
@@ -94,7 +93,6 @@ def _compiler(config: Path) -> dict[str, str]:
         "LDSHARED": f"{zig} -shared",
         "CFLAGS": FLAGS,
         "LDFLAGS": "-Wl,-s",
-        "DIST_EXTRA_CONFIG": str(config),
         "ZIG_GLOBAL_CACHE_DIR": str(ZIG_CACHE),
         "ZIG_LOCAL_CACHE_DIR": str(ZIG_CACHE),
     }
