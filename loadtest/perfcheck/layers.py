@@ -6,7 +6,7 @@ from collections.abc import Callable
 from nsqcy.net.byte_layer import ByteLayer
 from nsqcy.net.deflate import DeflateLayer
 from nsqcy.net.snappy import SnappyLayer
-from nsqcy.nsqd.worker.tls import Material, TlsLayer, make_context
+from nsqcy.nsqd.tls import Material, TlsLayer, make_context
 from nsqcy.testing.certificates import make
 
 TLS_1_2 = 0x0303

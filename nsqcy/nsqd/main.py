@@ -99,7 +99,7 @@ def _load_tls(settings: loader.Settings, options: NsqdOptions) -> dict[str, Any]
     """Return the workers' TLS material, checked; None if TLS is not configured."""
     if not options.tls_cert:
         return None
-    from nsqcy.nsqd.worker import tls
+    from nsqcy.nsqd import tls
 
     try:
         material, warnings = tls.load(options, asks_for_tls_version(settings))

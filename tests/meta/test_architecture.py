@@ -9,6 +9,7 @@ import pytest
 
 from support.package_order import (
     MODULES,
+    NSQD_RANK,
     RANK,
     ROOT,
     cython_imports,
@@ -56,6 +57,35 @@ def test_every_module_has_its_place() -> None:
 
 def test_imports_go_one_way() -> None:
     assert [each for name, path in sources() for each in breaks(name, imports(path))] == []
+
+
+def breaks_in_nsqd(module: str, imported: set[str]) -> list[str]:
+    here = module.split(".")[1]
+    return [
+        f"{module} imports {other}"
+        for other in sorted(ours(imported))
+        for there in [other.partition(".")[2].partition(".")[0]]
+        if other.startswith("nsqd.") and there != here and NSQD_RANK[there] >= NSQD_RANK[here]
+    ]
+
+
+def test_imports_in_nsqd_go_one_way() -> None:
+    found = [
+        broken
+        for name, path in sources()
+        if name.startswith("nsqd.")
+        for broken in breaks_in_nsqd(name, python_imports(path.read_text(), types=False))
+    ]
+    assert found == []
+
+
+def test_the_checker_sees_an_upward_import_in_nsqd() -> None:
+    text = "from nsqcy.nsqd.worker.engine import Engine\n"
+    only_a_type = f"if TYPE_CHECKING:\n    {text}"
+    assert breaks_in_nsqd("nsqd.messages.to_worker", python_imports(text, types=False))
+    assert breaks_in_nsqd("nsqd.master.workers", python_imports(text, types=False))
+    assert not breaks_in_nsqd("nsqd.worker.main", python_imports(text, types=False))
+    assert not breaks_in_nsqd("nsqd.messages.to_worker", python_imports(only_a_type, types=False))
 
 
 def test_the_checker_sees_an_upward_import() -> None:

@@ -17,8 +17,8 @@ from typing import ClassVar
 import gevent
 
 from nsqcy.nsqd import calls
-from nsqcy.nsqd.master import reports
-from nsqcy.nsqd.master.verbs import ChangeOption, MasterVerb
+from nsqcy.nsqd.messages import reports
+from nsqcy.nsqd.messages.master_verbs import ChangeOption, MasterVerb
 from nsqcy.process.control import Answer
 
 

@@ -60,7 +60,7 @@ LATER = (
     "nsqcy.nsqd.master.master",
     "nsqcy.nsqd.worker.engine",
     "nsqcy.nsqd.worker.main",
-    "nsqcy.nsqd.worker.tls",
+    "nsqcy.nsqd.tls",
     "nsqcy.nsqlookupd.daemon",
     "nsqcy.users.known",
 )

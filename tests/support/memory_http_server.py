@@ -26,12 +26,12 @@ from nsqcy.nsqd.calls import Refused
 from nsqcy.nsqd.http.api import Api, tls_required
 from nsqcy.nsqd.http.backend import UNKNOWN, Done, Message
 from nsqcy.nsqd.http.https import HttpsConnection
-from nsqcy.nsqd.master.verbs import ChangeOption, ForgetPolicies, MasterVerb
+from nsqcy.nsqd.messages import topic_verbs as verbs
+from nsqcy.nsqd.messages.master_verbs import ChangeOption, ForgetPolicies, MasterVerb
 from nsqcy.nsqd.options import NSQD, NsqdOptions
 from nsqcy.nsqd.stats import forms as stats
 from nsqcy.nsqd.stats import stats_page
-from nsqcy.nsqd.worker import topic_verbs as verbs
-from nsqcy.nsqd.worker.tls import HANDSHAKE_LIMIT, Handshakes, Material, make_context
+from nsqcy.nsqd.tls import HANDSHAKE_LIMIT, Handshakes, Material, make_context
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
 from nsqcy.util import debug
 

@@ -5,7 +5,7 @@ from cryptography.hazmat.primitives import serialization
 from OpenSSL import SSL
 
 from nsqcy.net.byte_layer import PIECE
-from nsqcy.nsqd.worker.tls import Material, TlsLayer, make_context
+from nsqcy.nsqd.tls import Material, TlsLayer, make_context
 from nsqcy.testing.certificates import Identity, make
 
 SERVER = make("server")

@@ -30,6 +30,20 @@ ROWS = [
 ]
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
 
+# The same within nsqd. A message names the parts of a process that it uses, but only as types.
+NSQD_ROWS = [
+    "address_warnings calls known_topics unsaved",
+    "options",
+    "messages tls",
+    "auth lookup stats",
+    "copies",
+    "http",
+    "master worker",
+    "data",
+    "main",
+]
+NSQD_RANK = {name: rank for rank, row in enumerate(NSQD_ROWS) for name in row.split()}
+
 CIMPORT = re.compile(r"^ *from +([\w.]+) +(?:c?import) |^ *c?import +([\w.]+)", re.MULTILINE)
 FROM_PACKAGE = re.compile(r"^ *from +(nsqcy[\w.]*) +c?import +(?!\()(.+)$", re.MULTILINE)
 HEADER = re.compile(r"^ *cdef extern from [\"<]([\w./]+)", re.MULTILINE)
@@ -44,9 +58,13 @@ def sources() -> Iterator[tuple[str, Path]]:
         yield ".".join(path.relative_to(ROOT / "cext" / "nsqcy").with_suffix("").parts), path
 
 
-def python_imports(text: str) -> set[str]:
+def python_imports(text: str, types: bool = True) -> set[str]:
+    """types: whether to include imports for type checkers only."""
+    tree = ast.parse(text)
+    if not types:
+        tree = _WithoutTypes().visit(tree)
     found = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -55,6 +73,13 @@ def python_imports(text: str) -> set[str]:
             found.add(node.module)
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
     return found
+
+
+class _WithoutTypes(ast.NodeTransformer):
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        self.generic_visit(node)
+        is_types = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        return node.orelse if is_types else node
 
 
 def cython_imports(text: str) -> set[str]:

@@ -8,13 +8,12 @@ from typing import Any, ClassVar
 import pytest
 
 from nsqcy.nsqd.calls import Call, Refused, Result, serve
-from nsqcy.nsqd.master import reports
-from nsqcy.nsqd.master import verbs as master_verbs
-from nsqcy.nsqd.stats.forms import Query
-from nsqcy.nsqd.worker import messages
-from nsqcy.nsqd.worker import topic_verbs as verbs
-from nsqcy.nsqd.worker.peek import Look
-from nsqcy.nsqd.worker.positions import Place
+from nsqcy.nsqd.messages import master_verbs, reports
+from nsqcy.nsqd.messages import to_worker as messages
+from nsqcy.nsqd.messages import topic_verbs as verbs
+from nsqcy.nsqd.messages.peek import Look
+from nsqcy.nsqd.messages.positions import Place
+from nsqcy.nsqd.messages.query import Query
 from nsqcy.process.control import Answer, RemoteError, Request
 
 TIME = 1_700_000_000_000_000_000

@@ -1,7 +1,7 @@
 """TLS for one connection, through the functions of cryptography's OpenSSL.
 
 Owns the bytes of an established connection: none of them pass through Python. pyOpenSSL owns
-contexts, handshakes and certificates (nsqcy.nsqd.worker.tls). Knows nothing about sockets.
+contexts, handshakes and certificates (nsqcy.nsqd.tls). Knows nothing about sockets.
 
 cryptography links OpenSSL statically and calls it through cffi, which provides the address of each
 function. Calling these functions adds no second OpenSSL to a process or a wheel. A pyOpenSSL

@@ -82,7 +82,7 @@ cdef class Connection(Consumer):
     cdef size_t max_answers         # unsent bytes above which commands wait
     cdef readonly bint snappy
     cdef readonly bint deflate
-    cdef readonly dict tls          # facts (nsqcy.nsqd.worker.tls); None: no TLS
+    cdef readonly dict tls          # facts (nsqcy.nsqd.tls); None: no TLS
     cdef bint dirty
     cdef bint resumable
     cdef bint reading

@@ -84,7 +84,7 @@ cdef class BytesTransport(Transport):
 
 cdef class Loop:
     cdef readonly SessionManager manager
-    cdef object handshakes          # TLS (nsqcy.nsqd.worker.tls.Handshakes); None: no TLS
+    cdef object handshakes          # TLS (nsqcy.nsqd.tls.Handshakes); None: no TLS
     cdef object ev                  # the hub's loop
     cdef object prepare
     cdef int timer_fd

@@ -19,8 +19,8 @@ from nsqcy.nsqd.copies.copy_files import FOLDER, root_of
 from nsqcy.nsqd.copies.host import CopiesHost
 from nsqcy.nsqd.copies.node import Node
 from nsqcy.nsqd.copies.topics import CopiedTopics
+from nsqcy.nsqd.messages.topic_verbs import CreateChannel, CreateTopic, TopicVerb
 from nsqcy.nsqd.options import NsqdOptions
-from nsqcy.nsqd.worker.topic_verbs import CreateChannel, CreateTopic, TopicVerb
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
 
 READY_INTERVAL = 0.01  # seconds between checks for whether the groups are open

@@ -28,6 +28,7 @@ from nsqcy.nsqd.data.audit import Audit, TopicFound
 from nsqcy.nsqd.data.diskqueue import MARK, Damage, Queue, QueueReader, find_queues
 from nsqcy.nsqd.data.exporter import Export
 from nsqcy.nsqd.data.importer import ASIDE, DONE, TMP, Importer, is_needed
+from nsqcy.nsqd.known_topics import KnownTopics
 from nsqcy.nsqd.master import metadata, policy_file
 from nsqcy.nsqd.options import NSQD, policies, resolve
 from nsqcy.process import datapath
@@ -247,7 +248,7 @@ class Check:
 
     def run(self, *, bad: bool = False) -> Found:
         found = self._found
-        known_topics = metadata.KnownTopics()
+        known_topics = KnownTopics()
         try:
             known_topics = metadata.load(self._data_path, self._lines)
             found.unreadable += len(metadata.look(self._data_path).faults)
@@ -308,7 +309,7 @@ class Check:
         self._found.queues.append(QueueFound(queue.name, reader.count))
         self._lines.info(f"{queue.name}: {reader.count} messages to deliver")
 
-    def _check_topic(self, io: IoThread, known_topics: metadata.KnownTopics, name: str) -> None:
+    def _check_topic(self, io: IoThread, known_topics: KnownTopics, name: str) -> None:
         entry = known_topics.get(name)
         found = Audit(
             io,

@@ -19,6 +19,7 @@ from nsqcy.errors import StartError
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.data.diskqueue import QueueWriter
 from nsqcy.nsqd.data.importer import is_needed
+from nsqcy.nsqd.known_topics import KnownTopics
 from nsqcy.nsqd.master import metadata
 from nsqcy.storage import journal
 from nsqcy.storage.disk_format import FormatError
@@ -287,7 +288,7 @@ class Export:
         files.replace(directory, metadata.FILE, metadata.dump(known_topics))
 
     def _write_topic(
-        self, io: IoThread, directory: str, known_topics: metadata.KnownTopics, topic: str
+        self, io: IoThread, directory: str, known_topics: KnownTopics, topic: str
     ) -> None:
         entry = known_topics.get(topic)
         assert entry is not None

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from nsqcy.config.publish_limits import PublishLimits
 from nsqcy.http.pprof import Inspected
 from nsqcy.nsqd.calls import Result
-from nsqcy.nsqd.master.verbs import MasterVerb
-from nsqcy.nsqd.stats.forms import Query
-from nsqcy.nsqd.worker.topic_verbs import TopicVerb
+from nsqcy.nsqd.messages.master_verbs import MasterVerb
+from nsqcy.nsqd.messages.query import Query
+from nsqcy.nsqd.messages.topic_verbs import TopicVerb
 from nsqcy.server.body_batch import BodyBatch
 from nsqcy.server.http_fastpath import Sink
 from nsqcy.server.publisher import UNKNOWN as UNKNOWN

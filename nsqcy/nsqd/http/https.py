@@ -11,7 +11,7 @@ from nsqcy.errors import LayerEnd, LayerError
 from nsqcy.http.server import HttpConnection, HttpServer
 from nsqcy.logging import events
 from nsqcy.net.byte_layer import PIECE
-from nsqcy.nsqd.worker.tls import Handshake, Handshakes
+from nsqcy.nsqd.tls import Handshake, Handshakes
 
 # The start of a request from a client that uses plain HTTP, and a response that it can read.
 _HTTP = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"OPTIONS ")

@@ -23,6 +23,7 @@ from gevent.event import Event
 from gevent.threadpool import ThreadPool
 
 from nsqcy.logging import events, logger
+from nsqcy.nsqd.known_topics import KnownTopics
 from nsqcy.nsqd.lookup import protocol
 from nsqcy.nsqd.lookup.protocol import (
     REGISTER,
@@ -33,7 +34,6 @@ from nsqcy.nsqd.lookup.protocol import (
     Where,
     WrongPort,
 )
-from nsqcy.nsqd.master.metadata import KnownTopics
 from nsqcy.util.self_connect import refuse_itself
 
 STEP_LIMIT = 1.0  # seconds for a connect, a write and each response

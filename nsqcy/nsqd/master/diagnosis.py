@@ -10,7 +10,7 @@ from nsqcy.nsqd.master import readiness
 from nsqcy.nsqd.master.disk_guard import DiskGuard
 from nsqcy.nsqd.master.drain_control import DrainControl
 from nsqcy.nsqd.master.workers import Phase, Workers
-from nsqcy.nsqd.worker.messages import GetHealth, InspectWorker
+from nsqcy.nsqd.messages.to_worker import GetHealth, InspectWorker
 from nsqcy.util import debug
 
 

@@ -10,14 +10,14 @@ from nsqcy.logging import events
 from nsqcy.logging.logger import Log
 from nsqcy.nsqd.lookup.registration import Lookup
 from nsqcy.nsqd.master.workers import Workers
-from nsqcy.nsqd.worker.messages import OptionChanged, RenewTls, RenewUsers
+from nsqcy.nsqd.messages.to_worker import OptionChanged, RenewTls, RenewUsers
 
 
 class Reread(NamedTuple):
     """Result of reloading the configuration and its files after a SIGHUP."""
 
     log_level: int
-    tls: dict[str, Any] | None = None  # a nsqcy.nsqd.worker.tls.Material
+    tls: dict[str, Any] | None = None  # a nsqcy.nsqd.tls.Material
     lookupds: tuple[str, ...] | None = None
     users: str | None = None  # the text of the users file
 

@@ -30,15 +30,16 @@ from nsqcy.nsqd.master.live_options import LiveOptions, Reread
 from nsqcy.nsqd.master.policy_store import PolicyStore
 from nsqcy.nsqd.master.requests import WorkerRequests
 from nsqcy.nsqd.master.topic_registry import TopicRegistry
-from nsqcy.nsqd.master.verbs import MasterSide
 from nsqcy.nsqd.master.worker_lifecycle import WorkerLifecycle
 from nsqcy.nsqd.master.workers import Phase, Workers
+from nsqcy.nsqd.messages.master_verbs import MasterSide
+from nsqcy.nsqd.messages.query import Query
+from nsqcy.nsqd.messages.to_worker import GetShare, RefusePublishes, WriteMetrics
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.nsqd.stats import statsd
-from nsqcy.nsqd.stats.forms import Query
-from nsqcy.nsqd.stats.metrics import Metrics, Whole
+from nsqcy.nsqd.stats.metrics import Metrics
+from nsqcy.nsqd.stats.node_page import Whole
 from nsqcy.nsqd.stats.stats_page import StatsPages
-from nsqcy.nsqd.worker.messages import GetShare, RefusePublishes, WriteMetrics
 from nsqcy.process import spawn
 from nsqcy.process.acceptor import Acceptor
 from nsqcy.process.control import Answer

@@ -7,10 +7,10 @@ from typing import Any
 
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd import calls
-from nsqcy.nsqd.master.reports import WorkerReport
-from nsqcy.nsqd.master.verbs import MasterSide, MasterVerb
 from nsqcy.nsqd.master.workers import Workers
-from nsqcy.nsqd.worker.messages import AdoptSession
+from nsqcy.nsqd.messages.master_verbs import MasterSide, MasterVerb
+from nsqcy.nsqd.messages.reports import WorkerReport
+from nsqcy.nsqd.messages.to_worker import AdoptSession
 from nsqcy.process import ancillary
 from nsqcy.process.control import Answer, ChannelClosed, Request
 

@@ -12,14 +12,15 @@ import gevent
 from nsqcy.errors import NotWritten
 from nsqcy.logging.logger import Log
 from nsqcy.names import is_ephemeral
+from nsqcy.nsqd.known_topics import KnownTopics
 from nsqcy.nsqd.lookup import protocol
 from nsqcy.nsqd.lookup.channel_discovery import ChannelDiscovery
 from nsqcy.nsqd.lookup.registration import Lookup
 from nsqcy.nsqd.master import metadata
 from nsqcy.nsqd.master.placement import Placement
 from nsqcy.nsqd.master.workers import Workers
+from nsqcy.nsqd.messages.to_worker import Announced, EndHold, Placed
 from nsqcy.nsqd.options import NsqdOptions
-from nsqcy.nsqd.worker.messages import Announced, EndHold, Placed
 from nsqcy.users import token_file
 
 
@@ -30,7 +31,7 @@ class TopicRegistry:
         self, data_path: str, workers: int, alive: Workers, options: NsqdOptions | None, log: Log
     ) -> None:
         """options: None if there are no nsqlookupds."""
-        self.known_topics = metadata.KnownTopics()
+        self.known_topics = KnownTopics()
         self.placement = Placement(workers)
         self.lookup: Lookup | None = None
         self._store = metadata.Store(self.known_topics, data_path, log)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from nsqcy import NSQ_VERSION, __version__
 from nsqcy.cluster.rates import Rates, drain_seconds
 from nsqcy.config.durations import format_duration
+from nsqcy.nsqd.messages.query import Query
 from nsqcy.util import procfs
 from nsqcy.util.gotext import json_bytes, json_string, rfc3339
 
@@ -27,19 +28,6 @@ MEMORY_KEYS = (
     "gc_total_runs",
 )
 LATENCY = "e2e_processing_latency"
-
-
-class Query(NamedTuple):
-    """A request for /stats. `topic` and `channel` select the objects with those names; "" selects
-    all. `ledger`: whether to include counts for every outcome of a channel's messages, and for
-    messages dropped by its topic; JSON only."""
-
-    json: bool = False
-    topic: str = ""
-    channel: str = ""
-    include_clients: bool = True
-    include_mem: bool = True
-    ledger: bool = False
 
 
 class Head(NamedTuple):

@@ -11,18 +11,20 @@ a sequence of gzip members.
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import cramjam
 import gevent
 
 from nsqcy.metrics.families import AGES, CHANNELS, EPHEMERAL, OTHER, TOPICS
 from nsqcy.names import is_ephemeral
+from nsqcy.nsqd.stats import node_page
 from nsqcy.nsqd.stats.coalescer import RequestCoalescer
 from nsqcy.nsqd.stats.forms import process_memory
 from nsqcy.nsqd.stats.metrics_buffer import BULK, SharedBuffer, Writer
 from nsqcy.nsqd.stats.metrics_totals import Summed
+from nsqcy.nsqd.stats.node_page import Disk, Whole
 from nsqcy.process.control import Answer
 from nsqcy.util import lazy_imports
 
@@ -127,23 +129,6 @@ def process_figures() -> dict[str, float]:
 # The master's half
 
 
-class Whole(NamedTuple):
-    """The master's own figures. `workers` is the result of WorkerLifecycle.describe()."""
-
-    workers: Sequence[Mapping[str, Any]]
-    lookupds: Mapping[str, bool]
-    draining: bool
-    disk_refuses: bool
-    started: int  # wall clock, ns
-    certificate_expires: int | None = None  # seconds since the epoch; None without TLS
-    accept_pauses: int = 0
-
-
-class Disk(NamedTuple):
-    size: int
-    free: int
-
-
 class Metrics:
     """The master's answers to /metrics.
 
@@ -172,9 +157,9 @@ class Metrics:
         shared, plan = self._pages.ask(form)
         return Answer([form.content_type, form.gzip], plan, (os.dup(shared.fd),))
 
-    def facts(self) -> tuple[Whole, Disk]:
-        """Return the master's own figures and the state of the disk."""
-        return self._whole(), self._disk()
+    def node(self, figures: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the /node object, given the figures of the workers."""
+        return node_page.page(self._whole(), figures, process_figures(), self._disk())
 
     def _disk(self) -> Disk:
         found: Disk = gevent.get_hub().threadpool.apply(disk_space, (self._data_path,))

@@ -4,11 +4,27 @@ Owns the object's form. Its size does not depend on the number of topics, so tha
 requested often. Workers return their figures; the master adds its own.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from nsqcy import __version__
-from nsqcy.nsqd.stats.metrics import Disk, Whole
+
+
+class Whole(NamedTuple):
+    """The master's own figures. `workers` is the result of WorkerLifecycle.describe()."""
+
+    workers: Sequence[Mapping[str, Any]]
+    lookupds: Mapping[str, bool]
+    draining: bool
+    disk_refuses: bool
+    started: int  # wall clock, ns
+    certificate_expires: int | None = None  # seconds since the epoch; None without TLS
+    accept_pauses: int = 0
+
+
+class Disk(NamedTuple):
+    size: int
+    free: int
 
 
 def page(

@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from nsqcy.nsqd.messages.query import Query
 from nsqcy.nsqd.stats import forms, recent_rates
 from nsqcy.nsqd.stats.coalescer import RequestCoalescer
-from nsqcy.nsqd.stats.forms import Form, Head, Query
+from nsqcy.nsqd.stats.forms import Form, Head
 from nsqcy.nsqd.stats.recent_rates import RecentRates, count_backing_off, count_saturated, is_full
 from nsqcy.process.control import Answer
 from nsqcy.util.slices import Slices

@@ -27,22 +27,23 @@ from nsqcy.logging.logger import Log
 from nsqcy.names import EVENTS_TOPIC
 from nsqcy.nsqd import calls
 from nsqcy.nsqd.http.api import Api, tls_required
-from nsqcy.nsqd.master.drain import Remains
-from nsqcy.nsqd.master.reports import NotSaved
+from nsqcy.nsqd.messages.query import Query
+from nsqcy.nsqd.messages.remains import Remains
+from nsqcy.nsqd.messages.reports import NotSaved
+from nsqcy.nsqd.messages.to_worker import EngineMessage
+from nsqcy.nsqd.messages.topic_verbs import TopicVerb
 from nsqcy.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
-from nsqcy.nsqd.stats.forms import Query
 from nsqcy.nsqd.unsaved import SHOWN, describe
 from nsqcy.nsqd.worker.disk_watch import DiskWatch, ExitWatch
 from nsqcy.nsqd.worker.http_backend import HttpBackend
 from nsqcy.nsqd.worker.live_objects import LiveObjects
 from nsqcy.nsqd.worker.main import Boot
-from nsqcy.nsqd.worker.messages import EngineMessage
 from nsqcy.nsqd.worker.metadata_notifier import MasterNotices, MetadataNotifier
 from nsqcy.nsqd.worker.negotiate import Identity, negotiate
 from nsqcy.nsqd.worker.placement_requests import PlacementRequests
 from nsqcy.nsqd.worker.rate_sampler import RateSampler
 from nsqcy.nsqd.worker.session_migration import SessionMigration
-from nsqcy.nsqd.worker.topic_verbs import TopicOwner, TopicVerb
+from nsqcy.nsqd.worker.topic_owner import TopicOwner
 from nsqcy.nsqd.worker.worker_stats import WorkerStats
 from nsqcy.process.control import Answer, Request
 from nsqcy.protocol.session import COUNTED, Session
@@ -56,9 +57,9 @@ from nsqcy.util import debug
 from nsqcy.util.slices import Turns
 
 if TYPE_CHECKING:
+    from nsqcy.nsqd import tls
     from nsqcy.nsqd.auth.users import FileUsers
     from nsqcy.nsqd.copies.service import Copies
-    from nsqcy.nsqd.worker import tls
 
 HOLD_LIMIT = 60_000_000_000
 """How long a new topic waits for its channels, in ns: longer than the master can take."""
@@ -86,7 +87,7 @@ def _handshakes(loop: Any, material: dict[str, Any] | None) -> "tls.Handshakes |
     """Return the handshake queue, if there is a certificate."""
     if material is None:
         return None
-    from nsqcy.nsqd.worker import tls
+    from nsqcy.nsqd import tls
 
     context, _ = tls.make_context(tls.Material(**material))
     return tls.Handshakes(loop, context)
@@ -433,7 +434,7 @@ class Engine:
             return servers
         return self._users.authorizer(servers, lambda: self._loop.enter(), log)
 
-    # -- control messages from the master and other workers (messages.Engine)
+    # -- control messages from the master and other workers (to_worker.Engine)
 
     def call(self, request: Request) -> Any:
         return calls.serve(request, (EngineMessage, self), (TopicVerb, self._owned))
@@ -443,7 +444,7 @@ class Engine:
 
     def renew_tls(self, material: dict[str, Any]) -> None:
         """Use this certificate for new handshakes."""
-        from nsqcy.nsqd.worker import tls
+        from nsqcy.nsqd import tls
 
         if self._handshakes is not None:
             self._handshakes.context, _ = tls.make_context(tls.Material(**material))

@@ -17,15 +17,23 @@ from nsqcy.errors import NotWritten
 from nsqcy.nsqd.calls import Refused, Result
 from nsqcy.nsqd.http import policy_values
 from nsqcy.nsqd.http.backend import Message
-from nsqcy.nsqd.master.verbs import GetMetrics, GetReasons, GetStats, Inspect, Live, MasterVerb
+from nsqcy.nsqd.messages.master_verbs import (
+    GetMetrics,
+    GetReasons,
+    GetStats,
+    Inspect,
+    Live,
+    MasterVerb,
+)
+from nsqcy.nsqd.messages.query import Query
+from nsqcy.nsqd.messages.to_worker import GetPeerHealth
+from nsqcy.nsqd.messages.topic_verbs import CreateTopic, TopicVerb
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.nsqd.stats import metrics_buffer, stats_page
 from nsqcy.nsqd.stats.coalescer import RequestCoalescer
-from nsqcy.nsqd.stats.forms import Query
 from nsqcy.nsqd.worker.main import Boot
-from nsqcy.nsqd.worker.messages import GetPeerHealth
 from nsqcy.nsqd.worker.placement_requests import PlacementRequests
-from nsqcy.nsqd.worker.topic_verbs import CreateTopic, TopicOwner, TopicVerb
+from nsqcy.nsqd.worker.topic_owner import TopicOwner
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
 from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.server.body_batch import BodyBatch

@@ -28,9 +28,9 @@ from nsqcy.errors import StartError
 from nsqcy.ipc import ring
 from nsqcy.logging import events
 from nsqcy.logging import logger as log
-from nsqcy.nsqd.master.reports import Up
+from nsqcy.nsqd.messages.reports import Up
+from nsqcy.nsqd.messages.to_worker import ProcessMessage
 from nsqcy.nsqd.worker.master_link import MasterLink
-from nsqcy.nsqd.worker.messages import ProcessMessage
 from nsqcy.process import arbiter, openfiles, spawn
 from nsqcy.process.control import Channel, Request
 from nsqcy.process.handoff import Receiver
@@ -164,7 +164,7 @@ class Worker:
         """Handle the control channel's end: the master is gone, or has given up on this worker."""
         gevent.spawn(self._end, arbiter.ORPHANED)
 
-    # -- messages.Process
+    # -- to_worker.Process
 
     def load(
         self, topics: list[dict[str, Any]], table: dict[str, int], peers: dict[int, int]

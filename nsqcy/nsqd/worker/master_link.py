@@ -1,8 +1,7 @@
 """A worker's end of the control channel: typed calls to the master and, through it, to other
 workers.
 
-The channel is its only state. The calls are in `master/verbs.py`, `master/reports.py`,
-`worker/topic_verbs.py` and `worker/messages.py`.
+The channel is its only state. The calls are in nsqd/messages.
 """
 
 from typing import Any

@@ -10,8 +10,8 @@ from typing import Any
 
 import gevent
 
+from nsqcy.nsqd.messages.to_worker import AdoptSession
 from nsqcy.nsqd.worker.master_link import MasterLink
-from nsqcy.nsqd.worker.messages import AdoptSession
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError, is_unreachable
 from nsqcy.protocol.session import Session
 from nsqcy.server.transport import Loop, accept_migration

@@ -13,11 +13,11 @@ from nsqcy.broker.shard import Shard
 from nsqcy.broker.topic import Topic
 from nsqcy.channels.events import Events
 from nsqcy.http.server import HttpServer
-from nsqcy.nsqd.master.drain import Remains, Rest, summed
+from nsqcy.nsqd.messages.query import Query
+from nsqcy.nsqd.messages.remains import Remains, Rest, summed
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.nsqd.stats import forms as stats
 from nsqcy.nsqd.stats import metrics, metrics_buffer, stats_page
-from nsqcy.nsqd.stats.forms import Query
 from nsqcy.nsqd.stats.recent_rates import RecentRates
 from nsqcy.nsqd.worker.read_health import read_health
 from nsqcy.process.control import Answer

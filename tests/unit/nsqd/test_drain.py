@@ -7,7 +7,8 @@ import gevent
 import pytest
 
 from nsqcy.nsqd.master import drain as module
-from nsqcy.nsqd.master.drain import Drain, Remains, Rest, merged, summed
+from nsqcy.nsqd.master.drain import Drain
+from nsqcy.nsqd.messages.remains import Remains, Rest, merged, summed
 from support.gevent_hub import Lines, wait_until
 
 NOTHING = Remains()

@@ -8,10 +8,10 @@ from typing import Any
 import gevent
 import pytest
 
+from nsqcy.nsqd.known_topics import KnownTopics
 from nsqcy.nsqd.lookup import registration as module
 from nsqcy.nsqd.lookup.protocol import REGISTER, UNREGISTER, Command
 from nsqcy.nsqd.lookup.registration import Lookup
-from nsqcy.nsqd.master.metadata import KnownTopics
 from support.fake_nsqlookupd import HANG_UP, OK, SILENCE, FakeLookupd
 from support.gevent_hub import Lines, wait_until
 from support.nsqd_process import free_port

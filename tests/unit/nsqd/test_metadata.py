@@ -11,8 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nsqcy.errors import StartError
+from nsqcy.nsqd.known_topics import KnownTopics
 from nsqcy.nsqd.master import metadata
-from nsqcy.nsqd.master.metadata import KnownTopics, Store, dump, load
+from nsqcy.nsqd.master.metadata import Store, dump, load
 
 
 class Lines:

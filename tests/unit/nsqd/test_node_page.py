@@ -3,7 +3,7 @@
 from typing import Any
 
 from nsqcy.nsqd.stats import node_page
-from nsqcy.nsqd.stats.metrics import Disk, Whole
+from nsqcy.nsqd.stats.node_page import Disk, Whole
 
 STARTED = 1_767_225_600
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from nsqcy.cluster.rates import Rates
-from nsqcy.nsqd.stats.forms import Query
+from nsqcy.nsqd.messages.query import Query
 from nsqcy.nsqd.stats.metrics import in_series
 from nsqcy.nsqd.stats.recent_rates import PERIOD, RecentRates
 from nsqcy.nsqd.stats.stats_page import Walk

@@ -16,7 +16,7 @@ from nsqcy.config import loader
 from nsqcy.errors import LayerEnd, LayerError
 from nsqcy.net.byte_layer import PIECE
 from nsqcy.nsqd.options import NSQD, NsqdOptions, resolve
-from nsqcy.nsqd.worker.tls import (
+from nsqcy.nsqd.tls import (
     Handshake,
     Handshakes,
     TlsError,

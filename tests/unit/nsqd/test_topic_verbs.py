@@ -9,10 +9,9 @@ import pytest
 
 from nsqcy.channels.channel import Channel
 from nsqcy.nsqd.calls import Refused
-from nsqcy.nsqd.worker import peek as peeking
-from nsqcy.nsqd.worker import topic_verbs
-from nsqcy.nsqd.worker.positions import LATEST
-from nsqcy.nsqd.worker.topic_verbs import (
+from nsqcy.nsqd.messages import peek as peeking
+from nsqcy.nsqd.messages.positions import LATEST
+from nsqcy.nsqd.messages.topic_verbs import (
     CancelMessage,
     EmptyChannel,
     ListDeferred,
@@ -20,9 +19,10 @@ from nsqcy.nsqd.worker.topic_verbs import (
     Redrive,
     SeekChannel,
     TakeOut,
-    TopicOwner,
     TopicVerb,
 )
+from nsqcy.nsqd.worker import topic_owner
+from nsqcy.nsqd.worker.topic_owner import TopicOwner
 from support.gevent_hub import wait_until
 from support.worker_core import RESPONSE, SECOND, Core
 
@@ -135,7 +135,7 @@ def test_a_topic_that_waits_for_too_long(
     core: Core, owner: TopicOwner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The verb does not claim that the channel has no such message."""
-    monkeypatch.setattr(topic_verbs, "ARRIVAL_LIMIT", 0.01)
+    monkeypatch.setattr(topic_owner, "ARRIVAL_LIMIT", 0.01)
     publish(core, b"one", delay=HOUR_MS)
     for verb in (ListDeferred("t", "c", 10, None), CancelMessage("t", "c", 1)):
         with pytest.raises(Refused, match="NOT_READ"):

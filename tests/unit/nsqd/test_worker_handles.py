@@ -11,7 +11,7 @@ import pytest
 from nsqcy.nsqd.calls import Call
 from nsqcy.nsqd.master.requests import WorkerRequests
 from nsqcy.nsqd.master.workers import WorkerHandle, Workers
-from nsqcy.nsqd.worker.messages import AdoptSession
+from nsqcy.nsqd.messages.to_worker import AdoptSession
 from nsqcy.process.control import Answer, CallTimeout, ChannelClosed, RemoteError, Request
 from support.gevent_hub import Lines
 

@@ -13,8 +13,8 @@ from nsqcy.client import aio
 from nsqcy.client.runtime import GeventRuntime, ThreadRuntime
 from nsqcy.cluster.web_client import RequestError, Terms, WebClient
 from nsqcy.doctor.look_doors import knock
+from nsqcy.nsqd.known_topics import KnownTopics
 from nsqcy.nsqd.lookup.registration import Lookup
-from nsqcy.nsqd.master.metadata import KnownTopics
 from nsqcy.util.self_connect import reaches_itself, refuse_itself
 from support.gevent_hub import Lines, wait_until
 from support.nsqd_process import free_port

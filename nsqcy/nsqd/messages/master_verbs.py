@@ -8,10 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from nsqcy.nsqd.calls import Call, Result
-from nsqcy.nsqd.stats import node_page
-from nsqcy.nsqd.stats.forms import Query
-from nsqcy.nsqd.stats.metrics import process_figures
-from nsqcy.nsqd.worker.messages import GetCopies, GetFigures
+from nsqcy.nsqd.messages.query import Query
+from nsqcy.nsqd.messages.to_worker import GetCopies, GetFigures
 from nsqcy.options.option import Value
 from nsqcy.process.control import Answer
 
@@ -131,8 +129,7 @@ class GetNode(MasterVerb[dict[str, Any]]):
 
     def run(self, target: MasterSide) -> dict[str, Any]:
         figures = target.workers.ask_ready(GetFigures())
-        whole, disk = target.metrics.facts()
-        return node_page.page(whole, figures, process_figures(), disk)
+        return target.metrics.node(figures)
 
 
 class GetStats(MasterVerb[bytes]):

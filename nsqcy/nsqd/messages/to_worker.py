@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 from nsqcy.config.policies import Version
 from nsqcy.nsqd.calls import Call, Result
-from nsqcy.nsqd.stats.forms import Query
+from nsqcy.nsqd.messages.query import Query
 from nsqcy.process.control import Answer
 
 CHANGE_LIMIT = 5.0  # seconds for a worker to apply a change
@@ -161,7 +161,7 @@ class AdoptSession(EngineMessage[None]):
 
 
 class RenewTls(EngineMessage[None]):
-    """The certificate files have been reloaded. material: see `nsqcy.nsqd.worker.tls`."""
+    """The certificate files have been reloaded. material: see `nsqcy.nsqd.tls`."""
 
     material: dict[str, Any]
 
@@ -273,7 +273,7 @@ class WriteMetrics(EngineMessage[dict[str, Any]]):
 
 class GetRemains(EngineMessage[Any]):
     """Return the messages that consumers of the worker's topics have not finished, as the fields of
-    a `drain.Remains`."""
+    a `Remains`."""
 
     timeout: ClassVar[float] = REMAINS_LIMIT
 

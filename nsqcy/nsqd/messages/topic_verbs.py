@@ -4,167 +4,26 @@ A verb is one class: its fields are parsed from the HTTP request, and `run` is t
 Does not depend on HTTP or other workers; `calls` carries a verb between processes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gevent
 from gevent.event import AsyncResult
-from gevent.lock import BoundedSemaphore
 
-from nsqcy.broker.shard import Shard
-from nsqcy.broker.topic import Topic
-from nsqcy.channels.channel import Channel
 from nsqcy.errors import NotWritten
 from nsqcy.nsqd.calls import Call, Refused, Result
-from nsqcy.nsqd.master.reports import AwaitRegistration, ChannelPaused, SaveNames, TopicPaused
-from nsqcy.nsqd.worker import peek as peeking
-from nsqcy.nsqd.worker.master_link import MasterLink
-from nsqcy.nsqd.worker.positions import Place
-from nsqcy.nsqd.worker.read_health import read_health
+from nsqcy.nsqd.messages import peek as peeking
+from nsqcy.nsqd.messages.positions import Place
+from nsqcy.nsqd.messages.reports import ChannelPaused, TopicPaused
 from nsqcy.process.control import CallTimeout
 
-Done = Callable[[str | None], object]
-"""Called with None once a change is on disk, or with the reason why it may be lost."""
+if TYPE_CHECKING:
+    from nsqcy.nsqd.worker.topic_owner import Done, TopicOwner
 
-READ_INTERVAL = 0.002  # seconds between checks for whether a log block has been read
 WRITE_LIMIT = 4.0  # seconds until a change is on disk
 MAX_SEARCHED = 10_000  # waiting messages among which one is searched
-ARRIVAL_LIMIT = 2.0  # seconds for published messages to reach their channels
 PEEK_LIMIT = 4.0  # seconds to read messages
-MAX_PEEKS = 8  # concurrent peeks: each may hold some megabytes
-
-
-class TopicOwner:
-    """This worker's topics, as used by verbs."""
-
-    def __init__(
-        self,
-        shard: Shard,
-        enter: Callable[[], None],
-        master: MasterLink,
-        report_names: Callable[[], None],
-    ) -> None:
-        """
-        enter: makes this moment a turn of the event loop; called before a topic is touched
-        report_names: reports to the master which topics and channels have been created and deleted
-        """
-        self.shard = shard
-        self.master = master
-        self._report_names = report_names
-        self.peeks = BoundedSemaphore(MAX_PEEKS)
-        self._enter = enter
-        self._wake = gevent.get_hub().loop.async_()
-        self._wake.start(lambda: None)
-
-    def find(self, name: str) -> Topic | None:
-        """Return the topic, or None."""
-        self._enter()
-        return self.shard.topic(name.encode())
-
-    def topic(self, name: str) -> Topic:
-        """Return the topic. Raises Refused."""
-        found = self.find(name)
-        if found is None:
-            raise Refused("NOT_READ" if self.is_unloaded(name) else "TOPIC_NOT_FOUND")
-        return found
-
-    def is_unloaded(self, name: str) -> bool:
-        """Return whether the topic exists, but could not be read from the disk yet."""
-        return self.shard.is_unloaded(name.encode())
-
-    def topic_of(self, topic: str, channel: str) -> Topic:
-        """Return the topic if the channel exists. Raises Refused."""
-        found = self.topic(topic)
-        if channel not in found.channels:
-            raise Refused("CHANNEL_NOT_FOUND")
-        return found
-
-    def current(self, name: str) -> Topic:
-        """Return the topic once its channels have every message that was published before. Raises
-        Refused, also if nsqlookupds do not answer which channels a new topic has."""
-        found = self.topic(name)
-        with gevent.Timeout(ARRIVAL_LIMIT, Refused("NOT_READ")):
-            while found.pass_on():
-                gevent.sleep(READ_INTERVAL)
-                found = self.topic(name)
-        return found
-
-    def current_channel(self, topic: str, channel: str) -> tuple[Topic, Channel]:
-        """Return the topic and the channel, as `current` does. Raises Refused."""
-        found = self.current(topic)
-        if channel not in found.channels:
-            raise Refused("CHANNEL_NOT_FOUND")
-        return found, found.channels[channel]
-
-    def resolve(self, topic: str, place: Place) -> tuple[Topic, int]:
-        """Return the topic, and the sequence number of a position in its log. Waits for the log if
-        necessary."""
-        found = self.topic(topic)
-        while place.time is not None:
-            seq = found.seq_at(place.time)
-            if seq is not None:
-                return found, seq
-            if found.is_stalled:
-                raise Refused("NOT_READ")
-            gevent.sleep(READ_INTERVAL)
-            found = self.topic(topic)
-        return found, place.seq
-
-    def health(self) -> dict[str, Any]:
-        """Return the outcome of this worker's latest write to a log, the time of that write, and
-        how the disk hangs, why copies cannot be protected, or which topics cannot be read, if
-        so."""
-        copies = self.shard.host.copies
-        return {
-            "health": self.shard.host.health,
-            "health_at": self.shard.host.health_at,
-            "hung": self.shard.hung,
-            "copies": "" if copies is None else copies.trouble(),
-            "reads": read_health(self.shard.unreadable()),
-        }
-
-    def write(self, change: Callable[[Done], object]) -> None:
-        """Make a change to a topic, passing the callback `done`, and return once the change is as
-        durable as the topic's class promises. Raises NotWritten."""
-        written: AsyncResult[str | None] = AsyncResult()
-
-        def done(problem: str | None) -> None:
-            written.set(problem)
-            self.wake()
-
-        change(done)
-        if written.get() is not None:
-            raise NotWritten
-
-    def make(self, topic: Topic, change: Callable[[Done | None], object]) -> None:
-        """Like `write`, but return at once if the topic has the class memory."""
-        if topic.durability == "memory":
-            change(None)
-        else:
-            self.write(change)
-
-    def report(self, paused: TopicPaused | ChannelPaused) -> None:
-        """Report a pause to the master, after the creation of the topic or channel."""
-        self._report_names()
-        self.master.notify(paused)
-
-    def save_names(self) -> None:
-        """Return once nsqd.dat contains all changes to the names of topics and channels, and to
-        which of them are paused. Raises NotWritten."""
-        self._report_names()
-        self.master.call(SaveNames())
-
-    def await_registration(self) -> None:
-        """Return once nsqlookupds list all topics and channels, or do not answer in time."""
-        if self.shard.announce_new:
-            self._report_names()
-            self.master.call(AwaitRegistration())
-
-    def wake(self) -> None:
-        """Have the event loop poll without blocking; at the end of a turn, this would otherwise not
-        happen."""
-        self._wake.send()
 
 
 @contextmanager
@@ -178,7 +37,7 @@ def time_to_write() -> Iterator[None]:
         raise NotWritten from None
 
 
-class TopicVerb(Call[TopicOwner, Result]):
+class TopicVerb(Call["TopicOwner", Result]):
     """A verb for one topic."""
 
     timeout: ClassVar[float] = 5.0
@@ -196,7 +55,7 @@ class CreateTopic(TopicVerb[None]):
     creates: ClassVar[bool] = True
     topic: str
 
-    def run(self, target: TopicOwner) -> None:
+    def run(self, target: "TopicOwner") -> None:
         found = target.find(self.topic) or target.shard.topic(self.topic.encode(), create=True)
         if found is None:
             raise Refused("NOT_READ" if target.is_unloaded(self.topic) else "TOO_MANY_TOPICS")
@@ -211,7 +70,7 @@ class DeleteTopic(TopicVerb[None]):
 
     topic: str
 
-    def run(self, target: TopicOwner) -> None:
+    def run(self, target: "TopicOwner") -> None:
         found = target.topic(self.topic)
         with time_to_write():
             target.make(found, lambda done: target.shard.delete_topic(self.topic.encode(), done))
@@ -224,7 +83,7 @@ class EmptyTopic(TopicVerb[None]):
 
     topic: str
 
-    def run(self, target: TopicOwner) -> None:
+    def run(self, target: "TopicOwner") -> None:
         found = target.topic(self.topic)
         with time_to_write():
             target.make(found, found.empty)
@@ -236,7 +95,7 @@ class PauseTopic(TopicVerb[None]):
     topic: str
     paused: bool
 
-    def run(self, target: TopicOwner) -> None:
+    def run(self, target: "TopicOwner") -> None:
         found = target.topic(self.topic)
         target.report(TopicPaused(self.topic, self.paused))
         with time_to_write():
@@ -250,7 +109,7 @@ class DescribeLog(TopicVerb[dict[str, Any]]):
     topic: str
     at: Place | None
 
-    def run(self, target: TopicOwner) -> dict[str, Any]:
+    def run(self, target: "TopicOwner") -> dict[str, Any]:
         found, seq = target.resolve(self.topic, self.at or Place())
         facts = found.log_facts()
         if self.at is not None:
@@ -267,7 +126,7 @@ class CreateChannel(TopicVerb[None]):
     topic: str
     channel: str
 
-    def run(self, target: TopicOwner) -> None:
+    def run(self, target: "TopicOwner") -> None:
         found = target.topic(self.topic)
         found.channel(self.channel)
         if found.durability != "memory":
@@ -282,7 +141,7 @@ class FindChannel(TopicVerb[None]):
     topic: str
     channel: str
 
-    def run(self, target: TopicOwner) -> None:
+    def run(self, target: "TopicOwner") -> None:
         target.topic_of(self.topic, self.channel)
 
 
@@ -292,7 +151,7 @@ class DeleteChannel(TopicVerb[None]):
     topic: str
     channel: str
 
-    def run(self, target: TopicOwner) -> None:
+    def run(self, target: "TopicOwner") -> None:
         found = target.topic_of(self.topic, self.channel)
         with time_to_write():
             target.make(found, lambda done: found.delete_channel(self.channel, done))
@@ -306,7 +165,7 @@ class EmptyChannel(TopicVerb[None]):
     topic: str
     channel: str
 
-    def run(self, target: TopicOwner) -> None:
+    def run(self, target: "TopicOwner") -> None:
         found, _ = target.current_channel(self.topic, self.channel)
         with time_to_write():
             target.make(found, lambda done: found.empty_channel(self.channel, done))
@@ -319,7 +178,7 @@ class PauseChannel(TopicVerb[None]):
     channel: str
     paused: bool
 
-    def run(self, target: TopicOwner) -> None:
+    def run(self, target: "TopicOwner") -> None:
         found = target.topic_of(self.topic, self.channel)
         target.report(ChannelPaused(self.topic, self.channel, self.paused))
         with time_to_write():
@@ -336,7 +195,7 @@ class SeekChannel(TopicVerb[int]):
     place: Place
     create: bool
 
-    def run(self, target: TopicOwner) -> int:
+    def run(self, target: "TopicOwner") -> int:
         target.current(self.topic)
         found, seq = target.resolve(self.topic, self.place)
         if self.create == (self.channel in found.channels):
@@ -345,7 +204,7 @@ class SeekChannel(TopicVerb[int]):
             found.channel(self.channel)
         begin = 0
 
-        def seek(done: Done | None) -> None:
+        def seek(done: "Done | None") -> None:
             nonlocal begin
             begin = found.seek(self.channel, seq, done)
 
@@ -366,7 +225,7 @@ class Redrive(TopicVerb[int]):
     limit: int
     targets: tuple[str, ...] | None
 
-    def run(self, target: TopicOwner) -> int:
+    def run(self, target: "TopicOwner") -> int:
         _, channel = target.current_channel(self.topic, self.channel)
         return channel.redrive(self.limit, self.targets)
 
@@ -381,7 +240,7 @@ class TakeOut(TopicVerb[None]):
     drop: bool
     targets: tuple[str, ...] | None = None
 
-    def run(self, target: TopicOwner) -> None:
+    def run(self, target: "TopicOwner") -> None:
         topic, channel = target.current_channel(self.topic, self.channel)
         if channel.counters()["depth"] > MAX_SEARCHED:
             raise Refused("TOO_MANY_MESSAGES")
@@ -410,7 +269,7 @@ class ListDeferred(TopicVerb[dict[str, Any]]):
     limit: int
     after: tuple[int, int] | None
 
-    def run(self, target: TopicOwner) -> dict[str, Any]:
+    def run(self, target: "TopicOwner") -> dict[str, Any]:
         _, channel = target.current_channel(self.topic, self.channel)
         upcoming = channel.upcoming(self.limit, self.after)
         last = upcoming[-1][0] if len(upcoming) == self.limit else None
@@ -437,14 +296,14 @@ class Peek(TopicVerb[bytes]):
     channel: str
     look: peeking.Look
 
-    def run(self, target: TopicOwner) -> bytes:
+    def run(self, target: "TopicOwner") -> bytes:
         try:
             with gevent.Timeout(PEEK_LIMIT), target.peeks:
                 return self._read(target)
         except gevent.Timeout:
             raise Refused("NOT_READ") from None
 
-    def _read(self, target: TopicOwner) -> bytes:
+    def _read(self, target: "TopicOwner") -> bytes:
         topic, channel, look = self.topic, self.channel, self.look
         found = target.current_channel(topic, channel)[0] if channel else target.topic(topic)
         if look.state == peeking.LOG:
@@ -474,10 +333,10 @@ class CancelMessage(TopicVerb[None]):
     channel: str
     id: int
 
-    def run(self, target: TopicOwner) -> None:
+    def run(self, target: "TopicOwner") -> None:
         found, _ = target.current_channel(self.topic, self.channel)
 
-        def cancel(done: Done) -> None:
+        def cancel(done: "Done") -> None:
             if not found.cancel(self.channel, self.id, done):
                 raise Refused("MESSAGE_NOT_FOUND")
 
