@@ -1,9 +1,13 @@
-"""Daemon startup: opening the log, and reloading the options on SIGHUP.
+"""Daemon startup: blocked signals, the log, the service manager; and reloading the options on
+SIGHUP.
 
 Imported before all slow modules. Independent of particular options and daemons.
 """
 
-from collections.abc import Callable
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from nsqcy import __version__
@@ -11,6 +15,8 @@ from nsqcy.config import loader
 from nsqcy.errors import Stop
 from nsqcy.logging import events
 from nsqcy.logging.logger import Log
+from nsqcy.process import openfiles, service, spawn
+from nsqcy.util import standard_streams
 
 T = TypeVar("T")
 
@@ -26,11 +32,36 @@ class LogOptions(Protocol):
     def log_format(self) -> str: ...
 
 
+def run(daemon: str, start: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int:
+    """Run a daemon with these arguments, or those of the process; return the exit code.
+
+    Signals are blocked until `start` has a hub that can receive them.
+    """
+    standard_streams.open_closed()
+    signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
+    try:
+        return start(sys.argv[1:] if argv is None else argv)
+    except Stop as stop:
+        return loader.report(stop, daemon)
+
+
 def open_log(daemon: str, options: LogOptions) -> Log:
     """Open the log and write its first line, which contains the version."""
     log = Log(options.log_prefix, options.log_level, options.log_format, context={"daemon": daemon})
     events.started(log, loader.version_line(daemon), version=__version__)
     return log
+
+
+def warn(log: Log, warnings: Iterable[str]) -> None:
+    """Log the warnings about the configuration."""
+    for warning in warnings:
+        events.config_warning(log, warning)
+
+
+def join_system(log: Log) -> service.Notifier:
+    """Raise the limit of open files, and return the notifier for the service manager."""
+    openfiles.raise_limit().tell(log)
+    return service.notifier(os.environ, log)
 
 
 def rereading(read: Callable[[], T], log: Log) -> Callable[[], T | None]:

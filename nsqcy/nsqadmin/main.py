@@ -10,22 +10,17 @@ Exit codes:
     2  invalid command line
 """
 
-import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
 
 from nsqcy.config import files, loader
 from nsqcy.config.durations import SECOND
-from nsqcy.daemon.startup import open_log, rereading
-from nsqcy.errors import StartError, Stop
-from nsqcy.logging import events
+from nsqcy.daemon import startup
+from nsqcy.errors import StartError
 from nsqcy.net import listeners
 from nsqcy.nsqadmin import preflight
 from nsqcy.nsqadmin.options import NSQADMIN, AdminOptions, resolve
-from nsqcy.process import openfiles, service, spawn
-from nsqcy.util import standard_streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,26 +29,17 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run nsqadmin and return the exit code."""
-    words = sys.argv[1:] if argv is None else argv
-    standard_streams.open_closed()
-    # Signals are blocked until a hub can receive them and nsqadmin can stop.
-    signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
-    try:
-        return _run(words)
-    except Stop as stop:
-        return loader.report(stop, "nsqadmin")
+    return startup.run("nsqadmin", _run, argv)
 
 
 def _run(argv: Sequence[str]) -> int:
     settings = loader.load(NSQADMIN, argv)
     options = resolve(settings)
     settings.warnings += preflight.check(options)
-    lines = open_log("nsqadmin", options)
+    lines = startup.open_log("nsqadmin", options)
     listener = listeners.bind(options.http_address, "http", "nsqadmin", unix=False)
-    for warning in settings.warnings:
-        events.config_warning(lines, warning)
-    openfiles.raise_limit().tell(lines)
-    notifier = service.notifier(os.environ, lines)
+    startup.warn(lines, settings.warnings)
+    notifier = startup.join_system(lines)
 
     from nsqcy.nsqadmin.app import Daemon
     from nsqcy.nsqadmin.auth.logins import Logins
@@ -67,7 +53,7 @@ def _run(argv: Sequence[str]) -> int:
     def level() -> int:
         return resolve(loader.load(NSQADMIN, argv)).log_level
 
-    reread = rereading(level, lines)
+    reread = startup.rereading(level, lines)
     return Daemon(options, listener, lines, reread, notifier, logins, provider).run()
 
 

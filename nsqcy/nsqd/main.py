@@ -22,9 +22,9 @@ from typing import Any
 
 from nsqcy.config import files, loader
 from nsqcy.config.policies import Policies
-from nsqcy.daemon.startup import open_log, rereading
+from nsqcy.daemon import startup
 from nsqcy.errors import StartError, Stop
-from nsqcy.logging import events, logger
+from nsqcy.logging import logger
 from nsqcy.net import listeners
 from nsqcy.nsqd.master import activation, policy_file
 from nsqcy.nsqd.master.launcher import Launcher
@@ -37,8 +37,7 @@ from nsqcy.nsqd.options import (
     policies,
     resolve,
 )
-from nsqcy.process import datapath, openfiles, service, spawn
-from nsqcy.util import standard_streams
+from nsqcy.process import datapath, service
 
 ENGINE = "nsqcy.nsqd.worker.engine:Engine"
 UNIX = -1  # the port that is reported for a unix socket
@@ -46,14 +45,7 @@ UNIX = -1  # the port that is reported for a unix socket
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run nsqd; return the exit code."""
-    words = sys.argv[1:] if argv is None else argv
-    standard_streams.open_closed()
-    # Signals are blocked until the master has a hub to receive them and can shut down.
-    signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
-    try:
-        return _run(words)
-    except Stop as stop:
-        return loader.report(stop, "nsqd")
+    return startup.run("nsqd", _run, argv)
 
 
 def _run(argv: Sequence[str]) -> int:
@@ -61,17 +53,15 @@ def _run(argv: Sequence[str]) -> int:
     data_path = str(settings["data_path"])
     lock_fd = _lock(data_path)
     options = resolve(settings)
-    lines = open_log("nsqd", options)
+    lines = startup.open_log("nsqd", options)
     lines.info(f"ID: {options.node_id}")
     bound = _listen(_addresses(options), service.inherited(os.environ))
     try:
         tls = _load_tls(settings, options)
         users = _load_users(settings, options)
         copies = _load_copies(settings, options, lines)
-        for warning in settings.warnings:
-            events.config_warning(lines, warning)
-        openfiles.raise_limit().tell(lines)
-        notifier = service.notifier(os.environ, lines)
+        startup.warn(lines, settings.warnings)
+        notifier = startup.join_system(lines)
         options = derive(options, {each.kind: each.port for each in bound})
         _import(options, lines, notifier)
         by_name = policies(settings, options)
@@ -157,6 +147,7 @@ def _listen(
     addresses: dict[str, str], inherited: list[service.Inherited]
 ) -> list[listeners.Listener]:
     """Return the sockets opened by the service manager, and open sockets for the missing kinds."""
+
     bound = activation.assign(inherited, addresses)
     try:
         for kind, address in addresses.items():
@@ -213,11 +204,10 @@ def _serve(
         # Keep the paths from startup: the content of the files may change, but their paths may not.
         material = _load_tls(settings, options)
         users = _load_users(settings, resolved)
-        for warning in settings.warnings:
-            events.config_warning(lines, warning)
+        startup.warn(lines, settings.warnings)
         return Reread(resolved.log_level, material, resolved.lookupd_tcp_address, users)
 
-    reread = rereading(read, lines)
+    reread = startup.rereading(read, lines)
     return Master(launcher, bound, options.data_path, lines, reread, notifier, saved).run(born)
 
 

@@ -10,20 +10,16 @@ Exit codes:
     2  invalid command line
 """
 
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nsqcy.config import loader
-from nsqcy.daemon.startup import open_log, rereading
+from nsqcy.daemon import startup
 from nsqcy.errors import Stop
-from nsqcy.logging import events, logger
+from nsqcy.logging.logger import Log
 from nsqcy.net import listeners
 from nsqcy.nsqlookupd.options import NSQLOOKUPD, LookupdOptions, resolve
-from nsqcy.process import openfiles, service, spawn
-from nsqcy.util import standard_streams
 
 if TYPE_CHECKING:
     from nsqcy.users.known import Known
@@ -31,44 +27,35 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run nsqlookupd and return the exit code."""
-    words = sys.argv[1:] if argv is None else argv
-    standard_streams.open_closed()
-    # Signals are blocked until a hub can receive them and nsqlookupd can stop.
-    signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
-    try:
-        return _run(words)
-    except Stop as stop:
-        return loader.report(stop, "nsqlookupd")
+    return startup.run("nsqlookupd", _run, argv)
 
 
 def _run(argv: Sequence[str]) -> int:
     settings = loader.load(NSQLOOKUPD, argv)
     options = resolve(settings)
-    lines = open_log("nsqlookupd", options)
+    lines = startup.open_log("nsqlookupd", options)
     bound = _listen(options)
-    for warning in settings.warnings:
-        events.config_warning(lines, warning)
+    startup.warn(lines, settings.warnings)
     users = _users(options, lines)
-    openfiles.raise_limit().tell(lines)
-    notifier = service.notifier(os.environ, lines)
+    notifier = startup.join_system(lines)
 
     from nsqcy.nsqlookupd.daemon import Daemon
 
     def level() -> int:
         return resolve(loader.load(NSQLOOKUPD, argv)).log_level
 
-    return Daemon(options, bound, lines, rereading(level, lines), notifier, users).run()
+    reread = startup.rereading(level, lines)
+    return Daemon(options, bound, lines, reread, notifier, users).run()
 
 
-def _users(options: LookupdOptions, lines: logger.Log) -> "Known | None":
+def _users(options: LookupdOptions, lines: Log) -> "Known | None":
     """Return the users of --auth-file, if it is set."""
     if not options.auth_file:
         return None
     from nsqcy.users import known
 
     users, warnings = known.read(options.auth_file)
-    for warning in warnings:
-        events.config_warning(lines, warning)
+    startup.warn(lines, warnings)
     return known.Known(users)
 
 
