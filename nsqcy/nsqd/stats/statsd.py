@@ -8,7 +8,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import gevent
 import gevent.socket
@@ -18,6 +18,7 @@ from nsqcy.logging.types import Lines
 from nsqcy.names import is_ephemeral
 from nsqcy.net.listeners import parse
 from nsqcy.nsqd.messages.query import Query
+from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.nsqd.stats.forms import LATENCY
 from nsqcy.nsqd.stats.stats_page import Whole
 from nsqcy.util.slices import Turns
@@ -44,23 +45,6 @@ _MEMORY_GAUGES = (
 )
 
 Counters = Mapping[str, Any]
-
-
-class Settings(Protocol):
-    """The options that this module uses; the prefix is already expanded."""
-
-    @property
-    def statsd_address(self) -> str: ...
-    @property
-    def statsd_prefix(self) -> str: ...
-    @property
-    def statsd_interval(self) -> int: ...
-    @property
-    def statsd_mem_stats(self) -> bool: ...
-    @property
-    def statsd_udp_packet_size(self) -> int: ...
-    @property
-    def statsd_exclude_ephemeral(self) -> bool: ...
 
 
 class Increases:
@@ -173,7 +157,7 @@ class Pusher:
 
     `gather` returns the figures."""
 
-    def __init__(self, options: Settings, gather: Callable[[Query], Whole], log: Lines) -> None:
+    def __init__(self, options: NsqdOptions, gather: Callable[[Query], Whole], log: Lines) -> None:
         self._options = options
         self._gather = gather
         self._log = log
