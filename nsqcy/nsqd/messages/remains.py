@@ -1,4 +1,4 @@
-"""What consumers have not finished yet: a worker's answer when nsqd drains, and the sum of all."""
+"""Messages that consumers have not finished: a worker's answer when nsqd drains, and the total."""
 
 import heapq
 from collections.abc import Iterable, Sequence
