@@ -24,19 +24,17 @@ def channel(live: Lively) -> Iterator[str]:
     live.forget("acted")
 
 
-@pytest.mark.parametrize("what", ["Topic", "Channel"])
-def test_pausing(what: str, channel: str, live: Lively, visit: Begin) -> None:
-    page = visit().to(channel if what == "Channel" else "/topics/acted")
-    name = "c" if what == "Channel" else None
-    press(page, f"Pause {what}")
+def test_pausing(channel: str, live: Lively, visit: Begin) -> None:
+    page = visit().to(channel)
+    press(page, "Pause Channel")
     paused = page.locator("h1 .label", has_text="paused")
     expect(paused).to_have_count(1)
     for nsqd in live.nsqds:
-        nsqd.web.await_counts("acted", name, paused=True)
-    press(page, f"UnPause {what}")
+        nsqd.web.await_counts("acted", "c", paused=True)
+    press(page, "UnPause Channel")
     expect(paused).to_have_count(0)
     for nsqd in live.nsqds:
-        nsqd.web.await_counts("acted", name, paused=False)
+        nsqd.web.await_counts("acted", "c", paused=False)
 
 
 def test_emptying_asks(channel: str, live: Lively, visit: Begin) -> None:
@@ -91,38 +89,3 @@ def test_publishing(channel: str, live: Lively, visit: Begin) -> None:
     expect(page.get_by_label("Body")).to_have_value("by hand")
     expect(page.get_by_label("Node")).to_have_value(live.nodes[1])
     live.nsqds[1].web.await_counts("acted", "c", depth=4)
-
-
-def test_tombstones(channel: str, live: Lively, visit: Begin) -> None:
-    node = live.nodes[1]
-    page = visit().to(f"/nodes/{node}")
-    page.get_by_title("Details of acted").click()
-    page.get_by_title("Tombstone acted here").click()
-    expect(page.locator("#question")).to_contain_text("hidden from consumers of acted")
-    press(page, "Tombstone")
-    expect(page.locator("#question")).to_have_count(0)
-    assert live.nsqds[1].web.topic("acted") is None
-    assert live.nsqds[0].web.topic("acted") is not None
-
-
-def test_creating_and_forgetting(live: Lively, visit: Begin) -> None:
-    page = visit().to("/lookup")
-    page.get_by_label("Topic Name").fill("planned")
-    page.get_by_label("Channel Name").fill("reader")
-    press(page, "Create")
-    tree = page.locator("ul.tree")
-    expect(tree).to_contain_text("planned")
-    expect(tree).to_contain_text("reader")
-    page.get_by_title("Delete planned/reader").click()
-    press(page, "Delete")
-    expect(tree).not_to_contain_text("reader")
-    page.get_by_title("Delete planned").click()
-    press(page, "Delete")
-    expect(page.locator("main")).not_to_contain_text("planned")
-
-
-def test_what_cannot_be_done_says_so(visit: Begin) -> None:
-    page = visit().to("/lookup")
-    page.get_by_label("Topic Name").fill("no name")
-    press(page, "Create")
-    expect(page.locator("[role=alert]")).to_contain_text("A topic's name has 1 to 64")

@@ -39,7 +39,7 @@ def test_paused_channel(shared: Nsqd, topic: str) -> None:
     assert held.message().body == b"x"
 
 
-@pytest.mark.case("C292")
+@pytest.mark.case("C292", "HTTP-055")
 def test_emptied_channel(shared: Nsqd, topic: str) -> None:
     conn = shared.connect()
     conn.pub(topic, b"1", b"2", b"3")
@@ -73,7 +73,7 @@ def test_emptied_topic_leaves_its_channels_alone(shared: Nsqd, topic: str) -> No
     web.await_counts(topic, "c", depth=1)
 
 
-@pytest.mark.case("C293")
+@pytest.mark.case("C293", "HTTP-057")
 def test_deleted_channel(shared: Nsqd, topic: str) -> None:
     conn = shared.connect().sub(topic, "c", rdy=1)
     other = shared.connect().sub(topic, "other", rdy=1)
@@ -81,7 +81,7 @@ def test_deleted_channel(shared: Nsqd, topic: str) -> None:
     conn.eof()
     shared.connect().pub(topic, b"x")
     other.message()
-    assert shared.web.channel(topic, "c") is None
+    assert shared.web.channel(topic, "c") is None and shared.web.topic(topic) is not None
 
 
 @pytest.mark.case("C294")
@@ -140,7 +140,7 @@ def test_durable_channel_keeps_an_ephemeral_topic(shared: Nsqd, topic: str) -> N
     assert shared.web.channel(topic + SUFFIX, "c") is not None
 
 
-@pytest.mark.case("C300")
+@pytest.mark.case("C300", "HTTP-058")
 def test_ephemeral_topic_goes_with_a_deleted_channel(shared: Nsqd, topic: str) -> None:
     shared.web.create(topic + SUFFIX, "c")
     shared.web.do("delete", topic + SUFFIX, "c")
@@ -189,7 +189,7 @@ def small(workers: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ns
     daemon.destroy()
 
 
-@pytest.mark.case("C302")
+@pytest.mark.case("C302", "HTTP-059")
 def test_ephemeral_topic_drops_what_overflows(small: Nsqd, topic: str) -> None:
     small.connect().pub(topic + SUFFIX, *[b"%d" % number for number in range(10)])
     small.web.await_counts(topic + SUFFIX, depth=3, message_count=10, backend_depth=0)
@@ -211,12 +211,14 @@ def test_depth_and_backend_depth(small: Nsqd, topic: str) -> None:
     small.web.await_counts(topic, depth=5, backend_depth=2)
 
 
-@pytest.mark.case("C330")
+@pytest.mark.case("C330", "HTTP-026")
 @pytest.mark.ours
 def test_overflow_keeps_the_delay(small: Nsqd, topic: str) -> None:
     producer = small.connect()
-    for number in range(6):
+    for number in range(3):
         producer.dpub(topic, 600000, b"%d" % number)
+        small.web.pub(topic, b"http %d" % number, defer=600000)
+    small.web.await_counts(topic, depth=6, backend_depth=3)
     conn = small.connect().sub(topic, "c", rdy=10)
     small.web.await_counts(topic, "c", deferred_count=6, depth=0)
     conn.nothing()

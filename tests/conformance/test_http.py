@@ -150,17 +150,6 @@ def test_a_delay_starts_with_the_channel(shared: Nsqd, topic: str) -> None:
     assert time.monotonic() - created >= 1.5
 
 
-@pytest.mark.case("HTTP-026")
-@pytest.mark.ours
-def test_an_overflowing_message_keeps_its_delay(nsqd: Starter, topic: str) -> None:
-    web = nsqd(mem_queue_size=3).web
-    for _ in range(5):
-        web.pub(topic, b"x", defer=60_000)
-    web.await_counts(topic, depth=5, backend_depth=2)
-    web.create(topic, "c")
-    web.await_counts(topic, "c", deferred_count=5, depth=0)
-
-
 @pytest.mark.case(
     "HTTP-029", "HTTP-030", "HTTP-031", "HTTP-035", "HTTP-036", "HTTP-037", "HTTP-040"
 )
@@ -238,19 +227,6 @@ def test_the_first_channel_gets_what_the_topic_holds(nsqd: Starter, topic: str) 
     web.await_counts(topic, "c2", depth=0)
 
 
-@pytest.mark.case("HTTP-055")
-def test_an_emptied_channel_has_nothing_in_flight(shared: Nsqd, topic: str) -> None:
-    consumer = shared.connect().sub(topic, "c", rdy=2)
-    shared.connect().pub(topic, b"1", b"2", b"3")
-    held = consumer.messages(2)
-    shared.web.do("empty", topic, "c")
-    shared.web.await_counts(topic, "c", in_flight_count=0, depth=0)
-    assert shared.web.client(topic, "c")["in_flight_count"] == 0
-    consumer.fin(held[0])
-    text = f"E_FIN_FAILED FIN {held[0].id.decode()} failed ID not in flight"
-    consumer.expect_error(text, fatal=False)
-
-
 @pytest.mark.case("HTTP-056")
 def test_a_paused_channel_takes_answers(shared: Nsqd, topic: str) -> None:
     web = shared.web
@@ -264,28 +240,6 @@ def test_a_paused_channel_takes_answers(shared: Nsqd, topic: str) -> None:
     consumer.nothing()
     web.do("unpause", topic, "c")
     assert consumer.message().body == b"3"
-
-
-@pytest.mark.case("HTTP-057", "HTTP-058")
-def test_a_deleted_channel(shared: Nsqd, topic: str) -> None:
-    web = shared.web
-    consumer = shared.connect().sub(topic, "c", rdy=1)
-    web.do("delete", topic, "c")
-    consumer.eof()
-    assert web.channel(topic, "c") is None and web.topic(topic) is not None
-    passing = topic + "#ephemeral"
-    web.create(passing, "c")
-    web.do("delete", passing, "c")
-    eventually(lambda: web.topic(passing) is None)
-
-
-@pytest.mark.case("HTTP-059")
-def test_an_ephemeral_topic_drops_what_overflows(nsqd: Starter, topic: str) -> None:
-    web = nsqd(mem_queue_size=3).web
-    topic += "#ephemeral"
-    for _ in range(6):
-        web.pub(topic, b"x")
-    web.await_counts(topic, depth=3, backend_depth=0, message_count=6)
 
 
 @pytest.mark.case("HTTP-085", "HTTP-086")
