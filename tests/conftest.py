@@ -54,7 +54,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "late: runs last, looks at what went on beside the others")
+    config.addinivalue_line("markers", "early: runs first, waits long beside the others")
     config.addinivalue_line("markers", "ours: differs from NSQ on purpose; docs/COMPATIBILITY.md")
     config.addinivalue_line("markers", "real_start: executes all programs, and forks none")
     if not SANITIZED:
@@ -74,12 +74,13 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the tests. Tests marked `late` come last: they check something that has been running
-    during all other tests. Spark tests come first: early tests stay in one process, so they share a
-    JVM, whose startup and first query take as long as a test."""
+    """Sort the tests. Tests marked `early` come first: at the end, other processes would have no
+    tests left while they wait. Then come the Spark tests: they stay in one process, so they share
+    a JVM, whose startup and first query take as long as a test."""
 
     def place(item: pytest.Item) -> int:
-        return 2 if item.get_closest_marker("late") else not item.get_closest_marker("spark")
+        marks = ("early", "spark")
+        return next((at for at, mark in enumerate(marks) if item.get_closest_marker(mark)), 2)
 
     items.sort(key=place)
     if FOREIGN:
@@ -241,17 +242,15 @@ class Idler:
         self._conn.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def idler(shared_daemon: Callable[[], Nsqd]) -> Iterator[Idler]:
-    """Connection opened when the shared daemon starts: its minute of idling passes during other
-    tests."""
     idler = Idler(shared_daemon())
     yield idler
     idler.close()
 
 
 @pytest.fixture
-def shared(shared_daemon: Callable[[], Nsqd], idler: Idler) -> Iterator[Nsqd]:
+def shared(shared_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
     """Daemon with default options that many tests share. Use names of your own."""
     daemon = shared_daemon()
     yield daemon

@@ -140,7 +140,7 @@ def test_no_subscription_without_heartbeats(shared: Nsqd) -> None:
 
 @one_worker
 @pytest.mark.case("C037")
-@pytest.mark.late
+@pytest.mark.early
 def test_defaults_without_identify(idler: Idler) -> None:
     idler.wait()
     assert idler.events, "no heartbeat"
