@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
-# For JVMs that run only for seconds: two thirds of the CPU time needed with the usual options.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# For JVMs that run only for seconds: less than two thirds of the CPU time needed otherwise.
+QUICK_JAVA = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 MISSING = [name for name in ("pyarrow", "pyspark") if find_spec(name) is None]
 
 
