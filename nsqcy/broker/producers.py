@@ -283,6 +283,11 @@ class Producers:
         if not epochs:
             del self._producers[producer]
 
+    def epochs(self, producer: int, now: int) -> list[int]:
+        """Return a producer's remembered epochs, also those whose chunks have been refused."""
+        self._expire(now)
+        return sorted(self._producers.get(producer, ()))
+
     # ---- across a restart ----
 
     def unspoken(self, visible_seq: int) -> int:

@@ -90,6 +90,7 @@ class Messages:
         self._options = options
         self.rows = 0
         self.bad = 0
+        self.topics: set[str] = set()  # that rows name
         self._first = ""  # error for the bad rows, with the reason
         self._sums: dict[str, int] = {}  # type of each column
 
@@ -169,6 +170,7 @@ class Messages:
 
     def _topic(self, topics: pa.Array, faults: list[Fault]) -> pa.Array:
         topics = topics.fill_null(self._options.topic)
+        self.topics.update(topics.unique().to_pylist())
         wrong = pa.array(
             [name for name in topics.unique().to_pylist() if not re.fullmatch(NAME_PATTERN, name)],
             pa.string(),

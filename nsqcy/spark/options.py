@@ -75,6 +75,9 @@ PARTITIONER = matching(
 ON_FAILURE = matching(
     "retry, failover", "retry|failover", "retry or failover", lambda found: found[0].lower()
 )
+ON_CHANGED = matching(
+    "refuse, publish", "refuse|publish", "refuse or publish", lambda found: found[0].lower()
+)
 
 
 class SparkOption(Option):
@@ -289,6 +292,14 @@ TABLE = (
     ),
     SparkOption(
         "write",
+        "onChangedBatch",
+        ON_CHANGED,
+        "refuse",
+        "when a stream's checkpoint is older than what was published, so that a batch comes again "
+        "with other rows: fail the query, or publish the batch (at least once)",
+    ),
+    SparkOption(
+        "write",
         "batchBytes",
         SIZE,
         1 * MB,
@@ -371,6 +382,7 @@ class WriteOptions:
     producer: str
     hashed: str  # a column; empty: tasks use the nsqds in turn
     failover: bool
+    publish_changed: bool  # also a batch that comes again with other rows
     chunk_bytes: int
     longest: int
     max_per_second: int | None
@@ -482,6 +494,7 @@ def assembled_write(found: dict[str, Any]) -> WriteOptions:
         producer=found["producerId"] or "",
         hashed=found["partitioner"],
         failover=found["onNodeFailure"] == "failover",
+        publish_changed=found["onChangedBatch"] == "publish",
         chunk_bytes=found["batchBytes"],
         longest=found["maxMessageBytes"],
         max_per_second=found["maxMessagesPerSecond"],

@@ -12,11 +12,13 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 import pyarrow as pa
 
 from nsqcy.spark.errors import Unreachable
 from nsqcy.spark.options import WriteOptions
+from nsqcy.spark.planned import EPOCH_BITS
 from nsqcy.spark.v2 import Connection
 
 LOG = logging.getLogger("nsqcy.spark")
@@ -32,14 +34,14 @@ class Producer:
     """The identity of a task that publishes chunks."""
 
     name: str
-    epoch: int  # checksum of the batch
+    epoch: int  # number of the batch, and its plan
     task: int
     batch: int = 0
     content: int = 0  # the checksum
 
     def chunk(self, row: int) -> str:
         """Return LOG_PUB's parameters that follow the topic."""
-        epoch = (self.epoch + self.task // TASKS_OF_EPOCH) % (1 << 64)
+        epoch = self.epoch | self.task // TASKS_OF_EPOCH % 128 << EPOCH_BITS
         content = self.content % (1 << CONTENT_BITS)
         part = self.task % TASKS_OF_EPOCH << CONTENT_BITS | content
         return f"{self.name} {epoch} {part} {row}"
@@ -203,7 +205,9 @@ class Nodes:
             )
             # Use a separate epoch: rows for this nsqd are interleaved with those for the other
             # nsqd.
-            producer = replace(self._producer, epoch=self._producer.epoch + 1000 + place)
+            both = f"{self._producer.epoch} {place}".encode()
+            epoch = int.from_bytes(blake2b(both, digest_size=8).digest()) | 1 << 63
+            producer = replace(self._producer, epoch=epoch)
             self._publishers[place] = Publisher(
                 self._options,
                 others[0],

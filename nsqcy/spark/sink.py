@@ -4,7 +4,6 @@ A task keeps all of its rows, on disk if there are many, until it has checked ea
 publishes them in chunks that nsqds recognize, so a retried task publishes only the missing rows.
 """
 
-import hashlib
 import logging
 import os
 import tempfile
@@ -24,6 +23,7 @@ from pyspark.sql.datasource import (
 from nsqcy.spark.discovery import all_nsqds
 from nsqcy.spark.messages import Framed, Messages, by_value, framed, hashed, payloads
 from nsqcy.spark.options import WriteOptions
+from nsqcy.spark.planned import PlannedBatch, producer_name
 from nsqcy.spark.publish import Command, Nodes, Pace, Producer, batch_head
 
 LOG = logging.getLogger("nsqcy.spark")
@@ -56,15 +56,19 @@ class NsqWriter(DataSourceArrowWriter):
 
 
 class NsqStreamWriter(DataSourceStreamArrowWriter):
-    """Sink for a stream. A batch that is retried after a crash has the same names."""
+    """Sink for a stream, created once per batch. A batch that is retried after a crash has the same
+    names."""
 
-    def __init__(self, options: WriteOptions) -> None:
+    def __init__(self, options: WriteOptions, checkpoint: str = "") -> None:
         self._options = options
         self._addresses = all_nsqds(options)
         self._job = uuid.uuid4().hex
+        self._planned = PlannedBatch(options, self._addresses, checkpoint)
+        self._planned.check({options.topic} - {""})
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return Task(self._options, self._addresses, self._producer()).write(iterator)
+        task = Task(self._options, self._addresses, self._producer(), self._planned)
+        return task.write(iterator)
 
     def _producer(self) -> Producer:
         context = this_task()
@@ -76,11 +80,9 @@ class NsqStreamWriter(DataSourceStreamArrowWriter):
                 "batch is published twice"
             )
             query, batch = self._job, "0"
-        # A new checkpoint counts batches from 0 again: its batches belong to a different query.
-        both = f"{query} {batch}".encode()
-        epoch = int.from_bytes(hashlib.blake2b(both, digest_size=8).digest())
-        name = self._options.producer or query
-        return Producer(name, epoch, context.partitionId(), int(batch))
+        found = self._planned.batch(query, int(batch))
+        name = producer_name(self._options, query)
+        return Producer(name, found.epoch, context.partitionId(), found.number)
 
 
 def this_task() -> TaskContext:
@@ -92,10 +94,17 @@ def this_task() -> TaskContext:
 class Task:
     """Publishes the rows of one task to nsqds."""
 
-    def __init__(self, options: WriteOptions, addresses: list[str], producer: Producer) -> None:
+    def __init__(
+        self,
+        options: WriteOptions,
+        addresses: list[str],
+        producer: Producer,
+        planned: PlannedBatch | None = None,
+    ) -> None:
         self._options = options
         self._addresses = addresses
         self._producer = producer
+        self._planned = planned
         self._lanes: dict[tuple[int, str], Lane] = {}
         rate = options.max_per_second
         self._pace = Pace(rate / options.parallel) if rate else None
@@ -108,6 +117,8 @@ class Task:
                     if not messages.bad:
                         held.add(prepared)
             messages.check(self._producer.task)
+            if self._planned is not None:
+                self._planned.check(messages.topics - {self._options.topic})
             content = messages.checksum(self._addresses)
             nodes = Nodes(self._options, self._addresses, replace(self._producer, content=content))
             try:

@@ -101,7 +101,9 @@ class NsqDataSource(DataSource):
         return NsqWriter(self._write_options(schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return NsqStreamWriter(self._write_options(schema, overwrite))
+        options = self._write_options(schema, overwrite)
+        given = {name.lower(): value for name, value in self.options.items()}
+        return NsqStreamWriter(options, given.get("checkpointlocation", ""))
 
     def _write_options(self, schema: StructType, overwrite: bool) -> WriteOptions:
         if overwrite:

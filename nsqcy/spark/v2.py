@@ -194,6 +194,14 @@ class Connection:
         self.ask("LOG_META", topic, wait_ms, after_seq)
         self._expect_within(wait_ms / 1000 + self.patience)
 
+    def epochs(self, topic: str, producer: str) -> list[int]:
+        """Return the epochs of a producer that nsqd remembers for this topic."""
+        self.ask("LOG_EPOCHS", topic, producer)
+        found = self.answer_json().get("epochs")
+        if not isinstance(found, list) or not all(isinstance(each, int) for each in found):
+            raise CorruptBlock(f"{self.address} answered LOG_EPOCHS without epochs")
+        return found
+
     def seek(self, topic: str, log_id: str, timestamp_ns: int) -> int:
         self.ask("LOG_SEEK", topic, log_id, timestamp_ns)
         found = self.answer_json().get("seq")

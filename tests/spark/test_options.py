@@ -73,6 +73,7 @@ BAD = [
     ("partitioner", "hash", "roundrobin or hash(column)"),
     ("partitioner", "hash()", "roundrobin or hash(column)"),
     ("onNodeFailure", "panic", "retry or failover"),
+    ("onChangedBatch", "ignore", "refuse or publish"),
     ("batchBytes", "-1", SIZE),
     ("maxMessageBytes", "1 kilo", SIZE),
     ("maxMessagesPerSecond", "0", f"{NUMBER} 1"),

@@ -1,7 +1,9 @@
 """Writing, task by task, to nsqds controlled by the test."""
 
+import json
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ from nsqcy.spark.errors import NsqError, OptionError, Refused, Unreachable
 from nsqcy.spark.source import NsqDataSource
 from support.fake_chunk_nsqd import DROP, LOSE, ChunkBroker, Taken
 from support.fake_lookup_http import LookupPages
+from support.spark_on_disk import save
 from support.spark_sinks import QUERY, run, table, write, writer
 
 STRINGS = pa.map_(pa.string(), pa.string())
@@ -161,13 +164,98 @@ def test_a_stream_s_batch_that_is_repeated(broker: ChunkBroker) -> None:
     for _ in range(2):
         run(writer(to(broker), second, stream=True), second, batch=1)
     assert broker.bodies() == bodies(60)
-    *_, name, epoch, _, chunk = broker.asked[-1].split()
+    _, _, name, _, _, chunk = broker.asked[-1].split()
     assert (name, chunk) == (QUERY, "10")
     named = to(broker, producerId="copier")
     for query in (QUERY, QUERY.replace("5", "6")):
         run(writer(named, first, stream=True), first, batch=0, query=query)
     assert len(broker.bodies()) == 160, "a new checkpoint counts from 0 again"
-    assert broker.asked[-1].split()[3] != epoch
+    assert all(line.split()[2].startswith("copier.") for line in broker.asked[-2:])
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Callable[[int, object], str]:
+    """Plans a batch, as Spark does, and returns the checkpoint."""
+
+    def plan(number: int, end: object) -> str:
+        save(tmp_path / "metadata", json.dumps({"id": QUERY}))
+        save(tmp_path / "offsets" / str(number), f"v1\n{{}}\n{json.dumps(end)}")
+        return f"file://{tmp_path}"
+
+    return plan
+
+
+def test_a_batch_comes_again_with_other_rows(
+    plan: Callable[[int, object], str], brokers: list[ChunkBroker]
+) -> None:
+    """Nothing is published, even if its rows now belong to other nsqds or topics."""
+    checkpoint = plan(4, 30)
+    given_ = to(*brokers, checkpointLocation=checkpoint)
+    rows = table({"body": bodies(30)})
+    for _ in range(2):
+        run(writer(given_, rows, stream=True), rows, batch=4)
+    plan(4, 40)
+    text = refusal(Refused, writer, given_, rows, stream=True)
+    assert "batch 4 is planned again with other rows" in text
+    assert "topic 't' has batches up to 4 of this query" in text
+    assert f"{checkpoint} is older than what was published" in text
+    plan(5, 40)
+    run(writer(given_, rows, stream=True), rows, batch=5)
+    assert sum(len(broker.bodies()) for broker in brokers) == 60
+
+
+def test_a_batch_that_nsqds_have_forgotten(
+    plan: Callable[[int, object], str], broker: ChunkBroker
+) -> None:
+    given_ = to(broker, checkpointLocation=plan(9, 90))
+    rows = table({"body": bodies(3)})
+    run(writer(given_, rows, stream=True), rows, batch=9)
+    plan(9, 90)
+    (Path(given_["checkpointLocation"].removeprefix("file://")) / "offsets" / "9").unlink()
+    plan(7, 70)
+    text = refusal(Refused, writer, given_, rows, stream=True)
+    assert "batch 7 is planned again with other rows, or nsqds have forgotten it" in text
+    anyway = given_ | {"onChangedBatch": "publish"}
+    run(writer(anyway, rows, stream=True), rows, batch=7)
+    assert broker.bodies() == bodies(3) * 2
+
+
+def test_topics_of_a_batch_that_comes_again(
+    plan: Callable[[int, object], str], brokers: list[ChunkBroker]
+) -> None:
+    """A task asks for the topics that its rows name."""
+    given_ = to(*brokers, checkpointLocation=plan(0, 2))
+    del given_["topic"]
+    rows = table({"body": bodies(2), "topic": ["a", "b"]}, topic=pa.string())
+    run(writer(given_, rows, stream=True), rows, batch=0)
+    plan(0, 3)
+    made = writer(given_, rows, stream=True)
+    text = refusal(Refused, run, made, rows, batch=0, task=1)
+    assert "topic 'a' has batches up to 0" in text
+    assert sum(len(broker.bodies(topic)) for broker in brokers for topic in "ab") == 2
+
+
+@pytest.mark.parametrize("where", ["s3a://lake/checkpoint", "/nowhere"])
+def test_a_checkpoint_that_cannot_be_read(where: str, broker: ChunkBroker) -> None:
+    """A batch is then known by its number and its rows only."""
+    rows = table({"body": bodies(3)})
+    for _ in range(2):
+        made = writer(to(broker, checkpointLocation=where), rows, stream=True)
+        run(made, rows, batch=0)
+    assert broker.bodies() == bodies(3)
+
+
+def test_an_nsqd_that_cannot_say_what_it_has(
+    plan: Callable[[int, object], str], brokers: list[ChunkBroker]
+) -> None:
+    given_ = to(*brokers, checkpointLocation=plan(0, 2))
+    given_["fetchOffset.numRetries"] = "1"
+    brokers[1].close()
+    rows = table({"body": bodies(2)})
+    assert brokers[1].address in refusal(Unreachable, writer, given_, rows, stream=True)
+    given_["onNodeFailure"] = "failover"
+    run(writer(given_, rows, stream=True), rows, batch=0)
+    assert brokers[0].bodies() == bodies(2)
 
 
 def test_a_stream_whose_batches_have_no_names(
@@ -187,7 +275,7 @@ def test_very_many_tasks(broker: ChunkBroker) -> None:
         run(made, rows, task=task)
     found = [[int(word) for word in line.split()[3:]] for line in broker.asked]
     content = found[0][1] % (1 << 19)
-    assert found == [[0, (7 << 19) + content, 1], [1, (7 << 19) + content, 1]]
+    assert found == [[0, (7 << 19) + content, 1], [1 << 56, (7 << 19) + content, 1]]
 
 
 fates = st.lists(st.sampled_from(["", "", LOSE, DROP, "E_LOG_PUB_FAILED x"]), max_size=12)

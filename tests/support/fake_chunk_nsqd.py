@@ -1,6 +1,7 @@
 """Scripted nsqd that accepts MPUB, DPUB, and LOG_PUB as in docs/PROTOCOL.md. The test decides the
 outcome of each command."""
 
+import json
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,6 +54,10 @@ class ChunkBroker:
 
     def _script(self, peer: Peer, line: str, body: bytes) -> bool:
         verb, *words = line.split(" ")
+        if verb == "LOG_EPOCHS":
+            known = {int(part[2]) for part in self._highest if list(part[:2]) == words}
+            peer.answer(json.dumps({"producer": words[1], "epochs": sorted(known)}).encode())
+            return True
         if verb not in ("MPUB", "DPUB", "LOG_PUB"):
             return False
         self.asked.append(line)

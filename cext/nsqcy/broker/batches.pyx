@@ -14,7 +14,7 @@ from nsqcy.broker.durability cimport MEMORY
 from nsqcy.storage.record cimport Produced
 
 from nsqcy.broker import dead_letter_headers as dead_letters
-from nsqcy.broker.producers import ChunkError, Producers, messages_in
+from nsqcy.broker.producers import ChunkError, Producers, messages_in, producer_id
 from nsqcy.broker.topic_host import DRAINING as _DRAINING
 
 
@@ -243,6 +243,12 @@ cdef class Batches(Publishing):
         if chunk.left:
             bodies[0] = chunk.append(self, chunk.left)
         return chunk.complete(self)
+
+    def epochs(self, bytes producer not None):
+        """Return the remembered epochs of a producer."""
+        if self.producers is None:
+            return []
+        return self.producers.epochs(producer_id(producer), self.scheduler.wall)
 
     cdef int open_chunk(self, ChunkBatch chunk) except -1:
         """Find the missing messages of a chunk, and prepare the topic for them.

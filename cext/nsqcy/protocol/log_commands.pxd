@@ -1,4 +1,4 @@
-# Commands for a topic's log: LOG_PUB, LOG_META, LOG_SEEK, LOG_FETCH, LOG_CURSOR.
+# Commands for a topic's log: LOG_PUB, LOG_EPOCHS, LOG_META, LOG_SEEK, LOG_FETCH, LOG_CURSOR.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
@@ -34,6 +34,7 @@ cdef class LogCommands(PublishCommands):
     cdef Parsed refuse_topic(self, bytes key) except RAISED
     cdef Parsed bad_number(self, const char *command, const char *what,
                            const Word *word) except RAISED
+    cdef Parsed log_epochs(self, Topic topic, Word *words) except RAISED
     cdef Parsed log_meta(self, Topic topic, Word *words, int count) except RAISED
     cdef Parsed log_seek(self, Topic topic, Word *words) except RAISED
     cdef Parsed log_fetch(self, Topic topic, Word *words) except RAISED

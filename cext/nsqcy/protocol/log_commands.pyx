@@ -1,9 +1,9 @@
 """Commands for a topic's log (docs/PROTOCOL.md).
 
-LOG_PUB publishes a batch once, even if the batch is sent repeatedly; the other commands read the
-log and manage cursors. Each command is answered before the next one is executed. A response counts
-toward the worker's memory for responses until it is sent. Does not know how a log is read
-(broker/log_reader).
+LOG_PUB publishes a batch once, even if the batch is sent repeatedly, and LOG_EPOCHS lists which
+batches are remembered; the other commands read the log and manage cursors. Each command is answered
+before the next one is executed. A response counts toward the worker's memory for responses until it
+is sent. Does not know how a log is read (broker/log_reader).
 """
 
 import json
@@ -38,6 +38,7 @@ cdef enum:
     MAX_LOG_WAIT = 60000       # ms
 
 cdef const char *LOG_PUB = b"LOG_PUB"
+cdef const char *LOG_EPOCHS = b"LOG_EPOCHS"
 cdef const char *LOG_META = b"LOG_META"
 cdef const char *LOG_CURSOR = b"LOG_CURSOR"
 cdef const char *LOG_SEEK = b"LOG_SEEK"
@@ -154,6 +155,9 @@ cdef class LogCommands(PublishCommands):
         if word_is(words, LOG_META, 8):
             command = LOG_META
             needed = 2
+        elif word_is(words, LOG_EPOCHS, 10):
+            command = LOG_EPOCHS
+            needed = 3
         elif word_is(words, LOG_CURSOR, 10):
             command = LOG_CURSOR
             needed = 5
@@ -170,8 +174,12 @@ cdef class LogCommands(PublishCommands):
         if not name_is_valid(words[1].at, words[1].length):
             return self.bad_name(b"E_BAD_TOPIC %s topic name" % command, &words[1])
         key = word_bytes(&words[1])
+        if command == LOG_EPOCHS and not name_is_valid(words[2].at, words[2].length):
+            return self.bad_name(b"E_INVALID LOG_EPOCHS producer", &words[2])
         if self.guarded:
-            parsed = self.authorize(command, key, None)
+            if command == LOG_EPOCHS:
+                self.take_topic(&words[1])
+            parsed = self.authorize(command, key, b"" if command == LOG_EPOCHS else None)
             if parsed != NEXT:
                 return parsed
         parsed = self.find_log_owner(command, key, &owner)
@@ -185,6 +193,8 @@ cdef class LogCommands(PublishCommands):
             # The client has not yet received the previous response.
             return BLOCKED
         topic = self.manager.shard.find(key)
+        if topic is not None and command == LOG_EPOCHS:
+            return self.log_epochs(topic, words)
         if topic is None or topic.log is None:
             return self.refuse_topic(key)
         if command == LOG_META:
@@ -242,6 +252,14 @@ cdef class LogCommands(PublishCommands):
                            const Word *word) except RAISED:
         return self.fatal(b"E_INVALID %s could not parse %s %s" % (
             <bytes>command, <bytes>what, word_bytes(word)))
+
+    cdef Parsed log_epochs(self, Topic topic, Word *words) except RAISED:
+        cdef bytes producer = word_bytes(&words[2])
+        cdef bytes answer = json.dumps(
+            {"producer": producer.decode(), "epochs": topic.epochs(producer)},
+            separators=(",", ":")).encode()
+        self.respond(answer, len(answer))
+        return NEXT
 
     cdef Parsed log_meta(self, Topic topic, Word *words, int count) except RAISED:
         cdef uint64_t wait = 0

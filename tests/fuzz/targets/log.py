@@ -37,7 +37,7 @@ COVERS = [
 COMMANDS = [b"LOG_META t\n", b"LOG_META t 1000 9\n", b"LOG_SEEK t LOG_ID 1700000000000000000\n"]
 COMMANDS += [b"LOG_FETCH t LOG_ID 1 9 100000 timestamp,id,defer,headers,body\n"]
 COMMANDS += [b"LOG_FETCH t LOG_ID 2 3 1 body\n", b"LOG_CURSOR t LOG_ID me 3\n"]
-COMMANDS += [b"LOG_CURSOR t - me -\n", b"LOG_CURSOR t - me delete\n"]
+COMMANDS += [b"LOG_EPOCHS t p\n", b"LOG_CURSOR t - me -\n", b"LOG_CURSOR t - me delete\n"]
 COMMANDS += [log_pub("t", 1, [b"a", b"b"]), log_pub("u", 7, [b"c"], epoch=2, part=3)]
 COMMANDS += [log_pub("t", 2, [b"a", b"b"]), log_pub("t", 1, [b"a", b"b", b"c"])]
 OTHERS = [b"SUB t c\nRDY 9\n", b"PUB t\n" + sized(b"x"), b"DPUB t 40000\n" + sized(b"y")]

@@ -4,6 +4,7 @@ A copy of the files at some moment is what a process killed at that moment would
 """
 
 import errno
+import json
 import shutil
 import struct
 from collections.abc import Callable, Iterator
@@ -499,6 +500,25 @@ def test_messages_with_headers(make: Make) -> None:
     )
 
 
+def epochs(core: Core, words: bytes) -> object:
+    kind, text = core.client(topic_log=True).ask(b"LOG_EPOCHS %s\n" % words)
+    return json.loads(text)["epochs"] if kind == RESPONSE else text
+
+
+def test_the_epochs_of_a_producer(make: Make) -> None:
+    core = make("os")
+    for epoch in (7, 2**64 - 1, 5):
+        assert publish(core, 1, b"x", epoch=epoch) == OK
+    for after in (core, killed(make, core, "os"), restarted(make, core, "os")):
+        assert epochs(after, b"t p") == [5, 7, 2**64 - 1]
+        assert epochs(after, b"t other") == []
+        assert epochs(after, b"u p") == b"E_LOG_NO_TOPIC"
+        assert epochs(after, b"t x/") == b'E_INVALID LOG_EPOCHS producer "x/" is not valid'
+        assert epochs(after, b"t") == b"E_INVALID LOG_EPOCHS insufficient number of parameters"
+    after.advance(EXPIRY + SECOND)
+    assert epochs(after, b"t p") == []
+
+
 @pytest.mark.parametrize("on_full", ["reject", "drop-newest"])
 def test_a_topic_that_is_full(tmp_path: Path, on_full: str) -> None:
     policy = TopicPolicy(durability="os", max_depth=3, on_full=on_full)
@@ -528,6 +548,7 @@ def test_lines_of_any_kind(make: Make, seed: int) -> None:
     words = [
         b"LOG_PUB",
         b"LOG_CURSOR",
+        b"LOG_EPOCHS",
         b"t",
         b"p",
         b"-",
@@ -542,7 +563,7 @@ def test_lines_of_any_kind(make: Make, seed: int) -> None:
     core.create("t")
     for _ in range(30):
         client = core.client(topic_log=True)
-        name = chance.choice(words[:2])
+        name = chance.choice(words[:3])
         line = b" ".join([name, b"t", *chance.choices(words, k=chance.randint(0, 6))]) + b"\n"
         body = bytes(chance.choices(range(3), k=chance.randint(0, 30)))
         if chance.random() < 0.5:
