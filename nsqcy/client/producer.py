@@ -379,7 +379,9 @@ class ProducerCore(Core[Nsqd]):
             nsqd.harmless = connection.limits.harmless
         above: list[tuple[Publish, Error]] = []  # told at last: their callbacks may publish
         for publish in question.publishes:
-            if (refusal := limits.refusal(publish)) is not None:
+            if not publish.is_awaited():
+                self.pending_bytes -= len(publish.body)
+            elif (refusal := limits.refusal(publish)) is not None:
                 above.append((publish, refusal))
             else:
                 nsqd.pending.append(publish)
@@ -420,8 +422,11 @@ class ProducerCore(Core[Nsqd]):
     # -- the rest
 
     def _place(self, publish: Publish) -> None:
-        """Send a publish now, or when an nsqd is ready. A callback may have ended the producer."""
-        if self._open:
+        """Send a publish now, or when an nsqd is ready, unless its caller has been cancelled. A
+        callback may have ended the producer."""
+        if not publish.is_awaited():
+            self.pending_bytes -= len(publish.body)
+        elif self._open:
             self._send(publish)
         elif self.running:
             self.waiting.append(publish)

@@ -16,6 +16,7 @@ from nsqcy.config.options import OptionTable
 from nsqcy.errors import DATED, LOGGED, Stop, VersionWanted
 from nsqcy.logging.logger import Log, date_time, write
 from nsqcy.options.option import Value
+from nsqcy.util.standard_streams import complaint, show
 
 
 class Settings:
@@ -73,5 +74,11 @@ def report(stop: Stop, daemon: str) -> int:
             Log(f"[{daemon}] ").fatal(str(part))
         else:
             moment = f"{date_time(int(time.time()))} " if part.shape == DATED else ""
-            write(part.fd, f"{moment}{part}\n")
+            try:
+                show(f"{moment}{part}\n", part.fd)
+            except OSError as error:
+                text = complaint(daemon, error)
+                if text is not None:
+                    write(2, text)
+                    return 1
     return stop.exit_code

@@ -244,7 +244,7 @@ TABLE = (
         BOOLEAN,
         False,
         "apply filters on seq, topic, nsqd and log_id before fetching; requires "
-        "spark.sql.python.filterPushdown.enabled",
+        "spark.sql.python.filterPushdown.enabled, and a separate `load()` for each filtered query",
     ),
     SparkOption("all", "tls", BOOLEAN, False, "use TLS for connections to nsqds"),
     SparkOption("all", "tls.caFile", PATH, "", "file with trusted CAs; default: the system's CAs"),

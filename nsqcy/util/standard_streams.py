@@ -23,11 +23,18 @@ def open_closed() -> None:
             setattr(sys, name, os.fdopen(fd, mode, encoding="utf-8", closefd=False))
 
 
-def show(data: str | bytes) -> None:
-    """Write all of the data to stdout, unbuffered. Raises OSError."""
+def show(data: str | bytes, fd: int = 1) -> None:
+    """Write all of the data to stdout or stderr, unbuffered. Raises OSError."""
     left = memoryview(data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data)
     while left:
-        left = left[os.write(1, left) :]
+        left = left[os.write(fd, left) :]
+
+
+def complaint(name: str, error: OSError) -> str | None:
+    """Return the line for a failed write of a program's output, if the error is of this kind."""
+    if error.errno not in _FULL or error.filename is not None:
+        return None
+    return f"{name}: cannot write the output: {os.strerror(error.errno).lower()}\n"
 
 
 def guarded(name: str, program: Callable[[], int]) -> int:
@@ -40,11 +47,11 @@ def guarded(name: str, program: Callable[[], int]) -> int:
         finally:
             _flush()
     except OSError as error:
-        if error.errno not in _FULL or error.filename is not None:
+        text = complaint(name, error)
+        if text is None:
             raise
         sys.stdout = None  # the interpreter would flush it at exit
-        reason = os.strerror(error.errno).lower()
-        print(f"{name}: cannot write the output: {reason}", file=sys.stderr)
+        print(text, end="", file=sys.stderr)
         return 1
 
 

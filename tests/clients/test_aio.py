@@ -886,6 +886,31 @@ def test_a_cancelled_publish_keeps_its_place(run: Run) -> None:
         run(main(nsqd))
 
 
+@pytest.mark.parametrize("held", ["IDENTIFY", "LIMITS"])
+def test_a_publish_that_is_cancelled_before_it_is_sent(held: str, run: Run) -> None:
+    """It waits for the connection, or for the limits of its topic."""
+
+    async def main(nsqd: MockNsqd) -> None:
+        async with Producer(nsqd.address) as producer:
+            tasks = [asyncio.create_task(producer.publish("t", body)) for body in (b"123456", b"x")]
+            await until(lambda: nsqd.links and nsqd.links[0].said(held))
+            tasks[0].cancel()
+            await asyncio.wait(tasks[:1])
+            with nsqd.link() as link:
+                link.obey(held)
+            assert await tasks[1] == b"OK"
+            assert nsqd.link().bodies[1:] == [b"x"]
+            assert producer.core.pending_bytes == 0
+
+    def hold(peer: Peer, line: str, _body: bytes) -> bool:
+        peer.limits = limits | {"max_msg_size": 10}
+        return line.partition(" ")[0] == held
+
+    limits = {"max_msg_size": 5, "max_body_size": 60, "max_defer_timeout": 1000}
+    with MockNsqd(settings={"limits": limits}, script=hold) as nsqd:
+        run(main(nsqd))
+
+
 def test_room(run: Run) -> None:
     async def main(nsqd: MockNsqd) -> None:
         async with Producer(nsqd.address, max_pending=2) as producer:

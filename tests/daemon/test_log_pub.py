@@ -132,6 +132,18 @@ def cursor(daemon: Nsqd, topic: str, rest: str) -> dict[str, Any]:
     return conn.expect_json()
 
 
+def test_the_epochs_of_a_producer(starter: Starter) -> None:
+    """Any connection learns them, whichever worker has the topic."""
+    daemon = fixed(starter, durability="os")
+    conn = reader(daemon)
+    for topic in TOPICS:
+        send(conn, topic, 1)
+        conn.expect_ok()
+    for topic in TOPICS:
+        conn.send(f"LOG_EPOCHS {topic} spark\n".encode())
+        assert conn.expect_json() == {"producer": "spark", "epochs": [1]}
+
+
 def test_cursors_hold_and_are_shown(starter: Starter) -> None:
     daemon = fixed(starter, durability="os")
     conn = daemon.connect()

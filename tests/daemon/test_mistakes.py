@@ -640,6 +640,20 @@ def test_output_to_a_full_disk(words: str) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["nsqd", "nsqlookupd", "nsqadmin", "nsq_tail", "to_nsq"])
+@pytest.mark.parametrize(("word", "stream"), [("--version", "stdout"), ("--help", "stderr")])
+def test_help_and_version_to_a_full_disk(name: str, word: str, stream: str) -> None:
+    """As NSQ's programs do, these print the help on stderr."""
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with open("/dev/full", "wb") as full:
+        line = [sys.executable, "-m", module(name), word]
+        done = subprocess.run(
+            line, **streams | {stream: full}, env=environment(), text=True, timeout=60
+        )
+    said = f"{name}: cannot write the output: no space left on device\n"
+    assert (done.returncode, done.stderr) == (1, said if stream == "stdout" else None)
+
+
 DAEMONS = {
     "nsqd": "--tcp-address=127.0.0.1:0",
     "nsqlookupd": "--tcp-address=127.0.0.1:0",
