@@ -120,9 +120,7 @@ FILTERS = [
 ]
 
 
-def check_filters_that_are_pushed_down(
-    spark: "SparkSession", daemon: Nsqd, tmp_path: Path
-) -> None:
+def check_filters_that_are_pushed_down(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
     """They select the same rows as in a cached DataFrame, where Spark itself applies them."""
     cached = spark.read.format("nsq").options(**given(daemon)).load().cache()
     for condition in FILTERS:
@@ -140,7 +138,7 @@ def check_headers_in_a_struct(spark: "SparkSession", daemon: Nsqd, tmp_path: Pat
     from pyspark.errors import AnalysisException
 
     nested = spark.sql("select 'x' as value, map('a', map('b', 'c')) as headers")
-    with pytest.raises(AnalysisException, match="nsq: column 'headers' is .*map<string,string>"):
+    with pytest.raises(AnalysisException, match=r"nsq: column 'headers' is .*map<string,string>"):
         nested.write.format("nsq").mode("append").options(**given(daemon, topic="nested")).save()
     flat = spark.sql("select named_struct('value', 'x', 'headers', map('a', null, 'b', '')) as r")
     flat = flat.select("r.*")

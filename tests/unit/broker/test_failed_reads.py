@@ -332,7 +332,7 @@ def test_a_peek_fails_and_shows_no_gap(make: Make, fault: Fault) -> None:
 
 
 def test_a_compaction_that_cannot_read_changes_nothing_and_begins_again(make: Make) -> None:
-    core = make(budget=1 << 20, log_options={**OPTIONS, "max_bytes_per_file": 500_000})
+    core = make(budget=4 << 20, log_options={**OPTIONS, "max_bytes_per_file": 500_000})
     consumer = core.client().subscribe("t", "c", 2500)
     bodies = [b"body %04d" % number + bytes(5000) for number in range(2400)]
     for first in range(0, len(bodies), 100):
