@@ -26,7 +26,7 @@ from nsqcy.client.options import (
     consumer_options,
     lookupd_addresses,
 )
-from nsqcy.client.outside import log
+from nsqcy.client.outside import log, pass_on
 from nsqcy.client.shared_flow import SharedFlow
 from nsqcy.client.topics import Given, Pattern, Topics
 from nsqcy.names import printable
@@ -260,6 +260,7 @@ class ConsumerCore(Core[Nsqd]):
         self.report(message, error)
         self.log_failure(message, error, was_answered=was_answered)
         self.take_back(message, error)
+        pass_on(error)
 
     def report(self, message: Message, error: BaseException) -> object:
         """Call on_exception with a failure, and return its result; log_failure() follows."""

@@ -66,5 +66,16 @@ def call(name: str, hook: Callable[..., Any], *about: object) -> Any:
 
 
 def report(name: str, error: BaseException) -> None:
-    """Log the exception of a callback."""
+    """Log the exception of a callback, and pass an interrupt on."""
     log.error("[%s] a callback failed", name, exc_info=error)
+    pass_on(error)
+
+
+def pass_on(error: BaseException) -> None:
+    """Raise an interrupt in the main greenlet, once the client is done: with gevent, Ctrl-C comes
+    wherever the main thread is, so also in a callback or handler. Other threads get none."""
+    hubs = sys.modules.get("gevent._hub_local")
+    if not isinstance(error, KeyboardInterrupt) or hubs is None:
+        return
+    if (hub := hubs.get_hub_if_exists()) is not None:
+        hub.loop.run_callback(hub.handle_system_error, type(error), error)

@@ -76,6 +76,11 @@ class Beside:
 
         return eventually(look)
 
+    def await_counts(self, daemon: Nsqd, topic: str, **counts: int) -> None:
+        """Wait until the channel has these counts. Meanwhile greenlets go on: the last answers may
+        not have been sent yet."""
+        self.eventually(lambda: channel(daemon, topic).items() >= counts.items())
+
 
 @pytest.fixture(params=["threads", "gevent"])
 def beside(request: pytest.FixtureRequest) -> Beside:
@@ -530,7 +535,7 @@ def test_what_on_giving_up_has_not_done_comes_again(
     consumer.start()
     producer.publish(topic, b"x")
     beside.eventually(lambda: given_up == [2, 3])
-    daemon.web.await_counts(topic, "c", depth=0, in_flight_count=0, deferred_count=0)
+    beside.await_counts(daemon, topic, depth=0, in_flight_count=0, deferred_count=0)
     assert failed == {"raises": ["KeyError"], "requeues": [], "coroutine": ["TypeError"]}[how]
     assert channel(daemon, topic)["requeue_count"] == 2
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import gevent
 import pytest
 
 import nsqcy.client.aio
@@ -213,6 +214,36 @@ def test_asyncio_raises_an_interrupt_once_the_client_is_done(mock: Callable[...,
     assert event_loop.run_until_complete(producer.publish("t", b"2")) == b"OK"
     event_loop.run_until_complete(producer.close())
     event_loop.close()
+
+
+def test_gevent_raises_an_interrupt_once_the_client_is_done(mock: Callable[..., MockNsqd]) -> None:
+    """In the main greenlet, which may go on."""
+    nsqd = mock()
+    producer = Producer(nsqd.address, on_error=Bomb(KeyboardInterrupt), runtime="gevent")
+    assert producer.publish("t", b"1") == b"OK"
+    nsqd.link().close()
+    with pytest.raises(KeyboardInterrupt):
+        gevent.sleep(30)
+    assert producer.publish("t", b"2") == b"OK"
+    producer.close()
+
+
+def test_gevent_raises_the_interrupt_of_a_handler(mock: Callable[..., MockNsqd]) -> None:
+    """Its message is requeued, and the next ones are handled."""
+    nsqd = mock()
+    bomb = Bomb(KeyboardInterrupt)
+    consumer = Consumer("t", "c", nsqd.address, message_handler=bomb, runtime="gevent")
+    consumer.start()
+    waiting = gevent.get_hub().threadpool.spawn(nsqd.subscriber)
+    with waiting.get() as link:
+        link.deliver(b"1")
+    with pytest.raises(KeyboardInterrupt):
+        gevent.sleep(30)
+    with link:
+        link.deliver(b"2")
+    gevent.get_hub().threadpool.apply(eventually, (lambda: link.said("FIN"),))
+    assert len(link.said("REQ")) == 1
+    consumer.close(graceful=False)
 
 
 def test_asyncio_goes_on_after_a_handler_that_ends_the_program(
