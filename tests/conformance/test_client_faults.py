@@ -367,7 +367,7 @@ def test_no_thread_for_the_client_itself(
     no_threads("")
     consumer.start()
     assert producer.publish("t", b"m") == b"OK"
-    with nsqd.subscriber(0 if nsqd.link(0).said("SUB") else 1) as link:
+    with (link := subscriber(nsqd, 0)):
         link.deliver(b"m")
     message = consumer.get(30)
     assert message is not None
