@@ -1,6 +1,6 @@
 from collections.abc import Callable
 
-from nsqcy.broker.limits import Limits
+from nsqcy.broker.topic_queue import TopicQueue
 from nsqcy.channels.channel import Channel
 from nsqcy.storage.journal import TopicState, TransferRun
 from nsqcy.storage.log import Log
@@ -15,8 +15,9 @@ class Snapshot:
 class PendingChange:
     def __call__(self, *args: object, **kwargs: object) -> object: ...
 
-class Checkpoints(Limits):
-    refused: str | None
+class Checkpoints(TopicQueue):
+    @property
+    def first_seq(self) -> int: ...
     @property
     def durability(self) -> str: ...
     @property

@@ -1,7 +1,7 @@
 from collections.abc import Callable, Sequence
 from typing import final
 
-from nsqcy.broker.log_reader import LogRead
+from nsqcy.broker.log_fetch import LogRead
 from nsqcy.channels.channel import Channel
 from nsqcy.channels.consumer import Waiter
 from nsqcy.storage.record_window import RecordWindow

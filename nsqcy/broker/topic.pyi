@@ -1,14 +1,14 @@
 from collections.abc import Callable
 from typing import Any
 
-from nsqcy.broker.batches import Batches
 from nsqcy.broker.topic_host import TopicHost
+from nsqcy.broker.topic_log import TopicLog
 from nsqcy.channels.channel import Channel
 from nsqcy.config.policies import TopicPolicy
 
 _Done = Callable[[str | None], object]
 
-class Topic(Batches):
+class Topic(TopicLog):
     def __new__(cls, host: TopicHost, key: bytes) -> Topic: ...
     @property
     def moved_from(self) -> str | None: ...

@@ -1,6 +1,6 @@
 from collections.abc import Iterator
 
-from nsqcy.broker.batches import Batch
+from nsqcy.broker.topic_queue import Batch
 
 class BadBody(Exception):
     code: str

@@ -3,8 +3,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from nsqcy.channels.channel cimport Channel
-from nsqcy.broker.durability cimport Durability
-from nsqcy.broker.limits cimport Limits
+from nsqcy.broker.topic_queue cimport Durability, TopicQueue
 from nsqcy.storage.log cimport Log
 from nsqcy.storage.segment_files cimport log_done
 
@@ -26,17 +25,14 @@ cdef class Snapshot:
     cdef int give_up(self) except -1
 
 
-cdef class Checkpoints(Limits):
+cdef class Checkpoints(TopicQueue):
     cdef readonly str durability        # "memory", "os" or "fsync"
     cdef Durability promised            # default for all publishers
-    cdef Durability gate                # current class; a publisher may require a stronger one
     cdef Durability floor               # minimum until the journal records `promised`
     cdef uint32_t class_writes          # pending journal writes that record it
-    cdef bint overflowing               # records wait for the log before they are visible
     cdef bint was_restored              # the topic has data from an earlier process
     cdef bint is_last                   # the journal being written is the last one
     cdef bint journal_stale             # the journal is out of date
-    cdef bint journal_due               # the journal must be written before further records
     cdef Snapshot snapshot              # snapshot in progress; None if there is none
     cdef bint snapshot_due              # another snapshot must follow the one in progress
     cdef list journal_waiters           # callbacks for the next journal
@@ -45,9 +41,11 @@ cdef class Checkpoints(Limits):
     cdef list unsynced_deltas           # callbacks for the next sync of the journal
     cdef list syncing_deltas            # callbacks for the current one; None: no sync
     cdef set changes                    # changes that are not answered yet
-    cdef public str refused             # why publishes to this topic are refused, or None
+    cdef int64_t retention_time         # ns; 0: no time limit
+    cdef uint64_t retention_bytes       # 0: no size limit
+    cdef tuple past                     # logs of earlier processes (storage.journal.Incarnation)
+    cdef tuple missing                  # [first, end) of records missing from all files at startup
 
-    cdef bint is_kept(self) noexcept
     cdef uint64_t activity(self) noexcept
     cdef int checkpoint(self) except -1
     cdef int journal_channel(self, kind, Channel channel, done=*) except -1
@@ -62,6 +60,7 @@ cdef class Checkpoints(Limits):
     cdef int give_up_journal(self) except -1
     cdef bint waits_for_journal(self) noexcept
     cdef object channel_state(self, Channel channel)
+    cdef uint64_t first_kept(self) noexcept
     cdef bytes pack_delayed(self)
     cdef int set_durability(self, str name) except -1
     cdef void class_journalled(self, int error) noexcept
@@ -72,4 +71,3 @@ cdef class Checkpoints(Limits):
     cdef int answer_changes(self, str reason) except -1
     cdef int delete_log(self, done) except -1
     cdef object state(self)
-    cdef int journal_told(self) except -1

@@ -13,8 +13,8 @@ cimport cython
 from libc.limits cimport INT_MAX
 
 from nsqcy.channels.checkpoint_entries cimport Packing
-from nsqcy.broker.dead_letters cimport DeadLetterTransfer
-from nsqcy.broker.durability cimport FSYNC, MEMORY, OS, durability_of
+from nsqcy.broker.dead_letter_transfer cimport DeadLetterTransfer
+from nsqcy.broker.topic_queue cimport FSYNC, MEMORY, OS, durability_of
 from nsqcy.storage.entry cimport Deferred, Entry
 
 from nsqcy.broker.topic_host import EXITING as _EXITING
@@ -133,26 +133,15 @@ cdef class PendingChange:
 
 
 @cython.no_gc_clear      # as RecordWindow requires
-cdef class Checkpoints(Limits):
+cdef class Checkpoints(TopicQueue):
     def __cinit__(self):
         self.durability = "memory"
         self.journal_waiters = []
         self.unsynced_deltas = []
         self.changes = set()
-
-    cdef object state(self):
-        """Return the topic's state for the journal, as a TopicState that has no entries."""
-        raise NotImplementedError
-
-    cdef int journal_told(self) except -1:
-        """Handle a journal write that will cover all visible chunks."""
-        return 0
+        self.past = self.missing = ()
 
     # -- when a journal is due --
-
-    cdef bint is_kept(self) noexcept:
-        """Return whether a restart would recover more than the topic's name."""
-        return self.gate != MEMORY or self.log.disk_bytes != 0 or self.log.journal_lost
 
     cdef uint64_t activity(self) noexcept:
         """Return a counter that changes with every event in the channels.
@@ -417,6 +406,31 @@ cdef class Checkpoints(Limits):
             saved.append(replace(each, entries=entries, ids=ids))
         return replace(state, channels=tuple(saved))
 
+    cdef object state(self):
+        """Return the topic's state for the journal, as a TopicState that has no entries."""
+        cdef Channel channel
+        cdef uint32_t i
+        policies = self.host.policies
+        return journal.TopicState(
+            log_id=self.log.log_id,
+            next_seq=self.visible.seq,
+            fanout_seq=self.fanout.seq,
+            paused=bool(self.paused),
+            holes=tuple((self.holes[i].start, self.holes[i].end) for i in range(self.hole_count)),
+            channels=tuple(self.channel_state(channel) for channel in self.channels.values()
+                           if not channel.ephemeral),
+            delayed=self.pack_delayed(),
+            clean=bool(self.is_last),
+            boot=self.host.boot,
+            durability=self.promised,
+            cursors=self.named.state(),
+            epochs=self.producers.state(self.visible.seq) if self.producers else (),
+            produced_seq=self.producers.unspoken(self.visible.seq) if self.producers else 0,
+            past=tuple(one for one in self.past if one.end > self.first_kept()),
+            missing=tuple(one for one in self.missing if one[1] > self.first_kept()),
+            policies=b"" if policies is None else policies.note(self.name),
+        )
+
     cdef object channel_state(self, Channel channel):
         cdef uint32_t i
         return journal.ChannelState(
@@ -425,6 +439,18 @@ cdef class Checkpoints(Limits):
             transfers=transfer_runs(channel),
             finished=tuple((channel.finished[i].start, channel.finished[i].end)
                            for i in range(channel.finished_count)))
+
+    @property
+    def first_seq(self):
+        """Return the oldest record that a channel could start with."""
+        return self.first_kept()
+
+    cdef uint64_t first_kept(self) noexcept:
+        if self.oldest == NULL:
+            return self.next_seq
+        if self.retention_time or self.retention_bytes:
+            return max(self.oldest.first_seq, self.kept.seq)
+        return self.oldest.first_seq
 
     cdef bytes pack_delayed(self):
         cdef Packing packing = Packing()
@@ -479,9 +505,6 @@ cdef class Checkpoints(Limits):
             self.gate = self.promised
 
     # -- dead-letter transfers --
-
-    cdef object new_transfer(self, object channel):
-        return DeadLetterTransfer(self, channel)
 
     def journal_transfer(self, str channel not None, uint64_t seq, bytes packed not None,
                          run not None, bint delayed, done not None):

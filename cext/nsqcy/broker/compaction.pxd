@@ -1,13 +1,14 @@
 # Compaction: copies still-needed records out of mostly dead blocks, over many turns.
 #
-#   IDLE ──► LOAD ──► GATHER ──► COPY ──► WRITE ──► AWAIT ──► REDIRECT ──► IDLE
+#   IDLE ─► LOAD ─► GATHER ─► COPY ─► WRITE ─► AWAIT ─► REDIRECT ─► REDIRECTED ─► IDLE
 #
-#   LOAD      read back blocks that are only on disk
-#   GATHER    visit every entry of the channels and note the records that are needed
-#   COPY      copy these records to survivor blocks, block by block, in record order
-#   WRITE     if any block was on disk: write the copies to the log
-#   AWAIT     wait for these writes; if one fails, all records stay where they were
-#   REDIRECT  visit every entry again and point it at its copy
+#   LOAD        read back blocks that are only on disk
+#   GATHER      visit every entry of the channels and note the records that are needed
+#   COPY        copy these records to survivor blocks, block by block, in record order
+#   WRITE       if any block was on disk: the owner writes the copies to the log (next_copies)
+#   AWAIT       wait for these writes; if one fails, all records stay where they were
+#   REDIRECT    visit every entry again and point it at its copy
+#   REDIRECTED  if any block was on disk: the owner writes the journal, then releases the blocks
 #
 # Meanwhile, entries come and go. An entry that a walk missed keeps its block; the next compaction
 # considers the block again.
@@ -28,6 +29,7 @@ cdef enum Stage:
     WRITE = 4
     AWAIT = 5
     REDIRECT = 6
+    REDIRECTED = 7
 
 
 # Location of a record in its block, and of its copy.
@@ -66,7 +68,6 @@ cdef class Compaction:
     cdef bint written(self) noexcept
     cdef bint waits(self) noexcept
     cdef int step(self, int budget) except? -1
-    cdef int finish(self) except -1
     cdef void stop(self) noexcept
     cdef void close_survivor(self) noexcept
     cdef bint is_sparse(self, Block *block) noexcept
@@ -75,7 +76,7 @@ cdef class Compaction:
     cdef void gather(self, const Deferred *entry, Relocations *relocations) noexcept
     cdef void redirect(self, Deferred *entry, Relocations *relocations) noexcept
     cdef int copy(self, Block *block) except -1
-    cdef int write(self, Block *block) except -1
+    cdef Block *next_copies(self, int *budget) except? NULL
     cdef Block *survivor_block(self, uint32_t length, uint64_t seq) except NULL
 
 

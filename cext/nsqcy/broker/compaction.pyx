@@ -4,7 +4,6 @@ Copies still-needed records out of mostly dead blocks, in bounded steps, and poi
 the copies. Knows windows and channels, but not topics: the window writes the copies.
 """
 
-from libc.limits cimport INT_MAX
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memcpy
@@ -166,29 +165,19 @@ cdef class Compaction:
         return self.stage <= LOAD or self.stage == AWAIT
 
     cdef int step(self, int budget) except? -1:
-        """Do work worth up to `budget`; return the unused budget."""
+        """Do work worth up to `budget`, until the owner must act; return the unused budget."""
         cdef Block *block
-        while budget > 0 and not self.waits():
+        while budget > 0 and not self.waits() and self.stage != WRITE and self.stage != REDIRECTED:
             if self.stage == GATHER or self.stage == REDIRECT:
                 budget = self.walk(budget)
                 continue
             if self.at == self.count:
-                if self.stage == WRITE:
-                    self.enter(AWAIT)
-                    self.written()
-                else:
-                    self.enter(WRITE if self.on_disk else REDIRECT)
+                self.enter(WRITE if self.on_disk else REDIRECT)
                 continue
             block = self.blocks[self.at]
             self.at += 1
-            budget -= self.copy(block) if self.stage == COPY else self.write(block)
+            budget -= self.copy(block)
         return budget
-
-    cdef int finish(self) except -1:
-        """Do all remaining work. Reads and writes must have ended."""
-        while not self.waits():
-            self.step(INT_MAX)
-        return 0
 
     cdef void enter(self, Stage stage) noexcept:
         cdef Channel channel
@@ -244,9 +233,9 @@ cdef class Compaction:
             self.enter(COPY)
             return budget
         if self.on_disk:
-            # Do this before the old blocks are released.
-            self.window.copies_written()
-        self.stop()
+            self.enter(REDIRECTED)
+        else:
+            self.stop()
         return budget
 
     cdef void gather(self, const Deferred *entry, Relocations *relocations) noexcept:
@@ -317,15 +306,21 @@ cdef class Compaction:
         self.window.pin(target)
         return 1 + needed + length // BYTES_A_STEP
 
-    cdef int write(self, Block *block) except -1:
-        """Write the copies of a block to the log; return the cost in budget units."""
-        cdef Block *target = (<Relocations *>block.relocations).target
-        cdef uint32_t length
+    cdef Block *next_copies(self, int *budget) except? NULL:
+        """Return the next block of copies to write to the log, unless there is nothing to write;
+        subtract the cost from the budget. Await the writes after the last one."""
+        cdef Block *target
+        if self.at == self.count:
+            self.enter(AWAIT)
+            self.written()
+            return NULL
+        target = (<Relocations *>self.blocks[self.at].relocations).target
+        self.at += 1
+        budget[0] -= 1
         if target == NULL or target.written == target.size:
-            return 1
-        length = target.size - target.written
-        self.window.write_copies(target)
-        return 1 + target.count + length // BYTES_A_STEP
+            return NULL
+        budget[0] -= target.count + (target.size - target.written) // BYTES_A_STEP
+        return target
 
     cdef Block *survivor_block(self, uint32_t length, uint64_t seq) except NULL:
         """Return an open block for copies, with room for `length` bytes of records from `seq` on.

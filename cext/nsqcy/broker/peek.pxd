@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
 from nsqcy.channels.channel cimport Channel
 from nsqcy.channels.consumer cimport Waiter
-from nsqcy.broker.log_reader cimport LogRead
+from nsqcy.broker.log_fetch cimport LogRead
 from nsqcy.storage.block cimport Block
 from nsqcy.storage.entry cimport Deferred
 from nsqcy.storage.record cimport Record

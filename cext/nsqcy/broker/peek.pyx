@@ -6,7 +6,7 @@ the response. Rules:
 
 1. Viewing does not change any state, count or order, and moves no block into or out of memory.
 2. The messages of a channel are selected immediately and read in steps, like logs
-   (nsqcy.broker.log_reader). A message that is finished in the meantime is still shown.
+   (nsqcy.broker.log_fetch). A message that is finished in the meantime is still shown.
 3. A peek that would read too much ends early and reports where to continue.
 """
 
@@ -20,7 +20,7 @@ from nsqcy.channels.deferral cimport IN_FLIGHT_TIMER
 from nsqcy.channels.inflight cimport InFlightList
 from nsqcy.base.heap cimport HeapSlot
 from nsqcy.channels.earliest cimport Listing
-from nsqcy.broker.log_reader cimport ENDED
+from nsqcy.broker.log_fetch cimport ENDED
 from nsqcy.storage.entry cimport NEVER, Entry
 from nsqcy.storage.record cimport RECORD_DAMAGED, record_body, record_headers
 from nsqcy.storage.record_window cimport RecordWindow

@@ -11,8 +11,8 @@ from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcmp
 
 from nsqcy.channels.dead_lettering cimport TransferReason
-from nsqcy.broker.dead_letters cimport DeadLetterTransfer
-from nsqcy.broker.durability cimport FSYNC, OS
+from nsqcy.broker.dead_letter_transfer cimport DeadLetterTransfer
+from nsqcy.broker.topic_queue cimport FSYNC, OS
 from nsqcy.broker.topic cimport KEPT
 from nsqcy.storage.segment cimport RUN_HAS_DELAYED, RUN_HAS_PRODUCED, RUN_SURVIVORS, Segment
 from nsqcy.storage.log_recovery cimport RecoveredRun, recover_log

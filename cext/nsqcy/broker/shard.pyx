@@ -18,7 +18,7 @@ from libc.stdint cimport INT64_MAX
 
 from nsqcy.base.heap cimport HeapNode, heap_first_due, heap_peek
 from nsqcy.base.ids cimport IdSource
-from nsqcy.broker.log_reader cimport ENDED, LogRead
+from nsqcy.broker.log_fetch cimport ENDED, LogRead
 from nsqcy.broker.recovery cimport restore
 from nsqcy.broker.topic_host cimport FIRST_READ_PAUSE
 from nsqcy.channels.channel cimport Channel
@@ -406,7 +406,7 @@ cdef class Shard:
             topic = self.host.compacting[0]
             try:
                 if topic.compaction is not None:
-                    budget = topic.compaction.step(budget)
+                    budget = topic.compact_more(budget)
             except Exception as error:
                 self.host.report(topic.name, error)
                 topic.compaction.stop()

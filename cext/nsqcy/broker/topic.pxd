@@ -5,14 +5,14 @@ from libc.stdint cimport int64_t, uint64_t
 from nsqcy.base.histogram cimport Histogram
 from nsqcy.channels.channel cimport Channel
 from nsqcy.channels.counters cimport Series
-from nsqcy.broker.batches cimport Batches
+from nsqcy.broker.topic_log cimport TopicLog
 
 
 cdef enum:
     KEPT = 128                  # block flag: survivors whose readers are unknown
 
 
-cdef class Topic(Batches):
+cdef class Topic(TopicLog):
     cdef int64_t prune_after            # ns; 0: never
     cdef bint prune_messages            # even if it contains messages
     cdef dict unusual                   # non-default policy, shown by /stats
@@ -39,7 +39,6 @@ cdef class Topic(Batches):
     cdef int tick(self) except -1
     cdef bint prune(self) except -1
     cdef bint is_unused(self) noexcept
-    cdef object state(self)
     cdef void settle_all(self) noexcept
     cdef bint needs_nothing(self) noexcept
     cdef void let_go_of_kept(self) noexcept

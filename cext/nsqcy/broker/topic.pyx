@@ -3,14 +3,9 @@
 A topic is a chain of base classes. Each uses only those above it in this list:
 
     RecordWindow records in memory                      nsqcy.storage.record_window
-    FanOut       when channels receive them             nsqcy.broker.fan_out
-    Limits       what is refused or dropped             nsqcy.broker.limits
+    TopicQueue   from a publish to the channels         nsqcy.broker.topic_queue
     Checkpoints  the journal                            nsqcy.broker.checkpoint
-    OverflowLog  writes to the log                      nsqcy.broker.overflow
-    Retention    which records stay in the log          nsqcy.broker.retention
-    LogAccess    readers of the log                     nsqcy.broker.log_access
-    Publishing   from messages to records               nsqcy.broker.publish
-    Batches      large publishes, a slice per turn      nsqcy.broker.batches
+    TopicLog     the log: writes, retention, readers    nsqcy.broker.topic_log
     Topic        channels, policy, statistics, saving and closing
 
 Knows nothing about connections, clocks or the event loop. The life of a record:
@@ -45,7 +40,8 @@ from nsqcy.channels.counters cimport (
     Sums,
     add_counters,
 )
-from nsqcy.broker.log_reader cimport LogRead
+from nsqcy.broker.dead_letter_transfer cimport DeadLetterTransfer
+from nsqcy.broker.log_fetch cimport LogRead
 from nsqcy.storage.block cimport Block
 from nsqcy.storage.segment cimport Extent
 
@@ -75,7 +71,7 @@ cdef bint is_synced(const Block *block) noexcept:
 
 
 @cython.no_gc_clear      # as RecordWindow requires
-cdef class Topic(Batches):
+cdef class Topic(TopicLog):
     def __cinit__(self):
         if self.ephemeral:
             self.series = EPHEMERALS
@@ -280,6 +276,7 @@ cdef class Topic(Batches):
         cdef Channel channel = Channel(self.scheduler, self, name)
         channel.cut_off = self.cut_off
         channel.ages = &self.ages       # the channel references the topic as its window
+        channel.new_transfer = DeadLetterTransfer
         if self.scheduler.events is not None and self.name != _EVENTS_TOPIC:
             channel.report_to(self.scheduler.events, _events.names_of(self.name, name))
         return channel
@@ -427,8 +424,9 @@ cdef class Topic(Batches):
         self.acks.answer(<uint64_t>-1, reason)
         self.answer_changes(reason)
         self.fail_batches(reason)
-        for read in list(self.reads or ()):
-            (<LogRead>read).abandon(b"E_LOG_NO_TOPIC")
+        if self.reads is not None:
+            for read in list(self.reads.open):
+                (<LogRead>read).abandon(b"E_LOG_NO_TOPIC")
         if delete:
             self.delete_log(done)
         return 0
@@ -462,7 +460,8 @@ cdef class Topic(Batches):
         self.minimum = self.min_seq()
         if self.hole_count:
             self.drop_holes(self.minimum)
-        if self.polls and not self.hurried and self.retains and self.stable < self.visible.seq:
+        if self.has_polls() and not self.hurried and self.retains \
+                and self.stable < self.visible.seq:
             self.hurried = True
             self.host.hurried.append(self)
         return 0
@@ -525,30 +524,6 @@ cdef class Topic(Batches):
         return self.scheduler.now - max(self.used_at, self.last_publish) >= self.prune_after
 
     # -- to disk --
-
-    cdef object state(self):
-        cdef Channel channel
-        cdef uint32_t i
-        policies = self.host.policies
-        return journal.TopicState(
-            log_id=self.log.log_id,
-            next_seq=self.visible.seq,
-            fanout_seq=self.fanout.seq,
-            paused=bool(self.paused),
-            holes=tuple((self.holes[i].start, self.holes[i].end) for i in range(self.hole_count)),
-            channels=tuple(self.channel_state(channel) for channel in self.channels.values()
-                           if not channel.ephemeral),
-            delayed=self.pack_delayed(),
-            clean=bool(self.is_last),
-            boot=self.host.boot,
-            durability=self.promised,
-            cursors=self.named.state(),
-            epochs=self.producers.state(self.visible.seq) if self.producers else (),
-            produced_seq=self.producers.unspoken(self.visible.seq) if self.producers else 0,
-            past=tuple(one for one in self.past if one.end > self.first_kept()),
-            missing=tuple(one for one in self.missing if one[1] > self.first_kept()),
-            policies=b"" if policies is None else policies.note(self.name),
-        )
 
     def save_records(self):
         """Write to the log every needed record that is only in memory."""

@@ -26,6 +26,7 @@ cdef class Transfer(Consumer):
 
 cdef class DeadLettering(Redelivery):
     cdef readonly str dead_letter_topic     # "": none
+    cdef object new_transfer                # called as new_transfer(window, channel)
     cdef Transfer transfer                  # None: nothing has been transferred yet
     cdef readonly uint64_t dead_lettered_count
     cdef uint64_t redriven_count

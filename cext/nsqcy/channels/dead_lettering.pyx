@@ -1,7 +1,7 @@
 """A channel's messages that are out of attempts, too old or redriven.
 
 Decides where such a message is sent, and owns the channel's counters for such messages. A Transfer
-sends the message (implemented by nsqcy.broker.dead_letters).
+sends the message (implemented by nsqcy.broker.dead_letter_transfer).
 """
 
 from libc.stdint cimport int64_t
@@ -55,7 +55,7 @@ cdef class DeadLettering(Redelivery):
 
     cdef Transfer make_transfer(self):
         if self.transfer is None:
-            self.transfer = self.window.new_transfer(self)
+            self.transfer = self.new_transfer(self.window, self)
             self.transfer.channel = self
             self.transfer.in_flight_list = self.new_in_flight_list(<void *>self.transfer)
         return self.transfer

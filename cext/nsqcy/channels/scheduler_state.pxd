@@ -27,7 +27,7 @@ cdef class SchedulerState:
     cdef public bint topology_aware
     cdef readonly Percentiles percentiles   # quantiles of the time from publish to finish
     cdef readonly Events events             # receives message events; None: off
-    cdef public object publish_once         # for transfers: see nsqcy.broker.dead_letters
+    cdef public object publish_once         # for transfers: see nsqcy.broker.dead_letter_transfer
     cdef uint32_t random_state
 
     cdef inline int64_t due_after(self, int64_t delay) noexcept:

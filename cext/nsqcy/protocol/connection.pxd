@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from nsqcy.channels.consumer cimport Consumer
 from nsqcy.channels.scheduler_state cimport Timer
-from nsqcy.broker.durability cimport Durability
+from nsqcy.broker.topic_queue cimport Durability
 from nsqcy.protocol.wire cimport Output
 
 

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from nsqcy.broker.log_reader cimport LogRead
+from nsqcy.broker.log_fetch cimport LogRead
 from nsqcy.broker.topic cimport Topic
 from nsqcy.protocol.connection cimport RAISED, Parsed
 from nsqcy.protocol.publish_commands cimport PublishCommands

@@ -3,15 +3,15 @@
 LOG_PUB publishes a batch once, even if the batch is sent repeatedly, and LOG_EPOCHS lists which
 batches are remembered; the other commands read the log and manage cursors. Each command is answered
 before the next one is executed. A response counts toward the worker's memory for responses until it
-is sent. Does not know how a log is read (broker/log_reader).
+is sent. Does not know how a log is read (broker/log_fetch).
 """
 
 import json
 
 from libc.stdint cimport int32_t, uint32_t
 
-from nsqcy.broker.batches cimport AT_ONCE, ChunkBatch
-from nsqcy.broker.log_reader cimport ENDED, LARGEST_ANSWER
+from nsqcy.broker.log_fetch cimport ENDED, LARGEST_ANSWER
+from nsqcy.broker.topic_queue cimport AT_ONCE, ChunkBatch
 from nsqcy.protocol.connection cimport BLOCKED, NEXT
 from nsqcy.protocol.forwarding cimport ForwardingStream
 from nsqcy.protocol.tickets cimport ANSWERED, REFUSED
@@ -23,7 +23,7 @@ from nsqcy.protocol.wire cimport (
     word_bytes,
     word_is,
 )
-from nsqcy.broker.log_reader import COLUMN_NAMES as _COLUMN_NAMES
+from nsqcy.broker.log_fetch import COLUMN_NAMES as _COLUMN_NAMES
 from nsqcy.broker.named_cursors import MAX_CURSORS as _MAX_CURSORS
 from nsqcy.broker.named_cursors import TooManyCursors
 from nsqcy.broker.producers import ChunkError, ChunkName, producer_id

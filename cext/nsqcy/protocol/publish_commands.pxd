@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from nsqcy.broker.batches cimport Batch, SizedBatch
+from nsqcy.broker.topic_queue cimport Batch, SizedBatch
 from nsqcy.broker.topic cimport Topic
 from nsqcy.channels.consumer cimport Waiter
 from nsqcy.protocol.connection cimport RAISED, Parsed

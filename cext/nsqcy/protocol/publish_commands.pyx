@@ -15,8 +15,7 @@ from nsqcy.base.headers cimport (
     headers_are_valid,
     headers_fault,
 )
-from nsqcy.broker.batches cimport AT_ONCE
-from nsqcy.broker.durability cimport MEMORY
+from nsqcy.broker.topic_queue cimport AT_ONCE, MEMORY
 from nsqcy.ipc.quota cimport Quota
 from nsqcy.protocol.connection cimport BLOCKED, NEXT
 from nsqcy.protocol.forwarding cimport ForwardingStream

@@ -17,7 +17,7 @@ from libc.string cimport memchr, memcmp
 from nsqcy.base.bytes cimport load_be32
 from nsqcy.base.debug cimport NSQCY_DEBUG
 from nsqcy.base.heap cimport HEAP_NOWHERE, heap_push, heap_remove, heap_update
-from nsqcy.broker.durability cimport durability_of
+from nsqcy.broker.topic_queue cimport durability_of
 from nsqcy.channels.channel cimport Channel
 from nsqcy.protocol.connection cimport (
     BLOCKED,

@@ -2,8 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from nsqcy.broker.batches cimport Batch
-from nsqcy.broker.publish cimport Publishing
+from nsqcy.broker.topic_queue cimport Batch, TopicQueue
 from nsqcy.broker.topic cimport Topic
 
 

@@ -58,7 +58,7 @@ cdef class BodyBatch(Batch):
         self.at = end
         return message
 
-    cdef uint64_t append(self, Publishing topic, uint32_t count) except? 0:
+    cdef uint64_t append(self, TopicQueue topic, uint32_t count) except? 0:
         cdef uint64_t bodies = 0
         cdef const uint8_t *message
         cdef const uint8_t *headers = self.headers

@@ -7,7 +7,7 @@ from nsqcy.server.http_fastpath cimport Sink
 from nsqcy.protocol.connection cimport Transport
 from nsqcy.protocol.session cimport Session
 from nsqcy.protocol.session_manager cimport SessionManager
-from nsqcy.broker.durability cimport Durability
+from nsqcy.broker.topic_queue cimport Durability
 from nsqcy.server.body_batch cimport BodyBatch
 
 

@@ -15,8 +15,7 @@ from nsqcy.base.bytes cimport load_be32
 from nsqcy.protocol.session cimport Session
 from nsqcy.protocol.session_manager cimport SessionManager
 from nsqcy.storage.record cimport Record, record_body
-from nsqcy.broker.batches cimport AT_ONCE, ChunkBatch
-from nsqcy.broker.durability cimport MEMORY, Durability, durability_of
+from nsqcy.broker.topic_queue cimport AT_ONCE, MEMORY, ChunkBatch, Durability, durability_of
 from nsqcy.broker.topic cimport Topic
 from nsqcy.protocol.wire cimport FRAME_HEADER, RESPONSE, Output
 from nsqcy.server.body_batch cimport BodyBatch

@@ -109,10 +109,6 @@ cdef class RecordWindow:
     cdef void reseat(self, Block *block) noexcept
     cdef int on_loaded(self, Block *block) except -1
     cdef int read_failed(self) except -1
-    cdef object new_transfer(self, object channel)
-    cdef int write_copies(self, Block *block) except -1
-    cdef int copies_written(self) except -1
-    cdef int on_read(self, read) except -1
     cdef Block *block_of(self, uint64_t seq) except? NULL
     cdef int make_index(self) except -1
     cdef void index_newest(self) noexcept

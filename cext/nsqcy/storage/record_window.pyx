@@ -378,22 +378,6 @@ cdef class RecordWindow:
         self.stalled = True
         return 0
 
-    cdef int on_read(self, read) except -1:
-        """Handle a log read (nsqcy.broker.log_reader) that can continue or has ended."""
-        raise NotImplementedError
-
-    cdef object new_transfer(self, object channel):
-        """Return a new Transfer (nsqcy.channels.dead_lettering) of a channel."""
-        raise NotImplementedError
-
-    cdef int write_copies(self, Block *block) except -1:
-        """Pass to the log the records in a block of copies that the log does not contain yet."""
-        raise NotImplementedError
-
-    cdef int copies_written(self) except -1:
-        """Note that entries have moved to copies that the log has received."""
-        raise NotImplementedError
-
     cdef void truncate(self, uint64_t seq) noexcept:
         """Forget the records from `seq` on: they were never visible, but cursors may be at the
         first of them."""

@@ -21,10 +21,9 @@ from nsqcy.testing.wire_client import MAGIC, sized
 from support.worker_core import RESPONSE, SECOND, Core, frames, log_pub, mpub
 
 COVERS = [
-    "broker/log_reader.pyx",
-    "broker/log_access.pyx",
-    "broker/publish.pyx",
-    "broker/retention.pyx",
+    "broker/log_fetch.pyx",
+    "broker/topic_log.pyx",
+    "broker/topic_queue.pyx",
     "protocol/log_commands.pyx",
     "protocol/publish_commands.pyx",
     "protocol/session.pyx",

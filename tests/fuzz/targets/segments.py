@@ -25,7 +25,7 @@ COVERS = [
     "storage/segment_files.pyx",
     "storage/standalone_log.pyx",
     "broker/recovery.pyx",
-    "broker/log_reader.pyx",
+    "broker/log_fetch.pyx",
     "storage/journal.py",
     "nsqd/data/audit.py",
 ]

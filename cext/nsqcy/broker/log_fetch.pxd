@@ -14,6 +14,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from nsqcy.channels.consumer cimport Waiter
+from nsqcy.broker.topic_host cimport TopicHost
 from nsqcy.storage.block cimport Block
 from nsqcy.storage.record_window cimport RecordWindow
 
@@ -46,8 +47,19 @@ cdef struct Piece:
     uint8_t *owned          # buffer read from disk for this read; NULL: the block's own data
 
 
+cdef class OpenReads:
+    """The reads of one topic that are in progress."""
+    cdef TopicHost host
+    cdef list open
+    cdef uint32_t polls             # those that wait for new records
+
+    cdef int begin(self, LogRead read) except -1
+    cdef int advanced(self, LogRead read) except -1
+
+
 cdef class LogRead:
     cdef RecordWindow window
+    cdef OpenReads reads
     cdef Waiter waiter              # None: the caller is gone
     cdef uint64_t ticket
     cdef ReadStage stage

@@ -7,7 +7,7 @@ of a window that may be read. This module knows nothing about topics or the name
 2. The I/O threads read blocks that are only on disk into the read's own memory, one at a time.
 Other
    writes and reads can therefore run in between, and no block that a consumer needs leaves memory.
-3. A step does a bounded amount of work; the window's `on_read` reports when more can be done.
+3. A step does a bounded amount of work; the shard then takes the next one.
 """
 
 cimport cython
@@ -70,6 +70,34 @@ cdef int piece_read(void *arg, int error) except -1:
     return read.on_piece_read(error)
 
 
+cdef class OpenReads:
+    def __cinit__(self, TopicHost host not None):
+        self.host = host
+        self.open = []
+
+    cdef int begin(self, LogRead read) except -1:
+        read.reads = self
+        self.open.append(read)
+        self.polls += isinstance(read, Poll)
+        # Take the first step now, so that the first records cannot be dropped beforehand.
+        read.step(1)
+        if read.stage != ENDED and not read.reading:
+            self.advanced(read)
+        return 0
+
+    cdef int advanced(self, LogRead read) except -1:
+        """Handle a read that can continue or has ended."""
+        if read.stage == WAITING:
+            return 0
+        if read.stage != ENDED:
+            self.host.reads.append(read)
+            return 0
+        self.open.remove(read)
+        self.host.reserved -= read.held
+        self.polls -= isinstance(read, Poll)
+        return 0
+
+
 @cython.no_gc_clear      # __dealloc__ needs the window
 cdef class LogRead:
     """A read in progress."""
@@ -82,7 +110,7 @@ cdef class LogRead:
         """Do work worth about `budget` records; return the unused budget.
 
         A read that has not ended can continue immediately or, while `reading` is set, after
-        `on_read`.
+        `on_piece_read`.
         """
         raise NotImplementedError
 
@@ -123,7 +151,7 @@ cdef class LogRead:
             self.window.read_failed()
         else:
             piece.data = piece.owned
-        return self.window.on_read(self)
+        return self.reads.advanced(self)
 
     cdef int answer(self, bytes answer, bytes error) except -1:
         """End the read and send its result to the waiter."""
@@ -131,7 +159,7 @@ cdef class LogRead:
         self.waiter = None
         self.stage = ENDED
         self.release()
-        self.window.on_read(self)
+        self.reads.advanced(self)
         if waiter is not None:
             waiter.log_answered(self.ticket, answer, error)
         return 0

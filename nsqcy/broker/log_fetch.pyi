@@ -1,4 +1,9 @@
+from nsqcy.broker.topic_host import TopicHost
+
 COLUMN_NAMES: dict[bytes, int]
+
+class OpenReads:
+    def __new__(cls, host: TopicHost) -> OpenReads: ...
 
 class LogRead:
     @property

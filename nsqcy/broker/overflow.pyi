@@ -1,6 +1,0 @@
-from nsqcy.broker.checkpoint import Checkpoints
-
-class OverflowLog(Checkpoints):
-    @property
-    def oldest_pending(self) -> int: ...
-    def announced(self) -> None: ...
