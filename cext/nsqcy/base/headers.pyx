@@ -123,7 +123,8 @@ cdef str headers_fault(const uint8_t *at, size_t n):
 
 def encode(pairs not None):
     """Encode (name, value) pairs of bytes. Raises ValueError with a description of the error."""
-    cdef bytearray whole = bytearray()
+    # Untyped: the append that Cython emits for a bytearray lacks a macro of the shared module.
+    whole = bytearray()
     cdef bytes headers
     cdef uint8_t size[2]
     for name, value in pairs:
