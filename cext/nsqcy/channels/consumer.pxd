@@ -23,14 +23,14 @@ cdef class Consumer(Waiter):
     cdef bint waiting               # in the ring of ready consumers
     cdef readonly uint32_t ready_count
     cdef readonly int64_t in_flight
-    cdef readonly int64_t msg_timeout       # ns
-    cdef readonly bint asked_timeout        # the client requested it
-    cdef readonly uint32_t sample_rate
+    cdef public int64_t msg_timeout         # ns
+    cdef public bint asked_timeout          # the client requested it
+    cdef public uint32_t sample_rate
     cdef readonly uint8_t locality
     cdef readonly uint64_t message_count
     cdef readonly uint64_t finish_count
     cdef readonly uint64_t requeue_count
-    cdef readonly str client_id
+    cdef public str client_id
 
     cdef bint has_room(self) noexcept
     cdef int64_t usual_timeout(self) noexcept

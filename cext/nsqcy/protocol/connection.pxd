@@ -36,6 +36,9 @@ cdef enum:
     MAX_UNAUTHENTICATED_ANSWERS = 8192
 
 
+cdef dict negotiated(source)
+
+
 cdef class Transport:
     """Source and destination of a session's bytes."""
     cdef Connection session
@@ -88,27 +91,29 @@ cdef class Connection(Consumer):
     cdef bint reading
     cdef bint starved               # waiting for its worker's input budget
     cdef Output output
-    cdef readonly Durability durability     # minimum durability of its publishes
-    cdef readonly bint topic_log    # the client supports the LOG_ commands
-    cdef readonly bint limits       # the client supports LIMITS
-    cdef readonly bint headers      # negotiated: headers precede message bodies
-    cdef readonly bint dead_letters  # negotiated: the client may send DEAD_LETTER
-    cdef readonly bint goodbye      # negotiated: it is notified when nsqd exits
     cdef bint lingers               # its input is read and dropped until the client closes
     cdef readonly str remote_address
     cdef str address                # without the port
     cdef Share share                # unfinished input from its address
-    cdef readonly str hostname
-    cdef readonly str user_agent
-    cdef readonly str topology_region
-    cdef readonly str topology_zone
     cdef readonly int64_t connected_at      # wall clock, ns
+    # Set by IDENTIFY, and public because NEGOTIATED lists them by name, with some of a Consumer's:
+    cdef public str hostname
+    cdef public str user_agent
+    cdef public str topology_region
+    cdef public str topology_zone
+    cdef public uint32_t output_buffer_size
+    cdef public int64_t output_buffer_timeout       # ns
+    cdef public bint topic_log      # the client supports the LOG_ commands
+    cdef public bint limits         # the client supports LIMITS
+    cdef public bint headers        # headers precede message bodies
+    cdef public bint dead_letters   # the client may send DEAD_LETTER
+    cdef public bint goodbye        # it is notified when nsqd exits
+    # The same, but not by name:
+    cdef readonly Durability durability     # minimum durability of its publishes
     cdef readonly int64_t heartbeat_interval    # ns; 0: none
     cdef int64_t next_heartbeat
     cdef int64_t last_command
     cdef int64_t waiting_since              # when it began waiting for a peer that is down
-    cdef readonly uint32_t output_buffer_size
-    cdef readonly int64_t output_buffer_timeout     # ns
     cdef Timer timer
     cdef bint upgrading             # a TLS handshake is in progress
     cdef readonly bint upgraded     # TLS or a codec was negotiated; only once

@@ -9,6 +9,32 @@ from nsqcy.base.heap cimport HEAP_NOWHERE
 from nsqcy.channels.ready_ring cimport ANYWHERE
 
 
+# What IDENTIFY sets by name: whatever a session takes from the IDENTIFY itself, from the worker that
+# has the socket, or from the worker that had it.
+NEGOTIATED = (
+    "client_id",
+    "hostname",
+    "user_agent",
+    "topology_region",
+    "topology_zone",
+    "msg_timeout",
+    "asked_timeout",
+    "sample_rate",
+    "output_buffer_size",
+    "output_buffer_timeout",
+    "topic_log",
+    "limits",
+    "headers",
+    "dead_letters",
+    "goodbye",
+)
+
+
+cdef dict negotiated(source):
+    """Return what IDENTIFY has set in a session, or sets with an identity, by name."""
+    return {name: getattr(source, name) for name in NEGOTIATED}
+
+
 cdef class Transport:
     cdef int flush(self) except -1:
         """Send as much output as possible, then call session.after_flush()."""

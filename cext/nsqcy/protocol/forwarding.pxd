@@ -48,6 +48,7 @@ cdef class Forwarder(Authorizer):
     cdef ForwardingStream stream_to(self, int peer)
     cdef int close_streams(self) except -1
     cdef bytes hello(self)
-    cdef int adopt_names(self, state) except -1
+    cdef int adopt_elsewhere(self, state) except -1
+    cdef int adopt_negotiated(self, settings) except -1
     cdef int find_locality(self) except -1
     cdef Parsed forward(self, const uint8_t *line, size_t n) except RAISED

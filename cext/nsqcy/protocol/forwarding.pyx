@@ -12,9 +12,11 @@ from libc.string cimport memcmp, memcpy
 from nsqcy.base.bytes cimport load_be32
 from nsqcy.base.debug cimport NSQCY_DEBUG
 from nsqcy.channels.ready_ring cimport ANYWHERE, REGION_LOCAL, ZONE_LOCAL
-from nsqcy.protocol.connection cimport INIT, NEXT, OUTPUT_ENOUGH
+from nsqcy.protocol.connection cimport INIT, NEXT, OUTPUT_ENOUGH, negotiated
 from nsqcy.protocol.tickets cimport ANSWERED, FAILED, REFUSED, RELAYED
 from nsqcy.protocol.wire cimport ERROR, FRAME_HEADER, MESSAGE, RESPONSE, frame_bytes
+
+from nsqcy.protocol.connection import NEGOTIATED
 
 
 cdef enum:
@@ -254,26 +256,18 @@ cdef class Forwarder(Authorizer):
         A stream begins with a single record, so strings from the client or its auth server are
         truncated.
         """
-        return json.dumps({
+        facts = negotiated(self) | {
+            "auth_identity": self.auth_identity,
+            "auth_identity_url": self.auth_identity_url,
+        }
+        for name, value in facts.items():
+            if isinstance(value, str):
+                facts[name] = value[:HELLO_TEXT]
+        return json.dumps(facts | {
             "remote_address": self.remote_address,
-            "client_id": self.client_id[:HELLO_TEXT],
-            "hostname": self.hostname[:HELLO_TEXT],
-            "user_agent": self.user_agent[:HELLO_TEXT],
-            "topology_region": self.topology_region[:HELLO_TEXT],
-            "topology_zone": self.topology_zone[:HELLO_TEXT],
-            "msg_timeout": self.msg_timeout,
-            "asked_timeout": bool(self.asked_timeout),
-            "sample_rate": self.sample_rate,
-            "output_buffer_size": self.output_buffer_size,
-            "output_buffer_timeout": self.output_buffer_timeout,
             "durability": self.durability,
-            "topic_log": self.topic_log,
-            "headers": bool(self.headers),
-            "limits": bool(self.limits),
             "connected_at": self.connected_at,
             "authed": bool(self.authed),
-            "auth_identity": self.auth_identity[:HELLO_TEXT],
-            "auth_identity_url": self.auth_identity_url[:HELLO_TEXT],
             "lenient": bool(self.lenient),
             "transfers": bool(self.transfers),
             "tls": self.tls,
@@ -295,26 +289,19 @@ cdef class Forwarder(Authorizer):
         self.authed = hello["authed"]
         self.auth_identity = hello["auth_identity"]
         self.auth_identity_url = hello["auth_identity_url"]
-        self.adopt_names(hello)
+        self.adopt_elsewhere(hello)
         self.set_timer()
 
-    cdef int adopt_names(self, state) except -1:
-        """Adopt the names that a client has given to another worker."""
-        self.client_id = state["client_id"]
-        self.hostname = state["hostname"]
-        self.user_agent = state["user_agent"]
-        self.topology_region = state["topology_region"]
-        self.topology_zone = state["topology_zone"]
-        self.msg_timeout = state["msg_timeout"]
-        self.asked_timeout = state["asked_timeout"]
-        self.sample_rate = state["sample_rate"]
-        self.output_buffer_size = state["output_buffer_size"]
-        self.output_buffer_timeout = state["output_buffer_timeout"]
+    cdef int adopt_elsewhere(self, state) except -1:
+        """Adopt what a client has negotiated with another worker."""
         self.durability = state["durability"]
-        self.topic_log = state["topic_log"]
-        self.headers = state["headers"]
-        self.limits = state["limits"]
         self.connected_at = state["connected_at"]
+        return self.adopt_negotiated(state)
+
+    cdef int adopt_negotiated(self, settings) except -1:
+        """Adopt what a client has negotiated, by name."""
+        for name in NEGOTIATED:
+            setattr(self, name, settings[name])
         return self.find_locality()
 
     cdef int find_locality(self) except -1:

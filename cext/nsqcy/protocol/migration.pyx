@@ -7,8 +7,9 @@ socket and the packed state (see nsqcy.nsqd.worker.engine). Decides when a migra
 not know how a socket is passed on.
 """
 
-from nsqcy.protocol.connection cimport BLOCKED
 from libc.stdint cimport uint8_t
+
+from nsqcy.protocol.connection cimport BLOCKED, negotiated
 
 
 cdef int64_t SECOND = 1000000000
@@ -83,15 +84,15 @@ cdef class Migration(Routing):
         self.note_counts()
         unsent = b"".join([
             data[i][:lengths[i]] for i in range(self.output.pieces(data, lengths, 64))])
-        state = {
-            name: getattr(self, name) for name in (
-                "remote_address", "client_id", "hostname", "user_agent", "topology_region",
-                "topology_zone", "msg_timeout", "asked_timeout", "sample_rate",
-                "heartbeat_interval", "output_buffer_size", "output_buffer_timeout", "durability",
-                "headers", "limits", "topic_log", "dead_letters", "goodbye", "connected_at",
-                "pub_counts")}
-        state["next_heartbeat"] = self.next_heartbeat
-        state["last_command"] = self.last_command
+        state = negotiated(self) | {
+            "remote_address": self.remote_address,
+            "connected_at": self.connected_at,
+            "durability": self.durability,
+            "heartbeat_interval": self.heartbeat_interval,
+            "next_heartbeat": self.next_heartbeat,
+            "last_command": self.last_command,
+            "pub_counts": self.pub_counts,
+        }
         if self.authorization is not None:
             state["secret"] = self.secret.decode("latin-1")
             state["authorization"] = self.authorization.source.decode("latin-1")
@@ -102,13 +103,11 @@ cdef class Migration(Routing):
         """Restore a session that was packed by another worker."""
         self.magic_seen = True
         self.migratable = False
-        self.adopt_names(state)
+        self.adopt_elsewhere(state)
         self.heartbeat_interval = state["heartbeat_interval"]
         self.next_heartbeat = state["next_heartbeat"]
         self.last_command = state["last_command"]
         self.pub_counts = state["pub_counts"]
-        self.dead_letters = state["dead_letters"]
-        self.goodbye = state["goodbye"]
         if "secret" in state:
             self.secret = state["secret"].encode("latin-1")
             self.adopt_authorization(

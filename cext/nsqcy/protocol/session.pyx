@@ -27,6 +27,7 @@ from nsqcy.protocol.connection cimport (
     OUTPUT_ENOUGH,
     STOPPED,
     Transport,
+    negotiated,
 )
 from nsqcy.protocol.forwarding cimport STREAM_BACKLOG, ForwardingStream
 from nsqcy.protocol.session_manager cimport SessionManager
@@ -290,28 +291,13 @@ cdef class Session(Subscription):
 
     cdef int adopt_identity(self, identity) except -1:
         """Apply all negotiated options in one step."""
-        self.client_id = identity.client_id
-        self.hostname = identity.hostname
-        self.user_agent = identity.user_agent
-        self.topology_region = identity.topology_region
-        self.topology_zone = identity.topology_zone
-        self.msg_timeout = identity.msg_timeout
-        self.asked_timeout = identity.asked_timeout
-        self.sample_rate = identity.sample_rate
-        self.output_buffer_size = identity.output_buffer_size
-        self.output_buffer_timeout = identity.output_buffer_timeout
-        self.topic_log = identity.topic_log
-        self.heartbeat_interval = 0 if self.remote else identity.heartbeat_interval
-        self.next_heartbeat = self.manager.scheduler.now + self.heartbeat_interval
+        self.adopt_negotiated(negotiated(identity))
         if identity.durability:
             self.durability = durability_of(identity.durability)
-        self.headers = identity.headers
-        self.dead_letters = identity.dead_letters
-        self.goodbye = identity.goodbye
-        self.limits = identity.limits
+        self.heartbeat_interval = 0 if self.remote else identity.heartbeat_interval
+        self.next_heartbeat = self.manager.scheduler.now + self.heartbeat_interval
         # Owners learn about the change with the next command, because nothing is outstanding.
         self.close_streams()
-        self.find_locality()
         self.set_timer()
         return 0
 
