@@ -1,8 +1,8 @@
 from typing import Any
 
-from nsqcy.protocol.input_buffer import InputBuffer
+from nsqcy.protocol.connection import Connection
 
-class Authorizer(InputBuffer):
+class Authorizer(Connection):
     @property
     def secret(self) -> bytes | None: ...
     @property

@@ -3,11 +3,10 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from nsqcy.ipc.quota cimport Quota
-from nsqcy.protocol.connection cimport RAISED, Parsed
-from nsqcy.protocol.input_buffer cimport InputBuffer
+from nsqcy.protocol.connection cimport RAISED, Connection, Parsed
 
 
-cdef class Authorizer(InputBuffer):
+cdef class Authorizer(Connection):
     """A client's authorization, and its user's quota."""
     cdef bint guarded               # the client needs authorization
     cdef bint auth_asked            # a query to an auth server is pending
@@ -27,6 +26,7 @@ cdef class Authorizer(InputBuffer):
         return self.manager.scheduler.now < self.may_publish_until
 
     cdef Parsed auth(self, int count, size_t *used, const uint8_t *rest, size_t left) except RAISED
+    cdef int set_limits(self) except -1
     cdef int64_t maximum_body(self, int64_t size, int64_t ours) noexcept
     cdef int ask_auth(self) except -1
     cdef int refuse_auth(self, bytes text) except -1
@@ -36,4 +36,5 @@ cdef class Authorizer(InputBuffer):
     cdef int adopt_authorization(self, authorization, int64_t expires) except -1
     cdef Parsed authorize(self, const char *command, bytes topic, bytes channel) except RAISED
     cdef int look_again(self) except -1
+    cdef int quota_changed(self) except -1
     cdef int forget_quota(self) except -1

@@ -10,13 +10,14 @@ from libc.stdint cimport int32_t, int64_t
 
 from nsqcy.base.bytes cimport load_be32
 from nsqcy.protocol.connection cimport (
+    ANSWERED,
     BLOCKED,
+    FAILED,
     INIT,
     MAX_ANSWERS,
     MAX_UNAUTHENTICATED_ANSWERS,
     NEXT,
 )
-from nsqcy.protocol.tickets cimport ANSWERED, FAILED
 
 
 cdef extern from "Python.h":
@@ -31,8 +32,9 @@ cdef enum:
 cdef const char *AUTH = b"AUTH"
 
 
-cdef class Authorizer(InputBuffer):
+cdef class Authorizer(Connection):
     def __cinit__(self):
+        self.guarded = self.manager.auth is not None
         self.certificate_names = ()
         self.auth_identity = self.auth_identity_url = ""
 
@@ -208,6 +210,7 @@ cdef class Authorizer(InputBuffer):
         return 0
 
     cdef int quota_changed(self) except -1:
+        """Handle a change to the quota of the client's user."""
         return self.look_again() if self.quota_due else 0
 
     cdef int forget_quota(self) except -1:

@@ -1,28 +1,67 @@
-"""Forwarding: commands that another worker executes, and their answers.
+"""Forwarding: which worker executes a command, and the answers of another one.
 
-The owner of a topic runs a session at the far end of a stream. It receives raw commands and returns
-raw frames. Messages are relayed to the client immediately; other frames are answers and wait for
-their turn (see tickets). Does not interpret commands.
+Routing: the topic that was published to last is cached, so that the next publish finds it
+immediately, and the messages published to each topic are counted.
+
+Forwarding: the owner of a topic runs a session at the far end of a stream. It receives raw commands
+and returns raw frames. Messages are relayed to the client immediately; other frames are answers and
+wait for their turn (see Connection).
+
+Migration: a plain session with nothing outstanding may migrate once. If it migrates to the owner of
+its topic, its commands are no longer forwarded. A busy owner gives producers to a less busy worker:
+if messages are published one by one, socket calls take most of the CPU time. The master passes on
+the socket and the packed state (see nsqcy.nsqd.worker.engine). Decides when a migration pays off;
+does not know how a socket is passed on.
+
+Does not interpret commands.
 """
 
 import json
 
-from libc.string cimport memcmp, memcpy
+cimport cython
+from libc.string cimport memcpy
 
 from nsqcy.base.bytes cimport load_be32
 from nsqcy.base.debug cimport NSQCY_DEBUG
 from nsqcy.channels.ready_ring cimport ANYWHERE, REGION_LOCAL, ZONE_LOCAL
-from nsqcy.protocol.connection cimport INIT, NEXT, OUTPUT_ENOUGH, negotiated
-from nsqcy.protocol.tickets cimport ANSWERED, FAILED, REFUSED, RELAYED
-from nsqcy.protocol.wire cimport ERROR, FRAME_HEADER, MESSAGE, RESPONSE, frame_bytes
+from nsqcy.protocol.connection cimport (
+    ANSWERED,
+    BLOCKED,
+    FAILED,
+    INIT,
+    NEXT,
+    OUTPUT_ENOUGH,
+    REFUSED,
+    RELAYED,
+    Connection,
+    negotiated,
+)
+from nsqcy.protocol.wire cimport (
+    ERROR,
+    FRAME_HEADER,
+    MESSAGE,
+    RESPONSE,
+    frame_bytes,
+    name_is_valid,
+    word_bytes,
+)
 
-from nsqcy.protocol.connection import NEGOTIATED
+from nsqcy.names import quote
+from nsqcy.protocol.connection import NEGOTIATED as _NEGOTIATED
 
+
+cdef int64_t SECOND = 1000000000
 
 cdef enum:
     HELLO_TEXT = 512            # maximum characters of a client's strings sent to its far end
     MIN_RELAYED = 65536         # minimum size of answers that are relayed unassembled
     OK_FRAME = 10               # bytes of an OK frame
+    MAX_MIGRATION = 65536       # maximum unread or unsent bytes in a migrating session
+    MAX_GIVEN = 4096            # bytes of a command after which a busy owner gives a producer away
+    MIGRATION_BUSY = 600        # permille of the last second; a busier owner accepts no producers
+    MIGRATION_BYTES = 1048576   # publishes to one owner after which a producer migrates there, or
+    MIGRATION_FORWARDS = 256    # that number of publishes over a time long enough for their cost
+cdef int64_t MIGRATION_AFTER = 2 * SECOND       # to be part of the owner's load figure
 
 cdef const char *OK = b"\0\0\0\6\0\0\0\0OK"
 
@@ -213,6 +252,70 @@ cdef class ForwardingStream(StreamEnd):
 cdef class Forwarder(Authorizer):
     def __cinit__(self):
         self.streams = {}
+        self.pub_counts = {}
+
+    # -- the topic of a command and its owner --
+
+    @cython.final
+    cdef bint take_topic(self, Word *name) except -1:
+        """Set the topic that was published to last; if the name is invalid, change nothing and
+        return False."""
+        if self.same_topic(name):
+            return True
+        if not name_is_valid(name.at, name.length):
+            return False
+        self.note_counts()
+        self.topic_key = word_bytes(name)
+        self.topic = None
+        self.topic_owner = -1
+        self.may_publish_until = 0
+        return True
+
+    cdef int find_owner(self) except? -1:
+        """Return the owner, as route() does, if the topic is not cached."""
+        cdef int owner
+        if self.topic_owner < 0:
+            self.topic_owner = self.manager.owner_of(self.topic_key)
+        owner = self.topic_owner
+        if owner < 0:
+            self.manager.ask(self, self.topic_key)
+        elif owner != self.manager.index:
+            if not self.manager.is_up(owner):
+                self.manager.wait_for_peer(self)
+                return -1
+        elif self.topic is None or self.topic.gone:
+            return self.find_topic()
+        return owner
+
+    cdef int find_topic(self) except? -1:
+        if self.topic_key not in self.manager.shard.topics and not self.manager.may_create(self):
+            return -1
+        self.topic = self.manager.shard.find_or_create(self.topic_key)
+        return NO_ROOM if self.topic is None else self.manager.index
+
+    cdef Parsed bad_name(self, bytes prefix, Word *name) except RAISED:
+        quoted = quote(word_bytes(name)).encode("utf-8", "surrogateescape")
+        return self.fatal(b"%s %s is not valid" % (prefix, quoted))
+
+    cdef bytes no_room(self, const char *command):
+        """Return the error for a topic that cannot be created."""
+        return b'E_BAD_TOPIC %s topic "%s" exceeds limit of %d topics' % (
+            <bytes>command, self.topic_key, self.manager.options.max_topics)
+
+    cdef int note_counts(self) except -1:
+        """Move the count of the topic that was published to last into pub_counts."""
+        if self.topic_count:
+            name = self.topic_key.decode()
+            self.pub_counts[name] = self.pub_counts.get(name, 0) + self.topic_count
+            self.counted += self.topic_count
+            self.topic_count = 0
+        return 0
+
+    cdef bint has_published(self) noexcept:
+        """Return whether the client has published to any topic."""
+        return self.topic_count != 0 or len(self.pub_counts) != 0
+
+    # -- streams to other workers --
 
     cdef ForwardingStream stream_to(self, int peer):
         cdef ForwardingStream forwarding = self.streams.get(peer)
@@ -241,12 +344,13 @@ cdef class Forwarder(Authorizer):
         self.upstream.send(line, n)
         return NEXT
 
-    cdef int await_owner(self) except -1:
-        if self.upstream is not None:
-            # Do this after the owner's answers to earlier commands.
+    cdef Parsed fatal(self, bytes text) except RAISED:
+        """Answer with a fatal error: if another worker owns the client's channel, after its answers
+        to earlier commands."""
+        if self.upstream is not None and not self.ticket_count:
             self.upstream.expected.append(self.take_silent_ticket())
             self.upstream.send(b"NOP ANSWERED\n", 13)
-        return 0
+        return Connection.fatal(self, text)
 
     # -- facts about the client for the owner --
 
@@ -300,7 +404,7 @@ cdef class Forwarder(Authorizer):
 
     cdef int adopt_negotiated(self, settings) except -1:
         """Adopt what a client has negotiated, by name."""
-        for name in NEGOTIATED:
+        for name in _NEGOTIATED:
             setattr(self, name, settings[name])
         return self.find_locality()
 
@@ -312,4 +416,54 @@ cdef class Forwarder(Authorizer):
                 self.locality = ZONE_LOCAL
             elif options.topology_region and options.topology_region == self.topology_region:
                 self.locality = REGION_LOCAL
+        return 0
+
+    # -- migration --
+
+    cdef bint may_migrate(self, int owner) except *:
+        """Return whether a producer has published to one owner long enough to migrate there."""
+        return (self.migratable and owner == self.forwards_to and self.is_faithful()
+                and self.channel is None and self.upstream is None and len(self.streams) == 1
+                and self.is_light(owner) and self.manager.may_lose_more())
+
+    cdef bint is_faithful(self) noexcept:
+        """Return whether the consecutively forwarded publishes justify a migration. Many bytes do,
+        because forwarding copies them. Small messages do not: most of their cost is in socket
+        calls, which a migration only moves to another worker."""
+        return self.forward_bytes >= MIGRATION_BYTES or (
+            self.forwards >= MIGRATION_FORWARDS
+            and self.manager.scheduler.now - self.forwards_since >= MIGRATION_AFTER)
+
+    cdef bint is_light(self, int owner) except *:
+        """Return whether the session's state is small enough to migrate and `owner` has room."""
+        return self.is_small() and self.manager.mesh.shared.busy(owner) < MIGRATION_BUSY
+
+    cdef bint is_small(self) except *:
+        return (self.output.pending() <= MAX_MIGRATION
+                and self.kept_end - self.kept_start <= MAX_MIGRATION
+                and self.auth_size() <= MAX_MIGRATION)
+
+    cdef size_t auth_size(self) except? 0:
+        """Return the size of the session's authorization and secret in bytes."""
+        if self.authorization is None:
+            return 0
+        return len(self.secret) + <size_t>len(self.authorization.source)
+
+    cdef Parsed migrate_to(self, int worker) except RAISED:
+        """Migrate to a worker, before the next command and with nothing outstanding."""
+        if self.ticket_count == 0:
+            self.migratable = False
+            self.migrating = True
+            self.manager.lose(self, worker)
+        return BLOCKED
+
+    cdef int give_away(self, size_t n) except -1:
+        """Migrate a producer to a less busy worker, after a command of `n` bytes that arrived
+        alone. Larger commands cost more to forward than their socket calls cost here."""
+        if (n <= MAX_GIVEN and self.migratable and self.topic is not None
+                and self.channel is None and self.upstream is None and not self.streams
+                and self.ticket_count == 0 and not self.blocked and not self.stopping
+                and self.is_small() and self.manager.may_lose_more()):
+            self.migrate_to(self.manager.lighter)
+            self.blocked = True
         return 0

@@ -5,44 +5,53 @@ another worker) moves them. It executes commands for topics on its own worker. O
 sent through a forwarding stream, with a session like this one at the far end. Knows nothing about
 sockets or the event loop, and reads no clock.
 
-A session is a chain of classes, each owning a part of the state (see session.pxd). This module
-contains the parser, IDENTIFY, the timer and the end of a session. Publishes may be pipelined; any
-other command waits until no ticket is outstanding.
+A session consists of five classes, each owning a part of the state (see session.pxd). This module
+contains the parser, IDENTIFY, the commands of a consumer, the timer and the end of a session. It
+does not decide which message a consumer receives or when it times out: the channel does. Publishes
+may be pipelined; any other command waits until no ticket is outstanding.
 """
 
 cimport cython
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, uint16_t
 from libc.string cimport memchr, memcmp
 
-from nsqcy.base.bytes cimport load_be32
+from nsqcy.base.bytes cimport hex16_parse, load_be32
 from nsqcy.base.debug cimport NSQCY_DEBUG
-from nsqcy.base.heap cimport HEAP_NOWHERE, heap_push, heap_remove, heap_update
+from nsqcy.base.heap cimport HEAP_NOWHERE, heap_remove
 from nsqcy.broker.topic_queue cimport durability_of
-from nsqcy.channels.channel cimport Channel
+from nsqcy.channels.channel cimport DONE, NOT_IN_FLIGHT, Channel
 from nsqcy.protocol.connection cimport (
     BLOCKED,
+    CLOSING,
     INIT,
     MORE,
     NEXT,
     OUTPUT_ENOUGH,
     STOPPED,
-    Transport,
+    SUBSCRIBED,
     negotiated,
 )
-from nsqcy.protocol.forwarding cimport STREAM_BACKLOG, ForwardingStream
-from nsqcy.protocol.session_manager cimport SessionManager
+from nsqcy.protocol.forwarding cimport NO_ROOM, STREAM_BACKLOG, ForwardingStream
 from nsqcy.protocol.wire cimport (
     ERROR,
+    FIN_LINE,
     MAX_LINE,
     RESPONSE,
+    name_is_valid,
+    parse_number,
     split_line,
     word_bytes,
     word_is,
 )
+from nsqcy.storage.block cimport Block
+from nsqcy.storage.record cimport Record
+from nsqcy.storage.record_window cimport RecordWindow
+
+from nsqcy.broker import dead_letter_headers
 from nsqcy.errors import ClientError
 from nsqcy.logging import events
+from nsqcy.protocol import connection as _connection
 from nsqcy.protocol import forwarding as _forwarding
-from nsqcy.protocol import tickets as _tickets
 
 
 cdef extern from "Python.h":
@@ -50,14 +59,18 @@ cdef extern from "Python.h":
 
 
 cdef int64_t SECOND = 1000000000
-cdef int64_t NEVER = 0x7fffffffffffffff
-cdef int64_t MAGIC_TIMEOUT = 60 * SECOND        # time for the protocol magic of a new peer
-cdef int64_t PEER_TIMEOUT = 5 * SECOND          # maximum time that a publish waits for its worker
+cdef int64_t MILLISECOND = 1000000
 
 cdef enum:
     MAX_IDENTIFY = 65536        # bytes of a body; clients send less than 2,000
     WORDS = 4                   # words in a line: name and parameters of NSQ's commands
+    LINE_STEP = 256             # bytes added to continue a line of unknown length
 
+cdef const char *SUB = b"SUB"
+
+cdef tuple REFUSALS = (         # by Outcome
+    b"", b"ID not in flight", b"client does not own message",
+    b"no dead_letter_topic: requeued")
 
 cdef const uint8_t *GOODBYE = b"_goodbye_"
 
@@ -70,43 +83,105 @@ cdef Py_ssize_t live_sessions = 0
 def live():
     """Return the numbers of sessions, forwarding streams and waiting answers; zeros in a release
     build."""
-    return {"sessions": live_sessions} | _forwarding.live() | _tickets.live()
+    return {"sessions": live_sessions} | _forwarding.live() | _connection.live()
 
 
-@cython.no_gc_clear      # __dealloc__ needs the manager
-cdef class Session(Subscription):
-    def __cinit__(self, SessionManager manager not None, Transport transport not None,
-                  str remote_address, *args, **kwargs):
+@cython.final
+cdef class Session(TopicCommands):
+    def __cinit__(self):
         global live_sessions
-        self.manager = manager
-        self.transport = transport
-        transport.session = self
-        self.remote_address = remote_address
-        self.address = remote_address.rpartition(":")[0]
-        self.client_id = self.hostname = self.address.strip("[]")
-        self.guarded = manager.auth is not None
-        self.msg_timeout = manager.msg_timeout
-        self.output_buffer_timeout = manager.options.output_buffer_timeout
-        self.connected_at = manager.scheduler.wall
-        self.barred = manager.tls_required
+        self.barred = self.manager.tls_required
         self.set_limits()
-        self.last_command = manager.scheduler.now
-        manager.add(self)
+        self.manager.add(self)
         self.set_timer()
         if NSQCY_DEBUG:
             live_sessions += 1
-
-    def __init__(self, *args, **kwargs):
-        """Handle a command that needs no more work; a subclass refuses here."""
 
     def __dealloc__(self):
         global live_sessions
         if NSQCY_DEBUG:
             live_sessions -= 1
-        if self.timer.node.index != HEAP_NOWHERE and self.manager is not None:
-            heap_remove(&self.manager.timers, &self.timer.node)
 
     # -- input --
+
+    cdef int feed(self, const uint8_t *data, size_t n) except -1:
+        """Execute complete commands in the kept and the new bytes; keep the rest."""
+        cdef size_t used = 0
+        if self.stopping or self.closed:
+            return 0
+        if self.manager.favoured is self:
+            self.manager.favoured_at = self.manager.scheduler.now
+        if self.kept_end > self.kept_start and not self.blocked:
+            used = self.complete_kept(data, n)
+        if used < n and not self.blocked and not self.stopping:
+            used += self.parse(data + used, n - used)
+        if used < n and not self.stopping:
+            self.keep(data + used, n - used)
+        self.check_appetite()
+        return 0
+
+    cdef size_t complete_kept(self, const uint8_t *data, size_t n) except? 0:
+        """Complete and execute the kept command with the new bytes; return the number of bytes
+        used.
+
+        Takes few bytes beyond the command, so that later commands are parsed in place.
+        """
+        cdef size_t used = 0
+        cdef size_t step
+        cdef size_t left
+        cdef bint upgraded = self.upgraded
+        while used < n and not self.blocked and not self.stopping:
+            step = min(n - used, max(self.missing, <size_t>LINE_STEP))
+            self.keep(data + used, step)
+            used += step
+            self.parse_kept()
+            if self.upgraded != upgraded:
+                # It was an IDENTIFY: bytes received together with its end are lost.
+                return n
+            left = self.kept_end - self.kept_start
+            if left <= used and not self.blocked:
+                # All kept bytes have been executed; return the unused new bytes.
+                used -= left
+                if left:
+                    self.drop_kept()
+                break
+        return used
+
+    cdef int end_of_input(self) except -1:
+        """Handle the end of input: answer complete commands, then end the session."""
+        self.eof = True
+        if self.lingers:
+            return self.close()
+        if not self.blocked and not self.stopping:
+            return self.finish_input()
+        return self.check_appetite()
+
+    cdef int finish_input(self) except -1:
+        if self.unread_error is not None:
+            self.fatal(self.unread_error)
+        else:
+            self.stop()
+        return 0
+
+    cdef int resume(self) except -1:
+        """Continue parsing, because the awaited event may have happened."""
+        self.resumable = False
+        if self.closed or self.stopping or self.migrating or not self.blocked:
+            return 0
+        self.blocked = False
+        self.last_command = self.manager.scheduler.now
+        self.parse_kept()
+        if self.eof and not self.blocked and not self.stopping:
+            self.finish_input()
+        self.check_appetite()
+        return 0
+
+    cdef int parse_kept(self) except -1:
+        cdef size_t used = self.parse(self.kept + self.kept_start, self.kept_end - self.kept_start)
+        self.kept_start += used
+        if self.kept_start >= self.kept_end or self.stopping:
+            self.drop_kept()
+        return 0
 
     cdef size_t parse(self, const uint8_t *data, size_t n) except? 0:
         """Execute complete commands; return the number of bytes consumed."""
@@ -161,7 +236,6 @@ cdef class Session(Subscription):
                 self.give_away(n)
         return at
 
-    @cython.final
     cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except RAISED:
         """Execute one command if it is complete."""
         cdef const uint8_t *end = <const uint8_t *>memchr(
@@ -181,7 +255,6 @@ cdef class Session(Subscription):
         count = split_line(line, length, words, WORDS)
         return self.execute(words, count, line, used, end + 1, n - used[0])
 
-    @cython.final
     cdef Parsed execute(self, Word *words, int count, const uint8_t *line, size_t *used,
                         const uint8_t *rest, size_t left) except RAISED:
         """Dispatch a command by name, checking frequent names first.
@@ -301,7 +374,7 @@ cdef class Session(Subscription):
         self.set_timer()
         return 0
 
-    # -- streams to other workers --
+    # -- without a client --
 
     def be_lenient(self, *, bint headers=False, bint transfers=False):
         """Become a session without a client.
@@ -319,51 +392,316 @@ cdef class Session(Subscription):
         self.magic_seen = True
         self.set_timer()
 
-    # -- time --
+    # -- the commands of a consumer --
 
-    cdef int set_timer(self) except -1:
-        """Set the timer to the next due time."""
-        cdef int64_t due = NEVER
-        if self.closed:
-            return 0
-        if self.stopping:
-            due = self.last_command + MAGIC_TIMEOUT
-            if self.heartbeat_interval:
-                due = self.last_command + 2 * self.heartbeat_interval
-        elif self.remote or self.upgrading:
-            pass
-        elif not self.magic_seen:
-            due = self.last_command + MAGIC_TIMEOUT
-        elif self.heartbeat_interval:
-            due = min(self.next_heartbeat, self.last_command + 2 * self.heartbeat_interval)
-            if self.stuck_since:
-                due = min(due, self.stuck_since + self.heartbeat_interval)
-        if self.waiting_since:
-            due = min(due, self.waiting_since + PEER_TIMEOUT)
-        if self.log_due:
-            due = min(due, self.log_due)
-        if self.quota_due:
-            due = min(due, self.quota_due)
-        if self.manager.favoured is self:
-            due = min(due, self.manager.favoured_at + self.manager.max_silence())
-        if due == NEVER:
-            if self.timer.node.index != HEAP_NOWHERE:
-                heap_remove(&self.manager.timers, &self.timer.node)
-        elif self.timer.node.index == HEAP_NOWHERE:
-            if heap_push(&self.manager.timers, &self.timer.node, due) < 0:
-                raise MemoryError()
-        else:
-            heap_update(&self.manager.timers, &self.timer.node, due)
+    cdef Parsed sub(self, Word *words, int count, const uint8_t *line, size_t n) except RAISED:
+        cdef int owner
+        cdef Parsed parsed
+        if self.state != INIT:
+            return self.invalid_state(b"SUB")
+        if self.heartbeat_interval <= 0 and not self.remote:
+            return self.fatal(b"E_INVALID cannot SUB with heartbeats disabled")
+        if count < 3:
+            return self.fatal(b"E_INVALID SUB insufficient number of parameters")
+        if not self.take_topic(&words[1]):
+            return self.bad_name(b"E_BAD_TOPIC SUB topic name", &words[1])
+        if not name_is_valid(words[2].at, words[2].length):
+            return self.bad_name(b"E_BAD_CHANNEL SUB channel name", &words[2])
+        if self.guarded:
+            parsed = self.authorize(SUB, self.topic_key, word_bytes(&words[2]))
+            if parsed != NEXT:
+                return parsed
+        owner = self.route()
+        if owner < 0:
+            return self.fatal(self.no_room(SUB)) if owner == NO_ROOM else BLOCKED
+        self.subscribed_channel = word_bytes(&words[2]).decode()
+        if owner == self.manager.index:
+            return self.subscribe(self.topic, self.subscribed_channel)
+        if self.migratable and self.is_light(owner):
+            return self.migrate_to(owner)
+        self.upstream = self.stream_to(owner)
+        self.line_owner = -1
+        self.upstream.expected.append(self.take_ticket(SUB, n))
+        self.upstream.send(line, n)
+        self.state = SUBSCRIBED
+        return NEXT
+
+    cdef Parsed subscribe(self, Topic topic, str name) except RAISED:
+        cdef Channel channel
+        cdef uint32_t limit = self.manager.max_channel_consumers
+        if topic.gone or topic.host.closing:
+            return self.fatal(b"E_SUB_FAILED SUB failed exiting")
+        channel = topic.channel(name)
+        if limit and <uint32_t>len(channel.consumers) >= limit:
+            return self.fatal(
+                f"E_SUB_FAILED SUB failed consumers for {topic.name}:{name} exceeds limit of "
+                f"{limit}".encode())
+        channel.add_consumer(self)
+        self.subscribed = topic
+        self.state = SUBSCRIBED
+        self.respond(b"OK", 2)
+        return NEXT
+
+    cdef Parsed rdy(self, Word *words, int count, const uint8_t *line, size_t n) except RAISED:
+        cdef uint64_t ready = 1
+        if self.state == CLOSING:
+            return NEXT
+        if self.state != SUBSCRIBED:
+            return self.invalid_state(b"RDY")
+        if count > 1 and not parse_number(words[1].at, words[1].length, &ready):
+            return self.fatal(b"E_INVALID RDY could not parse count " + word_bytes(&words[1]))
+        if ready > self.manager.max_rdy_count:
+            return self.fatal(
+                b"E_INVALID RDY count %d out of range 0-%d" % (ready, self.manager.max_rdy_count))
+        if self.upstream is not None:
+            self.ready_count = <uint32_t>ready
+            return self.forward(line, n)
+        self.set_ready(<uint32_t>ready)
+        return NEXT
+
+    cdef int set_ready(self, uint32_t ready) except -1:
+        self.ready_count = ready
+        if self.channel is not None:
+            (<Channel>self.channel).check_ready(self)
         return 0
+
+    cdef Parsed message_command(self, const char *command, Word *words, int count, int needed,
+                                uint64_t *id) except RAISED:
+        """Do the common checks of FIN, REQ and TOUCH; NEXT if they pass.
+
+        An id that no message can have becomes 0, which no message uses.
+        """
+        if self.state != SUBSCRIBED and self.state != CLOSING:
+            return self.invalid_state(command)
+        if count < needed:
+            return self.fatal(b"E_INVALID %s insufficient number of params" % command)
+        if words[1].length != 16:
+            return self.fatal(b"E_INVALID invalid message ID")
+        if hex16_parse(words[1].at, id) != 0:
+            id[0] = 0
+        return NEXT
+
+    cdef Parsed fin(self, Word *words, int count, const uint8_t *line, size_t n) except RAISED:
+        cdef uint64_t id = 0
+        cdef int64_t age
+        cdef Outcome outcome
+        cdef Parsed parsed = self.message_command(b"FIN", words, count, 2, &id)
+        if parsed != NEXT:
+            return parsed
+        if self.upstream is not None:
+            return self.forward(line, n)
+        outcome = NOT_IN_FLIGHT
+        if self.channel is not None:
+            age = self.channel.age_of(id)
+            outcome = (<Channel>self.channel).finish(self, id)
+            if outcome == DONE:
+                (<Channel>self.channel).record_ages(age, 1)
+        if outcome != DONE:
+            self.refuse(b"FIN", &words[1], outcome)
+        return NEXT
+
+    cdef Parsed req(self, bint reject, Word *words, int count, const uint8_t *line,
+                    size_t n) except RAISED:
+        """`reject`: the command is DEAD_LETTER, which moves a message to the dead-letter topic, for
+        the reason that the client gives, and is a REQ if there is no such topic."""
+        cdef const char *command = b"DEAD_LETTER" if reject else b"REQ"
+        cdef uint64_t id = 0
+        cdef uint64_t milliseconds = 0
+        cdef int64_t delay
+        cdef Outcome outcome
+        cdef Parsed parsed = self.message_command(command, words, count, 3, &id)
+        if parsed != NEXT:
+            return parsed
+        if not parse_number(words[2].at, words[2].length, &milliseconds):
+            return self.fatal(b"E_INVALID %s could not parse timeout %s" % (
+                <bytes>command, word_bytes(&words[2])))
+        if self.upstream is not None:
+            return self.forward(line, n)
+        delay = self.manager.max_req_timeout
+        if milliseconds < <uint64_t>(delay // MILLISECOND):
+            delay = <int64_t>milliseconds * MILLISECOND
+        outcome = NOT_IN_FLIGHT
+        if self.channel is not None:
+            if reject:
+                text = dead_letter_headers.text_of(word_bytes(&words[3])) if count > 3 else ""
+                outcome = (<Channel>self.channel).reject(self, id, delay, text)
+            else:
+                outcome = (<Channel>self.channel).requeue(self, id, delay)
+        if outcome != DONE:
+            self.refuse(command, &words[1], outcome)
+        return NEXT
+
+    cdef Parsed touch_message(self, Word *words, int count, const uint8_t *line,
+                              size_t n) except RAISED:
+        cdef uint64_t id = 0
+        cdef Outcome outcome
+        cdef Parsed parsed = self.message_command(b"TOUCH", words, count, 2, &id)
+        if parsed != NEXT:
+            return parsed
+        if self.upstream is not None:
+            return self.forward(line, n)
+        outcome = NOT_IN_FLIGHT
+        if self.channel is not None:
+            outcome = (<Channel>self.channel).touch(self, id)
+        if outcome != DONE:
+            self.refuse(b"TOUCH", &words[1], outcome)
+        return NEXT
+
+    cdef Parsed cls(self, const uint8_t *line, size_t n) except RAISED:
+        if self.state != SUBSCRIBED:
+            return self.invalid_state(b"CLS")
+        self.state = CLOSING
+        self.ready_count = 0
+        if self.upstream is not None:
+            self.line_owner = -1
+            self.upstream.expected.append(self.take_ticket(SUB, n))
+            return self.forward(line, n)
+        self.set_ready(0)
+        self.respond(b"CLOSE_WAIT", 10)
+        return NEXT
+
+    cdef int refuse(self, const char *command, const Word *id, Outcome outcome) except -1:
+        """Refuse a command for a message, for instance because the client does not have it in
+        flight."""
+        cdef bytes text = b"E_%s_FAILED %s %s failed %s" % (
+            <bytes>command, <bytes>command, word_bytes(id), REFUSALS[<int>outcome])
+        return self.put_frame(ERROR, text, len(text))
+
+    # -- runs of FINs --
+
+    cdef size_t finish_here(self, const uint8_t *lines, size_t n) noexcept:
+        """Fast path for runs of FINs; return the length of the FINs that were executed.
+
+        Handles only this client's messages; other input takes the general path. The age of the
+        first message is recorded for the whole run.
+        """
+        cdef Channel channel = <Channel>self.channel
+        cdef const uint8_t *line = lines
+        cdef uint64_t id
+        cdef int64_t age
+        if self.ticket_count or n < FIN_LINE or memcmp(line, b"FIN ", 4) != 0:
+            return 0
+        if hex16_parse(line + 4, &id) != 0:
+            return 0
+        age = channel.age_of(id)
+        while (n >= FIN_LINE and memcmp(line, b"FIN ", 4) == 0 and line[FIN_LINE - 1] == 10
+               and hex16_parse(line + 4, &id) == 0 and channel.finish(self, id) == DONE):
+            line += FIN_LINE
+            n -= FIN_LINE
+        if line != lines:
+            channel.record_ages(age, (line - lines) // FIN_LINE)
+        return line - lines
+
+    cdef size_t finish_there(self, const uint8_t *lines, size_t n) except? 0:
+        """Forward a run of FINs to the worker that owns the topic, in one piece; return its
+        length."""
+        cdef size_t used = 0
+        cdef uint64_t id
+        if self.ticket_count or len(self.upstream.unsent) > STREAM_BACKLOG:
+            return 0
+        while (n - used >= FIN_LINE and memcmp(lines + used, b"FIN ", 4) == 0
+                and lines[used + FIN_LINE - 1] == 10 and hex16_parse(lines + used + 4, &id) == 0):
+            used += FIN_LINE
+        if used:
+            self.upstream.send(lines, used)
+        return used
+
+    # -- consumer interface --
+
+    cdef bint has_room(self) noexcept:
+        return not self.stopping and self.output.pending() < OUTPUT_ENOUGH
+
+    cdef int64_t usual_timeout(self) noexcept:
+        return self.manager.msg_timeout
+
+    cdef bint send_message(self, RecordWindow window, Block *block, Record *record,
+                           uint16_t attempts) except -1:
+        if self.headers:
+            self.output.put_headered(window, block, record, attempts)
+        else:
+            self.output.put_message(window, block, record, attempts)
+        self.touch_dirty()
+        return self.has_room()
+
+    cdef int on_channel_gone(self) except -1:
+        self.stop()
+        return 0
+
+    # -- migration --
+
+    def pack(self):
+        """Pack the session for another worker: (state, unread bytes, unsent bytes)."""
+        cdef const uint8_t *data[64]
+        cdef size_t lengths[64]
+        cdef int i
+        self.note_counts()
+        unsent = b"".join([
+            data[i][:lengths[i]] for i in range(self.output.pieces(data, lengths, 64))])
+        state = negotiated(self) | {
+            "remote_address": self.remote_address,
+            "connected_at": self.connected_at,
+            "durability": self.durability,
+            "heartbeat_interval": self.heartbeat_interval,
+            "next_heartbeat": self.next_heartbeat,
+            "last_command": self.last_command,
+            "pub_counts": self.pub_counts,
+        }
+        if self.authorization is not None:
+            state["secret"] = self.secret.decode("latin-1")
+            state["authorization"] = self.authorization.source.decode("latin-1")
+            state["auth_expires"] = self.auth_expires
+        return state, self.kept[self.kept_start:self.kept_end], unsent
+
+    def unpack(self, state, bytes unread not None, bytes unsent not None):
+        """Restore a session that was packed by another worker."""
+        self.magic_seen = True
+        self.migratable = False
+        self.adopt_elsewhere(state)
+        self.heartbeat_interval = state["heartbeat_interval"]
+        self.next_heartbeat = state["next_heartbeat"]
+        self.last_command = state["last_command"]
+        self.pub_counts = state["pub_counts"]
+        if "secret" in state:
+            self.secret = state["secret"].encode("latin-1")
+            self.adopt_authorization(
+                self.manager.auth.restore(state["authorization"].encode("latin-1")),
+                state["auth_expires"])
+        if unsent:
+            self.output.put(unsent, len(unsent))
+            self.touch_dirty()
+        self.set_timer()
+        if self.manager.winding_down:
+            self.wind_down()
+        self.feed(unread, len(unread))
+
+    def fileno(self):
+        """Return the socket's file descriptor."""
+        return self.transport.fileno()
+
+    def stay(self):
+        """Continue in this worker after a failed migration."""
+        if not self.closed:
+            self.migrating = False
+            self.touch_dirty()
+            if self.manager.winding_down:
+                self.wind_down()
+            self.wake()
+
+    def leave(self):
+        """Release the connection after a migration; another worker has it."""
+        if not self.closed:
+            self.transport.abandon()
+            self.close()
+
+    # -- time --
 
     cdef int on_timer(self) except -1:
         cdef int64_t now = self.manager.scheduler.now
         cdef int64_t silence
         if self.stopping or not (self.magic_seen or self.remote):
-            if now >= self.last_command + (2 * self.heartbeat_interval or MAGIC_TIMEOUT):
+            if now >= self.last_command + self.patience():
                 return self.close()
-        if self.waiting_since and now >= self.waiting_since + PEER_TIMEOUT:
-            self.peer_timed_out()
+        self.check_peer()
         if self.log_due and now >= self.log_due:
             self.log_wait_over()
         if self.quota_due and now >= self.quota_due:
@@ -393,20 +731,6 @@ cdef class Session(Subscription):
                 if self.next_heartbeat <= now:
                     self.next_heartbeat = now + self.heartbeat_interval
         return self.set_timer()
-
-    cdef int peer_timed_out(self) except -1:
-        """Handle a topic owner that did not restart in time."""
-        cdef Word words[WORDS]
-        cdef const uint8_t *line = self.kept + self.kept_start
-        cdef const uint8_t *end = <const uint8_t *>memchr(
-            line, 10, self.kept_end - self.kept_start)
-        self.waiting_since = 0
-        if end == NULL:
-            return 0
-        split_line(line, end - line, words, WORDS)
-        command = word_bytes(&words[0])
-        self.fatal(b"E_%s_FAILED %s failed exiting" % (command, command))
-        return 0
 
     # -- the turn --
 
@@ -443,22 +767,6 @@ cdef class Session(Subscription):
         return 0
 
     # -- the end --
-
-    cdef int stop(self) except -1:
-        """Execute no more commands; close when the remaining output has been sent."""
-        self.stopping = True
-        self.lingers = False
-        # The client must receive the output within the time limit for silent clients.
-        self.last_command = self.manager.scheduler.now
-        self.unsubscribe()
-        if self.kept != NULL:
-            self.drop_kept()
-        self.touch_dirty()
-        self.set_timer()
-        if self.reading and not self.closed:
-            self.reading = False
-            self.transport.watch_input(False)
-        return 0
 
     cdef int wind_down(self) except -1:
         """Execute no more commands, and close once the executed ones are answered. A client that

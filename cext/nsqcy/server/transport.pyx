@@ -20,8 +20,9 @@ from libc.string cimport memcpy
 from nsqcy.base.byte_queue cimport ByteQueue
 from nsqcy.base.histogram cimport FIRST_OF_TURNS, histogram_add, histogram_facts
 from nsqcy.net.byte_layer cimport ByteLayer
+from nsqcy.protocol.connection cimport RECEIVE_SIZE
 from nsqcy.protocol.session cimport Session
-from nsqcy.protocol.session_manager cimport RECEIVE_SIZE, SessionManager
+from nsqcy.protocol.session_manager cimport SessionManager
 from nsqcy.protocol.wire cimport FrameScanner, Output
 
 import json
@@ -134,7 +135,7 @@ cdef class SocketTransport(Transport):
             elif errno != EAGAIN and errno != EINTR:
                 session.close()
         except Exception as error:
-            session.manager.report(session, error)
+            self.loop.manager.report(session, error)
 
     def on_writable(self):
         self.loop.begin_turn()
@@ -170,13 +171,13 @@ cdef class SocketTransport(Transport):
                 n = sendmsg(self.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
             if n < 0:
                 if errno != EAGAIN and errno != EINTR:
-                    return self.session.close()
+                    return (<Session>self.session).close()
                 n = 0
             output.sent(n)
             if <size_t>n < total:
                 self.watch_output(True)
                 break
-        return self.session.after_flush()
+        return (<Session>self.session).after_flush()
 
     cdef int watch_output(self, bint on) except -1:
         if on and self.writer is None:
@@ -291,7 +292,7 @@ cdef class SocketTransport(Transport):
             self.drained = False
             session.upgrade_done()
         except Exception as unexpected:
-            session.manager.report(session, unexpected)
+            self.loop.manager.report(session, unexpected)
 
     cdef int add_codec(self) except -1:
         """Add the negotiated codec, if any, and send its OK."""
@@ -386,7 +387,7 @@ cdef class SocketTransport(Transport):
             n = send(self.fd, self.encoded.first(), self.held, MSG_NOSIGNAL | MSG_DONTWAIT)
             if n < 0:
                 if errno != EAGAIN and errno != EINTR:
-                    self.session.close()
+                    (<Session>self.session).close()
                     return False
                 n = 0
             self.encoded.remove(n)
@@ -525,7 +526,7 @@ cdef class StreamTransport(Transport):
                 if <size_t>n < lengths[i]:
                     room = False
                     break
-        self.session.after_flush()
+        (<Session>self.session).after_flush()
         if not self.session.closed and not self.session.blocked:
             self.give_credit()
         return 0
@@ -633,11 +634,11 @@ cdef class BytesTransport(Transport):
     def feed(self, const unsigned char[::1] data not None):
         """Feed bytes, as if the peer had sent them."""
         if data.shape[0]:
-            self.session.feed(&data[0], data.shape[0])
+            (<Session>self.session).feed(&data[0], data.shape[0])
 
     def end(self):
         """End the input, as if the peer had closed its end."""
-        self.session.end_of_input()
+        (<Session>self.session).end_of_input()
 
     def sent(self):
         """Return the bytes that the peer has received since the last call."""
@@ -667,7 +668,7 @@ cdef class BytesTransport(Transport):
                 self.left -= step
             self.taken += data[0][:step]
             output.sent(step)
-        return self.session.after_flush()
+        return (<Session>self.session).after_flush()
 
     cdef int watch_input(self, bint on) except -1:
         self.wants_input = on

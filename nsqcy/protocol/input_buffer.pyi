@@ -1,3 +1,0 @@
-from nsqcy.protocol.tickets import AnswerQueue
-
-class InputBuffer(AnswerQueue): ...

@@ -1,6 +1,0 @@
-from nsqcy.protocol.publish_commands import PublishCommands
-
-class CursorAnswer:
-    def __call__(self, error: str | None) -> None: ...
-
-class LogCommands(PublishCommands): ...

@@ -1,3 +1,0 @@
-from nsqcy.protocol.log_commands import LogCommands
-
-class Subscription(LogCommands): ...
