@@ -1,12 +1,30 @@
-# The interface of TLS and of codecs.
+# The interface of TLS and of codecs, and the queue of bytes between them.
 
 from libc.stdint cimport uint8_t
-
-from nsqcy.base.byte_queue cimport ByteQueue
 
 
 cdef enum:
     PIECE_SIZE = 65536               # maximum bytes of one decoded piece
+
+
+cdef class ByteQueue:
+    """Queue of pending bytes. The buffer exists only while bytes are pending."""
+    cdef uint8_t *buffer
+    cdef size_t start           # offset of the first pending byte
+    cdef size_t end
+    cdef size_t capacity
+
+    cdef inline size_t pending(self) noexcept:
+        return self.end - self.start
+
+    cdef inline const uint8_t *first(self) noexcept:
+        """Return the pending bytes; valid until the next change."""
+        return self.buffer + self.start
+
+    cdef uint8_t *room(self, size_t n) except NULL
+    cdef int put(self, const uint8_t *data, size_t n) except -1
+    cdef void remove(self, size_t n) noexcept
+    cdef bytes take(self)
 
 
 cdef class ByteLayer:

@@ -4,10 +4,62 @@ Owns the interface in two forms: for Cython (pointers) and for Python (bytes). K
 encodings or sockets: bytes go in and come out.
 
 A layer decodes one piece at a time and only on request, so a small input that decodes to a huge
-output costs only the memory of one piece.
+output costs only the memory of one piece. A ByteQueue holds the bytes between two layers.
 """
 
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memmove
+
+
+cdef enum:
+    MIN_CAPACITY = 512          # bytes of a queue's buffer
+
 PIECE = PIECE_SIZE
+
+
+cdef class ByteQueue:
+    """Queue of pending bytes. The buffer exists only while bytes are pending."""
+
+    def __dealloc__(self):
+        free(self.buffer)
+
+    cdef uint8_t *room(self, size_t n) except NULL:
+        """Reserve `n` bytes at the end, which the caller must fill; return a pointer to them."""
+        cdef size_t capacity
+        cdef uint8_t *buffer
+        if self.end + n > self.capacity and self.start:
+            memmove(self.buffer, self.buffer + self.start, self.pending())
+            self.end -= self.start
+            self.start = 0
+        if self.end + n > self.capacity:
+            capacity = max(self.end + n, 2 * self.capacity, <size_t>MIN_CAPACITY)
+            buffer = <uint8_t *>realloc(self.buffer, capacity)
+            if buffer == NULL:
+                raise MemoryError
+            self.buffer = buffer
+            self.capacity = capacity
+        self.end += n
+        return self.buffer + self.end - n
+
+    cdef int put(self, const uint8_t *data, size_t n) except -1:
+        """Add a copy of these bytes."""
+        if n:
+            memcpy(self.room(n), data, n)
+        return 0
+
+    cdef void remove(self, size_t n) noexcept:
+        """Remove the first `n` bytes."""
+        self.start += n
+        if self.start == self.end:
+            free(self.buffer)
+            self.buffer = NULL
+            self.start = self.end = self.capacity = 0
+
+    cdef bytes take(self):
+        """Remove and return all bytes."""
+        cdef bytes taken = self.first()[:self.pending()] if self.pending() else b""
+        self.remove(self.pending())
+        return taken
 
 
 cdef class ByteLayer:

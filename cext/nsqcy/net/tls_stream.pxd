@@ -2,8 +2,7 @@
 
 from libc.stdint cimport uint8_t
 
-from nsqcy.base.byte_queue cimport ByteQueue
-from nsqcy.net.byte_layer cimport ByteLayer
+from nsqcy.net.byte_layer cimport ByteLayer, ByteQueue
 
 
 cdef class TlsStream(ByteLayer):

@@ -12,8 +12,7 @@ from libc.stdint cimport uintptr_t
 
 from cryptography.hazmat.bindings._rust import _openssl
 
-from nsqcy.base.byte_queue cimport ByteQueue
-from nsqcy.net.byte_layer cimport PIECE_SIZE
+from nsqcy.net.byte_layer cimport PIECE_SIZE, ByteQueue
 
 from nsqcy.errors import LayerEnd, LayerError
 

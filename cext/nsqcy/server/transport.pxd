@@ -2,10 +2,9 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from nsqcy.base.byte_queue cimport ByteQueue
 from nsqcy.base.histogram cimport Histogram
 from nsqcy.ipc.mesh cimport Mesh, Stream, StreamEnd
-from nsqcy.net.byte_layer cimport ByteLayer
+from nsqcy.net.byte_layer cimport ByteLayer, ByteQueue
 from nsqcy.protocol.connection cimport Transport
 from nsqcy.protocol.session cimport Session
 from nsqcy.protocol.session_manager cimport SessionManager

@@ -17,9 +17,8 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
-from nsqcy.base.byte_queue cimport ByteQueue
 from nsqcy.base.histogram cimport FIRST_OF_TURNS, histogram_add, histogram_facts
-from nsqcy.net.byte_layer cimport ByteLayer
+from nsqcy.net.byte_layer cimport ByteLayer, ByteQueue
 from nsqcy.protocol.connection cimport RECEIVE_SIZE
 from nsqcy.protocol.session cimport Session
 from nsqcy.protocol.session_manager cimport SessionManager

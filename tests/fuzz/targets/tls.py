@@ -13,7 +13,7 @@ from nsqcy.net.byte_layer import PIECE
 from nsqcy.nsqd.tls import TlsLayer, make_context
 from support.memory_tls import Client, material, shake_hands
 
-COVERS = ["net/tls_stream.pyx", "nsqd/tls.py", "base/byte_queue.pyx"]
+COVERS = ["net/tls_stream.pyx", "nsqd/tls.py", "net/byte_layer.pyx"]
 WORDS = [b"\x14\x03\x03", b"\x15\x03\x03\0\x02\x01\0", b"\x16\x03\x01", b"\x17\x03\x03\x40\0"]
 CONTEXT = make_context(material())[0]
 VERSIONS = (SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION)
