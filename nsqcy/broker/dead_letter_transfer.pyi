@@ -1,7 +1,7 @@
 from collections.abc import Iterable
 
 from nsqcy.channels.channel import Channel
-from nsqcy.channels.dead_lettering import Transfer
+from nsqcy.channels.consumer import Transfer
 from nsqcy.storage.journal import TransferRun
 from nsqcy.storage.record_window import RecordWindow
 

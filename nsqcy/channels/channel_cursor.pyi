@@ -1,3 +1,0 @@
-class ChannelCursor:
-    @property
-    def carried(self) -> int: ...

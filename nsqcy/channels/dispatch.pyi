@@ -1,6 +1,6 @@
-from nsqcy.channels.expiry import Expiry
+from nsqcy.channels.undeliverable import Undeliverable
 
-class Dispatch(Expiry):
+class Dispatch(Undeliverable):
     @property
     def paused(self) -> bool: ...
     @property

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import final
 
 from nsqcy.base.quantile import Percentiles
 from nsqcy.channels.events import Events
@@ -26,3 +27,6 @@ class SchedulerState:
         events: Events | None = None,
         seed: int = 1,
     ) -> None: ...
+
+@final
+class Discarded: ...

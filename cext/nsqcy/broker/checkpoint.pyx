@@ -176,7 +176,7 @@ cdef class Checkpoints(TopicQueue):
         if self.log is None or channel.ephemeral or not self.started or not self.is_kept():
             return 0
         if not self.append_delta(
-                journal.Delta(kind, channel.name, channel.cursor.seq), self.when_synced(change)):
+                journal.Delta(kind, channel.name, channel.cursor.at.seq), self.when_synced(change)):
             self.journal_due = True
             if change is not None:
                 self.journal_waiters.append(change)
@@ -434,11 +434,11 @@ cdef class Checkpoints(TopicQueue):
     cdef object channel_state(self, Channel channel):
         cdef uint32_t i
         return journal.ChannelState(
-            name=channel.name, paused=bool(channel.paused), cursor=channel.cursor.seq,
-            skipped=channel.skipped, replay_end=channel.replay_end,
+            name=channel.name, paused=bool(channel.paused), cursor=channel.cursor.at.seq,
+            skipped=channel.cursor.skipped, replay_end=channel.cursor.replay_end,
             transfers=transfer_runs(channel),
-            finished=tuple((channel.finished[i].start, channel.finished[i].end)
-                           for i in range(channel.finished_count)))
+            finished=tuple((channel.cursor.finished[i].start, channel.cursor.finished[i].end)
+                           for i in range(channel.cursor.finished_count)))
 
     @property
     def first_seq(self):

@@ -11,7 +11,7 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from nsqcy.channels.channel cimport Channel
-from nsqcy.channels.dead_lettering cimport TransferReason, Transfer
+from nsqcy.channels.consumer cimport TransferReason, Transfer
 from nsqcy.storage.entry cimport Entry
 from nsqcy.storage.record cimport Record
 from nsqcy.storage.record_window cimport RecordWindow

@@ -13,7 +13,7 @@ import os
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
 
 from nsqcy.channels.channel cimport Channel
-from nsqcy.channels.dead_lettering cimport REDRIVEN, TransferReason, Transfer
+from nsqcy.channels.consumer cimport REDRIVEN, TransferReason, Transfer
 from nsqcy.channels.checkpoint_entries cimport Packing
 from nsqcy.storage.block cimport LOADING, Block
 from nsqcy.storage.entry cimport Deferred, Entry, transfer_number

@@ -15,8 +15,9 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 
+from nsqcy.channels.channel_cursor cimport cursor_passes
 from nsqcy.channels.consumer cimport Consumer
-from nsqcy.channels.deferral cimport IN_FLIGHT_TIMER
+from nsqcy.channels.unfinished cimport IN_FLIGHT_TIMER
 from nsqcy.channels.inflight cimport InFlightList
 from nsqcy.base.heap cimport HeapSlot
 from nsqcy.channels.earliest cimport Listing
@@ -82,7 +83,7 @@ cdef class Peek(LogRead):
             self.begin_records(after[0], window.visible.seq)
             return
         if state == "queued":
-            self.begin_records(max(<uint64_t>after[0], channel.cursor.seq), window.fanout.seq)
+            self.begin_records(max(<uint64_t>after[0], channel.cursor.at.seq), window.fanout.seq)
             self.hold_queued(after[1])
             return
         self.has_times = True
@@ -260,7 +261,7 @@ cdef class Peek(LogRead):
         self.looked += 1
         self.next_seq += 1
         if record.attributes & RECORD_DAMAGED \
-                or self.channel is not None and self.channel.passes(record):
+                or self.channel is not None and cursor_passes(&self.channel.cursor, record):
             return 1
         seen = self.seen(record)
         self.records.append(seen)
@@ -288,10 +289,11 @@ cdef class Peek(LogRead):
         cdef uint32_t count = self.window.hole_count
         self.clear_to = <uint64_t>-1
         if self.channel is not None:
-            count += self.channel.finished_count
+            count += self.channel.cursor.finished_count
         while (self.skip_ranges(self.window.holes, self.window.hole_count)
                 or self.channel is not None
-                and self.skip_ranges(self.channel.finished, self.channel.finished_count)):
+                and self.skip_ranges(self.channel.cursor.finished,
+                                     self.channel.cursor.finished_count)):
             pass
         return <int>(count // RANGES_A_STEP)
 

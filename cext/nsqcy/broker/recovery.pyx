@@ -10,7 +10,8 @@ import os
 from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcmp
 
-from nsqcy.channels.dead_lettering cimport TransferReason
+from nsqcy.channels.channel_cursor cimport cursor_add_finished
+from nsqcy.channels.consumer cimport TransferReason
 from nsqcy.broker.dead_letter_transfer cimport DeadLetterTransfer
 from nsqcy.broker.topic_queue cimport FSYNC, OS
 from nsqcy.broker.topic cimport KEPT
@@ -367,9 +368,9 @@ cdef class Recovery:
     cdef int64_t restore_channel(self, Channel channel, saved) except? -1:
         """Restore a channel's position and entries; return restore_finished()'s result."""
         cdef Topic topic = self.topic
-        topic.place_cursor(&channel.cursor, saved.cursor)
-        channel.skipped = saved.skipped
-        channel.replay_end = saved.replay_end
+        topic.place_cursor(&channel.cursor.at, saved.cursor)
+        channel.cursor.skipped = saved.skipped
+        channel.cursor.replay_end = saved.replay_end
         if saved.transfers:
             (<DeadLetterTransfer>channel.make_transfer()).restore_runs(saved.transfers)
         self.restore_entries(channel, saved)
@@ -442,7 +443,7 @@ cdef class Recovery:
         if packed.seq >= topic.fanout.seq and not record.attributes & RECORD_DELAYED:
             # The ranges counted the message as transferred, but it will be delivered once more.
             channel.dead_lettered_count -= 1
-            channel.carried -= 1
+            channel.cursor.carried -= 1
         entry = topic.pool.new_entry()
         entry.seq = packed.seq
         entry.id = record.id
@@ -469,13 +470,13 @@ cdef class Recovery:
         for start, end in finished:
             moved += max(end, fanout) - max(start, fanout)
         for seq in sorted(channel.cancelled or ()):
-            if seq >= channel.cursor.seq and not self.was_delayed(seq):
+            if seq >= channel.cursor.at.seq and not self.was_delayed(seq):
                 channel.cancelled.remove(seq)
                 cancelled += seq >= fanout
-                channel.skipped += 1
+                channel.cursor.skipped += 1
                 ranges.append((seq, seq + 1))
         for start, end in sorted(ranges):
-            channel.add_finished(start, end)
+            cursor_add_finished(&channel.cursor, start, end)
         channel.dead_lettered_count += moved
         channel.cancelled_count += cancelled
         return moved + cancelled

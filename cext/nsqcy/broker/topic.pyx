@@ -23,7 +23,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from nsqcy.base.histogram cimport histogram_merge
-from nsqcy.channels.on_full cimport DROP_OLDEST
+from nsqcy.channels.channel cimport DROP_OLDEST
 from nsqcy.channels.counters cimport (
     CHANNEL_COUNTERS,
     CHANNEL_FIGURES,
@@ -183,7 +183,7 @@ cdef class Topic(TopicLog):
         cdef Channel channel
         cursors = {}
         for channel in self.channels.values():
-            cursors[channel.name] = channel.cursor.seq
+            cursors[channel.name] = channel.cursor.at.seq
         return {
             "topic": self.name,
             "durability": self.durability,
@@ -348,7 +348,7 @@ cdef class Topic(TopicLog):
         cdef uint32_t i
         seq = min(max(seq, <uint64_t>self.first_seq), self.fanout.seq)
         channel.empty()
-        self.place_cursor(&channel.cursor, seq)
+        self.place_cursor(&channel.cursor.at, seq)
         for i in range(self.hole_count):
             if self.holes[i].end > seq:
                 skipped += self.holes[i].end - max(seq, self.holes[i].start)

@@ -8,7 +8,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from nsqcy.channels.consumer cimport Waiter
-from nsqcy.channels.on_full cimport OnFull
+from nsqcy.channels.channel cimport OnFull
 from nsqcy.channels.scheduler_state cimport SchedulerState
 from nsqcy.broker.topic_host cimport TopicHost
 from nsqcy.storage.entry cimport Entry

@@ -19,8 +19,8 @@ from libc.string cimport memcpy
 from nsqcy.base.bytes cimport load_be16, load_be32
 from nsqcy.base.headers cimport HEADERS_SIZE, headers_ttl
 from nsqcy.channels.channel cimport Channel
-from nsqcy.channels.discarded cimport Discarded
-from nsqcy.channels.on_full cimport DROP_NEWEST, DROP_OLDEST, REJECT, on_full_of
+from nsqcy.channels.scheduler_state cimport Discarded
+from nsqcy.channels.channel cimport DROP_NEWEST, DROP_OLDEST, REJECT, on_full_of
 from nsqcy.storage.block cimport LOADING, Block
 from nsqcy.storage.entry cimport DEFERRED, Entry, size_tag
 from nsqcy.storage.record cimport (
@@ -945,10 +945,10 @@ cdef class TopicQueue(RecordWindow):
             due = self.scheduler.due_after(entry.due)
             for channel in self.channels.values():
                 # A restored channel may be younger than the record.
-                if channel.cursor.seq <= entry.seq:
+                if channel.cursor.at.seq <= entry.seq:
                     if entry.timestamp == 0:
                         channel.defer_record(entry, due)
-                    elif <uint64_t>entry.timestamp == channel.address:
+                    elif <uint64_t>entry.timestamp == channel.cursor.address:
                         channel.queue_record(entry)
                     else:
                         channel.pass_over()
@@ -1033,7 +1033,7 @@ cdef class TopicQueue(RecordWindow):
         if self.channels:
             self.add_hole(self.fanout.seq, seq)
             for channel in self.channels.values():
-                channel.skipped += dropped
+                channel.cursor.skipped += dropped
                 channel.born_seq += dropped
         while to.block.next != NULL and to.block.last_seq < seq:
             to.block = to.block.next

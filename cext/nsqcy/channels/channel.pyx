@@ -1,9 +1,10 @@
 """Channels: the lifecycle of a message until it is finished.
 
 Owns the consumer commands for messages in flight, the effects of time on messages, and the
-channel's policy and counters. The layers below own the parts: dispatch, expiry, dead_lettering,
-redelivery, channel_consumers, message_events, inflight, deferral, channel_cursor. Knows blocks and
-entries, but nothing about connections or clocks: the caller sets `scheduler.now`.
+channel's policy and counters. Its bases own the rest: which message comes next and who receives it
+(dispatch), which messages must not be delivered (undeliverable), and where each message is
+(unfinished). Knows blocks and entries, but nothing about connections or clocks: the caller sets
+`scheduler.now`.
 
 Invariant: received = finished + queued + in flight + deferred + dropped + sampled out; see
 Channel.ledger().
@@ -25,6 +26,8 @@ from nsqcy.base.heap cimport (
     heap_remove,
 )
 from nsqcy.base.quantile cimport Latency
+from nsqcy.channels.channel_cursor cimport cursor_surplus
+from nsqcy.channels.consumer cimport OUT_OF_ATTEMPTS, REJECTED
 from nsqcy.channels.counters cimport (
     CHANNEL_CONSUMERS,
     CHANNEL_DEAD_LETTERS,
@@ -39,23 +42,28 @@ from nsqcy.channels.counters cimport (
     CHANNEL_REQUEUES,
     CHANNEL_TIMEOUTS,
 )
-from nsqcy.channels.dead_lettering cimport OUT_OF_ATTEMPTS, REJECTED
-from nsqcy.channels.deferral cimport IN_FLIGHT_TIMER
-from nsqcy.channels.discarded cimport Discarded
 from nsqcy.channels.events cimport REQUEUE, TIMEOUT
-from nsqcy.channels.inflight cimport in_flight_lists_alive
-from nsqcy.channels.on_full cimport on_full_of
+from nsqcy.channels.inflight cimport table_clear, table_find, table_forget_all
 from nsqcy.channels.ready_ring cimport ANYWHERE, REGION_LOCAL, ZONE_LOCAL
-from nsqcy.channels.scheduler_state cimport SchedulerState
+from nsqcy.channels.scheduler_state cimport Discarded, SchedulerState
+from nsqcy.channels.unfinished cimport IN_FLIGHT_TIMER, in_flight_lists_alive
 from nsqcy.storage.entry cimport Deferred, Pages
 from nsqcy.storage.record cimport record_address_of
 from nsqcy.storage.record_window cimport RecordWindow
+
+from nsqcy.config.policies import ON_FULL as _ON_FULL
 
 
 cdef enum:
     DROP_AT_ONCE = 4096             # messages freed immediately; others are freed in pieces
 
 cdef double MAX_RATE = 1e9
+
+
+cdef OnFull on_full_of(str name) except *:
+    """Return the action with this name in policies."""
+    return <OnFull><int>_ON_FULL.index(name)
+
 
 # Live objects, counted in the debug build.
 cdef Py_ssize_t live_channels = 0
@@ -75,16 +83,17 @@ cdef class Channel(Dispatch):
             live_channels += 1
         self.scheduler = scheduler
         self.window = window
+        self.cursor.window = <void *>window
         self.pool = scheduler.pool
         self.name = name
         self.ephemeral = name.endswith("#ephemeral")
         self.mem_queue_size = scheduler.mem_queue_size
         self.dead_letter_topic = ""
         key = name.encode()
-        self.address = record_address_of(key, len(key))
+        self.cursor.address = record_address_of(key, len(key))
         self.used_at = scheduler.now
-        window.watch(&self.cursor)
-        window.move_cursor(&self.cursor, &window.fanout)
+        window.watch(&self.cursor.at)
+        window.move_cursor(&self.cursor.at, &window.fanout)
         self.born_seq = window.fanout.seq
         if scheduler.percentiles.quantiles:
             self.latency = Latency(scheduler.percentiles, scheduler.now)
@@ -129,23 +138,23 @@ cdef class Channel(Dispatch):
         """Finish the restore: the channel's messages are those from before a restart. `ahead`: the
         number of records to skip that have not been fanned out again yet."""
         self.born_seq = self.window.fanout.seq
-        self.skipped -= self.surplus() + ahead
-        self.carried += self.held()
-        self.skipped += ahead
+        self.cursor.skipped -= cursor_surplus(&self.cursor) + ahead
+        self.cursor.carried += self.held()
+        self.cursor.skipped += ahead
 
     cdef void replay(self, uint64_t skipped) noexcept:
         """Account for a cursor that has been moved back, with this many records to skip after it.
         Redelivered messages have no delay."""
-        self.skipped = skipped
-        self.finished_count = 0
-        self.replay_end = self.window.fanout.seq
-        self.carried += self.depth()
+        self.cursor.skipped = skipped
+        self.cursor.finished_count = 0
+        self.cursor.replay_end = self.window.fanout.seq
+        self.cursor.carried += self.depth()
         self.touch_dirty()
 
     cdef uint64_t activity(self) noexcept:
         """Return a number that grows with every message event between two publishes, such as a
         delivery."""
-        return (self.cursor.seq + self.taken[0] + self.taken[1] + self.taken[2]
+        return (self.cursor.at.seq + self.taken[0] + self.taken[1] + self.taken[2]
                 + self.finish_count + self.requeue_count + self.timeout_count
                 - self.queued - self.in_flight_count - self.deferred_count)
 
@@ -204,7 +213,8 @@ cdef class Channel(Dispatch):
         Everything that removes a message is counted, except damage on disk: a message that can no
         longer be read from any file is missing from the sum.
         """
-        cdef uint64_t received = self.message_count + self.carried + self.surplus()
+        cdef uint64_t received = (self.message_count + self.cursor.carried
+                                  + cursor_surplus(&self.cursor))
         cdef uint64_t known = (self.held() + self.finish_count + self.sampled_count
                                + self.dropped_count + self.full_count + self.emptied_count
                                + self.expired_count + self.cancelled_count
@@ -235,15 +245,15 @@ cdef class Channel(Dispatch):
     cdef inline Entry *held_by(self, Consumer consumer, uint64_t id, Outcome *outcome) noexcept:
         """Return the message in flight with this id; remove it from the table if the consumer owns
         it."""
-        cdef uint32_t slot = self.table_find(id)
-        cdef Entry *entry = self.table[slot]
+        cdef uint32_t slot = table_find(&self.table, id)
+        cdef Entry *entry = self.table.slots[slot]
         if entry == NULL:
             outcome[0] = NOT_IN_FLIGHT
             return NULL
         if (<InFlightList *>entry.in_flight_list).consumer != <void *>consumer:
             outcome[0] = NOT_OWNER
             return NULL
-        self.table_clear(slot)
+        table_clear(&self.table, slot)
         outcome[0] = DONE
         return entry
 
@@ -302,8 +312,8 @@ cdef class Channel(Dispatch):
 
     cdef Outcome touch(self, Consumer consumer, uint64_t id) noexcept:
         """Restart the consumer's message timeout, up to max-msg-timeout in total."""
-        cdef uint32_t slot = self.table_find(id)
-        cdef Entry *entry = self.table[slot]
+        cdef uint32_t slot = table_find(&self.table, id)
+        cdef Entry *entry = self.table.slots[slot]
         cdef InFlightList *in_flight_list
         cdef int64_t deadline = self.scheduler.now + consumer.msg_timeout
         cdef int64_t held
@@ -358,7 +368,7 @@ cdef class Channel(Dispatch):
         heap_remove(&self.timers, &in_flight_list.timer)
         while entry != NULL and entry.due <= self.scheduler.now and expired < budget:
             expired += 1
-            self.table_clear(self.table_find(entry.id))
+            table_clear(&self.table, table_find(&self.table, entry.id))
             self.timeout_count += 1
             if self.watched:
                 self.report(TIMEOUT, entry)
@@ -380,7 +390,7 @@ cdef class Channel(Dispatch):
 
     cdef void pass_over(self) noexcept:
         """Handle the fan-out of a record that is for a different channel."""
-        self.skipped += 1
+        self.cursor.skipped += 1
         self.born_seq += 1
 
     def pause(self, bint paused):
@@ -450,9 +460,9 @@ cdef class Channel(Dispatch):
         """Drop all messages: waiting, in flight and deferred."""
         cdef Consumer consumer
         self.emptied_count += self.held()
-        self.carried += self.surplus()
+        self.cursor.carried += cursor_surplus(&self.cursor)
         self.drop_everything()
-        self.window.move_cursor(&self.cursor, &self.window.fanout)
+        self.window.move_cursor(&self.cursor.at, &self.window.fanout)
         self.window.trim()
         self.set_alarm()
         for consumer in self.consumers:
@@ -473,11 +483,9 @@ cdef class Channel(Dispatch):
         self.queue_first = self.queue_last = self.place.queued = self.unpacked = NULL
         self.prefetch = None
         self.visit_in_flight_list(NULL)
-        memset(self.table, 0, (<size_t>self.table_mask + 1) * sizeof(Entry *))
-        self.outgrown_left = 0
-        self.move_some(0)
-        self.queued = self.deferred_count = self.in_flight_count = self.skipped = 0
-        self.finished_count = 0
+        table_forget_all(&self.table)
+        self.queued = self.deferred_count = self.in_flight_count = self.cursor.skipped = 0
+        self.cursor.finished_count = 0
         if discarded.free_some(DROP_AT_ONCE) == 0:
             self.scheduler.discarded.append(discarded)
         return 0
@@ -515,7 +523,7 @@ cdef class Channel(Dispatch):
             self.remove_consumer(self.transfer)
             self.transfer = None
         self.drop_everything()
-        self.window.unwatch(&self.cursor)
+        self.window.unwatch(&self.cursor.at)
         self.drop_alarm()
         heap_remove(&self.scheduler.channel_timers, &self.pacer.node)
         return 0

@@ -2,9 +2,10 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from nsqcy.channels.inflight cimport InFlightList, InFlight
+from nsqcy.channels.inflight cimport InFlightList
 from nsqcy.channels.ready_ring cimport RingPlace
 from nsqcy.storage.block cimport Block
+from nsqcy.storage.entry cimport Entry
 from nsqcy.storage.record cimport Record
 from nsqcy.storage.record_window cimport RecordWindow
 
@@ -17,7 +18,7 @@ cdef class Waiter:
 
 cdef class Consumer(Waiter):
     """A client as its channel sees it: a ready count and a destination for messages."""
-    cdef InFlight channel           # the Channel
+    cdef object channel             # the Channel
     cdef InFlightList *in_flight_list
     cdef RingPlace ring_place
     cdef bint waiting               # in the ring of ready consumers
@@ -37,3 +38,19 @@ cdef class Consumer(Waiter):
     cdef bint send_message(self, RecordWindow window, Block *block, Record *record,
                            uint16_t attempts) except -1
     cdef int on_channel_gone(self) except -1
+
+
+# Reasons for moving a message to another topic.
+cdef enum TransferReason:
+    OUT_OF_ATTEMPTS = 0         # the message is out of attempts
+    TOO_OLD = 1
+    REDRIVEN = 2                # the message returns to its origin
+    REJECTED = 3                # by its consumer
+
+
+cdef class Transfer(Consumer):
+    """Holds messages that are being transferred to other topics until they have arrived."""
+    cdef int take_over(self, Entry *entry, TransferReason reason, str client, str text) except -1
+    cdef str send_back(self, Entry *entry, const Record *record, tuple targets)
+    cdef int restore_transfer(self, Entry *entry, TransferReason reason, uint64_t number) except -1
+    cdef int go_on(self) except -1

@@ -2,7 +2,8 @@
 
 A Consumer receives the messages of one channel; a Waiter receives the outcome of a publish or of a
 log command. Owns the counters of a client in /stats. Knows nothing about connections or how a
-message is sent: sessions implement both.
+message is sent: sessions implement both. A Transfer is the consumer that moves messages to other
+topics.
 """
 
 
@@ -36,4 +37,27 @@ cdef class Consumer(Waiter):
 
     def counters(self):
         """Return the statistics of the client, as /stats shows them."""
+        raise NotImplementedError
+
+
+cdef class Transfer(Consumer):
+    cdef int take_over(self, Entry *entry, TransferReason reason, str client, str text) except -1:
+        """Add a message with a known id and timestamp, and move it. `client`: its last consumer;
+        `text`: the consumer's reason."""
+        raise NotImplementedError
+
+    cdef int restore_transfer(self, Entry *entry, TransferReason reason, uint64_t number) except -1:
+        """Add a message whose transfer was in progress at the last exit; call this in
+        transfer-number order."""
+        raise NotImplementedError
+
+    cdef str send_back(self, Entry *entry, const Record *record, tuple targets):
+        """Add a message, and move it to the origin named in its headers. Return None, or why not.
+
+        targets: patterns of the topics to which it may be moved; None: all
+        """
+        raise NotImplementedError
+
+    cdef int go_on(self) except -1:
+        """Send all messages that can be sent now."""
         raise NotImplementedError

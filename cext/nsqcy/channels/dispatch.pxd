@@ -3,14 +3,14 @@
 from libc.stdint cimport uint64_t
 
 from nsqcy.channels.consumer cimport Consumer
-from nsqcy.channels.expiry cimport Expiry
+from nsqcy.channels.undeliverable cimport Undeliverable
 from nsqcy.channels.scheduler_state cimport Timer
 from nsqcy.storage.entry cimport Entry
 from nsqcy.storage.record cimport Record
 from nsqcy.storage.record_window cimport RecordWindow
 
 
-cdef class Dispatch(Expiry):
+cdef class Dispatch(Undeliverable):
     cdef readonly bint paused
     cdef bint cut_off                       # delivers nothing for now; not a state of the channel
     cdef readonly double rate               # messages per second that may be sent; 0: no limit
@@ -37,5 +37,5 @@ cdef class Dispatch(Expiry):
     cdef int clear_out(self, int budget) except -1
     cdef int drop_oldest(self, int budget) except -1
     cdef int redrive_some(self, int budget) except -1
-    cdef int take_out(self, Entry *entry, Record *record) except -1
+    cdef int check_wanted(self, Entry *entry, Record *record) except -1
     cdef int end_search(self, str problem) except -1

@@ -4,9 +4,14 @@ Owns the order of delivery, which is the same as in NSQ's single queue, and the 
 Knows consumers only through their ready ring, and only the scheduler's clock.
 """
 
+cimport cython
 from libc.stdint cimport int64_t
 
 from nsqcy.base.heap cimport HEAP_NOWHERE, heap_check, heap_push
+from nsqcy.channels.channel_cursor cimport (
+    cursor_passes, cursor_record, cursor_step, cursor_step_over,
+)
+from nsqcy.channels.inflight cimport table_add
 from nsqcy.channels.ready_ring cimport RingPlace, leave_ring, next_in_turn, pass_turn
 from nsqcy.storage.block cimport Block
 from nsqcy.storage.entry cimport size_tag
@@ -27,7 +32,7 @@ cdef double SECOND = 1e9
 cdef str NOT_FOUND = "MESSAGE_NOT_FOUND"
 
 
-cdef class Dispatch(Expiry):
+cdef class Dispatch(Undeliverable):
     def __cinit__(self):
         self.pacer.node.index = HEAP_NOWHERE
         self.pacer.owner = <void *>self
@@ -75,6 +80,7 @@ cdef class Dispatch(Expiry):
             return 0
         return budget - maximum + left
 
+    @cython.final
     cdef int hand_out(self, int budget) except -1:
         """Hand out messages to ready consumers; return what dispatch() returns."""
         cdef RecordWindow window = self.window
@@ -97,19 +103,19 @@ cdef class Dispatch(Expiry):
         nothing else may keep them; drop the newest beyond mem-queue-size."""
         cdef Record *record
         cdef uint64_t seq
-        while self.cursor.seq < self.window.fanout.seq:
+        while self.cursor.at.seq < self.window.fanout.seq:
             if self.queued >= self.mem_queue_size:
                 # Drop before using the record: dropping reads other records, which may push its
                 # block out of memory.
-                seq = self.cursor.seq
+                seq = self.cursor.at.seq
                 self.dispatch(1)
-                if self.cursor.seq != seq:
+                if self.cursor.at.seq != seq:
                     continue
-            record = self.record_at_cursor()
+            record = cursor_record(&self.cursor)
             if record == NULL:
                 return 0
-            if record.attributes and self.passes(record):
-                self.step_over(record)
+            if record.attributes and cursor_passes(&self.cursor, record):
+                cursor_step_over(&self.cursor, record)
                 continue
             if self.queued >= self.mem_queue_size:
                 self.dropped_count += 1
@@ -117,11 +123,12 @@ cdef class Dispatch(Expiry):
                 self.queue_entry(self.entry_at_cursor(record), size_tag(record.body_length))
                 # The cursor is about to pass the record, so the record does not wait for anything.
                 self.queue_last.in_flight_list = NULL
-            self.window_step(record)
+            cursor_step(&self.cursor, record)
         return 0
 
     # -- next message --
 
+    @cython.final
     cdef Entry *take(self, int maximum) except? NULL:
         """Take the next message to deliver from the queue or the window, with its block in memory.
         Return NULL if there is none, or if this dispatch has skipped the allowed number of
@@ -130,11 +137,12 @@ cdef class Dispatch(Expiry):
         if not self.sifts:
             if self.queue_is_next(self.queue_first):
                 return self.take_queued()
-            record = self.record_at_cursor()
+            record = cursor_record(&self.cursor)
             if record != NULL and not record.attributes:
                 return self.take_record(record)
         return self.take_sifted(maximum)
 
+    @cython.final
     cdef Entry *take_sifted(self, int maximum) except? NULL:
         """Do what take() does if the next message may not be deliverable."""
         cdef Entry *entry
@@ -145,9 +153,9 @@ cdef class Dispatch(Expiry):
                 if not self.sifts or not self.drop_queued():
                     return self.take_queued()
             else:
-                record = self.record_at_cursor()
+                record = cursor_record(&self.cursor)
                 if record == NULL:
-                    if entry != NULL and self.cursor.seq >= self.window.fanout.seq:
+                    if entry != NULL and self.cursor.at.seq >= self.window.fanout.seq:
                         # The cursor has just skipped the last records that precede the queued
                         # message.
                         continue
@@ -161,7 +169,7 @@ cdef class Dispatch(Expiry):
     cdef inline Entry *take_record(self, Record *record) except NULL:
         """Take the next message from the window."""
         cdef Entry *entry = self.entry_at_cursor(record)
-        self.window_step(record)
+        cursor_step(&self.cursor, record)
         return entry
 
     # -- delivery --
@@ -186,7 +194,7 @@ cdef class Dispatch(Expiry):
         entry.id = record.id
         entry.timestamp = record.timestamp
         self.list_add(consumer.in_flight_list, entry, self.scheduler.now + consumer.msg_timeout)
-        self.table_add(entry)
+        table_add(&self.table, entry, self.in_flight_count)
         self.in_flight_count += 1
         consumer.in_flight += 1
         consumer.message_count += 1
@@ -242,7 +250,7 @@ cdef class Dispatch(Expiry):
             entry.id = record.id
             entry.timestamp = record.timestamp
             if self.wanted:
-                self.take_out(entry, record)
+                self.check_wanted(entry, record)
             elif self.make_transfer().send_back(entry, record, self.targets) is not None:
                 self.queue_entry(entry, size_tag(record.body_length))
         if self.redriving == 0 and self.wanted:
@@ -250,7 +258,7 @@ cdef class Dispatch(Expiry):
             self.wanted = 0
         return max(0, budget - self.stepped)
 
-    cdef int take_out(self, Entry *entry, Record *record) except -1:
+    cdef int check_wanted(self, Entry *entry, Record *record) except -1:
         """Redrive or drop the wanted message. Every other message goes to the tail of the queue;
         once all of them have, they are in their previous order."""
         if entry.id != self.wanted:

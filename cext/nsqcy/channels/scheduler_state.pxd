@@ -1,10 +1,14 @@
-# State that a worker's channels share: the turn's clocks, dirty objects, timers.
+# State that a worker's channels share: the turn's clocks, dirty objects, timers; and what they have
+# dropped.
+cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from nsqcy.base.heap cimport Heap, HeapNode
 from nsqcy.base.quantile cimport Percentiles
 from nsqcy.channels.events cimport Events
 from nsqcy.storage.block_pool cimport BlockPool
+from nsqcy.storage.entry cimport Entry, Pages
+from nsqcy.storage.record_window cimport RecordWindow
 
 
 # A heap node that knows its owner; `owner` is borrowed.
@@ -37,3 +41,13 @@ cdef class SchedulerState:
         return self.arrival + delay
 
     cdef uint32_t random_percent(self) noexcept
+
+
+@cython.final
+cdef class Discarded:
+    """Messages of an emptied or deleted channel, to be freed in pieces."""
+    cdef RecordWindow window
+    cdef Entry *entries         # linked by `next`
+    cdef Pages pages
+
+    cdef int free_some(self, int budget) noexcept

@@ -492,7 +492,7 @@ cdef class Session(TopicCommands):
             return self.forward(line, n)
         outcome = NOT_IN_FLIGHT
         if self.channel is not None:
-            age = self.channel.age_of(id)
+            age = (<Channel>self.channel).age_of(id)
             outcome = (<Channel>self.channel).finish(self, id)
             if outcome == DONE:
                 (<Channel>self.channel).record_ages(age, 1)

@@ -1,0 +1,515 @@
+"""The messages of a channel that are not finished, and the consumers that hold some of them.
+
+Owns where each message is: at the channel's cursor (channel_cursor), deferred, in the queue for
+redelivery, or in flight (inflight). Also owns the times when the channel wakes up, the ring of
+consumers with room, the reports about messages in flight, and the walks over all entries. Does not
+know why a message moves from one place to another, or a consumer's output or input.
+"""
+
+from libc.stdint cimport int32_t
+from libc.stdlib cimport calloc, free
+
+from nsqcy.base.debug cimport NSQCY_DEBUG
+from nsqcy.base.heap cimport heap_first_due, heap_free, heap_init
+from nsqcy.channels.earliest cimport Listing
+from nsqcy.channels.events cimport FINISH
+from nsqcy.channels.inflight cimport MOVED_SLOTS, table_free, table_init, table_move_some
+from nsqcy.channels.ready_ring cimport enter_ring, init_place, init_ring, leave_ring
+from nsqcy.storage.block cimport Block
+from nsqcy.storage.entry cimport DEFERRED, QUEUED, Page, deferred_of, size_tag
+from nsqcy.storage.record cimport is_spoiled
+
+
+cdef enum:
+    READ_AHEAD = 1024               # maximum number of queued messages read concurrently
+
+# Live objects, counted in the debug build.
+cdef Py_ssize_t live_in_flight_lists = 0
+
+
+cdef Py_ssize_t in_flight_lists_alive() noexcept:
+    """Return the number of lists in all channels; zero in a release build."""
+    return live_in_flight_lists
+
+
+cdef class UnfinishedMessages:
+    """One channel's messages."""
+
+    def __cinit__(self):
+        heap_init(&self.timers)
+        self.alarm.node.index = HEAP_NOWHERE
+        self.alarm.owner = <void *>self
+        table_init(&self.table)
+        self.consumers = []
+        init_ring(&self.ready)
+
+    def __dealloc__(self):
+        while self.in_flight_lists != NULL:
+            # The heap also contains entries, which may be freed with their pool.
+            self.in_flight_lists.timer.index = HEAP_NOWHERE
+            self.free_in_flight_list(self.in_flight_lists)
+        table_free(&self.table)
+        heap_free(&self.timers)
+        free(self.cursor.finished)
+
+    # -- the scheduler --
+
+    cdef void become_dirty(self) noexcept:
+        self.dirty = True
+        self.scheduler.dirty_channels.append(self)
+
+    cdef void set_alarm(self) noexcept:
+        """Set the scheduler's timer for this channel to the channel's earliest due time."""
+        cdef int64_t due = heap_first_due(&self.timers)
+        if self.timers.size == 0:
+            self.drop_alarm()
+        elif self.alarm.node.index == HEAP_NOWHERE:
+            heap_push(&self.scheduler.channel_timers, &self.alarm.node, due)
+        elif heap_due(&self.scheduler.channel_timers, &self.alarm.node) != due:
+            heap_update(&self.scheduler.channel_timers, &self.alarm.node, due)
+
+    cdef void drop_alarm(self) noexcept:
+        if self.alarm.node.index != HEAP_NOWHERE:
+            heap_remove(&self.scheduler.channel_timers, &self.alarm.node)
+
+    # -- numbers --
+
+    cdef uint64_t depth(self) noexcept:
+        """Return the number of messages waiting for a consumer, neither in flight nor deferred."""
+        cdef uint64_t end = self.window.fanout.seq
+        cdef uint64_t waiting = 0
+        if end > self.cursor.at.seq + self.cursor.skipped:
+            waiting = end - self.cursor.at.seq - self.cursor.skipped
+        return waiting + self.queued
+
+    cdef uint64_t held(self) noexcept:
+        """Return the number of unfinished messages."""
+        return self.depth() + self.in_flight_count + self.deferred_count
+
+    # -- deferring --
+
+    cdef int defer_record(self, const Entry *delayed, int64_t due) except -1:
+        """Handle the fan-out of a record with a delay: defer it here until `due`."""
+        cdef Deferred *deferred
+        if delayed.seq < self.cursor.at.seq:
+            # Recovery found that the record was fanned out before the channel was created.
+            return 0
+        if self.cancelled is not None and self.was_cancelled(delayed.seq):
+            return 0
+        deferred = self.defer(<const Deferred *>delayed, due)
+        deferred.round = self.round
+        self.window.ref(delayed.block)
+        self.cursor.skipped += 1
+        return 0
+
+    cdef bint was_cancelled(self, uint64_t seq) except -1:
+        if seq not in self.cancelled:
+            return False
+        self.cancelled.remove(seq)
+        self.cancelled_count += 1
+        self.cursor.skipped += 1
+        return True
+
+    cdef Deferred *defer(self, const Deferred *message, int64_t due) except NULL:
+        """Defer a message until `due`; its fields are copied."""
+        cdef Deferred *deferred = self.pool.new_deferred(&self.pages, message.id)
+        deferred[0] = message[0]
+        deferred.state = DEFERRED
+        deferred.node.index = HEAP_NOWHERE
+        if heap_push(&self.timers, &deferred.node, due) < 0:
+            self.pool.free_deferred(&self.pages, deferred)
+            raise MemoryError()
+        self.deferred_count += 1
+        self.touch_dirty()
+        return deferred
+
+    cdef int defer_entry(self, Entry *entry, int64_t due) except -1:
+        """Defer a message that was delivered; it becomes a smaller object."""
+        cdef Deferred *deferred = self.defer(<const Deferred *>entry, due)
+        cdef Block *block = entry.block
+        deferred.node.tag = ENTRY_TIMER
+        if block.data != NULL and not block.flags & LOADING:
+            deferred.node.tag = size_tag((<Record *>(block.data + entry.offset)).body_length)
+        self.pool.free_entry(entry)
+        if deferred.round != self.round:
+            self.pack(deferred)
+        return 0
+
+    # -- deferred messages, one by one --
+
+    cdef Deferred *find_deferred(self, uint64_t id) noexcept:
+        """Return the deferred message with this id; NULL if there is none."""
+        cdef Page *page = self.pages.first
+        cdef Deferred *deferred
+        cdef uint32_t i
+        while page != NULL:
+            if page.min_id <= id <= page.max_id:
+                deferred = deferred_of(page)
+                for i in range(page.made):
+                    if deferred[i].block != NULL and deferred[i].id == id:
+                        return &deferred[i]
+            page = page.next
+        return NULL
+
+    cdef uint64_t cancel(self, uint64_t id) noexcept:
+        """Drop a deferred message; return its seq, or 0 if there is none."""
+        cdef Deferred *deferred = self.find_deferred(id)
+        cdef uint64_t seq
+        if deferred == NULL:
+            return 0
+        seq = deferred.seq
+        heap_remove(&self.timers, &deferred.node)
+        self.deferred_count -= 1
+        self.cancelled_count += 1
+        self.window.unref(deferred.block)
+        self.pool.free_deferred(&self.pages, deferred)
+        self.touch_dirty()
+        return seq
+
+    def upcoming(self, int limit, after):
+        """Return the next deferred messages in order of due time, at most `limit`: (place, seq,
+        due, id, attempts, size) each, with the due time on the wall clock. `after`: return messages
+        after this place; None: start from the beginning."""
+        cdef Listing listing = Listing(limit, after, IN_FLIGHT_TIMER)
+        cdef int64_t ahead = self.scheduler.wall - self.scheduler.now
+        cdef const Deferred *deferred
+        cdef uint32_t i
+        for i in range(self.timers.size):
+            listing.offer(&self.timers.slots[i])
+        found = []
+        for slot in listing.sorted_indices():
+            i = slot
+            deferred = <const Deferred *>listing.slots[i].node
+            found.append(((listing.slots[i].due, deferred.seq), deferred.seq,
+                          listing.slots[i].due + ahead, deferred.id, deferred.attempts,
+                          deferred.node.tag >> 1))
+        return found
+
+    # -- queueing --
+
+    cdef int queue_record(self, const Entry *addressed) except -1:
+        """Handle the fan-out of a record that is only for this channel."""
+        cdef Entry *entry
+        if self.cancelled is not None and self.was_cancelled(addressed.seq):
+            return 0
+        entry = self.pool.new_entry()
+        entry.seq = addressed.seq
+        entry.id = addressed.id
+        entry.block = addressed.block
+        entry.offset = addressed.offset
+        entry.attempts = 0
+        entry.round = self.round
+        self.window.ref(entry.block)
+        self.cursor.skipped += 1
+        self.queue_entry(entry, addressed.node.tag)
+        return 0
+
+    cdef void queue_entry(self, Entry *entry, uint32_t size) noexcept:
+        """Queue a message at the tail: after everything that has been fanned out so far. A full
+        ephemeral channel drops it. `size`: the body's size, in the form of size_tag."""
+        if self.ephemeral and self.queued >= self.mem_queue_size:
+            self.dropped_count += 1
+            self.drop_entry(entry)
+            return
+        entry.state = QUEUED
+        entry.node.tag = size
+        if entry.round != self.round:
+            self.pack(<Deferred *>entry)
+        entry.in_flight_list = <void *><size_t>self.window.fanout.seq
+        entry.next = NULL
+        if self.queue_last == NULL:
+            self.queue_first = entry
+        else:
+            self.queue_last.next = entry
+        self.queue_last = entry
+        self.queued += 1
+        self.touch_dirty()
+
+    cdef void unqueue_first(self) noexcept:
+        cdef Entry *entry = self.queue_first
+        self.queue_first = entry.next
+        if self.queue_first == NULL:
+            self.queue_last = NULL
+        if self.place.queued == entry:
+            self.place.queued = entry.next
+        if self.unpacked == entry:
+            self.unpacked = entry.next
+        if entry.round != self.round:
+            self.pack(<Deferred *>entry)
+        self.queued -= 1
+
+    # -- records that are not in memory --
+
+    cdef bint at_hand(self, const Entry *entry) except -1:
+        """Return whether the first message in the queue, whose block is not in memory, can be
+        delivered. If not, request its record."""
+        cdef Block *block = entry.block
+        if block.flags & LOADING:
+            return False
+        if self.prefetch is None:
+            self.read_ahead()
+        elif self.prefetch.reading:
+            return False
+        elif self.prefetch.find(entry.seq) != NULL:
+            return True
+        elif self.prefetch.first_seq == entry.seq:
+            # The record is damaged, or could not be read; loading its block tells which.
+            self.window.load(block)
+        else:
+            self.read_ahead()
+        return False
+
+    cdef int read_ahead(self) except -1:
+        """Read the next messages in the queue that are not in memory."""
+        cdef const Entry *entry = self.queue_first
+        cdef ReadAhead prefetch = ReadAhead(self.window, entry.seq)
+        cdef int left = READ_AHEAD
+        self.prefetch = None
+        if self.window.stalled:
+            return 0
+        while entry != NULL and left and prefetch.add(entry):
+            entry = entry.next
+            left -= 1
+        if prefetch.read():
+            self.prefetch = prefetch
+        return 0
+
+    cdef Record *record_of(self, const Entry *entry) noexcept:
+        """Return the record for a message that is, or has just been, queued; NULL if it is not in
+        memory, or damaged."""
+        cdef Block *block = entry.block
+        cdef Record *record
+        if block.data != NULL and not block.flags & LOADING:
+            record = <Record *>(block.data + entry.offset)
+            return NULL if is_spoiled(record, entry.seq) else record
+        return NULL if self.prefetch is None else self.prefetch.find(entry.seq)
+
+    # -- in flight --
+
+    cdef int list_add_uninlined(
+            self, InFlightList *in_flight_list, Entry *entry, int64_t deadline) except -1:
+        """Like list_add(), but for infrequent callers: compilers do not inline a function that has
+        many callers, and delivery needs list_add() inlined."""
+        return self.list_add(in_flight_list, entry, deadline)
+
+    cdef InFlightList *new_in_flight_list(self, void *consumer) except NULL:
+        global live_in_flight_lists
+        cdef InFlightList *in_flight_list = <InFlightList *>calloc(1, sizeof(InFlightList))
+        if in_flight_list == NULL:
+            raise MemoryError()
+        in_flight_list.timer.index = HEAP_NOWHERE
+        in_flight_list.timer.tag = IN_FLIGHT_TIMER
+        in_flight_list.consumer = consumer
+        in_flight_list.next = self.in_flight_lists
+        if in_flight_list.next != NULL:
+            in_flight_list.next.prev = in_flight_list
+        self.in_flight_lists = in_flight_list
+        if NSQCY_DEBUG:
+            live_in_flight_lists += 1
+        return in_flight_list
+
+    cdef void free_in_flight_list(self, InFlightList *in_flight_list) noexcept:
+        global live_in_flight_lists
+        if NSQCY_DEBUG:
+            live_in_flight_lists -= 1
+        if self.unpacked_in_flight_list == in_flight_list:
+            self.visit_in_flight_list(in_flight_list.next)
+        if in_flight_list.timer.index != HEAP_NOWHERE:
+            heap_remove(&self.timers, &in_flight_list.timer)
+        if in_flight_list.prev != NULL:
+            in_flight_list.prev.next = in_flight_list.next
+        else:
+            self.in_flight_lists = in_flight_list.next
+        if in_flight_list.next != NULL:
+            in_flight_list.next.prev = in_flight_list.prev
+        free(in_flight_list)
+
+    cdef void visit_in_flight_list(self, InFlightList *in_flight_list) noexcept:
+        """Continue visiting messages in flight with this list; NULL: none."""
+        self.unpacked_in_flight_list = in_flight_list
+        self.unpacked_in_flight = NULL if in_flight_list == NULL else in_flight_list.first
+
+    cdef int64_t age_of(self, uint64_t id) noexcept:
+        """Return the time since the publish of a message in flight, in ns; 0 if it is not in
+        flight."""
+        cdef const Entry *entry = self.table.slots[table_find(&self.table, id)]
+        return 0 if entry == NULL else self.scheduler.wall - entry.timestamp
+
+    # -- consumers --
+
+    cdef int add_consumer(self, Consumer consumer) except -1:
+        consumer.in_flight_list = self.new_in_flight_list(<void *>consumer)
+        consumer.channel = self
+        self.give_timeout(consumer)
+        init_place(&consumer.ring_place, <void *>consumer)
+        self.consumers.append(consumer)
+        return 0
+
+    cdef void remove_consumer(self, Consumer consumer) noexcept:
+        """Handle a client that left; its messages stay in flight until their deadlines."""
+        cdef InFlightList *in_flight_list = consumer.in_flight_list
+        if consumer.waiting:
+            consumer.waiting = False
+            leave_ring(&consumer.ring_place)
+        consumer.in_flight_list = NULL
+        consumer.channel = None
+        if in_flight_list != NULL:
+            in_flight_list.consumer = NULL
+            if in_flight_list.count == 0:
+                self.free_in_flight_list(in_flight_list)
+        try:
+            self.consumers.remove(consumer)
+        except ValueError:
+            pass
+        self.touch_dirty()
+
+    cdef void give_timeout(self, Consumer consumer) noexcept:
+        if not consumer.asked_timeout:
+            consumer.msg_timeout = self.msg_timeout or consumer.usual_timeout()
+
+    cdef void check_ready(self, Consumer consumer) noexcept:
+        """Add the consumer to its ring or remove it, depending on its ready count."""
+        cdef bint ready = (
+            consumer.channel is self and consumer.in_flight < consumer.ready_count
+            and consumer.has_room())
+        if ready == consumer.waiting:
+            return
+        consumer.waiting = ready
+        if ready:
+            enter_ring(&self.ready, consumer.locality, &consumer.ring_place)
+            self.touch_dirty()
+        else:
+            leave_ring(&consumer.ring_place)
+
+    # -- reports --
+
+    cdef void report_to(self, Events events, bytes names) noexcept:
+        """From now on, report message events."""
+        self.events = events
+        self.event_names = names
+        self.watched = True
+
+    cdef void report(self, EventKind kind, const Entry *entry) noexcept:
+        """Report an event for a message that is still in flight. Only for watched channels."""
+        cdef InFlightList *in_flight_list = <InFlightList *>entry.in_flight_list
+        # Milliseconds modulo 2^32, as in touch().
+        cdef int64_t held = <int32_t>(
+            <uint32_t>(self.scheduler.now // 1000000) - <uint32_t>entry.node.tag)
+        cdef str client = ""
+        if self.events is None:
+            return
+        if in_flight_list.consumer != NULL:
+            client = (<Consumer>in_flight_list.consumer).client_id
+        self.events.add(kind, entry.id, entry.attempts, self.scheduler.wall, held * 1000000,
+                        self.scheduler.wall - entry.timestamp, self.event_names, client)
+
+    cdef void report_finish(self, const Entry *entry) noexcept:
+        if self.latency is not None:
+            # The clock may have been set back since the publish.
+            self.latency.add(max(<int64_t>0, self.scheduler.wall - entry.timestamp),
+                             self.scheduler.now)
+        self.report(FINISH, entry)
+
+    # -- walks --
+
+    cdef void begin_walk(self) noexcept:
+        """Restart the walk."""
+        self.place.part = WALK_TIMERS
+        self.place.left = self.timers.size
+        self.place.queued = NULL
+
+    cdef bint walk(self, Deferred **entry) noexcept:
+        """Take one step of a walk; return the entry there, or NULL; False at the end.
+
+        The walk visits arrays backwards, because the heap and the table fill their gaps from the
+        end, so deferred messages move in that direction.
+        """
+        cdef Walk *place = &self.place
+        cdef HeapNode *node
+        entry[0] = NULL
+        if place.part == WALK_TIMERS:
+            place.left = min(place.left, self.timers.size)
+            if place.left:
+                place.left -= 1
+                node = self.timers.slots[place.left].node
+                if not node.tag & IN_FLIGHT_TIMER:
+                    entry[0] = <Deferred *>node
+                return True
+            place.part = WALK_QUEUE
+            place.queued = self.queue_first
+        if place.part == WALK_QUEUE:
+            if place.queued != NULL:
+                entry[0] = <Deferred *>place.queued
+                place.queued = place.queued.next
+                return True
+            place.part = WALK_TABLE
+            place.left = self.table.mask + 1
+        if self.table.outgrown != NULL:
+            table_move_some(&self.table, MOVED_SLOTS)
+            return True
+        place.left = min(place.left, self.table.mask + 1)
+        if place.left:
+            place.left -= 1
+            entry[0] = <Deferred *>self.table.slots[place.left]
+            return True
+        return False
+
+    # -- journal snapshots --
+    #
+    # A snapshot contains every message that the channel had when the snapshot began and that is not
+    # finished when the snapshot visits it. It visits messages in flight, the queue and deferred
+    # messages, a few at a time; messages that move in the meantime are packed as they move. A
+    # message has the channel's `round` once it no longer needs to be packed: either it was packed,
+    # or it arrived after the snapshot began, and the snapshot records that the message is after the
+    # cursor.
+
+    cdef void begin_packing(self, Packing packing) noexcept:
+        self.packing = packing
+        self.round += 1
+        self.visit_in_flight_list(self.in_flight_lists)
+        self.unpacked = self.queue_first
+        self.pages.walked = self.pages.first
+
+    cdef int pack_more(self, int budget) noexcept:
+        """Pack up to this many more entries; return the unused budget."""
+        cdef Entry *entry
+        cdef Page *page
+        cdef Deferred *deferred
+        cdef uint32_t i
+        while self.unpacked_in_flight_list != NULL and budget > 0:
+            entry = self.unpacked_in_flight
+            budget -= 1
+            if entry == NULL:
+                self.visit_in_flight_list(self.unpacked_in_flight_list.next)
+                continue
+            self.unpacked_in_flight = entry.next
+            if entry.round != self.round:
+                self.pack(<Deferred *>entry)
+        while self.unpacked != NULL and budget > 0:
+            entry = self.unpacked
+            self.unpacked = entry.next
+            budget -= 1
+            if entry.round != self.round:
+                self.pack(<Deferred *>entry)
+        while self.pages.walked != NULL and budget > 0:
+            page = self.pages.walked
+            self.pages.walked = page.next
+            deferred = deferred_of(page)
+            budget -= page.made
+            for i in range(page.made):
+                if deferred[i].block != NULL and deferred[i].round != self.round:
+                    self.pack(&deferred[i])
+        return max(0, budget)
+
+    cdef bint is_packed(self) noexcept:
+        return (self.unpacked_in_flight_list == NULL and self.unpacked == NULL
+                and self.pages.walked == NULL)
+
+    cdef void pack(self, Deferred *entry) noexcept:
+        """Include a message, in its current state, in a checkpoint in progress."""
+        cdef int64_t due = 0
+        if entry.state == DEFERRED:
+            due = self.scheduler.wall - self.scheduler.now + heap_due(&self.timers, &entry.node)
+        entry.round = self.round
+        if self.packing is not None:
+            self.packing.add(entry, due)

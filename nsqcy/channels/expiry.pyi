@@ -1,3 +1,0 @@
-from nsqcy.channels.dead_lettering import DeadLettering
-
-class Expiry(DeadLettering): ...

@@ -1,9 +1,0 @@
-from nsqcy.channels.channel_consumers import ChannelConsumers
-
-class Redelivery(ChannelConsumers):
-    @property
-    def ephemeral(self) -> bool: ...
-    @property
-    def queued(self) -> int: ...
-    @property
-    def dropped_count(self) -> int: ...
