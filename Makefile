@@ -49,7 +49,7 @@ JOBS := $(shell nproc 2>/dev/null || echo 2)
 VENV := .venv
 BIN := $(VENV)/bin
 BUILT := build/$(KIND).built
-SOURCES := setup.py $(wildcard cext/nsqcy/*/*.pyx cext/nsqcy/*/*.pxd cext/include/*.h)
+SOURCES := setup.py $(wildcard cext/nsqcy/*/*.pyx cext/nsqcy/*/*.pxd cext/include/*.h cext/src/*.c)
 STUBS := $(subst /,.,$(basename $(wildcard nsqcy/*/*.pyi)))
 
 env_release :=

@@ -88,10 +88,11 @@ def is_test(path: str) -> bool:
 
 def modules_of(path: str) -> set[str]:
     """Return the modules affected by a source file, by their names below nsqcy: the file's own
-    module or, for a C header, the modules that include it."""
+    module or, for a C file or its header, the modules that include the header."""
     parts = Path(path).parts
-    if parts[:2] == ("cext", "include"):
-        return {name for name, file in sources() if parts[-1] in imports(file)} or {"base"}
+    if parts[:2] in (("cext", "include"), ("cext", "src")):
+        header = Path(parts[-1]).with_suffix(".h").name
+        return {name for name, file in sources() if header in imports(file)} or {"base"}
     if parts[:2] == ("cext", "nsqcy"):
         parts = parts[1:]
     if parts[0] != "nsqcy" or len(parts) == 1:

@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 
 from nsqcy.config.policies import Policies
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.io_faults import FaultyIoThread
 from support.recorded_disk import RecordedDisk
 from support.worker_core import SECOND, Core
 
@@ -31,7 +31,7 @@ class Lives:
 
     def boot(self, folder: Path) -> None:
         self.disk = RecordedDisk(folder)
-        io = IoThread(faults=True, stepped=True)
+        io = FaultyIoThread(stepped=True)
         io.record()
         self.core = Core(
             folder,

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 
 from nsqcy.config.policies import Policies, TopicPolicy
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.io_faults import FaultyIoThread
 from nsqcy.storage.standalone_log import scan_segment
 from support.disk_format import walk
 from support.recorded_disk import RecordedDisk
@@ -143,7 +143,7 @@ class Program:
 
     def load(self, folder: Path, metadata: dict[str, dict[str, bool]], wall: int) -> Core:
         """Return a core that has loaded the content of a directory, at a random monotonic time."""
-        io = IoThread(faults=True, stepped=True)
+        io = FaultyIoThread(stepped=True)
         io.record()
         core = Core(
             folder,
@@ -490,7 +490,7 @@ class Program:
                 finished = owed.finished is not None
                 owed.known.append(Known(self.now, finished, owed.attempts, due))
 
-    def break_reads(self, io: IoThread, calls: list[str]) -> None:
+    def break_reads(self, io: FaultyIoThread, calls: list[str]) -> None:
         """Make reads fail for a while."""
         call = self.chance.choice(calls)
         errors = [errno.EIO, errno.EAGAIN, errno.ETIMEDOUT, errno.ENOMEM, errno.EMFILE]

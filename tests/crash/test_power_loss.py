@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.io_faults import FaultyIoThread
 from support.recorded_disk import RecordedDisk
 from support.worker_core import RESPONSE, Core
 from tests.crash.program import POLICIES, Program, run_all
@@ -76,7 +76,7 @@ class Scene:
         self.disk = RecordedDisk(folder)
         if disk is not None:
             self.disk.calls, self.disk.before = disk.calls, disk.before
-        io = IoThread(faults=True, stepped=True)
+        io = FaultyIoThread(stepped=True)
         io.record()
         self.core = Core(folder, io=io, policies=POLICIES)
         for each in sorted(folder.glob("*.topic")):

@@ -146,6 +146,10 @@ def test_nsqcy_runs_where_spark_is_not_installed() -> None:
     subprocess.run([sys.executable, "-c", WITHOUT_SPARK, *names], check=True, timeout=60)
 
 
+def test_only_tests_inject_faults() -> None:
+    assert [name for name, path in sources() if "nsqcy.storage.io_faults" in imports(path)] == []
+
+
 def test_no_circles() -> None:
     graph: dict[str, set[str]] = {}
     for name, path in sources():

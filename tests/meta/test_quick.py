@@ -58,6 +58,7 @@ def test_the_module_of_a_file(path: str, modules: set[str]) -> None:
 
 def test_a_header_belongs_to_those_that_include_it() -> None:
     assert "storage.disk_format" in quick.modules_of("cext/include/segment.h")
+    assert "storage.io" in quick.modules_of("cext/src/iothread.c")
     assert quick.modules_of("cext/include/new.h") == {"base"}
 
 

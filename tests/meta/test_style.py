@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUILT = {".venv", "build", "dist", "data", "node_modules", "__pycache__"}
-TEXT = {".py", ".pyx", ".pxd", ".pyi", ".h", ".md", ".txt", ".ini", ".toml", ".js", ".json", ".in"}
-TEXT |= {".conf", ".service", ".socket", ".yaml"}
+TEXT = {".py", ".pyx", ".pxd", ".pyi", ".c", ".h", ".md", ".txt", ".ini", ".toml", ".js", ".json"}
+TEXT |= {".in", ".conf", ".service", ".socket", ".yaml"}
 NAMES = {"Dockerfile", "Makefile", "run"}
 # zsh takes the name in brackets for a pattern that no file matches.
 UNQUOTED = re.compile(r"""pip install [^`#]*?(?<!["'\w.])[\w.]+\[[\w,{}]+\]""")

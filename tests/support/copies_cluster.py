@@ -13,7 +13,7 @@ from nsqcy.copies.group import Group
 from nsqcy.copies.ports import Limits
 from nsqcy.nsqd.copies.host import CopiesHost
 from nsqcy.nsqd.copies.node import Node, machine_id
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.io_faults import FaultyIoThread
 from nsqcy.storage.log import Log
 from nsqcy.storage.mirrored_io import MirroredIo
 from nsqcy.storage.standalone_log import LogProbe, RunHandle
@@ -94,7 +94,7 @@ class Machine:
         self.start()
 
     def start(self) -> None:
-        self.io = IoThread(faults=True)
+        self.io = FaultyIoThread()
         self._watcher = gevent.get_hub().loop.io(self.io.fileno(), 1)
         self._watcher.start(self.io.poll_now)
         machine = machine_id(self.root, self.lines)

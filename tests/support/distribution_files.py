@@ -9,7 +9,10 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DATA = ("nsqcy/nsqadmin/static/*", "nsqcy/nsqadmin/templates/*")
 # Cython writes .html files next to modules; templates have their own directory.
-GENERATED = re.compile(r"(\.so|(?<!templates)/\w+\.html|\.py[cod]|(?<!/floor)(?<!/slow_disk)\.c)$")
+GENERATED = re.compile(
+    r"^(?!cext/src/).*"
+    r"(\.so|(?<!templates)/\w+\.html|\.py[cod]|(?<!/floor)(?<!/slow_disk)\.c)$"
+)
 UNWANTED = re.compile(r"(\.c|\.h|\.pyx|\.pxd|(?<!templates)/\w+\.html|\.py[cod])$")
 
 
@@ -21,7 +24,9 @@ def sources(*patterns: str) -> set[str]:
 def missing_from_sdist(names: set[str]) -> set[str]:
     """Return the files needed to build and test nsqcy, and to read about it."""
     wanted = sources("nsqcy/**/*.py", "nsqcy/**/*.pyi", "cext/**/*.pyx", "cext/**/*.pxd")
-    wanted |= sources("cext/**/*.h", "tests/**/*.py", "loadtest/**/*.py", "release/*.py")
+    wanted |= sources(
+        "cext/**/*.h", "cext/src/*.c", "tests/**/*.py", "loadtest/**/*.py", "release/*.py"
+    )
     wanted |= sources("conf/**/*.*", "docs/**/*.md") | sources(*DATA)
     wanted |= {"Makefile", "LICENSE", "README.md", "CHANGELOG.md", "Dockerfile", "nsqcy/py.typed"}
     return wanted - names

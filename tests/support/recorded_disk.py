@@ -17,7 +17,7 @@ O_TRUNC = os.O_TRUNC
 
 
 class Call(NamedTuple):
-    """A recorded operation; see IoThread.recorded()."""
+    """A recorded operation; see FaultyIoThread.recorded()."""
 
     name: str
     fd: int

@@ -23,7 +23,7 @@ from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.server.publisher import Publisher
 from nsqcy.server.transport import BytesTransport
 from nsqcy.storage.block_pool import BlockPool
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.io_faults import FaultyIoThread
 
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
@@ -225,7 +225,7 @@ class Core:
         hold_new: int = 0,
         announce_new: bool = False,
         snapshot_budget: int = 4096,
-        io: IoThread | None = None,
+        io: FaultyIoThread | None = None,
         max_msg_size: int = 1 << 20,
         max_body_size: int = 5 << 20,
         max_input_bytes: int = 256 << 20,
@@ -252,7 +252,7 @@ class Core:
         self.scheduler = scheduler
         self.lease = bytearray(8)
         self.log = Log()
-        self.io = io or (IoThread(faults=True) if path is not None else None)
+        self.io = io or (FaultyIoThread() if path is not None else None)
         self.shard = Shard(
             scheduler=scheduler,
             ids=IdSource(self.lease, index + 1),

@@ -22,8 +22,7 @@ from nsqcy.broker.log_fetch cimport ENDED, LogRead
 from nsqcy.broker.recovery cimport restore
 from nsqcy.broker.topic_host cimport FIRST_READ_PAUSE
 from nsqcy.channels.channel cimport Channel
-from nsqcy.channels.scheduler_state cimport Discarded
-from nsqcy.channels.scheduler_state cimport Timer
+from nsqcy.channels.scheduler_state cimport Discarded, Timer
 
 from nsqcy.broker.topic_host import DRAINING as _DRAINING
 from nsqcy.broker.topic_host import EXITING as _EXITING

@@ -13,9 +13,7 @@ from nsqcy.base.histogram cimport Histogram
 
 
 cdef extern from "iocalls.h" nogil:
-    const char *io_call_names[15]
     const char *io_call_verbs[15]
-    int CALL_KINDS
 
     struct stat_t "stat":
         pass
@@ -29,34 +27,6 @@ cdef extern from "iocalls.h" nogil:
 
     IoCalls io_calls_real
     IoCalls io_calls_read_only
-
-    struct IoMade:
-        IoMade *next
-        int call
-        int fd
-        int flags
-        int error
-        int64_t offset
-        size_t n
-        char *path
-        char *to
-        uint8_t *data
-
-    struct IoFaults:
-        IoCalls calls
-        int recording
-        int record_failed
-        IoMade *first
-
-    void faults_init(IoFaults *f)
-    int faults_add(IoFaults *f, int call, uint64_t nth, int error, uint64_t times, int64_t limit)
-    void faults_clear(IoFaults *f)
-    uint64_t faults_made(IoFaults *f, int call)
-    uint64_t faults_bytes_read(IoFaults *f)
-    void faults_hold(IoFaults *f, int call, uint64_t nth)
-    int faults_wait_parked(IoFaults *f, int seconds)
-    void faults_release(IoFaults *f)
-    void faults_forget_record(IoFaults *f)
 
 
 cdef extern from "segment.h" nogil:
@@ -246,7 +216,6 @@ cdef class IoThread(FileCalls):
     cdef readonly bint read_only
     cdef IoEngine engine
     cdef Histogram syncs[<int>LANES]     # durations of syncs, by lane
-    cdef IoFaults *faults
 
     cdef int kick(self) except -1
     cdef int poll(self) except -1
@@ -257,7 +226,7 @@ cdef class IoThread(FileCalls):
     cdef int _rename(self, IoLane lane, IoKind kind, File *file, const char *to, io_done done,
                      void *arg, IoResult *result) except -1
     cdef int _complete(self, IoOp *op) except -1
-    cdef int _need_faults(self) except -1
+    cdef void _stop(self) noexcept
 
 
 # A file controlled from Python: tests and tools use it to drive the threads.

@@ -1,7 +1,10 @@
+# distutils: sources = cext/src/iothread.c cext/src/iocalls.c
+# distutils: depends = cext/include/iothread.h cext/include/iocalls.h cext/include/segment.h
 """The I/O threads: every write, sync, read, rename and unlink of a process, off the hub.
 
-Owns the open files and the only file system calls (cext/include/iocalls.h, where tests inject
-faults). Independent of topics and logs; of records, it only knows how to seal and verify them.
+Owns the open files and the only file system calls (iocalls.h). The threads are C (cext/src).
+Independent of topics and logs; of records, it only knows how to seal and verify them. Tests inject
+faults through a class of their own, io_faults.
 """
 
 import os
@@ -10,7 +13,6 @@ cimport cython
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.limits cimport INT_MAX
 from libc.stdint cimport uint8_t, uint64_t
-from libc.stdlib cimport calloc, free
 from libc.string cimport memset, strdup
 
 from nsqcy.base.histogram cimport FIRST_OF_SYNCS, histogram_add, histogram_facts
@@ -23,14 +25,6 @@ cdef extern from "fcntl.h" nogil:
 
 cdef enum:
     OPEN_LIMIT = 512
-
-
-cdef int call_number(str name) except -1:
-    cdef int i
-    for i in range(CALL_KINDS):
-        if io_call_names[i].decode() == name:
-            return i
-    raise ValueError(f"unknown call {name!r}")
 
 
 cdef tuple LANE_NAMES = ("writes", "awaited", "background")
@@ -102,8 +96,8 @@ cdef class IoThread(FileCalls):
     """The threads and their queues. Call `poll` when `fileno` is readable, and `kick` once per
     turn."""
 
-    def __cinit__(self, *, int open_limit=OPEN_LIMIT, first_reserved=None, bint faults=False,
-                  bint stepped=False, bint read_only=False):
+    def __cinit__(self, *, int open_limit=OPEN_LIMIT, first_reserved=None, bint stepped=False,
+                  bint read_only=False):
         """stepped: no threads; step_now() runs operations, and so does a waiting caller.
         first_reserved: the lowest descriptor of this process's reserve, if not the usual one.
         read_only: every call that would change something on disk fails."""
@@ -111,14 +105,6 @@ cdef class IoThread(FileCalls):
         memset(&self.engine, 0, sizeof(IoEngine))
         self.read_only = read_only
         self.calls = &io_calls_read_only if read_only else &io_calls_real
-        if faults and read_only:
-            raise ValueError("only a thread that may write can have faults")
-        if faults:
-            self.faults = <IoFaults *>calloc(1, sizeof(IoFaults))
-            if self.faults is NULL:
-                raise MemoryError
-            faults_init(self.faults)
-            self.calls = &self.faults.calls
         if first_reserved is None:
             first_reserved = descriptors.first_reserved()
         error = engine_start(&self.engine, self.calls, open_limit, min(first_reserved, INT_MAX),
@@ -127,15 +113,14 @@ cdef class IoThread(FileCalls):
             raise OSError(error, os.strerror(error))
 
     def __dealloc__(self):
+        self._stop()
+
+    cdef void _stop(self) noexcept:
+        """End the threads of an object that was not closed: submitted operations still run, but
+        their completions are dropped."""
         if self.engine.started:
-            # Not closed: submitted operations still run, but their completions are dropped.
-            if self.faults is not NULL:
-                faults_release(self.faults)
             engine_kick(&self.engine)
             engine_stop(&self.engine)
-        if self.faults is not NULL:
-            faults_forget_record(self.faults)
-        free(self.faults)
 
     # ---- submitting ----
 
@@ -401,87 +386,6 @@ cdef class IoThread(FileCalls):
         if lane is None:
             return engine_step(&self.engine) != 0
         return lane_step(&self.engine.lanes[lane_named(lane)]) != 0
-
-    # ---- faults: only with IoThread(faults=True) ----
-
-    def fault(self, str call, Py_ssize_t nth=1, int error=0, uint64_t times=1,
-              Py_ssize_t short=-1):
-        """Fail the nth `call` from now ("any": of any kind), and `times` calls in a row.
-
-        `error` is an errno; `short` limits the bytes that a pwrite or pread transfers.
-        """
-        self._need_faults()
-        if nth < 1:
-            raise ValueError("nth counts from 1")
-        if faults_add(self.faults, call_number(call), nth, error, times, short) < 0:
-            raise ValueError("too many faults")
-
-    def clear_faults(self):
-        """Remove all faults."""
-        self._need_faults()
-        faults_clear(self.faults)
-
-    def calls_made(self, str call="any"):
-        """Return the number of calls of a kind."""
-        self._need_faults()
-        return faults_made(self.faults, call_number(call))
-
-    def bytes_read(self):
-        """Return the number of bytes read."""
-        self._need_faults()
-        return faults_bytes_read(self.faults)
-
-    def hold(self, str call, Py_ssize_t nth=1):
-        """Park a thread before the nth `call` from now, until release()."""
-        self._need_faults()
-        faults_hold(self.faults, call_number(call), nth)
-
-    def wait_parked(self, int seconds=30):
-        """Submit the queued operations and block until a thread is parked."""
-        cdef int parked
-        self._need_faults()
-        engine_kick(&self.engine)
-        with nogil:
-            parked = faults_wait_parked(self.faults, seconds)
-        if not parked:
-            raise TimeoutError("no thread reached the held call")
-
-    def release(self):
-        """Let a parked thread continue."""
-        self._need_faults()
-        faults_release(self.faults)
-
-    def record(self):
-        """From now on, record changes to the disk, and skip real syncs."""
-        self._need_faults()
-        self.faults.recording = 1
-
-    def recorded(self):
-        """Return the calls that may change data, since record() or the previous call to this
-        method: (name, fd, path, to, data, offset, flags, error). The offset of an ftruncate is the
-        new size."""
-        cdef IoMade *made
-        self._need_faults()
-        if self.engine.outstanding and not self.engine.stepped:
-            raise ValueError("the threads are busy")
-        if self.faults.record_failed:
-            raise MemoryError
-        calls = []
-        made = self.faults.first
-        while made is not NULL:
-            calls.append((
-                io_call_names[made.call].decode(), made.fd,
-                None if made.path is NULL else os.fsdecode(made.path),
-                None if made.to is NULL else os.fsdecode(made.to),
-                <bytes>made.data[:made.n], made.offset, made.flags, made.error))
-            made = made.next
-        faults_forget_record(self.faults)
-        return calls
-
-    cdef int _need_faults(self) except -1:
-        if self.faults is NULL:
-            raise ValueError("created without faults=True")
-        return 0
 
 
 # A Python callable that waits for an operation, which holds one reference to it.

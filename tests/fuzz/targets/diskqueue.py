@@ -13,6 +13,7 @@ from nsqcy.errors import StartError
 from nsqcy.nsqd.data import diskqueue
 from nsqcy.nsqd.data.importer import Importer
 from nsqcy.storage.io import IoThread
+from nsqcy.storage.io_faults import FaultyIoThread
 from support.nsq_diskqueue import Message as Stored
 from support.nsq_diskqueue import data_file, image, messages, meta_file, record
 from support.worker_core import Core, Log
@@ -85,7 +86,7 @@ def _import(folder: Path) -> None:
         return
     finally:
         io.close()
-    core = Core(folder, io=IoThread(faults=True, stepped=True))
+    core = Core(folder, io=FaultyIoThread(stepped=True))
     core.load_all()
     topic = core.topic("t")
     there = 0 if topic is None else topic.counters()["depth"]

@@ -16,7 +16,7 @@ from fuzz.conversation import TURN, converse
 from fuzz.targets.wire import negotiated, sound
 from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.storage.block_pool import BlockPool
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.io_faults import FaultyIoThread
 from nsqcy.testing.wire_client import MAGIC, sized
 from support.worker_core import RESPONSE, SECOND, Core, frames, log_pub, mpub
 
@@ -71,7 +71,7 @@ def told(data: bytes, cuts: random.Random | None) -> list[tuple[int, bytes]]:
     retained = Policies(TopicPolicy(retention_time=3600 * SECOND))
     try:
         with mock.patch("os.urandom", random.Random(1).randbytes):
-            io = IoThread(faults=True, stepped=True)
+            io = FaultyIoThread(stepped=True)
             core = Core(folder, policies=retained, io=io, pool=STORE)
             assert core.client().ask(mpub("t", [b"one", b"two", b"three"])) == (RESPONSE, b"OK")
             core.advance(2 * SECOND)

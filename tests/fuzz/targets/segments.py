@@ -15,6 +15,7 @@ from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.nsqd.data.audit import Audit
 from nsqcy.storage.block_pool import BlockPool
 from nsqcy.storage.io import IoThread
+from nsqcy.storage.io_faults import FaultyIoThread
 from nsqcy.storage.standalone_log import scan_segment
 from support.worker_core import RESPONSE, SECOND, Core, mpub
 
@@ -155,7 +156,7 @@ def _audit(folder: Path) -> None:
 
 
 def _start(folder: Path) -> None:
-    io = IoThread(faults=True, stepped=True)
+    io = FaultyIoThread(stepped=True)
     core = Core(folder, now=77 * SECOND, io=io, pool=STORE, **SETTINGS)
     core.shard.load_topic(b"t", False, {"c": False})
     core.settle()

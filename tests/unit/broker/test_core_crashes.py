@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from nsqcy.config.policies import Policies, TopicPolicy
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.io_faults import FaultyIoThread
 from support.worker_core import MILLISECOND, RESPONSE, SECOND, Client, Core, Delivery, mpub
 
 settings.register_profile("ci", max_examples=40, stateful_step_count=40)
@@ -94,7 +94,7 @@ class CrashMachine(RuleBasedStateMachine):
 
     def make(self, path: Path, **at: int) -> Core:
         """Without threads: the number of a call must not depend on timing."""
-        io = IoThread(faults=True, stepped=True)
+        io = FaultyIoThread(stepped=True)
         return Core(path, io=io, **at, **self.settings)
 
     # -- clients --

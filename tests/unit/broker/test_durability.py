@@ -17,7 +17,7 @@ import pytest
 from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.server.publisher import Publisher
 from nsqcy.server.transport import BytesTransport
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.io_faults import FaultyIoThread
 from nsqcy.storage.mirrored_io import MirroredIo
 from support.worker_core import (
     ERROR,
@@ -361,7 +361,7 @@ def deferred(core: Core) -> int:
 
 def with_messages(make: Make, durability: str) -> Core:
     """Return a core whose I/O operations can run one by one."""
-    io = IoThread(faults=True, stepped=True)
+    io = FaultyIoThread(stepped=True)
     core = make(durability, retention_time=3600 * SECOND, io=io)
     core.create("t").channel("c")
     for body, delay in ((b"one", 0), (b"two", 0), (b"later", 60_000)):
@@ -790,7 +790,7 @@ def answered(core: Core, client: Client) -> None:
 def test_a_topic_that_goes_while_publishes_wait(make: Make) -> None:
     """The first publish waits for its sync, the second for the next one; by then the files are
     deleted."""
-    core = make("fsync", io=IoThread(faults=True, stepped=True))
+    core = make("fsync", io=FaultyIoThread(stepped=True))
     core.create("t").channel("c")
     client = core.client()
     assert client.publish("t", b"before") == OK

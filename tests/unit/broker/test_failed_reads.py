@@ -17,7 +17,7 @@ import pytest
 
 from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.nsqd.data.exporter import TopicReader
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.io_faults import FaultyIoThread
 from nsqcy.storage.log_recovery import Unreadable
 from support.log_columns import ALL, read_columns
 from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
@@ -560,7 +560,7 @@ def test_a_damaged_journal_is_set_aside(make: Make) -> None:
 
 def test_an_export_fails_instead_of_leaving_a_gap(make: Make) -> None:
     path = saved(make)
-    io = IoThread(faults=True)
+    io = FaultyIoThread()
     reader = TopicReader(io, str(path), "t", ["c"], lambda *damage: pytest.fail(str(damage)))
     io.fault("pread", 3, errno.EIO, times=1 << 40)
     with pytest.raises(Unreadable):

@@ -10,7 +10,7 @@ import pytest
 
 from nsqcy.broker import dead_letter_headers
 from nsqcy.config.policies import Policies, TopicPolicy
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.io_faults import FaultyIoThread
 from support.header_client import HeaderClient, Headered
 from support.worker_core import ERROR, RESPONSE, SECOND, Core
 
@@ -419,7 +419,7 @@ def stopped_at(core: Core, client: HeaderClient, step: int) -> None:
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 @pytest.mark.parametrize("step", [0, 1, 2, 3, 4, 5, 6, 8, 10, 13, 20, 50])
 def test_killed_while_it_moves(make: Make, durability: str, step: int) -> None:
-    core = make(durability, attempts=1, io=IoThread(faults=True, stepped=True))
+    core = make(durability, attempts=1, io=FaultyIoThread(stepped=True))
     bodies = [b"%d" % number for number in range(10)]
     client = prepared(core, *bodies)
     stopped_at(core, client, step)
@@ -691,7 +691,7 @@ def test_of_a_paused_topic_they_wait_over_a_restart(make: Make) -> None:
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 @pytest.mark.parametrize("step", [0, 1, 2, 3, 5, 8, 13, 21, 34])
 def test_killed_while_they_go_back(make: Make, durability: str, step: int) -> None:
-    core = make(durability, attempts=1, io=IoThread(faults=True, stepped=True))
+    core = make(durability, attempts=1, io=FaultyIoThread(stepped=True))
     bodies = [b"%d" % number for number in range(10)]
     client = prepared(core, *bodies)
     fail(client, 2)

@@ -18,7 +18,7 @@ from nsqcy.copies.messages import Fetch, Fetched
 from nsqcy.copies.ports import Unreadable
 from nsqcy.nsqd.copies.copy_files import CopyFiles, Data
 from nsqcy.nsqd.copies.file_table import HEADER
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.io_faults import FaultyIoThread
 from support.disk_format import messages, run, segment_header
 
 SEGMENT = "t.topic/00000000000000000001.seg"
@@ -47,8 +47,8 @@ ALWAYS = 1 << 40
 
 
 @pytest.fixture
-def io() -> Iterator[IoThread]:
-    io = IoThread(faults=True)
+def io() -> Iterator[FaultyIoThread]:
+    io = FaultyIoThread()
     yield io
     io.close()
 
@@ -93,7 +93,7 @@ def fail_blocking_reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Fault
 class Disk:
     """A copy's directory, and what the copy has requested from its caller."""
 
-    def __init__(self, io: IoThread, root: Path) -> None:
+    def __init__(self, io: FaultyIoThread, root: Path) -> None:
         self.io = io
         self.root = root
         self.requests: list[str] = []
@@ -118,7 +118,7 @@ class Disk:
 
 
 @pytest.fixture
-def disk(io: IoThread, tmp_path: Path) -> Disk:
+def disk(io: FaultyIoThread, tmp_path: Path) -> Disk:
     return Disk(io, tmp_path / "g")
 
 

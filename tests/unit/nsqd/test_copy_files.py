@@ -18,7 +18,7 @@ from nsqcy.nsqd.copies.copy_files import (
     served_topics,
 )
 from nsqcy.nsqd.copies.file_table import HEADER
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.io_faults import FaultyIoThread
 from nsqcy.storage.log import Log
 from nsqcy.storage.standalone_log import LogProbe
 from support.disk_format import messages, run, segment_header, walk
@@ -30,8 +30,8 @@ HEAD = segment_header(1)
 
 
 @pytest.fixture
-def io() -> Iterator[IoThread]:
-    io = IoThread(faults=True)
+def io() -> Iterator[FaultyIoThread]:
+    io = FaultyIoThread()
     yield io
     io.close()
 
@@ -39,7 +39,7 @@ def io() -> Iterator[IoThread]:
 class Disk:
     """Opens copies in one directory, one after another."""
 
-    def __init__(self, io: IoThread, root: Path) -> None:
+    def __init__(self, io: FaultyIoThread, root: Path) -> None:
         self.io = io
         self.root = root
         self.failures: list[int] = []
@@ -61,7 +61,7 @@ class Disk:
 
 
 @pytest.fixture
-def disk(io: IoThread, tmp_path: Path) -> Disk:
+def disk(io: FaultyIoThread, tmp_path: Path) -> Disk:
     return Disk(io, tmp_path / "copies" / "g")
 
 
@@ -296,7 +296,9 @@ def test_a_journal_that_is_damaged_in_two_passes_is_replaced(disk: Disk) -> None
     assert found == [(JOURNAL, 1, 0), (JOURNAL, 0, 1)]
 
 
-def test_a_start_finds_the_topics_that_each_worker_serves(io: IoThread, tmp_path: Path) -> None:
+def test_a_start_finds_the_topics_that_each_worker_serves(
+    io: FaultyIoThread, tmp_path: Path
+) -> None:
     for worker, group, serves in ((0, "a", True), (1, "b", True), (1, "c", False)):
         root = root_of(tmp_path, worker) / group
         (root / f"of-{group}.topic").mkdir(parents=True)
@@ -313,7 +315,7 @@ def test_a_start_finds_the_topics_that_each_worker_serves(io: IoThread, tmp_path
     assert served_topics(tmp_path, 2) == {"of-b": 1}
 
 
-def test_distrusted_copies_are_not_whole(io: IoThread, tmp_path: Path) -> None:
+def test_distrusted_copies_are_not_whole(io: FaultyIoThread, tmp_path: Path) -> None:
     root = root_of(tmp_path, 0) / "a"
     CopyFiles(io, root, "boot", "fsync", print).whole = True
     io.drain_now()
@@ -322,7 +324,7 @@ def test_distrusted_copies_are_not_whole(io: IoThread, tmp_path: Path) -> None:
     assert not CopyFiles(io, root, "boot", "fsync", print).whole
 
 
-def test_a_deleted_topic_needs_no_sync(io: IoThread, tmp_path: Path) -> None:
+def test_a_deleted_topic_needs_no_sync(io: FaultyIoThread, tmp_path: Path) -> None:
     failures: list[int] = []
     copy = CopyFiles(io, tmp_path / "group", "boot", "fsync", failures.append)
     copy.write(SEGMENT, 0, Data(b"x" * HEADER))

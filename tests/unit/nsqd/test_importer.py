@@ -21,6 +21,7 @@ from nsqcy.nsqd.data import importer
 from nsqcy.nsqd.data.exporter import Export, TopicReader
 from nsqcy.nsqd.data.importer import Importer, ImportStopped, is_needed
 from nsqcy.storage.io import IoThread
+from nsqcy.storage.io_faults import FaultyIoThread
 from support import disk_format, nsq_diskqueue
 from support.header_client import HeaderClient
 from support.nsq_diskqueue import data_file, image, message, messages, write_queue
@@ -217,7 +218,7 @@ def test_two_crashes_while_an_import_is_completed(tmp_path: Path, crash: Any) ->
 def test_a_disk_that_fails(tmp_path: Path, call: str, nth: int) -> None:
     queues = fill(tmp_path)
     originals = content(tmp_path)
-    io = IoThread(faults=True)
+    io = FaultyIoThread()
     io.fault(call, nth, errno.ENOSPC, times=1000)
     with pytest.raises(StartError, match=r"failed to import NSQ's files - .*no space left"):
         run(tmp_path, io=io)

@@ -13,7 +13,7 @@ from nsqcy.copies.messages import Fetch, Fetched
 from nsqcy.nsqd.copies import mending
 from nsqcy.nsqd.copies.file_table import HEADER, FileTable
 from nsqcy.nsqd.copies.mending import Findings, Mender
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.io_faults import FaultyIoThread
 from nsqcy.storage.log import Log
 from nsqcy.storage.standalone_log import LogProbe
 from support.disk_format import messages, run
@@ -33,7 +33,7 @@ class Copies:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.io = IoThread(faults=True)
+        self.io = FaultyIoThread()
         self.now = 1000.0
         self._write_log()
         self.intact = {path: (root / path).read_bytes() for path in (CLOSED, OPEN)}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nsqcy.nsqd.copies.copy_files import CopyFiles, Data
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.io_faults import FaultyIoThread
 from nsqcy.storage.log import Log
 from nsqcy.storage.mirrored_io import MirroredIo
 from nsqcy.storage.standalone_log import LogProbe
@@ -57,7 +57,7 @@ class Mirrored:
     def __init__(self, path: Path, durability: str = "os", **options: Any) -> None:
         self.here, self.there = path / "here", path / "there"
         self.here.mkdir()
-        self.io = IoThread(faults=True)
+        self.io = FaultyIoThread()
         self.failures: list[int] = []
         self.copy = CopyFiles(self.io, self.there, BOOT, durability, self.failures.append)
         self.mirror = Mirror(self.copy)

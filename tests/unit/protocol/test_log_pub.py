@@ -16,7 +16,7 @@ import pytest
 
 from nsqcy.broker.producers import EXPIRY
 from nsqcy.config.policies import Policies, TopicPolicy
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.io_faults import FaultyIoThread
 from support.recorded_disk import RecordedDisk
 from support.worker_core import ERROR, RESPONSE, SECOND, Client, Core, log_pub
 
@@ -410,7 +410,7 @@ def test_the_power_goes_after_a_kill(tmp_path: Path, durability: str, asked: str
     disk = RecordedDisk(path)
 
     def start(folder: Path) -> Core:
-        io = IoThread(faults=True, stepped=True)
+        io = FaultyIoThread(stepped=True)
         io.record()
         core = Core(folder, io=io, policies=Policies(TopicPolicy(durability=durability)))
         for each in folder.glob("*.topic"):

@@ -9,19 +9,19 @@ import pytest
 
 from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.storage.disk_probe import DiskProbe
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.io_faults import FaultyIoThread
 from support.gevent_hub import Lines
 from support.worker_core import SECOND, Core
 
 
 @pytest.fixture
-def io() -> Iterator[IoThread]:
-    io = IoThread(faults=True)
+def io() -> Iterator[FaultyIoThread]:
+    io = FaultyIoThread()
     yield io
     io.close()
 
 
-def test_it_reports_each_look_and_logs_each_change(io: IoThread, tmp_path: Path) -> None:
+def test_it_reports_each_look_and_logs_each_change(io: FaultyIoThread, tmp_path: Path) -> None:
     outcomes: list[str | None] = []
     lines = Lines()
     folder = tmp_path / "data"
@@ -47,7 +47,7 @@ def test_it_reports_each_look_and_logs_each_change(io: IoThread, tmp_path: Path)
 
 @pytest.mark.parametrize("call", ["open", "pwrite", "fsync"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EMFILE])
-def test_every_call_counts(io: IoThread, tmp_path: Path, call: str, number: int) -> None:
+def test_every_call_counts(io: FaultyIoThread, tmp_path: Path, call: str, number: int) -> None:
     outcomes: list[str | None] = []
     probe = DiskProbe(io, str(tmp_path), 0, outcomes.append, Lines())
     io.fault(call, 1, number)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from nsqcy.storage import log as storage_log
 from nsqcy.storage.disk_format import FormatError, parse_journal, topic_directory
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.io_faults import FaultyIoThread
 from nsqcy.storage.log import Log
 from nsqcy.storage.log_recovery import Unreadable, recover_log
 from nsqcy.storage.standalone_log import (
@@ -29,7 +29,7 @@ from support import disk_format
 from support.disk_format import Message, message, messages, record, run, segment_messages, walk
 
 SURVIVORS, HAS_DELAYED = 1, 2
-STOPPED: list[IoThread] = []
+STOPPED: list[FaultyIoThread] = []
 
 
 class Disk:
@@ -40,7 +40,7 @@ class Disk:
         if make:
             self.path.mkdir(exist_ok=True)
         self.directory = self.path / f"{topic}.topic"
-        self.io = IoThread(faults=True)
+        self.io = FaultyIoThread()
         self.damages = []
         self.errors = []
         self.log = Log(self.io, path, topic, on_damage=self._damage, **options)

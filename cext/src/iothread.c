@@ -1,0 +1,820 @@
+/* The threads that perform every file operation of a process: see iothread.h. */
+#include "iothread.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+static inline void list_push(IoList *list, IoOp *op) {
+    op->next = NULL;
+    if (list->tail)
+        list->tail->next = op;
+    else
+        list->head = op;
+    list->tail = op;
+}
+
+static inline void list_splice(IoList *onto, IoList *from) {
+    if (!from->head)
+        return;
+    if (onto->tail)
+        onto->tail->next = from->head;
+    else
+        onto->head = from->head;
+    onto->tail = from->tail;
+    from->head = from->tail = NULL;
+}
+
+static inline IoOp *list_pop(IoList *list) {
+    IoOp *op = list->head;
+    if (op && !(list->head = op->next))
+        list->tail = NULL;
+    return op;
+}
+
+/* ---- thread side: files ---- */
+
+static void lru_unlink(File *file) {
+    file->newer->older = file->older;
+    file->older->newer = file->newer;
+    file->newer = file->older = NULL;
+}
+
+static void lru_front(IoEngine *engine, File *file) {
+    File *head = &engine->newest;
+    file->newer = head;
+    file->older = head->older;
+    head->older->newer = file;
+    head->older = file;
+}
+
+/* Takes a file's descriptor; the caller, which holds the files' lock, closes it. */
+static int file_take(IoEngine *engine, File *file) {
+    int fd = file->fd;
+    lru_unlink(file);
+    file->fd = -1;
+    engine->open_files--;
+    return fd;
+}
+
+/* Closes the least recently used file that no op uses; returns whether there was one. The kernel
+ * reports a write-back error on the next sync through any descriptor of the inode that was opened
+ * before the error was reported, so closing a written file early hides nothing. */
+static int close_the_oldest(IoEngine *engine) {
+    File *file = engine->newest.newer;
+    while (file != &engine->newest && file->users)
+        file = file->newer;
+    if (file == &engine->newest)
+        return 0;
+    engine->calls->close(engine->calls, file_take(engine, file));
+    return 1;
+}
+
+/* Opens a path. If the process or the system is out of descriptors, those of files that no op uses
+ * are enough to go on with. If only the process's reserve is left, an idle file is closed instead.
+ * Under the files' lock. */
+static int path_open(IoEngine *engine, int at, const char *path, int flags, int mode) {
+    int fd = engine->calls->open(engine->calls, at, path, flags, mode);
+    while (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
+        int error = errno;
+        if (!close_the_oldest(engine)) {
+            errno = error;
+            break;
+        }
+        fd = engine->calls->open(engine->calls, at, path, flags, mode);
+    }
+    if (fd >= engine->first_reserved)
+        close_the_oldest(engine);
+    return fd;
+}
+
+static int file_shut(IoEngine *engine, File *file) {
+    int fd = -1;
+    pthread_mutex_lock(&engine->files);
+    if (file->fd >= 0)
+        fd = file_take(engine, file);
+    pthread_mutex_unlock(&engine->files);
+    return fd >= 0 && engine->calls->close(engine->calls, fd) < 0 ? errno : 0;
+}
+
+static int file_make_parent(IoEngine *engine, File *file) {
+    char *slash = strrchr(file->path, '/');
+    int rc, error;
+    if (!slash || slash == file->path)
+        return ENOENT;
+    *slash = 0;
+    rc = engine->calls->mkdir(engine->calls, file->at, file->path, 0700);
+    error = rc < 0 && errno != EEXIST ? errno : 0;
+    *slash = '/';
+    return error;
+}
+
+/* file_open() under the files' lock. */
+static int file_open_locked(IoEngine *engine, File *file, int *call) {
+    struct IoCalls *calls = engine->calls;
+    int flags = O_RDWR, error;
+    if (file->fd >= 0) {
+        lru_unlink(file);
+        lru_front(engine, file);
+        return 0;
+    }
+    while (engine->open_files >= engine->open_limit && close_the_oldest(engine))
+        ;
+    if (!file->opened && (file->flags & FILE_CREATE))
+        flags |= O_CREAT | O_EXCL;
+    if (!file->opened && (file->flags & FILE_REPLACE))
+        flags |= O_CREAT | O_TRUNC;
+    *call = CALL_OPEN;
+    file->fd = path_open(engine, file->at, file->path, flags, 0600);
+    if (file->fd < 0 && errno == ENOENT && (flags & O_CREAT) && (file->flags & FILE_PARENT)) {
+        error = file_make_parent(engine, file);
+        if (error) {
+            *call = CALL_MKDIR;
+            return error;
+        }
+        file->fd = path_open(engine, file->at, file->path, flags, 0600);
+    }
+    /* What may not be written can still be read. */
+    if (file->fd < 0 && flags == O_RDWR && (errno == EROFS || errno == EACCES))
+        file->fd = path_open(engine, file->at, file->path, O_RDONLY, 0);
+    if (file->fd < 0 && errno == EEXIST) {
+        /* never overwritten; a directory in the way is reported as such */
+        int fd = path_open(engine, file->at, file->path, O_RDWR, 0);
+        error = fd < 0 ? errno : EEXIST;
+        if (fd >= 0)
+            calls->close(calls, fd);
+        return error;
+    }
+    if (file->fd < 0)
+        return errno;
+    file->opened = 1;
+    engine->open_files++;
+    lru_front(engine, file);
+    return 0;
+}
+
+/* Returns 0, with file->fd open while the op uses the file; or an errno, with *call set. */
+static int file_open(IoEngine *engine, File *file, int *call) {
+    int error;
+    pthread_mutex_lock(&engine->files);
+    error = file_open_locked(engine, file, call);
+    pthread_mutex_unlock(&engine->files);
+    return error;
+}
+
+static int file_write(IoEngine *engine, File *file, const uint8_t *ptr, uint64_t n,
+                      uint64_t offset, int *call) {
+    int error = file_open(engine, file, call);
+    if (error)
+        return error;
+    *call = CALL_PWRITE;
+    while (n) {
+        ssize_t wrote = engine->calls->pwrite(engine->calls, file->fd, ptr, n, (int64_t)offset);
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        if (wrote < 0)
+            return errno == EBADF ? EROFS : errno;      /* it was opened for reading only */
+        if (wrote == 0)
+            return ENOSPC;
+        ptr += wrote;
+        n -= (uint64_t)wrote;
+        offset += (uint64_t)wrote;
+    }
+    return 0;
+}
+
+/* Closes a file that could not be read, unless another op uses it: the next op opens its path
+ * again, where a working file may be by then. */
+static void file_reopen(IoEngine *engine, File *file) {
+    int fd = -1;
+    pthread_mutex_lock(&engine->files);
+    if (file->fd >= 0 && file->users == 1)
+        fd = file_take(engine, file);
+    pthread_mutex_unlock(&engine->files);
+    if (fd >= 0)
+        engine->calls->close(engine->calls, fd);
+}
+
+/* Returns why a read ended early: 0 at the end of the file. */
+static int short_read_error(IoEngine *engine, File *file, uint64_t end) {
+    struct stat status;
+    if (engine->calls->fstat(engine->calls, file->fd, &status) < 0)
+        return errno;
+    return (uint64_t)status.st_size > end ? EIO : 0;
+}
+
+/* Reads n bytes; *got is the number of bytes before the end of the file. */
+static int file_read(IoEngine *engine, File *file, uint8_t *ptr, uint64_t n, uint64_t offset,
+                     uint64_t *got, int *call) {
+    int error = file_open(engine, file, call);
+    *got = 0;
+    if (error)
+        return error;
+    *call = CALL_PREAD;
+    while (*got < n && !error) {
+        ssize_t had = engine->calls->pread(engine->calls, file->fd, ptr + *got, n - *got,
+                                           (int64_t)(offset + *got));
+        if (had < 0 && errno == EINTR)
+            continue;
+        if (had < 0)
+            error = errno;
+        else if (had > 0)
+            *got += (uint64_t)had;
+        else if (!(error = short_read_error(engine, file, offset + *got)))
+            return 0;
+    }
+    if (error)
+        file_reopen(engine, file);
+    return error;
+}
+
+/* Reads a run, and checks its records. Bytes that the file does not have read as zeros. */
+static int file_read_run(IoEngine *engine, IoOp *op, Damages *damages, int *call) {
+    uint64_t got = 0;
+    int error = file_read(engine, op->file, op->ptr, op->n, op->offset, &got, call);
+    if (error)
+        return error;
+    memset(op->ptr + got, 0, op->n - got);
+    run_verify(op->ptr, op->n, op->first_seq, op->count, op->dense, op->offset, damages);
+    return 0;
+}
+
+/* A record is damaged only if it is damaged again when it is read again from the disk. If two reads
+ * differ, neither says what is on the disk. */
+static int file_read_records(IoEngine *engine, IoOp *op, int *call) {
+    Damages *damages = &op->result->damages;
+    Damages first;
+    int error = file_read_run(engine, op, damages, call);
+    if (error || !damages->found)
+        return error;
+    first = *damages;
+    memset(damages, 0, sizeof(*damages));
+    /* the second read is one even if the cache cannot be dropped */
+    engine->calls->forget(engine->calls, op->file->fd, (int64_t)op->offset, (int64_t)op->n);
+    file_reopen(engine, op->file);
+    error = file_read_run(engine, op, damages, call);
+    if (!error && damages->found && !damages_equal(&first, damages))
+        error = EIO;
+    damages_free(&first);
+    return error;
+}
+
+/* Reads one record, and no more bytes than it has, unless it is smaller than expected. */
+static int file_pick(IoEngine *engine, File *file, IoPick *pick, IoPicked *into, int *call) {
+    const Record *r = (const Record *)(into->memory + into->used);
+    uint8_t *ptr = into->memory + into->used;
+    uint64_t room = into->size - into->used, got, more = 0;
+    int error;
+    if (room < pick->guess)
+        return 0;
+    error = file_read(engine, file, ptr, pick->guess, pick->offset, &got, call);
+    if (error)
+        return error;
+    pick->at = NOT_SOUND;
+    if (got < pick->guess || !record_sane(r, pick->maximum))
+        return 0;
+    if (r->length > room) {
+        pick->at = NOT_PICKED;
+        return 0;
+    }
+    if (r->length > got)
+        error = file_read(engine, file, ptr + got, r->length - got, pick->offset + got, &more, call);
+    if (!error && got + more >= r->length && record_good(ptr, got + more, 0)
+            && r->seq == pick->seq) {
+        pick->at = into->used;
+        into->used += r->length;
+    }
+    return error;
+}
+
+static int file_pick_all(IoEngine *engine, IoOp *op, int *call) {
+    IoPick *picks = (IoPick *)op->ptr;
+    int error = 0;
+    for (uint32_t i = 0; i < op->count && !error; i++)
+        error = file_pick(engine, op->file, &picks[i], op->picked, call);
+    return error;
+}
+
+static int file_sync(IoEngine *engine, File *file, int whole, int *call) {
+    int error = file_open(engine, file, call);
+    int rc;
+    if (error)
+        return error;
+    *call = whole ? CALL_FSYNC : CALL_FDATASYNC;
+    rc = whole ? engine->calls->fsync(engine->calls, file->fd)
+               : engine->calls->fdatasync(engine->calls, file->fd);
+    return rc < 0 ? errno : 0;
+}
+
+static int file_truncate(IoEngine *engine, File *file, uint64_t size, int *call) {
+    int error = file_open(engine, file, call);
+    if (error)
+        return error;
+    *call = CALL_FTRUNCATE;
+    return engine->calls->ftruncate(engine->calls, file->fd, (int64_t)size) < 0 ? errno : 0;
+}
+
+static int file_rename(IoEngine *engine, IoOp *op, int *call) {
+    File *file = op->file;
+    *call = CALL_RENAME;
+    if (engine->calls->rename(engine->calls, file->at, file->path, op->path) < 0)
+        return errno;
+    pthread_mutex_lock(&engine->files);
+    char *old = file->path;
+    file->path = op->path;
+    op->path = old;
+    pthread_mutex_unlock(&engine->files);
+    return 0;
+}
+
+/* Gives a file a second name, in a directory that need not exist. */
+static int file_link(IoEngine *engine, IoOp *op, int *call) {
+    struct IoCalls *calls = engine->calls;
+    File *file = op->file;
+    int rc;
+    *call = CALL_LINK;
+    rc = calls->link(calls, file->at, file->path, op->path);
+    if (rc < 0 && errno == ENOENT) {
+        char *slash = strrchr(op->path, '/');
+        *slash = 0;
+        rc = calls->mkdir(calls, file->at, op->path, 0700);
+        *slash = '/';
+        if (rc < 0 && errno != EEXIST)
+            return errno;
+        rc = calls->link(calls, file->at, file->path, op->path);
+    }
+    return rc < 0 && errno != EEXIST ? errno : 0;
+}
+
+/* ---- thread side: ops ---- */
+
+static int sync_directory(IoEngine *engine, const char *path, int *call) {
+    struct IoCalls *calls = engine->calls;
+    int fd, error = 0;
+    *call = CALL_OPEN;
+    pthread_mutex_lock(&engine->files);
+    fd = path_open(engine, AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0);
+    error = fd < 0 ? errno : 0;
+    pthread_mutex_unlock(&engine->files);
+    if (error)
+        return error;
+    *call = CALL_FSYNC;
+    if (calls->fsync(calls, fd) < 0)
+        error = errno;
+    calls->close(calls, fd);
+    return error;
+}
+
+static int run_path_op(IoEngine *engine, IoOp *op, int *call) {
+    struct IoCalls *calls = engine->calls;
+    int rc;
+    switch (op->kind) {
+    case IO_SYNC_DIR:
+        return sync_directory(engine, op->path, call);
+    case IO_MKDIR:
+        *call = CALL_MKDIR;
+        rc = calls->mkdir(calls, AT_FDCWD, op->path, 0700);
+        break;
+    case IO_RMDIR:
+        *call = CALL_RMDIR;
+        rc = calls->rmdir(calls, AT_FDCWD, op->path);
+        break;
+    default:
+        *call = CALL_UNLINK;
+        rc = calls->unlink(calls, AT_FDCWD, op->path);
+        break;
+    }
+    return rc < 0 ? errno : 0;
+}
+
+static int run_file_op(IoEngine *engine, IoOp *op, int *call) {
+    File *file = op->file;
+    RunFacts facts;
+    uint64_t got;
+    int error;
+    switch (op->kind) {
+    case IO_WRITE_RECORDS:
+        if (run_seal(op->ptr, op->n, op->result ? &op->result->facts : &facts) < 0)
+            return EINVAL;
+        return file_write(engine, file, op->ptr, op->n, op->offset, call);
+    case IO_WRITE:
+        return file_write(engine, file, op->ptr, op->n, op->offset, call);
+    case IO_READ:
+        error = file_read(engine, file, op->ptr, op->n, op->offset, &got, call);
+        return error ? error : got < op->n ? ENODATA : 0;
+    case IO_READ_RECORDS:
+        return file_read_records(engine, op, call);
+    case IO_PICK:
+        return file_pick_all(engine, op, call);
+    case IO_SYNC:
+        return file_sync(engine, file, 0, call);
+    case IO_FSYNC:
+        return file_sync(engine, file, 1, call);
+    case IO_TRUNCATE:
+        return file_truncate(engine, file, op->n, call);
+    case IO_RENAME:
+        return file_rename(engine, op, call);
+    case IO_LINK:
+        return file_link(engine, op, call);
+    case IO_UNLINK_FILE:
+        if ((file->flags & FILE_CREATE) && !file->opened)
+            return 0;        /* never created: a file of that name is not ours */
+        file_shut(engine, file);
+        *call = CALL_UNLINK;
+        return engine->calls->unlink(engine->calls, file->at, file->path) < 0 ? errno : 0;
+    default:                 /* IO_CLOSE, IO_FREE */
+        *call = CALL_CLOSE;
+        return file_shut(engine, file);
+    }
+}
+
+static int op_changes_file(int kind) {
+    return kind == IO_WRITE || kind == IO_WRITE_RECORDS || kind == IO_SYNC || kind == IO_FSYNC
+        || kind == IO_RENAME;
+}
+
+/* Acquires a file for an op; returns the file's sticky error. */
+static int file_enter(IoEngine *engine, File *file, int *call) {
+    int error;
+    pthread_mutex_lock(&engine->files);
+    file->users++;
+    error = file->error;
+    *call = file->error_call;
+    pthread_mutex_unlock(&engine->files);
+    return error;
+}
+
+static void file_leave(IoEngine *engine, File *file, int error, int call) {
+    pthread_mutex_lock(&engine->files);
+    file->users--;
+    if (error && !file->error) {
+        file->error = error;
+        file->error_call = call;
+    }
+    pthread_mutex_unlock(&engine->files);
+}
+
+static int64_t monotonic_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static int op_syncs(int kind) {
+    return kind == IO_SYNC || kind == IO_FSYNC || kind == IO_SYNC_DIR;
+}
+
+static void run_op(IoEngine *engine, IoOp *op) {
+    File *file = op->file;
+    int call = CALL_NONE, sticky, fails;
+    int64_t began = op_syncs(op->kind) ? monotonic_ns() : 0;
+    if (!file) {
+        op->error = run_path_op(engine, op, &call);
+    } else {
+        sticky = file_enter(engine, file, &call);
+        if (sticky && op_changes_file(op->kind)) {
+            op->error = sticky;
+        } else {
+            call = CALL_NONE;
+            op->error = run_file_op(engine, op, &call);
+        }
+        fails = op_changes_file(op->kind) || op->kind == IO_TRUNCATE;
+        file_leave(engine, file, fails ? op->error : 0, call);
+    }
+    if (op->result)
+        op->result->call = call;
+    if (began)
+        op->took = monotonic_ns() - began;
+}
+
+/* Whether the first lane passes the op on. */
+static int op_goes_on(const IoOp *op) {
+    return op->lane != LANE_WRITES && op->kind != IO_WAIT;
+}
+
+static void finish_op(IoEngine *engine, IoOp *op) {
+    Lane *lane = &engine->lanes[op->lane];
+    int first;
+    uint64_t one = 1;
+    pthread_mutex_lock(&engine->lock);
+    first = engine->finished.head == NULL;
+    list_push(&engine->finished, op);
+    if (op_goes_on(op) && --lane->under_way == 0)
+        pthread_cond_signal(&engine->emptied);
+    if (engine->waiting)
+        pthread_cond_signal(&engine->answer);
+    pthread_mutex_unlock(&engine->lock);
+    if (first) {
+        /* cannot fail: the counter is far from full */
+        ssize_t wrote = write(engine->event, &one, sizeof(one));
+        (void)wrote;
+    }
+}
+
+static void lane_wake(Lane *lane) {
+    if (lane->sleeping) {
+        lane->sleeping = 0;
+        pthread_cond_signal(&lane->work);
+    }
+}
+
+/* Handles an op in the first lane that belongs to a different lane. */
+static void pass_on(IoEngine *engine, IoOp *op) {
+    Lane *lane = &engine->lanes[op->lane];
+    pthread_mutex_lock(&engine->lock);
+    list_push(&lane->queued, op);
+    lane->under_way++;
+    lane_wake(lane);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+static void wait_for_lane(IoEngine *engine, int lane) {
+    pthread_mutex_lock(&engine->lock);
+    while (engine->lanes[lane].under_way)
+        pthread_cond_wait(&engine->emptied, &engine->lock);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+static void lane_do(Lane *lane, IoOp *op) {
+    IoEngine *engine = lane->engine;
+    if (op_goes_on(op) && lane == &engine->lanes[LANE_WRITES]) {
+        pass_on(engine, op);
+        return;
+    }
+    atomic_store_explicit(&lane->begun, lane->begun + 1, memory_order_relaxed);
+    atomic_store_explicit(&lane->running, op, memory_order_release);
+    if (op->kind == IO_WAIT)
+        wait_for_lane(engine, op->lane);
+    else
+        run_op(engine, op);
+    atomic_store_explicit(&lane->running, NULL, memory_order_release);
+    finish_op(engine, op);
+}
+
+static void *lane_main(void *arg) {
+    Lane *lane = arg;
+    IoEngine *engine = lane->engine;
+    for (;;) {
+        IoOp *op, *next;
+        pthread_mutex_lock(&engine->lock);
+        while (!lane->queued.head && !lane->stop) {
+            lane->sleeping = 1;
+            pthread_cond_wait(&lane->work, &engine->lock);
+            lane->sleeping = 0;
+        }
+        op = lane->queued.head;
+        lane->queued.head = lane->queued.tail = NULL;
+        pthread_mutex_unlock(&engine->lock);
+        if (!op)
+            return NULL;
+        for (; op; op = next) {
+            next = op->next;
+            lane_do(lane, op);
+        }
+    }
+}
+
+/* ---- hub side ---- */
+
+/* Lets the first `count` lanes finish their ops, and ends their threads. */
+static void lanes_stop(IoEngine *engine, int count) {
+    for (int i = 0; i < count; i++) {
+        Lane *lane = &engine->lanes[i];      /* the first lane first: it passes ops on */
+        pthread_mutex_lock(&engine->lock);
+        lane->stop = 1;
+        pthread_cond_signal(&lane->work);
+        pthread_mutex_unlock(&engine->lock);
+        pthread_join(lane->thread, NULL);
+    }
+}
+
+static int lanes_start(IoEngine *engine) {
+    sigset_t all, before;
+    int error = 0, count = 0;
+    sigfillset(&all);        /* the hub handles signals */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (count < LANES) {
+        Lane *lane = &engine->lanes[count];
+        error = pthread_create(&lane->thread, NULL, lane_main, lane);
+        if (error)
+            break;
+        count++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error)
+        lanes_stop(engine, count);
+    return error;
+}
+
+int engine_start(IoEngine *engine, struct IoCalls *calls, int open_limit,
+                        int first_reserved, int stepped) {
+    int error = 0;
+    memset(engine, 0, sizeof(*engine));
+    crc32c_tables();
+    engine->calls = calls;
+    engine->open_limit = open_limit;
+    engine->first_reserved = first_reserved;
+    engine->stepped = stepped;
+    engine->newest.newer = engine->newest.older = &engine->newest;
+    engine->event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (engine->event < 0)
+        return errno;
+    pthread_mutex_init(&engine->lock, NULL);
+    pthread_mutex_init(&engine->files, NULL);
+    pthread_cond_init(&engine->answer, NULL);
+    pthread_cond_init(&engine->emptied, NULL);
+    for (int i = 0; i < LANES; i++) {
+        engine->lanes[i].engine = engine;
+        pthread_cond_init(&engine->lanes[i].work, NULL);
+    }
+    if (!stepped)
+        error = lanes_start(engine);
+    if (error)
+        close(engine->event);
+    else
+        engine->started = 1;
+    return error;
+}
+
+#define SPARE_OPS 1024
+
+IoOp *op_new(IoEngine *engine, int kind) {
+    IoOp *op = engine->spare;
+    if (op) {
+        engine->spare = op->next;
+        engine->spares--;
+    } else {
+        op = malloc(sizeof(IoOp));
+        if (!op)
+            return NULL;
+    }
+    memset(op, 0, sizeof(*op));
+    op->kind = kind;
+    engine->live_ops++;
+    return op;
+}
+
+void op_free(IoEngine *engine, IoOp *op) {
+    free(op->path);
+    engine->live_ops--;
+    if (engine->spares >= SPARE_OPS) {
+        free(op);
+        return;
+    }
+    op->next = engine->spare;
+    engine->spare = op;
+    engine->spares++;
+}
+
+void engine_submit(IoEngine *engine, IoOp *op) {
+    if (op->file)
+        op->file->refs++;
+    engine->outstanding++;
+    list_push(&engine->submitted, op);
+}
+
+void engine_kick(IoEngine *engine) {
+    if (!engine->submitted.head)
+        return;
+    Lane *writes = &engine->lanes[LANE_WRITES];
+    pthread_mutex_lock(&engine->lock);
+    list_splice(&writes->queued, &engine->submitted);
+    engine->wakeups += (uint64_t)writes->sleeping;
+    lane_wake(writes);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+IoOp *lane_running(Lane *lane, uint64_t *begun) {
+    *begun = atomic_load_explicit(&lane->begun, memory_order_relaxed);
+    return atomic_load_explicit(&lane->running, memory_order_acquire);
+}
+
+const char *op_path(const IoOp *op) {
+    return op->file ? op->file->path : op->path;
+}
+
+void engine_collect(IoEngine *engine) {
+    uint64_t count;
+    /* EAGAIN: not signalled, which is harmless here */
+    ssize_t had = read(engine->event, &count, sizeof(count));
+    (void)had;
+    pthread_mutex_lock(&engine->lock);
+    list_splice(&engine->ready, &engine->finished);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+int lane_step(Lane *lane) {
+    IoEngine *engine = lane->engine;
+    IoOp *op = lane->queued.head;
+    while (op && op_goes_on(op) && lane == &engine->lanes[LANE_WRITES]) {
+        lane_do(lane, list_pop(&lane->queued));
+        op = lane->queued.head;
+    }
+    if (!op || (op->kind == IO_WAIT && engine->lanes[op->lane].under_way))
+        return 0;
+    lane_do(lane, list_pop(&lane->queued));
+    return 1;
+}
+
+int engine_step(IoEngine *engine) {
+    Lane *writes = &engine->lanes[LANE_WRITES];
+    IoOp *op = writes->queued.head;
+    for (int i = LANE_AWAITED; i < LANES; i++) {
+        if (lane_step(&engine->lanes[i]))
+            return 1;
+    }
+    if (!op || !op_goes_on(op))
+        return lane_step(writes);
+    lane_do(writes, list_pop(&writes->queued));
+    return lane_step(&engine->lanes[op->lane]);
+}
+
+void engine_wait(IoEngine *engine) {
+    if (engine->stepped) {
+        engine_step(engine);
+        return;
+    }
+    pthread_mutex_lock(&engine->lock);
+    engine->waiting = 1;
+    while (!engine->finished.head)
+        pthread_cond_wait(&engine->answer, &engine->lock);
+    engine->waiting = 0;
+    pthread_mutex_unlock(&engine->lock);
+}
+
+IoOp *engine_next_ready(IoEngine *engine) {
+    IoOp *op = list_pop(&engine->ready);
+    if (op)
+        engine->outstanding--;
+    return op;
+}
+
+void engine_stop(IoEngine *engine) {
+    IoOp *op;
+    if (!engine->started)
+        return;
+    while (engine->stepped && engine_step(engine))
+        ;
+    if (!engine->stepped)
+        lanes_stop(engine, LANES);
+    engine->started = 0;
+    while (engine->newest.newer != &engine->newest)
+        file_shut(engine, engine->newest.newer);
+    close(engine->event);
+    while ((op = engine->spare)) {
+        engine->spare = op->next;
+        free(op);
+    }
+    for (int i = 0; i < LANES; i++)
+        pthread_cond_destroy(&engine->lanes[i].work);
+    pthread_mutex_destroy(&engine->lock);
+    pthread_mutex_destroy(&engine->files);
+    pthread_cond_destroy(&engine->answer);
+    pthread_cond_destroy(&engine->emptied);
+}
+
+File *file_new(IoEngine *engine, int at, const char *path, int flags) {
+    File *file = calloc(1, sizeof(File));
+    if (!file)
+        return NULL;
+    file->path = strdup(path);
+    if (!file->path) {
+        free(file);
+        return NULL;
+    }
+    file->at = at;
+    file->fd = -1;
+    file->flags = flags;
+    file->refs = 1;
+    engine->live_files++;
+    return file;
+}
+
+void file_delete(IoEngine *engine, File *file) {
+    engine->live_files--;
+    free(file->path);
+    free(file);
+}
+
+int file_drop(IoEngine *engine, File *file) {
+    IoOp *op;
+    if (--file->refs > 0)
+        return 0;
+    if (!engine->started) {
+        file_delete(engine, file);
+        return 0;
+    }
+    op = op_new(engine, IO_FREE);
+    if (!op) {
+        file->refs++;        /* leave it open rather than free it while a thread uses it */
+        return -1;
+    }
+    op->file = file;
+    engine_submit(engine, op);
+    return 0;
+}
