@@ -19,8 +19,6 @@ FUZZ = os.environ.get("NSQCY_FUZZ") == "1"
 # install would compile all of them again, into a temporary directory.
 BUILT = os.environ.get("NSQCY_BUILT") == "1"
 
-SHARED = "nsqcy._cython"
-
 macros: list[tuple[str, str | None]] = []
 if TRACE:
     macros.append(("CYTHON_TRACE_NOGIL", "1"))
@@ -38,32 +36,25 @@ if not (DEBUG or TRACE or ASAN or FUZZ):
 if FUZZ:
     compile_args += ["-fsanitize=fuzzer-no-link,address", "-fno-omit-frame-pointer", "-g1"]
 
-
-def extension(name: str, source: str) -> Extension:
-    return Extension(
-        name,
-        [source],
+extensions = [
+    Extension(
+        ".".join(pyx.relative_to("cext").with_suffix("").parts),
+        [str(pyx)],
         include_dirs=["cext/include"],
         define_macros=macros,
         extra_compile_args=compile_args,
         extra_link_args=link_args,
     )
-
-
-extensions = [
-    extension(".".join(pyx.relative_to("cext").with_suffix("").parts), str(pyx))
     for pyx in sorted(Path("cext/nsqcy").rglob("*.pyx"))
+    if not BUILT
 ]
-# Typed buffers need 20,000 lines of C: here once, and not in every module.
-extensions.append(extension(SHARED, "cext/nsqcy/_cython.c"))
 
 setup(
     ext_modules=cythonize(
-        [] if BUILT else extensions,
+        extensions,
         include_path=["cext"],
         build_dir=None if TRACE else "build/cython",
         emit_linenums=FUZZ,
-        shared_utility_qualified_name=SHARED,
         annotate=os.environ.get("NSQCY_ANNOTATE") == "1",
         nthreads=os.cpu_count() or 1,
         compiler_directives={

@@ -1,5 +1,6 @@
 """CRC-32C for Python code. (Compiled modules include crc32c.h themselves.)"""
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t
 
@@ -8,6 +9,11 @@ cdef extern from "crc32c.h" nogil:
     uint32_t _crc32c "crc32c" (uint32_t crc, const void *data, size_t n)
 
 
-def crc32c(const unsigned char[::1] data not None):
+def crc32c(data not None):
     """Return the checksum of these bytes."""
-    return _crc32c(0, &data[0], data.shape[0]) if data.shape[0] else 0
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        return _crc32c(0, view.buf, view.len)
+    finally:
+        PyBuffer_Release(&view)

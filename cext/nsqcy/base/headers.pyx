@@ -123,8 +123,7 @@ cdef str headers_fault(const uint8_t *at, size_t n):
 
 def encode(pairs not None):
     """Encode (name, value) pairs of bytes. Raises ValueError with a description of the error."""
-    # Untyped: the append that Cython emits for a bytearray lacks a macro of the shared module.
-    whole = bytearray()
+    cdef bytearray whole = bytearray()
     cdef bytes headers
     cdef uint8_t size[2]
     for name, value in pairs:

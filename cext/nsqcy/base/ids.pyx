@@ -5,7 +5,7 @@ clock.
 """
 
 cimport cython
-from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint64_t
 
@@ -23,11 +23,16 @@ def format_id(uint64_t id):
     return PyBytes_FromStringAndSize(<char *> text, 16)
 
 
-def parse_id(const unsigned char[::1] text not None):
+def parse_id(text not None):
     """Parse `text`; return None if it is not 16 lower-case hex digits."""
+    cdef Py_buffer view
     cdef uint64_t id = 0
-    if text.shape[0] != 16 or hex16_parse(&text[0], &id) < 0:
-        return None
+    PyObject_GetBuffer(text, &view, PyBUF_SIMPLE)
+    try:
+        if view.len != 16 or hex16_parse(view.buf, &id) < 0:
+            return None
+    finally:
+        PyBuffer_Release(&view)
     return id
 
 

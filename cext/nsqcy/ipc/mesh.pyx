@@ -6,10 +6,11 @@ and all input is read regardless of the state of the outgoing rings. Does not in
 Its only system calls read and write an eventfd.
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_WriteUnraisable
 from libc.errno cimport EAGAIN, errno
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 from posix.unistd cimport read, write
@@ -168,9 +169,14 @@ cdef class Stream:
         """Return whether this end is closed, by either side."""
         return self._side != SIDE_OPEN
 
-    def write(self, const unsigned char[::1] data not None):
+    def write(self, data not None):
         """`send` for Python."""
-        return self.send(&data[0], data.shape[0]) if data.shape[0] else 0
+        cdef Py_buffer view
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            return self.send(<const uint8_t *>view.buf, view.len) if view.len else 0
+        finally:
+            PyBuffer_Release(&view)
 
     cdef int send(self, const unsigned char *data, size_t n) except -1:
         cdef:

@@ -65,18 +65,24 @@ def map_size(int workers):
 
 def format(buffer, int workers):
     """Format shared memory for `workers` in a writable, zeroed buffer."""
-    cdef unsigned char[::1] whole = buffer
-    cdef SharedHead *head = <SharedHead *> &whole[0]
+    cdef Py_buffer view
+    cdef SharedHead *head
     cdef size_t first = page_size(workers)
     cdef int ring
-    if <size_t> whole.shape[0] < <size_t> map_size(workers):
-        raise ValueError("the buffer is too small")
-    memset(&whole[0], 0, first)
-    for ring in range(workers * workers):
-        _reset_ring(<RingHead *> (&whole[first] + ring * (sizeof(RingHead) + RING_BYTES)))
-    head.magic = MAGIC
-    head.version = VERSION
-    head.workers = workers
+    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+    try:
+        if <size_t> view.len < <size_t> map_size(workers):
+            raise ValueError("the buffer is too small")
+        memset(view.buf, 0, first)
+        for ring in range(workers * workers):
+            _reset_ring(<RingHead *> (
+                <uint8_t *> view.buf + first + ring * (sizeof(RingHead) + RING_BYTES)))
+        head = <SharedHead *> view.buf
+        head.magic = MAGIC
+        head.version = VERSION
+        head.workers = workers
+    finally:
+        PyBuffer_Release(&view)
 
 
 cdef class Shared:

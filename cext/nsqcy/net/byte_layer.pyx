@@ -7,6 +7,7 @@ A layer decodes one piece at a time and only on request, so a small input that d
 output costs only the memory of one piece. A ByteQueue holds the bytes between two layers.
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 
@@ -93,10 +94,15 @@ cdef class ByteLayer:
 
     # -- for Python --
 
-    def feed(self, const unsigned char[::1] data not None):
+    def feed(self, data not None):
         """Process bytes received from the peer."""
-        if data.shape[0]:
-            self.receive(&data[0], data.shape[0])
+        cdef Py_buffer view
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            if view.len:
+                self.receive(<const uint8_t *>view.buf, view.len)
+        finally:
+            PyBuffer_Release(&view)
 
     def read(self):
         """Return the next decoded piece, at most PIECE bytes; b"" if more input is needed.
@@ -107,10 +113,15 @@ cdef class ByteLayer:
         cdef ssize_t n = self.decode(&piece)
         return piece[:n] if n else b""
 
-    def write(self, const unsigned char[::1] data not None):
+    def write(self, data not None):
         """Encode bytes; the peer can then decode all of them from the result of take()."""
-        if data.shape[0]:
-            self.encode(&data[0], data.shape[0], self.output)
+        cdef Py_buffer view
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            if view.len:
+                self.encode(<const uint8_t *>view.buf, view.len, self.output)
+        finally:
+            PyBuffer_Release(&view)
 
     def take(self):
         """Return the encoded bytes that are ready for the peer."""

@@ -6,6 +6,7 @@ length). Does not interpret commands.
 """
 
 cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcpy, memmove
 
@@ -408,40 +409,61 @@ cdef size_t frame_bytes(const uint8_t *at, size_t left, uint32_t type) except? 0
     return 4 + size
 
 
-def skip_frames(const uint8_t[::1] received not None, uint32_t type):
-    """Return the total size and the number of complete frames of one type at the start of
-    `received`."""
-    cdef size_t n = received.shape[0]
-    cdef size_t at = 0
+cdef size_t frames_bytes(const uint8_t *at, size_t n, uint32_t type,
+                         Py_ssize_t *count) except? 0:
+    """Return the total size of the complete frames of one type at the start, and count them."""
+    cdef size_t used = 0
     cdef size_t step
-    cdef Py_ssize_t count = 0
-    while at < n:
-        step = frame_bytes(&received[at], n - at, type)
+    count[0] = 0
+    while used < n:
+        step = frame_bytes(at + used, n - used, type)
         if step == 0:
             break
-        at += step
-        count += 1
-    return at, count
+        used += step
+        count[0] += 1
+    return used
 
 
-def finish_all(const uint8_t[::1] received not None):
+def skip_frames(received not None, uint32_t type):
+    """Return the total size and the number of complete frames of one type at the start of
+    `received`."""
+    cdef Py_buffer view
+    cdef Py_ssize_t count
+    cdef size_t used
+    PyObject_GetBuffer(received, &view, PyBUF_SIMPLE)
+    try:
+        used = frames_bytes(<const uint8_t *>view.buf, view.len, type, &count)
+    finally:
+        PyBuffer_Release(&view)
+    return used, count
+
+
+def finish_all(received not None):
     """Return FIN lines for the message frames at the start of `received`.
 
     Stops at the first frame that is incomplete or not a message. Returns the lines, the number of
     bytes of `received` that they cover, and the number of messages.
     """
+    cdef Py_buffer view
+    cdef const uint8_t *at
+    cdef const uint8_t *end
     cdef size_t used
-    cdef size_t at = 0
     cdef Py_ssize_t count
     cdef bytes lines
     cdef uint8_t *line
-    used, count = skip_frames(received, MESSAGE)
-    lines = PyBytes_FromStringAndSize(NULL, count * FIN_LINE)
-    line = <uint8_t *><char *>lines
-    while at < used:
-        memcpy(line, b"FIN ", 4)
-        memcpy(line + 4, &received[at + FRAME_HEADER + 10], 16)
-        line[20] = 10
-        line += FIN_LINE
-        at += 4 + load_be32(&received[at])
+    PyObject_GetBuffer(received, &view, PyBUF_SIMPLE)
+    try:
+        at = <const uint8_t *>view.buf
+        used = frames_bytes(at, view.len, MESSAGE, &count)
+        end = at + used
+        lines = PyBytes_FromStringAndSize(NULL, count * FIN_LINE)
+        line = <uint8_t *><char *>lines
+        while at < end:
+            memcpy(line, b"FIN ", 4)
+            memcpy(line + 4, at + FRAME_HEADER + 10, 16)
+            line[20] = 10
+            line += FIN_LINE
+            at += 4 + load_be32(at)
+    finally:
+        PyBuffer_Release(&view)
     return lines, used, count

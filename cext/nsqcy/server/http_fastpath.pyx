@@ -5,6 +5,7 @@ interprets heads, and its connections extend those in this module.
 """
 
 from libc.errno cimport EAGAIN, EINTR, errno
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp
@@ -293,9 +294,15 @@ cdef class Connection:
             self.send_later(memoryview(data)[sent:])
         return 0
 
-    def send(self, const uint8_t[::1] data not None):
+    def send(self, data not None):
         """Return the bytes that the socket accepted; None if the connection was closed instead."""
-        cdef Py_ssize_t sent = self.send_some(&data[0], data.shape[0])
+        cdef Py_buffer view
+        cdef Py_ssize_t sent
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            sent = self.send_some(<const uint8_t *>view.buf, view.len)
+        finally:
+            PyBuffer_Release(&view)
         return None if sent < 0 else sent
 
     cdef Py_ssize_t send_some(self, const uint8_t *data, Py_ssize_t n) except -2:

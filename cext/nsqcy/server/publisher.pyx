@@ -8,6 +8,7 @@ trigger the callbacks.
 from collections import deque
 from struct import pack
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
@@ -226,7 +227,7 @@ cdef class Publisher:
                           Durability minimum, done) except -1:
         cdef Topic topic = self.manager.shard.find_or_create(key)
         cdef Record *record
-        cdef const unsigned char[::1] body
+        cdef Py_buffer body
         cdef uint64_t total = sum(map(len, bodies))
         if topic is None:
             done(NO_ROOM)
@@ -243,11 +244,14 @@ cdef class Publisher:
         if minimum != MEMORY and bodies:
             topic.demand(minimum)
         for each in bodies:
-            body = each
-            record = topic.new_headered(
-                <unsigned int>body.shape[0], delay, headers, <uint16_t>len(headers))
-            if record != NULL:
-                memcpy(record_body(record), &body[0], body.shape[0])
+            PyObject_GetBuffer(each, &body, PyBUF_SIMPLE)
+            try:
+                record = topic.new_headered(
+                    <unsigned int>body.len, delay, headers, <uint16_t>len(headers))
+                if record != NULL:
+                    memcpy(record_body(record), body.buf, body.len)
+            finally:
+                PyBuffer_Release(&body)
         return answer(topic, bodies and topic.published(<unsigned int>len(bodies), total), done)
 
     cdef int publish_batch(self, int owner, bytes key, BodyBatch batch, bytes headers,

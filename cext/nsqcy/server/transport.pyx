@@ -14,6 +14,7 @@ The hooks run inside the hub's callbacks: they never block, switch or spawn.
 """
 
 from libc.errno cimport EAGAIN, EINTR, errno
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
@@ -258,10 +259,15 @@ cdef class SocketTransport(Transport):
         self.handshake = self.loop.handshakes.begin(self)
         return self.read_socket(True)
 
-    def send_encoded(self, const unsigned char[::1] data not None):
+    def send_encoded(self, data not None):
         """Send handshake bytes."""
+        cdef Py_buffer view
         self.loop.begin_turn()
-        self.encoded.put(&data[0], data.shape[0])
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            self.encoded.put(<const uint8_t *>view.buf, view.len)
+        finally:
+            PyBuffer_Release(&view)
         self.held = self.encoded.pending()
         (<Session>self.session).touch_dirty()
 
@@ -630,10 +636,15 @@ cdef class BytesTransport(Transport):
         self.left = -1 if value is None else value
         (<Session>self.session).touch_dirty()
 
-    def feed(self, const unsigned char[::1] data not None):
+    def feed(self, data not None):
         """Feed bytes, as if the peer had sent them."""
-        if data.shape[0]:
-            (<Session>self.session).feed(&data[0], data.shape[0])
+        cdef Py_buffer view
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            if view.len:
+                (<Session>self.session).feed(<const uint8_t *>view.buf, view.len)
+        finally:
+            PyBuffer_Release(&view)
 
     def end(self):
         """End the input, as if the peer had closed its end."""

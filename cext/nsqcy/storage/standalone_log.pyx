@@ -6,6 +6,7 @@ A worker calls nsqcy.storage.log from C; this module does the same with callable
 from typing import NamedTuple
 
 cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -67,10 +68,18 @@ class Survey(NamedTuple):
     damaged: list
 
 
-def survey_run(const uint8_t[::1] run not None):
+def survey_run(run not None):
     """Return the Survey of a run that was read and verified, which can be walked."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(run, &view, PyBUF_SIMPLE)
+    try:
+        return _survey(<const uint8_t *>view.buf, view.len)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef object _survey(const uint8_t *run, uint64_t n):
     cdef uint64_t at = 0
-    cdef uint64_t n = run.shape[0]
     cdef uint64_t records = 0
     cdef uint64_t max_id = 0
     cdef int64_t first_time = 0
@@ -79,7 +88,7 @@ def survey_run(const uint8_t[::1] run not None):
     cdef const Record *record
     damaged = []
     while at < n:
-        record = record_at(&run[0], at)
+        record = record_at(run, at)
         if n - at < MIN_RECORD or not MIN_RECORD <= record.length <= n - at:
             raise ValueError("a run that was not verified")
         if record.attributes & RECORD_DAMAGED:
