@@ -9,7 +9,7 @@ records. The answers do not depend on where the input was cut.
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fuzz.conversation import alive, told
@@ -99,8 +99,16 @@ conversations = st.one_of(
 )
 
 
+# In the batch, the headers of a message fill it, and a later message is empty.
+TWO_FAULTS = (
+    MAGIC + b'IDENTIFY\n\0\0\0+{"feature_negotiation":true,"headers":true}'
+    b"MPUB a\n\0\0\0\x1c\0\0\0\3" + b"\0\0\0\2\0\0" + b"\0\0\0\0" + b"\0\n\0\x08\1a\0\4" + bytes(9)
+)
+
+
 @settings(deadline=None, max_examples=150)
 @given(conversations, seeds)
+@example(TWO_FAULTS, 0)
 def test_a_conversation_leaves_nothing_behind(data: bytes, seed: int) -> None:
     whole = told(data, None)
     assert {kind for kind, _ in whole} <= {0, 1, 2}

@@ -356,6 +356,7 @@ cdef class TopicCommands(Forwarder):
         cdef size_t end = 0
         cdef size_t have
         cdef uint32_t i
+        cdef bytes fault = None     # after it, faults in the headers of earlier messages come first
         cdef Parsed parsed
         if self.guarded and not self.scanned and not self.may_publish():
             parsed = self.authorize(command, self.topic_key, b"")
@@ -389,13 +390,15 @@ cdef class TopicCommands(Forwarder):
                 break
             length = <int32_t>load_be32(rest + at)
             if length <= 0:
-                return self.fatal(b"E_BAD_MESSAGE %s invalid message(%d) body size %d" % (
-                    <bytes>command, i, length))
+                fault = b"E_BAD_MESSAGE %s invalid message(%d) body size %d" % (
+                    <bytes>command, i, length)
+                break
             if length > longest and not self.transfers:
                 longest = self.size_limit(length) + (HEADERS_ROOM if self.headers else 0)
             if length > longest and not self.transfers:
-                return self.fatal(b"E_BAD_MESSAGE %s message too big %d > %d" % (
-                    <bytes>command, length, longest))
+                fault = b"E_BAD_MESSAGE %s message too big %d > %d" % (
+                    <bytes>command, length, longest)
+                break
             end += length
             if end > have:
                 break
@@ -405,6 +408,8 @@ cdef class TopicCommands(Forwarder):
             parsed = self.check_messages(command, rest + first, at - first)
             if parsed != NEXT:
                 return parsed
+        if fault is not None:
+            return self.fatal(fault)
         if i < <uint32_t>messages:
             self.scanned, self.scanned_count = at, i
             if end == at + 4:
