@@ -27,6 +27,8 @@ TOPICS = ["a", "b", "e#ephemeral"]
 CHANNELS = ["x", "y", "z#ephemeral"]
 SIZES = [1, 30, 500, 6_000, 17_000, 200_000, 1_000_000]
 DELAYS = [1, 700, 5_000, 100_000]
+# Nanoseconds. Equal delays end in order, a nanosecond apart; the reference ends them together.
+ORDERED = 1000
 STEPS = [1, 300, 999, 1_000, 2_500, 11_000, 70_000]
 OUTPUT_ENOUGH = 131072
 MANY = 90
@@ -469,7 +471,16 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(milliseconds=st.sampled_from(STEPS))
     def advance(self, milliseconds: int) -> None:
-        self.core.advance(milliseconds * MILLISECOND)
+        after = self.core.now + milliseconds * MILLISECOND
+        deferred = [
+            copy
+            for topic in self.topics.values()
+            for channel in topic.channels.values()
+            for copy in channel.deferred
+        ]
+        if any(copy.due <= after < copy.due + ORDERED for copy in deferred):
+            after += ORDERED
+        self.core.advance(after - self.core.now)
         for name, topic in self.topics.items():
             for channel in topic.channels.values():
                 back = channel.expire(self.core.now)
@@ -629,12 +640,13 @@ class CoreMachine(RuleBasedStateMachine):
         """Exit cleanly, and start with a different clock."""
         old = self.core
         old.save()
-        wall = old.wall + asleep * SECOND
+        passed = asleep * SECOND + ORDERED
+        wall = old.wall + passed
         self.core = Core(old.path, now=5_000_000 * SECOND, wall=wall, **self.settings)
         self.start()
         for topic in self.topics.values():
             for channel in topic.channels.values():
-                channel.restart(self.core.now - old.now - asleep * SECOND)
+                channel.restart(self.core.now - old.now - passed)
         self.core.settle()
         for topic in self.topics.values():
             topic.fan_out(self.core.now)
