@@ -315,6 +315,7 @@ def log_commands(clients: Clients, sizes: Sizes) -> Iterator[Row]:
         clients.tcp(" ".join(map(str, words)).encode() + b"\n", topic_log=True)
 
     yield Row("LOG_META", f"{sizes.messages:,} messages", lambda: ask("LOG_META", topic))
+    yield Row("LOG_EPOCHS", "of no producer", lambda: ask("LOG_EPOCHS", topic, name()))
     yield Row("LOG_SEEK", f"{sizes.messages:,} messages", lambda: ask("LOG_SEEK", topic, log_id, 1))
     yield Row(
         "LOG_FETCH",

@@ -302,7 +302,8 @@ def test_a_callback_cannot_wait_for_its_own_producer(beside: Beside) -> None:
             raised.append(error)
         said.set()
 
-    with Producer("127.0.0.1:1", runtime=beside.kind, on_error=on_error) as producer:
+    producer = Producer("127.0.0.1:1", runtime=beside.kind, on_error=on_error)
+    with producer:
         assert said.wait(10)
     assert isinstance(raised[0], RuntimeError)
 

@@ -20,13 +20,17 @@ class Got:
     port: int  # the client's port: identifies the connection
 
 
+class Server(ThreadingHTTPServer):
+    request_queue_size = 128  # connections of one moment; beyond it they time out
+
+
 class Destination:
     """Listens from its creation until `close`."""
 
     def __init__(self) -> None:
         self.requests: list[Got] = []
         self.hold = threading.Event()  # answers to /hold wait for it
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
+        self._server = Server(("127.0.0.1", 0), handler(self))
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
