@@ -1,14 +1,6 @@
 from nsqcy.storage.io import IoThread
 
 class FaultyIoThread(IoThread):
-    def __new__(
-        cls,
-        *,
-        open_limit: int = 512,
-        first_reserved: int | None = None,
-        stepped: bool = False,
-        read_only: bool = False,
-    ) -> FaultyIoThread: ...
     def fault(
         self, call: str, nth: int = 1, error: int = 0, times: int = 1, short: int = -1
     ) -> None: ...
