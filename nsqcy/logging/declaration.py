@@ -34,7 +34,7 @@ class Event(Generic[L, P]):
 
     def __call__(self, log: L, /, *parts: P.args, **fields: P.kwargs) -> None:
         write = getattr(log, self.level)
-        write(self._text(*parts, **fields), event=self._text.__name__, **fields)
+        write(self._text(*parts, **fields), event=self.name, **fields)
 
     @property
     def name(self) -> str:
