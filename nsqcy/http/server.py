@@ -53,7 +53,6 @@ from nsqcy.server.http_fastpath import (
 
 _READ = 1
 _WRITE = 2
-_EVENTS_A_TURN = 64
 _JOINED = 65536  # bytes of answers that are joined, to send them together
 _LARGE = 262144  # bytes of a body; several of them take longer than an iteration should
 _LOGGED = 2048  # maximum characters of a target in the log; a target may be a megabyte long
@@ -216,6 +215,7 @@ class HttpConnection(Connection):
         "_write_watcher",
     )
     secure = False
+    events_a_turn = 64
     certificate_names: Sequence[str] = ()  # names in the peer's verified certificate
 
     def __init__(self, server: HttpServer, sock: socket.socket, peer: str) -> None:
@@ -309,8 +309,8 @@ class HttpConnection(Connection):
         self.process()
 
     def process(self) -> None:
-        """Handle buffered input until a request must wait, or _EVENTS_A_TURN events have been
-        handled."""
+        """Handle buffered input until a request must wait, or `events_a_turn` events have
+        been handled."""
         self._resuming = False
         if self._closed or self._unsent is not None:
             return
@@ -338,6 +338,8 @@ class HttpConnection(Connection):
             if event is None:
                 if protocol.paused:
                     self._resume()
+                elif self._feed_more():
+                    continue
                 return
             if type(event) is Head:
                 self._on_head(event)
@@ -348,9 +350,17 @@ class HttpConnection(Connection):
                     self._out.append(event.render())
                 protocol.closing = True
             handled += 1
-            if handled >= _EVENTS_A_TURN and protocol.has_input:
+            if handled >= self.events_a_turn and self._has_input():
                 self._resume()
                 return
+
+    def _has_input(self) -> bool:
+        """Return whether there is unprocessed input."""
+        return self._protocol.has_input
+
+    def _feed_more(self) -> bool:
+        """Pass input that had to wait to the protocol; return whether there was any."""
+        return False
 
     def _resume(self) -> None:
         self._resuming = True
@@ -530,7 +540,7 @@ class HttpConnection(Connection):
         if self._in_process:
             return
         self._flush()
-        if protocol.has_input and not self._closed and self._unsent is None:
+        if self._has_input() and not self._closed and self._unsent is None:
             self._resume()
 
     def _log(self, reply: Reply) -> None:
@@ -601,7 +611,7 @@ class HttpConnection(Connection):
             self._write_watcher.stop()
             self._write_watcher.close()
             self._write_watcher = None
-            if self._protocol.has_input:
+            if self._has_input():
                 self.process()
 
     def _sent(self) -> None:

@@ -12,6 +12,7 @@ cdef class TlsStream(ByteLayer):
     cdef void *outgoing
     cdef ByteQueue input        # input not yet passed to OpenSSL
     cdef public size_t passed   # maximum bytes to pass to OpenSSL at once, which keeps that much
+    cdef public size_t enough   # decode() begins no other record once it has that many bytes
     cdef bint dry               # OpenSSL needs input to continue
     cdef object failure         # raised again by every later call to decode
 

@@ -66,6 +66,7 @@ cdef class TlsStream(ByteLayer):
         self.input = ByteQueue()
         self.dry = True
         self.passed = PASSED
+        self.enough = PIECE_SIZE
 
     def attach(self, connection not None):
         """Use this pyOpenSSL connection, which must have been created without a socket.
@@ -114,7 +115,7 @@ cdef class TlsStream(ByteLayer):
         if self.failure is not None:
             raise self.failure
         err_clear_error()
-        while total + RECORD <= PIECE_SIZE:
+        while total < self.enough and total + RECORD <= PIECE_SIZE:
             if self.dry and not self.pass_on():
                 break
             n = ssl_read(self.ssl, decoded + total, PIECE_SIZE - total)

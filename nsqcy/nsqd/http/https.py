@@ -17,14 +17,24 @@ from nsqcy.nsqd.tls import Handshake, Handshakes
 _HTTP = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"OPTIONS ")
 _SPEAK_TLS = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 _PIECES_A_TURN = 16
+_UNAUTHENTICATED_RECEIVE = 4096  # less than for plain HTTP: a decoded record is kept as well
+_PIECES = 4  # about how many pieces are decoded of what was received, one after the other
 _PASSES = 16  # in how many parts OpenSSL gets what was received; it keeps memory for one of them
 
 
 class HttpsConnection(HttpConnection):
     """Does not read the socket while a handshake step is waiting to run."""
 
-    __slots__ = ("_handshake", "_layer", "_said_goodbye", "_silent", "certificate_names")
+    __slots__ = (
+        "_handshake",
+        "_is_pending",
+        "_layer",
+        "_said_goodbye",
+        "_silent",
+        "certificate_names",
+    )
     secure = True
+    events_a_turn = 16  # their answers wait for the socket before they are encoded
 
     def __init__(
         self, server: HttpServer, sock: socket.socket, peer: str, handshakes: Handshakes
@@ -33,6 +43,7 @@ class HttpsConnection(HttpConnection):
         self.certificate_names: Sequence[str] = ()
         self._silent = True  # the peer has sent nothing
         self._said_goodbye = False
+        self._is_pending = False  # whether something received may not be decoded yet
         self._handshake: Handshake | None = handshakes.begin(self)
         self._layer = self._handshake.layer
 
@@ -62,6 +73,8 @@ class HttpsConnection(HttpConnection):
             return
         if error is None:
             self.since = self._server.now
+            if self._server.api.knows_users:
+                self.receive_size = _UNAUTHENTICATED_RECEIVE
             self.certificate_names = self._layer.certificate_names()
             self._decode(b"")
         else:
@@ -97,30 +110,39 @@ class HttpsConnection(HttpConnection):
             super().received(data)
 
     def _decode(self, data: bytes) -> None:
+        self._layer.feed(data)
+        self._is_pending = True
+        self.process()
+
+    def _feed_more(self) -> bool:
+        """Decode the next piece. The rest stays encoded, and small, while a request or an answer
+        waits."""
         layer, protocol = self._layer, self._protocol
-        pieces = []
-        ended = False
         layer.passed = self.receive_size // _PASSES
-        layer.feed(data)
+        layer.enough = self.receive_size // _PIECES
         try:
-            while piece := layer.read():
-                pieces.append(piece)
+            piece = layer.read()
         except LayerEnd:
-            ended = True
+            is_first, self._is_pending = self._is_pending, False
+            if is_first:
+                protocol.feed_eof()
+            return is_first
         except LayerError:
             self._send(layer.take())
             self.close()
-            return
+            return False
+        self._is_pending = bool(piece)
         answer = layer.take()  # for example in response to a key update
         if answer:
             self.send_encoded(answer)
-        if pieces and not protocol.in_head:
-            self.since = self._server.now
-        if pieces:
-            protocol.feed(b"".join(pieces))
-        if ended:
-            protocol.feed_eof()
-        self.process()
+        if piece:
+            if not protocol.in_head:
+                self.since = self._server.now
+            protocol.feed(piece)
+        return bool(piece)
+
+    def _has_input(self) -> bool:
+        return self._is_pending or super()._has_input()
 
     # Output
 
@@ -146,9 +168,10 @@ class HttpsConnection(HttpConnection):
 
     def _output(self) -> bytes:
         data = super()._output()
-        if len(data) > PIECE:
-            self._out.insert(0, memoryview(data)[PIECE:])
-        self._layer.write(bytes(data[:PIECE]))
+        size = min(PIECE, self.receive_size)  # OpenSSL keeps memory for one part
+        if len(data) > size:
+            self._out.insert(0, memoryview(data)[size:])
+        self._layer.write(bytes(data[:size]))
         return self._layer.take()
 
     def _sent(self) -> None:
