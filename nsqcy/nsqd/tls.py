@@ -129,6 +129,17 @@ def read_material(options: NsqdOptions, old_versions: bool) -> Material | None:
     )
 
 
+def of_nodes(certificate: str, key: str, root_ca: str) -> SSL.Context:
+    """Return a context for connections from nodes, whose certificates a CA has signed. The
+    parameters are files. Raises PemError."""
+    read = pem_files.read
+    texts = read(certificate), read(key), read(root_ca)
+    try:
+        return _build(Material(*texts, REQUIRE_VERIFY, TLS_1_2, False), lowered=False)
+    except SSL.Error as error:
+        raise PemError(_text(error)) from None
+
+
 def make_context(material: Material) -> tuple[SSL.Context, list[str]]:
     """Return a server context, and warnings for the operator. Raises TlsError and PemError."""
     warnings = []

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
+from loadtest.idle import tls12_hello
+from nsqcy.names import host_port
+from nsqcy.nsqd.copies.wire import Greeting, encode
 from nsqcy.testing.certificates import make
 from nsqcy.testing.encoded_connection import client_context, connect
-from support.nsqd_process import Nsqd
+from support.nsqd_process import Nsqd, free_port
 
 _COLLECTED = re.compile(r"generation \d collected: (\d+)")
 
@@ -114,15 +117,53 @@ USES = [consume, fail, compressed, large, pages, topics, lost, deferred, broken_
 USES += [encrypted, encrypted_pages, broken_handshakes]
 
 
+def check(daemon: Nsqd, use: Callable[[], object]) -> None:
+    use()  # imports what is needed
+    collected(daemon)  # so does this
+    before = collected(daemon)
+    for _ in range(20):
+        use()
+    assert collected(daemon) - before < 20
+
+
 @pytest.mark.ours
 @pytest.mark.parametrize("use", USES)
 def test_clients_leave_no_cycles(
     nsqd: Starter, tmp_path: Path, use: Callable[[Nsqd], None]
 ) -> None:
     daemon = nsqd(https_address="127.0.0.1:0", **make("server").save(tmp_path).options)
-    use(daemon)  # imports what is needed
-    collected(daemon)  # so does this
-    before = collected(daemon)
-    for _ in range(20):
-        use(daemon)
-    assert collected(daemon) - before < 20
+    check(daemon, lambda: use(daemon))
+
+
+@pytest.mark.ours
+@one_worker
+@pytest.mark.parametrize("tls", [False, True])
+def test_copies_connections_leave_no_cycles(nsqd: Starter, tmp_path: Path, tls: bool) -> None:
+    files = make("node").save(tmp_path)
+    address = "127.0.0.1", free_port()
+    options: dict[str, object] = {
+        "etcd_endpoints": "http://127.0.0.1:1",
+        "copies_address": host_port(*address),
+    }
+    if tls:
+        options |= {
+            "copies_tls_cert": files.certificate,
+            "copies_tls_key": files.key,
+            "copies_tls_root_ca_file": files.certificate,
+        }
+    daemon = nsqd(**options)
+    context = client_context(files)
+
+    def use() -> None:
+        with socket.create_connection(address) as plain:
+            sock = context.wrap_socket(plain) if tls else plain
+            sock.sendall(encode(Greeting("another cluster", "n", "n", "g")))
+            assert b"this is cluster" in sock.recv(1000)
+            sock.close()
+        for data in (b"", b"\xff" * 100, tls12_hello()):
+            with socket.create_connection(address) as sock:
+                sock.sendall(data)
+                sock.shutdown(socket.SHUT_WR)
+                sock.recv(1)
+
+    check(daemon, use)

@@ -5,7 +5,7 @@ Owns the listener, and decides who may connect. Passes what arrives to the state
 
 import secrets
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import gevent
 from gevent import socket, ssl
@@ -15,6 +15,9 @@ from nsqcy.copies.worker import Worker
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.copies.streams import Listener, Stream, connect
 from nsqcy.nsqd.copies.wire import Decoder, Greeting
+
+if TYPE_CHECKING:
+    from OpenSSL import SSL
 
 LEAVE_PAUSE = 0.02  # seconds in which streams can send the last messages
 
@@ -35,7 +38,7 @@ class Terms(Protocol):
     @property
     def token(self) -> str: ...
     @property
-    def server_tls(self) -> ssl.SSLContext | None: ...
+    def server_tls(self) -> "SSL.Context | None": ...
     @property
     def client_tls(self) -> ssl.SSLContext | None: ...
 

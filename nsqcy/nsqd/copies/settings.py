@@ -7,7 +7,7 @@ later does not depend on files that may be gone.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gevent import ssl
 
@@ -26,6 +26,9 @@ from nsqcy.nsqd.copies.readable import await_readable
 from nsqcy.nsqd.copies.scrubber import PAUSE
 from nsqcy.nsqd.options import NsqdOptions
 
+if TYPE_CHECKING:
+    from OpenSSL import SSL
+
 
 @dataclass(frozen=True)
 class CopiesSettings:
@@ -37,7 +40,7 @@ class CopiesSettings:
     advertise: str
     zone: str
     token: str
-    server_tls: ssl.SSLContext | None
+    server_tls: "SSL.Context | None"
     client_tls: ssl.SSLContext | None
     scrub_rate: int = 0
     scrub_pause: float = PAUSE
@@ -125,7 +128,7 @@ def _read(path: str) -> str:
     return files.read_text(path).strip() if path else ""
 
 
-def _tls(options: NsqdOptions) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+def _tls(options: NsqdOptions) -> "tuple[SSL.Context | None, ssl.SSLContext | None]":
     """Return the TLS contexts for accepted and for opened connections.
 
     Node certificates need not contain the nodes' addresses: a CA that signs certificates only for
@@ -138,15 +141,14 @@ def _tls(options: NsqdOptions) -> tuple[ssl.SSLContext | None, ssl.SSLContext | 
         raise ValueError(
             "--copies-tls-cert, --copies-tls-key and --copies-tls-root-ca-file must be set together"
         )
-    contexts = []
-    for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
-        context = ssl.SSLContext(protocol)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_REQUIRED
-        _load_files(context, *given)
-        contexts.append(context)
-    return contexts[0], contexts[1]
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.minimum_version = ssl.TLSVersion.TLSv1_2
+    client.check_hostname = False
+    client.verify_mode = ssl.CERT_REQUIRED
+    _load_files(client, *given)
+    from nsqcy.nsqd import tls  # it imports OpenSSL
+
+    return tls.of_nodes(*given), client
 
 
 def _load_files(context: ssl.SSLContext, certificate: str, key: str, root_ca: str) -> None:

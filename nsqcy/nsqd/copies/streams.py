@@ -7,7 +7,7 @@ messages, and the caller decides who may connect.
 import errno
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gevent
 from gevent import socket, ssl
@@ -32,8 +32,12 @@ from nsqcy.nsqd.copies.wire import (
 )
 from nsqcy.process.acceptor import EXHAUSTED, MAX_PAUSE, PAUSE, PauseLog
 
+if TYPE_CHECKING:
+    from OpenSSL import SSL
+
 TITLE = "COPIES"  # of the listener, in the log
 TIMEOUT = 5.0  # seconds to connect and exchange greetings
+MAX_GREETING = 64  # accepted connections without a greeting; each may keep 80 KiB for TLS
 MAX_QUEUED = 128 << 20  # maximum unsent bytes
 PIECE = 256 << 10  # bytes to read at a time
 MAX_PARTS = 500  # sent at a time; the kernel allows 1,024
@@ -163,7 +167,7 @@ class Stream:
 
     def _send_all(self, parts: list[bytes]) -> None:
         """Send the parts; large ones without copying them, if the connection is not encrypted."""
-        if isinstance(self._sock, ssl.SSLSocket) or sum(map(len, parts)) < SMALL:
+        if type(self._sock) is not socket.socket or sum(map(len, parts)) < SMALL:
             self._sock.sendall(b"".join(parts))
             return
         sent = self._sock.sendmsg(parts)
@@ -262,7 +266,7 @@ class Listener:
     def __init__(
         self,
         address: tuple[str, int],
-        tls: ssl.SSLContext | None,
+        tls: "SSL.Context | None",
         refusal: Callable[[Greeting], str],
         accepted: Callable[[Greeting, socket.socket, Decoder], object],
         log: Lines,
@@ -276,6 +280,8 @@ class Listener:
         self._tls = tls
         self._refusal = refusal
         self._accepted = accepted
+        self._greeting: dict[socket.socket, gevent.Greenlet[Any, Any]] = {}
+        """The connections without a greeting and their greenlets, the oldest first."""
         host, port = address
         bound = listeners.bind(host_port(host, port), "copies", unix=False)
         self._server = _Server(socket.socket(fileno=bound.sock.detach()), self._handle, log)
@@ -290,26 +296,38 @@ class Listener:
         self._server.stop()
 
     def _handle(self, sock: socket.socket, _: Any) -> None:
+        self._greeting[sock] = gevent.getcurrent()
+        self._make_room()
+        connection, decoder = sock, Decoder()
         try:
             with gevent.Timeout(TIMEOUT, TimeoutError("timed out")):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if self._tls is not None:
-                    sock = self._tls.wrap_socket(sock, server_side=True)
-                decoder = Decoder()
-                greeting = _one(sock, decoder)
+                    from nsqcy.nsqd.copies.tls_socket import TlsSocket  # it imports OpenSSL
+
+                    connection = TlsSocket(sock, self._tls)
+                    connection.shake()
+                greeting = _one(connection, decoder)
                 if not isinstance(greeting, Greeting):
                     raise WireError("the first message is not a greeting")
                 error = self._refusal(greeting)
                 if greeting.level != LEVEL:
                     error = f"level {greeting.level} is not supported (allowed: {LEVEL})"
-                sock.sendall(encode(Welcome(error)))
+                connection.sendall(encode(Welcome(error)))
         except (OSError, WireError):
             sock.close()
             return
+        finally:
+            self._greeting.pop(sock, None)
         if error:
             sock.close()
         else:
-            self._accepted(greeting, sock, decoder)
+            self._accepted(greeting, connection, decoder)
+
+    def _make_room(self) -> None:
+        """Close the oldest connections without a greeting if there are too many."""
+        while len(self._greeting) > MAX_GREETING:
+            self._greeting.pop(next(iter(self._greeting))).kill()
 
 
 def _one(sock: socket.socket, decoder: Decoder) -> Message:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from OpenSSL import SSL
 
 from nsqcy.config import loader
 from nsqcy.errors import StartError, Stop
@@ -95,8 +96,9 @@ def test_nodes_verify_each_other(tmp_path: Path) -> None:
         f"--copies-tls-root-ca-file={files.certificate}",
     )
     of_worker: Any = settings(found, prepare(found, Lines()), 0)
-    for context in (of_worker.server_tls, of_worker.client_tls):
-        assert context.verify_mode.name == "CERT_REQUIRED"
+    assert of_worker.client_tls.verify_mode.name == "CERT_REQUIRED"
+    demanded = SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT
+    assert of_worker.server_tls.get_verify_mode() == demanded
 
 
 @pytest.mark.parametrize("has_etcd", [True, False])
