@@ -17,7 +17,7 @@ from urllib3.util import Url, parse_url
 from nsqcy.cluster import answers
 from nsqcy.cluster.parallel import Outcome, ask_all
 from nsqcy.cluster.trust import Trust
-from nsqcy.cluster.web_client import PORTS, WebClient, unwanted
+from nsqcy.cluster.web_client import PORTS, WebClient
 from nsqcy.errors import RequestError
 from nsqcy.names import host_port, is_valid_name
 from nsqcy.util import gojson
@@ -356,9 +356,7 @@ def _ask(
     headers = bearer(auth_secret)
 
     def ask(key: Key) -> list[Item]:
-        answer = web.ask(parse_url(urls[key]), headers=headers, maximum=MAX_ANSWER)
-        if answer.status != 200:
-            raise unwanted(answer)
+        answer = web.fetch(parse_url(urls[key]), headers=headers, maximum=MAX_ANSWER)
         return read(answer.body, answer.headers)
 
     return ask_all(list(urls), ask, web.terms.whole)

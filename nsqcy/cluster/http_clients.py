@@ -30,7 +30,7 @@ from nsqcy.cluster.forms import (
     having,
     is_number,
 )
-from nsqcy.cluster.web_client import MAX_ERROR, Answer, Terms, WebClient, unwanted
+from nsqcy.cluster.web_client import MAX_ERROR, Answer, Terms, WebClient
 from nsqcy.errors import InvalidName, RequestError
 from nsqcy.names import host_port, is_valid_name, one_line, quote
 from nsqcy.util import gojson
@@ -147,13 +147,10 @@ class DaemonClient:
     ) -> Answer:
         url: Url = self._url._replace(path=path, query=urlencode(query) if query else None)
         try:
-            answer = self._web.ask(url, method, body=body, headers=headers, maximum=maximum)
-            if answer.status != 200:
-                raise unwanted(answer)
+            return self._web.fetch(url, method, headers, body, maximum=maximum)
         except RequestError as error:
             error.path = path
             raise
-        return answer
 
 
 class NsqdHTTPClient(DaemonClient):

@@ -19,7 +19,7 @@ from nsqcy.cluster.discovery import Found, Producer, daemon_url
 from nsqcy.cluster.latency import Latency
 from nsqcy.cluster.parallel import Outcome, ask_all
 from nsqcy.cluster.rates import Rates
-from nsqcy.cluster.web_client import Answer, WebClient, unwanted
+from nsqcy.cluster.web_client import Answer, WebClient
 from nsqcy.errors import RequestError
 from nsqcy.util import gojson
 
@@ -386,7 +386,7 @@ def answer_of(
     url: Url, topic: str = "", channel: str = "", *, web: WebClient, clients: bool = False
 ) -> Answer:
     """Return the raw response for parse_stats(). Raises RequestError."""
-    return _get(web, _stats_url(url, topic, channel, clients=clients))
+    return web.fetch(_stats_url(url, topic, channel, clients=clients), maximum=MAX_ANSWER)
 
 
 def nsqds(
@@ -430,7 +430,7 @@ def topic_producers(
 
 def node_info(url: Url, *, web: WebClient) -> Producer:
     """Return an nsqd as it describes itself; a missing address defaults to the queried address."""
-    answer = _get(web, url._replace(path="/info"))
+    answer = web.fetch(url._replace(path="/info"), maximum=MAX_ANSWER)
     values = answers.read(answer.body, answer.headers, discovery.PRODUCER)
     if not values["broadcast_address"]:
         values |= {"broadcast_address": (url.host or "").strip("[]"), "http_port": url.port or 80}
@@ -447,10 +447,3 @@ def _stats_url(url: Url, topic: str, channel: str = "", *, clients: bool = False
         query["include_clients"] = "false"
     given = {name: value for name, value in query.items() if value}
     return url._replace(path="/stats", query=urlencode(given))
-
-
-def _get(web: WebClient, url: Url) -> Answer:
-    answer = web.ask(url, maximum=MAX_ANSWER)
-    if answer.status != 200:
-        raise unwanted(answer)
-    return answer

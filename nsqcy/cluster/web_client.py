@@ -300,6 +300,21 @@ class WebClient:
         # Here it has no traceback, which would keep the response as long as the error.
         raise failure
 
+    def fetch(
+        self,
+        url: Url,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        *,
+        maximum: int,
+    ) -> Answer:
+        """Like ask(), but raise RequestError for a status other than 200."""
+        answer = self.ask(url, method, headers, body, maximum=maximum)
+        if answer.status != 200:
+            raise unwanted(answer)
+        return answer
+
     def _ask(
         self, url: Url, method: str, headers: dict[str, str], body: bytes | None, maximum: int
     ) -> Answer:

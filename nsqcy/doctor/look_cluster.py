@@ -17,7 +17,7 @@ from nsqcy.cluster.discovery import Producer, daemon_url
 from nsqcy.cluster.parallel import ask_all
 from nsqcy.cluster.problems import NodeState
 from nsqcy.cluster.stats import MAX_ANSWER, TopicStats, parse_stats
-from nsqcy.cluster.web_client import Answer, WebClient, unwanted
+from nsqcy.cluster.web_client import Answer, WebClient
 from nsqcy.doctor import look_doors, look_messages
 from nsqcy.doctor.facts import (
     Attempted,
@@ -94,8 +94,8 @@ def ask_lookupds(
     def ask(address: str) -> Lookupd:
         info, offset = _timed(web, _beside(address, "info"))
         version = answers.read(info.body, info.headers, _VERSION)["version"]
-        topics = _get(web, _beside(address, "topics"))
-        nodes = _get(web, _beside(address, "nodes"))
+        topics = web.fetch(_beside(address, "topics"), maximum=discovery.MAX_ANSWER)
+        nodes = web.fetch(_beside(address, "nodes"), maximum=discovery.MAX_ANSWER)
         return Lookupd(
             address,
             version=version,
@@ -194,7 +194,8 @@ def _url(nsqd: Nsqd) -> Url:
 
 
 def _stats(web: WebClient, url: Url) -> Answer:
-    return _get(web, url._replace(path="/stats", query=urlencode({"format": "json"})), MAX_ANSWER)
+    page = url._replace(path="/stats", query=urlencode({"format": "json"}))
+    return web.fetch(page, maximum=MAX_ANSWER)
 
 
 def _topics(page: Answer, node: Producer) -> list[TopicStats]:
@@ -283,17 +284,10 @@ def _with_attempts(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
 # --- one answer ---------------------------------------------------------------------------------
 
 
-def _get(web: WebClient, url: Url, maximum: int = discovery.MAX_ANSWER) -> Answer:
-    answer = web.ask(url, maximum=maximum)
-    if answer.status != 200:
-        raise unwanted(answer)
-    return answer
-
-
 def _timed(web: WebClient, url: Url) -> tuple[Answer, Offset | None]:
     """Return a response, and how far its Date is from our clock."""
     sent = time.time()
-    answer = _get(web, url)
+    answer = web.fetch(url, maximum=discovery.MAX_ANSWER)
     return answer, offset(answer.headers.get("date", ""), sent, time.time())
 
 

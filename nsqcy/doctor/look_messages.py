@@ -10,7 +10,7 @@ from urllib3.util import Url
 
 from nsqcy.cluster import answers
 from nsqcy.cluster.stats import ChannelStats, TopicStats
-from nsqcy.cluster.web_client import WebClient, unwanted
+from nsqcy.cluster.web_client import WebClient
 from nsqcy.doctor.facts import Attempted
 from nsqcy.util import gojson
 
@@ -51,8 +51,7 @@ def _holds_messages(channel: ChannelStats) -> bool:
 def _peek(channel: ChannelStats, state: str, url: Url, web: WebClient) -> list[Attempted]:
     topic, name = channel.topic, channel.name
     query = {"topic": topic, "channel": name, "state": state, "count": str(COUNT), "bytes": "0"}
-    answer = web.ask(url._replace(path="/channel/peek", query=urlencode(query)), maximum=MAX_PAGE)
-    if answer.status != 200:
-        raise unwanted(answer)
+    page = url._replace(path="/channel/peek", query=urlencode(query))
+    answer = web.fetch(page, maximum=MAX_PAGE)
     found = answers.read(answer.body, answer.headers, _PAGE)["messages"]
     return [Attempted(topic, name, each["id"], each["attempts"]) for each in found]

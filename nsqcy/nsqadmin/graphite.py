@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from urllib3.exceptions import HTTPError
 from urllib3.util import Url, parse_url
 
-from nsqcy.cluster.web_client import Answer, WebClient, reason, unwanted
+from nsqcy.cluster.web_client import Answer, WebClient, reason
 from nsqcy.config.durations import SECOND
 from nsqcy.errors import RequestError
 
@@ -40,9 +40,7 @@ class Graphite:
             "until": f"-{self._seconds}sec",
         }
         url = parse_url(f"{self._url}/render")._replace(query=urlencode(query))
-        answer = self._web.ask(url, maximum=MAX_ANSWER)
-        if answer.status != 200:
-            raise unwanted(answer)
+        answer = self._web.fetch(url, maximum=MAX_ANSWER)
         value = _first_value(answer.body)
         return f"{value / self._seconds:.2f}" if value >= 0 else "N/A"
 

@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 from typing import Any, Protocol
 
-import cramjam
+import snappy
 
 from nsqcy.testing.certificates import Files
 from nsqcy.testing.wire_client import Conn
@@ -45,9 +45,11 @@ class Snappy:
 
     def __init__(self) -> None:
         self._input = b""
+        self._decompressor = snappy.StreamDecompressor()
 
     def encode(self, data: bytes) -> bytes:
-        return bytes(cramjam.snappy.compress(data))
+        compressed: bytes = snappy.StreamCompressor().compress(data)
+        return compressed
 
     def decode(self, data: bytes) -> bytes:
         return b"".join(self.blocks(data))
@@ -62,7 +64,7 @@ class Snappy:
                 break
             chunk, self._input = self._input[:end], self._input[end:]
             if chunk != IDENTIFIER:
-                found.append(bytes(cramjam.snappy.decompress(IDENTIFIER + chunk)))
+                found.append(self._decompressor.decompress(chunk))
         return found
 
 

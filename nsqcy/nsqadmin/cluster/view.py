@@ -23,7 +23,7 @@ from nsqcy.cluster.discovery import Producer, daemon_url, lookupd_url
 from nsqcy.cluster.forms import PEEKED, POLICY, Form, anything
 from nsqcy.cluster.parallel import Outcome, ask_all
 from nsqcy.cluster.stats import TopicStats
-from nsqcy.cluster.web_client import WebClient, unwanted
+from nsqcy.cluster.web_client import WebClient
 from nsqcy.errors import HttpError, RequestError
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
@@ -271,9 +271,7 @@ class ClusterView:
             place = places[name]
             url = place.url._replace(path=f"/{path}") if isinstance(place, Node) else place
             url = url._replace(query=urlencode(query))
-            answer = self._web.ask(url, "POST", body=b"", maximum=MAX_POST_ANSWER)
-            if answer.status != 200:
-                raise unwanted(answer)
+            self._web.fetch(url, "POST", body=b"", maximum=MAX_POST_ANSWER)
 
         outcome = ask_all(list(places), ask, self._web.terms.whole)
         if outcome.errors:
