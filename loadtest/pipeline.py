@@ -134,7 +134,7 @@ def memory(daemon: Nsqd, folder: Path, given: argparse.Namespace) -> None:
 
 def seek(daemon: Nsqd, _: Path, given: argparse.Namespace) -> None:
     """Seek to random positions in a log of this size, over separate connections."""
-    from nsqcy.spark.v2 import Access, Connection
+    from nsqcy.spark.log_client import Access, Connection
 
     publish(daemon, "long", given.gigabytes * 1000, MB)
     times = []

@@ -12,7 +12,7 @@ from loadtest.many_clients import Loop
 from loadtest.nsqd import Nsqd
 from loadtest.turns.rows import Row, Sizes
 from nsqcy.base import headers
-from nsqcy.nsqd.messages.topic_verbs import MAX_SEARCHED
+from nsqcy.nsqd.process_messages.topic_verbs import MAX_SEARCHED
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import ERROR, MESSAGE, Conn, Frame, Hangup, sized
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from nsqcy.cli import places, policies, seeking
+from nsqcy.cli import log_positions, policies, seeking
 from nsqcy.cli.cluster import Cluster
 from nsqcy.cli.cluster_options import act, as_json, confirm, confirmed, on_cluster, print_json
 from nsqcy.cli.tables import number, plain, plural, table, yes
@@ -99,7 +99,7 @@ def _json(channel: ChannelStats) -> dict[str, Any]:
 @channel.command()
 @named
 @channel_named
-@click.option("--start", type=PLACE, help=f"position in the log: {places.ALLOWED}")
+@click.option("--start", type=PLACE, help=f"position in the log: {log_positions.ALLOWED}")
 @on_cluster
 def create(cluster: Cluster, topic: str, channel: str, start: str | None) -> None:
     """Create CHANNEL on all nsqds that have TOPIC, and register it with all nsqlookupds.

@@ -4,7 +4,7 @@ import importlib
 
 import click
 
-from nsqcy.config import files, loader, sample
+from nsqcy.config import configuration_file, loader, sample
 from nsqcy.config.commands import Commands
 from nsqcy.config.options import OptionTable
 from nsqcy.errors import Stop
@@ -43,8 +43,8 @@ def check(context: click.Context, file: str, daemon: str | None) -> None:
     By default, DAEMON is the daemon that an INI file names, or nsqd.
     """
     try:
-        daemon = daemon or files.daemon_of(files.read_text(file))
-        given = files.read_file(table(daemon), file)
+        daemon = daemon or configuration_file.daemon_of(configuration_file.read_text(file))
+        given = configuration_file.read_file(table(daemon), file)
         settings = loader.Settings(table(daemon), {}, given)
         importlib.import_module(OPTIONS[daemon][0]).resolve(settings)
     except Stop as stop:

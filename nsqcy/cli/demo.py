@@ -31,7 +31,7 @@ from nsqcy.client.aio import Consumer, Error, Message, Producer
 from nsqcy.cluster.http_clients import NsqdHTTPClient
 from nsqcy.errors import RequestError
 from nsqcy.logging.logger import Log
-from nsqcy.process import service, spawn
+from nsqcy.process import spawn, systemd
 
 Body = dict[str, object]
 Work = Coroutine[Any, Any, None]
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     nsqds = [Nsqd(*word.split("=")) for word in (sys.argv[1:] if argv is None else argv)]
     log = Log("[demo] ")
-    notifier = service.notifier(os.environ, log)
+    notifier = systemd.notifier(os.environ, log)
     try:
         for nsqd in nsqds:
             nsqd.prepare()
@@ -106,7 +106,7 @@ class Nsqd:
         web.channel_config("payments", "gateway", CHANNEL_POLICY)
 
 
-async def _run(nsqds: list[str], notifier: service.Notifier) -> None:
+async def _run(nsqds: list[str], notifier: systemd.Notifier) -> None:
     """Produce and consume until a signal arrives."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()

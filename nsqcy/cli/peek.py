@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from nsqcy.cli import bodies, places, seeking
+from nsqcy.cli import bodies, log_positions, seeking
 from nsqcy.cli.cluster import Cluster, Node
 from nsqcy.cli.cluster_options import as_json, on_cluster, print_json
 from nsqcy.cli.tables import moment, plain, table
@@ -55,7 +55,7 @@ class Peeked(NamedTuple):
     "place",
     type=PLACE,
     help="show what TOPIC keeps from here on, including what its channels have finished: "
-    + places.ALLOWED,
+    + log_positions.ALLOWED,
 )
 @click.option(
     "--count",

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from tempfile import TemporaryDirectory
 
-from nsqcy.cli import nodes, welcome
-from nsqcy.cli.nodes import Etcd, Shared
+from nsqcy.cli import demo_cluster, welcome
+from nsqcy.cli.demo_cluster import Etcd, Shared
 from nsqcy.cli.welcome import Node, reachable
 from nsqcy.config import hints, loader
 from nsqcy.config.durations import SECOND
@@ -113,7 +113,7 @@ def main(argv: Sequence[str]) -> int:
 def _up(argv: Sequence[str], stack: ExitStack) -> "Up":
     """Return what the command line describes. `stack`: removes the temporary directory, if any."""
     demo, words = _demo_taken(argv)
-    count, rest = nodes.taken(words)
+    count, rest = demo_cluster.taken(words)
     plans = {name: Plan(name, flags) for name, flags in split(rest).items()}
     nsqd = plans["nsqd"]
     is_temporary = False
@@ -172,7 +172,7 @@ def split(argv: Sequence[str]) -> dict[str, list[str]]:
 
 def _all_flags() -> list[str]:
     prefixed = [f"{name}-{flag}" for name in PREFIXED for flag in TABLES[name].by_flag]
-    return [*NSQD.by_flag, *prefixed, WITHOUT_ADMIN, DEMO, nodes.FLAG]
+    return [*NSQD.by_flag, *prefixed, WITHOUT_ADMIN, DEMO, demo_cluster.FLAG]
 
 
 class Plan:
@@ -211,7 +211,7 @@ class Plan:
         plan = Plan(self.daemon, self._words)
         plan.name = f"node{index}"
         plan._values = dict(self._values)
-        plan._last = nodes.overrides(self._settings, self._values, index)
+        plan._last = demo_cluster.overrides(self._settings, self._values, index)
         plan._values |= shared.flags()
         return plan
 

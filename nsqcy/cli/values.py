@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from nsqcy.cli import places
+from nsqcy.cli import log_positions
 from nsqcy.cli.cluster import Cluster
 from nsqcy.cluster.discovery import daemon_url
 from nsqcy.cluster.web_client import Terms
@@ -73,7 +73,7 @@ class _Place(ParamType):
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
-            return places.place(value, places.now())
+            return log_positions.place(value, log_positions.now())
         except ValueError as error:
             self.fail(str(error), param, ctx)
 

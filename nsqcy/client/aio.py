@@ -14,7 +14,6 @@ handles sockets, timers and tasks; consumer.py and producer.py contain the logic
 
 import asyncio
 import inspect
-import os
 import weakref
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
@@ -28,6 +27,23 @@ from nsqcy.client.aio_threads import Threads, connect
 from nsqcy.client.arguments import check_arguments
 from nsqcy.client.bodies import Codec, decoder, encoder, handler_of
 from nsqcy.client.codec import Message, Publish, finish
+from nsqcy.client.common_interface import (
+    BATCH_BYTES,
+    BATCH_MESSAGES,
+    INFINITE,
+    OK,
+    ConsumerView,
+    Headers,
+    Outcomes,
+    ProducerView,
+    asked,
+    batched_async,
+    default_in_flight,
+    is_coroutine_function,
+    lookup_query,
+    reason,
+    warn_of_idle_handlers,
+)
 from nsqcy.client.connection import Connection, State
 from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.dead_letters import (
@@ -50,23 +66,7 @@ from nsqcy.client.errors import (
     RequestError,
     Requeue,
 )
-from nsqcy.client.face import (
-    BATCH_BYTES,
-    BATCH_MESSAGES,
-    INFINITE,
-    OK,
-    ConsumerView,
-    Headers,
-    Outcomes,
-    ProducerView,
-    asked,
-    batched_async,
-    default_in_flight,
-    is_coroutine_function,
-    lookup_query,
-    reason,
-    warn_of_idle_handlers,
-)
+from nsqcy.client.forks import close_in_child
 from nsqcy.client.options import (
     CONSUMER_PARTS,
     PRODUCER_PARTS,
@@ -78,11 +78,11 @@ from nsqcy.client.options import (
     as_strings,
     with_options,
 )
-from nsqcy.client.outside import report
 from nsqcy.client.peeked_message import PeekedMessage
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
 from nsqcy.client.times import Duration, Milliseconds, seconds
 from nsqcy.client.topics import Given, Pattern
+from nsqcy.client.user_code import report
 from nsqcy.errors import LayerError
 from nsqcy.util.self_connect import reaches_itself, refusal
 
@@ -244,7 +244,7 @@ class _Face:
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
         self._query = lookup_query(self.core)
-        _started.add(self)
+        close_in_child(self)
         self.core.start(self.now())
         self.rearm()
 
@@ -398,18 +398,6 @@ def _is_cancelled(error: BaseException) -> bool:
     """Return whether the current task itself has been cancelled, and not one that it awaits."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
-
-
-_started: weakref.WeakSet[_Face] = weakref.WeakSet()
-
-
-def _abandon_all() -> None:
-    for face in list(_started):
-        face.abandon()
-    _started.clear()
-
-
-os.register_at_fork(after_in_child=_abandon_all)
 
 
 class _Iteration:

@@ -29,18 +29,10 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from nsqcy.client.arguments import check_arguments
+from nsqcy.client.blocking_loop import Loop
 from nsqcy.client.bodies import Codec, decoder, encoder, handler_of
 from nsqcy.client.codec import Message, Publish
-from nsqcy.client.connection import Connection
-from nsqcy.client.consumer import ConsumerCore
-from nsqcy.client.dead_letters import (
-    dead_letter_headers,
-    keep_dead_letters,
-    producer_keywords,
-    topic_of_dead_letter,
-)
-from nsqcy.client.errors import Closed, Error, PublishTimeout
-from nsqcy.client.face import (
+from nsqcy.client.common_interface import (
     BATCH_BYTES,
     BATCH_MESSAGES,
     INFINITE,
@@ -55,8 +47,16 @@ from nsqcy.client.face import (
     refuse_coroutine_functions,
     warn_of_idle_handlers,
 )
+from nsqcy.client.connection import Connection
+from nsqcy.client.consumer import ConsumerCore
+from nsqcy.client.dead_letters import (
+    dead_letter_headers,
+    keep_dead_letters,
+    producer_keywords,
+    topic_of_dead_letter,
+)
+from nsqcy.client.errors import Closed, Error, PublishTimeout
 from nsqcy.client.flow import MAX_IN_FLIGHT, demand
-from nsqcy.client.loop import Loop
 from nsqcy.client.mailbox import Batches, Deliveries, Event, Iteration, Waiters, call_in
 from nsqcy.client.options import (
     CONSUMER_PARTS,
@@ -68,11 +68,11 @@ from nsqcy.client.options import (
     as_strings,
     with_options,
 )
-from nsqcy.client.outside import log, report
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
-from nsqcy.client.runtime import Future, Kind, runtime_of
+from nsqcy.client.threads_or_greenlets import Future, Kind, runtime_of
 from nsqcy.client.times import Duration, Milliseconds, seconds
 from nsqcy.client.topics import Given, Pattern
+from nsqcy.client.user_code import log, report
 
 GRACE = 2.0  # seconds after close_timeout until the client ends on its own
 

@@ -13,8 +13,8 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from nsqcy.client.codec import Message
+from nsqcy.client.common_interface import is_coroutine_function
 from nsqcy.client.errors import DecodeError
-from nsqcy.client.face import is_coroutine_function
 from nsqcy.names import printable, quote
 
 UNTYPED = (inspect.Parameter.empty, Any, object)  # annotations that accept every value

@@ -20,7 +20,7 @@ from nsqcy.errors import TOKEN_WITHHELD, LayerEnd, NsqError
 from nsqcy.net.byte_layer import ByteLayer
 from nsqcy.net.deflate import DeflateLayer
 from nsqcy.net.snappy import SnappyLayer
-from nsqcy.options.strangers import LONGEST, recognized
+from nsqcy.options.other_servers import LONGEST, recognized
 from nsqcy.protocol.wire import command, command_with_body
 
 MAGIC = b"  V2"

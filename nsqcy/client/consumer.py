@@ -19,6 +19,7 @@ from nsqcy.client.core import STEADY, Core, Nsqd
 from nsqcy.client.core import Net as AnyNet
 from nsqcy.client.errors import AlreadyAnswered, DeadLetter, Error, NsqdError, Requeue, Verdict
 from nsqcy.client.flow import Flow
+from nsqcy.client.flow_across_topics import SharedFlow
 from nsqcy.client.options import (
     Address,
     Addresses,
@@ -26,9 +27,8 @@ from nsqcy.client.options import (
     consumer_options,
     lookupd_addresses,
 )
-from nsqcy.client.outside import log, pass_on
-from nsqcy.client.shared_flow import SharedFlow
 from nsqcy.client.topics import Given, Pattern, Topics
+from nsqcy.client.user_code import log, pass_on
 from nsqcy.names import printable
 
 FIRST_RETRY, MAX_RETRY = 1.0, 60.0  # seconds until reconnecting to a lost nsqd

@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from nsqcy.client.connection import Connection, Owner
 from nsqcy.client.errors import Closed, ConnectionFailed, Error
+from nsqcy.client.forks import closed_by_fork
 from nsqcy.client.options import (
     Address,
     Addresses,
@@ -21,7 +22,7 @@ from nsqcy.client.options import (
     lookupd_addresses,
     nsqd_addresses,
 )
-from nsqcy.client.outside import call, log
+from nsqcy.client.user_code import call, log
 
 PATIENCE = 1.0  # seconds until a graceful end logs what it waits for
 STEADY = 5.0  # seconds after which a connection counts as one that works
@@ -239,10 +240,7 @@ class Core(Owner, Generic[N]):
     def closed_error(self) -> Closed:
         """Return the error of a call after the end."""
         if self.is_forked:
-            return Closed(
-                f"the {self.kind} was created before this process was forked: create one after "
-                "the fork"
-            )
+            return closed_by_fork(self.kind)
         if self.failure is not None:
             closed = Closed(f"the {self.kind} has failed: {self.failure!r}")
             closed.__cause__ = self.failure

@@ -7,8 +7,8 @@ are those in the responses of nsqlookupds to /nodes, which also name the nsqds, 
 from collections.abc import Iterable, Iterator, Mapping
 
 from nsqcy.client.options import Address, Answer, ConnectionOptions, LookupOptions
-from nsqcy.client.outside import log
 from nsqcy.client.topics import Topics
+from nsqcy.client.user_code import log
 from nsqcy.cluster.budget import Bounds
 from nsqcy.cluster.discovery import MAX_PRODUCERS, Producer, lookup_all, nodes, nsqd_topics
 from nsqcy.cluster.web_client import Terms, WebClient

@@ -3,7 +3,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol, Self, TypeVar, type_check_only
 
 from nsqcy.client.codec import Message
-from nsqcy.client.runtime import Gate
+from nsqcy.client.threads_or_greenlets import Gate
 
 _T = TypeVar("_T")
 

@@ -6,8 +6,8 @@ Pure functions. Any invalid input raises RequestError.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from nsqcy.cluster.answer_forms import MAX_LINE
 from nsqcy.cluster.budget import FREE, decoding
-from nsqcy.cluster.forms import MAX_LINE
 from nsqcy.errors import RequestError
 from nsqcy.names import is_valid_name, one_line
 from nsqcy.util import gojson

@@ -13,9 +13,7 @@ from urllib.parse import urlencode
 from urllib3.util import Url
 
 from nsqcy.cluster import discovery, stats
-from nsqcy.cluster.budget import decoding
-from nsqcy.cluster.discovery import daemon_url
-from nsqcy.cluster.forms import (
+from nsqcy.cluster.answer_forms import (
     CHANNELS,
     DEFERRED,
     DRAIN,
@@ -30,6 +28,8 @@ from nsqcy.cluster.forms import (
     having,
     is_number,
 )
+from nsqcy.cluster.budget import decoding
+from nsqcy.cluster.discovery import daemon_url
 from nsqcy.cluster.web_client import MAX_ERROR, Answer, Terms, WebClient
 from nsqcy.errors import InvalidName, RequestError
 from nsqcy.names import host_port, is_valid_name, one_line, quote

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from nsqcy import NSQ_VERSION, __version__
 from nsqcy.config import stray_words
+from nsqcy.config.configuration_file import read_file
 from nsqcy.config.file_settings import FileSettings
-from nsqcy.config.files import read_file
 from nsqcy.config.flags import split_flags
 from nsqcy.config.options import OptionTable
 from nsqcy.errors import DATED, LOGGED, Stop, VersionWanted

@@ -2,7 +2,7 @@
 
 Owns the parsing of one value of each kind, from Go's command line, an INI file or TOML. Independent
 of particular options (each daemon has its own table) and of flag syntax (config/flags.py); reads no
-files (config/files.py).
+files (config/configuration_file.py).
 """
 
 import operator

@@ -1,7 +1,7 @@
 """Policies of topics and channels by name: keys, defaults, patterns and precedence.
 
-Does not read files (config/files.py), serve requests (nsqd/http) or enforce anything: topics and
-channels receive their policy when they are created, and again whenever it changes.
+Does not read files (config/configuration_file.py), serve requests (nsqd/http) or enforce anything:
+topics and channels receive their policy when they are created, and again whenever it changes.
 """
 
 import fnmatch

@@ -20,7 +20,7 @@ from nsqcy.net.listeners import Listener
 from nsqcy.process import spawn
 from nsqcy.process.acceptor import Acceptor
 from nsqcy.process.handoff import Accepted
-from nsqcy.process.service import Notifier
+from nsqcy.process.systemd import Notifier
 from nsqcy.process.watchdog import Watchdog
 
 CLEAN, FAILED = 0, 1

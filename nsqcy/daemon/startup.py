@@ -15,7 +15,7 @@ from nsqcy.config import loader
 from nsqcy.errors import Stop
 from nsqcy.logging import events
 from nsqcy.logging.logger import Log
-from nsqcy.process import openfiles, service, spawn
+from nsqcy.process import openfiles, spawn, systemd
 from nsqcy.util import standard_streams
 
 T = TypeVar("T")
@@ -58,10 +58,10 @@ def warn(log: Log, warnings: Iterable[str]) -> None:
         events.config_warning(log, warning)
 
 
-def join_system(log: Log) -> service.Notifier:
+def join_system(log: Log) -> systemd.Notifier:
     """Raise the limit of open files, and return the notifier for the service manager."""
     openfiles.raise_limit().tell(log)
-    return service.notifier(os.environ, log)
+    return systemd.notifier(os.environ, log)
 
 
 def rereading(read: Callable[[], T], log: Log) -> Callable[[], T | None]:

@@ -18,7 +18,7 @@ from nsqcy.cluster.parallel import ask_all
 from nsqcy.cluster.problems import NodeState
 from nsqcy.cluster.stats import MAX_ANSWER, TopicStats, parse_stats
 from nsqcy.cluster.web_client import Answer, WebClient
-from nsqcy.doctor import look_doors, look_messages
+from nsqcy.doctor import look_messages, look_tcp
 from nsqcy.doctor.facts import (
     Attempted,
     Cluster,
@@ -154,7 +154,7 @@ def _nsqd(nsqd: Nsqd, web: WebClient) -> Nsqd:
     if not nsqd.node.tcp_port:
         return nsqd
     node = nsqd.node
-    return replace(nsqd, door=look_doors.knock(node.broadcast_address, node.tcp_port, web.terms))
+    return replace(nsqd, door=look_tcp.knock(node.broadcast_address, node.tcp_port, web.terms))
 
 
 def of_http(nsqd: Nsqd, web: WebClient) -> Nsqd:
@@ -182,7 +182,7 @@ def of_http(nsqd: Nsqd, web: WebClient) -> Nsqd:
         disk_free=state.disk_free,
         unregistered=state.unregistered,
         unready=_unready(web, url),
-        expires=look_doors.https_expiry(url, web.terms),
+        expires=look_tcp.https_expiry(url, web.terms),
         topics=_topics(page, node),
         policies=_policies(extra["topics"]),
         copies=_copies(web, url),

@@ -4,7 +4,7 @@ of the cluster."""
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
-from nsqcy.config import files
+from nsqcy.config import configuration_file
 from nsqcy.config.loader import Settings
 from nsqcy.config.options import OptionTable
 from nsqcy.doctor.facts import ConfigFile, CopiesOptions, Wanted
@@ -27,9 +27,9 @@ def read(path: str, daemon: str) -> tuple[Settings, ConfigFile | None]:
     if not path:
         return Settings(_table(daemon or "nsqd"), {}), None
     try:
-        daemon = daemon or files.daemon_of(files.read_text(path))
+        daemon = daemon or configuration_file.daemon_of(configuration_file.read_text(path))
         table = _table(daemon)
-        file = files.read_file(table, path)
+        file = configuration_file.read_file(table, path)
         settings = Settings(table, {}, file)
         _module(daemon).resolve(settings)
     except StartError as error:

@@ -1,33 +1,28 @@
 """Collects facts about a host from the kernel, the file system and the installed packages.
 
-Facts that cannot be determined stay unknown; that is not an error. Changes nothing: the file for
-timing the disk is removed, and ports are bound only briefly, without listening.
+Facts that cannot be determined stay unknown; that is not an error. Changes nothing: ports are bound
+only briefly, without listening. look_disk.py examines the disks.
 """
 
 import ctypes
-import errno
 import os
 import platform
 import re
 import resource
 import struct
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 
-from nsqcy.cluster.parallel import ask_all
 from nsqcy.config.loader import Settings
-from nsqcy.doctor.facts import Clock, ConfigFile, Disk, Host, Memory, Package, Wanted
+from nsqcy.doctor import look_disk
+from nsqcy.doctor.facts import Clock, ConfigFile, Host, Memory, Package, Wanted
 from nsqcy.doctor.look_ports import ports
 from nsqcy.process.limits import available_memory, usable_cpus
 from nsqcy.util import procfs
 
-SYNCS = 5
-DISK_LIMIT = 10.0  # seconds
-PIECE = 4096  # bytes per write
 MODULES = (
     "nsqcy.server.transport",
     "nsqcy.server.publisher",
@@ -55,7 +50,7 @@ def look(wanted: Wanted, settings: Settings, config: ConfigFile | None, root: st
         hard,
         open_on_machine(root),
         Clock(synchronised(), stepped(root)),
-        disk(str(options["data_path"] or "."), root) if "data_path" in options else None,
+        look_disk.disk(str(options["data_path"] or "."), root) if "data_path" in options else None,
         look_at_memory(root),
         usable_cpus(root),
         procfs.number(f"{root}/proc/sys/net/core/somaxconn"),
@@ -97,66 +92,6 @@ def stepped(root: str) -> float | None:
 
 
 # --- disk ---------------------------------------------------------------------------------------
-
-
-def disk(path: str, root: str = "/") -> Disk:
-    """Return the facts about a disk; an error if the disk does not respond in time."""
-    outcome = ask_all([path], lambda path: look_at_disk(path, root), DISK_LIMIT)
-    hangs = Disk(path, f"{path} did not respond within {DISK_LIMIT:.0f} s")
-    return outcome.values.get(path, hangs)
-
-
-def look_at_disk(path: str, root: str = "/") -> Disk:
-    try:
-        space = os.statvfs(path)
-        if not os.path.isdir(path):
-            return Disk(path, f"{path} is not a directory")
-    except OSError as error:
-        return Disk(path, f"{path}: {reason(error)}")
-    kind, options = mount(os.path.realpath(path), procfs.read(f"{root}/proc/self/mountinfo"))
-    syncs, write_error = timed_syncs(path)
-    return Disk(
-        path,
-        kind=kind,
-        mount_options=options,
-        bytes_free=space.f_bavail * space.f_frsize,
-        bytes_all=space.f_blocks * space.f_frsize,
-        files_free=space.f_favail,
-        files_all=space.f_files,
-        write_error=write_error,
-        syncs=syncs,
-    )
-
-
-def mount(path: str, mountinfo: str) -> tuple[str, frozenset[str]]:
-    """Return the file system type and the mount options for a path."""
-    best, found = "", ("", frozenset[str]())
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        fields, kind = before.split(), after.split()
-        if len(fields) < 6 or len(kind) < 3:
-            continue
-        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])
-        inside = path == point or path.startswith(point.rstrip("/") + "/")
-        # The last mount at a mount point hides the others.
-        if inside and len(point) >= len(best):
-            best, found = point, (kind[0], frozenset(f"{fields[5]},{kind[2]}".split(",")))
-    return found
-
-
-def timed_syncs(path: str) -> tuple[list[float], str]:
-    """Return the durations of several writes with sync, or the error."""
-    times = []
-    try:
-        with tempfile.NamedTemporaryFile(dir=path, prefix=".doctor.", buffering=0) as file:
-            for _ in range(SYNCS):
-                begun = time.perf_counter()
-                file.write(bytes(PIECE))
-                os.fdatasync(file.fileno())
-                times.append(time.perf_counter() - begun)
-    except OSError as error:
-        return [], reason(error)
-    return times, ""
 
 
 # --- kernel and memory --------------------------------------------------------------------------
@@ -221,12 +156,3 @@ def broken_modules() -> Iterator[str]:
         except ImportError as error:
             where = f"{platform.python_implementation()} {platform.python_version()}"
             yield f"{name} cannot be imported by {where}: {error}"
-
-
-# --- files --------------------------------------------------------------------------------------
-
-
-def reason(error: OSError) -> str:
-    if error.errno == errno.EACCES:
-        return f"{os.strerror(errno.EACCES).lower()} for uid {os.geteuid()}"
-    return (error.strerror or str(error)).lower()

@@ -14,8 +14,8 @@ from typing import Any
 import click
 
 from nsqcy.cluster.web_client import WebClient
-from nsqcy.config import files
 from nsqcy.config.commands import TableCommand
+from nsqcy.config.configuration_file import DAEMONS
 from nsqcy.config.durations import SECOND
 from nsqcy.config.loader import Settings
 from nsqcy.config.options import BOOL, DURATION, STRING, WORDS
@@ -50,7 +50,7 @@ HOST = (
         STRING,
         "",
         "daemon that the configuration file is for; default: the daemon named in it, or nsqd",
-        rule=Rule(f"one of {', '.join(files.DAEMONS)}", ("", *files.DAEMONS).__contains__),
+        rule=Rule(f"one of {', '.join(DAEMONS)}", ("", *DAEMONS).__contains__),
     ),
     Option("data-path", STRING, "", "nsqd's data path; overrides the configuration file"),
 )

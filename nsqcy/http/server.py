@@ -30,7 +30,7 @@ from nsqcy.http.parser import (
     Malformed,
     Reply,
 )
-from nsqcy.http.polls import Polls
+from nsqcy.http.repeated_requests import Polls
 from nsqcy.http.router import (
     IGNORED,
     INPUT_BUDGET_EXCEEDED,

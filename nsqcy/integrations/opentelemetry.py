@@ -36,11 +36,16 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 
 from nsqcy import __version__, client
 from nsqcy.client import DeadLetter, Message, NsqdError, aio
+from nsqcy.client.common_interface import (
+    BATCH_BYTES,
+    BATCH_MESSAGES,
+    Headers,
+    is_coroutine_function,
+)
 from nsqcy.client.errors import Verdict
-from nsqcy.client.face import BATCH_BYTES, BATCH_MESSAGES, Headers, is_coroutine_function
 from nsqcy.client.options import Address
-from nsqcy.client.outside import call
-from nsqcy.client.runtime import Future
+from nsqcy.client.threads_or_greenlets import Future
+from nsqcy.client.user_code import call
 from nsqcy.names import printable
 
 __all__ = [

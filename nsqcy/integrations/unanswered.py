@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from nsqcy.client import AlreadyAnswered, Message
-from nsqcy.client.outside import log
+from nsqcy.client.user_code import log
 
 TOUCHES = 3  # per message timeout
 

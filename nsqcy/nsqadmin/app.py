@@ -44,7 +44,7 @@ from nsqcy.nsqadmin.pages import (
     overview,
     topics,
 )
-from nsqcy.process.service import Notifier
+from nsqcy.process.systemd import Notifier
 from nsqcy.users import token_file
 from nsqcy.util import garbage
 

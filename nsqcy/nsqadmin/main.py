@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from nsqcy.config import files, loader
+from nsqcy.config import configuration_file, loader
 from nsqcy.config.durations import SECOND
 from nsqcy.daemon import startup
 from nsqcy.errors import StartError
@@ -68,7 +68,7 @@ def _provider(options: AdminOptions) -> "LoginProvider":
     settings = Settings(
         issuer=options.oidc_issuer,
         client_id=options.oidc_client_id,
-        secret=files.read_text(path).strip() if path else "",
+        secret=configuration_file.read_text(path).strip() if path else "",
         redirect=options.oidc_redirect_url,
         name_claim=options.oidc_name_claim,
         role_claim=options.oidc_role_claim,

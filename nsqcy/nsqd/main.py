@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from nsqcy.config import files, loader
+from nsqcy.config import configuration_file, loader
 from nsqcy.config.policies import Policies
 from nsqcy.daemon import startup
 from nsqcy.errors import StartError, Stop
@@ -37,7 +37,7 @@ from nsqcy.nsqd.options import (
     policies,
     resolve,
 )
-from nsqcy.process import datapath, service
+from nsqcy.process import data_path_lock, systemd
 
 ENGINE = "nsqcy.nsqd.worker.engine:Engine"
 UNIX = -1  # the port that is reported for a unix socket
@@ -55,7 +55,7 @@ def _run(argv: Sequence[str]) -> int:
     options = resolve(settings)
     lines = startup.open_log("nsqd", options)
     lines.info(f"ID: {options.node_id}")
-    bound = _listen(_addresses(options), service.inherited(os.environ))
+    bound = _listen(_addresses(options), systemd.inherited(os.environ))
     try:
         tls = _load_tls(settings, options)
         users = _load_users(settings, options)
@@ -80,8 +80,8 @@ def _run(argv: Sequence[str]) -> int:
 def _lock(data_path: str) -> int:
     """Held until this process and every worker have exited."""
     try:
-        return datapath.lock_data_path(data_path).fd
-    except datapath.DataPathError as error:
+        return data_path_lock.lock_data_path(data_path).fd
+    except data_path_lock.DataPathError as error:
         raise StartError(f"failed to instantiate nsqd - {error}") from None
 
 
@@ -104,11 +104,11 @@ def _load_users(settings: loader.Settings, options: NsqdOptions) -> str | None:
     """Return the text of the users file, checked; None if there is no such file."""
     if not options.auth_file:
         return None
-    from nsqcy.users import file, known
+    from nsqcy.users import credentials, file
 
-    text = files.read_text(options.auth_file)
+    text = configuration_file.read_text(options.auth_file)
     users = file.parse(options.auth_file, text)
-    settings.warnings += known.warnings(options.auth_file)
+    settings.warnings += credentials.warnings(options.auth_file)
     verifies = options.tls_client_auth_policy == REQUIRE_VERIFY
     if not verifies and any(user.certificate for user in users.values()):
         settings.warnings.append(
@@ -144,7 +144,7 @@ def _addresses(options: NsqdOptions) -> dict[str, str]:
 
 
 def _listen(
-    addresses: dict[str, str], inherited: list[service.Inherited]
+    addresses: dict[str, str], inherited: list[systemd.Inherited]
 ) -> list[listeners.Listener]:
     """Return the sockets opened by the service manager, and open sockets for the missing kinds."""
 
@@ -160,7 +160,7 @@ def _listen(
     return sorted(bound, key=lambda each: list(addresses).index(each.kind))
 
 
-def _import(options: NsqdOptions, lines: logger.Log, notifier: service.Notifier) -> None:
+def _import(options: NsqdOptions, lines: logger.Log, notifier: systemd.Notifier) -> None:
     """Import the files of NSQ's nsqd, once. Clients that connect during the import wait in the
     backlog."""
     from nsqcy.nsqd.data import importer
@@ -188,7 +188,7 @@ def _serve(
     lines: logger.Log,
     bound: list[listeners.Listener],
     lock_fd: int,
-    notifier: service.Notifier,
+    notifier: systemd.Notifier,
     saved: policy_file.SavedPolicies,
 ) -> int:
     launcher = Launcher(options.workers, lock_fd, context, ENGINE)

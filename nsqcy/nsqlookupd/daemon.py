@@ -27,9 +27,9 @@ from nsqcy.nsqlookupd.options import LookupdOptions
 from nsqcy.nsqlookupd.protocol import Session, SessionContext
 from nsqcy.nsqlookupd.registry import Moment, Registry
 from nsqcy.process.handoff import Accepted
-from nsqcy.process.service import Notifier
+from nsqcy.process.systemd import Notifier
+from nsqcy.users.credentials import Known, read
 from nsqcy.users.gate import Gate
-from nsqcy.users.known import Known, read
 from nsqcy.users.user import Users
 from nsqcy.util import garbage
 from nsqcy.util.gotext import json_bytes

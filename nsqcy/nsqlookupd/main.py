@@ -22,7 +22,7 @@ from nsqcy.net import listeners
 from nsqcy.nsqlookupd.options import NSQLOOKUPD, LookupdOptions, resolve
 
 if TYPE_CHECKING:
-    from nsqcy.users.known import Known
+    from nsqcy.users.credentials import Known
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,11 +52,11 @@ def _users(options: LookupdOptions, lines: Log) -> "Known | None":
     """Return the users of --auth-file, if it is set."""
     if not options.auth_file:
         return None
-    from nsqcy.users import known
+    from nsqcy.users import credentials
 
-    users, warnings = known.read(options.auth_file)
+    users, warnings = credentials.read(options.auth_file)
     startup.warn(lines, warnings)
-    return known.Known(users)
+    return credentials.Known(users)
 
 
 def _listen(options: LookupdOptions) -> list[listeners.Listener]:

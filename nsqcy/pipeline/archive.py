@@ -81,7 +81,7 @@ def run(options: Options, report: Report) -> int:
 
 def every_column() -> str:
     """Return the columns, with headers, which the format omits by default."""
-    from nsqcy.spark.blocks import FIELDS
+    from nsqcy.spark.column_blocks import FIELDS
 
     return ",".join(FIELDS)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsqcy.spark import offsets
+from nsqcy.spark.batch_plan import ranges
 from nsqcy.spark.errors import OptionError
 from nsqcy.spark.offsets import Offset, Range
 from nsqcy.spark.offsets import Positions as Positions
@@ -65,7 +65,7 @@ def rows(path: Path, number: int) -> list[Range]:
     """Return the rows of a planned batch. Raises Unreadable."""
     start = offset(path, number - 1) if number else Offset({})
     try:
-        return offsets.ranges(start, offset(path, number))
+        return ranges(start, offset(path, number))
     except OptionError as error:
         raise Unreadable(f"{path}: {error}") from None
 

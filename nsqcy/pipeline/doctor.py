@@ -124,7 +124,7 @@ def nsqd(
     address: str, asked: "SourceOptions", topics: list[str], state: checkpoint.Checkpoint
 ) -> Iterator[Finding]:
     from nsqcy.spark.errors import NoTopic, NsqError
-    from nsqcy.spark.v2 import Connection
+    from nsqcy.spark.log_client import Connection
 
     try:
         connection = Connection(address, asked.access)

@@ -1,6 +1,6 @@
 """`nsqcy-pipeline replay`: publishes the rows of a log or an archive to a topic, each row once.
 
-rounds.py explains the rounds, and why a retried round publishes only the missing rows.
+publishing_plan.py explains the rounds, and why a retried round publishes only the missing rows.
 """
 
 import datetime
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nsqcy.errors import UsageError
 from nsqcy.options.kinds import BOOLEAN, TOPIC_NAME
 from nsqcy.options.option import Option
-from nsqcy.pipeline import manifests, rounds
+from nsqcy.pipeline import manifests, publishing_plan
 from nsqcy.pipeline.options import (
     ADDRESSES,
     INSTANT,
@@ -27,8 +27,8 @@ from nsqcy.pipeline.options import (
     TEXT,
     Options,
 )
+from nsqcy.pipeline.publishing_plan import Asked, Plan
 from nsqcy.pipeline.report import Metrics, Report
-from nsqcy.pipeline.rounds import Asked, Plan
 from nsqcy.pipeline.rows import HEADERS, Part, Source, source_of
 from nsqcy.pipeline.session import make_session, require_spark
 
@@ -162,9 +162,9 @@ def count(options: Options, report: Report, source: Source, choose: Frames) -> N
 def publish(options: Options, report: Report, work: Work) -> None:
     """Run all unfinished rounds; the `--state` file lists finished rounds."""
     asked = asked_for(options, work.to)
-    path = Path(options["state"] or rounds.default_path(work.job, work.to, asked))
-    with rounds.locked(path):
-        plan = rounds.load(path, asked)
+    path = Path(options["state"] or publishing_plan.default_path(work.job, work.to, asked))
+    with publishing_plan.locked(path):
+        plan = publishing_plan.load(path, asked)
         if plan is not None:
             check_plan(path, plan, work, destinations(options, work))
         if plan is not None and plan.done == len(plan.rounds()):
@@ -174,7 +174,7 @@ def publish(options: Options, report: Report, work: Work) -> None:
         if plan is None:
             plan = make_plan(options, asked, work)
             if plan.parts:  # otherwise, a later run may find some rows
-                rounds.save(path, plan)
+                publishing_plan.save(path, plan)
         else:
             report.line(f"continuing with round {plan.done + 1}", done=plan.done, rows=plan.rows)
             if time.time() - path.stat().st_mtime > REMEMBERED:
@@ -188,7 +188,7 @@ def publish(options: Options, report: Report, work: Work) -> None:
             with reading(options):
                 rows = one_round(spark, options, work, plan, part)
             plan = plan.after(rows)
-            rounds.save(path, plan)
+            publishing_plan.save(path, plan)
             metrics.batch(rows, time.monotonic() - begun, {})
             done = sum(sizes[: plan.done])
             report.progress(done=done, total=sum(sizes), round=plan.done, rows=plan.rows)
@@ -238,7 +238,7 @@ def destinations(options: Options, work: Work) -> tuple[str, ...]:
 
 def make_plan(options: Options, asked: Asked, work: Work) -> Plan:
     return Plan(
-        name=rounds.new_name(),
+        name=publishing_plan.new_name(),
         asked=asked,
         nsqds=destinations(options, work),
         tasks=options["tasks"] or os.cpu_count() or 1,

@@ -84,7 +84,7 @@ class Logs:
         self._headers = headers
 
     def parts(self) -> list[Part]:
-        from nsqcy.spark.blocks import arrow_schema
+        from nsqcy.spark.column_blocks import arrow_schema
         from nsqcy.spark.options import parse
         from nsqcy.spark.source import NsqReader
         from nsqcy.spark.source import Part as Task
@@ -94,7 +94,7 @@ class Logs:
         return joined(Part(each.topic, each.log_id, each.start, each.end) for each in ranges)
 
     def frame(self, spark: "SparkSession", part: Part) -> "DataFrame":
-        from nsqcy.spark.blocks import DEFAULT_FIELDS
+        from nsqcy.spark.column_blocks import DEFAULT_FIELDS
 
         spark.conf.set(PUSHDOWN, "true")  # so that other logs of the topic are not read
         columns = (*DEFAULT_FIELDS, HEADERS) if self._headers else DEFAULT_FIELDS

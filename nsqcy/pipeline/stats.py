@@ -19,8 +19,7 @@ from typing import IO, Any
 from urllib3.util import parse_url
 
 from nsqcy.cluster import discovery
-from nsqcy.cluster.discovery import daemon_url, trust_in
-from nsqcy.cluster.forms import (
+from nsqcy.cluster.answer_forms import (
     both,
     having,
     is_amount,
@@ -31,6 +30,7 @@ from nsqcy.cluster.forms import (
     or_null,
     perhaps,
 )
+from nsqcy.cluster.discovery import daemon_url, trust_in
 from nsqcy.cluster.web_client import Terms, WebClient
 from nsqcy.errors import NsqError, RequestError
 from nsqcy.options.kinds import BOOLEAN, TOPIC_NAME

@@ -9,7 +9,7 @@ from typing import Any
 
 import gevent
 
-from nsqcy.process.service import AGAIN, MORE_TIME, Notifier
+from nsqcy.process.systemd import AGAIN, MORE_TIME, Notifier
 
 PATIENCE = 2.0  # minimum seconds without a heartbeat before a child counts as silent
 HASTE = 8  # while a child is silent, check more often by this factor

@@ -21,9 +21,9 @@ from nsqcy.spark.errors import (
     Silent,
     Unreachable,
 )
+from nsqcy.spark.log_client import ANSWER_SECONDS, Connection
 from nsqcy.spark.offsets import Log, Shard, View, distinct
 from nsqcy.spark.options import Options
-from nsqcy.spark.v2 import ANSWER_SECONDS, Connection
 
 LOG = logging.getLogger("nsqcy.spark")
 WAIT_MS = 20_000

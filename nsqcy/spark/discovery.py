@@ -8,8 +8,8 @@ import urllib.parse
 
 from nsqcy.spark.errors import Unreachable
 from nsqcy.spark.http import BadStatus, addresses, get
+from nsqcy.spark.log_client import Access, reason
 from nsqcy.spark.options import Options, WriteOptions
-from nsqcy.spark.v2 import Access, reason
 
 LOG = logging.getLogger("nsqcy.spark")
 FAILURES = (OSError, http.client.HTTPException, ValueError, KeyError, TypeError)

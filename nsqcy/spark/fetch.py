@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from nsqcy.spark.blocks import Block, Decoder, wanted
+from nsqcy.spark.column_blocks import Block, Decoder, wanted
 from nsqcy.spark.errors import (
     CorruptBlock,
     DataLoss,
@@ -17,9 +17,9 @@ from nsqcy.spark.errors import (
     Refused,
     Unreachable,
 )
+from nsqcy.spark.log_client import Connection
 from nsqcy.spark.offsets import Range
 from nsqcy.spark.options import Options
-from nsqcy.spark.v2 import Connection
 
 LOG = logging.getLogger("nsqcy.spark")
 

@@ -22,10 +22,10 @@ from nsqcy.options.kinds import (
     whole,
 )
 from nsqcy.options.option import InvalidOption, Kind, Option, Rule
-from nsqcy.spark.blocks import FIELDS
+from nsqcy.spark.column_blocks import FIELDS
 from nsqcy.spark.errors import OptionError
+from nsqcy.spark.log_client import Access
 from nsqcy.spark.offsets import Positions, positions
-from nsqcy.spark.v2 import Access
 
 EARLIEST, LATEST = -2, -1
 MB = 1 << 20

@@ -16,10 +16,10 @@ from hashlib import blake2b
 
 import pyarrow as pa
 
+from nsqcy.spark.changed_batch import EPOCH_BITS
 from nsqcy.spark.errors import Unreachable
+from nsqcy.spark.log_client import Connection
 from nsqcy.spark.options import WriteOptions
-from nsqcy.spark.planned import EPOCH_BITS
-from nsqcy.spark.v2 import Connection
 
 LOG = logging.getLogger("nsqcy.spark")
 COMMANDS_AHEAD = 64

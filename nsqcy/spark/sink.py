@@ -20,10 +20,10 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from nsqcy.spark.changed_batch import PlannedBatch, producer_name
 from nsqcy.spark.discovery import all_nsqds
 from nsqcy.spark.messages import Framed, Messages, by_value, framed, hashed, payloads
 from nsqcy.spark.options import WriteOptions
-from nsqcy.spark.planned import PlannedBatch, producer_name
 from nsqcy.spark.publish import Command, Nodes, Pace, Producer, batch_head
 
 LOG = logging.getLogger("nsqcy.spark")

@@ -34,8 +34,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from nsqcy.spark.blocks import DEFAULT_FIELDS, FIELDS, arrow_schema
+from nsqcy.spark.batch_plan import advance, ranges, split
 from nsqcy.spark.cluster import Cluster
+from nsqcy.spark.column_blocks import DEFAULT_FIELDS, FIELDS, arrow_schema
 from nsqcy.spark.errors import LogUnknown, NoTopic, OptionError, Refused, Unreachable
 from nsqcy.spark.fetch import read_range
 from nsqcy.spark.messages import check_columns
@@ -47,11 +48,8 @@ from nsqcy.spark.offsets import (
     Range,
     Shard,
     View,
-    advance,
     fit,
-    ranges,
     settle,
-    split,
     vanished,
 )
 from nsqcy.spark.options import (

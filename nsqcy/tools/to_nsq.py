@@ -22,7 +22,7 @@ from nsqcy.tools import common
 from nsqcy.tools.client_lines import ClientLines
 from nsqcy.tools.client_options import PRODUCER_OPT, producer_keywords
 from nsqcy.tools.common import ToolError
-from nsqcy.tools.pieces import Pieces, TooLong
+from nsqcy.tools.message_splitter import Pieces, TooLong
 from nsqcy.tools.progress import Progress, bytes_left
 from nsqcy.tools.threads import Threads
 from nsqcy.tools.throttle import Throttle

@@ -14,8 +14,8 @@ from nsqcy.http.parser import JSON, PLAIN, Head, Reply
 from nsqcy.http.router import Handler, Later, Need, Request, Result, Route
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
+from nsqcy.users.credentials import Known
 from nsqcy.users.failures import Failures
-from nsqcy.users.known import Known
 from nsqcy.users.user import User
 from nsqcy.util.gotext import json_bytes
 

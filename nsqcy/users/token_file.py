@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from nsqcy.config import files
+from nsqcy.config import configuration_file
 from nsqcy.config.options import BOOL, STRING
 from nsqcy.errors import ConfigError
 from nsqcy.options.option import Option
@@ -51,7 +51,7 @@ def read(path: str) -> str:
     token."""
     if not path:
         return ""
-    token = files.read_text(path).strip()
+    token = configuration_file.read_text(path).strip()
     if not _TOKEN.fullmatch(token):
         raise ConfigError(path, None, "no valid token in this file", "exactly one word")
     return token

@@ -11,7 +11,7 @@ import gevent
 import pytest
 
 import nsqcy.client.aio
-from nsqcy.client import Consumer, Producer, loop
+from nsqcy.client import Consumer, Producer, blocking_loop
 from nsqcy.client.errors import Closed, NoConnection
 from nsqcy.testing.http_requests import eventually
 from support.client_interfaces import Face, Kept
@@ -385,7 +385,7 @@ def test_no_thread_for_a_handler(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The messages wait until there is one. A consumer that has none closes at once."""
-    monkeypatch.setattr("nsqcy.client.loop.NEXT_THREAD", 0.01)
+    monkeypatch.setattr("nsqcy.client.blocking_loop.NEXT_THREAD", 0.01)
     nsqd = mock()
     no_threads(words)
     done: list[bytes] = []
@@ -454,9 +454,9 @@ class Clock:
 
 def test_all_clients_share_one_second_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(loop, "time", clock)
-    monkeypatch.setattr(loop, "_running", {Ending(clock) for _ in range(3)})
-    loop._end_all()
+    monkeypatch.setattr(blocking_loop, "time", clock)
+    monkeypatch.setattr(blocking_loop, "_running", {Ending(clock) for _ in range(3)})
+    blocking_loop._end_all()
     assert clock.calls == ["end", "end", "end", 1.0, 0.0, 0.0]
 
 

@@ -24,7 +24,7 @@ POLL = 0.1  # seconds between queries
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the waits between turns."""
-    monkeypatch.setattr("nsqcy.client.shared_flow.REVIEW", 0.1)
+    monkeypatch.setattr("nsqcy.client.flow_across_topics.REVIEW", 0.1)
     monkeypatch.setattr("nsqcy.client.consumer.MAX_RETRY", 0.5)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import Starter, one_worker
-from nsqcy.nsqd.messages.positions import EARLIEST, LATEST, Place, parse
+from nsqcy.nsqd.process_messages.positions import EARLIEST, LATEST, Place, parse
 from support.nsqd_process import Nsqd
 
 pytestmark = pytest.mark.ours

@@ -24,7 +24,10 @@ from support.package_order import (
 # entry is a module or a whole package.
 WORLD = {"gevent", "socket", "select", "selectors", "asyncio", "ssl", "sys/socket.h"}
 PURE = ["base", "broker", "copies", "ipc", "protocol", "storage", "server.publisher"]
-PURE += [f"client.{name}" for name in ("codec", "connection", "consumer", "core", "flow")]
+PURE += [
+    f"client.{name}"
+    for name in ("codec", "connection", "consumer", "core", "flow", "flow_across_topics")
+]
 PURE += [f"client.{name}" for name in ("producer",)]
 PURE += [f"nsqlookupd.{name}" for name in ("protocol", "registry")]
 PURE += [f"nsqadmin.{name}" for name in ("actions", "auth", "html", "requests", "views")]
@@ -34,8 +37,10 @@ PURE += [f"nsqadmin.{name}" for name in ("history.rates", "history.store")]
 PURE += [f"users.{name}" for name in ("failures", "file", "hashes", "user")]
 PURE += [f"capacity.{name}" for name in ("figure", "measured", "model", "report")]
 PURE += [f"doctor.{name}" for name in ("checks", "cluster", "facts", "host", "report", "topics")]
-PURE += [f"tools.{name}" for name in ("destinations", "json_filter", "pieces", "status")]
-PURE += [f"tools.{name}" for name in ("throttle", "files.codecs", "files.file", "files.notes")]
+PURE += [f"tools.{name}" for name in ("destinations", "json_filter", "message_splitter", "status")]
+PURE += [
+    f"tools.{name}" for name in ("throttle", "files.codecs", "files.file", "files.length_note")
+]
 PURE += [f"tools.{name}" for name in ("files.writer",)]
 # These modules use timestamps of log files, durations of syncs, and dates of given times.
 WITH_CLOCKS = {"storage.io", "storage.segment_files", "nsqadmin.html.formatting"}
@@ -82,10 +87,12 @@ def test_imports_in_nsqd_go_one_way() -> None:
 def test_the_checker_sees_an_upward_import_in_nsqd() -> None:
     text = "from nsqcy.nsqd.worker.engine import Engine\n"
     only_a_type = f"if TYPE_CHECKING:\n    {text}"
-    assert breaks_in_nsqd("nsqd.messages.to_worker", python_imports(text, types=False))
+    assert breaks_in_nsqd("nsqd.process_messages.to_worker", python_imports(text, types=False))
     assert breaks_in_nsqd("nsqd.master.workers", python_imports(text, types=False))
     assert not breaks_in_nsqd("nsqd.worker.main", python_imports(text, types=False))
-    assert not breaks_in_nsqd("nsqd.messages.to_worker", python_imports(only_a_type, types=False))
+    assert not breaks_in_nsqd(
+        "nsqd.process_messages.to_worker", python_imports(only_a_type, types=False)
+    )
 
 
 def test_the_checker_sees_an_upward_import() -> None:

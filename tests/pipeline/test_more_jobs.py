@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-from nsqcy.pipeline import rounds
+from nsqcy.pipeline import publishing_plan
 from nsqcy.pipeline.__main__ import main
 from nsqcy.testing.http_requests import eventually
 from support.archive_files import LOG, HandmadeArchive
@@ -65,15 +65,15 @@ def replayed(
 
     # the driver dies after publishing a round, before recording it
     words = ["replay", where, "--to=again", "--round-rows=800"]
-    save = rounds.save
+    save = publishing_plan.save
 
-    def dying(path: Path, plan: rounds.Plan) -> None:
+    def dying(path: Path, plan: publishing_plan.Plan) -> None:
         if plan.done == 2:
             raise OSError("killed")
         save(path, plan)
 
     with monkeypatch.context() as patch:
-        patch.setattr(rounds, "save", dying)
+        patch.setattr(publishing_plan, "save", dying)
         assert main([words[0], "--config=jobs.toml", *words[1:]]) == 1
         assert "killed" in capsys.readouterr().err
     assert bodies(daemon, "again").total() == 800

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from nsqcy.errors import UsageError
-from nsqcy.pipeline import replay, rounds, rows
+from nsqcy.pipeline import publishing_plan, replay, rows
 from nsqcy.pipeline.__main__ import main
 from nsqcy.pipeline.options import parse
-from nsqcy.pipeline.rounds import Plan
+from nsqcy.pipeline.publishing_plan import Plan
 from nsqcy.pipeline.rows import Part
 from support.archive_files import LOG, OTHER, HandmadeArchive
 from support.fake_log_nsqd import SECOND, FakeTopic, LogBroker
@@ -43,46 +43,52 @@ def test_rounds_are_parts_of_a_log() -> None:
     ]
     assert plan().after(5).after(6) == plan(done=2, rows=11)
     assert plan().producer(3) == "replay-1-3"
-    assert len(rounds.new_name() + "-" + "9" * 9) <= 64  # maximum length of a producer's name
+    assert (
+        len(publishing_plan.new_name() + "-" + "9" * 9) <= 64
+    )  # maximum length of a producer's name
 
 
 def test_what_is_done_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "state" / "x.json"
     asked = {"to": "again", "topic": "orders"}
-    assert rounds.load(path, asked) is None
+    assert publishing_plan.load(path, asked) is None
     for saved in (plan(), plan(done=2, rows=150)):
-        rounds.save(path, saved)
-        assert rounds.load(path, asked) == saved
+        publishing_plan.save(path, saved)
+        assert publishing_plan.load(path, asked) == saved
     assert [each.name for each in path.parent.iterdir()] == ["x.json"]
     with pytest.raises(
         UsageError, match=r"--topic was 'orders' and is now 'bills'; choose a different"
     ):
-        rounds.load(path, asked | {"topic": "bills"})
+        publishing_plan.load(path, asked | {"topic": "bills"})
     changed = json.loads(path.read_text()) | {"v": 2}
     path.write_text(json.dumps(changed))
-    with pytest.raises(rounds.Damaged, match="is damaged: it does not match its checksum"):
-        rounds.load(path, asked)
+    with pytest.raises(publishing_plan.Damaged, match="is damaged: it does not match its checksum"):
+        publishing_plan.load(path, asked)
     del changed["crc32"]  # as an earlier nsqcy wrote it
     path.write_text(json.dumps(changed))
-    with pytest.raises(rounds.Damaged, match="version 2, but this nsqcy supports version 1"):
-        rounds.load(path, asked)
+    with pytest.raises(
+        publishing_plan.Damaged, match="version 2, but this nsqcy supports version 1"
+    ):
+        publishing_plan.load(path, asked)
     path.write_text("{}")
-    with pytest.raises(rounds.Damaged, match="is not a replay plan"):
-        rounds.load(path, asked)
+    with pytest.raises(publishing_plan.Damaged, match="is not a replay plan"):
+        publishing_plan.load(path, asked)
 
 
 def test_one_run_at_a_time(tmp_path: Path) -> None:
     with (
-        rounds.locked(tmp_path / "x.json"),
-        pytest.raises(rounds.Busy, match="another run is using"),
-        rounds.locked(tmp_path / "x.json"),
+        publishing_plan.locked(tmp_path / "x.json"),
+        pytest.raises(publishing_plan.Busy, match="another run is using"),
+        publishing_plan.locked(tmp_path / "x.json"),
     ):
         pass
 
 
 def test_the_same_replay_has_the_same_file() -> None:
     def path(*words: str) -> Path:
-        return rounds.default_path("replay", "again", replay.asked_for(options(*words), "again"))
+        return publishing_plan.default_path(
+            "replay", "again", replay.asked_for(options(*words), "again")
+        )
 
     same = path("--topic=orders")
     assert same.name.startswith("replay-again-")
@@ -100,7 +106,7 @@ def test_what_is_done_needs_no_java(
     monkeypatch.setattr(replay, "require_spark", lambda: None)
     monkeypatch.setattr(rows.Logs, "parts", lambda _: list(plan().parts))
     asked = replay.asked_for(options("--topic=orders"), "again")
-    rounds.save(tmp_path / "x.json", plan(asked=asked, done=4, rows=250))
+    publishing_plan.save(tmp_path / "x.json", plan(asked=asked, done=4, rows=250))
     assert main(["replay", "--topic=orders", "--to=again", f"--state={tmp_path}/x.json"]) == 0
     warning, done = map(json.loads, capsys.readouterr().out.splitlines())
     assert warning["text"].endswith(
@@ -160,7 +166,7 @@ def test_the_same_arguments_for_another_cluster(
     """Addresses are not arguments of the replay: an nsqd may move, and a cluster may grow."""
     path = tmp_path / "x.json"
     asked = replay.asked_for(options("--topic=orders"), "again")
-    rounds.save(path, plan(asked=asked, done=done, rows=250))
+    publishing_plan.save(path, plan(asked=asked, done=done, rows=250))
     words = ["replay", "--topic=orders", "--to=again", f"--state={path}"]
     before = path.read_bytes()
     third = "9c9c" * 8

@@ -16,13 +16,13 @@ from typing import ClassVar
 
 import gevent
 
-from nsqcy.nsqd import calls
-from nsqcy.nsqd.messages import reports
-from nsqcy.nsqd.messages.master_verbs import ChangeOption, MasterVerb
+from nsqcy.nsqd import process_calls
+from nsqcy.nsqd.process_messages import reports
+from nsqcy.nsqd.process_messages.master_verbs import ChangeOption, MasterVerb
 from nsqcy.process.control import Answer
 
 
-class ToyCall(calls.Call):
+class ToyCall(process_calls.Call):
     timeout: ClassVar[float] = 5.0
 
 
@@ -93,7 +93,7 @@ class ToyEngine:
         self.events.append(f"{name} {value}")
 
     def call(self, request):
-        return calls.serve(request, (ToyCall, self))
+        return process_calls.serve(request, (ToyCall, self))
 
     def stop(self):
         for fd in list(self.clients):

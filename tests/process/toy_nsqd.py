@@ -10,20 +10,20 @@ from nsqcy.errors import Stop
 from nsqcy.logging import logger
 from nsqcy.net import listeners
 from nsqcy.nsqd.master import launcher
-from nsqcy.process import datapath, service, spawn
+from nsqcy.process import data_path_lock, spawn, systemd
 
 
 def main():
     settings = json.loads(sys.argv[1])
     signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
     lines = logger.Log("[nsqd] ", logger.INFO)
-    lock_fd = datapath.lock_data_path(settings["data_path"]).fd
+    lock_fd = data_path_lock.lock_data_path(settings["data_path"]).fd
     try:
         bound = [listeners.bind(address, kind) for kind, address in settings["addresses"]]
     except Stop as stop:
         lines.fatal(str(stop))
         return 1
-    notifier = service.notifier(os.environ, lines)
+    notifier = systemd.notifier(os.environ, lines)
     context = {
         "log": {"prefix": "[nsqd] ", "level": logger.INFO, "format": "text"},
         "options": {},

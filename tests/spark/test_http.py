@@ -7,7 +7,7 @@ import pytest
 
 from nsqcy.spark import http
 from nsqcy.spark.discovery import needs_proof
-from nsqcy.spark.v2 import Access
+from nsqcy.spark.log_client import Access
 from support.fake_auth_server import AuthServer, Reply
 
 

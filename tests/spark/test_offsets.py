@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsqcy.spark.batch_plan import advance, ranges, shares, split
 from nsqcy.spark.errors import CopiedDisk, NsqError
 from nsqcy.spark.offsets import (
     Log,
@@ -17,13 +18,9 @@ from nsqcy.spark.offsets import (
     Settled,
     Shard,
     View,
-    advance,
     distinct,
     fit,
-    ranges,
     settle,
-    shares,
-    split,
 )
 
 OLD = Log("old", 1, 11, ended=True)

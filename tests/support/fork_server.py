@@ -62,7 +62,7 @@ LATER = (
     "nsqcy.nsqd.worker.main",
     "nsqcy.nsqd.tls",
     "nsqcy.nsqlookupd.daemon",
-    "nsqcy.users.known",
+    "nsqcy.users.credentials",
 )
 # Variables that are read while Python starts or modules are imported.
 EARLY = ("COVERAGE", "GEVENT", "LANG", "LC_", "LD_", "MALLOC", "OPENSSL", "PROMETHEUS", "PYTHON")

@@ -13,10 +13,10 @@ import gevent
 from loadtest.perfcheck.http import Watcher, Watchers
 from nsqcy.config.publish_limits import PublishLimits
 from nsqcy.http.server import HttpConnection, HttpServer
-from nsqcy.nsqd.calls import Refused
 from nsqcy.nsqd.http.api import Api
-from nsqcy.nsqd.messages.master_verbs import ForgetPolicies, MasterVerb
-from nsqcy.nsqd.messages.topic_verbs import CreateTopic, DeleteTopic, TopicVerb
+from nsqcy.nsqd.process_calls import Refused
+from nsqcy.nsqd.process_messages.master_verbs import ForgetPolicies, MasterVerb
+from nsqcy.nsqd.process_messages.topic_verbs import CreateTopic, DeleteTopic, TopicVerb
 from nsqcy.server.publisher import Publisher, TopicSink
 from nsqcy.server.transport import nothing
 from support.worker_core import Core, Log

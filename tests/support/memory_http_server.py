@@ -22,14 +22,14 @@ from gevent import get_hub
 from nsqcy.config.publish_limits import PublishLimits, publish_limits
 from nsqcy.errors import NotWritten
 from nsqcy.http.server import HttpServer, Timeouts
-from nsqcy.nsqd.calls import Refused
 from nsqcy.nsqd.http.api import Api, tls_required
 from nsqcy.nsqd.http.backend import UNKNOWN, Done, Message
 from nsqcy.nsqd.http.https import HttpsConnection
-from nsqcy.nsqd.messages import topic_verbs as verbs
-from nsqcy.nsqd.messages.master_verbs import ChangeOption, ForgetPolicies, MasterVerb
 from nsqcy.nsqd.options import NSQD, NsqdOptions
-from nsqcy.nsqd.stats import forms as stats
+from nsqcy.nsqd.process_calls import Refused
+from nsqcy.nsqd.process_messages import topic_verbs as verbs
+from nsqcy.nsqd.process_messages.master_verbs import ChangeOption, ForgetPolicies, MasterVerb
+from nsqcy.nsqd.stats import stats_formats as stats
 from nsqcy.nsqd.stats import stats_page
 from nsqcy.nsqd.tls import HANDSHAKE_LIMIT, Handshakes, Material, make_context
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError

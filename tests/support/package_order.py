@@ -32,9 +32,9 @@ RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
 
 # The same within nsqd. A message names the parts of a process that it uses, but only as types.
 NSQD_ROWS = [
-    "address_warnings calls known_topics unsaved",
+    "address_warnings exit_report known_topics process_calls",
     "options",
-    "messages tls",
+    "process_messages tls",
     "auth lookup stats",
     "copies",
     "http",

@@ -14,7 +14,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from nsqcy.spark.blocks import DEFAULT_FIELDS, FIELDS
+from nsqcy.spark.column_blocks import DEFAULT_FIELDS, FIELDS
 from nsqcy.spark.source import NsqDataSource, NsqReader, NsqStreamReader
 
 TYPES = {

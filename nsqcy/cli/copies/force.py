@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import click
 
-from nsqcy.config import files
+from nsqcy.config import configuration_file
 from nsqcy.config.commands import TableCommand
 from nsqcy.config.loader import Settings
 from nsqcy.config.options import BOOL, STRING
@@ -67,7 +67,7 @@ def force(group: str, config: str, yes: bool) -> int:
 
 
 def _options(path: str) -> NsqdOptions:
-    options = resolve(Settings(NSQD, {}, files.read_file(NSQD, path)))
+    options = resolve(Settings(NSQD, {}, configuration_file.read_file(NSQD, path)))
     if not options.etcd_endpoints:
         raise StartError(f"{path} has no etcd_endpoints")
     return options

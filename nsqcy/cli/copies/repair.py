@@ -13,7 +13,7 @@ import click
 from nsqcy.errors import StartError
 from nsqcy.nsqd.copies.copy_files import FOLDER, distrust_copies
 from nsqcy.nsqd.copies.node import accept_registry
-from nsqcy.process import datapath
+from nsqcy.process import data_path_lock
 from nsqcy.util.standard_streams import show
 
 
@@ -30,8 +30,8 @@ def repair(data_path: Path) -> None:
     if not root.is_dir():
         raise StartError(f"{data_path} has no copies")
     try:
-        lock = datapath.lock_data_path(str(data_path), orphans_wait=0)
-    except datapath.DataPathError as error:
+        lock = data_path_lock.lock_data_path(str(data_path), orphans_wait=0)
+    except data_path_lock.DataPathError as error:
         raise StartError(str(error)) from None
     with lock:
         try:

@@ -4,7 +4,7 @@ from functools import cached_property
 from typing import Self
 
 from nsqcy import client
-from nsqcy.compat.delivered import Delivered
+from nsqcy.compat.delivered_message import Delivered
 from nsqcy.compat.gnsq.errors import NSQException
 from nsqcy.compat.gnsq.signals import Signal
 

@@ -8,7 +8,7 @@ from typing import Any
 from gevent.event import AsyncResult
 
 from nsqcy import client
-from nsqcy.client.runtime import Future
+from nsqcy.client.threads_or_greenlets import Future
 from nsqcy.compat.gnsq.errors import NSQException, NSQNoConnections, error_of
 from nsqcy.compat.gnsq.options import addresses, connection_options
 from nsqcy.compat.gnsq.signals import Signal

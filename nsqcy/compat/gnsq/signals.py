@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from nsqcy.client.face import refuse_coroutine_functions
+from nsqcy.client.common_interface import refuse_coroutine_functions
 
 Receiver = Callable[..., Any]
 R = TypeVar("R", bound=Receiver)

@@ -3,7 +3,7 @@
 from typing import Any, Self
 
 from nsqcy import client
-from nsqcy.compat.delivered import Delivered
+from nsqcy.compat.delivered_message import Delivered
 from nsqcy.compat.pynsq.event import FINISH, REQUEUE, TOUCH, EventedMixin
 
 

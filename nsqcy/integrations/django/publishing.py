@@ -3,7 +3,7 @@
 from django.db import transaction
 
 from nsqcy.client import Producer
-from nsqcy.client.face import Headers
+from nsqcy.client.common_interface import Headers
 from nsqcy.client.producer import dpub_head
 from nsqcy.integrations.django.configuration import current_settings
 from nsqcy.integrations.process_producer import ProcessProducer

@@ -13,7 +13,7 @@ from faststream.message import StreamMessage
 
 from nsqcy.client import Message
 from nsqcy.client.aio import Consumer
-from nsqcy.client.outside import log
+from nsqcy.client.user_code import log
 from nsqcy.integrations.delays import remaining
 from nsqcy.integrations.faststream.config import (
     Connections,

@@ -13,7 +13,7 @@ from kombu.transport import virtual
 
 from nsqcy import __version__
 from nsqcy.client import ConnectionFailed, NoConnection, NsqdError, Producer, PublishTimeout
-from nsqcy.client.face import Headers
+from nsqcy.client.common_interface import Headers
 from nsqcy.client.options import Address
 from nsqcy.integrations.delays import milliseconds
 from nsqcy.integrations.kombu.channel import Channel

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nsqcy.client import Producer
-from nsqcy.client.face import OK, Headers
+from nsqcy.client.common_interface import OK, Headers
 from nsqcy.client.producer import dpub_head
-from nsqcy.client.runtime import Future
+from nsqcy.client.threads_or_greenlets import Future
 from nsqcy.client.times import Duration, Milliseconds, milliseconds
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from nsqcy.client.bodies import Codec
-from nsqcy.client.face import refuse_coroutine_functions
+from nsqcy.client.common_interface import refuse_coroutine_functions
 from nsqcy.client.options import ConsumerKeywords, consumer_options
 from nsqcy.names import is_valid_name, quote
 

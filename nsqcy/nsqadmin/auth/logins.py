@@ -20,7 +20,7 @@ from nsqcy.http.parser import Head
 from nsqcy.http.router import Request
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
-from nsqcy.users import known
+from nsqcy.users import credentials
 from nsqcy.users.failures import Failures
 from nsqcy.users.hashes import NOBODY
 from nsqcy.users.user import User, Users
@@ -100,7 +100,7 @@ class TooMany(HttpError):
 
 def read(path: str) -> tuple[Users, list[str]]:
     """Return the users in a file that may log in, and warnings. Raises ConfigError."""
-    found, warnings = known.read(path)
+    found, warnings = credentials.read(path)
     ours = {
         name: user for name, user in found.items() if user.role and (user.password or user.token)
     }

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nsqcy.cluster.budget import decoding
-from nsqcy.cluster.forms import (
+from nsqcy.cluster.answer_forms import (
     Form,
     anything,
     both,
@@ -24,6 +23,7 @@ from nsqcy.cluster.forms import (
     or_null,
     perhaps,
 )
+from nsqcy.cluster.budget import decoding
 from nsqcy.cluster.stats import ChannelStats
 from nsqcy.cluster.web_client import MAX_SHOWN, Answer
 from nsqcy.names import one_line

@@ -18,9 +18,9 @@ from urllib.parse import urlencode
 from urllib3.util import Url
 
 from nsqcy.cluster import connections, discovery, stats
+from nsqcy.cluster.answer_forms import PEEKED, POLICY, Form, anything
 from nsqcy.cluster.connections import Connection
 from nsqcy.cluster.discovery import Producer, daemon_url, lookupd_url
-from nsqcy.cluster.forms import PEEKED, POLICY, Form, anything
 from nsqcy.cluster.parallel import Outcome, ask_all
 from nsqcy.cluster.stats import TopicStats
 from nsqcy.cluster.web_client import WebClient

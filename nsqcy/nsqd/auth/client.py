@@ -23,8 +23,8 @@ from nsqcy.cluster.web_client import Answer, Terms, WebClient, https_instead, re
 from nsqcy.errors import RequestError
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
-from nsqcy.nsqd.auth import answers
-from nsqcy.nsqd.auth.answers import MAX_ANSWER, AuthFailure, Authorization
+from nsqcy.nsqd.auth import authorizations
+from nsqcy.nsqd.auth.authorizations import MAX_ANSWER, AuthFailure, Authorization
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.protocol.session import Session
 from nsqcy.util import gojson
@@ -80,7 +80,7 @@ class Servers:
         failures = []
         for url in self._urls[first:] + self._urls[:first]:
             try:
-                return answers.parse(self._ask(url, question))
+                return authorizations.parse(self._ask(url, question))
             except (AuthFailure, RequestError) as failure:
                 failures.append(f"{_shown(url)}: {failure}")
             except (OSError, HTTPError, HTTPException, ValueError) as error:
@@ -154,7 +154,7 @@ class Authorizer:
 
     def restore(self, source: bytes) -> Authorization:
         """Return the authorization of a client that a different worker has authorized."""
-        return self._shared(answers.parse(source))
+        return self._shared(authorizations.parse(source))
 
     def _shared(self, authorization: Authorization) -> Authorization:
         """Share equal authorizations and their cached decisions: clients of one service receive the

@@ -13,9 +13,9 @@ import gevent
 from nsqcy.ipc.quota import Quota
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
-from nsqcy.nsqd.auth.answers import Authorization
+from nsqcy.nsqd.auth.authorizations import Authorization
 from nsqcy.protocol.session import Session
-from nsqcy.users.known import Known
+from nsqcy.users.credentials import Known
 from nsqcy.users.quotas import Quotas
 from nsqcy.users.user import PUBLISH, SUBSCRIBE, User
 

@@ -11,8 +11,8 @@ from nsqcy.ipc.quota import QuotaTable
 from nsqcy.logging.logger import Log
 from nsqcy.nsqd.auth.user_file import Asked, FileAuthorizer
 from nsqcy.users import file
+from nsqcy.users.credentials import Known
 from nsqcy.users.gate import Gate
-from nsqcy.users.known import Known
 from nsqcy.users.quotas import Quotas
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gevent import ssl
 
 from nsqcy.cluster.web_client import Terms
-from nsqcy.config import files
+from nsqcy.config import configuration_file
 from nsqcy.config.durations import SECOND
 from nsqcy.copies.ports import Limits
 from nsqcy.errors import StartError
@@ -125,7 +125,7 @@ def _address(text: str, workers: int) -> tuple[str, int]:
 
 
 def _read(path: str) -> str:
-    return files.read_text(path).strip() if path else ""
+    return configuration_file.read_text(path).strip() if path else ""
 
 
 def _tls(options: NsqdOptions) -> "tuple[SSL.Context | None, ssl.SSLContext | None]":

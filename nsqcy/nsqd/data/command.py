@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from nsqcy.config import files, loader
+from nsqcy.config import configuration_file, loader
 from nsqcy.config.commands import Commands
 from nsqcy.errors import StartError, Stop
 from nsqcy.logging.logger import write
@@ -31,7 +31,7 @@ from nsqcy.nsqd.data.importer import ASIDE, DONE, TMP, Importer, is_needed
 from nsqcy.nsqd.known_topics import KnownTopics
 from nsqcy.nsqd.master import metadata, policy_file
 from nsqcy.nsqd.options import NSQD, policies, resolve
-from nsqcy.process import datapath
+from nsqcy.process import data_path_lock
 from nsqcy.storage import disk_probe, state_file
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.state_file import PREVIOUS
@@ -155,9 +155,9 @@ def _locked(data_path: str, work: Callable[[Terminal], int], failed: int = 1) ->
     that was not done."""
     terminal = Terminal()
     try:
-        with datapath.lock_data_path(data_path, orphans_wait=0):
+        with data_path_lock.lock_data_path(data_path, orphans_wait=0):
             return work(terminal)
-    except (datapath.DataPathError, Stop) as error:
+    except (data_path_lock.DataPathError, Stop) as error:
         terminal.error(str(error))
     except KeyboardInterrupt:
         terminal.error("interrupted")
@@ -169,7 +169,7 @@ def _locked(data_path: str, work: Callable[[Terminal], int], failed: int = 1) ->
 
 def _settings(config_file: str) -> loader.Settings:
     """Return nsqd's settings from a configuration file, or the defaults if there is none."""
-    file = files.read_file(NSQD, config_file) if config_file else None
+    file = configuration_file.read_file(NSQD, config_file) if config_file else None
     return loader.Settings(NSQD, {}, file)
 
 

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 from nsqcy.config.publish_limits import PublishLimits
 from nsqcy.http.pprof import Inspected
-from nsqcy.nsqd.calls import Result
-from nsqcy.nsqd.messages.master_verbs import MasterVerb
-from nsqcy.nsqd.messages.query import Query
-from nsqcy.nsqd.messages.topic_verbs import TopicVerb
+from nsqcy.nsqd.process_calls import Result
+from nsqcy.nsqd.process_messages.master_verbs import MasterVerb
+from nsqcy.nsqd.process_messages.stats_query import Query
+from nsqcy.nsqd.process_messages.topic_verbs import TopicVerb
 from nsqcy.server.body_batch import BodyBatch
 from nsqcy.server.http_fastpath import Sink
 from nsqcy.server.publisher import UNKNOWN as UNKNOWN

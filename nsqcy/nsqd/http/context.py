@@ -7,9 +7,9 @@ from nsqcy.errors import NOT_WRITTEN, HttpError
 from nsqcy.http import router
 from nsqcy.http.router import Gate
 from nsqcy.logging.types import DetailedLines
-from nsqcy.nsqd.calls import Refusal, Refused
 from nsqcy.nsqd.http.backend import Backend
 from nsqcy.nsqd.options import NsqdOptions
+from nsqcy.nsqd.process_calls import Refusal, Refused
 from nsqcy.process.control import is_out_of_descriptors, is_unreachable
 
 # Status codes for verb errors. Any other error means that the topic or channel does not exist: 404.

@@ -8,8 +8,8 @@ from nsqcy.http.parser import JSON, Reply
 from nsqcy.http.router import Request, required
 from nsqcy.nsqd.http.context import Context
 from nsqcy.nsqd.http.params import any_topic
-from nsqcy.nsqd.messages import peek
-from nsqcy.nsqd.messages import topic_verbs as verbs
+from nsqcy.nsqd.process_messages import peek
+from nsqcy.nsqd.process_messages import topic_verbs as verbs
 from nsqcy.util.gotext import json_bytes
 
 MAX_LISTED = 1000

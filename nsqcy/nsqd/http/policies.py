@@ -11,8 +11,8 @@ from nsqcy.http.router import Request, required, whole
 from nsqcy.nsqd.http import policy_values
 from nsqcy.nsqd.http.context import Context
 from nsqcy.nsqd.http.params import topic_of
-from nsqcy.nsqd.messages import topic_verbs as verbs
-from nsqcy.nsqd.messages.master_verbs import SetPolicy
+from nsqcy.nsqd.process_messages import topic_verbs as verbs
+from nsqcy.nsqd.process_messages.master_verbs import SetPolicy
 from nsqcy.util.gotext import json_bytes
 
 if TYPE_CHECKING:  # not imported without --auth-file

@@ -9,8 +9,8 @@ from nsqcy.http.parser import JSON, Fault, Head, Reply
 from nsqcy.http.router import Request, Result, whole
 from nsqcy.nsqd.http.context import Context
 from nsqcy.nsqd.http.params import BOOLEANS
-from nsqcy.nsqd.messages.master_verbs import ChangeOption, GetDrain, Reload, SetDrain
 from nsqcy.nsqd.options import NSQD
+from nsqcy.nsqd.process_messages.master_verbs import ChangeOption, GetDrain, Reload, SetDrain
 from nsqcy.options.option import Option
 from nsqcy.util.gotext import json_bytes
 

@@ -7,8 +7,8 @@ from nsqcy.http.parser import JSON, PLAIN, Reply
 from nsqcy.http.router import Request, whole
 from nsqcy.nsqd.http.context import Context
 from nsqcy.nsqd.http.params import BOOLEANS
-from nsqcy.nsqd.messages.master_verbs import GetAllCopies, GetNode
-from nsqcy.nsqd.messages.query import Query
+from nsqcy.nsqd.process_messages.master_verbs import GetAllCopies, GetNode
+from nsqcy.nsqd.process_messages.stats_query import Query
 
 
 def ping(api: Context, request: Request) -> str:

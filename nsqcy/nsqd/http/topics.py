@@ -7,9 +7,9 @@ from nsqcy.http.parser import JSON, Reply
 from nsqcy.http.router import Request, required, whole
 from nsqcy.nsqd.http.context import Context
 from nsqcy.nsqd.http.params import any_topic, topic_of
-from nsqcy.nsqd.messages import positions
-from nsqcy.nsqd.messages import topic_verbs as verbs
-from nsqcy.nsqd.messages.master_verbs import ForgetPolicies
+from nsqcy.nsqd.process_messages import positions
+from nsqcy.nsqd.process_messages import topic_verbs as verbs
+from nsqcy.nsqd.process_messages.master_verbs import ForgetPolicies
 from nsqcy.util.gotext import json_bytes
 
 

@@ -7,7 +7,7 @@ address; failing that, in the order tcp, http, https. Imported before the slow m
 from nsqcy.errors import StartError, Stop
 from nsqcy.net import listeners
 from nsqcy.net.listeners import Listener
-from nsqcy.process.service import Inherited
+from nsqcy.process.systemd import Inherited
 
 
 def assign(inherited: list[Inherited], addresses: dict[str, str]) -> list[Listener]:

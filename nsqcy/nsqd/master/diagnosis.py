@@ -8,9 +8,9 @@ import time
 
 from nsqcy.nsqd.master import readiness
 from nsqcy.nsqd.master.disk_guard import DiskGuard
-from nsqcy.nsqd.master.drain_control import DrainControl
+from nsqcy.nsqd.master.drain_effects import DrainControl
 from nsqcy.nsqd.master.workers import Phase, Workers
-from nsqcy.nsqd.messages.to_worker import GetHealth, InspectWorker
+from nsqcy.nsqd.process_messages.to_worker import GetHealth, InspectWorker
 from nsqcy.util import debug
 
 

@@ -20,7 +20,7 @@ from gevent.lock import BoundedSemaphore
 
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
-from nsqcy.nsqd.messages.remains import Remains
+from nsqcy.nsqd.process_messages.drain_remainder import Remains
 
 EMPTY, NOT_EMPTY = 0, 3  # exit codes
 LOOK_EVERY = 0.25  # seconds

@@ -10,7 +10,7 @@ from nsqcy.logging import events
 from nsqcy.logging.logger import Log
 from nsqcy.nsqd.lookup.registration import Lookup
 from nsqcy.nsqd.master.workers import Workers
-from nsqcy.nsqd.messages.to_worker import OptionChanged, RenewTls, RenewUsers
+from nsqcy.nsqd.process_messages.to_worker import OptionChanged, RenewTls, RenewUsers
 
 
 class Reread(NamedTuple):

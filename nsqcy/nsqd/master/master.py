@@ -24,26 +24,26 @@ from nsqcy.net.listeners import Listener
 from nsqcy.nsqd.master import policy_file
 from nsqcy.nsqd.master.diagnosis import Diagnosis
 from nsqcy.nsqd.master.disk_guard import DiskGuard
-from nsqcy.nsqd.master.drain_control import DrainControl
+from nsqcy.nsqd.master.drain_effects import DrainControl
 from nsqcy.nsqd.master.launcher import Born, Launcher
 from nsqcy.nsqd.master.live_options import LiveOptions, Reread
-from nsqcy.nsqd.master.policy_store import PolicyStore
+from nsqcy.nsqd.master.policy_changes import PolicyStore
 from nsqcy.nsqd.master.requests import WorkerRequests
 from nsqcy.nsqd.master.topic_registry import TopicRegistry
 from nsqcy.nsqd.master.worker_lifecycle import WorkerLifecycle
 from nsqcy.nsqd.master.workers import Phase, Workers
-from nsqcy.nsqd.messages.master_verbs import MasterSide
-from nsqcy.nsqd.messages.query import Query
-from nsqcy.nsqd.messages.to_worker import GetShare, RefusePublishes, WriteMetrics
 from nsqcy.nsqd.options import NsqdOptions
+from nsqcy.nsqd.process_messages.master_verbs import MasterSide
+from nsqcy.nsqd.process_messages.stats_query import Query
+from nsqcy.nsqd.process_messages.to_worker import GetShare, RefusePublishes, WriteMetrics
 from nsqcy.nsqd.stats import statsd
-from nsqcy.nsqd.stats.metrics import Metrics
+from nsqcy.nsqd.stats.metrics_shares import Metrics
 from nsqcy.nsqd.stats.node_page import Whole
 from nsqcy.nsqd.stats.stats_page import StatsPages
 from nsqcy.process import spawn
 from nsqcy.process.acceptor import Acceptor
 from nsqcy.process.control import Answer
-from nsqcy.process.service import Notifier
+from nsqcy.process.systemd import Notifier
 from nsqcy.process.watchdog import Watchdog
 from nsqcy.storage.write_failures import UNWRITABLE
 from nsqcy.util import garbage

@@ -6,11 +6,11 @@ Owns the path between workers. `verbs` and `reports` define the master's actions
 from typing import Any
 
 from nsqcy.logging.types import Lines
-from nsqcy.nsqd import calls
+from nsqcy.nsqd import process_calls
 from nsqcy.nsqd.master.workers import Workers
-from nsqcy.nsqd.messages.master_verbs import MasterSide, MasterVerb
-from nsqcy.nsqd.messages.reports import WorkerReport
-from nsqcy.nsqd.messages.to_worker import AdoptSession
+from nsqcy.nsqd.process_messages.master_verbs import MasterSide, MasterVerb
+from nsqcy.nsqd.process_messages.reports import WorkerReport
+from nsqcy.nsqd.process_messages.to_worker import AdoptSession
 from nsqcy.process import ancillary
 from nsqcy.process.control import Answer, ChannelClosed, Request
 
@@ -35,7 +35,7 @@ class WorkerRequests:
             self._log.error(f"worker {index}: {request.method}: {error}")
 
     def _serve(self, request: Request) -> Answer:
-        return calls.serve(request, (MasterVerb, self._side), (WorkerReport, self._side))
+        return process_calls.serve(request, (MasterVerb, self._side), (WorkerReport, self._side))
 
     def _forward(self, index: int, request: Request) -> Answer:
         handle = self._workers.get(request.to)

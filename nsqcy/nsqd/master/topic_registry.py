@@ -19,8 +19,8 @@ from nsqcy.nsqd.lookup.registration import Lookup
 from nsqcy.nsqd.master import metadata
 from nsqcy.nsqd.master.placement import Placement
 from nsqcy.nsqd.master.workers import Workers
-from nsqcy.nsqd.messages.to_worker import Announced, EndHold, Placed
 from nsqcy.nsqd.options import NsqdOptions
+from nsqcy.nsqd.process_messages.to_worker import Announced, EndHold, Placed
 from nsqcy.users import token_file
 
 

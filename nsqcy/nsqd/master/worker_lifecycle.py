@@ -17,11 +17,11 @@ import gevent
 from nsqcy.errors import StartError
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
+from nsqcy.nsqd.exit_report import describe as describe_unsaved
 from nsqcy.nsqd.master.launcher import Born, Launcher
 from nsqcy.nsqd.master.topic_registry import TopicRegistry
 from nsqcy.nsqd.master.workers import Phase, Requests, WorkerHandle, Workers
-from nsqcy.nsqd.messages.to_worker import Load, PeerDown, PeerUp, Stop, WindDown
-from nsqcy.nsqd.unsaved import describe as describe_unsaved
+from nsqcy.nsqd.process_messages.to_worker import Load, PeerDown, PeerUp, Stop, WindDown
 from nsqcy.process import arbiter
 from nsqcy.process.acceptor import Acceptor
 from nsqcy.process.arbiter import Arbiter, Child, describe

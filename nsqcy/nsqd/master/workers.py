@@ -11,8 +11,8 @@ import gevent
 from gevent.event import Event
 
 from nsqcy.logging.types import Lines
-from nsqcy.nsqd.calls import Call, Result
 from nsqcy.nsqd.master.launcher import Born
+from nsqcy.nsqd.process_calls import Call, Result
 from nsqcy.process.acceptor import Acceptor
 from nsqcy.process.control import CallTimeout, Channel, ChannelClosed, RemoteError, Request
 from nsqcy.process.handoff import Accepted, Sender

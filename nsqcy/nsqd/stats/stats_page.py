@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from nsqcy.nsqd.messages.query import Query
-from nsqcy.nsqd.stats import forms, recent_rates
-from nsqcy.nsqd.stats.coalescer import RequestCoalescer
-from nsqcy.nsqd.stats.forms import Form, Head
+from nsqcy.nsqd.process_messages.stats_query import Query
+from nsqcy.nsqd.stats import recent_rates, stats_formats
 from nsqcy.nsqd.stats.recent_rates import RecentRates, count_backing_off, count_saturated, is_full
+from nsqcy.nsqd.stats.request_coalescer import RequestCoalescer
+from nsqcy.nsqd.stats.stats_formats import Form, Head
 from nsqcy.process.control import Answer
 from nsqcy.util.slices import Slices
 
@@ -71,7 +71,7 @@ class Walk:
     ) -> None:
         self._rates = rates if query.json else None
         self._query = query
-        self._form: Form = forms.form(query)
+        self._form: Form = stats_formats.form(query)
         self._now = now
         self._slices = Slices(give_way, SLICE)
 
@@ -80,13 +80,13 @@ class Walk:
         for topic in topics:
             piece = self._topic(topic)
             if piece is not None:
-                yield topic.name.encode(), forms.encode(piece)
+                yield topic.name.encode(), stats_formats.encode(piece)
 
     def producers(self, clients: Iterable[Client]) -> bytes:
         if not self._query.include_clients:
             return b""
         pieces = [self._client(each.counters()) for each in self._open(clients)]
-        return forms.encode(self._form.producers(pieces))
+        return stats_formats.encode(self._form.producers(pieces))
 
     def _topic(self, topic: Topic) -> str | None:
         self._slices.step()
@@ -217,9 +217,9 @@ def merge(
         producers,
         any(value["known"] for value in values),
         overall_health(values, workers),
-        forms.merge_memory(value["memory"] for value in values),
+        stats_formats.merge_memory(value["memory"] for value in values),
         len(answers) == workers,
-        forms.merge_events(value["events"] for value in values),
+        stats_formats.merge_events(value["events"] for value in values),
     )
 
 
@@ -253,7 +253,7 @@ def page(whole: Whole, query: Query, *, started: int, now: int, draining: bool =
     """Return the body of the response to /stats."""
     topics = [piece for _, piece in whole.topics]
     unknown = bool(query.topic) and not whole.known
-    return forms.form(query).page(
+    return stats_formats.form(query).page(
         Head(whole.health, started, now, draining),
         None if unknown else topics,
         whole.memory if query.include_mem else None,

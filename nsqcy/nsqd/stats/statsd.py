@@ -17,9 +17,9 @@ from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.names import is_ephemeral
 from nsqcy.net.listeners import parse
-from nsqcy.nsqd.messages.query import Query
 from nsqcy.nsqd.options import NsqdOptions
-from nsqcy.nsqd.stats.forms import LATENCY
+from nsqcy.nsqd.process_messages.stats_query import Query
+from nsqcy.nsqd.stats.stats_formats import LATENCY
 from nsqcy.nsqd.stats.stats_page import Whole
 from nsqcy.util.slices import Turns
 

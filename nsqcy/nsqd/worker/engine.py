@@ -25,15 +25,15 @@ from nsqcy.ipc.quota import QuotaTable
 from nsqcy.logging import events
 from nsqcy.logging.logger import Log
 from nsqcy.names import EVENTS_TOPIC
-from nsqcy.nsqd import calls
+from nsqcy.nsqd import process_calls
+from nsqcy.nsqd.exit_report import SHOWN, describe
 from nsqcy.nsqd.http.api import Api, tls_required
-from nsqcy.nsqd.messages.query import Query
-from nsqcy.nsqd.messages.remains import Remains
-from nsqcy.nsqd.messages.reports import NotSaved
-from nsqcy.nsqd.messages.to_worker import EngineMessage
-from nsqcy.nsqd.messages.topic_verbs import TopicVerb
 from nsqcy.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
-from nsqcy.nsqd.unsaved import SHOWN, describe
+from nsqcy.nsqd.process_messages.drain_remainder import Remains
+from nsqcy.nsqd.process_messages.reports import NotSaved
+from nsqcy.nsqd.process_messages.stats_query import Query
+from nsqcy.nsqd.process_messages.to_worker import EngineMessage
+from nsqcy.nsqd.process_messages.topic_verbs import TopicVerb
 from nsqcy.nsqd.worker.disk_watch import DiskWatch, ExitWatch
 from nsqcy.nsqd.worker.http_backend import HttpBackend
 from nsqcy.nsqd.worker.live_objects import LiveObjects
@@ -59,7 +59,7 @@ from nsqcy.util.slices import Turns
 if TYPE_CHECKING:
     from nsqcy.nsqd import tls
     from nsqcy.nsqd.auth.users import FileUsers
-    from nsqcy.nsqd.copies.service import Copies
+    from nsqcy.nsqd.copies.worker_copies import Copies
 
 HOLD_LIMIT = 60_000_000_000
 """How long a new topic waits for its channels, in ns: longer than the master can take."""
@@ -402,7 +402,7 @@ class Engine:
         """Return the copies of topics on other machines; None if etcd is not configured."""
         if not self._options.etcd_endpoints:
             return None
-        from nsqcy.nsqd.copies.service import Copies
+        from nsqcy.nsqd.copies.worker_copies import Copies
 
         return Copies(
             self._index,
@@ -437,7 +437,7 @@ class Engine:
     # -- control messages from the master and other workers (to_worker.Engine)
 
     def call(self, request: Request) -> Any:
-        return calls.serve(request, (EngineMessage, self), (TopicVerb, self._owned))
+        return process_calls.serve(request, (EngineMessage, self), (TopicVerb, self._owned))
 
     def adopt_session(self, fd: int, state: dict[str, Any], unread: bytes, unsent: bytes) -> None:
         self._migration.adopt(fd, state, unread, unsent)

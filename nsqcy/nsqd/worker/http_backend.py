@@ -14,10 +14,11 @@ import gevent
 from nsqcy import NSQ_VERSION
 from nsqcy.config.publish_limits import PublishLimits, limits_of
 from nsqcy.errors import NotWritten
-from nsqcy.nsqd.calls import Refused, Result
 from nsqcy.nsqd.http import policy_values
 from nsqcy.nsqd.http.backend import Message
-from nsqcy.nsqd.messages.master_verbs import (
+from nsqcy.nsqd.options import NsqdOptions
+from nsqcy.nsqd.process_calls import Refused, Result
+from nsqcy.nsqd.process_messages.master_verbs import (
     GetMetrics,
     GetReasons,
     GetStats,
@@ -25,12 +26,11 @@ from nsqcy.nsqd.messages.master_verbs import (
     Live,
     MasterVerb,
 )
-from nsqcy.nsqd.messages.query import Query
-from nsqcy.nsqd.messages.to_worker import GetPeerHealth
-from nsqcy.nsqd.messages.topic_verbs import CreateTopic, TopicVerb
-from nsqcy.nsqd.options import NsqdOptions
+from nsqcy.nsqd.process_messages.stats_query import Query
+from nsqcy.nsqd.process_messages.to_worker import GetPeerHealth
+from nsqcy.nsqd.process_messages.topic_verbs import CreateTopic, TopicVerb
 from nsqcy.nsqd.stats import metrics_buffer, stats_page
-from nsqcy.nsqd.stats.coalescer import RequestCoalescer
+from nsqcy.nsqd.stats.request_coalescer import RequestCoalescer
 from nsqcy.nsqd.worker.main import Boot
 from nsqcy.nsqd.worker.placement_requests import PlacementRequests
 from nsqcy.nsqd.worker.topic_owner import TopicOwner

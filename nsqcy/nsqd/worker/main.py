@@ -28,8 +28,8 @@ from nsqcy.errors import StartError
 from nsqcy.ipc import ring
 from nsqcy.logging import events
 from nsqcy.logging import logger as log
-from nsqcy.nsqd.messages.reports import Up
-from nsqcy.nsqd.messages.to_worker import ProcessMessage
+from nsqcy.nsqd.process_messages.reports import Up
+from nsqcy.nsqd.process_messages.to_worker import ProcessMessage
 from nsqcy.nsqd.worker.master_link import MasterLink
 from nsqcy.process import arbiter, openfiles, spawn
 from nsqcy.process.control import Channel, Request

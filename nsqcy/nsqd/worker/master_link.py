@@ -1,12 +1,12 @@
 """A worker's end of the control channel: typed calls to the master and, through it, to other
 workers.
 
-The channel is its only state. The calls are in nsqd/messages.
+The channel is its only state. The calls are in nsqd/process_messages.
 """
 
 from typing import Any
 
-from nsqcy.nsqd.calls import Call, Result
+from nsqcy.nsqd.process_calls import Call, Result
 from nsqcy.process.control import Channel
 
 

@@ -11,7 +11,7 @@ import gevent
 
 from nsqcy.logging import events
 from nsqcy.logging.logger import Log
-from nsqcy.nsqd.messages.reports import (
+from nsqcy.nsqd.process_messages.reports import (
     ChannelCreated,
     ChannelDeleted,
     PoliciesRecalled,

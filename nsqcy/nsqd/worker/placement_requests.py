@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import gevent
 
-from nsqcy.nsqd.messages.reports import Place
+from nsqcy.nsqd.process_messages.reports import Place
 from nsqcy.nsqd.worker.master_link import MasterLink
 from nsqcy.process.control import CallTimeout
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import gevent
 
-from nsqcy.nsqd.messages.to_worker import AdoptSession
+from nsqcy.nsqd.process_messages.to_worker import AdoptSession
 from nsqcy.nsqd.worker.master_link import MasterLink
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError, is_unreachable
 from nsqcy.protocol.session import Session

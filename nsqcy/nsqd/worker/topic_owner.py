@@ -1,4 +1,4 @@
-"""The topics of one worker, as the verbs of nsqd/messages/topic_verbs.py use them.
+"""The topics of one worker, as the verbs of nsqd/process_messages/topic_verbs.py use them.
 
 Owns the waiting: for published messages, for the log, for a change to be on disk. Does not
 depend on HTTP or other workers.
@@ -15,9 +15,14 @@ from nsqcy.broker.shard import Shard
 from nsqcy.broker.topic import Topic
 from nsqcy.channels.channel import Channel
 from nsqcy.errors import NotWritten
-from nsqcy.nsqd.calls import Refused
-from nsqcy.nsqd.messages.positions import Place
-from nsqcy.nsqd.messages.reports import AwaitRegistration, ChannelPaused, SaveNames, TopicPaused
+from nsqcy.nsqd.process_calls import Refused
+from nsqcy.nsqd.process_messages.positions import Place
+from nsqcy.nsqd.process_messages.reports import (
+    AwaitRegistration,
+    ChannelPaused,
+    SaveNames,
+    TopicPaused,
+)
 from nsqcy.nsqd.worker.master_link import MasterLink
 from nsqcy.nsqd.worker.read_health import read_health
 

@@ -13,11 +13,11 @@ from nsqcy.broker.shard import Shard
 from nsqcy.broker.topic import Topic
 from nsqcy.channels.events import Events
 from nsqcy.http.server import HttpServer
-from nsqcy.nsqd.messages.query import Query
-from nsqcy.nsqd.messages.remains import Remains, Rest, summed
 from nsqcy.nsqd.options import NsqdOptions
-from nsqcy.nsqd.stats import forms as stats
-from nsqcy.nsqd.stats import metrics, metrics_buffer, stats_page
+from nsqcy.nsqd.process_messages.drain_remainder import Remains, Rest, summed
+from nsqcy.nsqd.process_messages.stats_query import Query
+from nsqcy.nsqd.stats import metrics_buffer, metrics_shares, stats_page
+from nsqcy.nsqd.stats import stats_formats as stats
 from nsqcy.nsqd.stats.recent_rates import RecentRates
 from nsqcy.nsqd.worker.read_health import read_health
 from nsqcy.process.control import Answer
@@ -30,7 +30,7 @@ from nsqcy.util.slices import Slices
 
 if TYPE_CHECKING:
     from nsqcy.nsqd.auth.users import FileUsers
-    from nsqcy.nsqd.copies.service import Copies
+    from nsqcy.nsqd.copies.worker_copies import Copies
 
 
 class WorkerStats:
@@ -95,21 +95,21 @@ class WorkerStats:
 
     def _write_metrics(self, writer: metrics_buffer.Writer, compress: bool) -> dict[str, Any]:
         maximum = -(-self._options.metrics_max_series // self._workers)
-        lines = Exposition(self._shard, maximum, *metrics.NAMES)
+        lines = Exposition(self._shard, maximum, *metrics_shares.NAMES)
         figures = {
             **self._levels(),
             "turns": self._loop.turn_times(),
             "syncs": self._io.sync_times(),
             "events": self._event_counts(),
             "copies": None if self._copies is None else self._copies.figures(),
-            "saturated": metrics.in_series(self._rates.saturated(), maximum),
+            "saturated": metrics_shares.in_series(self._rates.saturated(), maximum),
             "quotas": [] if self._users is None else self._users.quotas_told(),
         }
-        return metrics.share(lines, figures, writer, compress, self._give_way)
+        return metrics_shares.share(lines, figures, writer, compress, self._give_way)
 
     def figures(self) -> dict[str, Any]:
         """Of /node."""
-        return {**self._levels(), **metrics.process_figures()}
+        return {**self._levels(), **metrics_shares.process_figures()}
 
     def _levels(self) -> dict[str, int]:
         return {

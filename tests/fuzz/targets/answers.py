@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fuzz.garbage import ODD_JSON
+from nsqcy.cluster import answer_forms, copies
 from nsqcy.cluster import answers as rules
-from nsqcy.cluster import copies, forms
 from nsqcy.cluster.connections import parse_connections
 from nsqcy.cluster.discovery import (
     lookup_url,
@@ -27,17 +27,17 @@ from nsqcy.nsqadmin.api.stats_json import StatsJson
 from nsqcy.nsqadmin.cluster import answers
 from nsqcy.nsqadmin.cluster.nodes import Clients
 from nsqcy.nsqadmin.html import message_bodies
-from nsqcy.nsqd.auth import answers as auth
+from nsqcy.nsqd.auth import authorizations as auth
 from nsqcy.nsqd.lookup.protocol import Answers, PeerFailure, parse_info, split
 from nsqcy.tools.json_filter import JsonFilter
 from nsqcy.util.gotext import json_bytes
 from support.fake_auth_server import answer, grant
 
 COVERS = ["cluster/answers.py", "cluster/discovery.py", "cluster/stats.py", "cluster/latency.py"]
-COVERS += ["cluster/forms.py", "cluster/connections.py"]
+COVERS += ["cluster/answer_forms.py", "cluster/connections.py"]
 COVERS += [
     "util/gojson.py",
-    "nsqd/auth/answers.py",
+    "nsqd/auth/authorizations.py",
     "nsqd/lookup/protocol.py",
     "tools/json_filter.py",
 ]
@@ -134,10 +134,16 @@ def assert_one_line(*texts: str) -> None:
 
 def _page(body: bytes) -> None:
     """Everything of a page that a link, a header or the next request contains is safe in it."""
-    for form in (forms.PEEKED, forms.POLICY, answers.LOG, answers.NODE, answers.COPIES):
+    for form in (
+        answer_forms.PEEKED,
+        answer_forms.POLICY,
+        answers.LOG,
+        answers.NODE,
+        answers.COPIES,
+    ):
         found = answers.read_answer("n", Answer(200, {}, body), form)
         assert_one_line(found.message)
-        for message in found.value.get("messages", ()) if form is forms.PEEKED else ():
+        for message in found.value.get("messages", ()) if form is answer_forms.PEEKED else ():
             Reply(200, headers=[("X", f"{message['id']} {message['start']}")])
             assert message["id"] is None or len(message["id"]) == 16
 

@@ -17,13 +17,13 @@ from nsqcy.base.crc import crc32c
 from nsqcy.pipeline import checkpoint, manifests
 from nsqcy.pipeline.checkpoint import Unreadable
 from nsqcy.pipeline.manifests import Damaged, File, Manifest
-from nsqcy.spark import blocks
+from nsqcy.spark import column_blocks
 from nsqcy.spark.errors import CorruptBlock, OptionError
 from nsqcy.spark.offsets import Offset
 from support.worker_core import EPOCH
 
-COVERS = ["pipeline/manifests.py", "pipeline/checkpoint.py", "spark/offsets.py", "spark/blocks.py"]
-COVERS += ["spark/headers.py"]
+COVERS = ["pipeline/manifests.py", "pipeline/checkpoint.py", "spark/offsets.py"]
+COVERS += ["spark/batch_plan.py", "spark/column_blocks.py", "spark/headers.py"]
 WORDS = [
     b'"v":',
     b'"batch":',
@@ -121,8 +121,8 @@ def _offset(content: bytes) -> None:
 
 
 def _block(content: bytes) -> None:
-    schema = blocks.arrow_schema([(name, True) for name in blocks.FIELDS])
-    decoder = blocks.Decoder(schema, "t", "a:1", LOG_ID.hex())
+    schema = column_blocks.arrow_schema([(name, True) for name in column_blocks.FIELDS])
+    decoder = column_blocks.Decoder(schema, "t", "a:1", LOG_ID.hex())
     try:
         found = decoder.parse(pa.py_buffer(content))
         if found.base_seq == 5:  # the requested seq

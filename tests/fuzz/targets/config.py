@@ -7,7 +7,7 @@ The first byte of an input selects the daemon whose file the rest is, or a comma
 import tempfile
 from pathlib import Path
 
-from nsqcy.config import files, loader, stray_words
+from nsqcy.config import configuration_file, loader, stray_words
 from nsqcy.config.durations import format_duration, parse_duration
 from nsqcy.config.flags import split_flags
 from nsqcy.config.options import OptionTable
@@ -20,7 +20,7 @@ from nsqcy.nsqlookupd.options import NSQLOOKUPD
 
 COVERS = [
     "config/loader.py",
-    "config/files.py",
+    "config/configuration_file.py",
     "config/file_settings.py",
     "config/ini_file.py",
     "config/toml_file.py",
@@ -82,7 +82,7 @@ def one(data: bytes) -> None:
 def _file(table: OptionTable, content: bytes) -> loader.Settings:
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
         Path(file.name).write_bytes(content)
-        found = loader.Settings(table, {}, files.read_file(table, file.name))
+        found = loader.Settings(table, {}, configuration_file.read_file(table, file.name))
     for each in found.warnings:
         each.encode("utf-8", "surrogateescape")
     return found

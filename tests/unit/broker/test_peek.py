@@ -11,7 +11,7 @@ import pytest
 
 from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.errors import HttpError
-from nsqcy.nsqd.messages import peek as peeking
+from nsqcy.nsqd.process_messages import peek as peeking
 from support.header_client import HeaderClient
 from support.worker_core import MILLISECOND, RESPONSE, SECOND, Client, Core, Delivery
 

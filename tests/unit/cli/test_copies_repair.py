@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nsqcy.cli.main import main
-from nsqcy.process import datapath
+from nsqcy.process import data_path_lock
 from nsqcy.storage.state_file import parse_object
 
 
@@ -31,7 +31,7 @@ def test_copies_and_revisions_are_not_trusted(
 
 
 def test_a_running_nsqd_is_left_alone(data_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with datapath.lock_data_path(str(data_path)):
+    with data_path_lock.lock_data_path(str(data_path)):
         assert main(["copies", "repair", str(data_path)]) == 1
     assert '"revision": 7' in (data_path / "copies" / "node.0.json").read_text()
     assert "in use" in capfd.readouterr().err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqcy.cli import nodes, up
+from nsqcy.cli import demo_cluster, up
 from nsqcy.errors import StartError, UsageError
 from nsqcy.process.children import Child, how_it_ended
 
@@ -137,7 +137,7 @@ def test_defaults_do_not_replace_what_is_given() -> None:
     ],
 )
 def test_the_number_of_nodes(words: list[str], count: int, rest: list[str]) -> None:
-    assert nodes.taken(words) == (count, rest)
+    assert demo_cluster.taken(words) == (count, rest)
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def etcd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(program.parent))
 
 
-def node_plans(*words: str, count: int = 3) -> tuple[nodes.Shared, list[up.Plan]]:
+def node_plans(*words: str, count: int = 3) -> tuple[demo_cluster.Shared, list[up.Plan]]:
     plan = up.Plan("nsqd", list(words))
     shared = plan.shared(count)
     return shared, [plan.node(index, shared) for index in range(count)]

@@ -13,8 +13,8 @@ import pytest
 from nsqcy.client import aio, blocking, bodies
 from nsqcy.client.bodies import Json, MessagePack, codec_of, decoder, decoding
 from nsqcy.client.codec import Codec, Message
+from nsqcy.client.common_interface import batched, batched_async, is_coroutine_function
 from nsqcy.client.errors import DecodeError
-from nsqcy.client.face import batched, batched_async, is_coroutine_function
 from support.fake_nsqd import delivery
 
 ADDRESS = "127.0.0.1:4150"  # of no nsqd: nothing connects

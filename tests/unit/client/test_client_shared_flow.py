@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nsqcy.client.flow import FlowSettings, State
-from nsqcy.client.shared_flow import REVIEW, TRANSIT, SharedFlow
+from nsqcy.client.flow_across_topics import REVIEW, TRANSIT, SharedFlow
 
 settings.register_profile("ci", max_examples=150, stateful_step_count=25, deadline=None)
 settings.register_profile("full", max_examples=2000, stateful_step_count=60, deadline=None)

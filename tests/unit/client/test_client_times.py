@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from nsqcy.client import aio, blocking
+from nsqcy.client.common_interface import batched, batched_async
 from nsqcy.client.connection import Connection
 from nsqcy.client.errors import Requeue
-from nsqcy.client.face import batched, batched_async
 from nsqcy.client.options import Address, ConnectionOptions, consumer_options, producer_options
 from nsqcy.client.producer import dpub_head
 from nsqcy.client.times import milliseconds, seconds

@@ -12,9 +12,9 @@ from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.dead_letters import keep_dead_letters
 from nsqcy.client.errors import Error
 from nsqcy.client.flow import Flow
+from nsqcy.client.flow_across_topics import SharedFlow
 from nsqcy.client.lookups import Lookups
 from nsqcy.client.options import Address, ConnectionOptions, LookupOptions
-from nsqcy.client.shared_flow import SharedFlow
 from nsqcy.client.topics import Topics
 from nsqcy.cluster.discovery import Found, Producer
 from nsqcy.cluster.parallel import Outcome

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqcy.config import files, loader
+from nsqcy.config import configuration_file, loader
 from nsqcy.config.options import Options, OptionTable
 from nsqcy.config.sample import sample
 from nsqcy.nsqadmin import options as nsqadmin
@@ -36,7 +36,7 @@ def test_the_sample_file_is_the_tables(table: OptionTable) -> None:
 
 @each_table
 def test_the_sample_file_loads_and_sets_nothing(table: OptionTable) -> None:
-    file = files.read_file(table, str(sample_file(table)))
+    file = configuration_file.read_file(table, str(sample_file(table)))
     assert file.values == {}
     assert file.warnings == []
 
@@ -48,7 +48,7 @@ def test_the_sample_file_holds_every_option_at_its_default(
     text = sample_file(table).read_text()
     path = tmp_path / "sample.ini"
     path.write_text(re.sub(r"(?m)^#(\w+ =)", r"\1", text))
-    file = files.read_file(table, str(path))
+    file = configuration_file.read_file(table, str(path))
     assert file.values.keys() == {option.name for option in table if option.in_file}
     for option in table:
         if option.in_file and not option.default_text:

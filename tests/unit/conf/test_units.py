@@ -16,7 +16,7 @@ from nsqcy.nsqd.master.worker_lifecycle import KILL_LIMIT, STOP_LIMIT
 from nsqcy.nsqd.options import NSQD
 from nsqcy.nsqlookupd.options import NSQLOOKUPD
 from nsqcy.process import arbiter, openfiles, watchdog
-from nsqcy.process import service as manager
+from nsqcy.process import systemd as manager
 
 SYSTEMD = Path(__file__).parents[3] / "conf" / "systemd"
 TABLES = [NSQD, NSQLOOKUPD, NSQADMIN]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcy import __main__ as command
-from nsqcy.config import files, loader
+from nsqcy.config import configuration_file, loader
 from nsqcy.config.file_settings import FileSettings
 from nsqcy.config.policies import ChannelPolicy, Policies, TopicPolicy
 from nsqcy.errors import (
@@ -734,7 +734,7 @@ def read_or_refuse(directory: Path, data: bytes) -> FileSettings | None:
     path = directory / "any"
     path.write_bytes(data)
     try:
-        file = files.read_file(NSQD, str(path))
+        file = configuration_file.read_file(NSQD, str(path))
     except StartError as error:
         assert all(str(path) in str(part) for part in error.parts)
         return None

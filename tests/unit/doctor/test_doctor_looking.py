@@ -24,9 +24,10 @@ from nsqcy.doctor import (
     cluster,
     look_cluster,
     look_config,
-    look_doors,
+    look_disk,
     look_host,
     look_ports,
+    look_tcp,
     topics,
 )
 from nsqcy.doctor.checks import run
@@ -62,23 +63,23 @@ garbage
     ],
 )
 def test_mounts(path: str, kind: str, option: str) -> None:
-    found, options = look_host.mount(path, MOUNTS)
+    found, options = look_disk.mount(path, MOUNTS)
     assert found == kind and option in options
-    assert look_host.mount(path, "") == ("", frozenset())
+    assert look_disk.mount(path, "") == ("", frozenset())
 
 
 def test_the_disk_is_left_as_it_was(tmp_path: Path) -> None:
-    found = look_host.disk(str(tmp_path))
+    found = look_disk.disk(str(tmp_path))
     assert not found.error and not found.write_error
-    assert len(found.syncs) == look_host.SYNCS and found.bytes_all >= found.bytes_free > 0
+    assert len(found.syncs) == look_disk.SYNCS and found.bytes_all >= found.bytes_free > 0
     assert os.listdir(tmp_path) == []
 
 
 def test_a_data_path_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert "no such file" in look_host.disk(str(tmp_path / "none")).error
-    assert "not a directory" in look_host.disk(str(tmp_path / "file")).error
-    assert look_host.timed_syncs(str(tmp_path / "none")) == ([], "no such file or directory")
+    assert "no such file" in look_disk.disk(str(tmp_path / "none")).error
+    assert "not a directory" in look_disk.disk(str(tmp_path / "file")).error
+    assert look_disk.timed_syncs(str(tmp_path / "none")) == ([], "no such file or directory")
 
 
 def test_a_root_without_anything(tmp_path: Path) -> None:
@@ -409,7 +410,7 @@ def test_garbage_is_reported(node: Node, answer: bytes, date: str | None) -> Non
 def test_a_door() -> None:
     mock = MockNsqd()
     try:
-        found = look_doors.knock("127.0.0.1", mock.port, TERMS)
+        found = look_tcp.knock("127.0.0.1", mock.port, TERMS)
         assert (found.error, found.tls) == ("", False)
     finally:
         mock.close()
@@ -446,19 +447,19 @@ def frame(kind: int, data: bytes) -> bytes:
 )
 def test_doors_of_others(data: bytes, error: str) -> None:
     _, port = answer(data)
-    assert look_doors.knock("127.0.0.1", port, TERMS).error == error
+    assert look_tcp.knock("127.0.0.1", port, TERMS).error == error
 
 
 def test_doors_that_are_none() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        assert look_doors.knock("127.0.0.1", port, IMPATIENT).error == "timed out"
-    assert look_doors.knock("127.0.0.1", port, IMPATIENT).error == "Connection refused"
-    assert look_doors.knock("a\0b", 1, IMPATIENT).error
-    assert look_doors.knock("x" * 300, 1, IMPATIENT).error
+        assert look_tcp.knock("127.0.0.1", port, IMPATIENT).error == "timed out"
+    assert look_tcp.knock("127.0.0.1", port, IMPATIENT).error == "Connection refused"
+    assert look_tcp.knock("a\0b", 1, IMPATIENT).error
+    assert look_tcp.knock("x" * 300, 1, IMPATIENT).error
 
 
 def test_a_handshake_that_fails() -> None:
     _, port = answer(frame(0, b'{"tls_v1": true}') + b"this is no handshake")
-    found = look_doors.knock("127.0.0.1", port, TERMS)
+    found = look_tcp.knock("127.0.0.1", port, TERMS)
     assert found.tls and found.tls_error and found.expires is None

@@ -19,7 +19,7 @@ from nsqcy.metrics.families import (
     TURN_BOUNDS,
 )
 from nsqcy.nsqadmin.metrics import outcome
-from nsqcy.nsqd.stats import metrics, metrics_buffer
+from nsqcy.nsqd.stats import metrics_buffer, metrics_shares
 from nsqcy.nsqd.stats.metrics_totals import Growing, Summed
 from nsqcy.server import metrics as server_metrics
 from nsqcy.server.metrics import Exposition
@@ -30,13 +30,13 @@ ROOT = Path(__file__).parents[3]
 
 
 def text_of(lines: Exposition) -> str:
-    families = range(len(metrics.LINES))
+    families = range(len(metrics_shares.LINES))
     return b"".join(lines.take(family, bytes) for family in families).decode()
 
 
 def walked(core: Core, limit: int = 100) -> tuple[dict[str, Any], Exposition]:
     """Return the samples of topics and channels, by name and label values."""
-    lines = Exposition(core.shard, limit, *metrics.NAMES)
+    lines = Exposition(core.shard, limit, *metrics_shares.NAMES)
     assert not lines.go_on(1000)
     found = {}
     for family in parse(text_of(lines)):
@@ -163,7 +163,7 @@ def test_what_goes_while_it_is_walked_over_is_counted_once(tmp_path: Path) -> No
     topic.channel("x#ephemeral")
     core.client().publish("t", b"x")
     core.settle()
-    lines = Exposition(core.shard, 100, *metrics.NAMES)
+    lines = Exposition(core.shard, 100, *metrics_shares.NAMES)
     assert lines.go_on(1)
     topic.delete_channel("x#ephemeral")
     topic.delete_channel("kept")
@@ -178,15 +178,15 @@ def test_what_goes_while_it_is_walked_over_is_counted_once(tmp_path: Path) -> No
 @pytest.mark.parametrize("compress", [False, True])
 def test_a_share_is_made_in_slices(compress: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lines of each family are together, whichever slices they come from."""
-    monkeypatch.setattr(metrics, "SLICE", 2)
-    monkeypatch.setattr(metrics, "COMPRESSED_SLICES", 2)
+    monkeypatch.setattr(metrics_shares, "SLICE", 2)
+    monkeypatch.setattr(metrics_shares, "COMPRESSED_SLICES", 2)
     core = Core(None)
     for name in ("a", "b", "t"):
         core.create(name).channel("c")
     sheet, turns = metrics_buffer.SharedBuffer(), []
-    lines = Exposition(core.shard, 100, *metrics.NAMES)
+    lines = Exposition(core.shard, 100, *metrics_shares.NAMES)
     writer = metrics_buffer.Writer(sheet.fd, 3)
-    found = metrics.share(lines, {"tcp": 1}, writer, compress, lambda: turns.append(1))
+    found = metrics_shares.share(lines, {"tcp": 1}, writer, compress, lambda: turns.append(1))
     assert len(turns) > len(found["lengths"]) == (2 if compress else 4)
     assert found["worker"]["tcp"] == 1
     columns = metrics_buffer.pieces(3, found["lengths"])
@@ -219,25 +219,25 @@ class Watched:
 
 def test_nobody_gives_way_beneath_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/internals/testing.md gives the reason."""
-    monkeypatch.setattr(metrics, "BULK", 0)
+    monkeypatch.setattr(metrics_shares, "BULK", 0)
     core = Core(None)
     core.create("t").channel("c")
     sheet, turns = metrics_buffer.SharedBuffer(), []
-    lines: Any = Watched(Exposition(core.shard, 100, *metrics.NAMES))
-    metrics.share(
+    lines: Any = Watched(Exposition(core.shard, 100, *metrics_shares.NAMES))
+    metrics_shares.share(
         lines,
         {},
         metrics_buffer.Writer(sheet.fd, 0),
         False,
         lambda: turns.append(lines.is_asked),
     )
-    assert len(turns) > len(metrics.LINES) / 2
+    assert len(turns) > len(metrics_shares.LINES) / 2
     assert not any(turns)
 
 
 def test_there_are_no_other_families() -> None:
-    lines = Exposition(Core(None).shard, 100, *metrics.NAMES)
-    for number in (-1, len(metrics.LINES)):
+    lines = Exposition(Core(None).shard, 100, *metrics_shares.NAMES)
+    for number in (-1, len(metrics_shares.LINES)):
         with pytest.raises(IndexError):
             lines.size(number)
         with pytest.raises(IndexError):

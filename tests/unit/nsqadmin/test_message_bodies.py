@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nsqcy.cluster import forms
+from nsqcy.cluster import answer_forms
 from nsqcy.cluster.web_client import Answer
 from nsqcy.nsqadmin.cluster import answers
 from nsqcy.nsqadmin.html import message_bodies
@@ -134,24 +134,26 @@ MESSAGE |= {"headers": {"a": "b"}, "start": "1.0"}
     ],
 )
 def test_a_message_of_another_form(changes: dict[str, Any]) -> None:
-    assert forms.PEEKED({"messages": [MESSAGE], "next": None, "more": 1})
-    assert forms.PEEKED({"messages": [MESSAGE | {"body": None, "size": None}], "next": "1.0"})
-    assert not forms.PEEKED({"messages": [MESSAGE | changes], "next": None})
+    assert answer_forms.PEEKED({"messages": [MESSAGE], "next": None, "more": 1})
+    assert answer_forms.PEEKED(
+        {"messages": [MESSAGE | {"body": None, "size": None}], "next": "1.0"}
+    )
+    assert not answer_forms.PEEKED({"messages": [MESSAGE | changes], "next": None})
     for name in MESSAGE:
         lacking = {key: value for key, value in MESSAGE.items() if key != name}
-        assert not forms.PEEKED({"messages": [lacking], "next": None})
+        assert not answer_forms.PEEKED({"messages": [lacking], "next": None})
 
 
 @pytest.mark.parametrize(
     ("form", "value", "fits"),
     [
-        (forms.PEEKED, {"messages": []}, False),
-        (forms.PEEKED, {"messages": {}, "next": None}, False),
-        (forms.POLICY, {"config": {"rate": {"value": [], "from": "http"}}}, True),
-        (forms.POLICY, {"config": {"rate": {"value": 5}}}, False),
-        (forms.POLICY, {"config": {"rate": 5}}, False),
+        (answer_forms.PEEKED, {"messages": []}, False),
+        (answer_forms.PEEKED, {"messages": {}, "next": None}, False),
+        (answer_forms.POLICY, {"config": {"rate": {"value": [], "from": "http"}}}, True),
+        (answer_forms.POLICY, {"config": {"rate": {"value": 5}}}, False),
+        (answer_forms.POLICY, {"config": {"rate": 5}}, False),
         (
-            forms.POLICY,
+            answer_forms.POLICY,
             {"config": {"dead_letter_topic": {"value": [], "from": "http"}}},
             False,
         ),
@@ -163,7 +165,7 @@ def test_a_message_of_another_form(changes: dict[str, Any]) -> None:
         (answers.DRAIN, {"draining": 1, "left": None}, False),
     ],
 )
-def test_forms_of_answers(form: forms.Form, value: Any, fits: bool) -> None:
+def test_forms_of_answers(form: answer_forms.Form, value: Any, fits: bool) -> None:
     assert form(value) == fits
     said = answers.read_answer("n", Answer(200, {}, json.dumps(value).encode()), form)
     assert said.is_done == fits

@@ -8,7 +8,7 @@ import pytest
 
 from nsqcy.errors import StartError
 from nsqcy.nsqd.master.activation import assign
-from nsqcy.process.service import Inherited
+from nsqcy.process.systemd import Inherited
 
 NAMES = ("tcp", "http", "https")
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcy.nsqd.auth import answers
-from nsqcy.nsqd.auth.answers import MAX_ANSWER, MAX_TTL, AuthFailure, parse
+from nsqcy.nsqd.auth import authorizations
+from nsqcy.nsqd.auth.authorizations import MAX_ANSWER, MAX_TTL, AuthFailure, parse
 from support.fake_auth_server import answer, grant
 
 
@@ -60,7 +60,7 @@ def test_decisions(
 
 
 def test_decisions_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "MAX_DECISIONS", 10)
+    monkeypatch.setattr(authorizations, "MAX_DECISIONS", 10)
     found = parse(answer(grant("^t")))
     for number in range(100):
         assert found.permits(f"t{number}", "")

@@ -10,7 +10,7 @@ import gevent
 import pytest
 
 from nsqcy.nsqd.auth import client as auth_client
-from nsqcy.nsqd.auth.answers import AuthFailure, Authorization
+from nsqcy.nsqd.auth.authorizations import AuthFailure, Authorization
 from nsqcy.nsqd.auth.client import Authorizer, Question, Servers
 from support.fake_auth_server import AuthServer, Reply, answer
 from support.gevent_hub import Lines, wait_until

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nsqcy.nsqd.auth.answers import AuthFailure
+from nsqcy.nsqd.auth.authorizations import AuthFailure
 from nsqcy.nsqd.auth.client import Question, Servers
 from nsqcy.testing import certificates
 from support.fake_auth_server import AuthServer, Reply

@@ -8,7 +8,7 @@ import pytest
 
 from nsqcy.nsqd.master import drain as module
 from nsqcy.nsqd.master.drain import Drain
-from nsqcy.nsqd.messages.remains import Remains, Rest, merged, summed
+from nsqcy.nsqd.process_messages.drain_remainder import Remains, Rest, merged, summed
 from support.gevent_hub import Lines, wait_until
 
 NOTHING = Remains()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nsqcy.nsqd.auth.answers import AuthFailure, parse
+from nsqcy.nsqd.auth.authorizations import AuthFailure, parse
 from nsqcy.util.gojson import encode
 
 

@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from nsqcy.cluster.rates import Rates
-from nsqcy.nsqd.messages.query import Query
-from nsqcy.nsqd.stats.metrics import in_series
+from nsqcy.nsqd.process_messages.stats_query import Query
+from nsqcy.nsqd.stats.metrics_shares import in_series
 from nsqcy.nsqd.stats.recent_rates import PERIOD, RecentRates
 from nsqcy.nsqd.stats.stats_page import Walk
 

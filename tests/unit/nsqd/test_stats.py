@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcy import __version__
-from nsqcy.nsqd.messages.query import Query
+from nsqcy.nsqd.process_messages.stats_query import Query
 from nsqcy.nsqd.stats import stats_page
-from nsqcy.nsqd.stats.forms import MEMORY_KEYS, humanize, merge_memory, process_memory
+from nsqcy.nsqd.stats.stats_formats import MEMORY_KEYS, humanize, merge_memory, process_memory
 from nsqcy.nsqd.stats.stats_page import SLICE, Health, Walk, Whole
 from nsqcy.process.control import Answer
 from nsqcy.util.slices import Slices

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcy.nsqd.messages.query import Query
+from nsqcy.nsqd.process_messages.stats_query import Query
 from nsqcy.nsqd.stats import statsd
-from nsqcy.nsqd.stats.forms import MEMORY_KEYS
+from nsqcy.nsqd.stats.stats_formats import MEMORY_KEYS
 from nsqcy.nsqd.stats.stats_page import Whole
 from nsqcy.nsqd.stats.statsd import DEFAULT_PACKET, Pusher, Writer, dial, packets
 

@@ -8,10 +8,10 @@ import gevent
 import pytest
 
 from nsqcy.channels.channel import Channel
-from nsqcy.nsqd.calls import Refused
-from nsqcy.nsqd.messages import peek as peeking
-from nsqcy.nsqd.messages.positions import LATEST
-from nsqcy.nsqd.messages.topic_verbs import (
+from nsqcy.nsqd.process_calls import Refused
+from nsqcy.nsqd.process_messages import peek as peeking
+from nsqcy.nsqd.process_messages.positions import LATEST
+from nsqcy.nsqd.process_messages.topic_verbs import (
     CancelMessage,
     EmptyChannel,
     ListDeferred,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from nsqcy.nsqd.calls import Call
 from nsqcy.nsqd.master.requests import WorkerRequests
 from nsqcy.nsqd.master.workers import WorkerHandle, Workers
-from nsqcy.nsqd.messages.to_worker import AdoptSession
+from nsqcy.nsqd.process_calls import Call
+from nsqcy.nsqd.process_messages.to_worker import AdoptSession
 from nsqcy.process.control import Answer, CallTimeout, ChannelClosed, RemoteError, Request
 from support.gevent_hub import Lines
 

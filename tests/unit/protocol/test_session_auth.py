@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nsqcy.nsqd.auth.answers import Authorization, parse
+from nsqcy.nsqd.auth.authorizations import Authorization, parse
 from nsqcy.protocol.session import Session
 from nsqcy.server.transport import BytesTransport
 from support.fake_auth_server import answer, grant

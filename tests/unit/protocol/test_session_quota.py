@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nsqcy.ipc.quota import Quota, QuotaTable
-from nsqcy.nsqd.auth.answers import AuthFailure, Authorization
+from nsqcy.nsqd.auth.authorizations import AuthFailure, Authorization
 from nsqcy.nsqd.auth.user_file import authorization
 from nsqcy.protocol.session import Session
 from nsqcy.server.transport import BytesTransport

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from nsqcy.config.policies import Policies, TopicPolicy
+from nsqcy.nsqd.exit_report import SHOWN, describe
 from nsqcy.nsqd.master import readiness
 from nsqcy.nsqd.stats.stats_page import overall_health
-from nsqcy.nsqd.unsaved import SHOWN, describe
 from nsqcy.nsqd.worker.disk_watch import DiskWatch, ExitWatch
 from nsqcy.process import arbiter
 from nsqcy.storage.hung_disk import HungDisk

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcy.tools.json_filter import DROP, SHOWN, Filtered, JsonFilter, Verdict
-from nsqcy.tools.pieces import Pieces, TooLong
+from nsqcy.tools.message_splitter import Pieces, TooLong
 from nsqcy.tools.status import StatusMeter, StatusMeters
 from nsqcy.tools.throttle import Throttle
 

@@ -9,9 +9,9 @@ from nsqcy.http.parser import Body, Head, Reply
 from nsqcy.http.router import Handler, Later, Need, Request, Route
 from nsqcy.ipc.quota import QuotaTable
 from nsqcy.users import file
+from nsqcy.users.credentials import Known
 from nsqcy.users.failures import MAX_FAILURES, RECOVERY
 from nsqcy.users.gate import Gate
-from nsqcy.users.known import Known
 from nsqcy.users.quotas import Quotas
 from nsqcy.users.user import User
 from support.users_file import section, token

@@ -10,16 +10,16 @@ import pytest
 from urllib3.util import parse_url
 
 from nsqcy.client import aio
-from nsqcy.client.runtime import GeventRuntime, ThreadRuntime
+from nsqcy.client.threads_or_greenlets import GeventRuntime, ThreadRuntime
 from nsqcy.cluster.web_client import RequestError, Terms, WebClient
-from nsqcy.doctor.look_doors import knock
+from nsqcy.doctor.look_tcp import knock
 from nsqcy.nsqd.known_topics import KnownTopics
 from nsqcy.nsqd.lookup.registration import Lookup
 from nsqcy.util.self_connect import reaches_itself, refuse_itself
 from support.gevent_hub import Lines, wait_until
 from support.nsqd_process import free_port
 
-v2: Any = pytest.importorskip("nsqcy.spark.v2")
+log_client: Any = pytest.importorskip("nsqcy.spark.log_client")
 
 
 @pytest.fixture
@@ -111,8 +111,8 @@ def test_http(port: int) -> None:
 
 
 def test_spark(port: int) -> None:
-    with pytest.raises(v2.Unreachable, match=f"nsqd 127.0.0.1:{port} .*Connection refused"):
-        v2.Connection(f"127.0.0.1:{port}", v2.Access())
+    with pytest.raises(log_client.Unreachable, match=f"nsqd 127.0.0.1:{port} .*Connection refused"):
+        log_client.Connection(f"127.0.0.1:{port}", log_client.Access())
 
 
 def test_the_doctor(port: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import gevent
 from gevent.pool import Pool
 
-from nsqcy.client.face import refuse_coroutine_functions
+from nsqcy.client.common_interface import refuse_coroutine_functions
 from nsqcy.compat.gnsq.consumer import Consumer
 from nsqcy.compat.gnsq.errors import NSQException
 from nsqcy.compat.gnsq.message import Message

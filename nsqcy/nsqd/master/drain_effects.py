@@ -10,8 +10,8 @@ from nsqcy.logging.types import Lines
 from nsqcy.nsqd.lookup.registration import Lookup
 from nsqcy.nsqd.master.drain import Drain
 from nsqcy.nsqd.master.workers import Phase, Workers
-from nsqcy.nsqd.messages.remains import Remains, merged
-from nsqcy.nsqd.messages.to_worker import GetRemains, HandOver, SetDraining
+from nsqcy.nsqd.process_messages.drain_remainder import Remains, merged
+from nsqcy.nsqd.process_messages.to_worker import GetRemains, HandOver, SetDraining
 
 LOOKUPS_LIMIT = 5.0  # seconds within which nsqlookupds must unregister topics
 

@@ -17,8 +17,8 @@ from hashlib import blake2b
 from pathlib import Path
 
 from nsqcy.spark.errors import NoTopic, Refused, Unreachable
+from nsqcy.spark.log_client import Connection
 from nsqcy.spark.options import WriteOptions
-from nsqcy.spark.v2 import Connection
 
 LOG = logging.getLogger("nsqcy.spark")
 PLAN_BITS = 20  # of an epoch: where the batch ends, 0 if unknown

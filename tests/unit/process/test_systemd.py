@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from nsqcy.errors import StartError
-from nsqcy.process import service
-from nsqcy.process.service import Notifier
+from nsqcy.process import systemd
+from nsqcy.process.systemd import Notifier
 from support.service_manager import Manager
 
 
@@ -65,7 +65,7 @@ def test_what_gets_on_is_told_now_and_then(
 ) -> None:
     notifier = Notifier(manager.address)
     for second in range(12):
-        monkeypatch.setattr(service, "time", SimpleNamespace(monotonic=lambda now=second: now))
+        monkeypatch.setattr(systemd, "time", SimpleNamespace(monotonic=lambda now=second: now))
         notifier.still_starting("importing")
     more_time = {"EXTEND_TIMEOUT_USEC": "30000000"}
     assert manager.hear_all() == [{"STATUS": "importing"}, more_time, more_time, more_time]
@@ -73,7 +73,7 @@ def test_what_gets_on_is_told_now_and_then(
 
 def test_the_environment_is_for_us_alone(manager: Manager) -> None:
     environ = {**manager.environ(watchdog=2.5), "WATCHDOG_PID": str(os.getpid()), "HOME": "/"}
-    notifier = service.notifier(environ, Lines())
+    notifier = systemd.notifier(environ, Lines())
     assert environ == {"HOME": "/"}
     assert (notifier.heard, notifier.watchdog) == (True, 2.5)
 
@@ -88,14 +88,14 @@ def test_the_environment_is_for_us_alone(manager: Manager) -> None:
 )
 def test_nobody_watches(manager: Manager, changes: dict[str, str], warnings: int) -> None:
     lines = Lines()
-    notifier = service.notifier(manager.environ(watchdog=2.5) | changes, lines)
+    notifier = systemd.notifier(manager.environ(watchdog=2.5) | changes, lines)
     assert (notifier.heard, notifier.watchdog, len(lines)) == (True, 0.0, warnings)
 
 
 @pytest.mark.parametrize("address", ["", "vsock:2:1234", "relative", "/no/such/socket", "@nobody"])
 def test_nobody_to_tell(address: str) -> None:
     lines = Lines()
-    notifier = service.notifier({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000000"}, lines)
+    notifier = systemd.notifier({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000000"}, lines)
     notifier.ready("serving")
     assert (notifier.heard, notifier.watchdog) == (False, 0.0)
     assert len(lines) == bool(address)
@@ -104,7 +104,7 @@ def test_nobody_to_tell(address: str) -> None:
 
 def test_a_manager_that_goes_away_is_complained_of_once(manager: Manager) -> None:
     lines = Lines()
-    notifier = service.notifier(manager.environ(watchdog=1), lines)
+    notifier = systemd.notifier(manager.environ(watchdog=1), lines)
     manager._sock.close()
     notifier.alive()
     notifier.alive()
@@ -116,7 +116,7 @@ def test_a_manager_that_goes_away_is_complained_of_once(manager: Manager) -> Non
 def test_a_manager_that_does_not_read_holds_nobody_up(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "SEND_LIMIT", 0.001)
+    monkeypatch.setattr(systemd, "SEND_LIMIT", 0.001)
     notifier = Notifier(manager.address)
     for _ in range(1000):  # more than its queue holds
         notifier.alive()
@@ -135,7 +135,7 @@ FIRST = 700
 def hand_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     """Turn sockets into descriptors FIRST, FIRST + 1 and so on; return the environment that
     announces them."""
-    monkeypatch.setattr(service, "FIRST_FD", FIRST)
+    monkeypatch.setattr(systemd, "FIRST_FD", FIRST)
     used = []
 
     def handed(*sockets: socket.socket, names: str = "", pid: int = 0) -> dict[str, str]:
@@ -162,7 +162,7 @@ def listening(family: int = socket.AF_INET) -> socket.socket:
 
 def test_sockets_come_with_their_names(hand_over) -> None:
     environ = hand_over(listening(), listening(socket.AF_UNIX), names="http:tcp")
-    found = service.inherited(environ)
+    found = systemd.inherited(environ)
     assert environ == {}
     assert [each.name for each in found] == ["http", "tcp"]
     assert [each.sock.family for each in found] == [socket.AF_INET, socket.AF_UNIX]
@@ -174,7 +174,7 @@ def test_sockets_come_with_their_names(hand_over) -> None:
 
 
 def test_names_may_be_missing(hand_over) -> None:
-    found = service.inherited(hand_over(listening(), listening(), names="tcp"))
+    found = systemd.inherited(hand_over(listening(), listening(), names="tcp"))
     assert [each.name for each in found] == ["tcp", ""]
     for each in found:
         each.sock.close()
@@ -182,9 +182,9 @@ def test_names_may_be_missing(hand_over) -> None:
 
 def test_sockets_of_another_process_are_not_ours(hand_over) -> None:
     environ = hand_over(listening(), pid=1)
-    assert service.inherited(environ) == []
+    assert systemd.inherited(environ) == []
     assert environ == {}
-    assert service.inherited({}) == []
+    assert systemd.inherited({}) == []
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_sockets_of_another_process_are_not_ours(hand_over) -> None:
 )
 def test_what_is_no_listening_stream_socket_is_refused(hand_over, sock, reason: str) -> None:
     with pytest.raises(StartError) as caught:
-        service.inherited(hand_over(listening(), sock(), names="tcp:http"))
+        systemd.inherited(hand_over(listening(), sock(), names="tcp:http"))
     text = (
         f"failed to take sockets - descriptor {FIRST + 1} (http) from the service manager {reason}"
     )
@@ -211,12 +211,12 @@ def test_what_is_no_listening_stream_socket_is_refused(hand_over, sock, reason: 
 def test_a_descriptor_that_is_not_there(hand_over) -> None:
     environ = hand_over(listening()) | {"LISTEN_FDS": "2"}
     with pytest.raises(StartError, match=f"descriptor {FIRST + 1} from .* is not open"):
-        service.inherited(environ)
+        systemd.inherited(environ)
 
 
 def test_a_count_that_is_no_number(hand_over) -> None:
     with pytest.raises(StartError, match="LISTEN_FDS=two is not a number"):
-        service.inherited(hand_over(listening()) | {"LISTEN_FDS": "two"})
+        systemd.inherited(hand_over(listening()) | {"LISTEN_FDS": "two"})
 
 
 # -- open files
@@ -248,7 +248,7 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 )
 def test_the_limit_of_open_files(soft: int, hard: int, lines: list[str]) -> None:
     command = [sys.executable, "-c", TELL, str(soft), str(hard)]
-    root = Path(service.__file__).parents[2]
+    root = Path(systemd.__file__).parents[2]
     done = subprocess.run(command, capture_output=True, text=True, cwd=root, check=True)
     assert done.stdout == f"{hard} {hard}\n"
     written = done.stderr.splitlines()

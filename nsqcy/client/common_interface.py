@@ -21,8 +21,8 @@ from nsqcy.client.connection import Connection
 from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.errors import ConnectionFailed, NoConnection
 from nsqcy.client.options import Answer
-from nsqcy.client.outside import log
 from nsqcy.client.producer import ProducerCore
+from nsqcy.client.user_code import log
 
 OK = b"OK"
 INFINITE = float("inf")

@@ -16,8 +16,8 @@ from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.master import policy_file
 from nsqcy.nsqd.master.workers import Workers
-from nsqcy.nsqd.messages.to_worker import PoliciesChanged, TakeRecalledPolicies
 from nsqcy.nsqd.options import NsqdOptions
+from nsqcy.nsqd.process_messages.to_worker import PoliciesChanged, TakeRecalledPolicies
 
 
 class PolicyStore:

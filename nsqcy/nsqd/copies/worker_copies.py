@@ -13,14 +13,14 @@ from nsqcy.broker.shard import Shard, boot_id
 from nsqcy.errors import NotWritten
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
-from nsqcy.nsqd.calls import Refused
 from nsqcy.nsqd.copies import settings
 from nsqcy.nsqd.copies.copy_files import FOLDER, root_of
 from nsqcy.nsqd.copies.host import CopiesHost
 from nsqcy.nsqd.copies.node import Node
 from nsqcy.nsqd.copies.topics import CopiedTopics
-from nsqcy.nsqd.messages.topic_verbs import CreateChannel, CreateTopic, TopicVerb
 from nsqcy.nsqd.options import NsqdOptions
+from nsqcy.nsqd.process_calls import Refused
+from nsqcy.nsqd.process_messages.topic_verbs import CreateChannel, CreateTopic, TopicVerb
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
 
 READY_INTERVAL = 0.01  # seconds between checks for whether the groups are open

@@ -9,7 +9,7 @@ import pytest
 
 from nsqcy.spark.cluster import shard_of
 from nsqcy.spark.errors import NsqError, Refused, Unreachable
-from nsqcy.spark.v2 import Access, Connection, split_address
+from nsqcy.spark.log_client import Access, Connection, split_address
 from nsqcy.testing.certificates import make
 from nsqcy.testing.wire_client import ERROR, RESPONSE
 from support.fake_nsqd import MockNsqd, Peer, frame

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcy.base.crc import crc32c
-from nsqcy.spark.blocks import FIELDS, Decoder, arrow_schema, wanted
 from nsqcy.spark.checksum import Folding
+from nsqcy.spark.column_blocks import FIELDS, Decoder, arrow_schema, wanted
 from nsqcy.spark.errors import CorruptBlock
 from support.fake_log_nsqd import COLUMNS, Record, block, seal
 

@@ -12,10 +12,10 @@ import gevent
 from gevent.event import AsyncResult
 
 from nsqcy.errors import NotWritten
-from nsqcy.nsqd.calls import Call, Refused, Result
-from nsqcy.nsqd.messages import peek as peeking
-from nsqcy.nsqd.messages.positions import Place
-from nsqcy.nsqd.messages.reports import ChannelPaused, TopicPaused
+from nsqcy.nsqd.process_calls import Call, Refused, Result
+from nsqcy.nsqd.process_messages import peek as peeking
+from nsqcy.nsqd.process_messages.positions import Place
+from nsqcy.nsqd.process_messages.reports import ChannelPaused, TopicPaused
 from nsqcy.process.control import CallTimeout
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from nsqcy.options.strangers import recognized
+from nsqcy.options.other_servers import recognized
 from nsqcy.spark.errors import (
     CorruptBlock,
     LogGone,

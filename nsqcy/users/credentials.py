@@ -10,7 +10,7 @@ import secrets
 import stat
 from collections.abc import Iterable
 
-from nsqcy.config import files
+from nsqcy.config import configuration_file
 from nsqcy.users import file
 from nsqcy.users.user import User, Users
 
@@ -19,7 +19,7 @@ _OTHERS = stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP
 
 def read(path: str) -> tuple[Users, list[str]]:
     """Return a file's users and warnings about the file; raises ConfigError."""
-    found = file.parse(path, files.read_text(path))
+    found = file.parse(path, configuration_file.read_text(path))
     return found, warnings(path)
 
 

@@ -7,20 +7,20 @@ Workers import this module, so it imports no part of the master.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from nsqcy.nsqd.calls import Call, Result
-from nsqcy.nsqd.messages.query import Query
-from nsqcy.nsqd.messages.to_worker import GetCopies, GetFigures
+from nsqcy.nsqd.process_calls import Call, Result
+from nsqcy.nsqd.process_messages.stats_query import Query
+from nsqcy.nsqd.process_messages.to_worker import GetCopies, GetFigures
 from nsqcy.options.option import Value
 from nsqcy.process.control import Answer
 
 if TYPE_CHECKING:
     from nsqcy.nsqd.master.diagnosis import Diagnosis
-    from nsqcy.nsqd.master.drain_control import DrainControl
+    from nsqcy.nsqd.master.drain_effects import DrainControl
     from nsqcy.nsqd.master.live_options import LiveOptions
-    from nsqcy.nsqd.master.policy_store import PolicyStore
+    from nsqcy.nsqd.master.policy_changes import PolicyStore
     from nsqcy.nsqd.master.topic_registry import TopicRegistry
     from nsqcy.nsqd.master.workers import Workers
-    from nsqcy.nsqd.stats.metrics import Metrics
+    from nsqcy.nsqd.stats.metrics_shares import Metrics
     from nsqcy.nsqd.stats.stats_page import StatsPages
 
 SAVE_TIMEOUT = 30.0  # seconds: the master writes and syncs a file before it answers

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from nsqcy.base.headers import decode
 from nsqcy.broker.peek import Peek, PeekedMessage
 from nsqcy.errors import HttpError
-from nsqcy.nsqd.messages import positions
-from nsqcy.nsqd.messages.positions import Place
+from nsqcy.nsqd.process_messages import positions
+from nsqcy.nsqd.process_messages.positions import Place
 from nsqcy.util.gotext import json_bytes
 
 BACKLOG, LOG = TOPIC_STATES = ("backlog", "log")  # in no channel yet; all that the topic keeps

@@ -4,7 +4,7 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from nsqcy.nsqd.stats.coalescer import RequestCoalescer
+from nsqcy.nsqd.stats.request_coalescer import RequestCoalescer
 from nsqcy.util.slices import Turns
 
 

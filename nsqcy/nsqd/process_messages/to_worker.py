@@ -8,8 +8,8 @@ this module, so it imports no part of a worker.
 from typing import Any, ClassVar, Protocol
 
 from nsqcy.config.policies import Version
-from nsqcy.nsqd.calls import Call, Result
-from nsqcy.nsqd.messages.query import Query
+from nsqcy.nsqd.process_calls import Call, Result
+from nsqcy.nsqd.process_messages.stats_query import Query
 from nsqcy.process.control import Answer
 
 CHANGE_LIMIT = 5.0  # seconds for a worker to apply a change

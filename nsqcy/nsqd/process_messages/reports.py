@@ -8,8 +8,8 @@ of the master.
 
 from typing import ClassVar
 
-from nsqcy.nsqd.calls import Call, Result
-from nsqcy.nsqd.messages.master_verbs import MasterSide
+from nsqcy.nsqd.process_calls import Call, Result
+from nsqcy.nsqd.process_messages.master_verbs import MasterSide
 
 PLACE_TIMEOUT = 5.0
 REPORT_TIMEOUT = 30.0

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from nsqcy.cli import places
+from nsqcy.cli import log_positions
 
 NOW = datetime(2026, 3, 2, 10, 30, tzinfo=timezone(timedelta(hours=2)))
 
@@ -28,15 +28,15 @@ NOW = datetime(2026, 3, 2, 10, 30, tzinfo=timezone(timedelta(hours=2)))
     ],
 )
 def test_positions(text: str, place: str) -> None:
-    assert places.place(text, NOW) == place
+    assert log_positions.place(text, NOW) == place
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-24", "-x", "24h", "2026-13-01", "5 ago"])
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a (position|time ago)"):
-        places.place(text, NOW)
+        log_positions.place(text, NOW)
 
 
 def test_only_a_number_is_a_sequence_number() -> None:
-    assert places.is_sequence("17")
-    assert not places.is_sequence("latest")
+    assert log_positions.is_sequence("17")
+    assert not log_positions.is_sequence("latest")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from nsqcy import NSQ_VERSION, __version__
 from nsqcy.cluster.rates import Rates, drain_seconds
 from nsqcy.config.durations import format_duration
-from nsqcy.nsqd.messages.query import Query
+from nsqcy.nsqd.process_messages.stats_query import Query
 from nsqcy.util import procfs
 from nsqcy.util.gotext import json_bytes, json_string, rfc3339
 

@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from nsqcy.nsqd.calls import Call, Refused, Result, serve
-from nsqcy.nsqd.messages import master_verbs, reports
-from nsqcy.nsqd.messages import to_worker as messages
-from nsqcy.nsqd.messages import topic_verbs as verbs
-from nsqcy.nsqd.messages.peek import Look
-from nsqcy.nsqd.messages.positions import Place
-from nsqcy.nsqd.messages.query import Query
+from nsqcy.nsqd.process_calls import Call, Refused, Result, serve
+from nsqcy.nsqd.process_messages import master_verbs, reports
+from nsqcy.nsqd.process_messages import to_worker as messages
+from nsqcy.nsqd.process_messages import topic_verbs as verbs
+from nsqcy.nsqd.process_messages.peek import Look
+from nsqcy.nsqd.process_messages.positions import Place
+from nsqcy.nsqd.process_messages.stats_query import Query
 from nsqcy.process.control import Answer, RemoteError, Request
 
 TIME = 1_700_000_000_000_000_000

@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from nsqcy.process.datapath import DataPathError, lock_data_path
+from nsqcy.process.data_path_lock import DataPathError, lock_data_path
 
 # Locks argv[1], starts a child that inherits the lock, reports it, and waits for input or a kill.
 MASTER = """
 import subprocess, sys
-from nsqcy.process.datapath import lock_data_path
+from nsqcy.process.data_path_lock import lock_data_path
 lock = lock_data_path(sys.argv[1])
 worker = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"],
                           stdin=int(sys.argv[2]), pass_fds=[lock.fd])
@@ -119,7 +119,7 @@ def test_a_master_that_was_between_its_two_locks(tmp_path):
     mark = os.open(tmp_path, os.O_RDONLY)
 
     def sleep(seconds):
-        from nsqcy.process.datapath import _mark_master
+        from nsqcy.process.data_path_lock import _mark_master
 
         _mark_master(mark)
 

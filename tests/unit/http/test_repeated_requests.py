@@ -1,6 +1,6 @@
 """GET requests that pollers repeat: which of them are news for the log."""
 
-from nsqcy.http.polls import REPEAT, Polls
+from nsqcy.http.repeated_requests import REPEAT, Polls
 
 
 def test_a_repeated_request_is_no_news() -> None:

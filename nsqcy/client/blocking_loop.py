@@ -23,14 +23,15 @@ from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any
 
 from nsqcy.client.codec import Message
+from nsqcy.client.common_interface import INFINITE, asked, reason
 from nsqcy.client.connection import Connection
 from nsqcy.client.core import Core, Lines
 from nsqcy.client.errors import ConnectionFailed, Error, NoConnection
-from nsqcy.client.face import INFINITE, asked, reason
+from nsqcy.client.forks import close_in_child, forget
 from nsqcy.client.mailbox import Bell, Event, Mailbox
 from nsqcy.client.options import Answer
-from nsqcy.client.outside import call, log
-from nsqcy.client.runtime import Runtime
+from nsqcy.client.threads_or_greenlets import Runtime
+from nsqcy.client.user_code import call, log
 from nsqcy.errors import LayerError
 
 MAX_RECEIVED = 1 << 18  # bytes received from a socket per call
@@ -350,6 +351,7 @@ class Loop:
         self._who = self.runtime.current()
         self._wakes, self.selector = wakes, wakes.selector
         _running.add(self)
+        close_in_child(self)
         try:
             self.core.running = True  # when start() returns
             self._began.set()
@@ -427,6 +429,7 @@ class Loop:
         for driver in list(self.drivers):
             driver.abort()
         _running.discard(self)
+        forget(self)
         self.mailbox.close()
         try:
             while len(self.mailbox):
@@ -443,6 +446,7 @@ class Loop:
     def abandon(self) -> None:
         """Clean up in a forked child process, which does not have the loop's thread: the
         connections belong to the parent."""
+        _running.discard(self)
         self.mailbox.close()
         self.core.abandon()
         self.ended.set()
@@ -510,12 +514,3 @@ def _end_all() -> None:
     for loop in loops:
         if loop.may_be_awaited:
             loop.ended.wait(max(0.0, deadline - time.monotonic()))
-
-
-def _abandon_all() -> None:
-    for loop in _running:
-        loop.abandon()
-    _running.clear()
-
-
-os.register_at_fork(after_in_child=_abandon_all)

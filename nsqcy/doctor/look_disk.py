@@ -1,0 +1,84 @@
+"""Collects facts about a disk: its space, its file system, and how long a write with sync takes.
+
+A disk that does not respond is a fact too. Changes nothing: the timed file is removed.
+"""
+
+import errno
+import os
+import re
+import tempfile
+import time
+
+from nsqcy.cluster.parallel import ask_all
+from nsqcy.doctor.facts import Disk
+from nsqcy.util import procfs
+
+SYNCS = 5
+DISK_LIMIT = 10.0  # seconds
+PIECE = 4096  # bytes per write
+
+
+def disk(path: str, root: str = "/") -> Disk:
+    """Return the facts about a disk; an error if the disk does not respond in time."""
+    outcome = ask_all([path], lambda path: look_at_disk(path, root), DISK_LIMIT)
+    hangs = Disk(path, f"{path} did not respond within {DISK_LIMIT:.0f} s")
+    return outcome.values.get(path, hangs)
+
+
+def look_at_disk(path: str, root: str = "/") -> Disk:
+    try:
+        space = os.statvfs(path)
+        if not os.path.isdir(path):
+            return Disk(path, f"{path} is not a directory")
+    except OSError as error:
+        return Disk(path, f"{path}: {reason(error)}")
+    kind, options = mount(os.path.realpath(path), procfs.read(f"{root}/proc/self/mountinfo"))
+    syncs, write_error = timed_syncs(path)
+    return Disk(
+        path,
+        kind=kind,
+        mount_options=options,
+        bytes_free=space.f_bavail * space.f_frsize,
+        bytes_all=space.f_blocks * space.f_frsize,
+        files_free=space.f_favail,
+        files_all=space.f_files,
+        write_error=write_error,
+        syncs=syncs,
+    )
+
+
+def mount(path: str, mountinfo: str) -> tuple[str, frozenset[str]]:
+    """Return the file system type and the mount options for a path."""
+    best, found = "", ("", frozenset[str]())
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(), after.split()
+        if len(fields) < 6 or len(kind) < 3:
+            continue
+        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        # The last mount at a mount point hides the others.
+        if inside and len(point) >= len(best):
+            best, found = point, (kind[0], frozenset(f"{fields[5]},{kind[2]}".split(",")))
+    return found
+
+
+def timed_syncs(path: str) -> tuple[list[float], str]:
+    """Return the durations of several writes with sync, or the error."""
+    times = []
+    try:
+        with tempfile.NamedTemporaryFile(dir=path, prefix=".doctor.", buffering=0) as file:
+            for _ in range(SYNCS):
+                begun = time.perf_counter()
+                file.write(bytes(PIECE))
+                os.fdatasync(file.fileno())
+                times.append(time.perf_counter() - begun)
+    except OSError as error:
+        return [], reason(error)
+    return times, ""
+
+
+def reason(error: OSError) -> str:
+    if error.errno == errno.EACCES:
+        return f"{os.strerror(errno.EACCES).lower()} for uid {os.geteuid()}"
+    return (error.strerror or str(error)).lower()
