@@ -5,6 +5,7 @@ import itertools
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.assertion import rewrite
 from hypothesis import settings
 
 from nsqcy.testing.ports import Ports
@@ -22,6 +24,7 @@ from support.fake_auth_server import AuthServer
 from support.nsqd_process import FOREIGN, Nsqd, environment, held_ports
 from support.sanitizer import SANITIZED
 
+TESTS = Path(__file__).parent
 WORKERS = [pytest.param(1, id="w1"), pytest.param(3, id="w3")]
 # For tests that no topic's owner takes part in: of options, or of what a connection refuses.
 one_worker = pytest.mark.parametrize("workers", WORKERS[:1], indirect=True, scope="session")
@@ -63,6 +66,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure() -> None:
     fork_server.uninstall()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Rewrite the assertions of this process's share of the files. They are cached, so that each
+    process reads what the others have rewritten instead of rewriting every file."""
+    given = getattr(session.config, "workerinput", None)  # of pytest-xdist
+    are_all = any(Path(each).absolute() == TESTS for each in session.config.args)
+    if given is None or not are_all or sys.dont_write_bytecode:
+        return
+    state = session.config.stash[rewrite.assertstate_key]
+    number = int(given["workerid"].removeprefix("gw"))
+    for path in sorted(TESTS.rglob("*.py"))[number :: given["workercount"]]:
+        cached = rewrite.get_cache_dir(path) / f"{path.stem}{rewrite.PYC_TAIL}"
+        if not cached.exists() and rewrite.try_makedirs(cached.parent):
+            source, code = rewrite._rewrite_test(path, session.config)
+            rewrite._write_pyc(state, code, source, cached)
 
 
 @pytest.hookimpl(tryfirst=True)

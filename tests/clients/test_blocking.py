@@ -16,19 +16,15 @@ import gevent.event
 import pytest
 
 from nsqcy.client import (
-    Closed,
     ConnectionFailed,
     Consumer,
     Message,
-    NsqdError,
     Producer,
-    PublishTimeout,
     Requeue,
     finish,
 )
 from nsqcy.testing.http_requests import eventually
-from support.nsqd_process import Nsqd, environment, free_port
-from support.nsqlookupd_process import Lookupd
+from support.nsqd_process import Nsqd, environment
 
 PROGRAM = Path(__file__).parent / "programs" / "processes.py"
 FORKED = "the producer was created before this process was forked: create one after the fork"
@@ -127,16 +123,6 @@ def take(consumer: Consumer, count: int) -> list[bytes]:
 # -- producing
 
 
-def test_publish(producer: Producer, consume: Callable[..., Consumer], topic: str) -> None:
-    assert producer.publish(topic, b"1") == b"OK"
-    assert producer.multipublish(topic, [b"2", b"3"]) == b"OK"
-    assert producer.publish(topic, b"4", defer=1) == b"OK"
-    assert producer.dpub(topic, 0, b"5") == b"OK"
-    assert producer.pub(topic, memoryview(b"6")) == b"OK"
-    assert producer.mpub(topic, [b"7"]) == b"OK"
-    assert sorted(take(consume(max_in_flight=10), 7)) == [b"%d" % n for n in range(1, 8)]
-
-
 def test_publishes_that_nobody_waits_for_keep_their_order(
     producer: Producer, consume: Callable[..., Consumer], topic: str
 ) -> None:
@@ -162,28 +148,6 @@ def test_many_publish_at_once(producer: Producer, beside: Beside, topic: str) ->
     for each in [beside.run(publish) for _ in range(8)]:
         each.join()
     assert answers == [b"OK"] * 400
-
-
-def test_what_nsqd_refuses(producer: Producer, topic: str) -> None:
-    with pytest.raises(NsqdError, match="E_INVALID") as caught:
-        producer.publish(topic, b"x", defer=-1)
-    assert caught.value.code == "E_INVALID"
-    with pytest.raises(NsqdError):
-        producer.publish_nowait(topic, b"x", defer=-1).result()
-    assert producer.publish(topic, b"x") == b"OK"
-
-
-@pytest.mark.parametrize(
-    ("topic", "data", "error"),
-    [("b d", b"x", ValueError), ("t", b"", ValueError), ("t", "text", TypeError)],
-)
-def test_what_is_never_sent(producer: Producer, topic: str, data: Any, error: Any) -> None:
-    with pytest.raises(error):
-        producer.publish(topic, data)
-    with pytest.raises(error):
-        producer.publish_nowait(topic, data)
-    with pytest.raises(error):
-        producer.publish_all(topic, [data])
 
 
 class Mute:
@@ -214,21 +178,6 @@ def mute() -> Iterator[Mute]:
     mute.close()
 
 
-def test_nobody_answers(beside: Beside, mute: Mute) -> None:
-    with Producer(
-        mute.address, runtime=beside.kind, max_pending=100, close_timeout=0.1
-    ) as producer:
-        with pytest.raises(PublishTimeout, match="no OK"):
-            producer.publish("t", b"x" * 60, timeout=0.1)
-        assert not producer.is_full
-        left = producer.publish_nowait("t", b"x" * 60)
-        assert producer.is_full
-        with pytest.raises(PublishTimeout, match="too many unanswered publishes"):
-            producer.publish("t", b"x", timeout=0.1)
-    with pytest.raises(Closed):
-        left.result()
-
-
 def test_whoever_waits_for_room_gets_it(beside: Beside, mute: Mute) -> None:
     """A lost connection also makes room."""
     failed = beside.event()
@@ -246,49 +195,6 @@ def test_whoever_waits_for_room_gets_it(beside: Beside, mute: Mute) -> None:
         assert failed.wait(10)
         with pytest.raises(ConnectionFailed):
             first.result()
-
-
-def test_nsqd_goes_and_comes_back(
-    beside: Beside,
-    tmp_path: Path,
-    topic: str,
-    consume: Callable[..., Consumer],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("nsqcy.client.consumer.FIRST_RETRY", 0.02)
-    address = f"127.0.0.1:{free_port()}"
-    daemon = Nsqd(tmp_path, workers=1, tcp_address=address).start()
-    try:
-        consumer = consume(nsqd_tcp_addresses=address, max_in_flight=10)
-        errors: list[Exception] = []
-        with Producer(
-            address, runtime=beside.kind, on_error=errors.append, retries=0, reconnect_interval=0.01
-        ) as producer:
-            producer.publish(topic, b"1")
-            assert take(consumer, 1) == [b"1"]
-            beside.eventually(lambda: channel(daemon, topic)["in_flight_count"] == 0)
-            daemon.stop()
-            with pytest.raises(ConnectionFailed):
-                producer.publish(topic, b"x")
-            assert errors
-            daemon.start()
-            beside.eventually(lambda: producer.is_connected)
-            assert producer.publish(topic, b"2") == b"OK"
-            assert take(consumer, 1) == [b"2"]
-    finally:
-        daemon.destroy()
-
-
-def test_a_closed_producer(beside: Beside, address: str, topic: str) -> None:
-    producer = Producer(address, runtime=beside.kind)
-    futures = [producer.publish_nowait(topic, b"x") for _ in range(1000)]
-    producer.close()
-    assert all(future.done() for future in futures)
-    assert {future.result() for future in futures} == {b"OK"}
-    producer.close()
-    with pytest.raises(Closed):
-        producer.publish(topic, b"x")
-    assert not producer.is_running
 
 
 def test_a_callback_cannot_wait_for_its_own_producer(beside: Beside) -> None:
@@ -625,24 +531,6 @@ def test_on_giving_up_that_ends_its_thread(
     assert sorted(given_up) == [(b"1", 2), (b"1", 3), (b"2", 2), (b"2", 3)]
 
 
-def test_heartbeats_are_answered_while_a_handler_is_busy(
-    producer: Producer, beside: Beside, consume: Callable[..., Consumer], topic: str
-) -> None:
-    beats = beside.event()
-    handled = beside.event()
-
-    def handle(message: Message) -> None:
-        assert beats.wait(10)
-        handled.set()
-
-    consumer = consume(
-        message_handler=handle, heartbeat_interval=1, on_heartbeat=lambda connection: beats.set()
-    )
-    consumer.start()
-    producer.publish(topic, b"x")
-    assert handled.wait(10)
-
-
 def test_batches(producer: Producer, consume: Callable[..., Consumer], topic: str) -> None:
     """A full batch, and batches that cannot become full because no more messages may arrive."""
     producer.publish_all(topic, [b"%d" % number for number in range(25)])
@@ -735,64 +623,12 @@ def test_a_handler_that_ends_its_thread(
     assert ready == list(consumer.connections.values())
 
 
-def test_a_close_has_an_end(
-    producer: Producer, consume: Callable[..., Consumer], topic: str
-) -> None:
-    producer.publish(topic, b"x")
-    consumer = consume(close_timeout=0.1)
-    assert consumer.get() is not None
-    consumer.close()
-    assert not consumer.is_running
-
-
 def test_closed_before_it_began(consume: Callable[..., Consumer]) -> None:
     consumer = consume()
     consumer.close()
     consumer.start()
     assert consumer.join(0)
     assert list(consumer) == []
-
-
-def test_control(
-    producer: Producer, beside: Beside, daemon: Nsqd, consume: Callable[..., Consumer], topic: str
-) -> None:
-    consumer = consume(max_in_flight=5)
-    consumer.start()
-    beside.eventually(lambda: consumer.total_ready_count == 5)
-    consumer.pause()
-    assert (consumer.max_in_flight, consumer.total_ready_count) == (0, 0)
-    consumer.resume()
-    assert consumer.total_ready_count == 5
-    consumer.set_max_in_flight(2)
-    beside.eventually(lambda: channel(daemon, topic)["clients"][0]["ready_count"] == 2)
-    producer.multipublish(topic, [b"x"] * 3)
-    beside.eventually(lambda: consumer.total_in_flight == 2)
-    assert len(take(consumer, 3)) == 3
-
-
-def test_nsqds_are_found(
-    beside: Beside, tmp_path: Path, consume: Callable[..., Consumer], topic: str
-) -> None:
-    """A lookupd returns the nsqds once it has been queried; connections are listed by address."""
-    with Lookupd() as lookupd:
-        options = {
-            "broadcast_address": "127.0.0.1",
-            "lookupd_tcp_address": lookupd.tcp_address,
-        }
-        found = Nsqd(tmp_path, workers=1, **options).start()
-        try:
-            consumer = consume(nsqd_tcp_addresses=(), lookupd_http_addresses=lookupd.http_address)
-            consumer.start()
-            with Producer(
-                lookupd_http_addresses=lookupd.http_address, runtime=beside.kind
-            ) as producer:
-                assert producer.publish(topic, b"x", timeout=10) == b"OK"
-            eventually(lambda: lookupd.producers(topic))
-            consumer.query_lookupd()
-            assert take(consumer, 1) == [b"x"]
-            assert list(consumer.connections) == [f"127.0.0.1:{found.tcp_port}"]
-        finally:
-            found.destroy()
 
 
 def test_answers_of_other_threads(

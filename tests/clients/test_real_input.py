@@ -15,7 +15,7 @@ from support.client_libraries import LIBRARIES, Consumer, need_all
 from support.concurrent_cases import together
 from support.nsqd_process import Nsqd
 
-LINES = 50_000
+LINES = 20_000
 MANY = 200_000
 BATCH = 500
 MAX_BYTES = 1 << 20

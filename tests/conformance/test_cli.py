@@ -51,38 +51,6 @@ def test_help(flag: str) -> None:
     assert names == sorted(names)
 
 
-@pytest.mark.case("CFG-03")
-@pytest.mark.parametrize("dashes", ["-", "--"])
-def test_unknown_flag(dashes: str) -> None:
-    result = run(dashes + "bogus")
-    assert result.returncode == 2
-    assert result.stderr == "flag provided but not defined: -bogus; see nsqd -help\n"
-
-
-@pytest.mark.case("CFG-04", "CFG-06", "CFG-07", "CFG-12", "CFG-13", "CFG-15", "TOOL-005")
-@pytest.mark.parametrize(
-    "flag",
-    [
-        "--msg-timeout=5",
-        "--msg-timeout=abc",
-        "--msg-timeout=5 s",
-        "--msg-timeout=1d",
-        "--mem-queue-size=1e3",
-        "--mem-queue-size=10k",
-        "--deflate=no",
-        "--tls-min-version=ssl3.0",
-        "--log-level=warning",
-        "--worker-id=5",
-    ],
-)
-def test_bad_value(flag: str) -> None:
-    result = run(flag)
-    assert result.returncode == 2
-    name, value = flag[2:].split("=")
-    assert re.search(rf'invalid (boolean )?value "{value}" for (flag )?-{name}: ', result.stderr)
-    assert result.stderr.count("\n") == 1
-
-
 @one_worker
 @pytest.mark.case("CFG-05", "CFG-08", "CFG-14", "CFG-06", "CFG-07", "CFG-12", "H01", "H02")
 def test_values_and_forms(nsqd: Starter) -> None:
@@ -138,33 +106,6 @@ def test_values_that_start(nsqd: Starter) -> None:
     daemon.web.await_counts("t", depth=1001, backend_depth=1)
 
 
-@one_worker
-@pytest.mark.case("CFG-09")
-@pytest.mark.parametrize("end", ["word", "--"])
-def test_everything_after_a_word_is_ignored(nsqd: Starter, end: str) -> None:
-    args = (*flags(nsqd.prepare().options), end, "--log-level=bogus")
-    unset = dict.fromkeys(("tcp_address", "http_address", "data_path", "workers"))
-    nsqd(args=args, **unset).connect().usable()
-
-
-@one_worker
-@pytest.mark.case("CFG-10", "CFG-35")
-@pytest.mark.parametrize(
-    ("args", "text"),
-    [
-        (
-            ("--tls-required", "tcp-https", "--log-level=debug"),
-            "cannot require TLS client connections without TLS key and cert",
-        ),
-        (("--tls-cert=x",), "failed to build TLS config"),
-        (("--tls-key=x",), "failed to build TLS config"),
-    ],
-)
-def test_tls_options_that_do_not_fit(nsqd: Starter, args: tuple[str, ...], text: str) -> None:
-    result = refused(nsqd, *args)
-    assert (result.returncode, text in result.stderr) == (1, True), result
-
-
 @pytest.mark.case("CFG-13")
 def test_log_level(nsqd: Starter) -> None:
     daemon = nsqd(
@@ -176,22 +117,6 @@ def test_log_level(nsqd: Starter) -> None:
     daemon.connect().usable()
     daemon.stop()
     assert " INFO: " not in daemon.log_text()
-
-
-@one_worker
-@pytest.mark.case("CFG-18", "CFG-19")
-@pytest.mark.parametrize(
-    ("flag", "text"),
-    [
-        ("--auth-http-request-method=GET", "--auth-http-request-method must be post or get"),
-        ("--e2e-processing-latency-percentile=0", "percentile"),
-        ("--e2e-processing-latency-percentile=1.1", "percentile"),
-        ("--e2e-processing-latency-percentile=x", "Could not parse: x"),
-    ],
-)
-def test_values_that_are_refused_later(nsqd: Starter, flag: str, text: str) -> None:
-    result = refused(nsqd, flag)
-    assert (result.returncode, text in result.stderr) == (1, True), result
 
 
 @one_worker
@@ -256,30 +181,6 @@ def test_a_file_with_sections_is_ini(nsqd: Starter) -> None:
     assert result.returncode == 1
     assert "nsqd.toml" in result.stderr and "unheard_of" in result.stderr
     assert re.search(r"\b3\b", result.stderr), result
-
-
-@one_worker
-@pytest.mark.case("CFG-26", "CFG-31", "CFG-32", "TOOL-014")
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ('msg_timeout = "1500"', "msg_timeout|MsgTimeout"),
-        ('tls_required = "bad"', "failed parsing tls_required"),
-        ('log_level = "trace"', "failed parsing log_level"),
-        ("max_rdy_count = = 7", "failed to load config file"),
-    ],
-)
-def test_bad_config_file(nsqd: Starter, text: str, complaint: str) -> None:
-    result = refused(nsqd, config=text)
-    assert result.returncode == 1 and re.search(complaint, result.stderr), result
-
-
-@one_worker
-@pytest.mark.case("CFG-32", "TOOL-014")
-def test_missing_config_file(nsqd: Starter) -> None:
-    result = refused(nsqd, "--config=/nonexistent/nsqd.cfg")
-    assert result.returncode == 1
-    assert "failed to load config file /nonexistent/nsqd.cfg" in result.stderr
 
 
 @one_worker

@@ -8,16 +8,13 @@ from typing import Any
 import pytest
 
 from nsqcy.client.errors import (
-    AlreadyAnswered,
-    ConnectionFailed,
     DecodeError,
     NsqdError,
     Requeue,
 )
 from nsqcy.testing.http_requests import eventually
 from support.client_interfaces import Face, Kept
-from support.fake_nsqd import ID, MockNsqd, Peer
-from support.nsqd_process import free_port
+from support.fake_nsqd import MockNsqd, Peer
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -54,13 +51,6 @@ def test_what_it_says_first(face: Face, mock: Callable[..., MockNsqd]) -> None:
     assert "msg_timeout" not in identity
 
 
-@pytest.mark.case("CL-002")
-def test_an_nsqd_that_knows_no_features(face: Face, mock: Callable[..., MockNsqd]) -> None:
-    nsqd = mock(settings=b"OK")
-    face.consumer("t", "c", nsqd.address, snappy=True, auth_secret="s")
-    nsqd.subscriber().expect("IDENTIFY", "SUB t c", "RDY 1")
-
-
 @pytest.mark.case("CL-003")
 def test_identify_is_refused(face: Face, mock: Callable[..., MockNsqd]) -> None:
     nsqd = mock(script=answered("IDENTIFY", "E_BAD_BODY IDENTIFY no"))
@@ -70,34 +60,6 @@ def test_identify_is_refused(face: Face, mock: Callable[..., MockNsqd]) -> None:
     nsqd.link(1)
     assert isinstance(errors[0], NsqdError) and str(errors[0]) == "E_BAD_BODY IDENTIFY no"
     assert nsqd.link(0).lines == ["IDENTIFY"]
-
-
-@pytest.mark.case("CL-009")
-def test_nsqd_allows_less(
-    face: Face, mock: Callable[..., MockNsqd], caplog: pytest.LogCaptureFixture
-) -> None:
-    nsqd = mock(settings={"max_rdy_count": 3})
-    face.consumer("t", "c", nsqd.address, max_in_flight=10)
-    nsqd.subscriber().expect("IDENTIFY", "SUB t c", "RDY 3")
-    assert "allows at most RDY 3, but max_in_flight is 10" in caplog.text
-
-
-@pytest.mark.case("CL-045")
-def test_a_secret_is_wanted_and_there_is_none(face: Face, mock: Callable[..., MockNsqd]) -> None:
-    nsqd = mock(settings={"auth_required": True})
-    errors: list[Any] = []
-    face.consumer("t", "c", nsqd.address, on_error=errors.append)
-    eventually(lambda: errors)
-    assert "requires AUTH" in str(errors[0])
-    assert nsqd.link().lines == ["IDENTIFY"]
-
-
-@pytest.mark.case("CL-048")
-def test_two_compressions(face: Face) -> None:
-    for make in (face.module.Consumer, face.module.Producer):
-        names = ("t", "c") if make is face.module.Consumer else ()
-        with pytest.raises(ValueError, match="cannot be combined"):
-            make(*names, "127.0.0.1", deflate=True, snappy=True)
 
 
 # -- answers
@@ -115,21 +77,6 @@ def conversation(
             link.deliver(b"m", attempts=each)
         eventually(lambda number=number: len(link.said("FIN") + link.said("REQ")) > number)
     return [line.replace(f"{0:016x}", "ID") for line in link.lines[3:]]
-
-
-@pytest.mark.case("CL-023")
-@pytest.mark.parametrize(
-    ("options", "delays"),
-    [
-        ({}, [1000, 2000, 4000, 900_000]),
-        ({"requeue_delay": 90, "requeue_strategy": "linear"}, [90_000, 180_000, 270_000, 900_000]),
-    ],
-)
-def test_delays_grow(
-    face: Face, mock: Callable[..., MockNsqd], options: dict[str, Any], delays: list[int]
-) -> None:
-    said = conversation(face, mock, lambda message: False, 1, 2, 3, 20, **options)
-    assert said == [f"REQ ID {each}" for each in delays]
 
 
 @pytest.mark.case("CL-024")
@@ -214,54 +161,6 @@ def test_manual_answers(face: Face, mock: Callable[..., MockNsqd]) -> None:
     link.expect("IDENTIFY", "SUB t c", "RDY 1", "NOP", f"FIN {0:016x}", "NOP")
 
 
-@pytest.mark.case("CL-028")
-def test_an_answer_is_given_once(face: Face, mock: Callable[..., MockNsqd]) -> None:
-    nsqd, kept = mock(), Kept()
-    face.consumer("t", "c", nsqd.address, message_handler=kept)
-    link = nsqd.subscriber()
-    with link:
-        link.deliver(b"m")
-    (message,) = eventually(lambda: list(kept.messages))
-    face.call(message.finish)
-    for again in (message.finish, message.requeue, message.touch):
-        with pytest.raises(AlreadyAnswered):
-            face.call(again)
-    with link:
-        link.beat()
-    link.wait_for("NOP")
-    assert len(link.said("FIN")) == 1
-    assert link.said("REQ") == link.said("TOUCH") == []
-
-
-@pytest.mark.case("CL-029")
-def test_giving_up(face: Face, mock: Callable[..., MockNsqd]) -> None:
-    handled: list[int] = []
-    given_up: list[int] = []
-    said = conversation(
-        face,
-        mock,
-        lambda message: handled.append(message.attempts),
-        *(5, 6),
-        max_tries=5,
-        on_giving_up=lambda message: given_up.append(message.attempts),
-    )
-    assert said == ["FIN ID", "FIN ID"]
-    eventually(lambda: given_up)
-    assert (handled, given_up) == ([5], [6])
-
-
-@pytest.mark.case("CL-030", "CL-031")
-@pytest.mark.parametrize("options", [{}, {"max_tries": 0}])
-def test_attempts_without_a_limit(
-    face: Face, mock: Callable[..., MockNsqd], options: dict[str, Any]
-) -> None:
-    handled: list[int] = []
-    conversation(
-        face, mock, lambda message: handled.append(message.attempts), 1000, 40000, **options
-    )
-    assert handled == [1000, 40000]
-
-
 def test_one_failing_message_delays_no_other(face: Face, mock: Callable[..., MockNsqd]) -> None:
     """By default, RDY stays as it is, and what the handler refuses is kept."""
 
@@ -271,12 +170,6 @@ def test_one_failing_message_delays_no_other(face: Face, mock: Callable[..., Moc
 
     said = conversation(face, mock, handle, 9, 1)
     assert said == ["REQ ID 256000", "FIN ID"]
-
-
-@pytest.mark.case("CL-032")
-def test_touch_is_up_to_the_handler(face: Face, mock: Callable[..., MockNsqd]) -> None:
-    assert conversation(face, mock, lambda message: message.touch(), 1) == ["TOUCH ID", "FIN ID"]
-    assert conversation(face, mock, lambda message: None, 1) == ["FIN ID"]
 
 
 # -- failures
@@ -429,56 +322,6 @@ def test_heartbeats_while_all_handlers_are_busy(face: Face, mock: Callable[..., 
     assert link.said("FIN") == []
     face.call(gate.set)
     eventually(lambda: link.said("FIN"))
-
-
-@pytest.mark.case("CL-034")
-def test_silence(face: Face, mock: Callable[..., MockNsqd]) -> None:
-    nsqd = mock()
-    errors: list[Any] = []
-    face.consumer("t", "c", nsqd.address, heartbeat_interval=0.1, on_error=errors.append)
-    assert nsqd.link(0).ended.wait(10)
-    nsqd.subscriber(1)
-    eventually(lambda: errors)
-    assert isinstance(errors[0], ConnectionFailed) and "silent" in str(errors[0])
-
-
-@pytest.mark.case("CL-035")
-def test_errors_that_are_not_fatal(
-    face: Face, mock: Callable[..., MockNsqd], caplog: pytest.LogCaptureFixture
-) -> None:
-    nsqd = mock()
-    errors: list[Any] = []
-    face.consumer("t", "c", nsqd.address, on_error=errors.append)
-    link = nsqd.subscriber()
-    with link:
-        link.error(f"E_FIN_FAILED FIN {ID.decode()} failed", close=False)
-        link.beat()
-    link.wait_for("NOP")
-    eventually(lambda: errors)
-    assert "E_FIN_FAILED" in caplog.text
-    assert not link.ended.is_set() and len(nsqd.links) == 1
-
-
-@pytest.mark.case("CL-036")
-def test_errors_that_are_fatal(face: Face, mock: Callable[..., MockNsqd]) -> None:
-    nsqd = mock()
-    errors: list[Any] = []
-    face.consumer("t", "c", nsqd.address, on_error=errors.append)
-    with nsqd.subscriber() as link:
-        link.error("E_INVALID cannot RDY in current state")
-    nsqd.subscriber(1)
-    eventually(lambda: errors)
-    assert [str(each) for each in errors] == ["E_INVALID cannot RDY in current state"]
-
-
-@pytest.mark.case("CL-053")
-def test_an_nsqd_that_comes_later(face: Face, mock: Callable[..., MockNsqd]) -> None:
-    port = free_port()
-    errors: list[Any] = []
-    face.consumer("t", "c", f"127.0.0.1:{port}", on_error=errors.append)
-    eventually(lambda: errors)
-    assert isinstance(errors[0], ConnectionFailed) and "refused" in str(errors[0])
-    mock(port=port).subscriber()
 
 
 # -- the end

@@ -144,19 +144,6 @@ def test_the_secret_of_a_lookupd(face: Face, options: dict[str, Any], header: st
         assert pages.asked[0][1].get("authorization") == header
 
 
-def test_a_lost_connection_makes_it_ask(face: Face, mock: Callable[..., MockNsqd]) -> None:
-    """The consumer does not reconnect to an nsqd that is no longer listed."""
-    first, second = mock(), mock()
-    with LookupPages(("127.0.0.1", first.port)) as pages:
-        consumer = face.consumer("t", "c", lookupd_http_addresses=pages.address)
-        link = first.subscriber()
-        pages.producers = [("127.0.0.1", second.port)]
-        first.close()
-        assert link.ended.wait(10)
-        second.subscriber()
-        eventually(lambda: list(consumer.connections) == [second.address])
-
-
 @pytest.mark.parametrize(("host", "port"), [("a..b", 4150), ("::bad", 1), ("ü" * 99, 2)])
 def test_addresses_that_are_none(
     face: Face, mock: Callable[..., MockNsqd], host: str, port: int

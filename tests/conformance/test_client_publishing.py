@@ -79,34 +79,6 @@ def test_what_nsqd_refuses(face: Face, shared: Nsqd, topic: str) -> None:
     assert face.call(producer.publish, topic, b"x", defer=1000) == b"OK"
 
 
-@pytest.mark.case("CL-057", "CL-058")
-def test_nsqd_dies_and_comes_back(face: Face, mock: Callable[..., MockNsqd]) -> None:
-    nsqd = mock(script=lambda peer, line, body: line.startswith("PUB"))
-    errors: list[Any] = []
-    producer = face.producer(nsqd.address, on_error=errors.append, reconnect_interval=0.05)
-    waits = face.publish_nowait(producer, "t", [b"x"] * 10)
-    eventually(lambda: len(nsqd.link().bodies) == 11)
-    nsqd.close()
-    for wait in waits:
-        with pytest.raises(ConnectionFailed):
-            wait()
-    eventually(lambda: len(errors) > 1)  # nothing is listening
-    mock(port=nsqd.port)
-    assert face.call(producer.publish, "t", b"x", timeout=20) == b"OK"
-
-
-def test_nsqd_is_down(face: Face, mock: Callable[..., MockNsqd]) -> None:
-    nsqd = mock()
-    nsqd.close()
-    options: dict[str, Any] = {"reconnect_interval": 0.01, "max_reconnect_interval": 0.02}
-    producer = face.producer(nsqd.address, **options)
-    with pytest.raises(ConnectionFailed, match="refused"):
-        face.call(producer.publish, "t", b"x")
-    patient = face.producer(nsqd.address, retries=10**6, **options)
-    with pytest.raises(NoConnection, match="refused"):
-        face.call(patient.publish, "t", b"x", timeout=0.2)
-
-
 def test_no_answer_in_time(face: Face, mock: Callable[..., MockNsqd]) -> None:
     nsqd = mock(script=lambda peer, line, body: line.startswith("PUB"))
     producer = face.producer(nsqd.address, max_pending=3)
@@ -190,19 +162,6 @@ def test_what_nsqd_does_not_accept_of_a_connection(face: Face, shared: Nsqd) -> 
     assert str(caught.value) == "E_BAD_BODY IDENTIFY heartbeat interval (100) is invalid"
 
 
-@pytest.mark.case("CL-063")
-def test_heartbeats(face: Face, mock: Callable[..., MockNsqd]) -> None:
-    nsqd = mock()
-    producer = face.producer(nsqd.address)
-    face.call(producer.start)
-    eventually(lambda: nsqd.link().lines)
-    with nsqd.link() as link:
-        link.beat()
-    link.wait_for("NOP")
-    assert face.call(producer.publish, "t", b"x") == b"OK"
-    assert len(nsqd.links) == 1
-
-
 # -- its lifecycle
 
 
@@ -239,22 +198,6 @@ def test_closed_before_it_began(face: Face, mock: Callable[..., MockNsqd]) -> No
     with pytest.raises(Closed):
         face.call(producer.publish, "t", b"x")
     assert not producer.is_running
-
-
-def test_one_of_a_pool_dies(face: Face, mock: Callable[..., MockNsqd]) -> None:
-    mute = mock(script=lambda peer, line, body: line.startswith("PUB"))
-    other = mock()
-    retried: list[Any] = []
-    producer = face.producer(
-        [mute.address, other.address], on_retry=lambda *about: retried.append(about)
-    )
-    face.call(producer.start)
-    eventually(lambda: mute.link().lines and other.link().lines)
-    waits = face.publish_nowait(producer, "t", [b"%d" % number for number in range(10)])
-    eventually(lambda: len(mute.link().bodies) == 6 or len(other.link().bodies) == 11)
-    mute.close()
-    assert [wait() for wait in waits] == [b"OK"] * 10
-    eventually(lambda: len(retried) == len(mute.link().bodies) - 1)
 
 
 def test_publish_all_does_not_say_that_nothing_was_published(

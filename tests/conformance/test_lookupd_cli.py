@@ -16,8 +16,6 @@ from support.nsqd_process import environment, free_port
 from support.nsqlookupd_process import LookupConn, Lookupd
 from support.service_manager import Manager
 
-pytestmark = pytest.mark.real_start
-
 VERSION = re.compile(r"[a-z]+ v\d+\.\d+\.\d+(-[a-z]+)? \(built w/[a-z0-9.-]+\)")
 ANNOUNCEMENT = re.compile(r"(TCP|HTTP): listening on \d+\.\d+\.\d+\.\d+:\d+$")
 
@@ -34,6 +32,7 @@ def run(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.real_start
 @pytest.mark.case("H03", "H04", "TOOL-001")
 def test_version() -> None:
     result = run("--version", "--config=/nonexistent")

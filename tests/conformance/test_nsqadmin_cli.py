@@ -12,8 +12,6 @@ from nsqcy.testing.http_requests import eventually
 from support.nsqadmin_process import Admin
 from support.nsqd_process import environment
 
-pytestmark = pytest.mark.real_start
-
 LOOKUPD = "--lookupd-http-address=127.0.0.1:1"
 
 
@@ -38,6 +36,7 @@ def last_words(*args: str) -> str:
     return text
 
 
+@pytest.mark.real_start
 @pytest.mark.case("ADM-001")
 def test_version() -> None:
     result = run("--version")

@@ -10,8 +10,6 @@ from nsqcy.cli.main import SECTIONS
 from support import tool_process
 from support.nsqd_process import Nsqd, environment
 
-pytestmark = pytest.mark.real_start
-
 TOOLS = list(SECTIONS["NSQ's tools"])
 DATE = r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d "
 
@@ -20,6 +18,7 @@ def test_there_are_tools() -> None:
     assert "nsq_stat" in TOOLS
 
 
+@pytest.mark.real_start
 @pytest.mark.case("TOOL-002")
 @pytest.mark.parametrize("name", TOOLS)
 def test_version(name: str) -> None:

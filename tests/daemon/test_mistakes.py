@@ -90,42 +90,6 @@ def run(line: str, home: Path) -> tuple[int, str]:
             " did you mean --lookupd-tcp-address?",
         ),
         (
-            "nsqd --data_path=/tmp",
-            "flag provided but not defined: -data_path; did you mean --data-path?",
-        ),
-        ("nsqd --bogus", "flag provided but not defined: -bogus; see nsqd -help"),
-        (
-            "nsqd --max-msg-size",
-            "flag needs an argument: -max-msg-size; write --max-msg-size=INT",
-        ),
-        (
-            "nsqd ---data-path=/tmp",
-            "bad flag syntax: ---data-path=/tmp; did you mean --data-path=/tmp?",
-        ),
-        (
-            "nsqd --msg-timeout=60",
-            'invalid value "60" for flag -msg-timeout: missing unit; did you mean 60s?',
-        ),
-        (
-            "nsqd --msg-timeout=1d",
-            'invalid value "1d" for flag -msg-timeout: unknown unit "d" (allowed: a number with a'
-            " unit, such as 250ms, 1.5h30m or 0; units are ns, us, ms, s, m, h)",
-        ),
-        (
-            "nsqd --mem-queue-size=10k",
-            'invalid value "10k" for flag -mem-queue-size: parse error'
-            " (allowed: an integer such as 2500, 1_000 or 0x10)",
-        ),
-        (
-            "nsqd --log-level=warning",
-            'invalid value "warning" for flag -log-level: invalid log level "warning"'
-            " (allowed: debug, info, warn, error or fatal)",
-        ),
-        (
-            "nsqd --snappy=yes",
-            'invalid boolean value "yes" for -snappy: parse error (allowed: true or false)',
-        ),
-        (
             "nsqlookupd --inactive-producer-timeout=300",
             'invalid value "300" for flag -inactive-producer-timeout: missing unit;'
             " did you mean 300s?",

@@ -78,9 +78,9 @@ EACH = (
 SILENT = (older, missing_twice)  # as far as the file itself can show
 
 
-def filled(nsqd: Starter, files: tuple[str, ...]) -> Nsqd:
+def filled(nsqd: Starter, files: tuple[str, ...], **options: object) -> Nsqd:
     """Return a daemon with a topic whose finished messages a policy of the topic keeps."""
-    daemon = nsqd(durability="os", max_bytes_per_file=100_000, within=UNPRIVILEGED)
+    daemon = nsqd(durability="os", max_bytes_per_file=100_000, **options)
     web = daemon.web
     web.create("other", "c")
     assert web.put("/topic/config", b'{"ttl": "1h"}', topic="other").status == 200
@@ -104,7 +104,8 @@ def test_nothing_is_deleted(nsqd: Starter, spoil: Callable[[Path], None]) -> Non
     if nsqd.workers == 1 and spoil not in (flipped, missing_twice):
         pytest.skip("the master reads the files whatever the number of workers")
     files = ("nsqd.dat", "policies.json")
-    daemon = filled(nsqd, files)
+    is_forbidden = spoil in (unreadable, unreadable_twice)
+    daemon = filled(nsqd, files, within=UNPRIVILEGED if is_forbidden else ())
     daemon.stop()
     for file in files:
         spoil(daemon.data / file)

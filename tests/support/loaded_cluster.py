@@ -121,7 +121,7 @@ class Lively:
 
 @contextlib.contextmanager
 def lively(
-    home: Path, nsqds: int = 2, pause: Callable[[], float] = lambda: 0.05, **options: object
+    home: Path, nsqds: int = 2, pause: Callable[[], float] = lambda: 0.2, **options: object
 ) -> Iterator[Lively]:
     """A cluster under load until the end of the context; the second nsqd has no consumers. `pause`
     returns the seconds between two rounds of publishes."""

@@ -323,6 +323,7 @@ def test_a_delay_that_is_none(wakes: Wakes, delay: float) -> None:
     message.finish()
 
 
+@pytest.mark.case("CL-028")
 def test_an_answer_is_given_once(wakes: Wakes) -> None:
     for first in (Message.finish, Message.requeue):
         message = wakes.message()
@@ -344,6 +345,7 @@ def test_a_message_is_lost_with_its_connection(wakes: Wakes) -> None:
     assert wakes.codec.take() == b""
 
 
+@pytest.mark.case("CL-032")
 def test_touch_answers_nothing(wakes: Wakes) -> None:
     message = wakes.message()
     message.touch()

@@ -199,6 +199,7 @@ def test_bytes_after_the_answer_belong_to_the_next_layer(layer: str, data: st.Da
     assert set(talk.told.events[1:]) == {"beat", b"first"}
 
 
+@pytest.mark.case("CL-002")
 def test_an_nsqd_that_knows_no_features() -> None:
     talk = Talk(Peer(settings=b"OK"), snappy=True, auth_secret="s")
     talk.run()
@@ -353,6 +354,7 @@ def ready(**options: Any) -> Talk:
     return talk
 
 
+@pytest.mark.case("CL-063")
 def test_heartbeats_are_answered() -> None:
     talk = ready()
     talk.hear(frame(RESPONSE, b"_heartbeat_"))

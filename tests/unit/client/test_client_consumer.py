@@ -94,6 +94,7 @@ def retries(net: Net, address: Address, count: int) -> list[float]:
     return waits
 
 
+@pytest.mark.case("CL-053")
 def test_a_fixed_nsqd_is_tried_for_ever_and_less_and_less() -> None:
     net, _ = consumer("a")
     net.wires[0].lose()
@@ -217,6 +218,7 @@ def test_a_socket_that_comes_too_late() -> None:
     assert net.wires[0].connection.state is State.CLOSED
 
 
+@pytest.mark.case("CL-034")
 def test_silence_is_an_end() -> None:
     net, core = connected(heartbeat_interval=10)
     errors: list[Any] = []
@@ -247,12 +249,14 @@ def test_garbage_ends_one_connection() -> None:
     assert net.wires[1].peer.lines[-1] == "RDY 2"
 
 
+@pytest.mark.case("CL-009")
 def test_less_than_max_in_flight_is_allowed(caplog: pytest.LogCaptureFixture) -> None:
     net, _ = connected(net=Net(settings={"max_rdy_count": 3}), max_in_flight=10)
     assert net.wires[0].peer.said("RDY") == ["RDY 3"]
     assert "allows at most RDY 3, but max_in_flight is 10" in caplog.text
 
 
+@pytest.mark.case("CL-035")
 def test_errors_that_are_not_fatal(caplog: pytest.LogCaptureFixture) -> None:
     net, core = connected()
     errors: list[Any] = []
@@ -264,6 +268,7 @@ def test_errors_that_are_not_fatal(caplog: pytest.LogCaptureFixture) -> None:
     assert "E_FIN_FAILED" in caplog.text
 
 
+@pytest.mark.case("CL-036")
 def test_a_fatal_error_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     net, core = connected()
     errors: list[Any] = []
@@ -473,6 +478,7 @@ def test_a_proof_that_is_gone_counts_no_longer() -> None:
 # -- messages
 
 
+@pytest.mark.case("CL-029")
 def test_giving_up(caplog: pytest.LogCaptureFixture) -> None:
     net, core = connected(max_tries=5)
     given_up: list[bytes] = []
@@ -518,6 +524,7 @@ def test_a_hook_of_giving_up_that_fails(error: Exception, said: list[str]) -> No
     assert told == ([] if isinstance(error, Requeue) else [error])
 
 
+@pytest.mark.case("CL-030", "CL-031")
 @pytest.mark.parametrize("options", [{}, {"max_tries": 0}])
 def test_without_a_limit(options: dict[str, Any]) -> None:
     """A message is not finished because nothing else is said about it."""

@@ -115,6 +115,7 @@ def test_the_fields_of_identify(options: dict[str, Any], changed: dict[str, Any]
     assert ConnectionOptions(hostname="box.lan", **options).identity == IDENTITY | changed
 
 
+@pytest.mark.case("CL-048")
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -209,6 +210,7 @@ def test_two_names_of_one_option() -> None:
         consumer_options({"max_attempts": 7, "max_tries": 7})
 
 
+@pytest.mark.case("CL-023")
 @pytest.mark.parametrize(
     ("strategy", "attempts", "delay"),
     [

@@ -628,6 +628,7 @@ def test_a_graceful_end_after_a_refused_publish() -> None:
     assert isinstance(large.end, NsqdError) and pool.net.ends == 1
 
 
+@pytest.mark.case("CL-057")
 def test_a_lost_connection_fails_what_was_sent() -> None:
     pool = Pool(script=silent).accept()
     publishes = [pool.publish() for _ in range(3)]

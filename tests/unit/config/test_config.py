@@ -309,6 +309,7 @@ def test_toml_values_nsq_parses_first(write: Write, text: str, beginning: str) -
     assert "allowed: " in str(error)
 
 
+@pytest.mark.case("TOOL-014")
 @pytest.mark.case("CFG-32")
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     missing = str(tmp_path / "none")
