@@ -17,6 +17,7 @@ LOOKS = (WIDTHS[0], "light"), (WIDTHS[1], "light"), (WIDTHS[1], "dark")
 OPEN = "document.querySelectorAll('details').forEach((each) => { each.open = true })"
 
 
+@pytest.mark.early
 def test_no_page_has_a_violation(live: Lively, visit: Callable[..., Visit]) -> None:
     visitor, checker = visit(reduced_motion="reduce"), axe.Axe()
     page, found = visitor.page, []
