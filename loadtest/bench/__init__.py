@@ -3,5 +3,6 @@
 python -m loadtest.bench [speed] [--help]     messages per second, CPU per message, latency;
                                               --help has the list of scenarios
 python -m loadtest.bench all [--help]         the same, and other brokers: docs/BENCHMARKS.md
-python -m loadtest.bench memory [--help]      bytes per message, topic and connection
+python -m loadtest.bench memory               memory per message, topic and connection
+python -m loadtest.bench clients [--help]     Python clients, one process each
 """

@@ -11,28 +11,26 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadtest.bench import clients, daemon, everything, memory, procfs, speed
+from loadtest.bench import clients, daemon, everything, procfs, speed
 from loadtest.bench.scenarios import SCENARIOS, UNRECORDED
 
+MEMORY = ["speed", "--only=memory,topics,idle"]  # what `memory` means
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def parser() -> argparse.ArgumentParser:
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--workers", default="1", help="numbers of workers to try, e.g. 1,3")
-    common.add_argument("--only", default="", help="names of scenarios, separated by commas")
-    common.add_argument("--scale", type=float, default=1.0, help="factor on numbers of messages")
-    common.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
-
     whole = argparse.ArgumentParser(prog="python -m loadtest.bench", description=__doc__)
     kinds = whole.add_subparsers(dest="kind", required=True)
     quick = kinds.add_parser(
         "speed",
-        parents=[common],
         help="messages per second, CPU per message, latency",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=table(),
     )
+    quick.add_argument("--workers", default="1", help="numbers of workers to try, e.g. 1,3")
+    quick.add_argument("--only", default="", help="names of scenarios, separated by commas")
+    quick.add_argument("--scale", type=float, default=1.0, help="factor on numbers of messages")
+    quick.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     quick.add_argument("--full", action="store_true", help="every scenario")
     quick.add_argument("--repeat", type=int, default=3, help="runs of which the median is shown")
     quick.add_argument("--minutes", type=float, default=0.0, help="for all; 0: what it takes")
@@ -40,7 +38,6 @@ def parser() -> argparse.ArgumentParser:
     quick.add_argument("--target", metavar="HOST:PORT", help="an NSQ that runs already")
     quick.add_argument("--target-http", metavar="HOST:PORT", help="its HTTP address")
     quick.add_argument("--pid", type=int, default=0, help="its process, if it is not found")
-    kinds.add_parser("memory", parents=[common], help=", ".join(memory.SCENARIOS))
     everything.configure(kinds.add_parser("all", help=everything.__doc__))
     clients.configure(kinds.add_parser("clients", help=clients.__doc__))
     return whole
@@ -51,7 +48,9 @@ def main(argv: Sequence[str]) -> int:
         signal.signal(each, leave)
     allow_many_files()
     words = list(argv)
-    if not words or words[0] not in ("all", "speed", "memory", "clients", "-h", "--help"):
+    if words[:1] == ["memory"]:
+        words[:1] = MEMORY
+    if not words or words[0] not in ("all", "speed", "clients", "-h", "--help"):
         words.insert(0, "speed")
     args = parser().parse_args(words)
     if args.kind == "all":
@@ -59,23 +58,18 @@ def main(argv: Sequence[str]) -> int:
     if args.kind == "clients":
         clients.run_all(args)
         return 0
-    known = [*SCENARIOS, *UNRECORDED] if args.kind == "speed" else list(memory.SCENARIOS)
-    wanted = args.only.split(",") if args.only else known
-    if unknown := set(wanted) - set(known):
+    every = SCENARIOS | UNRECORDED
+    wanted = args.only.split(",") if args.only else []
+    if unknown := set(wanted) - set(every):
         parser().error(f"no such scenario: {', '.join(sorted(unknown))}")
-    if args.kind == "speed" and not args.only:
-        wanted = [name for name, each in SCENARIOS.items() if each.quick or args.full]
+    wanted = wanted or [name for name, each in SCENARIOS.items() if each.quick or args.full]
     rows, failed = [], []
-    end = time.monotonic() + args.minutes * 60 if getattr(args, "minutes", 0) else float("inf")
+    end = time.monotonic() + args.minutes * 60 if args.minutes else float("inf")
     for workers in map(int, args.workers.split(",")):
         print(f"-- {workers} worker{'s' * (workers > 1)}, {os.cpu_count()} CPUs", flush=True)
-        if args.kind == "memory":
-            rows += memory.run(workers, args.scale, wanted, say)
-            continue
         settings = speed.Settings(workers, args.size, args.scale, args.repeat)
         if args.target:
             settings.target = daemon.running(args.target, args.target_http, args.pid)
-        every = SCENARIOS | UNRECORDED
         found = speed.run(settings, {name: every[name] for name in wanted}, say, end)
         rows += found.rows
         failed += found.failed

@@ -307,8 +307,7 @@ def run(library: str, job: Job) -> dict[str, float]:
 
 def fill(nsqd: daemon.Daemon, job: Job) -> None:
     """Publish the messages that will be consumed."""
-    nsqd.post(f"/topic/create?topic={job.topic}")
-    nsqd.post(f"/channel/create?topic={job.topic}&channel={job.channel}")
+    nsqd.web.create(job.topic, job.channel)
     if job.scenario != "consume":
         return
     sock = load.producer(nsqd.tcp)
@@ -329,7 +328,7 @@ def compare(nsqd: daemon.Daemon, libraries: list[str], messages: int, repeat: in
                 job = Job(scenario, f"{host}:{port}", topic, count)
                 fill(nsqd, job)
                 figures[name].append(run(name, job))
-                nsqd.post(f"/topic/delete?topic={topic}")
+                nsqd.web.do("delete", topic)
         print(f"{scenario}")
         ours = {name: median(figures[name], "rate") for name in libraries if name in SHARE}
         for name in libraries:

@@ -67,8 +67,7 @@ def running(settings: Settings, folder: Path, **options: Any) -> Iterator[Cluste
 def create(cluster: Daemon, kind: Kind) -> str:
     """Create a topic with a channel, wait until all copies exist, and return its name."""
     name = f"{kind.prefix}_{topic_name()}"
-    cluster.post(f"/topic/create?topic={name}")
-    cluster.post(f"/channel/create?topic={name}&channel=bench")
+    cluster.web.create(name, "bench")
     if kind.copies > 1:
         _until(lambda: _complete(cluster, name, kind.copies), f"{kind.title} of a topic")
     return name

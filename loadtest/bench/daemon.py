@@ -1,14 +1,13 @@
 """The nsqd under test: a private one in its own directory, or one that is already running."""
 
 import contextlib
-import json
-import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from loadtest.bench import procfs
 from nsqcy import testing
+from nsqcy.testing.http_requests import Web
 
 ANSWER_BUDGET = 30.0
 
@@ -51,32 +50,23 @@ class Daemon:
         files = [path for path in Path(self.data).rglob("*") if path.is_file()]
         return sum(path.stat().st_size for path in files)
 
-    def _request(self, path: str, method: str) -> bytes:
+    @property
+    def web(self) -> Web:
         if self.http is None:
             raise RuntimeError("the HTTP address of the target is needed: --target-http")
-        url = f"http://{self.http[0]}:{self.http[1]}{path}"
-        request = urllib.request.Request(url, method=method)
-        with urllib.request.urlopen(request, timeout=ANSWER_BUDGET) as answer:
-            return bytes(answer.read())
-
-    def post(self, path: str) -> None:
-        self._request(path, "POST")
+        host, port = self.http
+        return Web(port, host, ANSWER_BUDGET)
 
     def groups(self) -> list[dict[str, Any]]:
         """Return the groups of copied logs of all workers."""
-        workers = json.loads(self._request("/copies", "GET"))["workers"]
+        workers = self.web.get("/copies").json()["workers"]
         return [group for worker in workers for group in worker["groups"]]
 
     def sessions(self) -> int:
         """Return the number of nodes that every worker knows, itself included; 0 if a worker is
         not ready for copies."""
-        workers = json.loads(self._request("/copies", "GET"))["workers"]
+        workers = self.web.get("/copies").json()["workers"]
         return min((len(each["sessions"]) if each["ready"] else 0 for each in workers), default=0)
-
-    def topic(self, name: str) -> dict[str, Any]:
-        """Return the statistics of a topic."""
-        found = json.loads(self._request(f"/stats?format=json&topic={name}", "GET"))["topics"]
-        return dict(found[0]) if found else {}
 
 
 class Cluster(Daemon):
@@ -97,6 +87,12 @@ class Cluster(Daemon):
         return {name: sum(each[name] for each in of_each) for name in of_each[0]}
 
 
+def started(nsqd: testing.Nsqd, workers: int = 1) -> Daemon:
+    """An nsqd that was just started."""
+    tcp, http = parse_address(nsqd.tcp_address), parse_address(nsqd.http_address)
+    return Daemon(tcp, http, nsqd.process.pid, nsqd.data_path, workers)
+
+
 def running(target: str, http: str | None, pid: int) -> Daemon:
     """An nsqd that was already running."""
     tcp = parse_address(target)
@@ -108,9 +104,8 @@ def private(workers: int, **options: Any) -> Iterator[Daemon]:
     """An nsqd from this tree on free ports; options are flags, written with underscores."""
     with contextlib.closing(testing.nsqd(workers=workers, **options)) as nsqd:
         nsqd.start()
-        tcp, http = parse_address(nsqd.tcp_address), parse_address(nsqd.http_address)
         try:
-            yield Daemon(tcp, http, nsqd.process.pid, nsqd.data_path, workers)
+            yield started(nsqd, workers)
         finally:
             # Its directory is temporary, so it need not save its messages.
             procfs.end(procfs.family(nsqd.process.pid))

@@ -506,39 +506,6 @@ def crowd(
     return run
 
 
-def deferring(
-    address: Address, topic: str, total: int, every: int, team: Team, index: int
-) -> Callable[[], Report]:
-    """A consumer that takes `total` messages, requeues one in `every` for an hour and finishes the
-    rest."""
-    sock = consumer(address, topic, "bench", 0)
-    room = memoryview(bytearray(2 * RECEIVE))
-    line = len(b"FIN 0123456789abcdef\n")
-
-    def run() -> Report:
-        have = taken = put_off = 0
-        sock.sendall(command(b"RDY", b"2500"))
-        while taken < total:
-            have += sock.recv_into(room[have:])
-            lines, used, count = finish_all(room[:have])
-            start = 0
-            for number in range(-(taken + 1) % every, count, every):
-                at = number * line
-                sock.sendall(lines[start:at] + b"REQ %s 3600000\n" % lines[at + 4 : at + 20])
-                start = at + line
-                put_off += 1
-            if count:
-                sock.sendall(lines[start:])
-            elif have >= 8:
-                used = other_frame(sock, bytes(room[:have]))
-            taken += count
-            room[: have - used] = room[used:have]
-            have -= used
-        return {"messages": taken, "put_off": put_off}
-
-    return run
-
-
 def one_each(
     address: Address, topics: list[str], body: bytes, team: Team, index: int
 ) -> Callable[[], Report]:

@@ -133,7 +133,7 @@ class Settings:
         yield names
         if self.target is not None and nsqd.http is not None:
             for name in names:
-                nsqd.post(f"/topic/delete?topic={name}")
+                nsqd.web.do("delete", name)
 
     @contextmanager
     def topic(self, nsqd: Daemon) -> Iterator[str]:

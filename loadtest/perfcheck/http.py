@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from loadtest.bench.worker_core import refuse
+from loadtest.worker_core import refuse
 from nsqcy.http.server import HttpServer
 from nsqcy.nsqd.http.api import Api
 from nsqcy.protocol.session_manager import SessionManager

@@ -16,15 +16,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from loadtest.bench.worker_core import SECOND, make_core
 from loadtest.perfcheck.http import connections
 from loadtest.perfcheck.layers import layers
+from loadtest.worker_core import SECOND, make_core, options
+from nsqcy.channels.scheduler_state import SchedulerState
 from nsqcy.client.codec import Codec, finish
 from nsqcy.ipc.mesh import Mesh, Stream, StreamEnd
 from nsqcy.ipc.ring import Shared, format, map_size
 from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.protocol.wire import command_with_body, finish_all, mpub_body
 from nsqcy.server.transport import BytesTransport, accept_stream
+from nsqcy.storage.block_pool import BlockPool
 
 BODY = b"x" * 200
 BATCH = 200  # messages per MPUB
@@ -89,11 +91,20 @@ class Client:
         return lines
 
 
+def core(mesh: Mesh | None = None, index: int = 0) -> SessionManager:
+    """Return a worker's core whose limits nothing here reaches."""
+    scheduler = SchedulerState(
+        BlockPool(1 << 40), mem_queue_size=1 << 40, max_msg_timeout=900 * SECOND
+    )
+    limits = options(max_input_bytes=1 << 30, msg_timeout=TIMEOUT)
+    return make_core(scheduler, limits, mesh=mesh, index=index)
+
+
 class Worker:
     """A session manager, its clock and its clients."""
 
     def __init__(self, home: SessionManager | None = None, mesh: Mesh | None = None) -> None:
-        self.manager = home or make_core(msg_timeout=TIMEOUT)
+        self.manager = home or core()
         self.mesh = mesh
         self.now = START
         self.settle()
@@ -259,7 +270,7 @@ class Pair:
 
     def _worker(self, shared: Shared, index: int) -> Worker:
         mesh = Streams(shared, index, [-1, -1])
-        mesh.manager = make_core(TIMEOUT, mesh, index)
+        mesh.manager = core(mesh, index)
         return Worker(mesh.manager, mesh)
 
     def turn(self) -> bool:

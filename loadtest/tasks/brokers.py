@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from loadtest.bench import procfs
 from loadtest.bench.daemon import Address, Daemon
 from loadtest.bench.peers import drivers, servers
-from loadtest.nsqd import Nsqd
+from loadtest.daemons import Nsqd
 from nsqcy.testing.ports import Ports
 
 REDELIVERY = 10  # seconds until the tasks of a killed worker are delivered again

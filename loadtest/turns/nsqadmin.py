@@ -9,9 +9,8 @@ import itertools
 import time
 from collections.abc import Iterator
 
-from loadtest.admin import Nsqadmin
+from loadtest.daemons import Nsqadmin, Nsqd
 from loadtest.many_clients import Loop
-from loadtest.nsqd import Nsqd
 from loadtest.turns.nsqd import Clients, create_topics
 from loadtest.turns.rows import Row, Sizes
 

@@ -8,8 +8,8 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from loadtest.daemons import Nsqd
 from loadtest.many_clients import Loop
-from loadtest.nsqd import Nsqd
 from loadtest.turns.rows import Row, Sizes
 from nsqcy.base import headers
 from nsqcy.nsqd.process_messages.topic_verbs import MAX_SEARCHED

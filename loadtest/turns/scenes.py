@@ -5,8 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
-from loadtest.admin import Nsqadmin
-from loadtest.nsqd import Nsqd
+from loadtest.daemons import Nsqadmin, Nsqd
 from loadtest.turns import nsqadmin, nsqd, nsqlookupd
 from loadtest.turns.observed import observed
 from loadtest.turns.rows import Row, Sizes

@@ -21,7 +21,7 @@ from nsqcy.client.aio import Producer
 from nsqcy.testing import Nsqd, Nsqlookupd, nsqd, nsqlookupd
 from nsqcy.testing.http_requests import eventually
 from support.client_libraries import Consumer, absent
-from support.tcp_proxy import Proxy
+from support.tcp_proxy import ThreadedProxy
 
 MESSAGES = 100_000
 RATE = 8_000  # messages per second: each consumer can do more
@@ -40,15 +40,14 @@ class Cluster:
     def __init__(self, stack: ExitStack) -> None:
         enter = stack.enter_context
         self.lookupds: list[Nsqlookupd] = [enter(nsqlookupd()) for _ in range(2)]
-        self.proxy = enter(Proxy())
+        self.proxy = enter(ThreadedProxy())
         options: dict[str, Any] = {
             "lookupd_tcp_address": [each.tcp_address for each in self.lookupds],
             "msg_timeout": f"{MESSAGE_TIMEOUT}s",
         }
         self.nsqds: list[Nsqd] = [enter(nsqd(**options)) for _ in range(2)]
         self.nsqds.append(enter(nsqd(broadcast_tcp_port=self.proxy.port, **options)))
-        host, port = self.nsqds[2].tcp_address.split(":")
-        self.proxy.target = (host, int(port))
+        self.proxy.forward_to(int(self.nsqds[2].tcp_address.rpartition(":")[2]))
 
     @property
     def lookupd_addresses(self) -> list[str]:

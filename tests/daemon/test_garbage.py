@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Starter, one_worker
-from loadtest.idle import tls12_hello
+from loadtest.bench.scenarios.strangers import tls12_hello
 from nsqcy.names import host_port
 from nsqcy.nsqd.copies.wire import Greeting, encode
 from nsqcy.testing.certificates import make

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadtest.idle import LIMIT, Way, measure, started, ways
+from loadtest.bench.scenarios.strangers import LIMIT, Way, measure, started, ways
 from support.sanitizer import SANITIZED
 
 pytestmark = pytest.mark.real_start
@@ -19,7 +19,7 @@ TESTED = {
     ("nsqlookupd", "HTTP: one header"),
     ("nsqadmin", "HTTP: one header"),
 }
-"""The ways that cost more than the limit before; `python -m loadtest.idle` has all of them."""
+"""The ways that cost more than the limit before; the scenario `strangers` has all of them."""
 
 
 @pytest.mark.ours

@@ -6,12 +6,10 @@ import shutil
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from nsqcy.base.ids import IdSource
+from loadtest.worker_core import make_core, options
 from nsqcy.base.quantile import Percentiles
-from nsqcy.broker.shard import Shard
 from nsqcy.broker.topic import Topic
 from nsqcy.channels.events import Events
 from nsqcy.channels.scheduler_state import SchedulerState
@@ -19,7 +17,6 @@ from nsqcy.config.policies import Policies
 from nsqcy.ipc.mesh import Mesh
 from nsqcy.nsqd.worker.negotiate import negotiate
 from nsqcy.protocol.session import Session
-from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.server.publisher import Publisher
 from nsqcy.server.transport import BytesTransport
 from nsqcy.storage.block_pool import BlockPool
@@ -44,37 +41,6 @@ class Log:
         self.lines.append(line)
 
     debug = warn = error = fatal = info
-
-
-def options(**other: Any) -> SimpleNamespace:
-    """The daemon's options that the core reads."""
-    values: dict[str, Any] = {
-        "max_input_bytes": 256 << 20,
-        "max_msg_size": 1 << 20,
-        "max_body_size": 5 << 20,
-        "max_rdy_count": 2500,
-        "max_req_timeout": 3600 * SECOND,
-        "max_defer_timeout": 0,
-        "max_channel_consumers": 0,
-        "max_topics": 0,
-        "msg_timeout": 60 * SECOND,
-        "output_buffer_timeout": 250 * MILLISECOND,
-        "min_output_buffer_timeout": 25 * MILLISECOND,
-        "max_output_buffer_timeout": 30 * SECOND,
-        "max_output_buffer_size": 65536,
-        "max_heartbeat_interval": 10**9 * MILLISECOND,
-        "max_msg_timeout": 900 * SECOND,
-        "max_deflate_level": 6,
-        "topology_region": "",
-        "topology_zone": "",
-        "wants_auth": False,
-        "deflate": True,
-        "snappy": True,
-        "tls_cert": "",
-        "tls_required": 0,
-    }
-    values.update(other)
-    return SimpleNamespace(**values)
 
 
 def frames(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -250,12 +216,25 @@ class Core:
         )
         scheduler.now, scheduler.wall = now, wall
         self.scheduler = scheduler
-        self.lease = bytearray(8)
         self.log = Log()
         self.io = io or (FaultyIoThread() if path is not None else None)
-        self.shard = Shard(
-            scheduler=scheduler,
-            ids=IdSource(self.lease, index + 1),
+        self.manager = make_core(
+            scheduler,
+            options(
+                max_msg_timeout=max_msg_timeout,
+                max_msg_size=max_msg_size,
+                max_body_size=max_body_size,
+                max_input_bytes=max_input_bytes,
+                max_defer_timeout=max_defer_timeout,
+                max_topics=max_topics,
+                tls_cert=tls_cert,
+            ),
+            mesh=mesh,
+            index=index,
+            negotiate=negotiate,
+            auth=auth,
+            migrate=migrate,
+            log=self.log,
             io=self.io,
             data_path=None if path is None else str(path),
             log_options=log_options
@@ -267,30 +246,11 @@ class Core:
             policies=policies,
             has_room=(lambda: len(self.shard.topics) < max_topics) if max_topics else None,
             on_event=on_event,
-            log=self.log,
         )
+        self.shard = self.manager.shard
         self.shard.hold_new = hold_new
         self.shard.announce_new = announce_new
         self.shard.host.snapshot_budget = snapshot_budget
-        self.manager = SessionManager(
-            shard=self.shard,
-            mesh=mesh,
-            index=index,
-            options=options(
-                max_msg_timeout=max_msg_timeout,
-                max_msg_size=max_msg_size,
-                max_body_size=max_body_size,
-                max_input_bytes=max_input_bytes,
-                max_defer_timeout=max_defer_timeout,
-                max_topics=max_topics,
-                tls_cert=tls_cert,
-            ),
-            negotiate=negotiate,
-            ask_placement=None,
-            migrate=migrate,
-            auth=auth,
-            log=self.log,
-        )
         scheduler.publish_once = Publisher(self.manager).publish_once
 
     def settle(self) -> None:

@@ -194,12 +194,13 @@ class Nsq:
     def left(self, server: Daemon, queue: str) -> int:
         if server.http is None:
             return 0
-        channels = server.topic(queue)["channels"]
-        return sum(each["depth"] + each["in_flight_count"] for each in channels)
+        topic = server.web.topic(queue)
+        assert topic is not None
+        return sum(each["depth"] + each["in_flight_count"] for each in topic["channels"])
 
     def drop(self, server: Daemon, queue: str) -> None:
         if server.http is not None:
-            server.post(f"/topic/delete?topic={queue}")
+            server.web.do("delete", queue)
 
 
 class Target(Nsq):

@@ -8,8 +8,11 @@ from loadtest.bench.scenarios import (
     latency,
     later,
     many,
+    pages,
     replay,
     scaling,
+    spark,
+    strangers,
     throughput,
 )
 from loadtest.bench.speed import Scenario
@@ -67,4 +70,13 @@ UNRECORDED = {
     "polled": Scenario(
         beside.polled, "cost of /metrics and /stats of 1,000 topics, and latency beside", False, 120
     ),
+    "restarts": Scenario(
+        later.restarts, "kill -9 with a million messages deferred for a month, or a minute"
+    ),
+    "pages": Scenario(pages.pages, "nsqadmin's page and samples of 500 topics on many nsqds"),
+    "strangers": Scenario(
+        strangers.strangers, "memory of connections before they have authenticated"
+    ),
+    "spark": Scenario(spark.spark, "Spark reads, writes, streams; seeks in a log of 10 GB"),
+    "pipeline": Scenario(spark.pipeline, "archive, replay and rollup of nsqcy-pipeline"),
 }

@@ -6,13 +6,16 @@ import time
 from collections.abc import Callable, Iterator
 
 from loadtest.bench import load
-from loadtest.bench.daemon import Address, Daemon
+from loadtest.bench.daemon import Address, Daemon, NotOffered, started
 from loadtest.bench.scenarios.many import PROCESSES, each, warmed_up
 from loadtest.bench.speed import READY, Result, Settings, measure, percentiles, publish, told
+from loadtest.daemons import Nsqd
 from nsqcy.protocol.wire import command, finish_all
 
 AHEAD = 100  # DPUBs sent before their responses are read
 MS = 1_000_000
+HOUR_MS = 3600 * 1000
+MONTH_MS = 30 * 24 * HOUR_MS
 
 
 # -- loads
@@ -123,6 +126,71 @@ def deferred(settings: Settings) -> Iterator[Result]:
             result, reports = measure(f"... due over {seconds:.0f} s", nsqd, consuming)
             result.seconds = reports[0]["ended"] - reports[0]["first"]
             yield lateness(result, reports)
+
+
+def restarts(settings: Settings) -> Iterator[Result]:
+    """Kill and restart an nsqd that has messages deferred for up to a month, and then one whose
+    messages become due within a minute."""
+    if settings.target is not None:
+        raise NotOffered("it would be killed")
+    messages, size = settings.count(1_000_000), max(settings.size, load.STAMPS.size)
+    with Nsqd(durability="os", memory_bytes=64 << 20, max_defer_timeout="744h") as nsqd:
+        nsqd.web.create("month", "bench")
+        nsqd.crash()  # from now on, every process has loaded as much
+        before = warmed_up(settings, started(nsqd))
+        chance = random.Random(messages)
+        delays = [chance.randrange(HOUR_MS, MONTH_MS) for _ in range(messages)]
+        name = f"DPUB, {messages:,} deferred for a month"
+        yield each(defer(name, nsqd, "month", size, delays), before, "message", messages)
+        for _ in settings.rounds():
+            await_calm(started(nsqd))  # until the journal has been written
+            yield each(killed(nsqd, "month", messages), before, "message", messages)
+        nsqd.web.do("empty", "month", "bench")
+        yield late_after_a_kill(settings, nsqd, messages, size)
+
+
+def late_after_a_kill(settings: Settings, nsqd: Nsqd, messages: int, size: int) -> Result:
+    seconds, lead = 60 * settings.scale, 10 + messages / 10_000
+    nsqd.web.create("minute", "bench")
+    began = time.monotonic()
+    defer("", nsqd, "minute", size, shuffled(messages, seconds, lead))
+    nsqd.crash()
+    with load.Team(1) as team:
+        slots = slice(0, 1)
+        team.add(load.finishing, nsqd.address, "minute", READY, messages, slots, size)
+        team.ready()
+        if time.monotonic() > began + lead:
+            raise RuntimeError("the first was due before nsqd had restarted")
+        name = f"... due over {seconds:.0f} s after kill -9"
+        result, reports = measure(name, started(nsqd), team)
+    return lateness(result, reports)
+
+
+def defer(name: str, nsqd: Nsqd, topic: str, size: int, delays: list[int]) -> Result:
+    with load.Team(1) as team:
+        team.add(dpub, nsqd.address, [topic], size, delays)
+        return measure(name, started(nsqd), team)[0]
+
+
+def killed(nsqd: Nsqd, topic: str, messages: int) -> Result:
+    """Measure the time from a kill until all messages are there again."""
+    began = time.monotonic()
+    nsqd.crash()
+    nsqd.web.await_counts(topic, "bench", deferred_count=messages)
+    seconds = time.monotonic() - began
+    one = started(nsqd)
+    result = Result("kill -9 and restart", messages, seconds, one.cpu_seconds(), 0.0)
+    await_calm(one)
+    result.pss = one.memory()["Pss"]
+    return result
+
+
+def await_calm(nsqd: Daemon) -> None:
+    """Wait until the daemon has done its work and no longer uses CPU time."""
+    used = -1.0
+    while nsqd.cpu_seconds() - used > 0.05:
+        used = nsqd.cpu_seconds()
+        time.sleep(1.0)
 
 
 def young(settings: Settings) -> Iterator[Result]:

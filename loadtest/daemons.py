@@ -1,4 +1,4 @@
-"""An nsqd for load tests: the product's own launcher, with raw connections to nsqd.
+"""An nsqd and an nsqadmin for load tests: the product's own launcher, with raw connections.
 
 Independent of load and figures.
 """
@@ -9,6 +9,7 @@ import psutil
 
 from loadtest.bench import procfs
 from nsqcy import testing
+from nsqcy.nsqadmin.options import NSQADMIN
 from nsqcy.testing.http_requests import Web
 from nsqcy.testing.wire_client import Address, Conn
 
@@ -44,6 +45,16 @@ class Nsqd(testing.Nsqd):
         """Return the process ids of the workers, in start order unless one was restarted."""
         return sorted(procfs.family(self.process.pid)[1:])
 
-    def pss(self) -> int:
-        """Return the memory of all processes, in bytes, with shared memory counted once."""
-        return procfs.memory(procfs.family(self.process.pid))["Pss"]
+
+class Nsqadmin(testing.Daemon):
+    """An nsqadmin, without a history unless `history_interval` is set."""
+
+    table = NSQADMIN
+    module = "nsqcy.nsqadmin.main"
+
+    def _defaults(self) -> dict[str, testing.Option]:
+        return {"http_address": "127.0.0.1:0", "history_interval": "0s"}
+
+    @property
+    def web(self) -> Web:
+        return Web.at(self.http_address)

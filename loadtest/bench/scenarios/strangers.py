@@ -1,28 +1,24 @@
 """Memory of connections that have not authenticated, for every way in which one can hold memory.
 
-    python -m loadtest.idle [--only nsqd]
-
-prints a table: each daemon and way, and the growth of the daemon for each of 100 connections, after
-one has made it load what it had not used yet.
-tests/daemon/test_idle_memory.py checks some of the rows.
+A row is the growth of the daemon for each of COUNT connections, after one has made it load what it
+had not used yet. tests/daemon/test_idle_memory.py checks some of the ways.
 """
 
-import argparse
 import contextlib
 import functools
 import json
 import socket
 import ssl
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from loadtest.admin import Nsqadmin
 from loadtest.bench import procfs
-from loadtest.nsqd import Nsqd
+from loadtest.bench.daemon import NotOffered
+from loadtest.bench.speed import Result, Settings
+from loadtest.daemons import Nsqadmin, Nsqd
 from nsqcy import testing
 from nsqcy.testing import certificates
 from nsqcy.testing.wire_client import sized
@@ -309,6 +305,19 @@ def _users() -> str:
     return f"[user ops]\nadmin = *\nrole = operate\ntoken = {hash_token('ops')}\n"
 
 
+def strangers(settings: Settings) -> Iterator[Result]:
+    if settings.target is not None:
+        raise NotOffered("it needs daemons with a users file")
+    for way in list(ways())[: settings.some(10_000)]:
+        with started(way.daemon, way.setup) as daemon:
+            began = time.monotonic()
+            grown = measure(daemon, way)
+            result = Result(f"{way.daemon} {way.name}", COUNT, time.monotonic() - began, 0.0, 0.0)
+        result.figures["bytes"] = grown
+        result.note = f"{grown / 1024:.0f} KiB for each connection{' ABOVE' * (grown > LIMIT)}"
+        yield result
+
+
 def measure(daemon: testing.Daemon, way: Way, patience: float = 0) -> float:
     """Return by how many bytes the daemon grows for each of COUNT connections. On a busy machine,
     wait up to `patience` seconds until it has read, and freed, what is above the limit."""
@@ -355,27 +364,3 @@ def _settled(daemon: testing.Daemon) -> int:
             break
         time.sleep(_QUIET)
     return procfs.memory(pids)["Pss"]
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.idle", description=__doc__)
-    parser.add_argument("--only", choices=["nsqd", "nsqlookupd", "nsqadmin"])
-    parser.add_argument("--way", default="", help="ways whose name contains this")
-    given = parser.parse_args()
-    print("| daemon | the client sends | KiB for each connection |")
-    print("| --- | --- | ---: |")
-    large = 0
-    for way in ways():
-        if given.only not in (None, way.daemon) or given.way not in way.name:
-            continue
-        with started(way.daemon, way.setup) as daemon:
-            each = measure(daemon, way)
-        large += each > LIMIT
-        mark = " **above**" if each > LIMIT else ""
-        print(f"| {way.daemon} | {way.name} | {each / 1024:.0f}{mark} |", flush=True)
-    print(f"\n{large} above {LIMIT >> 10} KiB")
-    return int(large > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
