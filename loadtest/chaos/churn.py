@@ -17,6 +17,7 @@ from loadtest.chaos.cluster import Node
 from loadtest.chaos.consumers import consumer
 from loadtest.chaos.load import FAILURES, Load
 from loadtest.chaos.register import Publisher
+from loadtest.soak.bodies import Stamp
 from nsqcy.client import Message
 from nsqcy.client.codec import mpub_body
 
@@ -66,7 +67,7 @@ async def _life_of_a_topic(load: Load, node: Node, topic: str, publisher: Publis
     async def publish() -> None:
         numbers = load.register.attempt(publisher, chance.randint(MIN_BYTES, MAX_BYTES))
         due = time.time_ns()
-        bodies = [load.bodies.make(publisher.number, n, due) for n in numbers]
+        bodies = [load.bodies.make(Stamp(publisher.number, n, due)) for n in numbers]
         await load.call(web.post, "/mpub", mpub_body(bodies), topic=topic, binary="true")
 
     async def handle(message: Message) -> None:

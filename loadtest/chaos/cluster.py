@@ -15,8 +15,8 @@ from loadtest.bench import procfs
 from loadtest.chaos import disks
 from loadtest.chaos.disks import SlowDisk
 from loadtest.chaos.proxy import Proxy
-from nsqcy.nsqadmin.options import NSQADMIN
-from nsqcy.testing import Daemon, DaemonError, Nsqd, Nsqlookupd, Option
+from loadtest.daemons import Nsqadmin, Nsqd
+from nsqcy.testing import Daemon, DaemonError, Nsqlookupd, Option
 from nsqcy.testing.certificates import make
 from nsqcy.testing.http_requests import Web, eventually
 
@@ -35,15 +35,6 @@ NODE_OPTIONS: dict[str, Option] = {
 }
 
 _environment = threading.Lock()
-
-
-class Nsqadmin(Daemon):
-    table = NSQADMIN
-    module = "nsqcy.nsqadmin.main"
-
-    def _defaults(self) -> dict[str, Option]:
-        # The history must be full before its memory is measured.
-        return {"http_address": "127.0.0.1:0", "history_interval": "2s", "history_length": "1m"}
 
 
 class ChaoticNsqd(Nsqd):
@@ -95,20 +86,17 @@ class Node:
         )
         self.daemon.environ = self.disk.environ if self.disk else {}
         self.daemon.start()
-        self.proxy.target = port_of(self.daemon.tcp_address)
+        self.proxy.target = self.daemon.tcp_port
 
     @property
     def web(self) -> Web:
-        return Web(port_of(self.daemon.http_address), timeout=10.0)
+        web = self.daemon.web
+        web.timeout = 10.0
+        return web
 
     @property
     def addresses(self) -> dict[str, str]:
         return {"direct": self.daemon.tcp_address, "proxied": f"127.0.0.1:{self.proxy.port}"}
-
-    @property
-    def workers(self) -> list[int]:
-        """In start order, unless one was restarted."""
-        return sorted(procfs.family(self.daemon.process.pid)[1:])
 
     def make_channels(self) -> None:
         """Return whether all workers are up, so that the next kill finds a running nsqd."""
@@ -144,7 +132,12 @@ class Cluster:
             await node.start(self._workers, [each.tcp_address for each in self.lookupds], options)
             self._stack.callback(node.daemon.close)
             node.make_channels()
-        self.admin = Nsqadmin(lookupd_http_address=self.lookup_addresses)
+        self.admin = Nsqadmin(
+            lookupd_http_address=self.lookup_addresses,
+            # The history must be full before its memory is measured.
+            history_interval="2s",
+            history_length="1m",
+        )
         self._stack.enter_context(self.admin)
 
     def _config(self) -> Path:
@@ -194,7 +187,3 @@ class Cluster:
                 found |= dict.fromkeys(others, f"{name} worker")
                 found[master] = f"{name} master" if name.startswith("nsqd ") else name
         return found
-
-
-def port_of(address: str) -> int:
-    return int(address.rpartition(":")[2])

@@ -11,7 +11,7 @@ from typing import Any
 
 from loadtest.chaos.cluster import CHANNELS, MSG_TIMEOUT, TOPICS
 from loadtest.chaos.load import FAILURES, Load
-from loadtest.ledger import Place
+from loadtest.soak.ledger import Place
 from nsqcy.client import Message, finish
 from nsqcy.client.aio import Consumer
 

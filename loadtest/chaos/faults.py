@@ -113,17 +113,17 @@ class Faults:
 
     async def _kill_a_worker(self, fault: Fault) -> None:
         node = self._node(fault)
-        workers = node.workers
+        workers = node.daemon.workers
         victim = _one_of(workers, fault)
         node.killed += 1
         os.kill(victim, signal.SIGKILL)
-        await _until(lambda: victim not in node.workers, "it does not end")
+        await _until(lambda: victim not in node.daemon.workers, "it does not end")
         self._register.died(node.number)
-        await _until(lambda: len(node.workers) == len(workers), "it does not come back")
+        await _until(lambda: len(node.daemon.workers) == len(workers), "it does not come back")
 
     async def _kill_nsqd(self, fault: Fault) -> None:
         node = self._node(fault)
-        node.killed += len(node.workers)  # the master may still detect the death of a worker
+        node.killed += len(node.daemon.workers)  # the master may still detect the death of a worker
         await asyncio.to_thread(node.daemon.kill)
         self._register.died(node.number)
         await asyncio.sleep(fault.seconds)
@@ -151,7 +151,7 @@ class Faults:
 
     async def _stop_a_worker(self, fault: Fault) -> None:
         node = self._node(fault)
-        with _stopped(_one_of(node.workers, fault)):
+        with _stopped(_one_of(node.daemon.workers, fault)):
             await asyncio.sleep(fault.seconds)
 
     async def _stop_the_master(self, fault: Fault) -> None:

@@ -12,17 +12,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from loadtest.chaos.bodies import Bodies, Stamp
 from loadtest.chaos.cluster import PLACES, TOPICS, Cluster
 from loadtest.chaos.register import MEMORY, Register
-from loadtest.ledger import Ledger, Place
-from loadtest.swarm.timeline import Timeline
+from loadtest.soak.bodies import MIN_BYTES, Bodies, Sizes, Stamp
+from loadtest.soak.ledger import Ledger, Place
+from loadtest.soak.timeline import Timeline
 from nsqcy.client.errors import Error
 from nsqcy.client.options import ConnectionKeywords
 
 T = TypeVar("T")
 
 FAILURES = (Error, OSError, http.client.HTTPException, TimeoutError, asyncio.IncompleteReadError)
+SIZES = Sizes.parse("12-100:60,100-1000:30,1000-10000:9,10000-102400:1", minimum=MIN_BYTES)
 MILLISECOND = 1_000_000  # in ns
 EARLY = 50 * MILLISECOND  # tolerance, because clocks are adjusted
 REMEMBERED = 10_000  # refusals
@@ -54,7 +55,7 @@ class Load:
         self.register = Register(self.ledger, PLACES)
         self.chance = chance
         self.rate = rate  # messages per second, for all publishers together
-        self.bodies = Bodies(chance.getrandbits(32))
+        self.bodies = Bodies(chance.getrandbits(32), SIZES)
         self.timeline = Timeline()
         self.quiet = asyncio.Event()  # publishers and misbehaving clients have stopped
         self.forget = 0  # deliveries to finish without recording them

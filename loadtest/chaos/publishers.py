@@ -10,9 +10,10 @@ import time
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlencode
 
-from loadtest.chaos.cluster import TOPICS, Node, port_of
+from loadtest.chaos.cluster import TOPICS, Node
 from loadtest.chaos.load import FAILURES, MILLISECOND, Load, Refusal
 from loadtest.chaos.register import Publisher
+from loadtest.soak.bodies import Stamp
 from nsqcy.client import NsqdError
 from nsqcy.client.aio import Producer
 from nsqcy.client.codec import mpub_body
@@ -70,7 +71,7 @@ class _Publishing:
         delay = self.load.chance.randint(MIN_DELAY, MAX_DELAY) if kind == "DPUB" else 0
         numbers = self.load.register.attempt(self.publisher, count)
         due = time.time_ns() + delay * MILLISECOND
-        bodies = [self.load.bodies.make(self.publisher.number, n, due) for n in numbers]
+        bodies = [self.load.bodies.make(Stamp(self.publisher.number, n, due)) for n in numbers]
         milliseconds = None
         try:
             await self.send(kind, bodies, delay)
@@ -128,8 +129,7 @@ class _Web(_Publishing):
     shares = HTTP_SHARES
 
     async def run(self, rate: float) -> None:
-        port = port_of(self.node.daemon.http_address)
-        self._link = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER)
+        self._link = http.client.HTTPConnection(self.node.daemon.http_address, timeout=ANSWER)
         try:
             await super().run(rate)
         finally:

@@ -5,14 +5,14 @@ finished when one of its workers died, but no others. Knows no clocks and connec
 themselves are in the ledger.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from loadtest.ledger import Account, Ledger, Marks, Place
+from loadtest.soak.ledger import Account, Ledger, Place
 
 MEMORY = "memory"  # the durability class that may lose messages
-GUARANTEED = ("lost", "unasked", "early", "corrupt", "foreign")  # none in any account
+GUARANTEED = ("lost", "unasked", "unexpected", "early", "corrupt", "foreign")  # none in any account
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,6 @@ class Register:
         self._places = list(places)
         self._publishers: list[Publisher] = []
         self._next: list[int] = []  # number of each publisher's next message
-        self._attempted: dict[int, Marks] = defaultdict(Marks)  # by publisher
 
     def enter(self, topic: str, node: int, durability: str) -> Publisher:
         """A new publisher."""
@@ -43,7 +42,7 @@ class Register:
         first = self._next[publisher.number]
         self._next[publisher.number] += count
         numbers = range(first, first + count)
-        self._attempted[publisher.number].add_all(publisher.number, numbers)
+        self._ledger.attempt(publisher.topic, publisher.number, numbers)
         return numbers
 
     def died(self, node: int) -> None:
@@ -51,9 +50,10 @@ class Register:
         only in the worker's memory."""
         for publisher in self._publishers:
             if publisher.node == node and publisher.durability == MEMORY:
+                messages = self._ledger.attempted(publisher.topic, publisher.number)
                 for place in self._places:
                     if place[0] == publisher.topic:
-                        self._ledger.excuse(place, self._attempted[publisher.number])
+                        self._ledger.excuse(place, messages)
 
     def knows(self, place: Place, publisher: int, number: int) -> bool:
         """Return whether the message belongs to this topic; if not, record it."""

@@ -1,24 +1,22 @@
 """Report of a chaos run, as text for a terminal and as one page with plots."""
 
-import datetime
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from html import escape
 from pathlib import Path
 
 from loadtest.chaos.run import Outcome
 from loadtest.chaos.watch import Life, Slope
-from loadtest.ledger import Account
-from loadtest.swarm import pages
-from loadtest.swarm.lines import Line, Panel, svg
-from loadtest.swarm.pages import Figures, by_kind, document, escaped, lines_of
+from loadtest.soak import pages
+from loadtest.soak.lines import Line, Panel, svg
+from loadtest.soak.pages import Figures, by_kind, channels, columns, document, escaped, lines_of
 from nsqcy.pipeline.plots import section, table
 
 MEGABYTE = 1e6
 HELD, BROKEN = "held", "BROKEN"
 CHANNELS = (
-    *("published", "finished", "lost", "forgotten", "unasked", "unconfirmed"),
+    *("published", "finished", "lost", "forgotten", "unasked", "unexpected", "unconfirmed"),
     *("duplicates", "again", "requeued", "early", "corrupt", "foreign"),
 )
 SLOPES = ("process", "id", "looked at", "memory", "MB an hour", "")
@@ -53,13 +51,12 @@ def _life(life: Life) -> Figures:
 
 
 def text(outcome: Outcome) -> str:
-    rows = [("channel", *(name.replace("_", " ") for name in CHANNELS)), *_channels(outcome)]
     return "\n".join(
         [
             "",
-            *_columns(rows),
+            *columns(_channels(outcome)),
             "",
-            *_columns([SLOPES, *_slopes(outcome)]),
+            *columns([SLOPES, *_slopes(outcome)]),
             "",
             _faults(outcome),
             _total(outcome),
@@ -69,19 +66,8 @@ def text(outcome: Outcome) -> str:
     )
 
 
-def _columns(rows: Sequence[tuple[str, ...]]) -> Iterable[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = zip(row, widths, strict=True)
-        yield "  ".join(c.rjust(w) if at else c.ljust(w) for at, (c, w) in enumerate(cells))
-
-
 def _channels(outcome: Outcome) -> list[tuple[str, ...]]:
-    def row(account: Account) -> tuple[str, ...]:
-        figures = (f"{getattr(account, name):,}" for name in CHANNELS)
-        return (f"{account.topic}/{account.channel}", *figures)
-
-    return [row(each) for each in outcome.accounts]
+    return channels(map(asdict, outcome.accounts), CHANNELS)
 
 
 def _slopes(outcome: Outcome) -> list[tuple[str, ...]]:
@@ -130,19 +116,19 @@ def write(path: Path, outcome: Outcome) -> None:
 
 
 def page(outcome: Outcome) -> str:
-    begun = datetime.datetime.fromtimestamp(outcome.begun, datetime.UTC)
-    options = outcome.options
-    head = f"{begun:%Y-%m-%d %H:%M:%S} UTC, {outcome.seconds:,.0f} s, seed {options.seed}"
-    channels = ("channel", *(name.replace("_", " ") for name in CHANNELS))
+    head, *rows = _channels(outcome)
     plots = "".join(svg(each, outcome.seconds) for each in panels(outcome))
     sections = [
         section("Verdict", _verdict(outcome)),
-        section("Channels", table(channels, escaped(_channels(outcome)))),
+        section("Channels", table(head, escaped(rows))),
         section("Over time", f"<p>Each red line is a fault.</p>{plots}"),
         section("Memory", table(SLOPES, escaped(_slopes(outcome)))),
         section("Faults", table(FAULTS, escaped(_fault_rows(outcome)))),
     ]
-    return document("nsqcy chaos", "Soak and chaos", head, sections)
+    about = f"seed {outcome.options.seed}"
+    return document(
+        "nsqcy chaos", "Soak and chaos", outcome.begun, outcome.seconds, about, sections
+    )
 
 
 def _verdict(outcome: Outcome) -> str:

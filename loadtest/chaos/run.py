@@ -15,7 +15,7 @@ from loadtest.chaos.load import FAILURES, Load
 from loadtest.chaos.register import broken
 from loadtest.chaos.schedule import plan
 from loadtest.chaos.watch import Life, Slope, Watch, left_behind, samples, slope
-from loadtest.ledger import Account
+from loadtest.soak.ledger import Account
 
 THREADS = 64  # threads for blocking calls
 LOOK = 2.0  # seconds between two samples

@@ -11,8 +11,8 @@ from gevent.pool import Group
 from locust import User, constant, task
 from locust.env import Environment
 
-from loadtest.ledger import Order, Place
-from loadtest.swarm import bodies
+from loadtest.soak.bodies import Stamp
+from loadtest.soak.ledger import Order, Place
 from loadtest.swarm.run import DEFERRED, DELIVER, Run
 from nsqcy.client import Consumer, Error, Message, finish
 
@@ -72,8 +72,8 @@ class ConsumeUser(User):
     def _take(self, place: Place, message: Message, order: Order, now: int) -> bool:
         """Record a message; return whether to finish it."""
         test = self.test
-        stamp = bodies.read(message.body)
-        if stamp is None or stamp.run != test.number:
+        stamp = test.bodies.read(message.body)
+        if stamp is None:
             test.ledger.count(place, "foreign")
             return True
         if message.attempts > 1:
@@ -88,10 +88,9 @@ class ConsumeUser(User):
         test.ledger.finish(place, stamp.publisher, stamp.number)
         return True
 
-    def _first(
-        self, place: Place, message: Message, stamp: bodies.Stamp, order: Order, now: int
-    ) -> None:
+    def _first(self, place: Place, message: Message, stamp: Stamp, order: Order, now: int) -> None:
         """Record the lateness of a message's first delivery."""
+        assert stamp.due is not None  # no body is too short for it
         late = (now - stamp.due) / MILLISECOND
         if late < 0:
             self.test.ledger.count(place, "early" if stamp.deferred else "ahead")

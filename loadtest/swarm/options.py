@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any, Self
 
+from loadtest.soak.bodies import Sizes
 from loadtest.swarm import stages
-from loadtest.swarm.bodies import Sizes
 from loadtest.swarm.thresholds import Threshold, parse
 from nsqcy.client.options import Address, ConnectionKeywords, tls_context
 from nsqcy.cluster.discovery import daemon_url

@@ -5,20 +5,20 @@
 The page is self-contained. Its data is in a JSON file with the same name, in the same directory.
 """
 
-import datetime
 from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape
 from pathlib import Path
 
-from loadtest.swarm import pages
-from loadtest.swarm.lines import Line, Panel, svg
+from loadtest.soak import pages
+from loadtest.soak.lines import Line, Panel, svg
+from loadtest.soak.pages import Figures, by_kind, channels, columns, document, escaped, lines_of
+from loadtest.soak.timeline import PERCENTILES
 from loadtest.swarm.machine import Sample
 from loadtest.swarm.options import Options
-from loadtest.swarm.pages import Figures, by_kind, document, escaped, lines_of
 from loadtest.swarm.run import Run, Strain
 from loadtest.swarm.stages import Knee
-from loadtest.swarm.thresholds import PERCENTILES, Verdict
+from loadtest.swarm.thresholds import Verdict
 from nsqcy.pipeline.plots import section, table
 
 BUSY = 0.9  # a load process that is busier than this limits the load
@@ -81,15 +81,7 @@ def _samples(run: Run, samples: Sequence[Sample]) -> list[Figures]:
 
 def text(figures: Figures) -> str:
     """Return the report as text for a terminal."""
-    rows = [REQUESTS, *_request_rows(figures)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if at < 2 else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    lines = columns([REQUESTS, *_request_rows(figures)], left=2)
     lines += ["", *(_told(channel) for channel in figures["channels"])]
     lines += [
         f"{KEPT if each['kept'] else MISSED:7} {each['told']}" for each in figures["verdicts"]
@@ -170,19 +162,18 @@ def write(path: Path, figures: Figures) -> None:
 
 
 def page(figures: Figures) -> str:
-    begun = datetime.datetime.fromtimestamp(figures["begun"], datetime.UTC)
-    head = (
-        f"{begun:%Y-%m-%d %H:%M:%S} UTC, {figures['seconds']:,.0f} s, {figures['options']['shape']}"
-    )
     parts = [
         section("Verdict", _verdict(figures)),
         section("Requests", table(REQUESTS, escaped(_request_rows(figures)))),
         section("Over time", "".join(svg(each, _last(figures)) for each in panels(figures))),
     ]
     if figures["channels"]:
-        parts.insert(2, section("Channels", _channels(figures)))
+        names = ("published", "finished", "lost", *COUNTED, "ahead")
+        head, *rows = channels(figures["channels"], names)
+        parts.insert(2, section("Channels", table(head, escaped(rows))))
     parts.append(section("Options", table(("option", "value"), escaped(_options(figures)))))
-    return document("nsqcy load", "Under load", head, parts)
+    about = figures["options"]["shape"]
+    return document("nsqcy load", "Under load", figures["begun"], figures["seconds"], about, parts)
 
 
 def _verdict(figures: Figures) -> str:
@@ -194,15 +185,6 @@ def _verdict(figures: Figures) -> str:
     if figures["knee"]:
         lines.append(f"knee {escape(figures['knee']['told'])}")
     return "<br>".join(lines + list(map(escape, notes(figures))))
-
-
-def _channels(figures: Figures) -> str:
-    names = ("published", "finished", "lost", *COUNTED, "ahead")
-    rows = [
-        (f"{each['topic']}/{each['channel']}", *(f"{each[name]:,}" for name in names))
-        for each in figures["channels"]
-    ]
-    return table(("channel", *(name.replace("_", " ") for name in names)), escaped(rows))
 
 
 def _options(figures: Figures) -> list[tuple[str, ...]]:

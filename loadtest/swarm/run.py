@@ -9,12 +9,12 @@ import time
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from loadtest.ledger import Account, Ledger
-from loadtest.swarm.bodies import Bodies, Stamp
+from loadtest.soak.bodies import Bodies, Stamp
+from loadtest.soak.ledger import Account, Ledger
+from loadtest.soak.timeline import PERCENTILES, Cell, Timeline
 from loadtest.swarm.options import Options
 from loadtest.swarm.stages import Step
-from loadtest.swarm.thresholds import COUNTS, FAILURES, PERCENTILES, RATE, Threshold
-from loadtest.swarm.timeline import Cell, Timeline
+from loadtest.swarm.thresholds import COUNTS, FAILURES, RATE, Threshold
 
 DELIVER, DEFERRED = "deliver", "deferred"  # request types: deliveries and their lateness
 DELIVERIES = (DELIVER, DEFERRED)
@@ -93,7 +93,7 @@ class Run:
         self.begun = time.time()
         self._seconds: float | None = None
         self._drained: float | None = None
-        self.bodies = Bodies(options.sizes)
+        self.bodies = Bodies(number, options.sizes)
         self.ledger = Ledger()
         self.timeline = Timeline()
         self.quiet = Quiet()
@@ -108,7 +108,7 @@ class Run:
         return self._publishers
 
     def body(self, publisher: int, number: int, due: int, *, deferred: bool) -> bytes:
-        return self.bodies.make(Stamp(due, self.number, publisher, number, deferred))
+        return self.bodies.make(Stamp(publisher, number, due, deferred))
 
     def request(
         self,

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999, "max": 1.0}
+from loadtest.soak.timeline import PERCENTILES
+
 RATE, FAILURES = "rate", "failures"
 COUNTS = ("lost", "duplicates", "out_of_order", "early", "unconfirmed")  # fields of an account
 OF_REQUESTS = (*PERCENTILES, RATE)

@@ -90,7 +90,8 @@ def test_one_comes_and_one_goes(cluster: Cluster) -> None:
         publisher.end()
         assert publisher.error is None
         eventually(lambda: not tally.lost(CHANNEL))
-        assert (tally.unexpected(CHANNEL), tally.again(CHANNEL)) == (set(), 0)
+        account = tally.account(CHANNEL)
+        assert (account.unexpected, account.duplicates) == (0, 0)
     finally:
         publisher.end()
         consumer.close(graceful=False)

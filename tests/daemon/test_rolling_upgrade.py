@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.soak.ledger import Marks
 from nsqcy.client import Consumer
 from nsqcy.testing.http_requests import eventually
 from support.client_libraries import Consumer as Program
@@ -84,7 +85,7 @@ class Load:
             assert each.error is None, (each.name, each.error)
         self._publishers = []
 
-    def lost(self, channel: str) -> set[bytes]:
+    def lost(self, channel: str) -> Marks:
         """Return the messages of a channel that have not been received so far."""
         if channel == PYNSQ:
             bodies = self._program.bodies()[self._seen :]
@@ -127,16 +128,15 @@ def has_consumers(node: Host) -> bool:
 
 def nothing_is_lost(cluster: Cluster, load: Load, *channels: str) -> None:
     load.end_publishing()
-    tally = load.tally
     for channel in channels:
         with contextlib.suppress(AssertionError):
             eventually(lambda channel=channel: not load.lost(channel), 30)
-        assert load.lost(channel) == set()
-        assert tally.unexpected(channel) == set()
+        account = load.tally.account(channel)
+        assert (account.lost, account.unexpected) == (0, 0), account
         for node in cluster.nodes:
             node.web.await_counts(TOPIC, channel, depth=0, in_flight_count=0, deferred_count=0)
-    again = {channel: tally.again(channel) for channel in channels}
-    print(f"{len(tally.accepted)} messages, delivered again: {again}; hidden: {dict(tally.hidden)}")
+        print(account)
+    print(f"hidden: {dict(load.tally.hidden)}")
 
 
 def test_up_and_back_under_load(cluster: Cluster, load: Load) -> None:
@@ -158,7 +158,7 @@ def test_up_and_back_under_load(cluster: Cluster, load: Load) -> None:
         node.type(start_new)
         is_verified(node, verify, consumers, NEW)
     nothing_is_lost(cluster, load, *BUSY)
-    assert [load.tally.again(channel) for channel in BUSY] == [0, 0]
+    assert [load.tally.account(channel).duplicates for channel in BUSY] == [0, 0]
     assert load.tally.hidden["up-plain"].keys() <= {DRAINING} | AWAY
     assert any(DRAINING in errors for errors in load.tally.hidden.values())
 
@@ -186,15 +186,3 @@ def is_verified(node: Host, verify: str, consumers: str, version: str) -> None:
     assert f'version="{version}"' in node.type(verify)
     eventually(lambda: has_consumers(node), 20)
     assert 'nsqd_channel_consumers{topic="orders",channel="audit"} 1' in node.type(consumers)
-
-
-def test_what_a_tally_finds() -> None:
-    tally = Tally()
-    tally.published |= {b"a 1", b"a 2", b"a 3"}
-    tally.accepted |= {b"a 1", b"a 2"}
-    for body in (b"a 1", b"a 1", b"a 3", b"b 1"):
-        tally.receives("c", body)
-    assert tally.lost("c") == {b"a 2"}
-    assert tally.unexpected("c") == {b"b 1"}
-    assert tally.again("c") == 1
-    assert tally.lost("d") == tally.accepted

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Self
 
+from loadtest.soak.ledger import Marks
 from nsqcy.client import Consumer, Error
 from nsqcy.testing.http_requests import eventually
 from support.client_libraries import Consumer as Program
@@ -133,11 +134,13 @@ class CopiesLoad:
 
     def delivers(self) -> None:
         """Check that every channel receives all messages accepted so far."""
-        accepted = set(self.tally.accepted)
         for channel in self._channels:
-            eventually(lambda c=channel: not self._lost(c) & accepted, SYNC_BUDGET, interval=POLL)
+            outstanding = self._lost(channel)
+            eventually(
+                lambda c=channel, o=outstanding: not self._lost(c) & o, SYNC_BUDGET, interval=POLL
+            )
 
-    def _lost(self, channel: str) -> set[bytes]:
+    def _lost(self, channel: str) -> Marks:
         """Return the accepted messages that a channel has not received so far."""
         if channel in self._programs:
             bodies = self._programs[channel].bodies()
@@ -156,17 +159,10 @@ class CopiesLoad:
         """Stop publishing, and check that every channel received all accepted messages, and no
         others. Return a report."""
         self._end_publishing()
-        tally = self.tally
         for channel in self._channels:
             with contextlib.suppress(AssertionError):
                 eventually(lambda c=channel: not self._lost(c), SYNC_BUDGET, interval=POLL)
-        lost = {channel: sorted(tally.lost(channel)) for channel in self._channels}
-        unexpected = {channel: tally.unexpected(channel) for channel in self._channels}
-        again = {channel: tally.again(channel) for channel in self._channels}
-        most = max(tally.most(channel) for channel in self._channels)
-        assert not any(lost.values()), f"lost: {lost}"
-        assert not any(unexpected.values()), f"unexpected: {unexpected}"
-        return (
-            f"{len(tally.published)} messages, {len(tally.accepted)} accepted, "
-            f"delivered again: {again}, each at most {most} times"
-        )
+        accounts = [self.tally.account(channel) for channel in self._channels]
+        assert not any(each.lost or each.unexpected for each in accounts), accounts
+        again = {each.channel: each.duplicates for each in accounts}
+        return f"{accounts[0].published} messages accepted, delivered again: {again}"

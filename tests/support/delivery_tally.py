@@ -6,44 +6,58 @@ A body contains its publisher's name and a number, which identify the message.
 
 import threading
 import time
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from loadtest.soak.ledger import Account, Ledger, Marks
 from nsqcy.client import Producer
 from nsqcy.testing.wire_client import RESPONSE, Address, Conn, Hangup
 
+TOPIC = "topic"  # in the ledger
 PAUSE = 0.02  # seconds between publishes, or between runs of publishes
 RUN = 5  # publishes in progress at the same time
 PATIENCE = 20.0  # seconds within which a message must be accepted
 
 
 class Tally:
-    """Tally of one topic."""
+    """The ledger of one topic, which publishers and consumers keep on their threads."""
 
     def __init__(self) -> None:
-        self.published: set[bytes] = set()  # attempted
-        self.accepted: set[bytes] = set()  # answered with OK
         self.hidden: dict[str, Counter[str]] = defaultdict(Counter)  # errors, by publisher
-        self._received: dict[str, Counter[bytes]] = defaultdict(Counter)  # by channel
+        self._ledger = Ledger()
+        self._lock = threading.Lock()
+
+    def attempts(self, body: bytes) -> None:
+        publisher, number = _name(body)
+        with self._lock:
+            self._ledger.attempt(TOPIC, publisher, [number])
+
+    def accepts(self, body: bytes) -> None:
+        """The body was answered with OK."""
+        publisher, number = _name(body)
+        with self._lock:
+            self._ledger.publish(TOPIC, publisher, [number])
 
     def receives(self, channel: str, body: bytes) -> None:
-        self._received[channel][body] += 1
+        with self._lock:
+            self._ledger.finish((TOPIC, channel), *_name(body))
 
-    def lost(self, channel: str) -> set[bytes]:
-        """Return the acknowledged messages that the channel never received."""
-        return self.accepted - self._received[channel].keys()
+    def lost(self, channel: str) -> Marks:
+        """Return the accepted messages that the channel has not received so far."""
+        with self._lock:
+            return self._ledger.lost((TOPIC, channel))
 
-    def unexpected(self, channel: str) -> set[bytes]:
-        return self._received[channel].keys() - self.published
+    def account(self, channel: str) -> Account:
+        with self._lock:
+            return self._ledger.account((TOPIC, channel))
 
-    def again(self, channel: str) -> int:
-        """Return how many arrived more than once."""
-        return sum(count > 1 for count in self._received[channel].values())
 
-    def most(self, channel: str) -> int:
-        """Return how often the most frequent message arrived."""
-        return max(self._received[channel].values(), default=0)
+def _name(body: bytes) -> tuple[int, int]:
+    """Return the publisher and the number of a message."""
+    name, _, number = body.rpartition(b" ")
+    return (zlib.crc32(name), int(number)) if number.isdigit() else (zlib.crc32(body), 0)
 
 
 class Publisher(threading.Thread):
@@ -79,11 +93,11 @@ class Publisher(threading.Thread):
     def next_body(self) -> bytes:
         self._number += 1
         body = b"%s %d" % (self.name.encode(), self._number)
-        self._tally.published.add(body)
+        self._tally.attempts(body)
         return body
 
     def is_accepted(self, body: bytes) -> None:
-        self._tally.accepted.add(body)
+        self._tally.accepts(body)
         self.accepted += 1
 
     def hides(self, error: object) -> None:

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from loadtest.chaos import balance, schedule, watch
-from loadtest.chaos.bodies import MIN_BYTES, Bodies
 from loadtest.chaos.register import Publisher, Register, broken
 from loadtest.chaos.schedule import KINDS, plan
 from loadtest.chaos.watch import Life, Sample, floors, left_behind, slope
-from loadtest.ledger import Ledger
+from loadtest.soak.ledger import Ledger
 from support.nsqd_process import environment
 
 ROOT = Path(__file__).parents[3]
@@ -66,29 +65,6 @@ def test_the_documented_faults_are_those_there_are() -> None:
     section = (ROOT / "docs/LOADTEST.md").read_text().partition("## Half an hour of chaos")[2]
     told = re.findall(r"^\| `([a-z ]+)` \|", section, re.M)
     assert sorted(told) == sorted(each.name for each in KINDS)
-
-
-# --- bodies -------------------------------------------------------------------------------------
-
-
-def test_bodies_are_as_long_as_10_bytes_to_100_kb() -> None:
-    bodies = Bodies(1)
-    lengths = [len(bodies.make(7, number, due=5)) for number in range(2000)]
-    assert min(lengths) == MIN_BYTES == 10
-    assert 10_000 < max(lengths) <= 102_400
-
-
-def test_a_body_tells_who_made_it_and_that_it_is_whole() -> None:
-    bodies = Bodies(1)
-    for number in range(200):
-        body = bodies.make(7, number, due=5)
-        stamp = bodies.read(body)
-        assert stamp is not None and stamp[:2] == (7, number)
-        assert stamp.due == (5 if len(body) >= MIN_BYTES + 8 else None)
-        assert Bodies(2).read(body) is None
-        for at in {0, MIN_BYTES - 1, len(body) // 2, len(body) - 1}:
-            assert bodies.read(body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]) is None
-        assert bodies.read(body[:-1]) is None
 
 
 # --- register -----------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from loadtest.ledger import Account, Ledger, Marks, Order
+from loadtest.soak.ledger import Account, Ledger, Marks, Order
 from support.load_parts import over_the_wire
 
 PLACE = ("t", "c")
@@ -31,7 +31,9 @@ def test_marks_are_a_set() -> None:
     some = marks(1, 0, 511, 512, 5000)
     assert [some.add(1, 511), some.add(2, 511), some.add(1, 513)] == [False, True, True]
     assert len(some) == 6
-    assert some.without(marks(1, 512, 513)) == 4
+    assert len(some - marks(1, 512, 513)) == 4
+    assert sorted(some & marks(1, 512, 513)) == [(1, 512), (1, 513)]
+    assert sorted(some.of(2)) == [(2, 511)]
 
 
 def test_marks_can_be_told_one_by_one() -> None:
@@ -40,7 +42,7 @@ def test_marks_can_be_told_one_by_one() -> None:
     for each in there:
         found.add(*each)
     assert sorted(found) == there
-    assert sorted(found.minus(marks(1, 511))) == [each for each in there if each != (1, 511)]
+    assert sorted(found - marks(1, 511)) == [each for each in there if each != (1, 511)]
 
 
 def test_what_was_published_and_not_finished_is_lost() -> None:
@@ -72,6 +74,16 @@ def test_what_was_refused_must_not_come() -> None:
         "unconfirmed": 2,
         "named": {"unasked": ["1:1"]},
     }
+
+
+def test_what_was_never_sent_is_unexpected() -> None:
+    ledger = Ledger()
+    ledger.attempt("t", 1, range(3))
+    finish(ledger, 1, 1, 3)
+    finish(ledger, 2, 0)
+    found = account(ledger)
+    assert (found["unexpected"], found["named"]) == (2, {"unexpected": ["1:3", "2:0"]})
+    assert sorted(ledger.attempted("t", 1)) == [(1, 0), (1, 1), (1, 2)]
 
 
 def test_what_is_excused_is_forgotten_unless_it_was_finished() -> None:

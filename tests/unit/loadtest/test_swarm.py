@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from loadtest.ledger import Account
-from loadtest.swarm import bodies, stages
-from loadtest.swarm.bodies import Bodies, Sizes, Stamp
+from loadtest.soak.bodies import MIN_BYTES, TIMED_BYTES, Bodies, Sizes, Stamp
+from loadtest.soak.ledger import Account
+from loadtest.soak.timeline import SPANS, Cell, Timeline, bucket
+from loadtest.swarm import stages
 from loadtest.swarm.options import Options
 from loadtest.swarm.pacing import Pace
 from loadtest.swarm.run import Run
 from loadtest.swarm.stages import Knee, Step, users_at
-from loadtest.swarm.timeline import SPANS, Cell, Timeline, bucket
 from support.load_parts import over_the_wire
 
 # --- pacing -------------------------------------------------------------------------------------
@@ -46,11 +46,18 @@ def test_without_a_rate_a_request_is_due_when_it_is_made() -> None:
 # --- bodies -------------------------------------------------------------------------------------
 
 
-def test_a_body_has_its_stamp_and_its_size() -> None:
-    stamp = Stamp(due=-5, run=1 << 63, publisher=7, number=8, deferred=True)
-    body = Bodies(Sizes.parse("100")).make(stamp)
-    assert (len(body), bodies.read(body)) == (100, stamp)
-    assert bodies.read(body[: bodies.MIN_BYTES - 1]) is None
+@pytest.mark.parametrize("size", [MIN_BYTES, TIMED_BYTES - 1, TIMED_BYTES, 100, 3000])
+def test_a_body_has_its_stamp_and_its_size_and_shows_that_it_is_whole(size: int) -> None:
+    sizes = Sizes.parse(str(size), minimum=MIN_BYTES)
+    bodies, other = Bodies(1 << 63, sizes), Bodies(1, sizes)
+    for number in range(20):
+        stamp = Stamp(1 << 20, number, due=-5, deferred=True)
+        body = bodies.make(stamp)
+        known = stamp if size >= TIMED_BYTES else Stamp(1 << 20, number)
+        assert (len(body), bodies.read(body), other.read(body)) == (size, known, None)
+        for at in {0, MIN_BYTES - 1, size // 2, size - 1}:
+            assert bodies.read(body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]) is None
+        assert bodies.read(body[:-1]) is None
 
 
 def test_sizes_are_drawn_by_their_weights() -> None:

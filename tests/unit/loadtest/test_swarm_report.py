@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.swarm import lines, report
-from loadtest.swarm.lines import Line, Panel, round_up, svg
+from loadtest.soak import lines
+from loadtest.soak.lines import Line, Panel, round_up, svg
+from loadtest.swarm import report
 from loadtest.swarm.machine import Sample, is_here
 from loadtest.swarm.options import Options
 from loadtest.swarm.run import Run, Strain

@@ -4,14 +4,14 @@ A page is self-contained, and has a light and a dark theme.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from loadtest.swarm.lines import STYLE, Line
-from loadtest.swarm.thresholds import PERCENTILES
-from loadtest.swarm.timeline import Timeline
+from loadtest.soak.lines import STYLE, Line
+from loadtest.soak.timeline import PERCENTILES, Timeline
 from nsqcy.pipeline.plots import CSS
 
 DARK = """
@@ -33,7 +33,10 @@ def write(path: Path, page: str, figures: Figures) -> None:
     path.with_suffix(".json").write_text(json.dumps(figures, indent=1) + "\n")
 
 
-def document(title: str, heading: str, head: str, sections: Sequence[str]) -> str:
+def document(
+    title: str, heading: str, begun: float, seconds: float, about: str, sections: Sequence[str]
+) -> str:
+    head = f"{datetime.fromtimestamp(begun, UTC):%Y-%m-%d %H:%M:%S} UTC, {seconds:,.0f} s, {about}"
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width">'
@@ -41,6 +44,27 @@ def document(title: str, heading: str, head: str, sections: Sequence[str]) -> st
         f"{CSS}{STYLE}{DARK}</style></head><body><main><h1>{escape(heading)}</h1>"
         f"<p>{escape(head)}</p>{''.join(sections)}</main></body></html>\n"
     )
+
+
+def columns(rows: Sequence[tuple[str, ...]], left: int = 1) -> list[str]:
+    """Return the lines of a table for a terminal; `left`: number of left-aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if at < left else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def channels(accounts: Iterable[Figures], names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the head and the rows of a table of channels."""
+    rows = [
+        (f"{each['topic']}/{each['channel']}", *(f"{each[name]:,}" for name in names))
+        for each in accounts
+    ]
+    return [("channel", *(name.replace("_", " ") for name in names)), *rows]
 
 
 def escaped(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:

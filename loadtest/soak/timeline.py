@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 FINE = 7  # number of significant bits of a latency
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999, "max": 1.0}
 SPANS = 600  # maximum; beyond it, pairs of spans are merged
 
 Name = tuple[str, str]  # request type and subject

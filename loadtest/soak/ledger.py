@@ -15,7 +15,8 @@ from typing import Any, Self
 SPAN = 9  # low bits of a number; numbers that differ only in these share an int
 WITHIN = (1 << SPAN) - 1
 SHOWN = 5  # maximum messages to list
-PUBLISHED, REFUSED, FINISHED, EXCUSED = "published", "refused", "finished", "excused"
+ATTEMPTED, PUBLISHED, REFUSED = "attempted", "published", "refused"
+FINISHED, EXCUSED = "finished", "excused"
 
 Place = tuple[str, str]  # topic, channel
 
@@ -46,7 +47,7 @@ class Marks:
             self._bits[key] = before | bits
         return twice
 
-    def minus(self, other: Self) -> Self:
+    def __sub__(self, other: Self) -> Self:
         """Return the messages that are not in the other set."""
         left = type(self)()
         for key, bits in self._bits.items():
@@ -54,11 +55,15 @@ class Marks:
                 left._bits[key] = rest
         return left
 
-    def without(self, other: Self) -> int:
-        """Return the number of messages that are not in the other set."""
-        return sum(
-            (bits & ~other._bits.get(key, 0)).bit_count() for key, bits in self._bits.items()
-        )
+    def __and__(self, other: Self) -> Self:
+        """Return the messages that are also in the other set."""
+        return self - (self - other)
+
+    def of(self, publisher: int) -> Self:
+        """Return one publisher's messages."""
+        found = type(self)()
+        found._bits = {key: bits for key, bits in self._bits.items() if key >> 32 == publisher}
+        return found
 
     def some(self) -> list[str]:
         """Return some of the messages, as publisher:number."""
@@ -97,6 +102,7 @@ class Account:
     lost: int = 0  # acknowledged with OK, never finished, and not excused
     forgotten: int = 0  # acknowledged with OK, never finished, and excused
     unasked: int = 0  # rejected, but finished anyway
+    unexpected: int = 0  # finished, but never sent, if it is known what was sent
     unconfirmed: int = 0  # finished although their publish was not answered with OK
     duplicates: int = 0  # finished again
     again: int = 0  # deliveries with more than one attempt
@@ -107,7 +113,7 @@ class Account:
     corrupt: int = 0  # changed
     foreign: int = 0  # from a different topic, run or program
     named: dict[str, list[str]] = field(default_factory=dict)
-    """Some of the lost or unasked messages, as publisher:number."""
+    """Some of the lost, unasked or unexpected messages, as publisher:number."""
 
 
 class Ledger:
@@ -119,6 +125,10 @@ class Ledger:
         self._marks: dict[tuple[str, ...], Marks] = {}
 
     # -- entries
+
+    def attempt(self, topic: str, publisher: int, numbers: Iterable[int]) -> None:
+        """Record messages that are about to be sent."""
+        self._of(ATTEMPTED, topic).add_all(publisher, numbers)
 
     def publish(self, topic: str, publisher: int, numbers: Iterable[int]) -> None:
         """Record messages that were acknowledged with OK."""
@@ -134,7 +144,7 @@ class Ledger:
 
     def excuse(self, place: Place, messages: Marks) -> None:
         """Record that these messages, unless they are finished, may be missing."""
-        self._of(EXCUSED, *place).merge(messages.minus(self._of(FINISHED, *place)))
+        self._of(EXCUSED, *place).merge(messages - self._of(FINISHED, *place))
 
     def count(self, place: Place, name: str) -> None:
         self.counters[*place, name] += 1
@@ -163,10 +173,11 @@ class Ledger:
 
     def account(self, place: Place) -> Account:
         published, finished = self._of(PUBLISHED, place[0]), self._of(FINISHED, *place)
-        missing, lost = published.minus(finished), self._lost(place)
-        refused = self._of(REFUSED, place[0])
-        unasked = refused.minus(refused.minus(finished))
-        named = {"lost": lost.some(), "unasked": unasked.some()}
+        missing, lost = published - finished, self.lost(place)
+        unasked = self._of(REFUSED, place[0]) & finished
+        attempted = self._of(ATTEMPTED, place[0])
+        unexpected = finished - attempted if attempted else Marks()
+        named = {"lost": lost, "unasked": unasked, "unexpected": unexpected}
         return Account(
             *place,
             published=len(published),
@@ -174,18 +185,23 @@ class Ledger:
             lost=len(lost),
             forgotten=len(missing) - len(lost),
             unasked=len(unasked),
-            unconfirmed=finished.without(published) - len(unasked),
-            named={name: some for name, some in named.items() if some},
+            unexpected=len(unexpected),
+            unconfirmed=len(finished - published) - len(unasked),
+            named={name: marks.some() for name, marks in named.items() if marks},
             **{key[2]: count for key, count in self.counters.items() if key[:2] == place},
         )
 
     def owed(self, places: Iterable[Place]) -> int:
         """Return the number of outstanding deliveries, excluding those that are excused."""
-        return sum(len(self._lost(place)) for place in places)
+        return sum(len(self.lost(place)) for place in places)
 
-    def _lost(self, place: Place) -> Marks:
-        missing = self._of(PUBLISHED, place[0]).minus(self._of(FINISHED, *place))
-        return missing.minus(self._of(EXCUSED, *place))
+    def attempted(self, topic: str, publisher: int) -> Marks:
+        return self._of(ATTEMPTED, topic).of(publisher)
+
+    def lost(self, place: Place) -> Marks:
+        """Return the messages that were acknowledged with OK, never finished, and not excused."""
+        missing = self._of(PUBLISHED, place[0]) - self._of(FINISHED, *place)
+        return missing - self._of(EXCUSED, *place)
 
     def _of(self, *key: str) -> Marks:
         return self._marks.setdefault(key, Marks())
