@@ -1,6 +1,11 @@
-"""Compile cext/nsqcy/**/*.pyx into the packages of nsqcy; everything else is in pyproject.toml."""
+"""Compile cext/nsqcy/**/*.pyx into the packages of nsqcy; everything else is in pyproject.toml.
+
+A package has one module, core.pyx, which includes the other files; those that it does not include
+are modules of their own.
+"""
 
 import os
+import re
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -36,6 +41,18 @@ if not (DEBUG or TRACE or ASAN or FUZZ):
 if FUZZ:
     compile_args += ["-fsanitize=fuzzer-no-link,address", "-fno-omit-frame-pointer", "-g1"]
 
+
+def included(pyx: Path) -> list[Path]:
+    return [pyx.parent / name for name in re.findall('^include "(.+)"', pyx.read_text(), re.M)]
+
+
+def size(pyx: Path) -> int:
+    return sum(path.stat().st_size for path in [pyx, *included(pyx)])
+
+
+sources = set(Path("cext/nsqcy").rglob("*.pyx"))
+modules = sources.difference(*map(included, sources))
+
 extensions = [
     Extension(
         ".".join(pyx.relative_to("cext").with_suffix("").parts),
@@ -45,7 +62,7 @@ extensions = [
         extra_compile_args=compile_args,
         extra_link_args=link_args,
     )
-    for pyx in sorted(Path("cext/nsqcy").rglob("*.pyx"))
+    for pyx in sorted(modules, key=size, reverse=True)  # the one that takes longest starts first
     if not BUILT
 ]
 

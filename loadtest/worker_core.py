@@ -4,10 +4,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from nsqcy.base.ids import IdSource
+from nsqcy.base.core import IdSource
 from nsqcy.broker.shard import Shard
 from nsqcy.channels.scheduler_state import SchedulerState
-from nsqcy.ipc.mesh import Mesh
+from nsqcy.ipc.core import Mesh
 from nsqcy.protocol.session import Session
 from nsqcy.protocol.session_manager import SessionManager
 

@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.package_order import imports, ours, package, sources  # noqa: E402
+from support.package_order import compiled_module, imports, ours, package, sources  # noqa: E402
 
 ALWAYS = ["tests/meta", "tests/unit/test_names.py"]
 EVERYTHING = ["tests/meta", "tests/unit"]
@@ -94,7 +94,7 @@ def modules_of(path: str) -> set[str]:
         header = Path(parts[-1]).with_suffix(".h").name
         return {name for name, file in sources() if header in imports(file)} or {"base"}
     if parts[:2] == ("cext", "nsqcy"):
-        parts = parts[1:]
+        return {compiled_module(ROOT / path)}
     if parts[0] != "nsqcy" or len(parts) == 1:
         return set()
     inside = [*parts[1:-1], parts[-1].partition(".")[0]]

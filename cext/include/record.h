@@ -38,7 +38,7 @@
 
 #define RECORD_EXT_DELAY 1      /* value: i64 nanoseconds */
 #define RECORD_EXT_DELAY_SIZE 16
-#define RECORD_EXT_HEADERS 2    /* value: headers as on the wire, see base/headers.pxd */
+#define RECORD_EXT_HEADERS 2    /* value: headers as on the wire, see base/headers.pyx */
 #define RECORD_EXT_PRODUCED 3   /* value: struct Produced */
 #define RECORD_EXT_PRODUCED_SIZE 48
 #define RECORD_EXT_EXPIRES 4    /* value: i64, wall clock, ns: it is not delivered from then on */

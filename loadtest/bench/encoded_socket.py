@@ -7,9 +7,7 @@ import socket
 import ssl
 from typing import Any
 
-from nsqcy.net.byte_layer import ByteLayer
-from nsqcy.net.deflate import DeflateLayer
-from nsqcy.net.snappy import SnappyLayer
+from nsqcy.net.core import ByteLayer, DeflateLayer, SnappyLayer
 
 RECEIVE = 1 << 20
 _room = memoryview(bytearray(RECEIVE))  # for received bytes until they are decoded

@@ -9,8 +9,7 @@ from loadtest.worker_core import refuse
 from nsqcy.http.server import HttpServer
 from nsqcy.nsqd.http.api import Api
 from nsqcy.protocol.session_manager import SessionManager
-from nsqcy.server.publisher import Publisher, TopicSink
-from nsqcy.server.transport import nothing
+from nsqcy.server.core import Publisher, TopicSink, nothing
 
 ANSWER = 4096  # bytes; larger than any response
 

@@ -3,9 +3,7 @@
 import ssl
 from collections.abc import Callable
 
-from nsqcy.net.byte_layer import ByteLayer
-from nsqcy.net.deflate import DeflateLayer
-from nsqcy.net.snappy import SnappyLayer
+from nsqcy.net.core import ByteLayer, DeflateLayer, SnappyLayer
 from nsqcy.nsqd.tls import Material, TlsLayer, make_context
 from nsqcy.testing.certificates import make
 

@@ -21,11 +21,10 @@ from loadtest.perfcheck.layers import layers
 from loadtest.worker_core import SECOND, make_core, options
 from nsqcy.channels.scheduler_state import SchedulerState
 from nsqcy.client.codec import Codec, finish
-from nsqcy.ipc.mesh import Mesh, Stream, StreamEnd
-from nsqcy.ipc.ring import Shared, format, map_size
+from nsqcy.ipc.core import Mesh, Shared, Stream, StreamEnd, format_shared, map_size
 from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.protocol.wire import command_with_body, finish_all, mpub_body
-from nsqcy.server.transport import BytesTransport, accept_stream
+from nsqcy.server.core import BytesTransport, accept_stream
 from nsqcy.storage.block_pool import BlockPool
 
 BODY = b"x" * 200
@@ -262,7 +261,7 @@ class Pair:
 
     def __init__(self) -> None:
         memory = mmap.mmap(-1, map_size(2))
-        format(memory, 2)
+        format_shared(memory, 2)
         self.near, self.owner = (self._worker(Shared(memory, 2), index) for index in range(2))
         for worker in self.near, self.owner:
             worker.manager.placed(b"topic", 1)

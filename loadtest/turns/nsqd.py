@@ -11,7 +11,7 @@ from pathlib import Path
 from loadtest.daemons import Nsqd
 from loadtest.many_clients import Loop
 from loadtest.turns.rows import Row, Sizes
-from nsqcy.base import headers
+from nsqcy.base.core import encode_headers
 from nsqcy.nsqd.process_messages.topic_verbs import MAX_SEARCHED
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import ERROR, MESSAGE, Conn, Frame, Hangup, sized
@@ -42,7 +42,7 @@ def to_new_topics() -> bytes:
 
 def headered(count: int) -> bytes:
     """Return the same with a header in each message."""
-    header = headers.encode(((b"a", b"b"),))
+    header = encode_headers(((b"a", b"b"),))
     message = struct.pack(">H", len(header)) + header + b"x"
     return struct.pack(">i", count) + sized(message) * count
 

@@ -6,7 +6,7 @@ Owns the names of these headers, and the changes to the message's own headers.
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from nsqcy.base.headers import decode, encode
+from nsqcy.base.core import decode_headers, encode_headers
 from nsqcy.names import is_ephemeral, is_valid_name
 from nsqcy.util.one_line import one_line
 
@@ -50,7 +50,7 @@ class Origin(NamedTuple):
 
 
 def _bytes(headers: dict[str, str]) -> bytes:
-    return encode(
+    return encode_headers(
         [
             (name.encode(), value.encode("utf-8", "surrogateescape"))
             for name, value in headers.items()
@@ -91,7 +91,7 @@ def headers_of(
         del ours["reason-text"]
     if not own:
         return _bytes(ours)
-    theirs = {name: value for name, value in decode(own).items() if name not in NAMES}
+    theirs = {name: value for name, value in decode_headers(own).items() if name not in NAMES}
     if "ttl" in theirs:
         theirs[OWN_TTL] = theirs.pop("ttl")
     try:
@@ -107,7 +107,7 @@ def text_of(word: bytes) -> str:
 
 def origin_of(headers: bytes) -> Origin | None:
     """Return a message's origin; None if it is not a dead letter."""
-    found = decode(headers)
+    found = decode_headers(headers)
     topic, channel = found.get("origin-topic", ""), found.get("origin-channel", "")
     if not is_valid_name(topic) or not is_valid_name(channel) or is_ephemeral(topic):
         return None

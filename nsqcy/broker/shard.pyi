@@ -1,7 +1,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nsqcy.base.ids import IdSource
+from nsqcy.base.core import IdSource
 from nsqcy.broker.topic import Topic
 from nsqcy.broker.topic_host import TopicHost
 from nsqcy.channels.scheduler_state import SchedulerState

@@ -1,6 +1,6 @@
 from typing import Any
 
-from nsqcy.base.ids import IdSource
+from nsqcy.base.core import IdSource
 from nsqcy.channels.scheduler_state import SchedulerState
 from nsqcy.storage.disk_probe import DiskProbe
 from nsqcy.storage.io import IoThread

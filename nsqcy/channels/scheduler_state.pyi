@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import final
 
-from nsqcy.base.quantile import Percentiles
+from nsqcy.base.core import Percentiles
 from nsqcy.channels.events import Events
 from nsqcy.storage.block_pool import BlockPool
 

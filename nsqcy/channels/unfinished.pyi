@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 
-from nsqcy.base.quantile import Latency
+from nsqcy.base.core import Latency
 from nsqcy.channels.consumer import Consumer
 
 class UnfinishedMessages:

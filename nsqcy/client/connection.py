@@ -17,9 +17,7 @@ from nsqcy.client.limits import UNLIMITED, Limits
 from nsqcy.client.options import Address, ConnectionOptions
 from nsqcy.client.tls import TlsLayer
 from nsqcy.errors import TOKEN_WITHHELD, LayerEnd, NsqError
-from nsqcy.net.byte_layer import ByteLayer
-from nsqcy.net.deflate import DeflateLayer
-from nsqcy.net.snappy import SnappyLayer
+from nsqcy.net.core import ByteLayer, DeflateLayer, SnappyLayer
 from nsqcy.options.other_servers import LONGEST, recognized
 from nsqcy.protocol.wire import command, command_with_body
 

@@ -34,7 +34,7 @@ from nsqcy.names import printable
 FIRST_RETRY, MAX_RETRY = 1.0, 60.0  # seconds until reconnecting to a lost nsqd
 ASK_SOON = 0.2  # seconds between a lost connection and an nsqlookupd query
 FIRST_LOOK = 1.0  # seconds until the next query for an unknown topic; then twice as long
-FINISHED, REQUEUED = 0, 1  # as in client/codec.pxd
+FINISHED, REQUEUED = 0, 1  # as in client/codec.pyx
 KEPT_TRIES = 5  # default of max_tries if on_giving_up keeps the messages
 NOT_AWAITED = "the handler returned an awaitable: only nsqcy.client.aio awaits it"
 

@@ -6,7 +6,7 @@ Owns the handshake and the encoding. The context decides which peers to trust.
 import ssl
 
 from nsqcy.errors import LayerEnd, LayerError
-from nsqcy.net.byte_layer import PIECE, ByteLayer
+from nsqcy.net.core import PIECE, ByteLayer
 
 
 class TlsLayer(ByteLayer):

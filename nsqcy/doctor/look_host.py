@@ -24,8 +24,7 @@ from nsqcy.process.limits import available_memory, usable_cpus
 from nsqcy.util import procfs
 
 MODULES = (
-    "nsqcy.server.transport",
-    "nsqcy.server.publisher",
+    "nsqcy.server.core",
     "nsqcy.server.http_fastpath",
     "nsqcy.client.codec",
 )

@@ -45,7 +45,7 @@ def _channel(name: str, kind: Kind, help: str) -> Family:
     return Family(f"nsqd_channel_{name}", kind, help, ("topic", "channel"))
 
 
-# In the order of the figures in nsqcy.server.metrics.
+# In the order of the figures in server/metrics.pyx.
 TOPICS = (
     _topic("messages", "counter", "Messages published to the topic."),
     _topic("message_bytes", "counter", "Body bytes of messages published to the topic."),

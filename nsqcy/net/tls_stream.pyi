@@ -1,6 +1,6 @@
 from OpenSSL import SSL
 
-from nsqcy.net.byte_layer import ByteLayer
+from nsqcy.net.core import ByteLayer
 
 class TlsStream(ByteLayer):
     passed: int

@@ -6,7 +6,7 @@ from nsqcy.broker.shard import Shard
 from nsqcy.channels.consumer import Consumer
 from nsqcy.channels.scheduler_state import SchedulerState
 from nsqcy.config.publish_limits import PublishLimits
-from nsqcy.ipc.mesh import Mesh
+from nsqcy.ipc.core import Mesh
 from nsqcy.logging.types import Lines
 from nsqcy.protocol.session import Session
 

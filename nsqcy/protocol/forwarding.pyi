@@ -1,7 +1,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nsqcy.ipc.mesh import StreamEnd
+from nsqcy.ipc.core import StreamEnd
 from nsqcy.protocol.auth import Authorizer
 
 def live() -> dict[str, int]: ...

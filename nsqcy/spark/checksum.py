@@ -21,7 +21,7 @@ def checksum() -> Checksum:
     """Return the fastest available implementation. Creating it may take milliseconds; reuse it for
     many blocks."""
     try:
-        from nsqcy.base.crc import crc32c
+        from nsqcy.base.core import crc32c
     except ImportError:
         return Folding()
     return lambda data: crc32c(memoryview(data).cast("B"))

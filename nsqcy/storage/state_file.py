@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from nsqcy.base.crc import crc32c
+from nsqcy.base.core import crc32c
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.util import files

@@ -20,7 +20,7 @@ from nsqcy.users.user import User
 from nsqcy.util.gotext import json_bytes
 
 if TYPE_CHECKING:  # nsqlookupd has no quotas
-    from nsqcy.ipc.quota import Quota
+    from nsqcy.ipc.core import Quota
 
 UNAUTHORIZED, FORBIDDEN, TOO_MANY = "UNAUTHORIZED", "FORBIDDEN", "TOO_MANY_FAILURES"
 QUOTA_REACHED = "QUOTA_REACHED"

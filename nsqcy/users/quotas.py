@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from nsqcy.ipc.quota import Quota, QuotaTable
+from nsqcy.ipc.core import Quota, QuotaTable
 from nsqcy.users.user import User, Users
 
 OF_CONNECTIONS = 2  # the first figures of a quota

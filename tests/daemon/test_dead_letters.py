@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from conftest import Starter
-from nsqcy.base import headers as message_headers
+from nsqcy.base.core import decode_headers
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import Conn, Hangup, Silence
 from support.copying_nsqds import BUDGET, await_copies, copying_nsqds
@@ -52,7 +52,7 @@ def begun(starter: Starter, attempts: int, **options: Any) -> Nsqd:
 
 def headers_of(body: bytes) -> tuple[bytes, dict[str, str]]:
     size = int.from_bytes(body[:2], "big")
-    return body[2 + size :], message_headers.decode(body[2 : 2 + size])
+    return body[2 + size :], decode_headers(body[2 : 2 + size])
 
 
 def letters(daemon: Nsqd, dead: str, count: int) -> list[tuple[bytes, dict[str, str]]]:

@@ -4,7 +4,7 @@ import random
 
 from golden.script import pieces
 from nsqcy.nsqd.worker import live_objects
-from nsqcy.server.transport import BytesTransport
+from nsqcy.server.core import BytesTransport
 from support.worker_core import SECOND, Core, frames
 
 TURN = b"~TURN~"

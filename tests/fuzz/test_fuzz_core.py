@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fuzz.conversation import alive, told
 from fuzz.garbage import CONVERSATIONS, a_golden_one, an_identity, mutated, some_messages
 from golden.script import pieces
-from nsqcy.server.transport import BytesTransport
+from nsqcy.server.core import BytesTransport
 from nsqcy.testing.wire_client import MAGIC, sized
 from support.worker_core import SECOND, Client, Core, mpub
 

@@ -4,16 +4,19 @@ import subprocess
 import sys
 from collections.abc import Collection
 from graphlib import TopologicalSorter
+from pathlib import Path
 
 import pytest
 
 from support.package_order import (
+    CEXT,
     MODULES,
     NSQD_RANK,
     RANK,
     ROOT,
     cython_imports,
     imports,
+    included,
     ours,
     package,
     python_imports,
@@ -97,7 +100,7 @@ def test_the_checker_sees_an_upward_import_in_nsqd() -> None:
 
 def test_the_checker_sees_an_upward_import() -> None:
     assert breaks("storage.entry", cython_imports("from nsqcy.broker.topic cimport Topic\n"))
-    assert breaks("base.heap", cython_imports("    from nsqcy.ipc cimport ring, mesh\n"))
+    assert breaks("base.core", cython_imports("    from nsqcy.ipc cimport core\n"))
     assert breaks("process.spawn", python_imports("from nsqcy.nsqd import master"))
     assert breaks("config", python_imports("import nsqcy.config.loader, nsqcy.nsqd.options"))
     assert breaks("nsqlookupd.main", python_imports("from nsqcy.nsqd import activation"))
@@ -116,7 +119,7 @@ def test_spark_stands_alone() -> None:
     }
     for name, found in inside.items():
         theirs = {each for each in ours(found) if package(each) not in ("spark", "options")}
-        assert theirs <= {"nsqcy", "base", "base.crc"}, f"{name}: {theirs}"
+        assert theirs <= {"nsqcy", "base", "base.core"}, f"{name}: {theirs}"
     for name, found in shared.items():
         assert {package(each) for each in ours(found)} <= {"options"}, name
     heavy = {"pyspark", "pyarrow", "pyspark_nsq"}
@@ -165,13 +168,22 @@ def test_no_circles() -> None:
 
 
 def reached(entry: str, besides: Collection[str] = ()) -> set[str]:
-    """Return the imports of the modules in an entry of PURE."""
-    return {
-        each
-        for name, path in sources()
+    """Return the imports of the files in an entry of PURE, and of those that include them."""
+    files = {
+        path
+        for _, path in sources()
+        for name in [own_name(path)]
         if f"{name}.".startswith(f"{entry}.") and name not in besides
-        for each in imports(path)
     }
+    assert files, entry
+    files |= {included()[path] for path in files & included().keys()}
+    return {each for path in files for each in imports(path)}
+
+
+def own_name(path: Path) -> str:
+    """Return the name that the module of this file would have if no other file included it."""
+    folder = CEXT if CEXT in path.parents else ROOT / "nsqcy"
+    return ".".join(path.relative_to(folder).with_suffix("").parts)
 
 
 @pytest.mark.parametrize("entry", PURE)

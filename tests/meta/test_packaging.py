@@ -105,8 +105,8 @@ def test_what_an_index_shows_of_the_project() -> None:
 def test_every_compiled_module_has_its_source() -> None:
     assert Path(topic_module.__file__).suffix == ".so"
     stubs = {path.relative_to(ROOT).with_suffix("") for path in (ROOT / "nsqcy").rglob("*/*.pyi")}
-    sources = (ROOT / "cext/nsqcy").rglob("*.pyx")
-    assert stubs == {path.relative_to(ROOT / "cext").with_suffix("") for path in sources}
+    modules = distribution_files.compiled_modules()
+    assert stubs == {Path("nsqcy", *name.split(".")) for name in modules}
 
 
 def test_no_path_of_this_machine_gets_into_a_module() -> None:

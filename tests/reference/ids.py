@@ -1,4 +1,4 @@
-"""Message ids: a slow and simple reference implementation of nsqcy.base.ids."""
+"""Message ids: a slow and simple reference implementation of base/ids.pyx."""
 
 EPOCH_TICKS = 1288834974288
 

@@ -1,4 +1,4 @@
-"""Quantiles: a slow and simple reference implementation of nsqcy.base.quantile."""
+"""Quantiles: a slow and simple reference implementation of base/quantile.pyx."""
 
 import math
 from bisect import bisect_left, bisect_right

@@ -310,7 +310,7 @@ def test_a_block_of_other_records(broker: LogBroker) -> None:
         struct.pack_into("<Q", data, 32, 2)
         struct.pack_into("<I", data, 12, crc32c(bytes(data[16:])))
 
-    from nsqcy.base.crc import crc32c
+    from nsqcy.base.core import crc32c
 
     broker.spoil = shift
     assert "the block contains records other than those requested, twice" in refusal(

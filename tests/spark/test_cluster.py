@@ -76,8 +76,8 @@ def test_a_cluster(daemon: Nsqd, cluster: Standalone, tmp_path: Path) -> None:
     assert said == {
         "batch": [COUNT, COUNT],
         "executors": 2,
-        "on_driver": ["nsqcy", "nsqcy.base.crc"],
-        "on_executors": ["nsqcy", "nsqcy.base.crc"],
+        "on_driver": ["nsqcy", "nsqcy.base.core"],
+        "on_executors": ["nsqcy", "nsqcy.base.core"],
     }
     assert bodies(daemon, "copies") == expected
 

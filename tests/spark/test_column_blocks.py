@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcy.base.crc import crc32c
+from nsqcy.base.core import crc32c
 from nsqcy.spark.checksum import Folding
 from nsqcy.spark.column_blocks import FIELDS, Decoder, arrow_schema, wanted
 from nsqcy.spark.errors import CorruptBlock

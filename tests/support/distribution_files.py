@@ -5,6 +5,8 @@ import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 
+from support import package_order
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DATA = ("nsqcy/nsqadmin/static/*", "nsqcy/nsqadmin/templates/*")
@@ -57,10 +59,9 @@ def modules_of(names: set[str]) -> set[str]:
 
 def compiled_modules() -> set[str]:
     """Return the extension modules that the sources define."""
-    folder = ROOT / "cext" / "nsqcy"
-    paths = {path.relative_to(folder).with_suffix("") for path in folder.rglob("*.pyx")}
-    assert paths
-    return {".".join(path.parts) for path in paths}
+    names = {name for name, path in package_order.sources() if path.suffix == ".pyx"}
+    assert names
+    return names
 
 
 def unwanted(names: set[str]) -> set[str]:

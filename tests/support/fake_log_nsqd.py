@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from nsqcy.base.crc import crc32c
+from nsqcy.base.core import crc32c
 from support.fake_nsqd import Link, MockNsqd, Peer
 
 COLUMNS = ["timestamp", "id", "defer", "headers", "body"]

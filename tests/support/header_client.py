@@ -4,7 +4,7 @@ import json
 import struct
 from typing import Any
 
-from nsqcy.base import headers as message_headers
+from nsqcy.base.core import decode_headers, headers_from_text
 from nsqcy.testing.wire_client import sized
 from support.worker_core import MESSAGE, Client, Core, Delivery
 
@@ -18,7 +18,7 @@ class Headered(Delivery):
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
         (size,) = struct.unpack_from(">H", self.body)
-        self.headers = message_headers.decode(self.body[2 : 2 + size])
+        self.headers = decode_headers(self.body[2 : 2 + size])
         self.body = self.body[2 + size :]
 
 
@@ -33,7 +33,7 @@ class HeaderClient(Client):
         assert json.loads(answer[1])["headers"] is True
 
     def publish_with(self, body: bytes, wanted: dict[str, str], delay: int = 0) -> Any:
-        return self.publish("t", whole(body, message_headers.from_text(wanted)), delay)
+        return self.publish("t", whole(body, headers_from_text(wanted)), delay)
 
     def delivered(self) -> list[Headered]:
         """Return the messages delivered since the last call."""

@@ -17,8 +17,7 @@ from nsqcy.nsqd.http.api import Api
 from nsqcy.nsqd.process_calls import Refused
 from nsqcy.nsqd.process_messages.master_verbs import ForgetPolicies, MasterVerb
 from nsqcy.nsqd.process_messages.topic_verbs import CreateTopic, DeleteTopic, TopicVerb
-from nsqcy.server.publisher import Publisher, TopicSink
-from nsqcy.server.transport import nothing
+from nsqcy.server.core import Publisher, TopicSink, nothing
 from support.worker_core import Core, Log
 
 MAX_MSG_SIZE = 200

@@ -2,8 +2,7 @@
 
 import mmap
 
-from nsqcy.ipc.mesh import BytesEnd, Mesh, Stream
-from nsqcy.ipc.ring import Shared, format, map_size
+from nsqcy.ipc.core import BytesEnd, Mesh, Shared, Stream, format_shared, map_size
 
 WINDOW = 262144
 
@@ -106,7 +105,7 @@ class Worker(Mesh):
 class Cluster:
     def __init__(self, workers: int) -> None:
         self.map = mmap.mmap(-1, map_size(workers))
-        format(self.map, workers)
+        format_shared(self.map, workers)
         self.shared = Shared(self.map, workers)
         self.accepted: dict[bytes, End] = {}
         self.workers = [Worker(self.shared, index, self) for index in range(workers)]

@@ -4,7 +4,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from nsqcy.base.crc import crc32c
+from nsqcy.base.core import crc32c
 
 HEADER = struct.Struct("<QII16sQIIIIQ")
 MAGIC = int.from_bytes(b"SQCYBLK\0", "little")

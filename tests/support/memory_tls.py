@@ -4,7 +4,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from OpenSSL import SSL
 
-from nsqcy.net.byte_layer import PIECE
+from nsqcy.net.core import PIECE
 from nsqcy.nsqd.tls import Material, TlsLayer, make_context
 from nsqcy.testing.certificates import Identity, make
 

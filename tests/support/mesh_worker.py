@@ -10,8 +10,7 @@ import select
 import sys
 import zlib
 
-from nsqcy.ipc.mesh import BytesEnd, Mesh, Stream
-from nsqcy.ipc.ring import Shared
+from nsqcy.ipc.core import BytesEnd, Mesh, Shared, Stream
 
 STALLED_MS = 30_000
 NOISE = random.Random(5).randbytes(1 << 20)

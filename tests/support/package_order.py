@@ -44,9 +44,21 @@ NSQD_ROWS = [
 ]
 NSQD_RANK = {name: rank for rank, row in enumerate(NSQD_ROWS) for name in row.split()}
 
+CEXT = ROOT / "cext" / "nsqcy"
+INCLUDE = re.compile('^include "(.+)"', re.MULTILINE)
 CIMPORT = re.compile(r"^ *from +([\w.]+) +(?:c?import) |^ *c?import +([\w.]+)", re.MULTILINE)
 FROM_PACKAGE = re.compile(r"^ *from +(nsqcy[\w.]*) +c?import +(?!\()(.+)$", re.MULTILINE)
 HEADER = re.compile(r"^ *cdef extern from [\"<]([\w./]+)", re.MULTILINE)
+
+
+@functools.cache
+def included() -> dict[Path, Path]:
+    """Return the files of cext that another file includes, with that file."""
+    return {
+        path.parent / name: path
+        for path in CEXT.rglob("*.pyx")
+        for name in INCLUDE.findall(path.read_text())
+    }
 
 
 def sources() -> Iterator[tuple[str, Path]]:
@@ -54,8 +66,13 @@ def sources() -> Iterator[tuple[str, Path]]:
     for path in sorted((ROOT / "nsqcy").rglob("*.py")):
         parts = path.relative_to(ROOT / "nsqcy").with_suffix("").parts
         yield ".".join(part for part in parts if part != "__init__") or "nsqcy", path
-    for path in sorted((ROOT / "cext" / "nsqcy").rglob("[a-z]*.p[yx][xd]")):
-        yield ".".join(path.relative_to(ROOT / "cext" / "nsqcy").with_suffix("").parts), path
+    for path in sorted(CEXT.rglob("[a-z]*.p[yx][xd]")):
+        yield compiled_module(path), path
+
+
+def compiled_module(path: Path) -> str:
+    """Return the module that a file of cext belongs to."""
+    return ".".join(included().get(path, path).relative_to(CEXT).with_suffix("").parts)
 
 
 def python_imports(text: str, types: bool = True) -> set[str]:

@@ -30,7 +30,7 @@ def main(options: str, topic: str, target: str, checkpoint: str) -> None:
         .start()
     )
     query.awaitTermination()
-    names = ("nsqcy", "nsqcy.base.crc")
+    names = ("nsqcy", "nsqcy.base.core")
     tasks = spark.sparkContext.parallelize(range(8), 8)
     there = tasks.map(lambda _: [name for name in names if is_there(name)]).first()
     tracker = spark.sparkContext._jsc.sc().statusTracker()

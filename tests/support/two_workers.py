@@ -4,10 +4,9 @@ owner of topic `t`."""
 import mmap
 from collections.abc import Callable
 
-from nsqcy.ipc.mesh import Mesh, Stream, StreamEnd
-from nsqcy.ipc.ring import Shared, format, map_size
+from nsqcy.ipc.core import Mesh, Shared, Stream, StreamEnd, format_shared, map_size
 from nsqcy.protocol.session import Session
-from nsqcy.server.transport import accept_stream
+from nsqcy.server.core import accept_stream
 from support.worker_core import Core
 
 HOME, OWNER = 0, 1
@@ -28,7 +27,7 @@ class Near(Core):
 
     def __init__(self) -> None:
         memory = mmap.mmap(-1, map_size(2))
-        format(memory, 2)
+        format_shared(memory, 2)
         self.shared = Shared(memory, 2)
         self.moved: list[Session] = []
         # Called in the middle of the owner's turn, when one of its own sessions migrates.

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.worker_core import make_core, options
-from nsqcy.base.quantile import Percentiles
+from nsqcy.base.core import Percentiles
 from nsqcy.broker.topic import Topic
 from nsqcy.channels.events import Events
 from nsqcy.channels.scheduler_state import SchedulerState
 from nsqcy.config.policies import Policies
-from nsqcy.ipc.mesh import Mesh
+from nsqcy.ipc.core import Mesh
 from nsqcy.nsqd.worker.negotiate import negotiate
 from nsqcy.protocol.session import Session
-from nsqcy.server.publisher import Publisher
-from nsqcy.server.transport import BytesTransport
+from nsqcy.server.core import BytesTransport, Publisher
 from nsqcy.storage.block_pool import BlockPool
 from nsqcy.storage.io_faults import FaultyIoThread
 

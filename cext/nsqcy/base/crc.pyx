@@ -1,10 +1,5 @@
 """CRC-32C for Python code. (Compiled modules include crc32c.h themselves.)"""
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stddef cimport size_t
-from libc.stdint cimport uint32_t
-
-
 cdef extern from "crc32c.h" nogil:
     uint32_t _crc32c "crc32c" (uint32_t crc, const void *data, size_t n)
 

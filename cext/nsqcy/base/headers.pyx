@@ -4,14 +4,15 @@ Owns their format, which is the same on the wire and in a record. Independent of
 connections.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t
-from libc.string cimport memcmp
-
-from nsqcy.base.bytes cimport load_be16, store_be16
-
-
-cdef extern from "Python.h":
-    bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
+# Message headers: names and values that accompany the body.
+#
+#   headers    (u8 name length, name, u16 value length, value)*      integers are big-endian
+#   name       1 to 255 of a-z, 0-9 and -; no duplicates
+#   value      any bytes; as text they are UTF-8. "ttl": milliseconds, in decimal
+#
+#   a body on a connection that negotiated headers      u16 length of the headers | headers | body
+#
+# A record keeps them in this form (RECORD_EXT_HEADERS), so they are copied without conversion.
 
 
 cdef enum Fault:
@@ -26,8 +27,8 @@ cdef enum Fault:
 cdef enum:
     TTL_DIGITS = 12     # in milliseconds: 31 years
 
-MAX_VALUE = 65535
-ALLOWED_NAMES = "allowed: 1 to 255 of a-z, 0-9 and -"
+MAX_HEADER_VALUE = 65535
+ALLOWED_HEADER_NAMES = "allowed: 1 to 255 of a-z, 0-9 and -"
 
 
 cdef inline bint is_name(const uint8_t *name, size_t length) noexcept nogil:
@@ -115,13 +116,13 @@ cdef str headers_fault(const uint8_t *at, size_t n):
         return f"header {number + 1} extends beyond the last of {n} bytes"
     name = at[place + 1:place + 1 + at[place]].decode("ascii", "backslashreplace")
     if fault == BAD_NAME:
-        return f'header name "{name}" ({ALLOWED_NAMES})'
+        return f'header name "{name}" ({ALLOWED_HEADER_NAMES})'
     if fault == BAD_TTL:
         return f'header "ttl" is not a number of milliseconds (1 to {TTL_DIGITS} digits, not 0)'
     return f'header "{name}" twice'
 
 
-def encode(pairs not None):
+def encode_headers(pairs not None):
     """Encode (name, value) pairs of bytes. Raises ValueError with a description of the error."""
     cdef bytearray whole = bytearray()
     cdef bytes headers
@@ -129,8 +130,8 @@ def encode(pairs not None):
     for name, value in pairs:
         if not 0 < len(name) < 256:
             shown = name[:64].decode("ascii", "backslashreplace")
-            raise ValueError(f'header name "{shown}" ({ALLOWED_NAMES})')
-        if len(value) > MAX_VALUE:
+            raise ValueError(f'header name "{shown}" ({ALLOWED_HEADER_NAMES})')
+        if len(value) > MAX_HEADER_VALUE:
             raise ValueError(f"headers of {len(value)} bytes (at most {MAX_HEADERS})")
         store_be16(size, <uint16_t>len(value))
         whole.append(len(name))
@@ -144,9 +145,9 @@ def encode(pairs not None):
     return headers
 
 
-def decode(bytes headers not None):
-    """Decode the result of encode() into a dict; bytes that are not UTF-8 become surrogates. Raises
-    ValueError."""
+def decode_headers(bytes headers not None):
+    """Decode the result of encode_headers() into a dict; bytes that are not UTF-8 become
+    surrogates. Raises ValueError."""
     cdef const uint8_t *at = headers
     cdef size_t left = len(headers)
     cdef size_t name
@@ -165,13 +166,13 @@ def decode(bytes headers not None):
     return found
 
 
-def from_text(headers not None):
-    """Encode a mapping of str to str. Raises ValueError as encode() does, and TypeError if a name
-    or value is not a str."""
+def headers_from_text(headers not None):
+    """Encode a mapping of str to str. Raises ValueError as encode_headers() does, and TypeError if
+    a name or value is not a str."""
     pairs = []
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"a header's name and value must be str, not {name!r} and {value!r}")
         pairs.append((name.encode("utf-8", "surrogateescape"),
                       value.encode("utf-8", "surrogateescape")))
-    return encode(pairs)
+    return encode_headers(pairs)

@@ -3,8 +3,11 @@
 Owns the order and its slots, but not the nodes. Does not know what is waiting, and reads no clock.
 """
 
-from libc.stdint cimport int64_t, uint32_t
-from libc.stdlib cimport free, realloc
+# An indexed min-heap by due time.
+#
+# A HeapNode is a member of the struct that waits for its due time. Each heap slot holds a pointer
+# to a node and its due time, so sifting reads only the slots and writes to a node only to update
+# its index.
 
 cdef enum:
     ARITY = 4             # a slot's children fill one cache line

@@ -4,13 +4,21 @@ Owns the generation and the format of ids. Knows nothing about messages or topic
 clock.
 """
 
-cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint64_t
+# Message ids.
+#
+#   62                         22 21       12 11           0
+#  +-----------------------------+-----------+--------------+
+#  | tick since the epoch        | node id   | sequence     |
+#  +-----------------------------+-----------+--------------+
+#
+# A tick is 2**20 ns.  A source leases whole ticks from one shared word, which contains the first
+# unleased tick (since the epoch).
 
-from nsqcy.base.atomics cimport compare_exchange_u64, load_acquire_u64
-from nsqcy.base.bytes cimport hex16_format, hex16_parse
+cdef enum:
+    ID_SEQUENCE_BITS = 12
+    ID_NODE_BITS = 10
+    ID_TICK_SHIFT = 22
+    ID_TICK_NS_BITS = 20
 
 cdef int64_t EPOCH_TICKS = 1288834974288
 cdef uint64_t SEQUENCES = 1 << ID_SEQUENCE_BITS

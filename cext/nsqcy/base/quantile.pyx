@@ -9,10 +9,17 @@ different accuracies. With a single accuracy, that variant saves almost nothing,
 orders it keeps all values.)
 """
 
-cimport cython
-from libc.math cimport ceil
-from libc.stdlib cimport free, realloc
-from libc.string cimport memmove, memset
+# Quantiles of a stream of numbers over a rolling window.
+#
+# A sketch keeps a sorted selection of the values that it received, with bounds on their ranks:
+#
+#     value      3    17    25        88        the minimum and the maximum are always kept
+#     width      1     4     9         2        a rank is at least the sum of the widths up to it,
+#     delta      0     2     0         0        and at most `delta` more
+#
+#     fresh   [ 19  4  77  5 ... ]              values that are not merged into the samples yet
+#
+# A window consists of two sketches, each covering half its length; the older one is complete.
 
 
 cdef enum:

@@ -19,7 +19,7 @@ from nsqcy.channels.channel_cursor cimport cursor_passes
 from nsqcy.channels.consumer cimport Consumer
 from nsqcy.channels.unfinished cimport IN_FLIGHT_TIMER
 from nsqcy.channels.inflight cimport InFlightList
-from nsqcy.base.heap cimport HeapSlot
+from nsqcy.base.core cimport HeapSlot
 from nsqcy.channels.earliest cimport Listing
 from nsqcy.broker.log_fetch cimport ENDED
 from nsqcy.storage.entry cimport NEVER, Entry

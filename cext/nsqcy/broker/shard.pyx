@@ -16,8 +16,8 @@ import os
 from libc.errno cimport ESTALE
 from libc.stdint cimport INT64_MAX
 
-from nsqcy.base.heap cimport HeapNode, heap_first_due, heap_peek
-from nsqcy.base.ids cimport IdSource
+from nsqcy.base.core cimport HeapNode, heap_first_due, heap_peek
+from nsqcy.base.core cimport IdSource
 from nsqcy.broker.log_fetch cimport ENDED, LogRead
 from nsqcy.broker.recovery cimport restore
 from nsqcy.broker.topic_host cimport FIRST_READ_PAUSE

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint64_t
 
-from nsqcy.base.histogram cimport Histogram
+from nsqcy.base.core cimport Histogram
 from nsqcy.channels.channel cimport Channel
 from nsqcy.channels.counters cimport Series
 from nsqcy.broker.topic_log cimport TopicLog

@@ -22,7 +22,7 @@ from libc.stdint cimport uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from nsqcy.base.histogram cimport histogram_merge
+from nsqcy.base.core cimport histogram_merge
 from nsqcy.channels.channel cimport DROP_OLDEST
 from nsqcy.channels.counters cimport (
     CHANNEL_COUNTERS,

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint64_t
 
-from nsqcy.base.ids cimport IdSource
+from nsqcy.base.core cimport IdSource
 from nsqcy.channels.scheduler_state cimport SchedulerState
 from nsqcy.channels.counters cimport SERIES, Sums
 from nsqcy.storage.io cimport IoThread

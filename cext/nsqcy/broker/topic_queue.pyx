@@ -16,8 +16,8 @@ cimport cython
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from nsqcy.base.bytes cimport load_be16, load_be32
-from nsqcy.base.headers cimport HEADERS_SIZE, headers_ttl
+from nsqcy.base.core cimport load_be16, load_be32
+from nsqcy.base.core cimport HEADERS_SIZE, headers_ttl
 from nsqcy.channels.channel cimport Channel
 from nsqcy.channels.scheduler_state cimport Discarded
 from nsqcy.channels.channel cimport DROP_NEWEST, DROP_OLDEST, REJECT, on_full_of

@@ -14,8 +14,8 @@ cimport cython
 from libc.stdint cimport int32_t, uint32_t
 from libc.string cimport memset
 
-from nsqcy.base.debug cimport NSQCY_DEBUG
-from nsqcy.base.heap cimport (
+from nsqcy.base.core cimport NSQCY_DEBUG
+from nsqcy.base.core cimport (
     HEAP_NOWHERE,
     HeapNode,
     heap_check,
@@ -25,7 +25,7 @@ from nsqcy.base.heap cimport (
     heap_push,
     heap_remove,
 )
-from nsqcy.base.quantile cimport Latency
+from nsqcy.base.core cimport Latency
 from nsqcy.channels.channel_cursor cimport cursor_surplus
 from nsqcy.channels.consumer cimport OUT_OF_ATTEMPTS, REJECTED
 from nsqcy.channels.counters cimport (

@@ -2,7 +2,7 @@
 # gauges.
 from libc.stdint cimport uint64_t
 
-from nsqcy.base.histogram cimport Histogram
+from nsqcy.base.core cimport Histogram
 
 
 cdef enum:

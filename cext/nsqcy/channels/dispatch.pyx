@@ -7,7 +7,7 @@ Knows consumers only through their ready ring, and only the scheduler's clock.
 cimport cython
 from libc.stdint cimport int64_t
 
-from nsqcy.base.heap cimport HEAP_NOWHERE, heap_check, heap_push
+from nsqcy.base.core cimport HEAP_NOWHERE, heap_check, heap_push
 from nsqcy.channels.channel_cursor cimport (
     cursor_passes, cursor_record, cursor_step, cursor_step_over,
 )

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from nsqcy.base.heap cimport HeapSlot
+from nsqcy.base.core cimport HeapSlot
 
 
 cdef class Listing:

@@ -1,7 +1,7 @@
 # Messages in flight: in a table by id, and for each consumer in a list by deadline.
 from libc.stdint cimport uint32_t, uint64_t
 
-from nsqcy.base.heap cimport HeapNode
+from nsqcy.base.core cimport HeapNode
 from nsqcy.storage.entry cimport Entry
 
 

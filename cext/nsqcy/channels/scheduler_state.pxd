@@ -3,8 +3,8 @@
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from nsqcy.base.heap cimport Heap, HeapNode
-from nsqcy.base.quantile cimport Percentiles
+from nsqcy.base.core cimport Heap, HeapNode
+from nsqcy.base.core cimport Percentiles
 from nsqcy.channels.events cimport Events
 from nsqcy.storage.block_pool cimport BlockPool
 from nsqcy.storage.entry cimport Entry, Pages

@@ -7,7 +7,7 @@ nothing: broker/shard owns the order of work in a turn.
 
 cimport cython
 
-from nsqcy.base.heap cimport heap_free, heap_init
+from nsqcy.base.core cimport heap_free, heap_init
 from nsqcy.storage.entry cimport Deferred, Page, deferred_of
 
 

@@ -2,11 +2,11 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from nsqcy.base.heap cimport (
+from nsqcy.base.core cimport (
     HEAP_NOWHERE, Heap, HeapNode, heap_check, heap_due, heap_push, heap_remove, heap_update,
 )
-from nsqcy.base.histogram cimport FIRST_OF_AGES, Histogram, histogram_add
-from nsqcy.base.quantile cimport Latency
+from nsqcy.base.core cimport FIRST_OF_AGES, Histogram, histogram_add
+from nsqcy.base.core cimport Latency
 from nsqcy.channels.channel_cursor cimport ChannelCursor
 from nsqcy.channels.checkpoint_entries cimport Packing
 from nsqcy.channels.consumer cimport Consumer

@@ -9,8 +9,8 @@ know why a message moves from one place to another, or a consumer's output or in
 from libc.stdint cimport int32_t
 from libc.stdlib cimport calloc, free
 
-from nsqcy.base.debug cimport NSQCY_DEBUG
-from nsqcy.base.heap cimport heap_first_due, heap_free, heap_init
+from nsqcy.base.core cimport NSQCY_DEBUG
+from nsqcy.base.core cimport heap_first_due, heap_free, heap_init
 from nsqcy.channels.earliest cimport Listing
 from nsqcy.channels.events cimport FINISH
 from nsqcy.channels.inflight cimport MOVED_SLOTS, table_free, table_init, table_move_some

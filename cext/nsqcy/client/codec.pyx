@@ -10,23 +10,30 @@ may be interrupted by an exception in Python code: it then has either queued the
 nothing. The loop's thread (`mailbox`) gets answers that affect the flow control.
 """
 
-cimport cython
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.math cimport INFINITY
-from libc.stdio cimport snprintf
-from libc.string cimport memcpy
-
-from nsqcy.base.bytes cimport load_be16, load_be32, load_be64, store_be32
-from nsqcy.base.headers cimport MAX_HEADERS, HEADERS_ROOM, HEADERS_SIZE
-from nsqcy.protocol.wire cimport FRAME_HEADER, MESSAGE, MESSAGE_HEADER, Output
-
-from nsqcy.base import headers as _headers
-from nsqcy.protocol import wire as _wire
-from nsqcy.errors import NsqError
-
 from collections.abc import Mapping
 from numbers import Real
 from urllib.parse import quote
+
+cimport cython
+from libc.math cimport INFINITY
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.string cimport memcpy
+
+from nsqcy.base.core cimport (
+    HEADERS_ROOM, HEADERS_SIZE, MAX_HEADERS, load_be16, load_be32, load_be64, store_be32,
+)
+from nsqcy.client.mailbox cimport Mailbox
+from nsqcy.protocol.wire cimport FRAME_HEADER, MESSAGE, MESSAGE_HEADER, Output
+
+from nsqcy.base.core import decode_headers, headers_from_text
+from nsqcy.errors import NsqError
+from nsqcy.protocol import wire as _wire
+
+cdef enum Outcome:
+    FINISHED = 0
+    REQUEUED = 1            # without backoff
+    FAILED = 2              # requeued with backoff
 
 
 cdef extern from "Python.h":
@@ -66,6 +73,24 @@ cdef class Codec:
     `wake()` is called when output becomes available to take. `longest`: maximum size of an accepted
     message, in bytes; 0 for no limit.
     """
+
+    cdef readonly str address
+    cdef public str topic           # that the connection consumes
+    cdef list pieces                # output before `output`: large bodies, which are not copied
+    cdef size_t piece               # the next of them
+    cdef Output output
+    cdef bytearray partial          # received bytes of an incomplete frame
+    cdef size_t wanted              # size that `partial` needs before the next try
+    cdef uint32_t longest           # maximum bytes of a message's frame
+    cdef bint headers               # negotiated: a message begins with its headers
+    cdef bint closed
+    cdef public bint dead_letters   # negotiated: nsqd accepts DEAD_LETTER
+    cdef readonly bint touched      # some message's timeout was restarted
+    cdef readonly Py_ssize_t in_flight
+    cdef readonly uint64_t delivered    # messages since the connection began
+    cdef public object wake         # called when output becomes available
+    cdef public object flow         # notified of results before they are sent
+    cdef public Mailbox mailbox     # of the loop that notifies it; None if every caller may
 
     def __cinit__(self, str address not None, uint32_t longest=0):
         self.address = address
@@ -320,6 +345,15 @@ cdef class Message:
     Answers sent after the connection was lost are dropped: nsqd redelivers the message.
     """
 
+    cdef readonly bytes id          # 16 hex digits
+    cdef readonly bytes body
+    cdef readonly int64_t timestamp     # ns since 1970, by the wall clock of its nsqd
+    cdef readonly uint16_t attempts
+    cdef bint answered
+    cdef bint manual                # its handler will answer it later
+    cdef bint kept                  # made a dead letter that the consumer keeps
+    cdef Codec codec
+
     def __init__(self):
         raise TypeError("a Message is created by the connection that delivers it")
 
@@ -411,14 +445,18 @@ cdef class Message:
         return f"<Message {shown(self)} attempts={self.attempts} {len(self.body)} bytes>"
 
 
+# A message on a connection that negotiated headers; other messages lack these fields.
 cdef class Headered(Message):
     """A message on a connection that negotiated headers."""
+
+    cdef bytes encoded              # the headers, as on the wire
+    cdef dict decoded               # decoded on first use
 
     @property
     def headers(self):
         """Its headers."""
         if self.decoded is None:
-            self.decoded = _headers.decode(self.encoded)
+            self.decoded = decode_headers(self.encoded)
         return self.decoded
 
 
@@ -477,6 +515,15 @@ cdef class Publish:
     """A publish in progress: the command line `head` and its `body`. `deadline`: seconds,
     monotonic. A subclass notifies `waiter` of the result."""
 
+    cdef readonly str topic
+    cdef readonly bytes head        # the command line
+    cdef readonly bytes body
+    cdef public double deadline     # seconds, monotonic
+    cdef public int tries           # failed ones
+    cdef public object error        # of the last try that may have been executed
+    cdef readonly object waiter     # notified of the result
+    cdef public bint is_abandoned   # its caller was interrupted
+
     def __init__(self, str topic not None, bytes head not None, bytes body not None, waiter,
                  double deadline=INFINITY):
         self.waiter = waiter
@@ -526,7 +573,7 @@ cdef bytes _before(headers):
     """Return the encoded headers that precede a body. Raises ValueError and TypeError."""
     if headers is not None and not isinstance(headers, (dict, Mapping)):
         raise TypeError(f"headers are a mapping of str to str, not {type(headers).__name__}")
-    cdef bytes encoded = _headers.from_text(headers) if headers else b""
+    cdef bytes encoded = headers_from_text(headers) if headers else b""
     return len(encoded).to_bytes(HEADERS_SIZE, "big") + encoded
 
 

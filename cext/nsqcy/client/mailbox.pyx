@@ -10,15 +10,14 @@ holds a lock while Python code runs, so a signal handler may call all of them.
 Works with threads and with greenlets: `make_gate` returns an acquired lock, or its counterpart.
 """
 
+import threading
+from collections import deque
+from concurrent.futures import CancelledError, Future, _base
+from time import monotonic
+
 from cpython.exc cimport PyErr_CheckSignals as check_signals
 from cpython.pythread cimport PyThread_get_thread_ident
 from posix.unistd cimport write
-
-import threading
-from collections import deque
-from concurrent.futures import CancelledError, Future
-from concurrent.futures import _base
-from time import monotonic
 
 _CANCELLATION = (_base.CANCELLED, _base.CANCELLED_AND_NOTIFIED)
 _DONE = (*_CANCELLATION, _base.FINISHED)
@@ -184,6 +183,10 @@ cdef class Mailbox:
 cdef class Bell:
     """Tells the loop that a driver has pending output. The driver resets `is_rung`."""
 
+    cdef Mailbox mailbox
+    cdef object driver
+    cdef public bint is_rung
+
     def __cinit__(self, Mailbox mailbox not None, driver):
         self.mailbox = mailbox
         self.driver = driver
@@ -206,6 +209,9 @@ def call_in(list callers, caller, function, *arguments):
 
 cdef class Waiters:
     """Threads or greenlets that are waiting for an event, which wakes one or all of them."""
+
+    cdef object make_gate
+    cdef object gates               # deque, one per waiter
 
     def __cinit__(self, make_gate, *_):
         self.make_gate = make_gate
@@ -247,6 +253,8 @@ cdef class Waiters:
 cdef class Event(Waiters):
     """Like threading.Event, but a signal handler may interrupt or call any method."""
 
+    cdef bint happened
+
     def is_set(self):
         return self.happened
 
@@ -267,6 +275,13 @@ cdef class Deliveries:
     A message is taken or stays: a thread that is interrupted while it waits leaves messages, and
     wake-ups, to other threads.
     """
+
+    cdef Waiters waiters
+    cdef object current             # identity of the caller's thread or greenlet
+    cdef object check_end           # raises what has ended the consumer
+    cdef object messages            # deque
+    cdef readonly bint is_closed
+    cdef readonly list callers      # threads or greenlets that iterate or wait
 
     def __cinit__(self, Waiters waiters not None, current, check_end):
         """check_end: raises what has ended the consumer, unless that was close()."""
@@ -373,6 +388,9 @@ cdef class Deliveries:
 cdef class Iteration:
     """A `for` over a consumer; exists while the statement runs."""
 
+    cdef Deliveries deliveries
+    cdef object caller
+
     def __cinit__(self, Deliveries deliveries not None, *_):
         self.deliveries = deliveries
 
@@ -407,6 +425,11 @@ cdef class Iteration:
 cdef class Batches(Iteration):
     """A `for` over batches of a consumer's messages."""
 
+    cdef Py_ssize_t maximum
+    cdef double within
+    cdef object timeout
+    cdef object flow
+
     def __cinit__(self, deliveries, maximum, within, timeout, flow):
         self.maximum = maximum
         self.within = within
@@ -424,6 +447,8 @@ cdef class Batches(Iteration):
 
 cdef class Condition(Waiters):
     """The part of threading.Condition that concurrent.futures uses."""
+
+    cdef object lock                # reentrant
 
     def __cinit__(self, make_gate):
         self.lock = threading.RLock()

@@ -6,42 +6,27 @@ and all input is read regardless of the state of the outgoing rings. Does not in
 Its only system calls read and write an eventfd.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.exc cimport PyErr_WriteUnraisable
-from libc.errno cimport EAGAIN, errno
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy, memmove
-from posix.unistd cimport read, write
+# Streams between workers: byte pipes over the rings.
+#
+# Each record belongs to a stream. The stream number is `index << 1 | 1` if the writer of the record
+# opened the stream, and `index << 1` if the reader opened it, so that both can open streams without
+# coordination.
+#
+#   kind     payload                              room in the ring
+#   OPEN     hello                                as for DATA
+#   DATA     bytes of the stream                  leaves the reserve free
+#   CREDIT   u32: bytes the reader is done with   may use the reserve
+#   CLOSE    none; the last of its direction      may use the reserve
+#   ABORT    none; the last of its direction      may use the reserve
+#
+# Each end sends CLOSE or ABORT once, on its own initiative or in response. Once both ends have
+# closed, the number is free again. Because rings keep the order, an OPEN that reuses the number
+# arrives after everything that was sent before.
 
-from nsqcy.base.atomics cimport (
-    atomic_fence,
-    exchange_u64,
-    fetch_and_u64,
-    fetch_or_u64,
-    load_acquire_u32,
-    load_relaxed_u64,
-)
-from nsqcy.base.bytes cimport load_le32, store_le32
-from nsqcy.base.debug cimport NSQCY_DEBUG
-from nsqcy.ipc.ring cimport (
-    RECORD_MAX,
-    RING_RESERVE,
-    RingRecord,
-    Shared,
-    ring_attach_reader,
-    ring_attach_writer,
-    ring_half_free,
-    ring_half_read,
-    ring_publish,
-    ring_read,
-    ring_release,
-    ring_write,
-    slot_awake,
-    slot_post,
-    slot_sleep,
-)
+cdef enum:
+    STREAM_WINDOW = 262144     # bytes in transit in each direction
+    STREAM_CREDIT_BATCH = 32768
+    STREAMS_MAX = 1 << 20      # opened by one worker to one peer
 
 cdef enum:
     KIND_OPEN = 1

@@ -8,23 +8,14 @@ publish a second's worth in one burst, and after that at the rate. Publishes are
 point in time; while it is more than a second ahead, further publishes wait.
 """
 
-import hashlib
-
-cimport cython
-from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memset
-
-from nsqcy.base.atomics cimport (
-    compare_exchange_u64,
-    fetch_add_u32,
-    fetch_add_u64,
-    load_acquire_u64,
-    load_relaxed_u32,
-    load_relaxed_u64,
-    store_relaxed_u32,
-    store_release_u64,
-)
+# Quota usage per user, in memory that all workers of one nsqd share.
+#
+#       0  one Used per user       assigned in turn, and never released
+#
+# A rate is one word: the time until which the published bytes are paid for. Paying means adding to
+# that word, so workers need neither a lock nor fixed shares, and together stay within the rate.
+# Connections are counted in one word per worker, which is reset when that worker restarts. The
+# counters for /metrics are never reset.
 
 cdef enum:
     SECOND = 1_000_000_000

@@ -5,27 +5,40 @@ location. Trusts nothing that it reads from a ring: a peer may have crashed at a
 have corrupted the ring. Knows nothing about streams, and makes no system calls after the mapping.
 """
 
-import mmap
-from collections import namedtuple
+# The memory that the workers of one daemon share, and the byte rings in it.
+#
+#       0  SharedHead: magic, version, workers          one cache line
+#      64  the lease word of the message ids            alone on its line
+#     128  Slot of worker 0, 1, ...                     two lines each
+#     ...  zeros up to a page boundary
+#          ring 0 -> 0, 0 -> 1, ... 1 -> 0, ...         writer * workers + reader
+#          the quotas of users                          QUOTAS_BYTES: see ipc/quota.pyx
+#
+# A ring is one page with head and tail, each alone on its line, and RING_BYTES of data. Pages that
+# are never touched cost nothing, so unused rings, such as those on the diagonal, are free.
+#
+# Positions count bytes since the ring was reset and never wrap; they are multiples of 8.
+#
+#       0  u16 length     of the payload, at most RECORD_MAX
+#       2  u8  kind       RECORD_SKIP: the rest up to the end of the data is not used
+#       3  u8  zero
+#       4  u32 stream
+#       8  payload, padded to 8; always in one piece
+#
+# Sleeping: a worker that changes something another worker waits for sets its bit in that worker's
+# slot, then looks at `sleeping`; a worker sets `sleeping`, then looks at the bits.  With a full
+# fence between the two steps on both sides, at least one side sees the other's step.  The writer
+# that clears the flag writes the eventfd. (If it is killed in between, the notification of its
+# death wakes the worker.)
 
-from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
-
-from nsqcy.base.atomics cimport (
-    atomic_fence,
-    exchange_u32,
-    fetch_and_u64,
-    fetch_or_u64,
-    load_acquire_u32,
-    load_acquire_u64,
-    load_relaxed_u32,
-    load_relaxed_u64,
-    store_relaxed_u32,
-    store_relaxed_u64,
-    store_release_u32,
-    store_release_u64,
-)
+cdef enum:
+    WORKERS_MAX = 64              # one bit per worker in a bitmap
+    RING_BYTES = 262144           # size of a ring; a power of two
+    RING_RESERVE = 16384          # room that only control records may use
+    RECORD_HEADER = 8
+    RECORD_MAX = 32768
+    RECORD_SKIP = 0
+    QUOTAS_BYTES = 1048576        # enough for three thousand users
 
 cdef uint64_t MAGIC = 0x676E69727963716E    # "nqcyring"
 cdef uint32_t VERSION = 1
@@ -63,7 +76,7 @@ def map_size(int workers):
     return quotas_offset(workers) + QUOTAS_BYTES
 
 
-def format(buffer, int workers):
+def format_shared(buffer, int workers):
     """Format shared memory for `workers` in a writable, zeroed buffer."""
     cdef Py_buffer view
     cdef SharedHead *head

@@ -7,11 +7,6 @@ A layer decodes one piece at a time and only on request, so a small input that d
 output costs only the memory of one piece. A ByteQueue holds the bytes between two layers.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy, memmove
-
-
 cdef enum:
     MIN_CAPACITY = 512          # bytes of a queue's buffer
 

@@ -5,13 +5,6 @@ the compressor can be freed at any time and later replaced by a new one; for the
 continues. Knows nothing about sockets.
 """
 
-from libc.stdint cimport uint16_t
-
-import zlib
-
-from nsqcy.errors import LayerEnd, LayerError
-from nsqcy.net.byte_layer cimport PIECE_SIZE
-
 cdef extern from "bytes.h" nogil:
     void store_le16(void *at, uint16_t value)
 
@@ -25,6 +18,13 @@ cdef bytes SYNC_FLUSH = b"\x00\x00\x00\xff\xff"
 
 cdef class DeflateLayer(ByteLayer):
     """One end of a deflate stream."""
+
+    cdef int level
+    cdef object inflater
+    cdef object deflater        # None while not needed
+    cdef bint used              # used since the last call to rest()
+    cdef ByteQueue input
+    cdef bytes piece            # the last decoded piece
 
     def __init__(self, int level=6):
         """level: zlib's compression level"""

@@ -4,11 +4,6 @@ Owns the frames and their checksums. snappy_block.h compresses the blocks in the
 no Python object. Knows nothing about sockets.
 """
 
-from libc.stdint cimport int64_t, uint16_t, uint32_t
-from libc.string cimport memcmp, memcpy
-
-from nsqcy.errors import LayerError
-
 cdef extern from "crc32c.h" nogil:
     uint32_t crc32c(uint32_t crc, const void *data, size_t n)
 
@@ -46,6 +41,11 @@ cdef uint16_t table[SNAPPY_TABLE]
 
 cdef class SnappyLayer(ByteLayer):
     """One end of a snappy stream."""
+
+    cdef ByteQueue input
+    cdef size_t skipping        # bytes of a skippable chunk that have not arrived
+    cdef bint begun             # the peer's identifier has arrived
+    cdef bint identified        # our identifier has been sent
 
     def __cinit__(self, *args, **named):
         self.input = ByteQueue()

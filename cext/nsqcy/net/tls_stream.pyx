@@ -8,11 +8,11 @@ function. Calling these functions adds no second OpenSSL to a process or a wheel
 connection keeps its `SSL *` and its two BIOs under private names: `attach` checks that they exist.
 """
 
-from libc.stdint cimport uintptr_t
-
 from cryptography.hazmat.bindings._rust import _openssl
 
-from nsqcy.net.byte_layer cimport PIECE_SIZE, ByteQueue
+from libc.stdint cimport uint8_t, uintptr_t
+
+from nsqcy.net.core cimport PIECE_SIZE, ByteLayer, ByteQueue
 
 from nsqcy.errors import LayerEnd, LayerError
 
@@ -61,6 +61,16 @@ cdef uint8_t decoded[PIECE_SIZE]
 
 cdef class TlsStream(ByteLayer):
     """One end of a TLS connection."""
+
+    cdef object connection      # pyOpenSSL's object, which owns the pointers
+    cdef void *ssl
+    cdef void *incoming         # memory BIOs
+    cdef void *outgoing
+    cdef ByteQueue input        # input not yet passed to OpenSSL
+    cdef public size_t passed   # maximum bytes to pass to OpenSSL at once, which keeps that much
+    cdef public size_t enough   # decode() begins no other record once it has that many bytes
+    cdef bint dry               # OpenSSL needs input to continue
+    cdef object failure         # raised again by every later call to decode
 
     def __cinit__(self, *args, **named):
         self.input = ByteQueue()

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from nsqcy.ipc.quota cimport Quota
+from nsqcy.ipc.core cimport Quota
 from nsqcy.protocol.connection cimport RAISED, Connection, Parsed
 
 

@@ -8,7 +8,7 @@ by name.
 
 from libc.stdint cimport int32_t, int64_t
 
-from nsqcy.base.bytes cimport load_be32
+from nsqcy.base.core cimport load_be32
 from nsqcy.protocol.connection cimport (
     ANSWERED,
     BLOCKED,

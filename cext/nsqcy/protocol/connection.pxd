@@ -13,13 +13,13 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from nsqcy.base.heap cimport Heap
+from nsqcy.base.core cimport Heap
 from nsqcy.broker.shard cimport Shard
 from nsqcy.broker.topic cimport Topic
 from nsqcy.broker.topic_queue cimport Durability
 from nsqcy.channels.consumer cimport Consumer
 from nsqcy.channels.scheduler_state cimport SchedulerState, Timer
-from nsqcy.ipc.mesh cimport Mesh, StreamEnd
+from nsqcy.ipc.core cimport Mesh, StreamEnd
 from nsqcy.protocol.wire cimport Output
 
 

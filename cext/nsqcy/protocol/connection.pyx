@@ -19,8 +19,8 @@ cimport cython
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcpy, memmove
 
-from nsqcy.base.debug cimport NSQCY_DEBUG
-from nsqcy.base.heap cimport (
+from nsqcy.base.core cimport NSQCY_DEBUG
+from nsqcy.base.core cimport (
     HEAP_NOWHERE,
     heap_free,
     heap_init,

@@ -6,7 +6,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
 from nsqcy.broker.topic cimport Topic
-from nsqcy.ipc.mesh cimport Stream, StreamEnd
+from nsqcy.ipc.core cimport Stream, StreamEnd
 from nsqcy.protocol.auth cimport Authorizer
 from nsqcy.protocol.connection cimport RAISED, Parsed
 from nsqcy.protocol.wire cimport Word

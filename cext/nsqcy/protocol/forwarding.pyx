@@ -21,8 +21,8 @@ import json
 cimport cython
 from libc.string cimport memcpy
 
-from nsqcy.base.bytes cimport load_be32
-from nsqcy.base.debug cimport NSQCY_DEBUG
+from nsqcy.base.core cimport load_be32
+from nsqcy.base.core cimport NSQCY_DEBUG
 from nsqcy.channels.ready_ring cimport ANYWHERE, REGION_LOCAL, ZONE_LOCAL
 from nsqcy.protocol.connection cimport (
     ANSWERED,

@@ -15,9 +15,9 @@ cimport cython
 from libc.stdint cimport int32_t, uint16_t
 from libc.string cimport memchr, memcmp
 
-from nsqcy.base.bytes cimport hex16_parse, load_be32
-from nsqcy.base.debug cimport NSQCY_DEBUG
-from nsqcy.base.heap cimport HEAP_NOWHERE, heap_remove
+from nsqcy.base.core cimport hex16_parse, load_be32
+from nsqcy.base.core cimport NSQCY_DEBUG
+from nsqcy.base.core cimport HEAP_NOWHERE, heap_remove
 from nsqcy.broker.topic_queue cimport durability_of
 from nsqcy.channels.channel cimport DONE, NOT_IN_FLIGHT, Channel
 from nsqcy.protocol.connection cimport (

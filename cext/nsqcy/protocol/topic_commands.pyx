@@ -14,8 +14,8 @@ import json
 cimport cython
 from libc.string cimport memcmp, memcpy
 
-from nsqcy.base.bytes cimport load_be16, load_be32
-from nsqcy.base.headers cimport (
+from nsqcy.base.core cimport load_be16, load_be32
+from nsqcy.base.core cimport (
     MAX_HEADERS,
     HEADERS_ROOM,
     HEADERS_SIZE,
@@ -24,7 +24,7 @@ from nsqcy.base.headers cimport (
 )
 from nsqcy.broker.log_fetch cimport ENDED, LARGEST_ANSWER
 from nsqcy.broker.topic_queue cimport AT_ONCE, MEMORY, ChunkBatch
-from nsqcy.ipc.quota cimport Quota
+from nsqcy.ipc.core cimport Quota
 from nsqcy.protocol.connection cimport (
     ANSWERED,
     BLOCKED,

@@ -5,7 +5,7 @@
 #              | size   | type   | data               size = 4 + len(data); big-endian
 #              +--------+--------+----------------
 #   message    data = timestamp i64 | attempts u16 | id, 16 hex digits | body
-#              with negotiated headers: ... | u16 length | headers | body (see base/headers.pxd)
+#              with negotiated headers: ... | u16 length | headers | body (see base/headers.pyx)
 #   command    NAME *(SP param) LF [ i32 length, body ]
 
 cimport cython

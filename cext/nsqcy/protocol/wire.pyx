@@ -10,9 +10,9 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcpy, memmove
 
-from nsqcy.base.bytes cimport hex16_format, load_be32, store_be16, store_be32, store_be64
-from nsqcy.base.debug cimport NSQCY_DEBUG
-from nsqcy.base.headers cimport HEADERS_SIZE
+from nsqcy.base.core cimport hex16_format, load_be32, store_be16, store_be32, store_be64
+from nsqcy.base.core cimport NSQCY_DEBUG
+from nsqcy.base.core cimport HEADERS_SIZE
 from nsqcy.storage.record cimport record_body, record_headers
 from nsqcy.errors import NsqError
 

@@ -4,17 +4,6 @@ Owns the two formats of a body. Knows nothing about HTTP: the caller decides how
 answered.
 """
 
-from libc.stdint cimport int32_t
-from libc.string cimport memchr, memcpy
-
-from nsqcy.base.bytes cimport load_be32, store_be16, store_be32
-from nsqcy.storage.record cimport Record, record_body
-
-
-cdef extern from "Python.h":
-    bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
-    char *PyBytes_AS_STRING(bytes)
-
 
 cdef enum:
     LINE_END = 10
@@ -29,6 +18,15 @@ class BadBody(Exception):
 
 
 cdef class BodyBatch(Batch):
+    """Messages of a body: lines, or each after its length. All get the same headers."""
+    cdef bint lines
+    cdef const uint8_t *stop            # the end of the body
+    cdef bytes headers
+    cdef readonly uint32_t count        # all messages
+    cdef readonly uint64_t total        # bytes of all messages
+    cdef readonly int64_t shortest
+    cdef readonly int64_t longest
+
     cdef inline void note(self, size_t length) noexcept:
         self.count += 1
         self.total += length

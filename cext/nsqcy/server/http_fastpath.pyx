@@ -4,13 +4,22 @@ Owns the socket calls. Has no routes and does not parse HTTP: the general parser
 interprets heads, and its connections extend those in this module.
 """
 
-from libc.errno cimport EAGAIN, EINTR, errno
+import time
+
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int64_t, uint8_t
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp
 
-import time
+# Sockets of HTTP connections, and the fast path for repeated requests.
+#
+#   recv -> the head matches a known template -> its sink takes the body -> the response -> send
+#
+# A request template (Shape) is a head without the digits of its Content-Length. The general parser
+# interprets each template once; the fast path only compares bytes with known templates. A request
+# that cannot be answered immediately is passed to the general parser, from the first byte of its
+# head.
 
 
 cdef extern from "sys/socket.h" nogil:
@@ -72,6 +81,15 @@ cdef class Sink:
 
 
 cdef class Shape:
+    """Request template: heads that differ only in the digits of the length."""
+    cdef bytes text             # head without the digits of its length
+    cdef Py_ssize_t cut         # position of the digits
+    cdef Sink sink
+    cdef bytes before           # the response before and after the date
+    cdef bytes after
+    cdef bytes answer           # complete response for the current second
+    cdef int64_t second
+
     def __init__(self, Sink sink not None, bytes before not None, bytes after not None):
         """before, after: the parts of the response before and after its date"""
         self.sink = sink
@@ -107,6 +125,13 @@ cdef class Shape:
 cdef class Server:
     """State shared by the connections of a process."""
 
+    cdef public double now      # time of the last sweep
+    cdef uint8_t *scratch       # received bytes, until they are parsed
+    cdef dict shapes            # text -> Shape, or None: use the general parser
+    cdef list answers           # unsent responses of one connection
+    cdef int64_t second         # of the date
+    cdef bytes date_text
+
     def __cinit__(self):
         self.scratch = <uint8_t *>malloc(RECEIVE_SIZE)
         if self.scratch == NULL:
@@ -136,6 +161,14 @@ cdef class Server:
 
 
 cdef class Connection:
+    cdef public int fd          # -1: closed
+    cdef public Py_ssize_t receive_size     # maximum bytes per receive
+    cdef Server server
+    cdef Shape shape            # template of the previous request
+    cdef public double since    # last activity of the peer, in the sweep's time
+    # Return whether the fast path may be used: no request is in progress, and nothing is unsent.
+    cdef public bint at_rest
+
     def __init__(self, Server server not None, int fd):
         self.server = server
         self.fd = fd

@@ -8,36 +8,30 @@ A summed topic or channel stays summed: a decreasing sum would look like a resta
 and channels also stay in the sum (`TopicHost.gone`, `Topic.gone_ephemerals`).
 """
 
-cimport cython
-from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcpy, memset
+# Metrics of topics and channels, as lines in Prometheus' text format.
+#
+#   nsqd_topic_messages_total{topic="orders"} 17\n
+#   ^ name                   ^ labels         ^ figure
+#
+# There is one Text per metric family, because the format requires all lines of a family to be
+# together, while a walk visits topic by topic.
 
-from cpython.buffer cimport PyBUF_READ
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from cpython.memoryview cimport PyMemoryView_FromMemory
-from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 
-from nsqcy.channels.counters cimport (
-    CHANNEL_COUNTERS,
-    CHANNEL_FIGURES,
-    CHANNEL_PAUSED,
-    EPHEMERALS,
-    OTHERS,
-    OWN,
-    SERIES,
-    TOPIC_FIGURES,
-    TOPIC_PAUSED,
-    UNDECIDED,
-    add_counters,
-)
-from nsqcy.base.histogram cimport (
-    FIRST_OF_AGES,
-    FIRST_OF_SYNCS,
-    FIRST_OF_TURNS,
-    HISTOGRAM_BOUNDS,
-    histogram_facts,
-    histogram_merge,
-)
+ctypedef struct Text:
+    char *data
+    size_t used
+    size_t room
+
+
+cdef enum:
+    LABELS = 320                # two names of 64 escaped characters each, and their labels
+    CLOSING = 2
+
+
+# `{topic="...",channel="..."} `; the last two characters do not count as used.
+ctypedef struct Labels:
+    char text[LABELS]
+    size_t used
 
 TOPIC_NAMES = ("messages", "bytes", "dropped", "depth", "disk_bytes", "paused")
 CHANNEL_NAMES = (
@@ -119,6 +113,26 @@ cdef class Exposition:
     """One walk over all topics in a shard. Alternate calls to `go_on` with calls to `take` for each
     family, until the end. The walk keeps so little data at a time that it stays in the CPU cache:
     fresh memory costs more than the writing itself."""
+
+    cdef Shard shard
+    cdef uint64_t limit         # maximum topics and channels with their own lines
+    cdef tuple topic_names      # names of samples as bytes, in the order of the values
+    cdef tuple channel_names
+    cdef tuple ages_names       # names of buckets, sum and count
+    cdef Text *texts            # one text per family: topics, ages, channels
+    cdef int text_count
+    cdef list bounds            # the upper end of each bucket, as text
+    cdef list topics            # topics of the walk, and channels of the current topic
+    cdef list channels
+    cdef Py_ssize_t next_topic
+    cdef Py_ssize_t next_channel
+    cdef Sums sums[<int>SERIES]
+    cdef uint64_t summed_topics[<int>SERIES]
+    cdef uint64_t summed_channels[<int>SERIES]
+    cdef Topic current          # the topic whose channels come next; None: none
+    cdef Labels labels          # of it
+    cdef uint64_t ephemerals[CHANNEL_FIGURES]   # the current topic's ephemeral channels
+    cdef bint has_ephemerals
 
     def __cinit__(self, Shard shard not None, uint64_t limit, tuple topic_names not None,
                   str ages_name not None, tuple channel_names not None):

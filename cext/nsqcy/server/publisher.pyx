@@ -5,26 +5,6 @@ session per owner and durability, whose client is this module: it sends commands
 trigger the callbacks.
 """
 
-from collections import deque
-from struct import pack
-
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport uint8_t, uint16_t, uint32_t
-from libc.string cimport memcpy
-
-from nsqcy.base.bytes cimport load_be32
-from nsqcy.protocol.session cimport Session
-from nsqcy.protocol.session_manager cimport SessionManager
-from nsqcy.storage.record cimport Record, record_body
-from nsqcy.broker.topic_queue cimport AT_ONCE, MEMORY, ChunkBatch, Durability, durability_of
-from nsqcy.broker.topic cimport Topic
-from nsqcy.protocol.wire cimport FRAME_HEADER, RESPONSE, Output
-from nsqcy.server.body_batch cimport BodyBatch
-
-from nsqcy.broker.producers import ChunkError, ChunkName, producer_id
-from nsqcy.broker.topic_host import UNKNOWN
-
-
 cdef enum:
     MPUB_BYTES = 1048576        # a larger batch is sent to another worker in several commands
 
@@ -34,12 +14,16 @@ NO_ROOM = "E_BAD_TOPIC"             # beginning of the error if there are too ma
 
 
 cdef class Callback(Waiter):
+    cdef object done
+
     cdef int publish_done(self, uint64_t ticket, str error) except -1:
         self.done(error)
         return 0
 
 
 cdef class AnswerTransport(Transport):
+    cdef object waiting         # deque of callbacks, in publish order
+
     def __cinit__(self):
         self.waiting = deque()
 
@@ -78,6 +62,13 @@ cdef class AnswerTransport(Transport):
 
 
 cdef class TopicSink(Sink):
+    """Publishes to one topic, while this worker owns the topic and the topic accepts messages
+    immediately."""
+    cdef SessionManager manager
+    cdef bytes key
+    cdef bytes headers          # headers of every message; None: no headers
+    cdef object enter           # called before topics are touched
+
     cdef bint take(self, const uint8_t *body, Py_ssize_t length) except -1:
         cdef SessionManager manager = self.manager
         cdef Topic topic
@@ -168,6 +159,11 @@ cdef int answer(Topic topic, bint waits, done) except -1:
 
 
 cdef class Publisher:
+    cdef readonly SessionManager manager
+    # (owner, Durability, with headers, of transfers) -> Session that forwards to it
+    cdef dict sessions
+    cdef dict unplaced          # topic -> callbacks for its placement
+
     def __init__(self, SessionManager manager not None):
         self.manager = manager
         self.sessions = {}

@@ -4,7 +4,7 @@ Owns the socket calls and the watchers of a worker's hub; knows nothing about th
 of the event loop is the batch: one receive for each readable socket, then (right before the poll)
 topics, channels and one send for each socket with output.
 
-TLS and codecs are layers (nsqcy.net.byte_layer) between a socket and its session. For a socket
+TLS and codecs are layers (net/byte_layer.pyx) between a socket and its session. For a socket
 without layers, this costs only one comparison. With layers, input is decoded while the session
 reads, a bounded amount per turn; the socket is not read while input is left. Output is encoded once
 all earlier encoded output has been sent, so the output for a slow client is stored only once, and
@@ -12,24 +12,6 @@ is counted.
 
 The hooks run inside the hub's callbacks: they never block, switch or spawn.
 """
-
-from libc.errno cimport EAGAIN, EINTR, errno
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy
-
-from nsqcy.base.histogram cimport FIRST_OF_TURNS, histogram_add, histogram_facts
-from nsqcy.net.byte_layer cimport ByteLayer, ByteQueue
-from nsqcy.protocol.connection cimport RECEIVE_SIZE
-from nsqcy.protocol.session cimport Session
-from nsqcy.protocol.session_manager cimport SessionManager
-from nsqcy.protocol.wire cimport FrameScanner, Output
-
-import json
-
-from nsqcy.errors import LayerEnd, LayerError
-from nsqcy.logging import events
-
 
 cdef extern from "sys/socket.h" nogil:
     ctypedef struct msghdr "struct msghdr":
@@ -54,9 +36,6 @@ cdef extern from "sys/uio.h" nogil:
 cdef extern from "unistd.h" nogil:
     int close(int fd)
     ssize_t read(int fd, void *buffer, size_t n)
-
-cdef extern from "string.h" nogil:
-    void *memset(void *at, int value, size_t n)
 
 cdef extern from "time.h" nogil:
     ctypedef struct timespec "struct timespec":
@@ -95,6 +74,22 @@ cdef inline int64_t clock_ns(int clock) noexcept nogil:
 
 cdef class SocketTransport(Transport):
     """A connected, non-blocking stream socket. Owns the descriptor."""
+
+    cdef int fd
+    cdef Loop loop
+    cdef object reader              # io watchers
+    cdef object writer
+    # Only with layers between the session and the socket:
+    cdef list layers                # from the wire inwards, each a ByteLayer; None: no layer
+    cdef object handshake           # TLS handshake in progress
+    cdef object identity            # negotiated settings until they are applied
+    cdef ByteQueue encoded          # output of the layers
+    cdef ByteQueue between          # output between two layers
+    cdef FrameScanner scanner       # finds the ends of a codec's blocks; None: no codec
+    cdef bint is_reading            # the reader is running
+    cdef bint wanted                # the session wants input
+    cdef bint drained               # the layers have no input that can be decoded now
+    cdef bint queued                # the session is in manager.undecoded
 
     def __cinit__(self, Loop loop not None, int fd):
         self.loop = loop
@@ -306,13 +301,10 @@ cdef class SocketTransport(Transport):
         self.identity = None
         if not (identity.snappy or identity.deflate):
             return 0
-        # Imported when the first client needs a codec, because these modules take megabytes.
         if identity.snappy:
-            from nsqcy.net.snappy import SnappyLayer
             codec = SnappyLayer()
             name = "snappy"
         else:
-            from nsqcy.net.deflate import DeflateLayer
             codec = DeflateLayer(identity.deflate_level)
             name = f"deflate (level {identity.deflate_level})"
         session.manager.log.info(
@@ -515,6 +507,9 @@ cdef class SocketTransport(Transport):
 cdef class StreamTransport(Transport):
     """The far end of a session: exchanges bytes with the client's session."""
 
+    cdef Stream stream
+    cdef size_t unconsumed          # bytes fed while parsing waits; their credit is returned later
+
     cdef int flush(self) except -1:
         cdef Output output = self.session.output
         cdef const uint8_t *data[PIECES]
@@ -554,6 +549,10 @@ cdef class StreamTransport(Transport):
 
 
 cdef class FarEnd(StreamEnd):
+    """The owner's end of a stream: feeds a session."""
+    cdef Session session
+    cdef StreamTransport transport
+
     cdef int on_data(self, const unsigned char *data, size_t n) except -1:
         cdef Session session = <Session>self.session
         if session.closed or session.stopping:
@@ -612,6 +611,11 @@ def accept_migration(
 cdef class BytesTransport(Transport):
     """Bytes in memory: the transport for tests and tools that drive a session manager without an
     event loop (see SessionManager.run_turn). Creates its own session."""
+
+    cdef bytearray taken            # bytes sent, but not yet collected by sent()
+    cdef int64_t left               # number of bytes still accepted; negative: no limit
+    cdef readonly bint closed
+    cdef readonly bint wants_input
 
     def __init__(self, SessionManager manager not None, str remote_address="127.0.0.1:1"):
         self.taken = bytearray()
@@ -691,6 +695,19 @@ cdef class BytesTransport(Transport):
 
 cdef class Loop:
     """Drives a session manager with a gevent hub."""
+
+    cdef readonly SessionManager manager
+    cdef object handshakes          # TLS (nsqcy.nsqd.tls.Handshakes); None: no TLS
+    cdef object ev                  # the hub's loop
+    cdef object prepare
+    cdef int timer_fd
+    cdef object timer
+    cdef object idle
+    cdef list watchers
+    cdef bint idling
+    cdef int64_t alarm              # time when the timer fires; 0: it is not running
+    cdef bint in_turn
+    cdef Histogram turns            # durations of turns, from the first event to the next poll
 
     def __init__(self, SessionManager manager not None, hub, handshakes=None):
         """handshakes: the queue of TLS handshakes; None without TLS"""

@@ -2,7 +2,7 @@
 # owns their cells, the channel their state.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from nsqcy.base.heap cimport HeapNode
+from nsqcy.base.core cimport HeapNode
 from nsqcy.storage.block cimport Block
 
 

@@ -9,7 +9,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from nsqcy.base.histogram cimport Histogram
+from nsqcy.base.core cimport Histogram
 
 
 cdef extern from "iocalls.h" nogil:

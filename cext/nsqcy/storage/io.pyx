@@ -15,7 +15,7 @@ from libc.limits cimport INT_MAX
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memset, strdup
 
-from nsqcy.base.histogram cimport FIRST_OF_SYNCS, histogram_add, histogram_facts
+from nsqcy.base.core cimport FIRST_OF_SYNCS, histogram_add, histogram_facts
 
 from nsqcy.util import descriptors
 

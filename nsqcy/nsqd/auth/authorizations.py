@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import re2
 
 from nsqcy.errors import NsqError
-from nsqcy.ipc.quota import Quota
+from nsqcy.ipc.core import Quota
 from nsqcy.util import gojson
 
 MAX_ANSWER = 1 << 20  # maximum bytes per response

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import gevent
 
-from nsqcy.ipc.quota import Quota
+from nsqcy.ipc.core import Quota
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.auth.authorizations import Authorization

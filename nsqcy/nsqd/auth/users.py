@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from nsqcy.ipc.quota import QuotaTable
+from nsqcy.ipc.core import QuotaTable
 from nsqcy.logging.logger import Log
 from nsqcy.nsqd.auth.user_file import Asked, FileAuthorizer
 from nsqcy.users import file

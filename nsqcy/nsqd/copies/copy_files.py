@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nsqcy.base.crc import crc32c
+from nsqcy.base.core import crc32c
 from nsqcy.copies.fetching import Done, Outcome, Part
 from nsqcy.copies.messages import Extent, Fetch, Fetched
 from nsqcy.copies.ports import Unreadable

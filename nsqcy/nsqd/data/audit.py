@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from nsqcy.base.ids import IdSource
+from nsqcy.base.core import IdSource
 from nsqcy.broker.shard import Shard
 from nsqcy.broker.topic import Topic
 from nsqcy.channels.scheduler_state import SchedulerState

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from nsqcy.base.ids import parse_id
+from nsqcy.base.core import parse_id
 from nsqcy.names import is_valid_name
 
 MARK = ".diskqueue."

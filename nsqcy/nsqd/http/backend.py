@@ -12,9 +12,9 @@ from nsqcy.nsqd.process_calls import Result
 from nsqcy.nsqd.process_messages.master_verbs import MasterVerb
 from nsqcy.nsqd.process_messages.stats_query import Query
 from nsqcy.nsqd.process_messages.topic_verbs import TopicVerb
-from nsqcy.server.body_batch import BodyBatch
+from nsqcy.server.core import UNKNOWN as UNKNOWN
+from nsqcy.server.core import BodyBatch
 from nsqcy.server.http_fastpath import Sink
-from nsqcy.server.publisher import UNKNOWN as UNKNOWN
 
 Message = bytes | memoryview
 Done = Callable[[str | None], None]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from nsqcy.errors import LayerEnd, LayerError
 from nsqcy.http.server import HttpConnection, HttpServer
 from nsqcy.logging import events
-from nsqcy.net.byte_layer import PIECE
+from nsqcy.net.core import PIECE
 from nsqcy.nsqd.tls import Handshake, Handshakes
 
 # The start of a request from a client that uses plain HTTP, and a response that it can read.

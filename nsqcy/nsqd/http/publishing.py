@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from nsqcy import names
-from nsqcy.base import headers as message_headers
+from nsqcy.base.core import encode_headers
 from nsqcy.broker.topic_host import DRAINING
 from nsqcy.config.durations import MILLISECOND
 from nsqcy.config.policies import DURABILITIES
@@ -18,7 +18,7 @@ from nsqcy.http.router import EXITING, Later, Request, json_error
 from nsqcy.nsqd.http.backend import UNKNOWN, Message
 from nsqcy.nsqd.http.context import Context
 from nsqcy.nsqd.http.params import BOOLEANS, topic_of
-from nsqcy.server.body_batch import BadBody, BodyBatch, split_binary, split_text
+from nsqcy.server.core import BadBody, BodyBatch, split_binary, split_text
 from nsqcy.server.http_fastpath import Sink
 
 OK = Reply(200, b"OK", PLAIN, logged=False)
@@ -251,6 +251,6 @@ def _durability(params: dict[str, str]) -> str:
 def _headers(head: Head) -> bytes:
     """Return the headers for the message, or for all messages."""
     try:
-        return message_headers.encode(head.nsq_headers)
+        return encode_headers(head.nsq_headers)
     except ValueError as error:
         raise HttpError(400, f"INVALID_HEADERS ({error})") from None

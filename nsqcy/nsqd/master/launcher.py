@@ -14,7 +14,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from nsqcy.ipc import ring
+from nsqcy.ipc.core import Shared, format_shared, map_size
 from nsqcy.process import ancillary, spawn
 
 WORKER = "nsqcy.nsqd.worker.main"
@@ -48,10 +48,10 @@ class Launcher:
         self.context = context
         self._engine = engine
         self._memory = os.memfd_create("nsqd", os.MFD_CLOEXEC)
-        os.ftruncate(self._memory, ring.map_size(workers))
+        os.ftruncate(self._memory, map_size(workers))
         with mmap.mmap(self._memory, 0) as whole:
-            ring.format(whole, workers)
-        self.shared = ring.Shared(self._memory, workers)
+            format_shared(whole, workers)
+        self.shared = Shared(self._memory, workers)
         # Non-blocking, because each worker reads its own eventfd on its hub.
         flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
         self._wake = [os.eventfd(0, flags) for _ in range(workers)]

@@ -8,7 +8,7 @@ import re
 from base64 import b64encode
 from typing import Any, NamedTuple
 
-from nsqcy.base.headers import decode
+from nsqcy.base.core import decode_headers
 from nsqcy.broker.peek import Peek, PeekedMessage
 from nsqcy.errors import HttpError
 from nsqcy.nsqd.process_messages import positions
@@ -174,7 +174,7 @@ def _shown(message: PeekedMessage, state: str) -> dict[str, Any]:
         "size": message.size if is_readable else None,
         "body": b64encode(message.body).decode() if is_readable else None,
         "cut": len(message.body) < message.size,
-        "headers": decode(message.headers),
+        "headers": decode_headers(message.headers),
     }
     if state == DEFERRED:
         shown["due"] = message.time

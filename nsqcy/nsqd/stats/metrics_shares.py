@@ -30,7 +30,7 @@ from nsqcy.util import lazy_imports
 
 if TYPE_CHECKING:
     from nsqcy.metrics.exposition import Form
-    from nsqcy.server.metrics import Exposition
+    from nsqcy.server.core import Exposition
 
 SLICE = 512
 """Topics and channels per slice: about 0.3 ms of work."""
@@ -46,7 +46,7 @@ NAMES = (
     AGES.name,
     tuple(family.sample for family in CHANNELS),
 )
-"""The sample names of these families, in the form that nsqcy.server.metrics expects."""
+"""The sample names of these families, in the form that server/metrics.pyx expects."""
 
 WRITER = "nsqcy.nsqd.stats.metrics_page"
 

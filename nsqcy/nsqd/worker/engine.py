@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Any
 import gevent
 from gevent.event import Event
 
-from nsqcy.base.ids import IdSource
-from nsqcy.base.quantile import Percentiles
+from nsqcy.base.core import IdSource, Percentiles
 from nsqcy.broker.shard import Shard
 from nsqcy.channels.events import Events
 from nsqcy.channels.scheduler_state import SchedulerState
 from nsqcy.config.options import TLS_REQUIRED
 from nsqcy.config.policies import Policies, Version
 from nsqcy.http.server import HttpServer, Make
-from nsqcy.ipc.mesh import Mesh, Stream, StreamEnd
-from nsqcy.ipc.quota import QuotaTable
+from nsqcy.ipc.core import Mesh, QuotaTable, Stream, StreamEnd
 from nsqcy.logging import events
 from nsqcy.logging.logger import Log
 from nsqcy.names import EVENTS_TOPIC
@@ -48,8 +46,7 @@ from nsqcy.nsqd.worker.worker_stats import WorkerStats
 from nsqcy.process.control import Answer, Request
 from nsqcy.protocol.session import COUNTED, Session
 from nsqcy.protocol.session_manager import SessionManager
-from nsqcy.server.publisher import Publisher
-from nsqcy.server.transport import Loop, accept_socket, accept_stream
+from nsqcy.server.core import Loop, Publisher, accept_socket, accept_stream
 from nsqcy.storage.block_pool import BlockPool
 from nsqcy.storage.disk_probe import DiskProbe
 from nsqcy.storage.io import IoThread

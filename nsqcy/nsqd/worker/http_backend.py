@@ -36,8 +36,7 @@ from nsqcy.nsqd.worker.placement_requests import PlacementRequests
 from nsqcy.nsqd.worker.topic_owner import TopicOwner
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
 from nsqcy.protocol.session_manager import SessionManager
-from nsqcy.server.body_batch import BodyBatch
-from nsqcy.server.publisher import NO_ROOM, Publisher, TopicSink
+from nsqcy.server.core import NO_ROOM, BodyBatch, Publisher, TopicSink
 from nsqcy.util import debug, procfs
 
 NO_ANSWER = "the master does not answer"

@@ -12,7 +12,7 @@ import signal
 import gevent
 
 from nsqcy.channels import channel as channel_module
-from nsqcy.ipc import mesh as mesh_module
+from nsqcy.ipc import core as ipc_core
 from nsqcy.logging.types import Lines
 from nsqcy.protocol import session as session_module
 from nsqcy.protocol import wire
@@ -33,7 +33,7 @@ def count(manager: SessionManager, pool: BlockPool) -> dict[str, int]:
         "resident_bytes": pool.resident_bytes,
         "input_bytes": manager.input_bytes,
     }
-    for module in (channel_module, storage_log, mesh_module, session_module, wire):
+    for module in (channel_module, storage_log, ipc_core, session_module, wire):
         found |= module.live()
     if shard.io is not None:
         found |= shard.io.live()

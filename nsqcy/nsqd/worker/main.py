@@ -25,7 +25,7 @@ import gevent
 from gevent.event import AsyncResult
 
 from nsqcy.errors import StartError
-from nsqcy.ipc import ring
+from nsqcy.ipc.core import Shared
 from nsqcy.logging import events
 from nsqcy.logging import logger as log
 from nsqcy.nsqd.process_messages.reports import Up
@@ -51,7 +51,7 @@ class Boot(NamedTuple):
     memory_fd: int
     wake_fds: list[int]  # eventfds, one per worker, including this worker
     context: dict[str, Any]  # sent by the master to every worker
-    shared: ring.Shared
+    shared: Shared
     log: log.Log
     master: MasterLink
 
@@ -117,7 +117,7 @@ class Worker:
         self._alive = fds["alive"]
         self._done: AsyncResult = AsyncResult()
         self._ending = False
-        shared = ring.Shared(fds["memory"], data["workers"])
+        shared = Shared(fds["memory"], data["workers"])
         self._link = MasterLink(self._channel)
         boot = Boot(
             self.index,

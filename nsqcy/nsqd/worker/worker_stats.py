@@ -22,8 +22,7 @@ from nsqcy.nsqd.stats.recent_rates import RecentRates
 from nsqcy.nsqd.worker.read_health import read_health
 from nsqcy.process.control import Answer
 from nsqcy.protocol.session_manager import SessionManager
-from nsqcy.server.metrics import Exposition
-from nsqcy.server.transport import Loop
+from nsqcy.server.core import Exposition, Loop
 from nsqcy.storage.io import IoThread
 from nsqcy.util import debug
 from nsqcy.util.slices import Slices

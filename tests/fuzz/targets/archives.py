@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from nsqcy.base import headers as message_headers
-from nsqcy.base.crc import crc32c
+from nsqcy.base.core import crc32c, encode_headers
 from nsqcy.pipeline import checkpoint, manifests
 from nsqcy.pipeline.checkpoint import Unreadable
 from nsqcy.pipeline.manifests import Damaged, File, Manifest
@@ -39,7 +38,7 @@ LOG_ID = bytes(range(16))
 
 
 def block(count: int = 2, bits: int = 31) -> bytes:
-    headers = message_headers.encode([(b"a", b"b")])
+    headers = encode_headers([(b"a", b"b")])
     texts = [struct.pack(f"<{count + 1}I", *(n * 5 for n in range(count + 1))) + b"hello" * count]
     texts = [struct.pack("<3I", 0, 0, len(headers)) + headers, *texts]
     wide = [struct.pack(f"<{count}q", *values) for values in ([EPOCH] * count, [1, 2], [0, 5000])]

@@ -16,8 +16,7 @@ from nsqcy.client.codec import AlreadyAnswered
 from nsqcy.client.connection import Connection
 from nsqcy.client.options import Address, ConnectionOptions
 from nsqcy.errors import NsqError
-from nsqcy.net.deflate import DeflateLayer
-from nsqcy.net.snappy import SnappyLayer
+from nsqcy.net.core import DeflateLayer, SnappyLayer
 from support.fake_nsqd import SETTINGS, delivery, frame
 
 COVERS = ["client/codec.pyx", "client/connection.py", "net/byte_layer.pyx"]

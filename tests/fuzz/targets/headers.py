@@ -3,7 +3,7 @@ restores the input."""
 
 import random
 
-from nsqcy.base import headers as message_headers
+from nsqcy.base.core import decode_headers, encode_headers, headers_from_text
 from nsqcy.spark import headers
 
 COVERS = ["base/headers.pyx", "spark/headers.py"]
@@ -13,7 +13,7 @@ WORDS = [b"\3ttl", b"\3ttl\0\4", b"\1a\0\1", b"\0\0", b"\xff\xff"]
 def seeds() -> list[bytes]:
     pairs = [(b"trace-id", b"4bf92f"), (b"ttl", b"5000"), (b"empty", b""), (b"n", b"\xff" * 300)]
     many = [(b"h%d" % number, b"x" * number) for number in range(32)]
-    return [message_headers.encode(pairs[:n]) for n in range(5)] + [message_headers.encode(many)]
+    return [encode_headers(pairs[:n]) for n in range(5)] + [encode_headers(many)]
 
 
 def fresh(chance: random.Random) -> bytes:
@@ -24,7 +24,7 @@ def fresh(chance: random.Random) -> bytes:
 
 def one(data: bytes) -> None:
     try:
-        found = message_headers.decode(data)
+        found = decode_headers(data)
     except ValueError:
         found = None
     try:
@@ -34,4 +34,4 @@ def one(data: bytes) -> None:
     assert (found is None) == (theirs is None)
     if found is not None and theirs is not None:
         assert list(found) == [name for name, _ in theirs]
-        assert message_headers.from_text(found) == data
+        assert headers_from_text(found) == data

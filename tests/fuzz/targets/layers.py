@@ -5,11 +5,9 @@ import random
 import zlib
 from itertools import pairwise
 
-from nsqcy.base.crc import crc32c
+from nsqcy.base.core import crc32c
 from nsqcy.errors import LayerEnd, LayerError
-from nsqcy.net.byte_layer import PIECE, ByteLayer
-from nsqcy.net.deflate import DeflateLayer
-from nsqcy.net.snappy import SnappyLayer
+from nsqcy.net.core import PIECE, ByteLayer, DeflateLayer, SnappyLayer
 
 COVERS = ["net/byte_layer.pyx", "net/deflate.pyx", "net/snappy.pyx", "base/crc.pyx"]
 WORDS = [b"\xff\x06\0\0sNaPpY", b"\0\0\0\xff\xff", b"\1\5\0\0", b"\xfe\4\0\0", b"\x80\0\0\0"]

@@ -10,7 +10,7 @@ import struct
 import tempfile
 from pathlib import Path
 
-from nsqcy.base.crc import crc32c
+from nsqcy.base.core import crc32c
 from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.nsqd.data.audit import Audit
 from nsqcy.storage.block_pool import BlockPool

@@ -9,7 +9,7 @@ from itertools import pairwise
 from OpenSSL import SSL
 
 from nsqcy.errors import LayerEnd, LayerError
-from nsqcy.net.byte_layer import PIECE
+from nsqcy.net.core import PIECE
 from nsqcy.nsqd.tls import TlsLayer, make_context
 from support.memory_tls import Client, material, shake_hands
 

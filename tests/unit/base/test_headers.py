@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nsqcy.base import headers as message_headers
+from nsqcy.base.core import decode_headers, headers_from_text
 from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.testing.wire_client import sized
 from support.header_client import HeaderClient, whole
@@ -57,7 +57,7 @@ def slowly(data: bytes) -> dict[str, str] | None:
 
 def decoded(data: bytes) -> dict[str, str] | None:
     try:
-        return message_headers.decode(data)
+        return decode_headers(data)
     except ValueError as error:
         assert str(error)
         return None
@@ -65,8 +65,8 @@ def decoded(data: bytes) -> dict[str, str] | None:
 
 @given(headers)
 def test_there_and_back(wanted: dict[str, str]) -> None:
-    data = message_headers.from_text(wanted)
-    assert slowly(data) == message_headers.decode(data) == wanted
+    data = headers_from_text(wanted)
+    assert slowly(data) == decode_headers(data) == wanted
 
 
 @given(st.binary(max_size=100))
@@ -85,7 +85,7 @@ def test_any_bytes(data: bytes) -> None:
 @given(headers, st.data())
 def test_nearly_headers(wanted: dict[str, str], draw: st.DataObject) -> None:
     """One byte of the headers is changed, or they are truncated."""
-    data = bytearray(message_headers.from_text(wanted))
+    data = bytearray(headers_from_text(wanted))
     if data:
         at = draw.draw(st.integers(0, len(data) - 1))
         data[at] = draw.draw(st.integers(0, 255))
@@ -108,7 +108,7 @@ FAULTS = [
 @pytest.mark.parametrize(("data", "text"), FAULTS, ids=[text for _, text in FAULTS])
 def test_what_is_wrong(data: bytes, text: str) -> None:
     with pytest.raises(ValueError) as raised:
-        message_headers.decode(data)
+        decode_headers(data)
     assert str(raised.value) == text
 
 
@@ -116,7 +116,7 @@ def test_the_most() -> None:
     full = {"a": "x" * (MAX_BYTES - 4)}
     many = {f"n{number}": "" for number in range(MAX_HEADERS)}
     for wanted in (full, many, {"n" * 255: "v"}):
-        assert message_headers.decode(message_headers.from_text(wanted)) == wanted
+        assert decode_headers(headers_from_text(wanted)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_the_most() -> None:
 )
 def test_nonsense(wanted: dict[str, str], error: type[Exception]) -> None:
     with pytest.raises(error):
-        message_headers.from_text(wanted)
+        headers_from_text(wanted)
 
 
 # -- on a connection
@@ -173,7 +173,7 @@ def test_each_command_and_who_gets_what(core: Core) -> None:
     reader = HeaderClient(core)
     reader.subscribe("t", "c", 100)
     publisher = HeaderClient(core)
-    encoded = message_headers.from_text(SOME)
+    encoded = headers_from_text(SOME)
     for body in BODIES:
         assert publisher.publish_with(body, SOME) == OK
         assert publisher.ask(mpub(whole(body), whole(body, encoded))) == OK

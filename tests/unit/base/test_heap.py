@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nsqcy.base import heap as heap_module
+from nsqcy.base import core as base_core
 from support.c_functions import function
 
 NOWHERE = 0xFFFFFFFF
@@ -34,12 +34,12 @@ class Heap(ctypes.Structure):
 
 
 heap_p, node_p = ctypes.POINTER(Heap), ctypes.POINTER(Node)
-heap_init = function(heap_module, "heap_init", None, heap_p)
-heap_free = function(heap_module, "heap_free", None, heap_p)
-heap_push = function(heap_module, "heap_push", ctypes.c_int, heap_p, node_p, ctypes.c_int64)
-heap_remove = function(heap_module, "heap_remove", None, heap_p, node_p)
-heap_update = function(heap_module, "heap_update", None, heap_p, node_p, ctypes.c_int64)
-heap_peek = function(heap_module, "heap_peek", node_p, heap_p)
+heap_init = function(base_core, "heap_init", None, heap_p)
+heap_free = function(base_core, "heap_free", None, heap_p)
+heap_push = function(base_core, "heap_push", ctypes.c_int, heap_p, node_p, ctypes.c_int64)
+heap_remove = function(base_core, "heap_remove", None, heap_p, node_p)
+heap_update = function(base_core, "heap_update", None, heap_p, node_p, ctypes.c_int64)
+heap_peek = function(base_core, "heap_peek", node_p, heap_p)
 
 
 def heap_pop(heap):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reference.ids
-from nsqcy.base.ids import IdSource, format_id, parse_id
+from nsqcy.base.core import IdSource, format_id, parse_id
 
 NOW = 1_790_000_000_000_000_000
 EPOCH_TICKS = 1288834974288

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsqcy.base.quantile import Latency, Percentiles
+from nsqcy.base.core import Latency, Percentiles
 from reference import quantile as reference
 
 WINDOW = 1000

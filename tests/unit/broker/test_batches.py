@@ -10,8 +10,7 @@ import pytest
 
 from nsqcy.broker.topic import Topic
 from nsqcy.config.policies import Policies, TopicPolicy
-from nsqcy.server.body_batch import split_binary, split_text
-from nsqcy.server.publisher import Publisher
+from nsqcy.server.core import Publisher, split_binary, split_text
 from support.two_workers import Near
 from support.worker_core import ERROR, RESPONSE, Client, Core, log_pub, mpub
 

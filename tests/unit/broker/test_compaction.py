@@ -8,15 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from nsqcy.base.ids import IdSource
+from nsqcy.base.core import IdSource
 from nsqcy.broker.shard import Shard
 from nsqcy.channels.scheduler_state import SchedulerState
 from nsqcy.config import loader
 from nsqcy.nsqd.options import NSQD, resolve
 from nsqcy.nsqd.worker.negotiate import negotiate
 from nsqcy.protocol.session_manager import SessionManager
-from nsqcy.server.publisher import Publisher
-from nsqcy.server.transport import BytesTransport
+from nsqcy.server.core import BytesTransport, Publisher
 from nsqcy.storage.block_pool import BlockPool
 from nsqcy.storage.io import IoThread
 

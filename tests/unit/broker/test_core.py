@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nsqcy.base.quantile import Percentiles
+from nsqcy.base.core import Percentiles
 from nsqcy.config.policies import Policies
 from reference import quantile as reference
 from support.worker_core import ERROR, MILLISECOND, MOMENT, RESPONSE, SECOND, Client, Core, mpub

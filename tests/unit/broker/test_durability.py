@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from nsqcy.config.policies import Policies, TopicPolicy
-from nsqcy.server.publisher import Publisher
-from nsqcy.server.transport import BytesTransport
+from nsqcy.server.core import BytesTransport, Publisher
 from nsqcy.storage.io_faults import FaultyIoThread
 from nsqcy.storage.mirrored_io import MirroredIo
 from support.worker_core import (

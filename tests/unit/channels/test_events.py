@@ -10,7 +10,7 @@ import pytest
 
 from nsqcy.channels.events import Events
 from nsqcy.names import EVENTS_TOPIC
-from nsqcy.server.publisher import Publisher
+from nsqcy.server.core import Publisher
 from support.header_client import HeaderClient
 from support.worker_core import EPOCH, MILLISECOND, RESPONSE, SECOND, Client, Core, Delivery, mpub
 

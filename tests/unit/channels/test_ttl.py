@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nsqcy.base import headers as message_headers
+from nsqcy.base.core import decode_headers
 from nsqcy.config.policies import Policies
 from support.header_client import HeaderClient, whole
 from support.worker_core import ERROR, MOMENT, RESPONSE, SECOND, Client, Core, mpub
@@ -190,7 +190,7 @@ def test_bad_values(make: Make, ttl: bytes) -> None:
     assert kind == ERROR and text.startswith(b"E_BAD_MESSAGE ")
     assert b'header "ttl" is not a number of milliseconds (1 to 12 digits, not 0)' in text
     with pytest.raises(ValueError, match='header "ttl"'):
-        message_headers.decode(headers)
+        decode_headers(headers)
 
 
 def test_an_ephemeral_channel(make: Make) -> None:

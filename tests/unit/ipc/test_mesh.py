@@ -17,9 +17,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from nsqcy.ipc import mesh as mesh_module
-from nsqcy.ipc.mesh import Mesh
-from nsqcy.ipc.ring import ring_offset
+from nsqcy.ipc import core as ipc_core
+from nsqcy.ipc.core import Mesh, ring_offset
 from support.local_meshes import WINDOW, Cluster, End
 
 OPEN, DATA, CREDIT, CLOSE, ABORT = 1, 2, 3, 4, 5
@@ -628,7 +627,7 @@ def leave_streams_in_every_state() -> dict[str, int]:
     pairs = [cluster.pair(0, 1, b"%d" % number) for number in range(10)]
     for home, _ in pairs:
         home.write(NOISE[:WINDOW])
-    alive = mesh_module.live()
+    alive = ipc_core.live()
     cluster.settle()
     for home, _ in pairs[:5]:
         home.close()
@@ -640,13 +639,13 @@ def leave_streams_in_every_state() -> dict[str, int]:
 @pytest.mark.slow
 def test_streams_and_buffers_are_given_back():
     gc.collect()
-    before = mesh_module.live()
+    before = ipc_core.live()
     alive = leave_streams_in_every_state()
     if alive != before:  # only a debug build counts
         assert alive["streams"] == before["streams"] + 20
         assert alive["buffers"] == before["buffers"] + 10
     gc.collect()
-    assert mesh_module.live() == before
+    assert ipc_core.live() == before
 
 
 def test_mesh_arguments():

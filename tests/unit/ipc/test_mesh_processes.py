@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import nsqcy
-from nsqcy.ipc.ring import format, map_size
+from nsqcy.ipc.core import format_shared, map_size
 
 PROGRAM = Path(__file__).parents[2] / "support" / "mesh_worker.py"
 WORKERS = 3
@@ -22,7 +22,7 @@ BYTES = 8_000_000
 def test_three_processes_exchange_hundreds_of_megabytes():
     memfd = os.memfd_create("rings")
     os.truncate(memfd, map_size(WORKERS))
-    format(mmap.mmap(memfd, map_size(WORKERS)), WORKERS)
+    format_shared(mmap.mmap(memfd, map_size(WORKERS)), WORKERS)
     eventfds = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(WORKERS)]
     root = str(Path(nsqcy.__file__).parents[1])
     workers = [

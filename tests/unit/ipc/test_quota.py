@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcy.ipc.quota import Quota, QuotaTable
+from nsqcy.ipc.core import Quota, QuotaTable
 from nsqcy.nsqd.stats.metrics_page import together
 from nsqcy.users.file import parse
 from nsqcy.users.quotas import Quotas

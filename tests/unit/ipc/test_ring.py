@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from nsqcy.ipc import ring as ring_module
-from nsqcy.ipc.ring import Shared, format, map_size, page_size, quotas_offset, ring_offset
+from nsqcy.ipc import core as ipc_core
+from nsqcy.ipc.core import Shared, format_shared, map_size, page_size, quotas_offset, ring_offset
 from support.c_functions import function
 
 RING_BYTES = 262144
@@ -49,17 +49,17 @@ class Record(ctypes.Structure):
 
 
 writer_p, reader_p = ctypes.POINTER(Writer), ctypes.POINTER(Reader)
-attach_writer = function(ring_module, "ring_attach_writer", ctypes.c_int, writer_p, address)
-attach_reader = function(ring_module, "ring_attach_reader", ctypes.c_int, reader_p, address)
+attach_writer = function(ipc_core, "ring_attach_writer", ctypes.c_int, writer_p, address)
+attach_reader = function(ipc_core, "ring_attach_reader", ctypes.c_int, reader_p, address)
 ring_write = function(
-    ring_module, "ring_write", ctypes.c_int, writer_p, u8, u32, ctypes.c_char_p, u32, u32
+    ipc_core, "ring_write", ctypes.c_int, writer_p, u8, u32, ctypes.c_char_p, u32, u32
 )
-ring_publish = function(ring_module, "ring_publish", None, writer_p)
-ring_half_free = function(ring_module, "ring_half_free", ctypes.c_int, writer_p)
-ring_read = function(ring_module, "ring_read", ctypes.c_int, reader_p, ctypes.POINTER(Record))
-ring_release = function(ring_module, "ring_release", None, reader_p)
-slot_post = function(ring_module, "slot_post", ctypes.c_int, address, address, ctypes.c_int)
-slot_sleep = function(ring_module, "slot_sleep", ctypes.c_int, address)
+ring_publish = function(ipc_core, "ring_publish", None, writer_p)
+ring_half_free = function(ipc_core, "ring_half_free", ctypes.c_int, writer_p)
+ring_read = function(ipc_core, "ring_read", ctypes.c_int, reader_p, ctypes.POINTER(Record))
+ring_release = function(ipc_core, "ring_release", None, reader_p)
+slot_post = function(ipc_core, "slot_post", ctypes.c_int, address, address, ctypes.c_int)
+slot_sleep = function(ipc_core, "slot_sleep", ctypes.c_int, address)
 
 
 class Memory:
@@ -68,7 +68,7 @@ class Memory:
     def __init__(self, workers: int = 2) -> None:
         self.workers = workers
         self.map = mmap.mmap(-1, map_size(workers))
-        format(self.map, workers)
+        format_shared(self.map, workers)
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
 
     def word(self, offset: int) -> ctypes.c_uint64:
@@ -329,7 +329,7 @@ def test_regions_do_not_overlap():
 def test_two_mappings_of_one_memfd():
     fd = os.memfd_create("shared")
     os.truncate(fd, map_size(2))
-    format(mmap.mmap(fd, map_size(2)), 2)
+    format_shared(mmap.mmap(fd, map_size(2)), 2)
     one, two = Shared(fd, 2), Shared(fd, 2)
     os.close(fd)
     one.enter(1, 4711, 2)
@@ -353,7 +353,7 @@ def test_foreign_memory_is_refused():
     good = mmap.mmap(-1, map_size(2))
     with pytest.raises(ValueError, match="not nsqd's shared memory"):
         Shared(good, 2)
-    format(good, 2)
+    format_shared(good, 2)
     with pytest.raises(ValueError, match="for 2 workers"):
         Shared(good, 1)
     with pytest.raises(ValueError, match="too small"):

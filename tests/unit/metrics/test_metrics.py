@@ -21,8 +21,7 @@ from nsqcy.metrics.families import (
 from nsqcy.nsqadmin.metrics import outcome
 from nsqcy.nsqd.stats import metrics_buffer, metrics_shares
 from nsqcy.nsqd.stats.metrics_totals import Growing, Summed
-from nsqcy.server import metrics as server_metrics
-from nsqcy.server.metrics import Exposition
+from nsqcy.server.core import CHANNEL_NAMES, TOPIC_NAMES, Exposition, bounds
 from nsqcy.storage.io import IoThread
 from support.worker_core import MILLISECOND, Core
 
@@ -61,8 +60,8 @@ def test_names_follow_the_rules_of_prometheus() -> None:
 def test_the_table_has_a_family_for_each_figure() -> None:
     """They are in the order that the compiled part uses."""
     for prefix, families, figures in (
-        ("nsqd_topic_", TOPICS, server_metrics.TOPIC_NAMES),
-        ("nsqd_channel_", CHANNELS, server_metrics.CHANNEL_NAMES),
+        ("nsqd_topic_", TOPICS, TOPIC_NAMES),
+        ("nsqd_channel_", CHANNELS, CHANNEL_NAMES),
     ):
         names = [family.name.removeprefix(prefix) for family in families]
         assert all(figure in name for figure, name in zip(figures, names, strict=True))
@@ -72,9 +71,9 @@ def test_the_table_has_a_family_for_each_figure() -> None:
 
 
 def test_buckets_are_where_the_compiled_part_has_them() -> None:
-    assert server_metrics.bounds("ages") == AGE_BOUNDS
-    assert server_metrics.bounds("syncs") == SYNC_BOUNDS
-    assert server_metrics.bounds("turns") == TURN_BOUNDS
+    assert bounds("ages") == AGE_BOUNDS
+    assert bounds("syncs") == SYNC_BOUNDS
+    assert bounds("turns") == TURN_BOUNDS
 
 
 # Lines

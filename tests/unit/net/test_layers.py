@@ -11,11 +11,9 @@ import snappy
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nsqcy.base.crc import crc32c
+from nsqcy.base.core import crc32c
 from nsqcy.errors import LayerEnd, LayerError
-from nsqcy.net.byte_layer import PIECE, ByteLayer
-from nsqcy.net.deflate import DeflateLayer
-from nsqcy.net.snappy import SnappyLayer
+from nsqcy.net.core import PIECE, ByteLayer, DeflateLayer, SnappyLayer
 
 IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
 CODECS = [SnappyLayer, DeflateLayer]

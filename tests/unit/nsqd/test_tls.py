@@ -14,7 +14,7 @@ from OpenSSL import SSL
 
 from nsqcy.config import loader
 from nsqcy.errors import LayerEnd, LayerError
-from nsqcy.net.byte_layer import PIECE
+from nsqcy.net.core import PIECE
 from nsqcy.nsqd.options import NSQD, NsqdOptions, resolve
 from nsqcy.nsqd.tls import (
     Handshake,
@@ -27,7 +27,7 @@ from nsqcy.nsqd.tls import (
     read_material,
     suite_name,
 )
-from nsqcy.server.transport import Loop, accept_socket
+from nsqcy.server.core import Loop, accept_socket
 from nsqcy.testing.certificates import Identity, make
 from nsqcy.testing.wire_client import MAGIC, sized
 from nsqcy.util.pem_files import PemError

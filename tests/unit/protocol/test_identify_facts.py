@@ -10,7 +10,7 @@ import pytest
 from nsqcy.nsqd.worker.negotiate import Identity
 from nsqcy.protocol.connection import NEGOTIATED
 from nsqcy.protocol.session import Session
-from nsqcy.server.transport import BytesTransport
+from nsqcy.server.core import BytesTransport
 from support.two_workers import Near
 from support.worker_core import MILLISECOND, SECOND, Core
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nsqcy.server.transport import BytesTransport
+from nsqcy.server.core import BytesTransport
 from support.worker_core import ERROR, RESPONSE, SECOND, Core, frames
 
 KIB, MIB = 1 << 10, 1 << 20

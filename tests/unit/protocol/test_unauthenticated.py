@@ -11,7 +11,7 @@ import pytest
 
 from nsqcy.nsqd.auth.authorizations import Authorization, parse
 from nsqcy.protocol.session import Session
-from nsqcy.server.transport import BytesTransport
+from nsqcy.server.core import BytesTransport
 from support.fake_auth_server import answer, grant
 from support.worker_core import ERROR, RESPONSE, Client, Core, frames
 

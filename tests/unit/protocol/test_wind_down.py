@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nsqcy.config.policies import Policies
-from nsqcy.server.transport import BytesTransport
+from nsqcy.server.core import BytesTransport
 from support.two_workers import Near
 from support.worker_core import ERROR, RESPONSE, Client, Core, mpub
 

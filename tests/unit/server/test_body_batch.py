@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcy.server.body_batch import BadBody, split_binary, split_text
+from nsqcy.server.core import BadBody, split_binary, split_text
 
 
 def encode(messages: list[bytes]) -> bytes:

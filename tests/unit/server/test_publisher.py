@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nsqcy.server.publisher import UNKNOWN, Publisher
+from nsqcy.server.core import UNKNOWN, Publisher
 from support.two_workers import OWNER, Near
 from support.worker_core import SECOND
 

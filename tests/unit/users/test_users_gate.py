@@ -7,7 +7,7 @@ import pytest
 
 from nsqcy.http.parser import Body, Head, Reply
 from nsqcy.http.router import Handler, Later, Need, Request, Route
-from nsqcy.ipc.quota import QuotaTable
+from nsqcy.ipc.core import QuotaTable
 from nsqcy.users import file
 from nsqcy.users.credentials import Known
 from nsqcy.users.failures import MAX_FAILURES, RECOVERY

@@ -1,6 +1,9 @@
-# The interface of TLS and of codecs, and the queue of bytes between them.
+# The declarations of nsqcy.net that other packages use.
 
+from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t
+
+# -- byte_layer --
 
 
 cdef enum:

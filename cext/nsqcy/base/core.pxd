@@ -1,0 +1,216 @@
+# The declarations of nsqcy.base that other packages use.
+
+cimport cython
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+# -- atomics --
+
+# Atomic integers in shared memory; see atomics.h for the memory orders.
+
+cdef extern from "atomics.h" nogil:
+    uint32_t load_relaxed_u32(const uint32_t *p)
+    uint32_t load_acquire_u32(const uint32_t *p)
+    void store_relaxed_u32(uint32_t *p, uint32_t v)
+    void store_release_u32(uint32_t *p, uint32_t v)
+    uint32_t exchange_u32(uint32_t *p, uint32_t v)
+    uint32_t fetch_add_u32(uint32_t *p, uint32_t v)
+    uint32_t fetch_or_u32(uint32_t *p, uint32_t v)
+    uint32_t fetch_and_u32(uint32_t *p, uint32_t v)
+    bint compare_exchange_u32(uint32_t *p, uint32_t *seen, uint32_t v)
+
+    uint64_t load_relaxed_u64(const uint64_t *p)
+    uint64_t load_acquire_u64(const uint64_t *p)
+    void store_relaxed_u64(uint64_t *p, uint64_t v)
+    void store_release_u64(uint64_t *p, uint64_t v)
+    uint64_t exchange_u64(uint64_t *p, uint64_t v)
+    uint64_t fetch_add_u64(uint64_t *p, uint64_t v)
+    uint64_t fetch_or_u64(uint64_t *p, uint64_t v)
+    uint64_t fetch_and_u64(uint64_t *p, uint64_t v)
+    bint compare_exchange_u64(uint64_t *p, uint64_t *seen, uint64_t v)
+
+    void atomic_fence()
+
+# -- bytes --
+
+# Conversion of integers to and from unaligned bytes, and of message ids to and from hex; see
+# bytes.h.
+
+cdef extern from "bytes.h" nogil:
+    uint16_t load_be16(const void *p)
+    uint32_t load_be32(const void *p)
+    uint64_t load_be64(const void *p)
+    void store_be16(void *p, uint16_t v)
+    void store_be32(void *p, uint32_t v)
+    void store_be64(void *p, uint64_t v)
+
+    uint16_t load_le16(const void *p)
+    uint32_t load_le32(const void *p)
+    uint64_t load_le64(const void *p)
+    void store_le16(void *p, uint16_t v)
+    void store_le32(void *p, uint32_t v)
+    void store_le64(void *p, uint64_t v)
+
+    # Exactly 16 lower-case digits; parsing returns -1 for anything else.
+    void hex16_format(void *out, uint64_t v)
+    int hex16_parse(const void *text, uint64_t *v)
+
+# -- debug --
+
+# The debug build's switch: code in `if NSQCY_DEBUG:` is compiled out of a release build.
+cdef extern from "debug.h" nogil:
+    const bint NSQCY_DEBUG
+
+# -- headers --
+
+
+cdef enum:
+    MAX_HEADERS = 4096         # maximum total bytes of a message's headers
+    HEADERS_COUNT = 32
+    HEADERS_SIZE = 2            # size of the length that precedes them
+    HEADERS_ROOM = 4098         # maximum bytes that they add to a body
+
+# Return whether n bytes are valid headers.
+cdef bint headers_are_valid(const uint8_t *at, size_t n) noexcept nogil
+
+# Return the time to live in valid headers, in ms; 0 if there is none.
+cdef int64_t headers_ttl(const uint8_t *at, size_t n) noexcept nogil
+
+# Return a readable reason why the headers are invalid.
+cdef str headers_fault(const uint8_t *at, size_t n)
+
+# -- heap --
+
+cdef enum:
+    HEAP_NOWHERE = 0xFFFFFFFF   # the index of a node that is not in a heap
+
+cdef struct HeapNode:
+    uint32_t index    # its slot, or HEAP_NOWHERE; initialize it to that before the first push
+    uint32_t tag      # for the user; the heap never reads it
+
+cdef struct HeapSlot:
+    int64_t due
+    HeapNode *node
+
+cdef struct Heap:
+    HeapSlot *slots
+    uint32_t size
+    uint32_t capacity
+
+cdef void heap_init(Heap *heap) noexcept nogil
+# Frees the memory; nodes still in the heap are not changed.
+cdef void heap_free(Heap *heap) noexcept nogil
+# 0, or -1 if out of memory (the heap is then unchanged). The node must not be in a heap.
+cdef int heap_push(Heap *heap, HeapNode *node, int64_t due) noexcept nogil
+# A node that is not in a heap is left unchanged.
+cdef void heap_remove(Heap *heap, HeapNode *node) noexcept nogil
+# The node must be in this heap.
+cdef void heap_update(Heap *heap, HeapNode *node, int64_t due) noexcept nogil
+# The node that is due first, or NULL. The order of nodes with equal times depends only on the calls
+# so far.
+cdef HeapNode *heap_peek(Heap *heap) noexcept nogil
+
+
+cdef inline int64_t heap_first_due(const Heap *heap) noexcept nogil:
+    """Return when the first node is due; the maximum time if the heap is empty."""
+    return heap.slots[0].due if heap.size else 0x7fffffffffffffff
+
+
+cdef inline int64_t heap_due(const Heap *heap, const HeapNode *node) noexcept nogil:
+    """Return when a node of this heap is due."""
+    return heap.slots[node.index].due
+
+
+cdef inline int heap_check(int status) except -1:
+    """Raise MemoryError for a failed heap_push."""
+    if status < 0:
+        raise MemoryError()
+    return 0
+
+# -- histogram --
+
+# Durations, counted by powers of four; see histogram.h.
+
+
+cdef extern from "histogram.h" nogil:
+    enum:
+        HISTOGRAM_BOUNDS
+
+    ctypedef struct Histogram:
+        uint64_t counts[13]
+        double sum
+
+    void histogram_add(Histogram *h, int first, int64_t ns, uint64_t count)
+    void histogram_merge(Histogram *into, const Histogram *other)
+
+
+# The exponent of the first bound (2^n ns) for each kind of duration.
+cdef enum:
+    FIRST_OF_AGES = 18          # age of messages when they are finished: 0.26 ms to 18 minutes
+    FIRST_OF_SYNCS = 16         # 66 us to 4.6 minutes
+    FIRST_OF_TURNS = 14         # event-loop iterations: 16 us to 69 s
+
+
+cdef inline tuple histogram_facts(const Histogram *h):
+    """Return the counts, and the sum in seconds."""
+    cdef int i
+    return [h.counts[i] for i in range(HISTOGRAM_BOUNDS + 1)], h.sum / 1e9
+
+# -- ids --
+
+
+@cython.final
+cdef class IdSource:
+    cdef:
+        uint64_t *_word       # shared: the first tick that is not leased
+        uint64_t _node        # already shifted into place
+        uint64_t _next        # the id to return next
+        uint64_t _end         # one past the last id of the lease; == _next if used up
+        int64_t _lease_until  # wall clock, ns: from then on the lease is out of date
+        Py_buffer _view
+
+    cdef void _lease(self, int64_t wall_ns) noexcept nogil
+    cdef void lift(self, uint64_t id) noexcept nogil
+
+    cdef inline uint64_t next(self, int64_t wall_ns) noexcept nogil:
+        """Return the next id: greater than every earlier id of this source, and unique across all
+        sources."""
+        if self._next == self._end or wall_ns >= self._lease_until:
+            self._lease(wall_ns)
+        self._next += 1
+        return self._next - 1
+
+# -- quantile --
+
+
+ctypedef struct Sample:
+    int64_t value
+    uint64_t width
+    uint64_t delta
+
+
+ctypedef struct Sketch:
+    Sample *samples
+    uint32_t size
+    uint32_t room
+    uint64_t count              # number of values that the samples represent
+    int64_t *fresh
+    uint32_t fresh_count
+    uint32_t fresh_room
+
+
+cdef class Percentiles:
+    """The configured quantiles, and the length of the window."""
+    cdef readonly tuple quantiles
+    cdef readonly int64_t window        # ns
+
+
+cdef class Latency:
+    """The values of one channel within the window."""
+    cdef Sketch halves[2]
+    cdef int current
+    cdef int64_t length                 # length of a half, ns
+    cdef int64_t ends                   # end of the current half
+
+    cpdef void add(self, int64_t value, int64_t now) noexcept nogil
+    cpdef void rotate(self, int64_t now) noexcept nogil

@@ -1,0 +1,17 @@
+"""nsqcy.net: the layers of a connection's bytes: deflate, snappy, and what TLS shares with them.
+
+tls_stream is a module of its own, because it loads OpenSSL. Each included file says what it owns.
+"""
+
+import zlib
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int64_t, uint16_t, uint32_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcmp, memcpy, memmove
+
+from nsqcy.errors import LayerEnd, LayerError
+
+include "byte_layer.pyx"
+include "deflate.pyx"
+include "snappy.pyx"

@@ -1,0 +1,53 @@
+"""nsqcy.server: sessions of a worker on sockets and streams, its publisher, and its metrics.
+
+http_fastpath is a module of its own: other daemons use it. Each included file says what it owns.
+"""
+
+import json
+from collections import deque
+from struct import pack
+
+cimport cython
+from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memchr, memcpy, memset
+
+from nsqcy.base.core cimport (
+    FIRST_OF_AGES, FIRST_OF_SYNCS, FIRST_OF_TURNS, HISTOGRAM_BOUNDS, Histogram, histogram_add,
+    histogram_facts, histogram_merge, load_be32, store_be16, store_be32,
+)
+from nsqcy.broker.shard cimport Shard
+from nsqcy.broker.topic cimport Topic
+from nsqcy.broker.topic_queue cimport (
+    AT_ONCE, MEMORY, Batch, ChunkBatch, Durability, TopicQueue, durability_of,
+)
+from nsqcy.channels.channel cimport Channel
+from nsqcy.channels.consumer cimport Waiter
+from nsqcy.channels.counters cimport (
+    CHANNEL_COUNTERS, CHANNEL_FIGURES, CHANNEL_PAUSED, EPHEMERALS, OTHERS, OWN, SERIES,
+    TOPIC_FIGURES, TOPIC_PAUSED, UNDECIDED, Series, Sums, add_counters,
+)
+from nsqcy.ipc.core cimport Mesh, Stream, StreamEnd
+from nsqcy.net.core cimport ByteLayer, ByteQueue
+from nsqcy.protocol.connection cimport RECEIVE_SIZE, Transport
+from nsqcy.protocol.session cimport Session
+from nsqcy.protocol.session_manager cimport SessionManager
+from nsqcy.protocol.wire cimport FRAME_HEADER, RESPONSE, FrameScanner, Output
+from nsqcy.server.http_fastpath cimport Sink
+from nsqcy.storage.record cimport Record, record_body
+
+from nsqcy.broker.producers import ChunkError, ChunkName, producer_id
+from nsqcy.broker.topic_host import UNKNOWN
+from nsqcy.errors import LayerEnd, LayerError
+from nsqcy.logging import events
+from nsqcy.net.core import DeflateLayer, SnappyLayer
+
+include "body_batch.pyx"
+include "metrics.pyx"
+include "publisher.pyx"
+include "transport.pyx"

@@ -1,1 +1,0 @@
-# Used only by other compiled modules.

@@ -1,6 +1,0 @@
-from nsqcy.net.byte_layer import ByteLayer
-
-class DeflateLayer(ByteLayer):
-    def __init__(self, level: int = 6) -> None: ...
-    @property
-    def has_compressor(self) -> bool: ...
