@@ -24,6 +24,7 @@ from nsqcy.process.systemd import Notifier
 from nsqcy.process.watchdog import Watchdog
 
 CLEAN, FAILED = 0, 1
+WIND_DOWN_LIMIT = 2.0  # seconds in which an exit answers requests
 
 
 class Daemon:
@@ -63,6 +64,7 @@ class Daemon:
         self._watchdog.stop()
         self._notifier.stopping("closing")
         self._acceptor.close()
+        self._http.wind_down(WIND_DOWN_LIMIT)
         self._http.close()
         return code
 

@@ -490,6 +490,7 @@ class HttpProtocol:
         "_tail",
         "_trailers",
         "closing",
+        "is_last",
     )
 
     def __init__(self, cache: HeadCache) -> None:
@@ -502,6 +503,7 @@ class HttpProtocol:
         self._size = 0  # number of bytes that the parser received
         self._head: Head | None = None
         self.closing = False  # no further requests will be answered
+        self.is_last = False  # the answer to the current request ends the connection
         self._chunked = False
         self._more = False  # the body has not ended yet
         self._left = 0  # bytes of the body or the chunk still to receive
@@ -553,7 +555,7 @@ class HttpProtocol:
     def keep_alive(self) -> bool:
         """Whether the answer to the current request may leave the connection open."""
         head = self._head
-        if head is None or not head.keep_alive or self._state is _BROKEN:
+        if head is None or self.is_last or not head.keep_alive or self._state is _BROKEN:
             return False
         if not self._more:
             return True

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gevent
+from gevent.event import Event
 
 from nsqcy.config.durations import SECOND, format_duration
 from nsqcy.errors import HttpError
@@ -92,6 +93,8 @@ class HttpServer(Server):
         self.tls_only: Reply | None = None  # reply to every request without TLS
         self._send_buffer = send_buffer
         self._polls = Polls()
+        self.is_ending = False
+        self._all_closed = Event()
         self._connections: set[HttpConnection] = set()
         self._to_resume: list[HttpConnection] = []
         self._wake_up = loop.async_()
@@ -135,6 +138,15 @@ class HttpServer(Server):
         for connection in self._connections:
             connection.unlearn()
 
+    def wind_down(self, limit: float) -> None:
+        """Answer the requests whose heads have been received, and close each connection after its
+        last answer. Waits until all are closed, at most `limit` seconds."""
+        self.is_ending = True
+        for connection in list(self._connections):
+            connection.wind_down()
+        if self._connections:
+            self._all_closed.wait(limit)
+
     def close(self) -> None:
         """Close every connection immediately and stop all watchers."""
         for connection in list(self._connections):
@@ -161,6 +173,8 @@ class HttpServer(Server):
 
     def forget(self, connection: "HttpConnection") -> None:
         self._connections.discard(connection)
+        if self.is_ending and not self._connections:
+            self._all_closed.set()
 
     def _resume(self) -> None:
         connections, self._to_resume = self._to_resume, []
@@ -267,6 +281,12 @@ class HttpConnection(Connection):
         self._out.clear()
         self._server.forget(self)
 
+    def wind_down(self) -> None:
+        """Close once the received requests have been answered."""
+        self._short = self.at_rest = False
+        self.on_readable()  # the socket may have a request
+        self.process()
+
     def is_late(self, now: float) -> bool:
         timeouts = self._server.timeouts
         if self._lingering:
@@ -323,6 +343,8 @@ class HttpConnection(Connection):
         finally:
             self._in_process = False
         self._account()
+        if self._server.is_ending and self._head is None and not self._resuming:
+            self._protocol.closing = True
         self._flush()
 
     def broken(self) -> None:
@@ -533,6 +555,8 @@ class HttpConnection(Connection):
         if reply is None:
             protocol.closing = True
         else:
+            if server.is_ending:
+                protocol.is_last = not (protocol.has_input or self._feed_more())
             if reply.logged:
                 self._log(reply)
             self._out += protocol.answer(reply, server.date())
@@ -611,7 +635,7 @@ class HttpConnection(Connection):
             self._write_watcher.stop()
             self._write_watcher.close()
             self._write_watcher = None
-            if self._has_input():
+            if self._has_input() or self._server.is_ending:
                 self.process()
 
     def _sent(self) -> None:

@@ -10,9 +10,12 @@ import pytest
 
 from conftest import Starter
 from loadtest.many_clients import Loop, publish
+from nsqcy.testing.certificates import make
+from nsqcy.testing.encoded_connection import client_context
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import MESSAGE, UNKNOWN_ID, Conn, Hangup
 from support.many_clients import Producer, Taker
+from support.memory_http_client import Connection, request
 from support.nsqd_process import Nsqd
 
 LIMIT = 5.0
@@ -195,3 +198,26 @@ def test_while_a_worker_takes_up_its_topics(tmp_path: Path) -> None:
         assert [daemon.web.counts(name)["depth"] for name in names] == [1] * len(names)
     finally:
         daemon.destroy()
+
+
+def test_an_exit_answers_http_requests(nsqd: Starter, tmp_path: Path) -> None:
+    files = make("server").save(tmp_path)
+    daemon = nsqd(https_address="127.0.0.1:0", http_address="127.0.0.1:0", **files.options)
+    daemon.web.create("t", "c")
+    clients = [
+        Connection(str(daemon.http_port)),
+        Connection(str(daemon.https_port), tls=client_context()),
+    ]
+    data = request("POST", "/pub?topic=t", b"x" * 1000)
+    for client in clients:
+        client.request("GET", "/ping")
+        client.send(data[:-500])
+    for client in clients:
+        client.send(data[-500:])
+    daemon.process.send_signal(signal.SIGTERM)
+    for client in clients:
+        assert client.answer().status == 200
+        assert client.rest() == b""
+    assert daemon.wait(30) == 0
+    daemon.start()
+    daemon.web.await_counts("t", "c", depth=2)

@@ -53,6 +53,12 @@ class HttpsConnection(HttpConnection):
             self._handshake = None
         super().close()
 
+    def wind_down(self) -> None:
+        if self._handshake is not None:
+            self.close()
+        else:
+            super().wind_down()
+
     def is_late(self, now: float) -> bool:
         return self._handshake is None and super().is_late(now)  # the handshake has its own timer
 

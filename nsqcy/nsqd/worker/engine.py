@@ -6,6 +6,7 @@ parts are topic_verbs, http_backend, worker_stats, session_migration and metadat
 
 import functools
 import socket
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -345,7 +346,9 @@ class Engine:
         self._loop.enter()
         left = Event()
         self._manager.wind_down(left.set)
-        left.wait(WIND_DOWN_LIMIT)
+        deadline = time.monotonic() + WIND_DOWN_LIMIT
+        self._http.wind_down(WIND_DOWN_LIMIT)
+        left.wait(max(0.0, deadline - time.monotonic()))
 
     def stop(self) -> bool:
         self._stopped = True
