@@ -727,14 +727,14 @@ def test_there_and_back() -> None:
     origin = dead_letter_headers.origin_of(letter(own))
     assert origin is not None
     assert (origin.topic, origin.channel) == ("t", "c")
-    assert dead_letter_headers.decode(origin.headers) == {"a": "1", "ttl": "50"}
+    assert dead_letter_headers.decode_headers(origin.headers) == {"a": "1", "ttl": "50"}
     assert dead_letter_headers.origin_of(own) is None
     assert dead_letter_headers.origin_of(letter(b"")) == ("t", "c", b"")
 
 
 def test_ours_win() -> None:
     own = dead_letter_headers._bytes({"reason": "mine", "b": "2"})
-    found = dead_letter_headers.decode(letter(own))
+    found = dead_letter_headers.decode_headers(letter(own))
     assert (found["reason"], found["b"]) == ("attempts", "2")
 
 
@@ -742,11 +742,14 @@ def test_ours_win() -> None:
     "own", [{f"h{number}": "" for number in range(30)}, {"long": 4000 * "x"}], ids=["many", "long"]
 )
 def test_without_room_its_own_are_dropped(own: dict[str, str]) -> None:
-    found = dead_letter_headers.decode(letter(dead_letter_headers._bytes(own)))
+    found = dead_letter_headers.decode_headers(letter(dead_letter_headers._bytes(own)))
     assert found["headers-dropped"] == "true"
     assert found["origin-id"] == "00000000000000ff"
     assert not own.keys() & found.keys()
 
 
 def test_a_long_client_is_cut() -> None:
-    assert dead_letter_headers.decode(letter(b"", client=600 * "é"))["last-client"] == 256 * "é"
+    assert (
+        dead_letter_headers.decode_headers(letter(b"", client=600 * "é"))["last-client"]
+        == 256 * "é"
+    )
