@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import signal
 import sys
 import time
 from typing import Any, ClassVar, Self
@@ -44,7 +43,11 @@ class Service(Logged):
 
     def start(self) -> Self:
         self.launch()
-        self.await_ready()
+        try:
+            self.await_ready()
+        except BaseException:
+            self.destroy()
+            raise
         return self
 
     def launch(self) -> None:
@@ -55,28 +58,13 @@ class Service(Logged):
         """Wait for the listening lines."""
         deadline = time.monotonic() + START_BUDGET
         while not self.addresses.keys() >= self.wanted:
-            if not self.alive() or time.monotonic() > deadline:
-                self.destroy()
-                raise AssertionError(f"{self.name} is not ready; its log:\n{self.log_text()}")
-            time.sleep(0.01)
+            self.still_starting(deadline)
         for title, address in self.addresses.items():
             self.options[f"{title.lower()}_address"] = address
-
-    def stop(self, timeout: float = 20.0) -> None:
-        """Send SIGTERM; the exit must be clean."""
-        self.process.send_signal(signal.SIGTERM)
-        code = self.wait(timeout)
-        assert code == 0, f"{self.name} exited with status {code}; its log:\n{self.log_text()}"
 
     def kill(self) -> None:
         self.process.kill()
         self.wait()
-
-    def wait(self, timeout: float = 20.0) -> int:
-        """Return the exit code. The log is complete once this returns."""
-        code = self.process.wait(timeout)
-        self.join_log(timeout)
-        return code
 
     def destroy(self) -> None:
         """Kill the process, in any state."""

@@ -4,8 +4,10 @@ import contextlib
 import os
 import re
 import select
+import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from typing import IO, Any
 
@@ -48,6 +50,28 @@ class Logged:
 
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    def still_starting(self, deadline: float) -> None:
+        """Wait a moment for a process that must be ready at this time on the monotonic clock."""
+        assert self.alive(), f"exited with {self.process.returncode}; its log:\n{self.tail()}"
+        assert time.monotonic() < deadline, f"not ready; its log:\n{self.tail()}"
+        time.sleep(0.01)
+
+    def stop(self, timeout: float = 20.0) -> None:
+        """Send SIGTERM; the exit must be clean."""
+        self.process.send_signal(signal.SIGTERM)
+        code = self.wait(timeout)
+        assert code == 0, f"exited with status {code}; its log:\n{self.tail()}"
+
+    def wait(self, timeout: float = 20.0) -> int:
+        """Return the exit code. The log is complete once this returns."""
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            message = f"still runs after {timeout} s; its log:\n{self.tail()}"
+            raise AssertionError(message) from None
+        self.join_log(timeout)
+        return code
 
     def log_is_closed(self) -> bool:
         """Return whether every process that had this stderr has closed it."""

@@ -3,11 +3,11 @@ consume."""
 
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 from socket import socket as Socket
 
 import psutil
 
+from loadtest.bench import procfs
 from loadtest.many_clients import publish
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import RESPONSE, Conn, Frame, Hangup, Message, Silence
@@ -39,11 +39,7 @@ def homes_of(daemon: Nsqd, sockets: Iterable[Socket], pids: list[int] | None = N
 
 def pss(daemon: Nsqd) -> int:
     """Return the memory of all processes in bytes; shared memory counts once."""
-    total = 0
-    for pid in [daemon.process.pid, *daemon.workers()]:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        total += next(int(line.split()[1]) for line in text.splitlines() if line[:4] == "Pss:")
-    return total * 1024
+    return procfs.memory([daemon.process.pid, *daemon.workers()])["Pss"]
 
 
 class Producer:

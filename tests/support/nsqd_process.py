@@ -161,7 +161,7 @@ class Nsqd(Logged):
         if self.options.get("tls_cert") and self.options["https_address"]:
             wanted.add("HTTPS")
         while self.announced and not wanted <= self.addresses.keys():
-            self._still_starting(deadline)
+            self.still_starting(deadline)
         if not self.announced:
             self.addresses = {
                 "TCP": self.options["tcp_address"],
@@ -171,13 +171,8 @@ class Nsqd(Logged):
         self.http_port = self._port("HTTP")
         self.https_port = self._port("HTTPS")
         while self.http_port and is_healthy and not self._pings():
-            self._still_starting(deadline)
+            self.still_starting(deadline)
         self._remember_family()
-
-    def _still_starting(self, deadline: float) -> None:
-        assert self.alive(), f"nsqd exited with {self.process.returncode}; its log:\n{self.tail()}"
-        assert time.monotonic() < deadline, f"nsqd is not ready; its log:\n{self.tail()}"
-        time.sleep(0.01)
 
     def _port(self, name: str) -> int:
         host, _, port = self.addresses.get(name, "").rpartition(":")
@@ -191,27 +186,14 @@ class Nsqd(Logged):
         return (answer.status, answer.body) == (200, b"OK") or b"TLS_REQUIRED" in answer.body
 
     def stop(self, timeout: float = 20.0) -> None:
-        """Send SIGTERM; the exit must be clean."""
         self._remember_family()
-        self.process.send_signal(signal.SIGTERM)
-        code = self.wait(timeout)
-        assert code == 0, f"nsqd exited with status {code}; its log:\n{self.tail()}"
+        super().stop(timeout)
 
     def kill(self) -> None:
         """Send SIGKILL to the master only."""
         self._remember_family()
         self.process.kill()
         self.process.wait()
-
-    def wait(self, timeout: float = 20.0) -> int:
-        """Return the exit code. The log is complete once this returns."""
-        try:
-            code = self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            message = f"nsqd still runs after {timeout} s; its log:\n{self.tail()}"
-            raise AssertionError(message) from None
-        self.join_log(timeout)
-        return code
 
     def restart(self, *, killed: bool = False, **changes: Any) -> "Nsqd":
         """Stop the daemon if it is still running (`killed`: with SIGKILL), and start it again with
