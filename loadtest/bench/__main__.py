@@ -13,6 +13,7 @@ from pathlib import Path
 
 from loadtest.bench import clients, daemon, everything, procfs, speed
 from loadtest.bench.scenarios import SCENARIOS, UNRECORDED
+from loadtest.bench.tasks import scenarios as tasks
 
 MEMORY = ["speed", "--only=memory,topics,idle"]  # what `memory` means
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -40,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     quick.add_argument("--pid", type=int, default=0, help="its process, if it is not found")
     everything.configure(kinds.add_parser("all", help=everything.__doc__))
     clients.configure(kinds.add_parser("clients", help=clients.__doc__))
+    tasks.configure(kinds.add_parser("tasks", help=tasks.__doc__))
     return whole
 
 
@@ -50,11 +52,13 @@ def main(argv: Sequence[str]) -> int:
     words = list(argv)
     if words[:1] == ["memory"]:
         words[:1] = MEMORY
-    if not words or words[0] not in ("all", "speed", "clients", "-h", "--help"):
+    if not words or words[0] not in ("all", "speed", "clients", "tasks", "-h", "--help"):
         words.insert(0, "speed")
     args = parser().parse_args(words)
     if args.kind == "all":
         return everything.run_all(args, say)
+    if args.kind == "tasks":
+        return tasks.run_all(args, say)
     if args.kind == "clients":
         clients.run_all(args)
         return 0

@@ -134,7 +134,11 @@ def beside(args: argparse.Namespace, contestants: list[Any], began: float, say: 
         say(f"-- {size} bytes: {', '.join(each.name for each in contestants)}")
         messages = int(BYTES / size * args.scale)
         deadline = float("inf") if args.full else began + args.minutes * 60
-        found = work.run(contestants, work.Settings(messages, size, rounds(args), deadline), say)
+        found = work.run(
+            contestants,
+            work.Settings(size=size, repeat=rounds(args), deadline=deadline, messages=messages),
+            say,
+        )
         for row in found.rows:
             say(line(row))
         all_sizes.rows += found.rows

@@ -95,12 +95,6 @@ class Driver(Protocol):
     def drop(self, server: Daemon, queue: str) -> None: ...
 
 
-def dial(address: Address) -> socket.socket:
-    sock = socket.create_connection(address)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sock
-
-
 def unique(pattern: bytes) -> bytes:
     """Connections are created in forked processes."""
     return pattern % (os.getpid(), next(_numbers))
@@ -217,7 +211,7 @@ class Target(Nsq):
 
     @staticmethod
     def _version(address: Address) -> str:
-        sock = dial(address)
+        sock = load.plain(address)
         body = b'{"feature_negotiation": true}'
         sock.sendall(b"  V2IDENTIFY\n" + struct.pack(">i", len(body)) + body)
         data = receive(sock)
@@ -252,7 +246,7 @@ class Redis:
 
     @staticmethod
     def ask(address: Address, *words: bytes) -> bytes:
-        with dial(address) as sock:
+        with load.plain(address) as sock:
             sock.sendall(resp(*words))
             answer = receive(sock)
             while answers.replies(answer)[1] == 0:
@@ -280,7 +274,7 @@ class RedisStreams(Redis):
         def answered(received: memoryview) -> Taken:
             return Taken(b"", *answers.replies(received))
 
-        return Publishing(dial(address), command, answered)
+        return Publishing(load.plain(address), command, answered)
 
     def consumer(self, address: Address, queue: str, window: int) -> Consumer:
         name = queue.encode()
@@ -296,7 +290,7 @@ class RedisStreams(Redis):
             acks, used, messages, replies = answers.entries(received, head)
             return Taken(acks + request * replies, used, messages)
 
-        return Consuming(dial(address), request, take)
+        return Consuming(load.plain(address), request, take)
 
     def left(self, server: Daemon, queue: str) -> int:
         groups = self.ask(server.tcp, b"XINFO", b"GROUPS", queue.encode())
@@ -323,7 +317,9 @@ class RedisLists(Redis):
             used, count = answers.replies(received)
             return Taken(b"", used, count * batch)
 
-        return Publishing(dial(address), resp(b"LPUSH", queue.encode(), *[body] * batch), answered)
+        return Publishing(
+            load.plain(address), resp(b"LPUSH", queue.encode(), *[body] * batch), answered
+        )
 
     def consumer(self, address: Address, queue: str, window: int) -> Consumer:
         name, moved = queue.encode(), queue.encode() + b":taken"
@@ -336,7 +332,7 @@ class RedisLists(Redis):
             acks, used, messages, replies = answers.values(received, head)
             return Taken(acks + asking.more(replies, messages), used, messages)
 
-        return Consuming(dial(address), asking.more(), take)
+        return Consuming(load.plain(address), asking.more(), take)
 
     def left(self, server: Daemon, queue: str) -> int:
         names = queue.encode(), queue.encode() + b":taken"
@@ -360,14 +356,14 @@ class Beanstalkd:
     )
 
     def start(self) -> contextlib.AbstractContextManager[Daemon]:
-        return servers.started(servers.BEANSTALKD, lambda address: dial(address).close())
+        return servers.started(servers.BEANSTALKD, lambda address: load.plain(address).close())
 
     def create(self, address: Address, queue: str) -> None:
         """A tube is created by its first job."""
 
     @staticmethod
     def _use(address: Address, words: bytes, answer: bytes) -> socket.socket:
-        sock = dial(address)
+        sock = load.plain(address)
         sock.sendall(words)
         load.expect(sock, answer)
         return sock
@@ -393,7 +389,7 @@ class Beanstalkd:
         return Consuming(sock, asking.more(), take)
 
     def left(self, server: Daemon, queue: str) -> int:
-        with dial(server.tcp) as sock:
+        with load.plain(server.tcp) as sock:
             sock.sendall(b"stats-tube %s\r\n" % queue.encode())
             text = receive_until(sock, b"\r\n")
         if text.startswith(b"NOT_FOUND"):
@@ -455,7 +451,7 @@ class Nats:
 
     @staticmethod
     def connect(address: Address, inbox: bytes) -> socket.socket:
-        sock = dial(address)
+        sock = load.plain(address)
         receive_until(sock, b"\r\n")
         options = b'{"verbose":false,"pedantic":false,"protocol":1,"lang":"bench","version":"1"}'
         sock.sendall(b"CONNECT %s\r\nSUB %s.* 1\r\nPING\r\n" % (options, inbox))
@@ -539,7 +535,7 @@ class ReplicatedNats(Nats):
         with (
             Ports() as ports,
             servers.cluster(
-                servers.replicated_nats(ports), lambda address: dial(address).close(), place
+                servers.replicated_nats(ports), lambda address: load.plain(address).close(), place
             ) as cluster,
         ):
             deadline = time.monotonic() + servers.START_BUDGET
@@ -614,7 +610,7 @@ class Rabbitmq:
     @classmethod
     def connect(cls, address: Address) -> socket.socket:
         """With channel 1 open."""
-        sock = dial(address)
+        sock = load.plain(address)
         sock.settimeout(30)
         cls.call(sock, b"AMQP\0\0\x09\x01", (10, 10))
         login = long(b"") + short("PLAIN") + long(b"\0guest\0guest") + short("en_US")

@@ -37,8 +37,9 @@ class Server(Daemon):
         super().__init__(address, None, pid, data)
         self._pid = pid
 
-    def cpu_seconds(self) -> float:
-        return self._despite_leavers(super().cpu_seconds)
+    def cpu_of_each(self) -> list[float]:
+        """Return the CPU seconds of all its processes together."""
+        return [sum(self._despite_leavers(super().cpu_of_each))]
 
     def memory(self) -> dict[str, int]:
         return self._despite_leavers(super().memory)

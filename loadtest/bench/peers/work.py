@@ -33,17 +33,11 @@ SCENARIOS = [PUBLISH, CONSUME, BOTH, WAIT, TURNS, PIPE, MEMORY]
 
 
 @dataclass
-class Settings:
+class Settings(speed.Settings):
     messages: int = 1_000_000
-    size: int = 200
-    rounds: int = 3
-    deadline: float = float("inf")  # after the first round, no round begins if it would end later
 
-    @property
-    def body(self) -> bytes:
-        return speed.Settings(size=self.size).body
-
-    def count(self, share: float) -> int:
+    def part(self, share: float) -> int:
+        """Return the number of messages of a contestant with this share of them."""
         minimum = 2 * BATCH
         return max(minimum, int(self.messages * share) // minimum * minimum)
 
@@ -249,22 +243,8 @@ class Run:
 def measure(
     driver: Driver, scenario: str, server: Daemon, team: Team, counted: slice = slice(None)
 ) -> Run:
-    team.ready()
-    before = server.cpu_seconds()
-    reports = team.run()
-    cpu = server.cpu_seconds() - before
-    those = reports[counted]
-    result = Result(
-        scenario,
-        messages=sum(report["messages"] for report in those),
-        seconds=max(r["ended"] for r in those) - min(r["started"] for r in those),
-        daemon_cpu=cpu,
-        load_cpu=sum(report["cpu"] for report in reports),
-        note=driver.durability,
-    )
-    if server.pids:
-        memory = server.memory()
-        result.rss, result.pss = memory["Rss"], memory["Pss"]
+    result, reports = speed.measure(scenario, server, team, counted)
+    result.durability = driver.durability
     busy = max(report["cpu"] / (report["ended"] - report["started"]) for report in reports)
     return Run(driver.name, result, min(busy, 1.0))
 
@@ -279,9 +259,9 @@ class Turn:
 
     def __post_init__(self) -> None:
         share = self.driver.share
-        self._many = self.settings.count(share)
-        self._fewer = self.settings.count(share / 2)
-        self._few = self.settings.count(0.1 * share**0.5)
+        self._many = self.settings.part(share)
+        self._fewer = self.settings.part(share / 2)
+        self._few = self.settings.part(0.1 * share**0.5)
 
     def all(self) -> Iterator[Run]:
         yield self._memory()
@@ -383,27 +363,19 @@ def run(drivers: Sequence[Driver], settings: Settings, say: Callable[[str], None
     """Run every driver in each round; return the medians. A driver that fails is not run again."""
     runs: list[Run] = []
     failed = []
-    longest = 0.0
-    rounds = 0
-    while rounds < settings.rounds:
-        began = time.monotonic()
-        if rounds and began + longest > settings.deadline:
-            say(f"  no time for more than {rounds} rounds")
-            break
-        rounds += 1
+    for number in settings.rounds():
         for driver in drivers:
             turn = time.monotonic()
             try:
                 with driver.start() as server:
                     for each in Turn(driver, server, settings).all():
-                        each.round = rounds
+                        each.round = number
                         runs.append(each)
             except Exception as error:
-                say(f"  round {rounds}: {driver.name} failed, {error}")
-                failed.append(speed.failure(f"{driver.name}, round {rounds}", error))
+                say(f"  round {number + 1}: {driver.name} failed, {error}")
+                failed.append(speed.failure(f"{driver.name}, round {number + 1}", error))
                 continue
-            say(f"  round {rounds}: {driver.name}, {time.monotonic() - turn:.1f} s")
-        longest = max(longest, time.monotonic() - began)
+            say(f"  round {number + 1}: {driver.name}, {time.monotonic() - turn:.1f} s")
     return speed.Found(
         [row | {"size": settings.size} for row in medians(runs, drivers[0].name)], failed
     )
@@ -437,7 +409,7 @@ def _median(runs: Sequence[Run], base: Sequence[Run]) -> dict[str, Any]:
     return {
         "contestant": first.contestant,
         "scenario": first.result.scenario,
-        "durability": first.result.note,
+        "durability": first.result.durability,
         "messages": first.result.messages,
         "rounds": len(runs),
         "rate": of(lambda run: run.result.rate),

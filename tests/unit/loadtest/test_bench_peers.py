@@ -1,6 +1,6 @@
 """Other brokers in the benchmark: their protocols, their lifecycle and their installation.
 
-Protocols are tested with recorded conversations and, if a broker is installed, with the real one.
+Conversations are tested with the real brokers that are installed, by the soak tests.
 """
 
 import argparse
@@ -13,8 +13,7 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -182,137 +181,6 @@ def test_confirms_may_be_single_multiple_and_out_of_order(answers: Any) -> None:
         answers.confirms(frame(1, struct.pack(">HHQB", 60, 120, 1, 0)), 0)
 
 
-# -- conversations
-
-
-@contextlib.contextmanager
-def recorded(*lines: tuple[bytes, bytes]) -> Iterator[servers.Address]:
-    """Server for one connection: waits for the first of each pair, and answers with the second."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(10)
-        unheard: list[bytes] = []
-
-        def serve() -> None:
-            sock, _ = listener.accept()
-            with sock:
-                sock.settimeout(10)
-                for expected, answer in lines:
-                    heard = b""
-                    while len(heard) < len(expected) and (part := sock.recv(4096)):
-                        heard += part
-                    if heard != expected:
-                        unheard.append(heard)
-                        return
-                    sock.sendall(answer)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield listener.getsockname()
-        thread.join()
-        assert unheard == []
-
-
-def method(channel: int, group: int, number: int, arguments: bytes = b"") -> bytes:
-    payload = struct.pack(">HH", group, number) + arguments
-    return struct.pack(">BHI", 1, channel, len(payload)) + payload + b"\xce"
-
-
-AMQP = [
-    (b"AMQP\0\0\x09\x01", method(0, 10, 10, b"\0\x09" + bytes(12))),
-    (
-        method(0, 10, 11, bytes(4) + b"\x05PLAIN\0\0\0\x0c\0guest\0guest\x05en_US"),
-        method(0, 10, 30, struct.pack(">HIH", 7, 4096, 60)),
-    ),
-    (
-        method(0, 10, 31, struct.pack(">HIH", 7, 4096, 0)) + method(0, 10, 40, b"\x01/\0\0"),
-        method(0, 10, 41, b"\0"),
-    ),
-    (method(1, 20, 10, b"\0"), method(1, 20, 11, bytes(4))),
-]
-
-
-def test_rabbitmq_publishes(drivers: Any) -> None:
-    with recorded(*AMQP, (method(1, 85, 10, b"\0"), method(1, 85, 11))) as address:
-        publisher = drivers.Rabbitmq().publisher(address, "q", b"body", 2)
-        assert publisher.command == 2 * (
-            method(1, 60, 40, b"\0\0\0\x01q\0")
-            + frame(2, struct.pack(">HHQHB", 60, 0, 4, 0x1000, 1))
-            + frame(3, b"body")
-        )
-        assert publisher.answered(ack(2) + ack(3)) == (b"", 42, 2)
-        assert publisher.answered(ack(1)) == (b"", 21, 1)
-        assert publisher.answered(ack(6, multiple=True)) == (b"", 21, 3)
-
-
-def test_rabbitmq_consumes(drivers: Any) -> None:
-    qos = method(1, 60, 10, struct.pack(">IHB", 0, 9, 0))
-    with recorded(*AMQP, (qos, method(1, 60, 11))) as address:
-        consumer = drivers.Rabbitmq().consumer(address, "q", 9)
-        assert consumer.first == method(1, 60, 20, b"\0\0\x01q\x01c\x08" + bytes(4))
-        one = delivery(5, b"x")
-        assert consumer.take(one) == (ack(5), len(one), 1)
-
-
-def test_jetstream_publishes_and_consumes(drivers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drivers, "unique", lambda pattern: pattern % (1, 2))
-    options = b'{"verbose":false,"pedantic":false,"protocol":1,"lang":"bench","version":"1"}'
-    hello = b"CONNECT %s\r\nSUB _INBOX.1.2.* 1\r\nPING\r\n" % options
-    with recorded((b"", b"INFO {}\r\n"), (hello, b"PONG\r\n")) as address:
-        publisher = drivers.Nats().publisher(address, "q", b"body", 2)
-        assert publisher.command == 2 * b"PUB q _INBOX.1.2.1 4\r\nbody\r\n"
-        assert publisher.answered(b"PING\r\n") == (b"PONG\r\n", 6, 0)
-    with recorded((b"", b"INFO {}\r\n"), (hello, b"PONG\r\n")) as address:
-        consumer = drivers.Nats().consumer(address, "q", 2)
-        body = b'{"batch":2,"expires":600000000000}'
-        request = b"PUB $JS.API.CONSUMER.MSG.NEXT.q.bench _INBOX.1.2.1 %d\r\n%s\r\n"
-        request %= (len(body), body)
-        assert consumer.first == 2 * request
-        one = b"MSG q 1 $JS.ACK.1 1\r\nx\r\n"
-        acked = b"PUB $JS.ACK.1 4\r\n+ACK\r\n"
-        assert consumer.take(one).send == acked
-        assert consumer.take(one).send == acked + request
-
-
-def test_beanstalkd_publishes_and_consumes(drivers: Any) -> None:
-    with recorded((b"use q\r\n", b"USING q\r\n")) as address:
-        publisher = drivers.Beanstalkd().publisher(address, "q", b"body", 2)
-        assert publisher.command == 2 * b"put 0 0 120 4\r\nbody\r\n"
-    watched = b"WATCHING 2\r\nWATCHING 1\r\n"
-    with recorded((b"watch q\r\nignore default\r\n", watched)) as address:
-        consumer = drivers.Beanstalkd().consumer(address, "q", 2500)
-        assert consumer.first == b"reserve-with-timeout 0\r\n"
-        assert consumer.take(b"TIMED_OUT\r\n").send == b"reserve-with-timeout 1\r\n"
-        taken = consumer.take(b"RESERVED 1 1\r\nx\r\n")
-        assert taken.send == b"delete 1\r\n" + 2 * b"reserve-with-timeout 0\r\n"
-
-
-def test_redis_streams_publish_and_consume(drivers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drivers, "unique", lambda pattern: pattern % (1, 2))
-    words = b"XREADGROUP GROUP group c1-2 COUNT 1 BLOCK 100 STREAMS q >"
-    with recorded() as address:
-        publisher = drivers.RedisStreams().publisher(address, "q", b"body", 2)
-        assert publisher.command == 2 * drivers.resp(b"XADD", b"q", b"*", b"body", b"body")
-    with recorded() as address:
-        consumer = drivers.RedisStreams().consumer(address, "q", 1)
-        assert consumer.first == drivers.resp(*words.split())
-        acks = [drivers.resp(b"XACK", b"q", b"group", id) for id in (b"1-0", b"1-1")]
-        taken = consumer.take(ENTRIES)
-        assert taken == (b"".join(acks) + consumer.first, len(ENTRIES), 2)
-        assert consumer.take(b":1\r\n") == (b"", 4, 0)
-
-
-def test_redis_lists_publish_and_consume(drivers: Any) -> None:
-    with recorded() as address:
-        publisher = drivers.RedisLists().publisher(address, "q", b"body", 2)
-        assert publisher.command == drivers.resp(b"LPUSH", b"q", b"body", b"body")
-        assert publisher.answered(b":2\r\n") == (b"", 4, 2)
-    with recorded() as address:
-        consumer = drivers.RedisLists().consumer(address, "q", 1)
-        assert consumer.first == drivers.resp(b"LMOVE", b"q", b"q:taken", b"RIGHT", b"LEFT")
-        taken = consumer.take(b"$1\r\nx\r\n")
-        assert taken.send == drivers.resp(b"LREM", b"q:taken", b"-1", b"x") + consumer.first
-
-
 def test_no_more_requests_than_are_useful(drivers: Any) -> None:
     asking = drivers.Asking(b"w", b"p", 4)
     assert asking.more() == b"p"
@@ -377,16 +245,6 @@ def test_nodes_of_a_cluster_have_names_of_their_own(tmp_path: Path) -> None:
     assert names == ["bench0@localhost", "bench1@localhost", "bench2@localhost"]
     assert [len(each) for each in lines] == [1, 2, 2]
     assert [recipe.helper is not None for recipe in rabbits] == [True, False, False]
-
-
-def test_quorum_queues_are_durable(drivers: Any) -> None:
-    kind = b"\x0cx-queue-typeS\0\0\0\x06quorum"
-    declare = method(1, 50, 10, b"\0\0\x01q\x02" + struct.pack(">I", len(kind)) + kind)
-    with recorded(*AMQP, (declare, method(1, 50, 11))) as address:
-        drivers.ReplicatedRabbitmq().create(address, "q")
-    with recorded(*AMQP, (method(1, 85, 10, b"\0"), method(1, 85, 11))) as address:
-        publisher = drivers.ReplicatedRabbitmq().publisher(address, "q", b"body", 1)
-        assert frame(2, struct.pack(">HHQHB", 60, 0, 4, 0x1000, 2)) in publisher.command
 
 
 # -- the complete command, on an otherwise idle machine
@@ -487,7 +345,7 @@ def test_each_figure_is_the_median_of_its_own(drivers: Any) -> None:
     from loadtest.bench.peers import work
 
     runs = [
-        work.Run("a", Result(work.PUBLISH, 100, seconds, cpu, 0.0, note="memory"), 0.5)
+        work.Run("a", Result(work.PUBLISH, 100, seconds, cpu, 0.0), 0.5)
         for seconds, cpu in ((1.0, 3e-4), (2.0, 2e-4), (4.0, 1e-4))
     ]
     (row,) = work.medians(runs, "a")
@@ -533,7 +391,7 @@ def test_a_failing_broker_is_reported_and_stops_no_other(
     monkeypatch.setattr(work.Turn, "__post_init__", lambda turn: None)
     monkeypatch.setattr(work.Turn, "all", lambda turn: [dataclasses.replace(one)])
     drivers_there: Any = [Failing(), Idle(lambda: None)]
-    found = work.run(drivers_there, work.Settings(rounds=2), lambda text: None)
+    found = work.run(drivers_there, work.Settings(repeat=2), lambda text: None)
     assert [(row["contestant"], row["rounds"]) for row in found.rows] == [("idle", 2)]
     assert found.failed == [
         {"what": f"failing, round {number}", "why": "no such luck"} for number in (1, 2)
@@ -551,31 +409,6 @@ class Idle:
     def start(self) -> contextlib.AbstractContextManager[None]:
         self._begun()
         return contextlib.nullcontext()
-
-
-def test_no_round_begins_too_late(drivers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from loadtest.bench.peers import work
-
-    clock = [0.0]
-    monkeypatch.setattr(work.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(work.Turn, "__post_init__", lambda turn: None)
-    monkeypatch.setattr(work.Turn, "all", lambda turn: [])
-    begun: list[float] = []
-
-    def begin() -> None:
-        begun.append(clock[0])
-        clock[0] += 10
-
-    def rounds(deadline: float) -> list[float]:
-        clock[0] = 0.0
-        begun.clear()
-        settings = work.Settings(rounds=9, deadline=deadline)
-        work.run([Idle(begin)], settings, lambda text: None)  # type: ignore[list-item]
-        return begun
-
-    assert rounds(35.0) == [0.0, 10.0, 20.0]
-    assert rounds(-1.0) == [0.0]
-    assert len(rounds(float("inf"))) == 9
 
 
 # -- their lifecycle

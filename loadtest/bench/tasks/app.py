@@ -12,7 +12,7 @@ import time
 from celery import Celery
 
 import nsqcy.integrations.celery  # noqa: F401  (registers nsqcy://)
-from loadtest.tasks.records import RECORD
+from loadtest.bench.tasks import RECORD
 
 app = Celery("tasks", broker=os.environ["TASKS_BROKER"])
 app.conf.update(

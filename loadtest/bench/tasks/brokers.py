@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from loadtest.bench import procfs
 from loadtest.bench.daemon import Address, Daemon
-from loadtest.bench.peers import drivers, servers
+from loadtest.bench.peers import servers
 from loadtest.daemons import Nsqd
 from nsqcy.testing.ports import Ports
 
@@ -121,6 +121,8 @@ def _redis(*flags: str) -> Iterator[Broker]:
 
 @contextlib.contextmanager
 def _rabbitmq() -> Iterator[Broker]:
+    from loadtest.bench.peers import drivers  # which may have to be compiled
+
     with drivers.Rabbitmq().start() as server:
         yield _RabbitMQ(server)
 
@@ -136,5 +138,8 @@ PROGRAMS = {"redis": "redis-server", "redis-aof": "redis-server", "rabbitmq": "r
 
 
 def is_installed(name: str) -> bool:
-    """Return whether the broker's program is on this machine."""
+    """Return whether the broker's program is on this machine. Raises SystemExit for a name that is
+    none."""
+    if name not in BROKERS:
+        raise SystemExit(f"unknown broker {name!r}: choose from {', '.join(BROKERS)}")
     return name not in PROGRAMS or servers.program(PROGRAMS[name]) is not None

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from loadtest.bench import procfs
-from loadtest.tasks.brokers import Broker
+from loadtest.bench.tasks.brokers import Broker
 
 STOP_LIMIT = 60.0  # seconds that a warm shutdown may take
 
@@ -50,7 +50,7 @@ class Workers:
         """Start one more worker, in its own session."""
         name = f"w{self._started}@tasks"
         self._started += 1
-        command = [sys.executable, "-m", "celery", "-A", "loadtest.tasks.app", "worker"]
+        command = [sys.executable, "-m", "celery", "-A", "loadtest.bench.tasks.app", "worker"]
         command += ["--hostname", name, "--loglevel", "ERROR", *self._arguments]
         with Path(self._home.name, "log").open("ab") as log:
             worker = subprocess.Popen(

@@ -1,5 +1,10 @@
-"""Scenarios with Celery's tasks on one broker: throughput, kills and ETAs."""
+"""Celery on nsqd beside Redis and RabbitMQ: throughput, kills and ETAs.
 
+Exits with 3 if a task was lost on nsqd. Needs nsqcy[celery], psutil, and, for Redis, its Python
+package.
+"""
+
+import argparse
 import json
 import random
 import subprocess
@@ -8,9 +13,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from loadtest.tasks.brokers import REDELIVERY, Broker
-from loadtest.tasks.records import RECORD
-from loadtest.tasks.workers import Workers
+from loadtest.bench.tasks import RECORD
+from loadtest.bench.tasks.brokers import BROKERS, REDELIVERY, Broker, is_installed
+from loadtest.bench.tasks.workers import Workers
+from loadtest.soak.ledger import Account, Ledger
 
 END_LIMIT = 1800.0  # seconds after which a scenario gives up
 POLL = 0.02
@@ -57,8 +63,17 @@ def records(workers: Workers) -> list[tuple[int, float]]:
     return list(RECORD.iter_unpack(workers.file.read_bytes()))
 
 
+def account(workers: Workers, tasks: int) -> Account:
+    """Return what became of this number of published tasks."""
+    ledger = Ledger()
+    ledger.publish("tasks", 0, range(tasks))
+    for number, _ in records(workers):
+        ledger.finish(("tasks", "workers"), 0, number)
+    return ledger.account(("tasks", "workers"))
+
+
 def start_publisher(workers: Workers, *arguments: object) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "loadtest.tasks.publisher", *map(str, arguments)]
+    command = [sys.executable, "-m", "loadtest.bench.tasks.publisher", *map(str, arguments)]
     return subprocess.Popen(command, env=workers.environment, stdout=subprocess.PIPE, text=True)
 
 
@@ -146,11 +161,11 @@ def kills(broker: Broker, options: Options) -> Figures:
 
         wait(quiet, Periodic(KILL_INTERVAL, kill_worker), Periodic(POLL, kill_broker))
         finish_publisher(process)
-        numbers = [number for number, _ in records(workers)]
+        found = account(workers, options.kills)
         return {
             "tasks": options.kills,
-            "lost": options.kills - len(set(numbers)),
-            "run again": len(numbers) - len(set(numbers)),
+            "lost": found.lost,
+            "run again": found.duplicates,
             "workers killed": killed,
             "broker killed": crashes,
             "seconds": round(quiet.since - begun),
@@ -182,10 +197,11 @@ def etas(broker: Broker, options: Options, kind: str = "etas") -> Figures:
         for number, late in records(workers):
             earliest.setdefault(number, late)
         late = sorted(earliest.values())
+        found = account(workers, options.etas)
         return {
             "tasks": options.etas,
-            "lost": options.etas - len(earliest),
-            "run again": runs(workers) - len(earliest),
+            "lost": found.lost,
+            "run again": found.duplicates,
             "early": sum(each < 0 for each in late),
             "late p50, ms": round(late[len(late) // 2] * 1e3, 1),
             "late p99, ms": round(late[len(late) * 99 // 100] * 1e3, 1),
@@ -198,3 +214,39 @@ def etas(broker: Broker, options: Options, kind: str = "etas") -> Figures:
 def naive_etas(broker: Broker, options: Options) -> Figures:
     """Run `etas` with ETAs without a time zone, which workers hold in memory."""
     return etas(broker, options, "naive-etas")
+
+
+# -- the command line
+
+SCENARIOS = {  # each with the brokers that it makes sense for
+    "throughput": (throughput, "nsqd,nsqd-os,redis,redis-aof,rabbitmq"),
+    "kills": (kills, "nsqd-os,redis-aof"),
+    "etas": (etas, "nsqd-os,redis-aof"),
+    "naive-etas": (naive_etas, "nsqd-os"),
+}
+LOST = 3  # exit code
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("scenario", choices=SCENARIOS)
+    parser.add_argument("--brokers", default="", help=", ".join(BROKERS))
+    parser.add_argument("--tasks", type=int, default=20_000, help="of throughput")
+    parser.add_argument("--kills", type=int, default=100_000, help="tasks of kills")
+    parser.add_argument("--etas", type=int, default=10_000, help="tasks of etas")
+    parser.add_argument("--eta-seconds", type=float, default=300.0, help="over which ETAs spread")
+
+
+def run_all(args: argparse.Namespace, say: Callable[[str], None]) -> int:
+    options = Options(args.tasks, args.kills, args.etas, args.eta_seconds)
+    scenario, usual = SCENARIOS[args.scenario]
+    code = 0
+    for name in (args.brokers or usual).split(","):
+        if not is_installed(name):
+            say(f"{name}: not installed")
+            continue
+        with BROKERS[name]() as broker:
+            figures = scenario(broker, options)
+        say("\n".join([name, *(f"  {title:32} {value}" for title, value in figures.items())]))
+        if name.startswith("nsqd") and figures.get("lost"):
+            code = LOST
+    return code

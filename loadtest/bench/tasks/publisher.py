@@ -1,4 +1,4 @@
-"""Publishes tasks: python -m loadtest.tasks.publisher KIND COUNT [SECONDS].
+"""Publishes tasks: python -m loadtest.bench.tasks.publisher KIND COUNT [SECONDS].
 
 Writes a JSON line with its times when every publish has returned, and fails if one was refused.
 KIND: `record`, `etas` or `naive-etas`. ETAs are spread over SECONDS. A naive ETA has no time zone:
@@ -10,7 +10,7 @@ import sys
 import time
 from datetime import UTC, datetime
 
-from loadtest.tasks.app import record, record_lateness
+from loadtest.bench.tasks.app import record, record_lateness
 
 RETRY = {"max_retries": 100, "interval_start": 0.05, "interval_step": 0.1, "interval_max": 1.0}
 

@@ -1,0 +1,5 @@
+"""Celery on nsqd, Redis and RabbitMQ: throughput, kills and ETAs."""
+
+import struct
+
+RECORD = struct.Struct("<Id")  # of a task that ran: its number, and a time in seconds

@@ -1,1 +1,0 @@
-"""Celery on nsqd, Redis and RabbitMQ: throughput, kills and ETAs."""
