@@ -33,7 +33,7 @@ def configured(nsqd: Starter, text: str, *args: str, **options: object) -> Nsqd:
     return nsqd(args=(f"--config={file}", *args), **options)
 
 
-@pytest.mark.case("CFG-01", "TOOL-001")
+@pytest.mark.case("CFG-01", "H03", "H04", "TOOL-001")
 def test_version() -> None:
     result = run("--version")
     assert result.returncode == 0
@@ -183,6 +183,7 @@ def test_a_file_with_sections_is_ini(nsqd: Starter) -> None:
     assert re.search(r"\b3\b", result.stderr), result
 
 
+@pytest.mark.case("C327")
 @one_worker
 @pytest.mark.case("CFG-33", "TOOL-010")
 def test_missing_data_path(nsqd: Starter) -> None:

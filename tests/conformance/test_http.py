@@ -44,7 +44,7 @@ def metadata(daemon: Nsqd, name: str) -> dict[str, Any]:
 
 
 @one_worker
-@pytest.mark.case("HTTP-001", "HTTP-002", "HTTP-003")
+@pytest.mark.case("HTTP-001", "HTTP-002", "HTTP-003", "H09")
 def test_ping_and_info(shared: Nsqd) -> None:
     web = shared.web
     answer = web.get("/ping")

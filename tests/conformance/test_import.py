@@ -132,6 +132,7 @@ def test_a_data_path_of_nsq_opens(nsqd: Starter) -> None:
     assert len(list(data.glob("imported-go-*"))) == 1
 
 
+@one_worker
 @pytest.mark.case("C333")
 def test_half_of_an_imported_backlog_survives_restarts(nsqd: Starter) -> None:
     daemon = nsqd.prepare(mem_queue_size=10)
@@ -152,6 +153,7 @@ def test_half_of_an_imported_backlog_survives_restarts(nsqd: Starter) -> None:
     assert set(seen["b"]) == {one.body for one in messages(5000, 1000, 200)} | backlog
 
 
+@one_worker
 @pytest.mark.case("C313", "C314")
 def test_attempts_ids_and_timestamps_are_kept(nsqd: Starter) -> None:
     daemon = nsqd.prepare()
@@ -174,6 +176,7 @@ def test_attempts_ids_and_timestamps_are_kept(nsqd: Starter) -> None:
     assert ids[b"new"] > far.id
 
 
+@one_worker
 @pytest.mark.case("C314", "C317", "C318")
 def test_export_writes_what_nsq_would(nsqd: Starter, tmp_path: Path) -> None:
     daemon = nsqd()
@@ -226,6 +229,7 @@ def test_export_writes_what_nsq_would(nsqd: Starter, tmp_path: Path) -> None:
     again.web.await_counts("small", depth=50)
 
 
+@one_worker
 @pytest.mark.case("C319")
 def test_what_was_written_after_the_last_sync_is_imported(nsqd: Starter) -> None:
     daemon = nsqd.prepare()
@@ -305,6 +309,7 @@ def test_a_message_larger_than_the_limit_is_no_damage(nsqd: Starter) -> None:
     assert "ERROR" not in daemon.log_text()
 
 
+@one_worker
 @pytest.mark.case("C324")
 def test_emptying_an_imported_channel_leaves_the_others(nsqd: Starter) -> None:
     daemon = nsqd.prepare()
@@ -400,6 +405,7 @@ def test_a_client_waits_while_an_import_goes_on(nsqd: Starter) -> None:
     daemon.await_ready()
 
 
+@one_worker
 def test_a_topic_that_is_here_already_is_not_mixed(nsqd: Starter) -> None:
     daemon = nsqd()
     daemon.connect().pub("t", b"ours")
@@ -436,6 +442,7 @@ def written(data: Path) -> int:
         return 0
 
 
+@one_worker
 def test_kill_leaves_the_originals(nsqd: Starter) -> None:
     daemon = nsqd.prepare(announced=False)
     data = daemon.data

@@ -65,21 +65,3 @@ def test_no_percentiles(shared: Nsqd, topic: str) -> None:
     conn.take(1)
     conn.barrier()
     assert latency(shared, topic) == latency(shared, topic, "c") == OFF
-
-
-@pytest.mark.case("E2E-02")
-def test_percentiles_of_all_channels(nsqd: Starter) -> None:
-    daemon = nsqd(e2e_processing_latency_percentile="1,0.5", move_sessions=None)
-    names = ["c0", "c1", "c2"]
-    conns = [daemon.connect().sub("t", name, rdy=1) for name in names]
-    daemon.web.mpub("t", [b"x"] * 100)
-    for conn in conns:
-        conn.take(100)
-        conn.barrier()
-    each = [latency(daemon, "t", name) for name in names]
-    whole = latency(daemon, "t")
-    assert [found["count"] for found in each] == [100] * 3
-    assert whole["count"] == 300
-    greatest = [found["percentiles"][0]["value"] for found in each]
-    assert whole["percentiles"][0]["value"] == max(greatest)
-    assert 0 < whole["percentiles"][1]["value"] <= max(greatest)

@@ -2,14 +2,11 @@
 
 import http.client
 import json
-import os
-import signal
 import time
 from typing import Any
 
 import pytest
 
-from conftest import Starter
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import batch
 from support.nsqd_process import Nsqd
@@ -29,13 +26,6 @@ def ledger(daemon: Nsqd, topic: str, channel: str = "") -> dict[str, Any]:
         (shown,) = [each for each in shown["channels"] if each["channel_name"] == channel]
     flat = {**shown["ledger"]["dropped"], "expired": shown["ledger"]["expired"]}
     return {reason: count for reason, count in flat.items() if count}
-
-
-def kill_all(daemon: Nsqd) -> None:
-    os.killpg(daemon.process.pid, signal.SIGKILL)
-    daemon.wait()
-    daemon.hang_up()
-    daemon.start()
 
 
 def test_a_full_topic_refuses_over_both_protocols(shared: Nsqd, topic: str) -> None:
@@ -58,30 +48,6 @@ def test_a_full_topic_refuses_over_both_protocols(shared: Nsqd, topic: str) -> N
     eventually(lambda: shared.web.post("/pub", b"x", topic=topic).status == 200)
 
 
-@pytest.mark.parametrize(
-    ("on_full", "left"), [("drop-oldest", [b"7", b"8", b"9"]), ("drop-newest", [b"0", b"1", b"2"])]
-)
-def test_what_is_dropped_is_counted_and_stays_away(
-    nsqd: Starter, on_full: str, left: list[bytes]
-) -> None:
-    daemon = nsqd()
-    put(daemon, "t", max_depth=3, on_full=on_full, durability="os")
-    daemon.web.create("t", "c")
-    for n in range(10):
-        daemon.web.pub("t", b"%d" % n)
-    dropped = ledger(daemon, "t", "c" if on_full == "drop-oldest" else "")
-    assert dropped == {"full": 7}
-    assert daemon.web.counts("t", "c")["depth"] == 3
-    kill_all(daemon)
-    consumer = daemon.connect().sub("t", "c", rdy=10)
-    found: list[bytes] = []
-    while found[-1:] != left[-1:]:
-        message = consumer.message()
-        found.append(message.body)
-        consumer.fin(message)
-    assert found[-3:] == left  # the journal may be older than the drops
-
-
 def test_a_message_with_a_time_to_live(shared: Nsqd, topic: str) -> None:
     shared.web.create(topic, "c")
     connection = http.client.HTTPConnection("127.0.0.1", shared.web.port)
@@ -99,12 +65,3 @@ def test_a_message_with_a_time_to_live(shared: Nsqd, topic: str) -> None:
     answer = connection.getresponse()
     assert (answer.status, b"milliseconds" in answer.read()) == (400, True)
     connection.close()
-
-
-def test_a_topic_with_a_time_to_live(shared: Nsqd, topic: str) -> None:
-    put(shared, topic, ttl="1ms")
-    shared.web.create(topic, "c")
-    for _ in range(5):
-        shared.web.pub(topic, b"x")
-    eventually(lambda: ledger(shared, topic, "c") == {"expired": 5})
-    assert shared.web.counts(topic, "c")["depth"] == 0

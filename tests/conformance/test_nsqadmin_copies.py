@@ -104,20 +104,6 @@ def test_the_page(admin: Admin, cluster: Cluster) -> None:
     assert cluster.lookupd.asked == ["GET /nodes"]
 
 
-def test_risks_appear_and_disappear(admin: Admin, cluster: Cluster) -> None:
-    cluster.owner.pages["/copies"] = owned(responding=1, accepts=False, min_copies=2)
-    refusal = "topic orders: 1 of 2 copies responds, publishes are refused"
-    owner = f"(owner: {cluster.owner.address})"
-    assert f"critical {refusal} {owner}. At least 2 must" in text(get(admin, "/copies"))
-    cluster.owner.pages["/copies"] = owned()
-    assert "No risks" in text(get(admin, "/copies"))
-    cluster.owner.pages["/copies"] = 403
-    page = text(get(admin, "/copies"))
-    assert f"Copies of {cluster.owner.address} unknown: SCRIPTED" in page
-    assert "warning group 5b0e: unknown, because the owner's nsqd (a.0)" in page
-    assert f"{owner}. The owner still has a session in etcd" in page
-
-
 def test_a_node_that_is_gone(admin: Admin, cluster: Cluster) -> None:
     """The holder's response shows that the group has lost its owner."""
     get(admin, "/copies")
@@ -162,16 +148,6 @@ def test_a_topic_and_a_node(admin: Admin, cluster: Cluster) -> None:
     page = get(admin, f"/nodes/{cluster.holder.address}")
     assert "Copies: 0 groups owned · 1 group held ⚠ etcd does not respond" in text(page)
     assert "Copies" not in text(get(admin, f"/nodes/{cluster.older.address}"))
-
-
-def test_a_cluster_without_copies(admin: Admin, cluster: Cluster) -> None:
-    cluster.owner.pages["/copies"] = {"workers": []}
-    cluster.holder.pages["/copies"] = 404
-    assert "Copies" not in get(admin, "/topics/orders").text
-    page = get(admin, "/copies")
-    assert "No nsqd reports copies." in text(page)
-    first = ["nsqcy", "Overview", "Topics", "Channels", "Connections", "Nodes"]
-    assert links(page) == [*first, "Counter", "Lookup", "Audit"]
 
 
 def test_the_link_appears_with_the_first_groups(admin: Admin, cluster: Cluster) -> None:

@@ -82,21 +82,12 @@ def test_what_it_tells(admin: Admin, nsqd: Upstream) -> None:
     assert (shown["step"], len(shown["metrics"]["out"])) == (0.1, 100)
 
 
-@pytest.mark.parametrize(
-    ("query", "status", "message"),
-    [
-        ({"topic": "none"}, 404, "HISTORY_NOT_FOUND"),
-        ({"channel": "c"}, 400, "INVALID_ARG_SUBJECT"),
-        ({"topic": "t0", "node": "n:1"}, 400, "INVALID_ARG_SUBJECT"),
-        ({"topic": "t0", "range": "long"}, 400, "INVALID_ARG_RANGE"),
-        ({"topic": "t0", "range": "13h"}, 400, "INVALID_ARG_RANGE"),
-        ({"topic": "t0", "range": "0s"}, 400, "INVALID_ARG_RANGE"),
-    ],
-)
-def test_what_it_does_not_tell(
-    query: dict[str, str], status: int, message: str, admin: Admin
-) -> None:
-    refused(admin.web.get("/api/history", **query), status, message)
+def test_what_it_does_not_tell(admin: Admin) -> None:
+    refused(admin.web.get("/api/history", topic="none"), 404, "HISTORY_NOT_FOUND")
+    for subject in ({"channel": "c"}, {"topic": "t0", "node": "n:1"}):
+        refused(admin.web.get("/api/history", **subject), 400, "INVALID_ARG_SUBJECT")
+    for text in ("long", "13h", "0s"):
+        refused(admin.web.get("/api/history", topic="t0", range=text), 400, "INVALID_ARG_RANGE")
 
 
 def test_an_nsqd_that_fails_for_a_while(admin: Admin, nsqd: Upstream) -> None:

@@ -249,6 +249,7 @@ def consumed(daemon: Nsqd) -> list[int]:
     return numbers
 
 
+@one_worker
 @pytest.mark.case("C320")
 @pytest.mark.ours
 def test_a_damaged_record_costs_that_record(nsqd: Starter) -> None:
@@ -262,6 +263,7 @@ def test_a_damaged_record_costs_that_record(nsqd: Starter) -> None:
     daemon.web.await_counts("t", "c", depth=0)
 
 
+@one_worker
 @pytest.mark.case("C321")
 @pytest.mark.ours
 def test_a_missing_segment_costs_that_segment(nsqd: Starter) -> None:
@@ -273,6 +275,7 @@ def test_a_missing_segment_costs_that_segment(nsqd: Starter) -> None:
     assert consumed(daemon) == [n for n in range(80) if n not in gone]
 
 
+@one_worker
 @pytest.mark.case("C322")
 @pytest.mark.ours
 def test_a_torn_end_costs_the_torn_record(nsqd: Starter) -> None:
@@ -283,6 +286,7 @@ def test_a_torn_end_costs_the_torn_record(nsqd: Starter) -> None:
     assert consumed(daemon) == list(range(79))
 
 
+@one_worker
 @pytest.mark.case("C323")
 @pytest.mark.ours
 def test_a_smaller_limit_keeps_larger_messages(nsqd: Starter) -> None:
@@ -340,13 +344,6 @@ def test_a_second_daemon_on_the_data_path(nsqd: Starter) -> None:
 
 
 @one_worker
-@pytest.mark.case("C327", "CFG-33")
-def test_missing_data_path(nsqd: Starter, tmp_path: Path) -> None:
-    result = run(*flags(nsqd.prepare(tmp_path / "nowhere").options))
-    assert result.returncode == 1
-    assert f"failed to lock data-path: open {tmp_path / 'nowhere'}: " in result.stderr
-
-
 @pytest.mark.case("C328")
 @pytest.mark.parametrize("content", [b"", b"{", b'{"topics":5}', b"\xff"])
 def test_malformed_metadata(nsqd: Starter, content: bytes) -> None:
@@ -359,6 +356,7 @@ def test_malformed_metadata(nsqd: Starter, content: bytes) -> None:
     assert file.read_bytes() == content
 
 
+@one_worker
 @pytest.mark.case("C329")
 def test_invalid_names_in_metadata_are_skipped(nsqd: Starter) -> None:
     daemon = nsqd.prepare()
@@ -381,45 +379,10 @@ def test_invalid_names_in_metadata_are_skipped(nsqd: Starter) -> None:
     assert "skipping creation of invalid topic bad$" in daemon.log_text()
 
 
-@one_worker
-@pytest.mark.case("C334", "F10", "CFG-12", "CFG-16", "CFG-17")
-@pytest.mark.parametrize(
-    ("option", "code", "text"),
-    [
-        ("--node-id=1024", 1, "--node-id must be [0,1024)"),
-        ("--node-id=-1", 1, "--node-id must be [0,1024)"),
-        ("--max-deflate-level=0", 1, "--max-deflate-level must be [1,9]"),
-        ("--max-deflate-level=10", 1, "--max-deflate-level must be [1,9]"),
-        ("--tls-min-version=ssl3.0", 2, "invalid value"),
-    ],
-)
-def test_refused_options(nsqd: Starter, option: str, code: int, text: str) -> None:
-    result = run(*flags(nsqd.prepare().options), option)
-    assert (result.returncode, text in result.stderr) == (code, True), result
-
-
-@one_worker
-@pytest.mark.case("C334", "F10")
-@pytest.mark.ours
-@pytest.mark.parametrize(
-    "option",
-    [
-        "--output-buffer-timeout=0",
-        "--output-buffer-timeout=-1s",
-        "--sync-timeout=0",
-        "--mem-queue-size=-1",
-        "--max-msg-size=0",
-    ],
-)
-def test_options_that_break_others(nsqd: Starter, option: str) -> None:
-    result = run(*flags(nsqd.prepare().options), option)
-    assert result.returncode in (1, 2), result
-    assert option[2:].split("=")[0] in result.stderr.replace("_", "-"), result
-
-
 READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
 
 
+@one_worker
 @pytest.mark.ours
 def test_a_data_path_that_may_only_be_read(nsqd: Starter, tmp_path: Path) -> None:
     """Uses a separate mount namespace, because root may write to any path that is not on a

@@ -408,20 +408,6 @@ def test_a_policy_may_allow_larger_messages_and_longer_delays(nsqd: Starter, wor
     assert refusal(web.post("/pub", b"x" * 1001, topic="other")) == (413, "MSG_TOO_BIG")
 
 
-def test_a_policy_may_shorten_delays(nsqd: Starter) -> None:
-    daemon = nsqd(workers=3)
-    for topic in ("t0", "t1", "t2", "t3"):
-        put(daemon, topic, max_defer_timeout="2s")
-        with daemon.connect() as conn:
-            conn.pub(topic, b"x")
-            conn.dpub(topic, 2000, b"x")
-            conn.command("DPUB", topic, 2001, body=b"x")
-            conn.expect_error(b"E_INVALID DPUB timeout 2001 out of range 0-2000")
-        answer = daemon.web.post("/pub", b"x", topic=topic, defer=2001)
-        assert refusal(answer) == (400, "INVALID_DEFER")
-        assert daemon.web.post("/pub", b"x", topic=topic, defer=2000).status == 200
-
-
 @one_worker
 def test_an_answer_over_http_names_the_limit_and_its_option(nsqd: Starter) -> None:
     """In a header, because NSQ's messages have no room for them."""
@@ -483,26 +469,6 @@ def test_one_publisher_over_http_does_not_fail_for_another(nsqd: Starter) -> Non
     for n in range(30):
         assert daemon.web.post("/pub", b"123456", topic="t0").status == 413
         daemon.web.pub(f"t{n % 6}", b"12345")
-
-
-def test_a_channel_has_a_message_timeout_for_those_who_do_not_ask(shared: Nsqd, topic: str) -> None:
-    put(shared, topic, msg_timeout="700ms")
-    shared.web.create(topic, "c", "d", "e")
-    put(shared, topic, "d", msg_timeout="1500ms")
-    put(shared, topic, "e", msg_timeout="900s")
-    shared.web.pub(topic, b"x")
-    with shared.connect() as one, shared.connect() as two, shared.connect() as asked:
-        one.sub(topic, "c", rdy=1)
-        two.sub(topic, "d", rdy=1)
-        asked.identify(msg_timeout=1000)
-        asked.sub(topic, "e", rdy=1)
-        first, second, third = (conn.message() for conn in (one, two, asked))
-        start = one.clock()
-        assert one.message().id == first.id
-        assert 0.5 < one.clock() - start < 1.4
-        assert asked.message().id == third.id
-        assert two.message().id == second.id
-        assert 1.3 < two.clock() - start < 3
 
 
 def test_a_message_timeout_changes_for_those_who_are_there(shared: Nsqd, topic: str) -> None:

@@ -22,20 +22,6 @@ def receive(conns: list[Conn], count: int) -> None:
         conn.fin(conn.message())
 
 
-def test_ten_consumers_share_it(nsqd: Starter) -> None:
-    file = nsqd.path / "nsqd.ini"
-    file.write_text("[nsqd]\n[channel t*/slow]\nrate = 100.0\n")
-    daemon = nsqd(args=(f"--config={file}",))
-    daemon.web.create("t", "slow", "other")
-    daemon.web.mpub("t", [b"%d" % number for number in range(500)])
-    began = time.monotonic()
-    conns = [daemon.connect().sub("t", "slow", rdy=5) for _ in range(10)]
-    receive(conns, 100)
-    assert time.monotonic() - began >= 99 / 100 - BURST
-    other = daemon.connect().sub("t", "other", rdy=500)
-    assert len(other.take(500)) == 500
-
-
 def set_rate(daemon: Nsqd, topic: str, rate: str) -> Answer:
     return daemon.web.post("/channel/rate", topic=topic, channel="c", rate=rate)
 

@@ -142,17 +142,6 @@ def test_headers_are_a_column(kept: Nsqd, topic: str) -> None:
     assert (found.headers, found.body) == ([headers, b""], [b"one", b"two"])
 
 
-def test_who_waits_is_told(kept: Nsqd, topic: str) -> None:
-    conn, publisher = reader(kept), kept.connect()
-    publisher.pub(topic, b"one")
-    at = reach(conn, topic, 2)["next_seq"]
-    conn.command("LOG_META", topic, 60_000, at)
-    conn.nothing(0.1)
-    publisher.pub(topic, b"two")
-    assert conn.expect_json()["next_seq"] == 3
-    assert meta(conn, topic, 1, 3)["next_seq"] == 3
-
-
 def test_a_reader_that_leaves_while_it_waits(kept: Nsqd, topic: str) -> None:
     publisher = kept.connect()
     publisher.pub(topic, b"one")

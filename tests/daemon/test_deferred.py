@@ -117,15 +117,3 @@ def test_refusals(
 ) -> None:
     plain.web.create("t", "c")
     assert refusal(plain.web.request(method, path, **query)) == (status, message)
-
-
-def test_the_longest_delay(nsqd: Starter) -> None:
-    """Publishes and requeues have separate limits for the delay."""
-    daemon = nsqd(max_defer_timeout="48h", max_req_timeout="1h")
-    daemon.web.create("t", "c")
-    daemon.web.pub("t", b".", defer=2 * DAY_MS)
-    answer = daemon.web.post("/pub", b".", topic="t", defer=2 * DAY_MS + 1)
-    assert refusal(answer) == (400, "INVALID_DEFER")
-    conn = daemon.connect()
-    conn.dpub("t", 2 * DAY_MS, b".")
-    daemon.web.await_counts("t", "c", deferred_count=2)

@@ -420,41 +420,6 @@ def test_all_errors_of_an_ini_file(tmp_path: Path) -> None:
     )
 
 
-def test_all_errors_of_a_toml_file(tmp_path: Path) -> None:
-    (tmp_path / "nsqd.toml").write_text(
-        'log_level = "trace"\nmsg_timeout = "60"\nmax_rdy_count = "many"\n'
-    )
-    assert run("nsqd --config=nsqd.toml", tmp_path) == (
-        1,
-        'failed parsing log_level trace - nsqd.toml: line 1: invalid log level "trace"'
-        " (allowed: debug, info, warn, error or fatal)\n"
-        "ERROR: Resolve failed to coerce value 60 (1m0s) for field MsgTimeout - nsqd.toml: line 2:"
-        " msg_timeout: missing unit (allowed: a number with a unit, such as 250ms, 1.5h30m or 0;"
-        " units are ns, us, ms, s, m, h)\n"
-        "ERROR: Resolve failed to coerce value many (2500) for field MaxRdyCount - nsqd.toml:"
-        " line 3: max_rdy_count: parse error (allowed: an integer such as 2500, 1_000 or 0x10)\n",
-    )
-
-
-def test_ini_without_a_section(tmp_path: Path) -> None:
-    (tmp_path / "nsqd.ini").write_text("tcp_address = 127.0.0.1:4150\n")
-    assert run("nsqd --config=nsqd.ini", tmp_path) == (
-        1,
-        "failed to load config file nsqd.ini - line 1: Expected newline or end of document after a"
-        " statement (allowed: TOML, or INI that starts with [nsqd])\n",
-    )
-
-
-def test_an_unknown_toml_key(tmp_path: Path) -> None:
-    (tmp_path / "nsqd.toml").write_text("max_mesage_size = 5\n")
-    with Running(f"{LOCAL} --config=nsqd.toml", tmp_path) as nsqd:
-        nsqd.await_text("TCP: listening on")
-        assert (
-            'nsqd.toml, line 1: unknown key "max_mesage_size" is ignored,'
-            " did you mean max_msg_size?" in nsqd.warnings()
-        )
-
-
 # --- a full disk ------------------------------------------------------------------------------
 
 

@@ -177,34 +177,6 @@ with app.connection_for_read() as connection:
         assert shop.run(program).split() == ["celery_shop.refuse"]
 
 
-def test_publishing_continues_while_one_of_two_nsqds_is_down(tmp_path: Path) -> None:
-    with (
-        nsqd() as first,
-        nsqd() as second,
-        shop_on(tmp_path, first.tcp_address, second.tcp_address) as shop,
-    ):
-        shop.start()
-        first.kill()
-        shop.run("for number in range(50): add.delay(number, 0)")
-        until(
-            lambda: {each["result"] for each in shop.notes("add")} == set(range(50)),
-            "all tasks run",
-        )
-
-
-def test_nsqlookupd_finds_the_nsqds(tmp_path: Path) -> None:
-    with (
-        nsqlookupd() as lookupd,
-        nsqd(lookupd_tcp_address=lookupd.tcp_address),
-        shop_on(
-            tmp_path, f"nsqcy+lookupd://{lookupd.http_address}", lookupd_poll_interval=0.2
-        ) as shop,
-    ):
-        shop.start()
-        shop.run("add.delay(1, 2)")
-        shop.has_notes("add", 1)
-
-
 def test_inspect_finds_workers_through_nsqlookupd(tmp_path: Path) -> None:
     """The topics of commands and replies do not exist before; no reply topic is left."""
     with (

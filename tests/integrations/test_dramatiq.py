@@ -207,16 +207,6 @@ else:
     assert sorted(results(shop)) == [1, 2, 3]
 
 
-def test_publishing_continues_while_one_of_two_nsqds_is_down(tmp_path: Path) -> None:
-    with nsqd() as first, nsqd() as second:
-        addresses = f"{first.tcp_address},{second.tcp_address}"
-        with shop_of(tmp_path, "dramatiq_shop", nsqd=addresses) as shop:
-            start(shop)
-            first.kill()
-            shop.run(PUBLISHING, "0", "50")
-            until(lambda: set(results(shop)) == set(range(50)), "all tasks run")
-
-
 def test_nsqlookupd_finds_the_nsqds(tmp_path: Path) -> None:
     with (
         nsqlookupd() as lookupd,

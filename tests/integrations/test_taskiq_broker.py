@@ -400,23 +400,6 @@ def test_workers_consume_several_queues(daemon: Nsqd, queue: str) -> None:
     run(main())
 
 
-def test_publishing_continues_while_one_of_two_nsqds_is_down() -> None:
-    async def main(first: Nsqd, second: Nsqd) -> None:
-        broker = NsqBroker([first.tcp_address, second.tcp_address])
-        runs = Runs(broker)
-        async with working(broker):
-            for number in range(10):
-                await runs.task.kiq(number)
-            await runs.reach(10)
-            first.kill()
-            for number in range(10):
-                await runs.task.kiq(number)
-            await runs.reach(20)
-
-    with nsqd() as first, nsqd() as second:
-        run(main(first, second))
-
-
 def test_nsqlookupd_finds_the_nsqds() -> None:
     async def main(address: str) -> None:
         broker = NsqBroker(lookupd_http_addresses=address)

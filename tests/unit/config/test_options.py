@@ -530,7 +530,7 @@ def test_any_value_of_any_flag_is_read_or_a_stop(flag: str, text: str) -> None:
 # --- nsqd's requirements ----------------------------------------------------------------------
 
 
-@pytest.mark.case("CFG-18")
+@pytest.mark.case("C334", "F10", "CFG-17", "CFG-18")
 @pytest.mark.parametrize(
     ("argv", "text"),
     [

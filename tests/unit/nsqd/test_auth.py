@@ -33,6 +33,7 @@ def test_what_may_be_missing() -> None:
     assert (found.identity, found.identity_url, found.grants) == ("", "", ())
 
 
+@pytest.mark.case("C134", "C136")
 @pytest.mark.parametrize(
     ("grants", "allowed", "denied"),
     [

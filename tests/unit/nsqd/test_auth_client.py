@@ -61,6 +61,7 @@ def refused() -> Iterator[str]:
 # -- the request
 
 
+@pytest.mark.case("C137")
 def test_get(server: AuthServer) -> None:
     assert ask(server.address).identity == "me"
     (asked,) = server.requests

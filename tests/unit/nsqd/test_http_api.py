@@ -572,6 +572,7 @@ def test_answers_before_a_malformed_request_arrive(server: Server) -> None:
     assert rest.startswith(b"HTTP/1.1 400 Bad Request\r\n") and rest.endswith(b"400 Bad Request")
 
 
+@pytest.mark.case("H13")
 def test_a_tcp_client_on_the_http_port_sees_http_at_once(server: Server) -> None:
     assert server.connect().send(b"  V2").rest().startswith(b"HTTP")
     assert server.connect().send(b"  V2IDENTIFY\n\0\0\0\2{}").rest().startswith(b"HTTP")
