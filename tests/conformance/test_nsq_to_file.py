@@ -88,8 +88,8 @@ def test_messages_are_finished_when_they_are_safe(
     assert running.files().keys() <= names
     running.stop()
     assert running.lines() == [b"one", b"two"]
-    assert f"[{topic}/nsq_to_file] opening {running.out}/{topic}.{short}" in running.log()
-    assert re.search(rf"^\[nsq_to_file\] {DATE[:-1]}\.\d{{6}} INFO: \[", running.log(), re.M)
+    assert f"[{topic}/nsq_to_file] opening {running.out}/{topic}.{short}" in running.log_text()
+    assert re.search(rf"^\[nsq_to_file\] {DATE[:-1]}\.\d{{6}} INFO: \[", running.log_text(), re.M)
 
 
 @pytest.mark.case("FILE-003")
@@ -141,7 +141,7 @@ def test_what_was_not_synced_comes_again(to_file: Make, nsqd: Nsqd, topic: str) 
     running.start("--sync-interval=100ms")
     nsqd.web.await_counts(topic, CHANNEL, depth=0, in_flight_count=0)
     assert running.lines() == [b"opens the file", b"is not synced"]
-    assert "a crash left 14 bytes that were never acknowledged" in running.log()
+    assert "a crash left 14 bytes that were never acknowledged" in running.log_text()
 
 
 @pytest.mark.case("FILE-023")
@@ -150,7 +150,7 @@ def test_a_disk_that_is_full(to_file: Make, nsqd: Nsqd, topic: str) -> None:
     running = to_file(BRIEF).start(limit="-f 8")  # blocks of 512 or 1024 bytes
     nsqd.web.mpub(topic, bodies)
     assert running.wait() == 1
-    last = running.log().splitlines()[-1]
+    last = running.log_text().splitlines()[-1]
     assert f"FATAL: [{topic}/nsq_to_file] ERROR:" in last and "File too large" in last
     running.start("--sync-interval=50ms")
     nsqd.web.await_counts(topic, CHANNEL, depth=0, in_flight_count=0)
@@ -181,7 +181,7 @@ def test_what_waits_for_a_sync_is_synced_in_the_end(to_file: Make, nsqd: Nsqd, t
 def test_an_option_that_the_client_does_not_have(to_file: Make) -> None:
     running = to_file("--consumer-opt=bogus,1").start()
     assert running.wait() == 2  # NSQ ignores unknown options
-    assert "invalid option bogus" in running.log()
+    assert "invalid option bogus" in running.log_text()
 
 
 # --- rotation and compression -------------------------------------------------------------------
@@ -239,7 +239,9 @@ def test_gzip_without_a_revision(to_file: Make) -> None:
     running = to_file("--gzip", name="<TOPIC>").start()
     assert running.wait() == 1
     assert running.files() == {}
-    assert "missing <REV> in --filename-format when gzip, rotation, or work dir" in running.log()
+    assert (
+        "missing <REV> in --filename-format when gzip, rotation, or work dir" in running.log_text()
+    )
 
 
 @pytest.mark.case("FILE-020")
@@ -274,7 +276,9 @@ def test_finished_files_are_moved(to_file: Make, nsqd: Nsqd, topic: str) -> None
         f"{topic}-000001": b"theirs too",
         f"{topic}-000002": b"one\n",
     }
-    assert f"moving finished file {running.work}/{topic}-000001 to {running.out}" in running.log()
+    assert (
+        f"moving finished file {running.work}/{topic}-000001 to {running.out}" in running.log_text()
+    )
 
 
 @pytest.mark.ours
@@ -285,7 +289,7 @@ def test_finished_files_are_moved(to_file: Make, nsqd: Nsqd, topic: str) -> None
 def test_a_work_folder_on_another_file_system(to_file: Make) -> None:
     running = to_file("--work-dir=/dev/shm/nsq_to_file/no-such", name="<TOPIC><REV>").start()
     assert running.wait() == 1
-    assert "are on different file systems" in running.log()
+    assert "are on different file systems" in running.log_text()
     assert not running.out.exists() and not os.path.exists("/dev/shm/nsq_to_file")
 
 
@@ -307,7 +311,7 @@ def test_a_hangup_of_a_plain_file(to_file: Make, nsqd: Nsqd, topic: str) -> None
     running = to_file().start()
     nsqd.web.pub(topic, b"one")
     running.await_lines(b"one")
-    running.send(signal.SIGHUP)
+    running.process.send_signal(signal.SIGHUP)
     nsqd.web.pub(topic, b"two")
     running.await_lines(b"one", b"two")
     assert running.files() == {topic: b"one\ntwo\n"}
@@ -319,11 +323,11 @@ def test_a_hangup_with_a_work_folder(to_file: Make, nsqd: Nsqd, topic: str) -> N
     running = to_file(work=True).start()
     nsqd.web.pub(topic, b"one")
     running.await_log("opening")
-    running.send(signal.SIGHUP)
+    running.process.send_signal(signal.SIGHUP)
     running.await_lines(b"one")
     nsqd.web.pub(topic, b"two")
     eventually(lambda: running.files(running.work) == {f"{topic}-000001": b"two\n"})
-    running.send(signal.SIGINT)
+    running.process.send_signal(signal.SIGINT)
     assert running.wait() == 0
     assert running.files() == {f"{topic}-000000": b"one\n", f"{topic}-000001": b"two\n"}
 
@@ -363,7 +367,7 @@ def test_topics_are_discovered(to_file: Make, nsqd: Nsqd, lookupd: Lookupd, topi
     running.await_lines(f"log{topic}A".encode(), f"log{topic}B".encode())
     running.stop()
     assert running.files().keys() == {f"log{topic}A", f"log{topic}B"}
-    assert running.log().count(f"WARNING: skipping topic {topic}other (doesn't match") == 1
+    assert running.log_text().count(f"WARNING: skipping topic {topic}other (doesn't match") == 1
 
 
 def test_a_lookupd_that_is_gone_hides_nothing(
@@ -377,7 +381,7 @@ def test_a_lookupd_that_is_gone_hides_nothing(
         source=f"--lookupd-http-address={lookupd.http_address}",
     ).start()
     running.await_lines(b"one")
-    assert "could not retrieve topic list" in running.log()
+    assert "could not retrieve topic list" in running.log_text()
 
 
 @pytest.mark.case("FILE-018")
@@ -391,7 +395,7 @@ def test_a_topic_that_does_not_match(to_file: Make) -> None:
 def test_a_topic_that_cannot_be(to_file: Make) -> None:
     running = to_file("--topic=b d").start()
     assert running.wait() == 1
-    assert "couldn't create logger for new topic b d: invalid topic name" in running.log()
+    assert "couldn't create logger for new topic b d: invalid topic name" in running.log_text()
 
 
 def test_an_nsqd_that_comes_later(to_file: Make, tmp_path: Path, topic: str) -> None:
@@ -519,9 +523,9 @@ def pour(running: ToFile, nsqd: Nsqd, topic: str, chunks: int, size: int, kills:
             running.start("--sync-interval=50ms")
         elif chunk % 5 == 3:
             running.await_log("[nsq_to_file]")
-            opened = running.log().count("opening")
+            opened = running.log_text().count("opening")
             nsqd.web.await_counts(topic, CHANNEL, client_count=1)
-            running.send(signal.SIGHUP)
+            running.process.send_signal(signal.SIGHUP)
             running.await_log("opening", opened + 1)
     eventually(lambda: left(nsqd, topic) == 0, timeout=300)
     running.stop()

@@ -62,17 +62,6 @@ class Service(Logged):
         for title, address in self.addresses.items():
             self.options[f"{title.lower()}_address"] = address
 
-    def kill(self) -> None:
-        self.process.kill()
-        self.wait()
-
-    def destroy(self) -> None:
-        """Kill the process, in any state."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self.join_log(5)
-
     # addresses
 
     @property

@@ -54,11 +54,6 @@ class Member(Logged):
             ]
         self._spawn(words)
 
-    def kill(self) -> None:
-        if self.alive():
-            self.process.kill()
-            self.process.wait()
-
 
 class Etcd:
     """An etcd cluster in its own directory."""

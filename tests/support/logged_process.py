@@ -57,13 +57,24 @@ class Logged:
         assert time.monotonic() < deadline, f"not ready; its log:\n{self.tail()}"
         time.sleep(0.01)
 
-    def stop(self, timeout: float = 20.0) -> None:
+    def stop(self, timeout: float = 40.0) -> None:
         """Send SIGTERM; the exit must be clean."""
         self.process.send_signal(signal.SIGTERM)
         code = self.wait(timeout)
         assert code == 0, f"exited with status {code}; its log:\n{self.tail()}"
 
-    def wait(self, timeout: float = 20.0) -> int:
+    def kill(self) -> None:
+        self.process.kill()
+        self.wait()
+
+    def destroy(self) -> None:
+        """Kill the process, in any state."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self.join_log(5)
+
+    def wait(self, timeout: float = 40.0) -> int:
         """Return the exit code. The log is complete once this returns."""
         try:
             code = self.process.wait(timeout)

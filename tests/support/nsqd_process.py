@@ -185,7 +185,7 @@ class Nsqd(Logged):
             return False
         return (answer.status, answer.body) == (200, b"OK") or b"TLS_REQUIRED" in answer.body
 
-    def stop(self, timeout: float = 20.0) -> None:
+    def stop(self, timeout: float = 40.0) -> None:
         self._remember_family()
         super().stop(timeout)
 
