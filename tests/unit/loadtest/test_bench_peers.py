@@ -26,7 +26,6 @@ from loadtest.bench.peers import packages, servers
 from loadtest.bench.scenarios import SCENARIOS
 from loadtest.bench.speed import Result
 from nsqcy.testing.http_requests import eventually
-from nsqcy.testing.ports import Ports
 
 Pieces = list[tuple[Any, ...]]
 
@@ -228,23 +227,6 @@ def test_replicas_acknowledge_every_message(drivers: Any, tmp_path: Path, kind: 
         )
     assert result.messages == sum(len(each["latencies"]) for each in reports) == 800
     assert procfs.listener(cluster.tcp[1]) == 0
-
-
-def test_nodes_of_a_cluster_have_names_of_their_own(tmp_path: Path) -> None:
-    with Ports() as ports:
-        nats = servers.replicated_nats(ports)
-        rabbits = servers.replicated_rabbitmq(ports)
-        names, lines = [], []
-        for number, recipe in enumerate(rabbits):
-            folder = tmp_path / str(number)
-            folder.mkdir()
-            names.append(recipe.prepare(str(folder), 5672, ports)["RABBITMQ_NODENAME"])
-            lines.append((folder / "rabbitmq.conf").read_text().splitlines()[1:])
-    assert [recipe.words[recipe.words.index("--name") + 1] for recipe in nats] == ["0", "1", "2"]
-    assert len({recipe.words[recipe.words.index("--cluster") + 1] for recipe in nats}) == 3
-    assert names == ["bench0@localhost", "bench1@localhost", "bench2@localhost"]
-    assert [len(each) for each in lines] == [1, 2, 2]
-    assert [recipe.helper is not None for recipe in rabbits] == [True, False, False]
 
 
 # -- the complete command, on an otherwise idle machine

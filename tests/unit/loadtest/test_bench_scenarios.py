@@ -5,7 +5,6 @@ import os
 import re
 import select
 import socket
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,10 +14,10 @@ import pytest
 from loadtest.bench import __main__ as command_line
 from loadtest.bench import floor, load, procfs, speed
 from loadtest.bench.copied import KINDS
-from loadtest.bench.daemon import Cluster, Daemon
+from loadtest.bench.daemon import Daemon
 from loadtest.bench.encoded_socket import LAYERS, EncodedSocket
 from loadtest.bench.peers import servers
-from loadtest.bench.scenarios import SCENARIOS, UNRECORDED, copies, later
+from loadtest.bench.scenarios import SCENARIOS, UNRECORDED, copies
 from nsqcy.testing.certificates import make
 
 SIZE = 200
@@ -164,14 +163,6 @@ def test_the_other_end_of_a_connection_is_found() -> None:
     assert procfs.holder([os.getpid()], port) == 0
 
 
-def test_cpu_time_is_that_of_the_process() -> None:
-    before = procfs.cpu_seconds(os.getpid())
-    spent = time.process_time()
-    while time.process_time() - spent < 0.01:
-        sum(range(1000))
-    assert 0.01 <= procfs.cpu_seconds(os.getpid()) - before < 5
-
-
 def result(scenario: str, cpu: float, **fields: object) -> speed.Result:
     return speed.Result(scenario, 100, 1.0, cpu, 1.0, **fields)  # type: ignore[arg-type]
 
@@ -274,11 +265,6 @@ def test_the_floor_takes_and_sends_as_much_at_once_as_nsqd(ours: str, theirs: st
     assert value(floor.SOURCE.read_text(), ours) == value(sessions, theirs)
 
 
-def test_the_floor_is_told_for_as_many_messages() -> None:
-    ground = speed.Result("floor", 50, 1.0, 2.0, 1.0)
-    assert speed.beside(result("a", 8), ground).floors == 2
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not servers.program("etcd"), reason="etcd is not installed")
 def test_copies_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,37 +294,10 @@ def test_latency_beside_others_is_compared_with_latency_alone(name: str) -> None
     assert not [each.note for each in results if "failed" in each.note]
 
 
-def test_a_cluster_is_all_its_members() -> None:
-    def process(cpu: float, resident: int) -> Daemon:
-        one = Daemon(("127.0.0.1", int(cpu)), None, 0, "", 1)
-        one.cpu_of_each = lambda: [cpu, 1.0]  # type: ignore[method-assign]
-        one.memory = lambda: {"Rss": resident}  # type: ignore[method-assign]
-        return one
-
-    cluster = Cluster([process(1, 10), process(2, 20)])
-    assert cluster.cpu_of_each() == [2, 3]
-    assert cluster.memory() == {"Rss": 30}
-    assert (cluster.tcp[1], cluster.workers) == (1, 1)
-
-
 def test_percentiles() -> None:
     found = speed.percentiles([n * 1000 for n in range(1001)])
     assert found == {"p50": 500, "p99": 990, "p999": 999}
     assert speed.percentiles([]) == {"p50": 0, "p99": 0, "p999": 0}
-
-
-def test_delays_are_spread_evenly() -> None:
-    delays = later.shuffled(1000, seconds=10, lead=2)
-    assert sorted(delays) == list(range(2000, 12_000, 10))
-    assert delays != sorted(delays)
-
-
-def test_the_help_has_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        command_line.main(["speed", "--help"])
-    told = capsys.readouterr().out
-    for name, scenario in (SCENARIOS | UNRECORDED).items():
-        assert f" {name} " in told and scenario.about in told
 
 
 def test_figures_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ import pytest
 from loadtest.soak.bodies import MIN_BYTES, TIMED_BYTES, Bodies, Sizes, Stamp
 from loadtest.soak.ledger import Account
 from loadtest.soak.timeline import SPANS, Cell, Timeline, bucket
-from loadtest.swarm import stages
 from loadtest.swarm.options import Options
 from loadtest.swarm.pacing import Pace
 from loadtest.swarm.run import Run
@@ -172,10 +171,6 @@ def test_no_knee_within_the_users_there_are() -> None:
     found = knee({10: 5.0, 20: 6.0, 25: 7.0}, users=25)
     assert found.knee == found.steps[-1]
     assert found.told().startswith("not reached: 25 users")
-
-
-def test_every_shape_is_one() -> None:
-    assert {Options(shape=each).shape for each in stages.SHAPES} == set(stages.SHAPES)
 
 
 # --- a run --------------------------------------------------------------------------------------

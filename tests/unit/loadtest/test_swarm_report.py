@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.soak import lines
-from loadtest.soak.lines import Line, Panel, round_up, svg
+from loadtest.soak.lines import Line, Panel, svg
 from loadtest.swarm import report
 from loadtest.swarm.machine import Sample, is_here
 from loadtest.swarm.options import Options
@@ -183,18 +183,6 @@ def test_decades_are_as_far_apart_as_each_other() -> None:
     low, middle, high, zero = [y for _, _, y in line]
     assert low - middle == pytest.approx(middle - high)
     assert zero == low
-
-
-@pytest.mark.parametrize(
-    ("value", "above"), [(0.03, 0.05), (1, 1), (2.1, 2.5), (37, 50), (60, 100)]
-)
-def test_round_numbers(value: float, above: float) -> None:
-    assert round_up(value) == pytest.approx(above)
-
-
-@pytest.mark.parametrize(("seconds", "told"), [(9, "9 s"), (75, "1:15"), (7325, "2:02:05")])
-def test_clock(seconds: int, told: str) -> None:
-    assert lines.clock(seconds) == told
 
 
 def test_locust_stays_in_its_own_process() -> None:
