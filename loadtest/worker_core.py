@@ -5,11 +5,10 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from nsqcy.base.core import IdSource
-from nsqcy.broker.shard import Shard
-from nsqcy.channels.scheduler_state import SchedulerState
+from nsqcy.broker.core import Shard
+from nsqcy.channels.core import SchedulerState
 from nsqcy.ipc.core import Mesh
-from nsqcy.protocol.session import Session
-from nsqcy.protocol.session_manager import SessionManager
+from nsqcy.protocol.core import Session, SessionManager
 
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000

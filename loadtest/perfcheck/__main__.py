@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.perfcheck.callgrind import Count, Failure, count
-from nsqcy.protocol import session as session_module
+from nsqcy.protocol import core as protocol
 
 FIGURES = Path(__file__).with_name("figures.json")
 TOLERANCE = 0.05
@@ -30,7 +30,7 @@ AGAIN = "make perfcheck UPDATE=1"
 
 def compiler() -> tuple[str, str]:
     """Return the compiler that built the modules, and its version."""
-    found = COMPILED_BY.search(Path(session_module.__file__).read_bytes())
+    found = COMPILED_BY.search(Path(protocol.__file__).read_bytes())
     if not found:
         return "unknown compiler", "0"
     name, number = (each.decode() for each in found.groups() if each)
@@ -129,7 +129,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--update", action="store_true", help="write the figures into figures.json")
     parser.add_argument("--functions", action="store_true", help="show where they go, as Markdown")
     args = parser.parse_args(argv)
-    if session_module.COUNTED:
+    if protocol.COUNTED:
         print("perfcheck: this is the debug build: make build", file=sys.stderr)
         return 2
     try:

@@ -8,7 +8,7 @@ from typing import Any
 from loadtest.worker_core import refuse
 from nsqcy.http.server import HttpServer
 from nsqcy.nsqd.http.api import Api
-from nsqcy.protocol.session_manager import SessionManager
+from nsqcy.protocol.core import SessionManager
 from nsqcy.server.core import Publisher, TopicSink, nothing
 
 ANSWER = 4096  # bytes; larger than any response

@@ -19,13 +19,13 @@ from contextlib import contextmanager
 from loadtest.perfcheck.http import connections
 from loadtest.perfcheck.layers import layers
 from loadtest.worker_core import SECOND, make_core, options
-from nsqcy.channels.scheduler_state import SchedulerState
+from nsqcy.channels.core import SchedulerState
 from nsqcy.client.codec import Codec, finish
 from nsqcy.ipc.core import Mesh, Shared, Stream, StreamEnd, format_shared, map_size
-from nsqcy.protocol.session_manager import SessionManager
+from nsqcy.protocol.core import SessionManager
 from nsqcy.protocol.wire import command_with_body, finish_all, mpub_body
 from nsqcy.server.core import BytesTransport, accept_stream
-from nsqcy.storage.block_pool import BlockPool
+from nsqcy.storage.core import BlockPool
 
 BODY = b"x" * 200
 BATCH = 200  # messages per MPUB

@@ -3,13 +3,10 @@ from typing import Any, TypeVar, final
 
 from typing_extensions import Buffer
 
-from nsqcy.broker.shard import Shard
-from nsqcy.broker.topic_queue import Batch
-from nsqcy.channels.consumer import Waiter
+from nsqcy.broker.core import Batch, Shard
+from nsqcy.channels.core import Waiter
 from nsqcy.ipc.core import Stream, StreamEnd
-from nsqcy.protocol.connection import Transport
-from nsqcy.protocol.session import Session
-from nsqcy.protocol.session_manager import SessionManager
+from nsqcy.protocol.core import Session, SessionManager, Transport
 from nsqcy.server.http_fastpath import Sink
 
 class BadBody(Exception):

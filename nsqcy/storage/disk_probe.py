@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.core import IoThread
 from nsqcy.storage.write_failures import advice
 
 FILE = "disk-probe"

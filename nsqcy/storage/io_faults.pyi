@@ -1,4 +1,4 @@
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.core import IoThread
 
 class FaultyIoThread(IoThread):
     def fault(

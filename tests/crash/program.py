@@ -15,8 +15,8 @@ from pathlib import Path
 from random import Random
 
 from nsqcy.config.policies import Policies, TopicPolicy
+from nsqcy.storage.core import scan_segment
 from nsqcy.storage.io_faults import FaultyIoThread
-from nsqcy.storage.standalone_log import scan_segment
 from support.disk_format import walk
 from support.recorded_disk import RecordedDisk
 from support.worker_core import EPOCH, ERROR, RESPONSE, SECOND, Client, Core, Delivery, mpub

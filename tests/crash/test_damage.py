@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from nsqcy.nsqd.data.audit import Audit, Damage, TopicFound
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.core import IoThread
 from support import disk_format
 from support.worker_core import RESPONSE, SECOND, Client, Core, mpub
 

@@ -99,7 +99,7 @@ def test_the_checker_sees_an_upward_import_in_nsqd() -> None:
 
 
 def test_the_checker_sees_an_upward_import() -> None:
-    assert breaks("storage.entry", cython_imports("from nsqcy.broker.topic cimport Topic\n"))
+    assert breaks("storage.core", cython_imports("from nsqcy.broker.core cimport Topic\n"))
     assert breaks("base.core", cython_imports("    from nsqcy.ipc cimport core\n"))
     assert breaks("process.spawn", python_imports("from nsqcy.nsqd import master"))
     assert breaks("config", python_imports("import nsqcy.config.loader, nsqcy.nsqd.options"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import nsqcy
-from nsqcy.broker import topic as topic_module
+from nsqcy.broker import core
 from release import audit, build, pythons
 from support import distribution_files
 from support.distribution_files import ROOT
@@ -103,7 +103,7 @@ def test_what_an_index_shows_of_the_project() -> None:
 
 
 def test_every_compiled_module_has_its_source() -> None:
-    assert Path(topic_module.__file__).suffix == ".so"
+    assert Path(core.__file__).suffix == ".so"
     stubs = {path.relative_to(ROOT).with_suffix("") for path in (ROOT / "nsqcy").rglob("*/*.pyi")}
     modules = distribution_files.compiled_modules()
     assert stubs == {Path("nsqcy", *name.split(".")) for name in modules}

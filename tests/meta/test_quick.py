@@ -46,8 +46,8 @@ def test_what_is_above_is_above_in_the_order_of_packages() -> None:
         ("nsqcy/__init__.py", {"nsqcy"}),
         ("nsqcy/broker/__init__.py", {"broker"}),
         ("nsqcy/nsqd/http/api.py", {"nsqd.http.api"}),
-        ("nsqcy/storage/log.pyi", {"storage.log"}),
-        ("cext/nsqcy/broker/topic.pxd", {"broker.topic"}),
+        ("nsqcy/storage/core.pyi", {"storage.core"}),
+        ("cext/nsqcy/broker/topic.pyx", {"broker.core"}),
         ("docs/TESTING.md", set()),
         ("tests/unit/base/test_heap.py", set()),
     ],
@@ -57,8 +57,8 @@ def test_the_module_of_a_file(path: str, modules: set[str]) -> None:
 
 
 def test_a_header_belongs_to_those_that_include_it() -> None:
-    assert "storage.disk_format" in quick.modules_of("cext/include/segment.h")
-    assert "storage.io" in quick.modules_of("cext/src/iothread.c")
+    assert "storage.core" in quick.modules_of("cext/include/segment.h")
+    assert "storage.core" in quick.modules_of("cext/src/iothread.c")
     assert quick.modules_of("cext/include/new.h") == {"base"}
 
 

@@ -1,5 +1,5 @@
-"""Topics and channels: a slow and simple reference for nsqcy.broker.topic and
-nsqcy.channels.channel.
+"""Topics and channels: a slow and simple reference for broker/topic.pyx and
+channels/channel.pyx.
 
 It has no blocks, logs or turns. The caller passes the time and the messages that a client received.
 Each received message must be one of those at the head of its channel.

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nsqcy.spark.errors import DataLoss, Unreachable
-from nsqcy.storage.disk_format import parse_journal
+from nsqcy.storage.core import parse_journal
 from nsqcy.storage.journal import replay, unpack_entries
 from nsqcy.testing import Nsqd, Option
 from nsqcy.testing.http_requests import Web, eventually

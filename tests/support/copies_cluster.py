@@ -13,10 +13,8 @@ from nsqcy.copies.group import Group
 from nsqcy.copies.ports import Limits
 from nsqcy.nsqd.copies.host import CopiesHost
 from nsqcy.nsqd.copies.node import Node, machine_id
+from nsqcy.storage.core import Log, LogProbe, MirroredIo, RunHandle
 from nsqcy.storage.io_faults import FaultyIoThread
-from nsqcy.storage.log import Log
-from nsqcy.storage.mirrored_io import MirroredIo
-from nsqcy.storage.standalone_log import LogProbe, RunHandle
 from support.disk_format import messages, run
 from support.etcd_process import Etcd
 

@@ -5,7 +5,7 @@ import os
 import re
 import signal
 
-from nsqcy.protocol.session import COUNTED
+from nsqcy.protocol.core import COUNTED
 from nsqcy.testing.http_requests import eventually
 from support.nsqd_process import FOREIGN, Nsqd
 

@@ -5,7 +5,7 @@ import mmap
 from collections.abc import Callable
 
 from nsqcy.ipc.core import Mesh, Shared, Stream, StreamEnd, format_shared, map_size
-from nsqcy.protocol.session import Session
+from nsqcy.protocol.core import Session
 from nsqcy.server.core import accept_stream
 from support.worker_core import Core
 

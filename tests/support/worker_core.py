@@ -10,15 +10,14 @@ from typing import Any
 
 from loadtest.worker_core import make_core, options
 from nsqcy.base.core import Percentiles
-from nsqcy.broker.topic import Topic
-from nsqcy.channels.events import Events
-from nsqcy.channels.scheduler_state import SchedulerState
+from nsqcy.broker.core import Topic
+from nsqcy.channels.core import Events, SchedulerState
 from nsqcy.config.policies import Policies
 from nsqcy.ipc.core import Mesh
 from nsqcy.nsqd.worker.negotiate import negotiate
-from nsqcy.protocol.session import Session
+from nsqcy.protocol.core import Session
 from nsqcy.server.core import BytesTransport, Publisher
-from nsqcy.storage.block_pool import BlockPool
+from nsqcy.storage.core import BlockPool
 from nsqcy.storage.io_faults import FaultyIoThread
 
 MILLISECOND = 1_000_000

@@ -6,27 +6,6 @@ since then. A topic may have a million deferred messages, so a snapshot can take
 channels ensure that no message is omitted (`Channel.pack`).
 """
 
-import os
-from dataclasses import replace
-
-cimport cython
-from libc.limits cimport INT_MAX
-
-from nsqcy.channels.checkpoint_entries cimport Packing
-from nsqcy.broker.dead_letter_transfer cimport DeadLetterTransfer
-from nsqcy.broker.topic_queue cimport FSYNC, MEMORY, OS, durability_of
-from nsqcy.storage.entry cimport Deferred, Entry
-
-from nsqcy.broker.topic_host import EXITING as _EXITING
-from nsqcy.names import is_ephemeral
-from nsqcy.storage import journal
-
-
-cdef extern from "Python.h":
-    void Py_INCREF(object)
-    void Py_DECREF(object)
-
-
 cdef class Snapshot:
     def __init__(self, Log log not None, bytes head not None, list channels not None,
                  bint records_wait):
@@ -384,7 +363,7 @@ cdef class Checkpoints(TopicQueue):
         if snapshot is not None:
             self.snapshot = None
             snapshot.give_up()
-            self.forget_snapshot(snapshot, _EXITING)
+            self.forget_snapshot(snapshot, EXITING)
         return 0
 
     cdef bint waits_for_journal(self) noexcept:

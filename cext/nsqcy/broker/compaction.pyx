@@ -4,13 +4,26 @@ Copies still-needed records out of mostly dead blocks, in bounded steps, and poi
 the copies. Knows windows and channels, but not topics: the window writes the copies.
 """
 
-from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, qsort, realloc
-from libc.string cimport memcpy
+# Compaction: copies still-needed records out of mostly dead blocks, over many turns.
+#
+#   IDLE ─► LOAD ─► GATHER ─► COPY ─► WRITE ─► AWAIT ─► REDIRECT ─► REDIRECTED ─► IDLE
+#
+#   LOAD        read back blocks that are only on disk
+#   GATHER      visit every entry of the channels and note the records that are needed
+#   COPY        copy these records to survivor blocks, block by block, in record order
+#   WRITE       if any block was on disk: the owner writes the copies to the log (next_copies)
+#   AWAIT       wait for these writes; if one fails, all records stay where they were
+#   REDIRECT    visit every entry again and point it at its copy
+#   REDIRECTED  if any block was on disk: the owner writes the journal, then releases the blocks
+#
+# Meanwhile, entries come and go. An entry that a walk missed keeps its block; the next compaction
+# considers the block again.
 
-from nsqcy.channels.channel cimport Channel
-from nsqcy.storage.block cimport LARGEST_BLOCK, LOADING, SEALED, SURVIVORS
-from nsqcy.storage.record cimport RECORD_COPY, Record
+
+# Location of a record in its block, and of its copy.
+ctypedef struct Relocation:
+    uint32_t source
+    uint32_t copy
 
 
 cdef enum:
@@ -18,7 +31,7 @@ cdef enum:
     READ_BACK = 67108864            # maximum bytes read back per compaction
     BLOCKS = 1024                   # maximum blocks per compaction
     LOADS = 4                       # maximum concurrent reads
-    BYTES_A_STEP = 256              # bytes that cost as much to copy as one entry to visit
+    BYTES_A_STEP = 256              # bytes that cost as much as one entry or record
 
 
 cdef int compare_relocations(const void *a, const void *b) noexcept nogil:

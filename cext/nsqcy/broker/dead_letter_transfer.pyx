@@ -5,23 +5,15 @@ retries. Reaches the journal only through `topic.journal_transfer`, and the owne
 topic only through `scheduler.publish_once`.
 """
 
-from fnmatch import fnmatchcase
-from hashlib import blake2b
-
-import os
-
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
-
-from nsqcy.channels.channel cimport Channel
-from nsqcy.channels.consumer cimport REDRIVEN, TransferReason, Transfer
-from nsqcy.channels.checkpoint_entries cimport Packing
-from nsqcy.storage.block cimport LOADING, Block
-from nsqcy.storage.entry cimport Deferred, Entry, transfer_number
-from nsqcy.storage.record cimport RECORD_DELAYED, Record, is_spoiled, record_body, record_headers
-from nsqcy.storage.record_window cimport RecordWindow
-
-from nsqcy.broker import dead_letter_headers as dead_letters
-from nsqcy.storage.journal import TransferRun
+# Dead-letter transfers: messages on their way from a channel to another topic.
+#
+#   channel ──take_over──► added ──journal──► written ──publish_once──► accepted ──► gone
+#                           ▲                                  │
+#                           └────────── after a second ────────┘ refused, or no answer
+#
+# Each transfer has a number. The journal records the number and the message before the message is
+# published. After a crash, the message is published under the same number, and a topic accepts each
+# number once.
 
 
 cdef enum:
@@ -29,7 +21,7 @@ cdef enum:
     GROUP = 128                 # messages from a closed log that are sent together
     GROUP_BYTES = 524288        # a batch ends with the message that reaches this size
 
-cdef int64_t REST = 1000000000  # ns between attempts after a failure
+cdef int64_t RETRY_PAUSE = 1000000000  # ns between attempts after a failure
 
 cdef tuple REASONS = ("attempts", "expired", "", "rejected")        # by TransferReason
 
@@ -49,6 +41,21 @@ def producer_of(str topic not None, str channel not None):
 
 
 cdef class DeadLetterTransfer(Transfer):
+    cdef RecordWindow window
+    cdef object topic                   # the same object, for the topic's methods
+    cdef Channel source
+    cdef bytes producer                 # producer id for the chunks of its transfers
+    cdef readonly list runs             # ranges of numbers (journal.TransferRun), ascending
+    cdef bint begun                     # the last run belongs to this process
+    cdef uint64_t next_number
+    cdef dict clients                   # number -> the client that had the message last
+    cdef dict texts                     # number -> its reason for rejecting the message
+    cdef set unjournaled                # numbers to be written to the journal
+    cdef set journaling                 # numbers being written to the journal
+    cdef uint64_t batch_end             # number of the last transfer in the batch being sent
+    cdef bint sending                   # the first transfer in the list is being published
+    cdef int64_t rests_until            # time of the next attempt after a failure
+
     def __init__(self, RecordWindow window not None, Channel source not None):
         self.window = window
         self.topic = window
@@ -138,7 +145,7 @@ cdef class DeadLetterTransfer(Transfer):
         self.journaling.discard(number)
         if error is not None:
             self.unjournaled.add(number)
-            self.rests_until = self.source.scheduler.now + REST
+            self.rests_until = self.source.scheduler.now + RETRY_PAUSE
         self.source.touch_dirty()
 
     # -- outgoing messages --
@@ -224,7 +231,7 @@ cdef class DeadLetterTransfer(Transfer):
             self.source.return_transfer(entry)
             return
         if error is not None:
-            self.rests_until = self.source.scheduler.now + REST
+            self.rests_until = self.source.scheduler.now + RETRY_PAUSE
             return
         client = self.clients.pop(number, "")
         self.texts.pop(number, None)
@@ -311,7 +318,7 @@ cdef class DeadLetterTransfer(Transfer):
             return
         self.source.touch_dirty()
         if error is not None and error != dead_letters.NO_CHANNEL:
-            self.rests_until = self.source.scheduler.now + REST
+            self.rests_until = self.source.scheduler.now + RETRY_PAUSE
             return
         while self.in_flight_list.first != NULL:
             entry = self.in_flight_list.first

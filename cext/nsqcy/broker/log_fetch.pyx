@@ -10,30 +10,47 @@ Other
 3. A step does a bounded amount of work; the shard then takes the next one.
 """
 
-cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy, memset
+# Reads of a topic's log that take more than one turn: fetch a range as a block of columns, find a
+# position by time, wait for new records.
+#
+#   COLLECT ──► MEASURE ──► FILL ──► CHECK ──► ENDED
+#
+#   COLLECT   pin the blocks of the range; read blocks that are only on disk, one at a time, into
+#             memory of this read, so that they never displace blocks that consumers need
+#   MEASURE   count the records, until the response reaches its maximum size
+#   FILL      build the columns
+#   CHECK     compute their checksum
+#
+# Each step does a bounded amount of work.
 
-from nsqcy.storage.block cimport LOADING
-from nsqcy.storage.record cimport RECORD_DAMAGED, Record, record_body, record_delay, record_headers
+
+cdef enum Column:
+    TIMESTAMPS = 1
+    IDS = 2
+    DEFERS = 4
+    HEADERS = 8
+    BODIES = 16
+
+
+# The parts of a row in the response.
+cdef struct Row:
+    int64_t timestamp
+    uint64_t id
+    int64_t defer
+    const uint8_t *headers
+    const uint8_t *body
+    uint32_t headers_length
+    uint32_t body_length
 
 
 cdef extern from "segment.h" nogil:
     uint32_t crc32c_of "crc32c"(uint32_t crc, const void *data, size_t n)
-
-cdef extern from "Python.h":
-    void Py_INCREF(object)
-    void Py_DECREF(object)
-
 
 cdef enum:
     BLOCK_VERSION = 1
     BLOCK_HEADER = 64
     CHECKED_FROM = 16               # the checksum covers everything from this offset on
     BLOCK_DAMAGED = 1               # flag: some records are lost
-    BYTES_A_STEP = 256              # number of bytes that cost as much as one record
     BLOCK_COST = 8                  # cost of looking up a block, in records
 
 cdef uint64_t BLOCK_MAGIC = 0x004B4C4259435153      # "SQCYBLK\0"
@@ -185,6 +202,25 @@ cdef class LogRead:
 @cython.no_gc_clear
 cdef class Fetch(LogRead):
     """Fetch records [first, end) of a window, as many as fit, as a block of columns."""
+
+    cdef bytes log_id
+    cdef uint64_t first             # the first record of the response
+    cdef uint32_t columns
+    cdef uint64_t maximum           # maximum bytes of a response with more than one record
+    cdef uint64_t collected         # bytes of records
+    cdef uint32_t piece             # current piece of the range
+    cdef uint32_t offset
+    cdef uint32_t rows
+    cdef uint64_t header_bytes
+    cdef uint64_t body_bytes
+    cdef bytes block                # the answer
+    cdef size_t starts[5]           # offsets of its columns
+    cdef uint32_t row               # rows filled
+    cdef uint64_t headers_filled
+    cdef uint64_t bodies_filled
+    cdef uint32_t flags
+    cdef uint32_t crc
+    cdef size_t checked             # bytes
 
     def __cinit__(self, RecordWindow window not None, Waiter waiter not None, uint64_t ticket,
                   bytes log_id not None, uint64_t first, uint64_t end, uint64_t maximum,
@@ -395,6 +431,9 @@ cdef class Seek(LogRead):
     """Find the first record in [first, end) published at or after a time; `end` if there is
     none."""
 
+    cdef int64_t time
+    cdef uint32_t offset
+
     def __cinit__(self, RecordWindow window not None, Waiter waiter not None, uint64_t ticket,
                   uint64_t first, uint64_t end, int64_t time):
         self.window = window
@@ -459,6 +498,8 @@ cdef class Seek(LogRead):
 @cython.no_gc_clear
 cdef class Poll(LogRead):
     """Wait for the log to extend beyond a position."""
+
+    cdef readonly uint64_t after
 
     def __cinit__(self, RecordWindow window not None, Waiter waiter not None, uint64_t ticket,
                   uint64_t after):

@@ -6,30 +6,38 @@ the response. Rules:
 
 1. Viewing does not change any state, count or order, and moves no block into or out of memory.
 2. The messages of a channel are selected immediately and read in steps, like logs
-   (nsqcy.broker.log_fetch). A message that is finished in the meantime is still shown.
+   (log_fetch.pyx). A message that is finished in the meantime is still shown.
 3. A peek that would read too much ends early and reports where to continue.
 """
 
-cimport cython
-from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
-
-from nsqcy.channels.channel_cursor cimport cursor_passes
-from nsqcy.channels.consumer cimport Consumer
-from nsqcy.channels.unfinished cimport IN_FLIGHT_TIMER
-from nsqcy.channels.inflight cimport InFlightList
-from nsqcy.base.core cimport HeapSlot
-from nsqcy.channels.earliest cimport Listing
-from nsqcy.broker.log_fetch cimport ENDED
-from nsqcy.storage.entry cimport NEVER, Entry
-from nsqcy.storage.record cimport RECORD_DAMAGED, record_body, record_headers
-from nsqcy.storage.record_window cimport RecordWindow
+# Peek: view messages in a channel, or messages in a topic: all, or those not fanned out yet.
+#
+#   channel   its entries: queued again, in flight, deferred     ──► entries ┐
+#   window    ──cursor──────────────fan-out position──►          ──► records ┴─► joined by caller
+#
+# Neither part changes anything: blocks are pinned, and blocks that are only on disk are read into
+# the peek's own memory.
 
 
 cdef enum:
-    BLOCK_COST = 8                  # cost of looking up a block, in records, as in log_reader
-    BYTES_A_STEP = 256              # number of bytes that cost as much as one record
+    LARGEST_PEEK = 1048576          # bytes of JSON, unless a single message is larger
+    MAX_LOOKED = 65536             # records; a response ends early at this limit
+    MAX_TAKEN = 16777216           # or at this one, in bytes of blocks
+    MAX_PASSED = 65536             # queued messages; no more pages after these
+
+
+# A message in one of the channel's lists.
+cdef struct Held:
+    Block *block                    # pinned
+    uint64_t seq
+    uint64_t id                     # 0: unknown
+    int64_t place                   # due time, monotonic; queued: its gate
+    int64_t timestamp               # 0: see its record
+    uint32_t offset
+    uint16_t attempts
+
+
+cdef enum:
     RANGES_A_STEP = 64
     MESSAGE_COST = 400              # bytes of JSON in addition to headers and body
 
@@ -37,6 +45,8 @@ cdef enum:
 @cython.final
 cdef class PeekWaiter(Waiter):
     """Call done(None) or done(reason)."""
+
+    cdef object done
 
     def __cinit__(self, done):
         self.done = done
@@ -49,6 +59,16 @@ cdef class PeekWaiter(Waiter):
 @cython.final
 cdef class PeekedMessage:
     """A message as it was when it was viewed."""
+    cdef readonly uint64_t seq
+    cdef readonly uint64_t id           # 0: unknown
+    cdef readonly int64_t timestamp     # wall clock, ns; 0: unknown
+    cdef readonly int64_t place         # as in Held
+    cdef readonly int64_t time          # due time, wall clock, ns; 0: never
+    cdef readonly uint32_t attempts
+    cdef readonly int64_t size          # of the body; -1: unreadable record
+    cdef readonly bytes body            # up to the requested size
+    cdef readonly bytes headers
+    cdef readonly tuple client          # (client id, address); None: not in flight
 
 
 @cython.final
@@ -65,6 +85,25 @@ cdef class Peek(LogRead):
     backlog     (seq, 0)                            none, and the topic's own backlog
     log         (seq, 0)                            none, and everything that the topic keeps
     """
+
+    cdef Channel channel                # None: the topic itself
+    cdef Held *held_messages
+    cdef uint32_t held_count
+    cdef uint32_t read_count            # messages already read
+    cdef uint32_t wanted                # messages to read
+    cdef list clients                   # their clients; empty: not in flight
+    cdef readonly list entries          # PeekedMessage objects read so far
+    cdef readonly list records          # PeekedMessage objects of the window
+    cdef readonly bint more_held        # the channel has more entries
+    cdef bint has_times                 # entries are ordered by time
+    cdef int64_t ahead                  # wall clock minus monotonic clock
+    cdef int limit                      # maximum messages of each kind
+    cdef uint32_t max_body
+    cdef uint64_t bytes                 # of the response, for the current kind
+    cdef uint64_t looked                # records
+    cdef uint64_t taken                 # bytes of blocks
+    cdef uint32_t offset                # offset in the block
+    cdef uint64_t clear_to              # there is no hole before it
 
     def __cinit__(self, RecordWindow window not None, Channel channel, str state, int limit, after,
                   uint32_t max_body, done):

@@ -5,35 +5,13 @@ channels' positions from the last checkpoint, and read later events from the rec
 part of a topic; the topic does not import this module.
 """
 
-import os
-
-from libc.stdlib cimport free, malloc, qsort
-from libc.string cimport memcmp
-
-from nsqcy.channels.channel_cursor cimport cursor_add_finished
-from nsqcy.channels.consumer cimport TransferReason
-from nsqcy.broker.dead_letter_transfer cimport DeadLetterTransfer
-from nsqcy.broker.topic_queue cimport FSYNC, OS
-from nsqcy.broker.topic cimport KEPT
-from nsqcy.storage.segment cimport RUN_HAS_DELAYED, RUN_HAS_PRODUCED, RUN_SURVIVORS, Segment
-from nsqcy.storage.log_recovery cimport RecoveredRun, recover_log
-from nsqcy.storage.entry cimport DEFERRED, TRANSFERRING, Deferred, Entry, size_tag
-from nsqcy.storage.block cimport IN_WINDOW, SEALED, SURVIVORS, offset_of
-from nsqcy.storage.record cimport (
-    RECORD_DAMAGED,
-    RECORD_DELAYED,
-    Produced,
-    Record,
-    is_spoiled,
-    record_address,
-    record_delay,
-    record_produced,
-)
-
-from nsqcy.broker.named_cursors import NamedCursors
-from nsqcy.broker.producers import ChunkName, Producers
-from nsqcy.storage import journal
-from nsqcy.storage.log_recovery import Unreadable
+# Location of a recovered block.
+ctypedef struct Place:
+    uint64_t segment
+    uint64_t offset
+    Block *block
+    bint has_delayed
+    bint has_produced
 
 
 cdef uint64_t NO_SEQ = <uint64_t>-1
@@ -88,6 +66,11 @@ cdef int restore(Topic topic, channels) except -1:
 
 
 cdef class Recovery:
+    """State that exists only while a topic is restored."""
+    cdef Topic topic
+    cdef Place *places                  # blocks, ordered by location
+    cdef size_t place_count
+
     def __cinit__(self, Topic topic not None):
         self.topic = topic
 

@@ -10,27 +10,6 @@ nothing is written over its files, and no new topic gets its name.
 A shard knows nothing about workers or placement: the caller decides which topics belong here.
 """
 
-import errno as _errno
-import os
-
-from libc.errno cimport ESTALE
-from libc.stdint cimport INT64_MAX
-
-from nsqcy.base.core cimport HeapNode, heap_first_due, heap_peek
-from nsqcy.base.core cimport IdSource
-from nsqcy.broker.log_fetch cimport ENDED, LogRead
-from nsqcy.broker.recovery cimport restore
-from nsqcy.broker.topic_host cimport FIRST_READ_PAUSE
-from nsqcy.channels.channel cimport Channel
-from nsqcy.channels.scheduler_state cimport Discarded, Timer
-
-from nsqcy.broker.topic_host import DRAINING as _DRAINING
-from nsqcy.broker.topic_host import EXITING as _EXITING
-from nsqcy.storage.log_recovery import Unreadable
-from nsqcy.storage.read_failures import ReadFailures
-from nsqcy.storage.write_failures import WriteFailures
-
-
 cdef enum:
     # Maximum of each kind of work per turn; the rest is left for the next turn.
     DISPATCH_BUDGET = 4096          # records that channels deliver or skip
@@ -43,7 +22,6 @@ cdef enum:
     READ_SLICE = 1024               # maximum for one read before the next one continues
     MIN_READ_BUDGET = 256           # in a turn that delivers messages
 
-cdef int64_t SECOND = 1000000000
 cdef int64_t MIN_CHECKPOINT_PERIOD = SECOND // 100
 cdef int64_t HURRY = SECOND // 10   # interval between writes for waiting log readers
 cdef int64_t MAX_READ_PAUSE = 5 * SECOND
@@ -276,7 +254,7 @@ cdef class Shard:
     def set_draining(self, bint draining):
         """Refuse all publishes, so that consumers can drain the topics; or accept them again."""
         if not self.host.closing:
-            self.host.shut = _DRAINING if draining else None
+            self.host.shut = DRAINING if draining else None
 
     def report_failed_write(self, topic, verb, path, error):
         if error != ESTALE:     # otherwise, the files belong to another process now
@@ -685,7 +663,7 @@ cdef class Shard:
         """
         cdef Topic topic
         self.host.closing = True
-        self.host.shut = _EXITING
+        self.host.shut = EXITING
         while self.host.gathering:
             self.gather()
         while self.scheduler.discarded:

@@ -2,10 +2,10 @@
 
 A topic is a chain of base classes. Each uses only those above it in this list:
 
-    RecordWindow records in memory                      nsqcy.storage.record_window
-    TopicQueue   from a publish to the channels         nsqcy.broker.topic_queue
-    Checkpoints  the journal                            nsqcy.broker.checkpoint
-    TopicLog     the log: writes, retention, readers    nsqcy.broker.topic_log
+    RecordWindow records in memory                      storage/record_window.pyx
+    TopicQueue   from a publish to the channels         topic_queue.pyx
+    Checkpoints  the journal                            checkpoint.pyx
+    TopicLog     the log: writes, retention, readers    topic_log.pyx
     Topic        channels, policy, statistics, saving and closing
 
 Knows nothing about connections, clocks or the event loop. The life of a record:
@@ -17,44 +17,10 @@ Knows nothing about connections, clocks or the event loop. The life of a record:
                or synced it, which is also when the publisher is answered
 """
 
-cimport cython
-from libc.stdint cimport uint32_t
-from libc.stdlib cimport calloc, free
-from libc.string cimport memset
-
-from nsqcy.base.core cimport histogram_merge
-from nsqcy.channels.channel cimport DROP_OLDEST
-from nsqcy.channels.counters cimport (
-    CHANNEL_COUNTERS,
-    CHANNEL_FIGURES,
-    EPHEMERALS,
-    OWN,
-    TOPIC_BYTES,
-    TOPIC_COUNTERS,
-    TOPIC_DEPTH,
-    TOPIC_DISK_BYTES,
-    TOPIC_DROPPED,
-    TOPIC_FIGURES,
-    TOPIC_MESSAGES,
-    TOPIC_PAUSED,
-    Sums,
-    add_counters,
-)
-from nsqcy.broker.dead_letter_transfer cimport DeadLetterTransfer
-from nsqcy.broker.log_fetch cimport LogRead
-from nsqcy.storage.block cimport Block
-from nsqcy.storage.segment cimport Extent
-
-from nsqcy.broker.dead_letter_headers import BACKLOG as _BACKLOG
-from nsqcy.broker.topic_host import EXITING as _EXITING
-from nsqcy.broker.topic_host import UNKNOWN as _UNKNOWN
-from nsqcy.channels import events as _events
-from nsqcy.config.durations import short_duration
-from nsqcy.names import EVENTS_TOPIC as _EVENTS_TOPIC
-from nsqcy.storage import journal
+cdef enum:
+    KEPT = 128                  # block flag: survivors whose readers are unknown
 
 
-cdef int64_t SECOND = 1000000000
 cdef int64_t REST = 10 * SECOND     # idle time after which an open block is released
 
 
@@ -278,7 +244,7 @@ cdef class Topic(TopicLog):
         channel.ages = &self.ages       # the channel references the topic as its window
         channel.new_transfer = DeadLetterTransfer
         if self.scheduler.events is not None and self.name != _EVENTS_TOPIC:
-            channel.report_to(self.scheduler.events, _events.names_of(self.name, name))
+            channel.report_to(self.scheduler.events, event_names(self.name, name))
         return channel
 
     # The methods with a callback `done`, unless it is None, call done(None) once the change is as
@@ -380,7 +346,7 @@ cdef class Topic(TopicLog):
 
     def close(self, bint delete, done=None):
         """Close the topic and its channels; close its files, or delete them."""
-        self.end(delete, _EXITING, done)
+        self.end(delete, EXITING, done)
 
     def set_cut_off(self, bint cut_off):
         """Stop deliveries, because another process may deliver the messages; or resume them."""
@@ -392,14 +358,14 @@ cdef class Topic(TopicLog):
     def leave_unanswered(self):
         """Disconnect publishers with pending publishes, which may still be lost or accepted.
         Answer pending changes in the same way."""
-        self.acks.answer(<uint64_t>-1, _UNKNOWN)
-        self.answer_changes(_UNKNOWN)
-        self.leave_batches(_UNKNOWN)
+        self.acks.answer(<uint64_t>-1, UNKNOWN)
+        self.answer_changes(UNKNOWN)
+        self.leave_batches(UNKNOWN)
 
     def lose(self):
         """Close the topic and its channels. Its files belong to another process, which may have
         accepted the publishes that are pending here."""
-        self.end(False, _UNKNOWN)
+        self.end(False, UNKNOWN)
 
     cdef int end(self, bint delete, str reason, done=None) except -1:
         cdef Channel channel

@@ -4,9 +4,8 @@ The lists contain work that later turns do for topics. The shard empties them. T
 import topics, so that topics can import it.
 """
 
-from libc.stdint cimport INT64_MAX
-
-from nsqcy.logging import events
+cdef enum:
+    FIRST_READ_PAUSE = 100000000    # ns from a failed read to the next try
 
 
 cdef enum:

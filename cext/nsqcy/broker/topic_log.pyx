@@ -3,33 +3,9 @@
 Decides when a topic overflows, which runs of records the log writes, and what is undone when a
 write fails. Decides how long the log keeps records that only replays read: by age, by size, and for
 as long as a named cursor needs them. Owns the copies that compactions make, the position where
-readers stop, and the named cursors. The reads themselves are in nsqcy.broker.log_fetch. Knows
+readers stop, and the named cursors. The reads themselves are in log_fetch.pyx. Knows
 publishers only as pending acknowledgements.
 """
-
-import json
-
-cimport cython
-from libc.limits cimport INT_MAX
-from libc.stdlib cimport free, malloc
-
-from nsqcy.broker.compaction cimport IDLE, REDIRECTED, WRITE, is_worthwhile
-from nsqcy.broker.log_fetch cimport Fetch, Poll, Seek
-from nsqcy.broker.peek cimport Peek
-from nsqcy.broker.topic_host cimport FIRST_READ_PAUSE
-from nsqcy.broker.topic_queue cimport FSYNC
-from nsqcy.storage.block cimport IN_WINDOW, LOADING, SEALED, SURVIVORS, offset_of
-from nsqcy.storage.entry cimport Entry
-from nsqcy.storage.record cimport RECORD_DELAYED, Record
-from nsqcy.storage.segment cimport RUN_HAS_DELAYED, RUN_SURVIVORS
-
-from nsqcy.storage import journal
-
-
-cdef extern from "Python.h":
-    void Py_INCREF(object)
-    void Py_DECREF(object)
-
 
 cdef int write_done(void *arg, int error) except -1:
     cdef Write *write = <Write *>arg
@@ -751,7 +727,7 @@ cdef class TopicLog(Checkpoints):
              uint32_t max_body, done):
         """View messages in a channel, or in the topic itself if `channel` is "".
 
-        Calls done(None) on success or done(reason) on failure: see nsqcy.broker.peek.
+        Calls done(None) on success or done(reason) on failure: see peek.pyx.
         """
         return self.begin_read(Peek(
             self, self.channels[channel] if channel else None, state, limit, after, max_body,

@@ -12,52 +12,12 @@ to the topic are appended in between and wait for the batch. The creator of a ba
 messages. A producer's chunk is published once, even if it is resent after a failure.
 """
 
-cimport cython
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
-
-from nsqcy.base.core cimport load_be16, load_be32
-from nsqcy.base.core cimport HEADERS_SIZE, headers_ttl
-from nsqcy.channels.channel cimport Channel
-from nsqcy.channels.scheduler_state cimport Discarded
-from nsqcy.channels.channel cimport DROP_NEWEST, DROP_OLDEST, REJECT, on_full_of
-from nsqcy.storage.block cimport LOADING, Block
-from nsqcy.storage.entry cimport DEFERRED, Entry, size_tag
-from nsqcy.storage.record cimport (
-    RECORD_ADDRESSED,
-    RECORD_DELAYED,
-    RECORD_EXPIRES,
-    RECORD_EXT_CHANNEL,
-    RECORD_EXT_DELAY,
-    RECORD_EXT_DELAY_SIZE,
-    RECORD_EXT_EXPIRES,
-    RECORD_EXT_EXPIRES_SIZE,
-    RECORD_EXT_HEADERS,
-    RECORD_EXT_PRODUCED,
-    RECORD_EXT_PRODUCED_SIZE,
-    RECORD_HEADERS,
-    RECORD_PRODUCED,
-    Produced,
-    Record,
-    record_address_of,
-    record_body,
-    record_extend,
-    record_extension_size,
-)
-from nsqcy.storage.record_window cimport Cursor, append_record
-
-from nsqcy.broker import dead_letter_headers as dead_letters
-from nsqcy.broker.named_cursors import NamedCursors
-from nsqcy.broker.producers import ChunkError, Producers, messages_in, producer_id
-from nsqcy.broker.topic_host import DRAINING as _DRAINING
-from nsqcy.broker.topic_host import EXITING as _EXITING
-from nsqcy.config.policies import DURABILITIES as _DURABILITIES
-from nsqcy.names import is_ephemeral
-
-
-cdef extern from "Python.h":
-    void Py_INCREF(object)
-    void Py_DECREF(object)
+# The queue of a topic: from a publish to the channels.
+#
+#   PUB, DPUB ────────────────────────────┐
+#   MPUB, LOG_PUB, /mpub ──► Batch ──► slices ──► records ──► visible ──► fanned out
+#
+# A publish that must wait for the log has a pending acknowledgement.
 
 
 cdef enum:
@@ -455,7 +415,7 @@ cdef class TopicQueue(RecordWindow):
     cdef str obstacle(self, Durability minimum, uint64_t count, uint64_t body_bytes):
         """Return the reason as refusal() does, but accept publishes while draining."""
         if self.gone:
-            return _EXITING
+            return EXITING
         if self.refused is not None:
             return self.refused
         if self.host.refused is not None and self.needs_disk(minimum):
@@ -518,7 +478,7 @@ cdef class TopicQueue(RecordWindow):
         if not chunk.left:
             return 0
         refusal = (self.obstacle(chunk.minimum, chunk.count, chunk.size)
-                   if chunk.moved and self.host.shut is _DRAINING
+                   if chunk.moved and self.host.shut is DRAINING
                    else self.refusal(chunk.minimum, chunk.count, chunk.size))
         if refusal is not None:
             raise ChunkError(refusal)

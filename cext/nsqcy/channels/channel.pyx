@@ -10,48 +10,16 @@ Invariant: received = finished + queued + in flight + deferred + dropped + sampl
 Channel.ledger().
 """
 
-cimport cython
-from libc.stdint cimport int32_t, uint32_t
-from libc.string cimport memset
-
-from nsqcy.base.core cimport NSQCY_DEBUG
-from nsqcy.base.core cimport (
-    HEAP_NOWHERE,
-    HeapNode,
-    heap_check,
-    heap_due,
-    heap_first_due,
-    heap_free,
-    heap_push,
-    heap_remove,
-)
-from nsqcy.base.core cimport Latency
-from nsqcy.channels.channel_cursor cimport cursor_surplus
-from nsqcy.channels.consumer cimport OUT_OF_ATTEMPTS, REJECTED
-from nsqcy.channels.counters cimport (
-    CHANNEL_CONSUMERS,
-    CHANNEL_DEAD_LETTERS,
-    CHANNEL_DEFERRED,
-    CHANNEL_DELIVERIES,
-    CHANNEL_DEPTH,
-    CHANNEL_DROPPED,
-    CHANNEL_FINISHES,
-    CHANNEL_IN_FLIGHT,
-    CHANNEL_MESSAGES,
-    CHANNEL_PAUSED,
-    CHANNEL_REQUEUES,
-    CHANNEL_TIMEOUTS,
-)
-from nsqcy.channels.events cimport REQUEUE, TIMEOUT
-from nsqcy.channels.inflight cimport table_clear, table_find, table_forget_all
-from nsqcy.channels.ready_ring cimport ANYWHERE, REGION_LOCAL, ZONE_LOCAL
-from nsqcy.channels.scheduler_state cimport Discarded, SchedulerState
-from nsqcy.channels.unfinished cimport IN_FLIGHT_TIMER, in_flight_lists_alive
-from nsqcy.storage.entry cimport Deferred, Pages
-from nsqcy.storage.record cimport record_address_of
-from nsqcy.storage.record_window cimport RecordWindow
-
-from nsqcy.config.policies import ON_FULL as _ON_FULL
+# Channels: a cursor over the window of a topic, and the messages handed out to consumers.
+#
+#                       take                     deliver
+#   window ──cursor──────────────► (entry) ────────────────► in flight ──finish──► gone
+#                        ▲                                    │  │  │
+#                        │ at the tail                requeue │  │  │ timeout
+#                     queued ◄────────────────────────────────┘  │  │
+#                        ▲  ▲────────────────────────────────────│──┘
+#                        │ due                                   │ requeue with a delay
+#                     deferred ◄─────────────────────────────────┘
 
 
 cdef enum:

@@ -4,14 +4,25 @@ Owns the position in the window, the ranges at or after it that the channel skip
 records to skip. Knows nothing about consumers or what happens to a record that was taken.
 """
 
-from libc.stdlib cimport realloc
+cdef inline Record *cursor_record(ChannelCursor *cursor) except? NULL:
+    """Return the next record; NULL if there is none or its block must be loaded first."""
+    cdef const Cursor *at = &cursor.at
+    cdef Block *block = at.block
+    cdef Record *record
+    if (block != NULL and 0 < at.offset < block.size and block.data != NULL
+            and not block.flags & LOADING and cursor.finished_count == 0
+            and at.seq < (<RecordWindow>cursor.window).fanout.seq
+            and (<RecordWindow>cursor.window).hole_count == 0):
+        # In the middle of a block, only a gap is possible.
+        record = <Record *>(block.data + at.offset)
+        if record.seq == at.seq:
+            return record
+    return cursor_find(cursor)
 
-from nsqcy.storage.record cimport (
-    RECORD_ADDRESSED,
-    RECORD_DAMAGED,
-    RECORD_DELAYED,
-    record_address,
-)
+
+cdef inline void cursor_step(ChannelCursor *cursor, const Record *record) noexcept:
+    cursor.at.offset += record.length
+    cursor.at.seq = record.seq + 1
 
 
 # ---- numbers ----

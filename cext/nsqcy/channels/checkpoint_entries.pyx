@@ -3,14 +3,6 @@
 Collects entries as they are visited; the journal writer takes them in pieces.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
-
-from nsqcy.storage.segment cimport Extent
-from nsqcy.storage.block cimport Block
-from nsqcy.storage.entry cimport DEFERRED, TRANSFERRING, QUEUED, Deferred, Entry, transfer_number
-
-
 cdef enum:
     MIN_ROOM = 64
 

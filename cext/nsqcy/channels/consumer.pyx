@@ -6,7 +6,6 @@ message is sent: sessions implement both. A Transfer is the consumer that moves 
 topics.
 """
 
-
 cdef class Waiter:
     cdef int publish_done(self, uint64_t ticket, str error) except -1:
         """Handle the result of the publish with this ticket: accepted (error is None) or failed."""

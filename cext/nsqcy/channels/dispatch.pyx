@@ -4,20 +4,6 @@ Owns the order of delivery, which is the same as in NSQ's single queue, and the 
 Knows consumers only through their ready ring, and only the scheduler's clock.
 """
 
-cimport cython
-from libc.stdint cimport int64_t
-
-from nsqcy.base.core cimport HEAP_NOWHERE, heap_check, heap_push
-from nsqcy.channels.channel_cursor cimport (
-    cursor_passes, cursor_record, cursor_step, cursor_step_over,
-)
-from nsqcy.channels.inflight cimport table_add
-from nsqcy.channels.ready_ring cimport RingPlace, leave_ring, next_in_turn, pass_turn
-from nsqcy.storage.block cimport Block
-from nsqcy.storage.entry cimport size_tag
-from nsqcy.storage.record cimport RECORD_EXPIRES, is_spoiled
-
-
 cdef enum:
     REDRIVEN_AT_ONCE = 256          # messages that are redriven
 

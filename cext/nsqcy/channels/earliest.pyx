@@ -3,12 +3,6 @@
 Selects them from the offered entries, which must stay in place until they are read.
 """
 
-cimport cython
-from libc.stdint cimport int64_t, uint32_t
-from libc.stdlib cimport free, malloc
-
-from nsqcy.storage.entry cimport Deferred
-
 
 @cython.final
 cdef class Listing:

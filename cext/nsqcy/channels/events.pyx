@@ -5,10 +5,11 @@ Knows nothing about channels or topics. Events that find no room are counted and
 never delay messages.
 """
 
-from libc.stdint cimport int64_t, uint16_t, uint64_t
-from libc.stdlib cimport free, malloc
-
-import json
+# Message events in channels, for consumers of the events topic.
+#
+#   channel ──add──► ring ──flush, at most one batch under way──► publish(lines, done)
+#                     │
+#                     └ full: counted as dropped
 
 
 cdef extern from "Python.h":
@@ -24,7 +25,7 @@ cdef enum:
 cdef tuple KINDS = (b"finish", b"requeue", b"timeout", b"dead-letter", b"expired")
 
 
-def names_of(str topic not None, str channel not None):
+def event_names(str topic not None, str channel not None):
     """Set the topic and channel as they appear in a line; neither contains a character that JSON
     would escape."""
     return f'"topic":"{topic}","channel":"{channel}"'.encode()

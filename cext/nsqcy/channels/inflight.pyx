@@ -5,8 +5,64 @@ Owns the slots and their growth. Knows nothing about consumers or deadlines: the
 entries, and their lists by deadline (InFlightList).
 """
 
-from libc.stdlib cimport calloc, free
-from libc.string cimport memset
+cdef enum:
+    MOVED_SLOTS = 8                 # slots of an outgrown table moved per new entry
+
+
+cdef inline uint32_t home_slot(uint32_t mask, uint64_t id) noexcept nogil:
+    return <uint32_t>((id * 0x9E3779B97F4A7C15u) >> 32) & mask
+
+
+cdef inline uint32_t find_slot(Entry **slots, uint32_t mask, uint64_t id) noexcept nogil:
+    """Return the slot of an id, or of the NULL that ends the search."""
+    cdef uint32_t slot = home_slot(mask, id)
+    while slots[slot] != NULL and slots[slot].id != id:
+        slot = (slot + 1) & mask
+    return slot
+
+
+cdef inline void enter_slot(Entry **slots, uint32_t mask, Entry *entry) noexcept nogil:
+    cdef uint32_t slot = home_slot(mask, entry.id)
+    while slots[slot] != NULL:
+        slot = (slot + 1) & mask
+    slots[slot] = entry
+
+
+cdef inline void clear_slot(Entry **slots, uint32_t mask, uint32_t slot) noexcept nogil:
+    """Empty a slot, and move up later entries that had been pushed past it."""
+    cdef uint32_t hole = slot
+    cdef uint32_t home
+    while True:
+        slot = (slot + 1) & mask
+        if slots[slot] == NULL:
+            break
+        home = home_slot(mask, slots[slot].id)
+        if ((slot - home) & mask) >= ((slot - hole) & mask):
+            slots[hole] = slots[slot]
+            hole = slot
+    slots[hole] = NULL
+
+
+cdef inline int table_add(InFlightTable *table, Entry *entry, uint64_t count) except -1:
+    """Add an entry; `count`: the number of those in the table."""
+    if 2 * count > table.mask:
+        table_grow(table)
+    if table.outgrown != NULL:
+        table_move_some(table, MOVED_SLOTS)
+    enter_slot(table.slots, table.mask, entry)
+    return 0
+
+
+cdef inline uint32_t table_find(InFlightTable *table, uint64_t id) noexcept:
+    """Return the slot of an id, or of the NULL that ends the search."""
+    cdef uint32_t slot = find_slot(table.slots, table.mask, id)
+    if table.slots[slot] == NULL and table.outgrown != NULL:
+        return table_find_outgrown(table, id, slot)
+    return slot
+
+
+cdef inline void table_clear(InFlightTable *table, uint32_t slot) noexcept:
+    clear_slot(table.slots, table.mask, slot)
 
 
 cdef enum:

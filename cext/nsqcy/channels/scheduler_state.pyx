@@ -5,10 +5,8 @@ other channels wake up. Also holds the worker's block pool, limits and event rec
 nothing: broker/shard owns the order of work in a turn.
 """
 
-cimport cython
-
-from nsqcy.base.core cimport heap_free, heap_init
-from nsqcy.storage.entry cimport Deferred, Page, deferred_of
+# State that a worker's channels share: the turn's clocks, dirty objects, timers; and what they have
+# dropped.
 
 
 cdef class SchedulerState:

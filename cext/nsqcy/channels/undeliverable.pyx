@@ -3,20 +3,12 @@
 Owns the limits: the age of a message, its attempts, and the number of waiting messages. Decides
 where a message goes that is too old, out of attempts, rejected or redriven, and owns the channel's
 counters for such messages. A Transfer sends the message to its dead-letter topic, and back
-(implemented by nsqcy.broker.dead_letter_transfer). Knows nothing about the order of delivery, or
+(implemented by broker/dead_letter_transfer.pyx). Knows nothing about the order of delivery, or
 the timeouts of messages in flight (channel).
 """
 
-from libc.stdint cimport int64_t
-
-from nsqcy.channels.channel_cursor cimport (
-    cursor_passes, cursor_record, cursor_step, cursor_step_over,
-)
-from nsqcy.channels.consumer cimport OUT_OF_ATTEMPTS, REDRIVEN, TOO_OLD, Consumer
-from nsqcy.channels.events cimport DEAD_LETTER, EXPIRED
-from nsqcy.channels.inflight cimport InFlightList, table_add, table_clear, table_find
-from nsqcy.storage.entry cimport NEVER, TRANSFERRING, Deferred
-from nsqcy.storage.record cimport record_expiry
+# A channel's messages that are too old, too numerous or out of attempts, and those that move to
+# another topic, and back.
 
 
 cdef class Undeliverable(UnfinishedMessages):

@@ -6,18 +6,10 @@ consumers with room, the reports about messages in flight, and the walks over al
 know why a message moves from one place to another, or a consumer's output or input.
 """
 
-from libc.stdint cimport int32_t
-from libc.stdlib cimport calloc, free
-
-from nsqcy.base.core cimport NSQCY_DEBUG
-from nsqcy.base.core cimport heap_first_due, heap_free, heap_init
-from nsqcy.channels.earliest cimport Listing
-from nsqcy.channels.events cimport FINISH
-from nsqcy.channels.inflight cimport MOVED_SLOTS, table_free, table_init, table_move_some
-from nsqcy.channels.ready_ring cimport enter_ring, init_place, init_ring, leave_ring
-from nsqcy.storage.block cimport Block
-from nsqcy.storage.entry cimport DEFERRED, QUEUED, Page, deferred_of, size_tag
-from nsqcy.storage.record cimport is_spoiled
+cdef enum WalkPart:
+    WALK_TIMERS = 0
+    WALK_QUEUE = 1
+    WALK_TABLE = 2
 
 
 cdef enum:

@@ -6,26 +6,6 @@ Responses expire: a command then blocks until an auth server has responded again
 by name.
 """
 
-from libc.stdint cimport int32_t, int64_t
-
-from nsqcy.base.core cimport load_be32
-from nsqcy.protocol.connection cimport (
-    ANSWERED,
-    BLOCKED,
-    FAILED,
-    INIT,
-    MAX_ANSWERS,
-    MAX_UNAUTHENTICATED_ANSWERS,
-    NEXT,
-)
-
-
-cdef extern from "Python.h":
-    bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
-
-
-cdef int64_t SECOND = 1000000000
-
 cdef enum:
     MAX_SECRET = 16384          # bytes
 

@@ -13,44 +13,26 @@ ManagerState is what the session manager and all its sessions share: the owners 
 limits, and the lists of sessions with work. SessionManager runs that work.
 """
 
-from collections import deque
-
-cimport cython
-from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memchr, memcpy, memmove
-
-from nsqcy.base.core cimport NSQCY_DEBUG
-from nsqcy.base.core cimport (
-    HEAP_NOWHERE,
-    heap_free,
-    heap_init,
-    heap_push,
-    heap_remove,
-    heap_update,
-)
-from nsqcy.channels.channel cimport Channel
-from nsqcy.channels.ready_ring cimport ANYWHERE
-from nsqcy.protocol.wire cimport (
-    BY_REFERENCE,
-    ERROR,
-    RESPONSE,
-    Word,
-    split_line,
-    word_bytes,
-)
-
-from nsqcy.broker.topic_host import UNKNOWN as _UNKNOWN
-from nsqcy.config.publish_limits import limits_of, publish_limits
-from nsqcy.logging import events
-from nsqcy.net.input_pool import InputPool
+# Connection: the lower half of a session, and what the sessions of a worker share.
+#
+#   Transport ◄──► Connection ──► ManagerState      clocks, owners, limits, lists of those with work
+#                      ▲               ▲
+#                   Session ◄── SessionManager      runs the sessions
+#
+# Answers are sent in the order of their commands:
+#
+#   command ──► take_ticket() ──► [ OK ][ waiting ][ OK ][ error ]     answers outstanding
+#                                    │ first in line and known
+#                                    ▼
+#                                 output
 
 
 cdef extern from "Python.h":
     void Py_INCREF(object)
     void Py_XDECREF(void *)
-    bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
 
 
+cdef int64_t MILLISECOND = 1000000
 cdef int64_t SECOND = 1000000000
 cdef int64_t NEVER = 0x7fffffffffffffff
 cdef int64_t MAGIC_TIMEOUT = 60 * SECOND        # time for the protocol magic of a new peer
@@ -68,11 +50,6 @@ cdef enum:
 cdef const char *SILENT = b""           # command of a ticket whose answer is not sent
 
 cdef Py_ssize_t live_answers = 0        # strings that tickets own
-
-
-def live():
-    """Return the number of waiting answers; zero in a release build."""
-    return {"answers": live_answers}
 
 
 cdef inline void drop_answer(Ticket *ticket) noexcept:

@@ -16,41 +16,10 @@ does not know how a socket is passed on.
 Does not interpret commands.
 """
 
-import json
+# Forwarding: which worker executes a command, and the answers of another one.
+#
+#   client ══socket══ Session ── ForwardingStream ══ rings ══ FarEnd ── Session (owner)
 
-cimport cython
-from libc.string cimport memcpy
-
-from nsqcy.base.core cimport load_be32
-from nsqcy.base.core cimport NSQCY_DEBUG
-from nsqcy.channels.ready_ring cimport ANYWHERE, REGION_LOCAL, ZONE_LOCAL
-from nsqcy.protocol.connection cimport (
-    ANSWERED,
-    BLOCKED,
-    FAILED,
-    INIT,
-    NEXT,
-    OUTPUT_ENOUGH,
-    REFUSED,
-    RELAYED,
-    Connection,
-    negotiated,
-)
-from nsqcy.protocol.wire cimport (
-    ERROR,
-    FRAME_HEADER,
-    MESSAGE,
-    RESPONSE,
-    frame_bytes,
-    name_is_valid,
-    word_bytes,
-)
-
-from nsqcy.names import quote
-from nsqcy.protocol.connection import NEGOTIATED as _NEGOTIATED
-
-
-cdef int64_t SECOND = 1000000000
 
 cdef enum:
     HELLO_TEXT = 512            # maximum characters of a client's strings sent to its far end
@@ -66,11 +35,6 @@ cdef int64_t MIGRATION_AFTER = 2 * SECOND       # to be part of the owner's load
 cdef const char *OK = b"\0\0\0\6\0\0\0\0OK"
 
 cdef Py_ssize_t live_streams = 0
-
-
-def live():
-    """Return the number of forwarding streams; zero in a release build."""
-    return {"legs": live_streams}
 
 
 cdef inline bint is_refusal(bytes error):
@@ -404,7 +368,7 @@ cdef class Forwarder(Authorizer):
 
     cdef int adopt_negotiated(self, settings) except -1:
         """Adopt what a client has negotiated, by name."""
-        for name in _NEGOTIATED:
+        for name in NEGOTIATED:
             setattr(self, name, settings[name])
         return self.find_locality()
 

@@ -5,61 +5,27 @@ another worker) moves them. It executes commands for topics on its own worker. O
 sent through a forwarding stream, with a session like this one at the far end. Knows nothing about
 sockets or the event loop, and reads no clock.
 
-A session consists of five classes, each owning a part of the state (see session.pxd). This module
+A session consists of five classes, each owning a part of the state (see below). This module
 contains the parser, IDENTIFY, the commands of a consumer, the timer and the end of a session. It
 does not decide which message a consumer receives or when it times out: the channel does. Publishes
 may be pipelined; any other command waits until no ticket is outstanding.
 """
 
-cimport cython
-from libc.stdint cimport int32_t, uint16_t
-from libc.string cimport memchr, memcmp
+# Sessions: the V2 state machine of one connection.
+#
+#   bytes ──feed──► lines and bodies ──► commands ──► topic, channel          (owner here)
+#                                           │    └──► stream ══════► Session (owner elsewhere)
+#                                           ▼
+#   bytes ◄─flush── output ◄── frames ◄── tickets (answers in the order of their commands)
+#
+# A session has five classes, one per file; each uses only those above it:
+#
+#   Connection       connection         options, answers in order, unfinished input, timer
+#   Authorizer       auth               AUTH, permissions, quota
+#   Forwarder        forwarding         the owner of a topic, streams to other workers, migration
+#   TopicCommands    topic_commands     PUB, MPUB, DPUB, LIMITS, LOG_*
+#   Session          session            parser, IDENTIFY, SUB, RDY, FIN, REQ, TOUCH, CLS; the end
 
-from nsqcy.base.core cimport hex16_parse, load_be32
-from nsqcy.base.core cimport NSQCY_DEBUG
-from nsqcy.base.core cimport HEAP_NOWHERE, heap_remove
-from nsqcy.broker.topic_queue cimport durability_of
-from nsqcy.channels.channel cimport DONE, NOT_IN_FLIGHT, Channel
-from nsqcy.protocol.connection cimport (
-    BLOCKED,
-    CLOSING,
-    INIT,
-    MORE,
-    NEXT,
-    OUTPUT_ENOUGH,
-    STOPPED,
-    SUBSCRIBED,
-    negotiated,
-)
-from nsqcy.protocol.forwarding cimport NO_ROOM, STREAM_BACKLOG, ForwardingStream
-from nsqcy.protocol.wire cimport (
-    ERROR,
-    FIN_LINE,
-    MAX_LINE,
-    RESPONSE,
-    name_is_valid,
-    parse_number,
-    split_line,
-    word_bytes,
-    word_is,
-)
-from nsqcy.storage.block cimport Block
-from nsqcy.storage.record cimport Record
-from nsqcy.storage.record_window cimport RecordWindow
-
-from nsqcy.broker import dead_letter_headers
-from nsqcy.errors import ClientError
-from nsqcy.logging import events
-from nsqcy.protocol import connection as _connection
-from nsqcy.protocol import forwarding as _forwarding
-
-
-cdef extern from "Python.h":
-    bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
-
-
-cdef int64_t SECOND = 1000000000
-cdef int64_t MILLISECOND = 1000000
 
 cdef enum:
     MAX_IDENTIFY = 65536        # bytes of a body; clients send less than 2,000
@@ -83,7 +49,7 @@ cdef Py_ssize_t live_sessions = 0
 def live():
     """Return the numbers of sessions, forwarding streams and waiting answers; zeros in a release
     build."""
-    return {"sessions": live_sessions} | _forwarding.live() | _connection.live()
+    return {"sessions": live_sessions, "legs": live_streams, "answers": live_answers}
 
 
 @cython.final

@@ -4,16 +4,6 @@ Owns the order of work in a turn: timers, resumed sessions, topics, output. Ends
 nsqd exits. ManagerState contains the state that sessions share. Knows no command, and no socket.
 """
 
-from nsqcy.base.core cimport HeapNode, heap_first_due, heap_peek
-from nsqcy.channels.scheduler_state cimport Timer
-from nsqcy.ipc.core cimport Shared
-from nsqcy.protocol.connection cimport Transport
-from nsqcy.protocol.session cimport Session
-
-from nsqcy.logging import events
-
-
-cdef int64_t SECOND = 1000000000
 
 cdef enum:
     HEAVY = 850                 # permille: a worker that runs longer gives producers away

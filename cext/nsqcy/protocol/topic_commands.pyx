@@ -9,57 +9,6 @@ answered before the next command is executed, and a response counts toward the w
 responses until it is sent. Does not know how a log is read (broker/log_fetch).
 """
 
-import json
-
-cimport cython
-from libc.string cimport memcmp, memcpy
-
-from nsqcy.base.core cimport load_be16, load_be32
-from nsqcy.base.core cimport (
-    MAX_HEADERS,
-    HEADERS_ROOM,
-    HEADERS_SIZE,
-    headers_are_valid,
-    headers_fault,
-)
-from nsqcy.broker.log_fetch cimport ENDED, LARGEST_ANSWER
-from nsqcy.broker.topic_queue cimport AT_ONCE, MEMORY, ChunkBatch
-from nsqcy.ipc.core cimport Quota
-from nsqcy.protocol.connection cimport (
-    ANSWERED,
-    BLOCKED,
-    FAILED,
-    MAX_FORWARDED,
-    NEXT,
-    REFUSED,
-)
-from nsqcy.protocol.forwarding cimport NO_ROOM, ForwardingStream
-from nsqcy.protocol.wire cimport (
-    ERROR,
-    name_is_valid,
-    parse_number,
-    split_line,
-    word_bytes,
-    word_is,
-)
-from nsqcy.storage.record cimport Record, record_body
-
-from nsqcy.broker.log_fetch import COLUMN_NAMES as _COLUMN_NAMES
-from nsqcy.broker.named_cursors import MAX_CURSORS as _MAX_CURSORS
-from nsqcy.broker.named_cursors import TooManyCursors
-from nsqcy.broker.producers import ChunkError, ChunkName, producer_id
-from nsqcy.logging import events
-from nsqcy.util.gotext import json_bytes
-
-
-cdef extern from "Python.h":
-    const char *PyBytes_AS_STRING(bytes)
-    Py_ssize_t PyBytes_GET_SIZE(bytes)
-    bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
-
-
-cdef int64_t MILLISECOND = 1000000
-cdef int64_t NEVER = 0x7fffffffffffffff
 cdef int64_t PLACED_HEARD = 100 * MILLISECOND   # time to learn the owner of a topic
 
 cdef enum:
@@ -93,6 +42,10 @@ cdef bytes cursor_text(str name, bytes log_id, seq):
 
 
 cdef class BatchWaiter(Waiter):
+    """Receiver of the outcome of a large batch."""
+    cdef TopicCommands session
+    cdef uint64_t size
+
     cdef int publish_done(self, uint64_t ticket, str error) except -1:
         cdef TopicCommands session = self.session
         session.manager.input_shrank(session, self.size)

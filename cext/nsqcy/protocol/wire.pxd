@@ -12,9 +12,7 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from nsqcy.storage.block cimport Block
-from nsqcy.storage.record cimport Record
-from nsqcy.storage.record_window cimport RecordWindow
+from nsqcy.storage.core cimport Block, Record, RecordWindow
 
 
 cdef enum FrameType:

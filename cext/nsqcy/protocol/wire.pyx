@@ -5,19 +5,19 @@ lines (NSQ's TCP protocol: lines of at most 16384 bytes, single spaces, bodies w
 length). Does not interpret commands.
 """
 
+import struct
+
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcpy, memmove
 
-from nsqcy.base.core cimport hex16_format, load_be32, store_be16, store_be32, store_be64
-from nsqcy.base.core cimport NSQCY_DEBUG
-from nsqcy.base.core cimport HEADERS_SIZE
-from nsqcy.storage.record cimport record_body, record_headers
+from nsqcy.base.core cimport (
+    HEADERS_SIZE, NSQCY_DEBUG, hex16_format, load_be32, store_be16, store_be32, store_be64,
+)
+from nsqcy.storage.core cimport record_body, record_headers
+
 from nsqcy.errors import NsqError
-
-import struct
-
 
 cdef extern from "Python.h":
     void Py_INCREF(object)

@@ -21,28 +21,22 @@ from nsqcy.base.core cimport (
     FIRST_OF_AGES, FIRST_OF_SYNCS, FIRST_OF_TURNS, HISTOGRAM_BOUNDS, Histogram, histogram_add,
     histogram_facts, histogram_merge, load_be32, store_be16, store_be32,
 )
-from nsqcy.broker.shard cimport Shard
-from nsqcy.broker.topic cimport Topic
-from nsqcy.broker.topic_queue cimport (
-    AT_ONCE, MEMORY, Batch, ChunkBatch, Durability, TopicQueue, durability_of,
+from nsqcy.broker.core cimport (
+    AT_ONCE, MEMORY, Batch, ChunkBatch, Durability, Shard, Topic, TopicQueue, durability_of,
 )
-from nsqcy.channels.channel cimport Channel
-from nsqcy.channels.consumer cimport Waiter
-from nsqcy.channels.counters cimport (
+from nsqcy.channels.core cimport (
     CHANNEL_COUNTERS, CHANNEL_FIGURES, CHANNEL_PAUSED, EPHEMERALS, OTHERS, OWN, SERIES,
-    TOPIC_FIGURES, TOPIC_PAUSED, UNDECIDED, Series, Sums, add_counters,
+    TOPIC_FIGURES, TOPIC_PAUSED, UNDECIDED, Channel, Series, Sums, Waiter, add_counters,
 )
 from nsqcy.ipc.core cimport Mesh, Stream, StreamEnd
 from nsqcy.net.core cimport ByteLayer, ByteQueue
-from nsqcy.protocol.connection cimport RECEIVE_SIZE, Transport
-from nsqcy.protocol.session cimport Session
-from nsqcy.protocol.session_manager cimport SessionManager
+from nsqcy.protocol.core cimport RECEIVE_SIZE, Session, SessionManager, Transport
 from nsqcy.protocol.wire cimport FRAME_HEADER, RESPONSE, FrameScanner, Output
 from nsqcy.server.http_fastpath cimport Sink
-from nsqcy.storage.record cimport Record, record_body
+from nsqcy.storage.core cimport Record, record_body
 
+from nsqcy.broker.core import UNKNOWN
 from nsqcy.broker.producers import ChunkError, ChunkName, producer_id
-from nsqcy.broker.topic_host import UNKNOWN
 from nsqcy.errors import LayerEnd, LayerError
 from nsqcy.logging import events
 from nsqcy.net.core import DeflateLayer, SnappyLayer

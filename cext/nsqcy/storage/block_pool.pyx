@@ -6,14 +6,6 @@ read-backs and sends in progress) is not zero. Knows nothing about windows or ch
 clock and does no file I/O.
 """
 
-cimport cython
-from libc.stdint cimport uint8_t
-from libc.stdlib cimport calloc, free, malloc
-
-from nsqcy.storage.block cimport LARGEST_BLOCK, MIN_BLOCK
-from nsqcy.storage.entry cimport PAGE_SIZE, deferred_of
-
-
 cdef extern from "sys/mman.h" nogil:
     void *mmap(void *addr, size_t length, int prot, int flags, int fd, long offset)
     int munmap(void *addr, size_t length)

@@ -1,5 +1,3 @@
-# distutils: sources = cext/src/iothread.c cext/src/iocalls.c
-# distutils: depends = cext/include/iothread.h cext/include/iocalls.h cext/include/segment.h
 """The I/O threads: every write, sync, read, rename and unlink of a process, off the hub.
 
 Owns the open files and the only file system calls (iocalls.h). The threads are C (cext/src).
@@ -7,17 +5,14 @@ Independent of topics and logs; of records, it only knows how to seal and verify
 faults through a class of their own, io_faults.
 """
 
-import os
-
-cimport cython
-from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.limits cimport INT_MAX
-from libc.stdint cimport uint8_t, uint64_t
-from libc.string cimport memset, strdup
-
-from nsqcy.base.core cimport FIRST_OF_SYNCS, histogram_add, histogram_facts
-
-from nsqcy.util import descriptors
+# The I/O threads: C threads that perform every file operation of a process. Writes are performed in
+# order; operations that may take a long time are passed to a different lane (see iothread.h) and do
+# not delay later ones.
+#
+#   hub                                      threads
+#   write, sync, unlink ...  -> submitted
+#   kick()                   -> queued   ->  run through the call table
+#   poll()  done(arg, error) <- finished <-  eventfd
 
 
 cdef extern from "fcntl.h" nogil:
@@ -43,7 +38,7 @@ cdef int lane_named(str name) except -1:
 
 
 cdef class FileCalls:
-    """The calls with which a log changes its files: see io.pxd."""
+    """The calls with which a log changes its files: see core.pxd."""
 
     cdef File *file(self, const char *path, int flags) except NULL:
         raise NotImplementedError
@@ -410,9 +405,13 @@ cdef int call_python(void *arg, int error) except -1:
     return 0
 
 
+# A file controlled from Python: tests and tools use it to drive the threads.
 @cython.no_gc_clear      # __dealloc__ needs the thread
 cdef class FileHandle:
     """A file on the I/O threads. poll calls `done(error)` with 0 or an errno."""
+
+    cdef IoThread io
+    cdef File *file
 
     def __init__(self):
         raise TypeError("use IoThread.open")

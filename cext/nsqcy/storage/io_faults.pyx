@@ -11,7 +11,7 @@ import os
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 
-from nsqcy.storage.io cimport IoCalls, IoThread
+from nsqcy.storage.core cimport IoCalls, IoThread
 
 cdef extern from "iofaults.h" nogil:
     const char *io_call_names[15]

@@ -12,26 +12,14 @@ keeps its bytes when the segment is deleted. It reads no clock: the caller decid
 again.
 """
 
-import os
-from collections import namedtuple
-from zlib import crc32
-
-cimport cython
-from libc.errno cimport EIO, ENOENT
-from libc.stdint cimport int64_t, uint64_t
-from libc.stdlib cimport malloc
-
-from nsqcy.storage.disk_format cimport damage_text
-from nsqcy.storage.io cimport (
-    IO_RMDIR, IO_SYNC_DIR, IO_UNLINK, LANE_WRITES, NOT_PICKED, FileCalls, damages_free,
-    io_call_verbs,
-)
-from nsqcy.storage.segment cimport SEGMENT_DOOMED, SEGMENT_GONE
-from nsqcy.storage.segment_files cimport (
-    directory_ended, pieces_alive, segments_alive, task_finished, tasks_alive, unlink_ended,
-)
-
-from nsqcy.storage.disk_format import topic_directory
+# One topic's log: segments of runs, and a journal.
+#
+#   <data-path>/<topic>.topic/
+#       00000000000000000001.seg    header, records ..., footer
+#       00000000000000004711.seg    header, records ...          (being written, or crashed)
+#       journal                     header, snapshot, delta, delta ...
+#
+#   SegmentFiles <- LogWriter <- Log
 
 
 cdef enum:

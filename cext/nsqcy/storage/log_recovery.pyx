@@ -6,31 +6,6 @@ journal's entries. A file that cannot be read now is neither absent nor damaged:
 ends the recovery. Damage counts only after a second read.
 """
 
-import os
-import re
-from bisect import bisect_left
-from operator import itemgetter
-
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.errno cimport EINTR, EIO, errno
-from libc.stdint cimport uint8_t
-from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy, memset
-from posix.stat cimport struct_stat
-
-from nsqcy.storage.disk_format cimport (
-    DAMAGE_TAIL, SEGMENT_MAGIC, Scan, SegmentHeader, SegmentTrailer, check_version, damage_text,
-    footer_facts, footer_length, record_at, run_verify, segment_footer, segment_header_crc,
-    segment_scan,
-)
-from nsqcy.storage.io cimport Damages, IoCalls, damages_free
-from nsqcy.storage.record cimport Record
-from nsqcy.storage.segment cimport (
-    RUN_SURVIVORS, SEGMENT_CLOSED, SEGMENT_DOOMED, SegmentFooter,
-)
-
-from nsqcy.storage.disk_format import parse_journal
-
 
 class Unreadable(OSError):
     """A log cannot be read now. `offset` and `bytes`: the part of the file, or 0 and 0."""
@@ -42,7 +17,6 @@ class Unreadable(OSError):
 
 
 cdef extern from "fcntl.h" nogil:
-    int AT_FDCWD
     int O_RDONLY
 
 

@@ -9,21 +9,8 @@ until the snapshot or delta is done. Does not know the content of a snapshot
 (nsqcy/storage/journal.py), and knows the segments' files only through segment_files.
 """
 
-import os
-
-cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING
-from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.errno cimport EIO
-from libc.stdlib cimport malloc
-from libc.string cimport memcpy
-
-from nsqcy.storage.disk_format cimport (
-    SEGMENT_HEADER, JournalEntry, JournalHeader, crc32c_of, journal_entry, journal_head,
-)
-from nsqcy.storage.io cimport FILE_PARENT, FILE_REPLACE, IO_FSYNC, IO_SYNC, LANE_WRITES
-from nsqcy.storage.segment cimport Segment
-from nsqcy.storage.segment_files cimport task_finished
+# The writer of a log: appending runs, group commit, and the journal: a snapshot and the deltas
+# after it, in one file.
 
 
 cdef enum:

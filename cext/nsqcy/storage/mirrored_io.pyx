@@ -6,19 +6,15 @@ The logs above need not know about this: a record is neither visible nor acknowl
 write is done.
 """
 
-import os
-
-cimport cython
-from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.errno cimport ESTALE
-from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport free, malloc
-
-from nsqcy.storage.io cimport (
-    FILE_REPLACE, IO_CLOSE, IO_RMDIR, IO_SYNC_DIR, IO_TRUNCATE, IO_UNLINK, IO_UNLINK_FILE,
-    LANE_WRITES, File, IoKind, IoLane, IoPick, IoPicked, IoResult,
-)
+# The completion of an operation, until it may be reported.
+cdef struct Relay:
+    void *mirrored
+    io_done done
+    void *arg
+    int error
+    uint64_t position
+    bint may_fail
+    Relay *next
 
 
 cdef int relay_made(void *arg, int error) except -1:
@@ -39,6 +35,20 @@ cdef class MirroredIo(FileCalls):
     not be made here. From then on, nothing is reported: other machines may have data that is
     missing here.
     """
+
+    cdef readonly IoThread io
+    cdef object _mirror
+    cdef bytes _root
+    cdef dict _paths               # path below the root, by the File's address
+    cdef readonly uint64_t position
+    cdef uint64_t _committed
+    cdef readonly bint waits
+    cdef readonly bint stopped
+    cdef readonly int error
+    cdef readonly uint64_t pending
+    cdef Relay *_first             # performed here, but not yet reported
+    cdef Relay *_last
+    cdef bint _is_reporting
 
     def __cinit__(self, IoThread io not None, root, mirror):
         self.io = io

@@ -6,20 +6,17 @@ large part of it is needed. Knows nothing about channels or consumers. Skips dam
 records: their reader loads the block, which reports the error.
 """
 
-cimport cython
-from libc.stdlib cimport free, qsort, realloc
-from libc.stdint cimport uint32_t, uint64_t
-
-from nsqcy.storage.io cimport NOT_SOUND, IoPick
-from nsqcy.storage.segment cimport Extent, Segment
-from nsqcy.storage.block cimport LARGEST_BLOCK
-from nsqcy.storage.block_pool cimport BlockPool
-from nsqcy.storage.record cimport RECORD_EXT_DELAY_SIZE, record_size
-
-
-cdef extern from "Python.h":
-    void Py_INCREF(object)
-    void Py_DECREF(object)
+# Records that a channel needs next, read one by one if their blocks are not in memory.
+#
+#   queue    ┌───┐ ┌───┐ ┌───┐ ┌───┐ ┌───┐
+#            │ a │►│ b │►│ c │►│ d │►│ e │►
+#            └─┬─┘ └─┬─┘ └─┬─┘ └─┬─┘ └─┬─┘
+#              │   in memory │     │     └──┐
+#   disk     ──▼─────────────▼─────▼────────▼──     in order of location
+#   prefetch     a             c     d        e
+#
+# Due messages may be anywhere on disk: reading a whole block for each would read a thousand times
+# more bytes than needed.
 
 
 cdef enum:

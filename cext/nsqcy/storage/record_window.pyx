@@ -13,12 +13,18 @@ Rules of ownership:
    block_pool). A reader that finds `data == NULL` calls `load`, and retries after `on_loaded`.
 """
 
-cimport cython
-from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memmove
-
-from nsqcy.errors import NsqError
-from nsqcy.storage.block cimport LARGEST_BLOCK, LOADING, MIN_BLOCK, offset_of
+# The record window of a topic: its blocks in order, and the cursors over them.
+#
+#   window of a topic (blocks in order of their sequence numbers)
+#
+#      oldest                                                newest
+#     ┌────────┐   ┌────────┐   ┌────────┐   ┌────────┐   ┌────────┐
+#     │ sealed │──►│ sealed │──►│ sealed │──►│ sealed │──►│  open  │
+#     └────────┘   └────────┘   └────────┘   └────────┘   └────────┘
+#          ▲ a cursor                ▲ another               ▲ fan-out position
+#
+# A block leaves the window when no cursor stands in it or before it; it stays alive as a straggler
+# while entries (messages that were handed out and are not finished) refer to its records.
 
 
 cdef enum:
@@ -49,11 +55,6 @@ cdef int read_done(void *arg, int error) except -1:
     finally:
         Py_DECREF(window)
     return 0
-
-
-cdef extern from "Python.h":
-    void Py_INCREF(object)
-    void Py_DECREF(object)
 
 
 @cython.no_gc_clear      # outputs that hold the window's last blocks may be freed after the window

@@ -11,28 +11,12 @@ new segment is larger than all earlier numbers; a file is unlinked only when no 
 no journal write that may stop referring to it is in progress.
 """
 
-import os
 import time
 
-cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING
-from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.errno cimport ENOENT
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memset, strdup
+# The segments of a log: their files, their contents, and their syncs; and the log's tasks: the
+# purpose of its operations, from their submission to their end.
 
-from nsqcy.storage.disk_format cimport (
-    FOOTER_MAGIC, FORMAT_VERSION, SEGMENT_HEADER, SEGMENT_MAGIC, SegmentHeader, SegmentTrailer,
-    crc32c_of, segment_header_crc,
-)
-from nsqcy.storage.io cimport (
-    FILE_CREATE, FILE_PARENT, IO_SYNC, IO_SYNC_DIR, IO_TRUNCATE, IO_UNLINK_FILE, LANE_AWAITED,
-    LANE_BACKGROUND, LANE_WRITES, damages_free, io_call_verbs,
-)
-from nsqcy.storage.segment cimport (
-    RUN_SURVIVORS, SEGMENT_CLOSED, SEGMENT_CLOSING, SEGMENT_DOOMED, SEGMENT_FAILED, SEGMENT_GONE,
-    SEGMENT_OPEN, SegmentFooter, SegmentRun,
-)
+cdef struct Task
 
 
 cdef enum:

@@ -1,46 +1,7 @@
 """A log driven from Python, and the pure functions over its bytes, for tests and tools.
 
-A worker calls nsqcy.storage.log from C; this module does the same with callables and bytearrays.
+A worker calls log.pyx from C; this module does the same with callables and bytearrays.
 """
-
-from typing import NamedTuple
-
-cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING
-from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free
-from libc.string cimport memset
-
-from nsqcy.storage.io cimport Damages, damages_free
-from nsqcy.storage.log cimport Log
-from nsqcy.storage.log_recovery cimport Recovered, RecoveredRun
-from nsqcy.storage.segment cimport RUN_HAS_DELAYED, RUN_SURVIVORS, Extent, Segment, SegmentRun
-
-
-cdef extern from "segment.h" nogil:
-    struct Scan:
-        SegmentRun *runs
-        uint64_t count
-
-    enum:
-        MIN_RECORD
-        RECORD_DAMAGED
-        RECORD_DELAYED
-        RECORD_COPY
-
-    struct Record:
-        uint32_t length
-        uint64_t seq
-        uint64_t id
-        int64_t timestamp
-        uint16_t attributes
-
-    const Record *record_at(const uint8_t *bytes, uint64_t offset)
-    void run_verify(uint8_t *bytes, uint64_t n, uint64_t first_seq, uint32_t count, int dense,
-                    uint64_t base, Damages *damages)
-    void segment_scan(const uint8_t *bytes, uint64_t n, Scan *scan, Damages *damages)
 
 
 def verify_run(bytearray run, uint64_t first_seq, uint32_t count, bint dense=True):
@@ -127,6 +88,9 @@ def scan_segment(bytes data):
 cdef class RunHandle:
     """The location of a run."""
 
+    cdef readonly Log log
+    cdef Extent extent
+
     def __cinit__(self, Log log not None):
         self.log = log
 
@@ -181,6 +145,8 @@ cdef int waiting_done(void *arg, int error) except -1:
 
 cdef class LogProbe:
     """Drives a Log from Python: `done(error)` receives 0 or an errno, from IoThread.poll_now()."""
+
+    cdef readonly Log log
 
     def __cinit__(self, Log log not None):
         self.log = log

@@ -26,7 +26,7 @@ from nsqcy.logging.types import Lines
 from nsqcy.nsqd.auth import authorizations
 from nsqcy.nsqd.auth.authorizations import MAX_ANSWER, AuthFailure, Authorization
 from nsqcy.nsqd.options import NsqdOptions
-from nsqcy.protocol.session import Session
+from nsqcy.protocol.core import Session
 from nsqcy.util import gojson
 
 MAX_QUERIES = 32  # maximum concurrent queries per worker

@@ -14,7 +14,7 @@ from nsqcy.ipc.core import Quota
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.auth.authorizations import Authorization
-from nsqcy.protocol.session import Session
+from nsqcy.protocol.core import Session
 from nsqcy.users.credentials import Known
 from nsqcy.users.quotas import Quotas
 from nsqcy.users.user import PUBLISH, SUBSCRIBE, User

@@ -20,8 +20,7 @@ from nsqcy.copies.messages import Extent, Fetch, Fetched
 from nsqcy.copies.ports import Unreadable
 from nsqcy.nsqd.copies.file_table import HEADER, SEGMENT, FileTable, read_start
 from nsqcy.nsqd.copies.mending import MAX_PART, Findings, Mender, Pace
-from nsqcy.storage.disk_format import FormatError, is_segment_header, parse_journal
-from nsqcy.storage.io import FileHandle, IoThread
+from nsqcy.storage.core import FileHandle, FormatError, IoThread, is_segment_header, parse_journal
 from nsqcy.storage.state_file import check, parse_object, signed
 from nsqcy.util import files
 

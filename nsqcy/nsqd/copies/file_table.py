@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nsqcy.copies.messages import Extent
 from nsqcy.copies.ports import Unreadable
-from nsqcy.storage.disk_format import is_segment_header
+from nsqcy.storage.core import is_segment_header
 
 HEADER = 64  # bytes in a segment header
 SEGMENT = ".seg"

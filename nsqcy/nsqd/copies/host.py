@@ -35,8 +35,7 @@ from nsqcy.nsqd.copies.mirror import Mirror, OwnedFiles
 from nsqcy.nsqd.copies.node import Node
 from nsqcy.nsqd.copies.registry import REASONS, Contents, Registry, Session
 from nsqcy.nsqd.copies.scrubber import Scrubber
-from nsqcy.storage.io import IoThread
-from nsqcy.storage.mirrored_io import MirroredIo
+from nsqcy.storage.core import IoThread, MirroredIo
 
 FLUSH_INTERVAL = 0.01  # seconds
 SYNC_INTERVAL = 2.0  # seconds, the default of --sync-timeout

@@ -14,8 +14,7 @@ from typing import Any
 
 from nsqcy.copies.fetching import Done, Outcome, Part
 from nsqcy.nsqd.copies.file_table import HEADER, FileTable
-from nsqcy.storage.disk_format import find_record, footer_begin, footer_length, records_end
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.core import IoThread, find_record, footer_begin, footer_length, records_end
 
 PIECE = 256 << 10  # bytes to read at a time; more for larger records
 MAX_PART = 60 << 20  # bytes of a part to fetch; an answer is one frame

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from nsqcy.copies.owner import Owner
 from nsqcy.nsqd.copies.copy_files import Data
 from nsqcy.nsqd.copies.file_table import FileTable
-from nsqcy.storage.mirrored_io import MirroredIo
+from nsqcy.storage.core import MirroredIo
 
 
 class Mirror:

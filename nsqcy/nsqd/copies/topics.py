@@ -9,15 +9,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from nsqcy.broker.shard import Shard
-from nsqcy.broker.topic import Topic
+from nsqcy.broker.core import Shard, Topic
 from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.copies.group import Group
 from nsqcy.copies.owner import Owner
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.copies.copy_files import SUFFIX
-from nsqcy.storage.io import FileCalls
+from nsqcy.storage.core import FileCalls
 
 HERE = ""
 """Group of the logs without copies; a log is drained if its topic now has copies."""
@@ -48,7 +47,7 @@ class Groups(Protocol):
 
 
 class Files(Protocol):
-    """A group's files (`nsqcy.storage.mirrored_io.MirroredIo`)."""
+    """A group's files (`storage/mirrored_io.pyx.MirroredIo`)."""
 
     @property
     def waits(self) -> bool: ...

@@ -9,7 +9,7 @@ from typing import Any
 
 import gevent
 
-from nsqcy.broker.shard import Shard, boot_id
+from nsqcy.broker.core import Shard, boot_id
 from nsqcy.errors import NotWritten
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines

@@ -17,18 +17,26 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from nsqcy.base.core import IdSource
-from nsqcy.broker.shard import Shard
-from nsqcy.broker.topic import Topic
-from nsqcy.channels.scheduler_state import SchedulerState
+from nsqcy.broker.core import Shard, Topic
+from nsqcy.channels.core import SchedulerState
 from nsqcy.config.policies import DURABILITIES, Policies
 from nsqcy.errors import StartError
 from nsqcy.storage import journal
-from nsqcy.storage.block_pool import BlockPool
-from nsqcy.storage.disk_format import Footer, FormatError
-from nsqcy.storage.io import IoThread
-from nsqcy.storage.log import Log
-from nsqcy.storage.log_recovery import Recovered, Unreadable, recover_log
-from nsqcy.storage.standalone_log import LogProbe, RunHandle, Survey, recovered_runs, survey_run
+from nsqcy.storage.core import (
+    BlockPool,
+    Footer,
+    FormatError,
+    IoThread,
+    Log,
+    LogProbe,
+    Recovered,
+    RunHandle,
+    Survey,
+    Unreadable,
+    recover_log,
+    recovered_runs,
+    survey_run,
+)
 
 BATCH = 4 << 20  # bytes to read at a time
 GAPS_SHOWN = 100

@@ -33,7 +33,7 @@ from nsqcy.nsqd.master import metadata, policy_file
 from nsqcy.nsqd.options import NSQD, policies, resolve
 from nsqcy.process import data_path_lock
 from nsqcy.storage import disk_probe, state_file
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.core import IoThread
 from nsqcy.storage.state_file import PREVIOUS
 from nsqcy.util.standard_streams import show
 

@@ -22,11 +22,16 @@ from nsqcy.nsqd.data.importer import is_needed
 from nsqcy.nsqd.known_topics import KnownTopics
 from nsqcy.nsqd.master import metadata
 from nsqcy.storage import journal
-from nsqcy.storage.disk_format import FormatError
-from nsqcy.storage.io import IoThread
-from nsqcy.storage.log import Log
-from nsqcy.storage.log_recovery import Unreadable, recover_log
-from nsqcy.storage.standalone_log import LogProbe, RunHandle, recovered_runs
+from nsqcy.storage.core import (
+    FormatError,
+    IoThread,
+    Log,
+    LogProbe,
+    RunHandle,
+    Unreadable,
+    recover_log,
+    recovered_runs,
+)
 from nsqcy.util import files
 
 _RECORD = Struct("<IIQQqIHH")  # length, crc, seq, id, timestamp, body, extensions, attributes

@@ -32,10 +32,7 @@ from nsqcy.logging.types import Lines
 from nsqcy.names import is_ephemeral
 from nsqcy.nsqd.data.diskqueue import MARK, Damage, Queue, QueueReader, Record, find_queues
 from nsqcy.storage import journal
-from nsqcy.storage.disk_format import topic_directory
-from nsqcy.storage.io import IoThread
-from nsqcy.storage.log import Log
-from nsqcy.storage.standalone_log import LogProbe
+from nsqcy.storage.core import IoThread, Log, LogProbe, topic_directory
 from nsqcy.util.files import sync_directory
 
 TMP = "import.tmp"

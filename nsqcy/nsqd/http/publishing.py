@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from nsqcy import names
 from nsqcy.base.core import encode_headers
-from nsqcy.broker.topic_host import DRAINING
+from nsqcy.broker.core import DRAINING
 from nsqcy.config.durations import MILLISECOND
 from nsqcy.config.policies import DURABILITIES
 from nsqcy.config.publish_limits import PublishLimits, publish_limits

@@ -1,7 +1,7 @@
 """Pages of messages to view: the request, and the format of the response.
 
 Owns the parameters and the JSON of /channel/peek and /topic/peek, and the order of waiting
-messages. nsqcy.broker.peek finds the messages; this module does not depend on topics or workers.
+messages. broker/peek.pyx finds the messages; this module does not depend on topics or workers.
 """
 
 import re
@@ -9,7 +9,7 @@ from base64 import b64encode
 from typing import Any, NamedTuple
 
 from nsqcy.base.core import decode_headers
-from nsqcy.broker.peek import Peek, PeekedMessage
+from nsqcy.broker.core import Peek, PeekedMessage
 from nsqcy.errors import HttpError
 from nsqcy.nsqd.process_messages import positions
 from nsqcy.nsqd.process_messages.positions import Place

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import gevent
 
-from nsqcy.broker.shard import Shard
+from nsqcy.broker.core import Shard
 from nsqcy.logging import events
 from nsqcy.logging.types import FatalLines, Lines
 from nsqcy.process import arbiter

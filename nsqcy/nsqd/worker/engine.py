@@ -14,9 +14,8 @@ import gevent
 from gevent.event import Event
 
 from nsqcy.base.core import IdSource, Percentiles
-from nsqcy.broker.shard import Shard
-from nsqcy.channels.events import Events
-from nsqcy.channels.scheduler_state import SchedulerState
+from nsqcy.broker.core import Shard
+from nsqcy.channels.core import Events, SchedulerState
 from nsqcy.config.options import TLS_REQUIRED
 from nsqcy.config.policies import Policies, Version
 from nsqcy.http.server import HttpServer, Make
@@ -45,12 +44,10 @@ from nsqcy.nsqd.worker.session_migration import SessionMigration
 from nsqcy.nsqd.worker.topic_owner import TopicOwner
 from nsqcy.nsqd.worker.worker_stats import WorkerStats
 from nsqcy.process.control import Answer, Request
-from nsqcy.protocol.session import COUNTED, Session
-from nsqcy.protocol.session_manager import SessionManager
+from nsqcy.protocol.core import COUNTED, Session, SessionManager
 from nsqcy.server.core import Loop, Publisher, accept_socket, accept_stream
-from nsqcy.storage.block_pool import BlockPool
+from nsqcy.storage.core import BlockPool, IoThread
 from nsqcy.storage.disk_probe import DiskProbe
-from nsqcy.storage.io import IoThread
 from nsqcy.util import debug
 from nsqcy.util.slices import Turns
 

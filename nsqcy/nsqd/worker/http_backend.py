@@ -35,7 +35,7 @@ from nsqcy.nsqd.worker.main import Boot
 from nsqcy.nsqd.worker.placement_requests import PlacementRequests
 from nsqcy.nsqd.worker.topic_owner import TopicOwner
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
-from nsqcy.protocol.session_manager import SessionManager
+from nsqcy.protocol.core import SessionManager
 from nsqcy.server.core import NO_ROOM, BodyBatch, Publisher, TopicSink
 from nsqcy.util import debug, procfs
 

@@ -11,14 +11,14 @@ import signal
 
 import gevent
 
-from nsqcy.channels import channel as channel_module
-from nsqcy.ipc import core as ipc_core
+from nsqcy.channels import core as channels
+from nsqcy.ipc import core as ipc
 from nsqcy.logging.types import Lines
-from nsqcy.protocol import session as session_module
+from nsqcy.protocol import core as protocol
 from nsqcy.protocol import wire
-from nsqcy.protocol.session_manager import SessionManager
-from nsqcy.storage import log as storage_log
-from nsqcy.storage.block_pool import BlockPool
+from nsqcy.protocol.core import SessionManager
+from nsqcy.storage import core as storage
+from nsqcy.storage.core import BlockPool
 
 
 def count(manager: SessionManager, pool: BlockPool) -> dict[str, int]:
@@ -33,7 +33,7 @@ def count(manager: SessionManager, pool: BlockPool) -> dict[str, int]:
         "resident_bytes": pool.resident_bytes,
         "input_bytes": manager.input_bytes,
     }
-    for module in (channel_module, storage_log, ipc_core, session_module, wire):
+    for module in (channels, storage, ipc, protocol, wire):
         found |= module.live()
     if shard.io is not None:
         found |= shard.io.live()

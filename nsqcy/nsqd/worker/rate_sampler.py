@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import gevent
 
-from nsqcy.broker.shard import Shard
+from nsqcy.broker.core import Shard
 from nsqcy.nsqd.stats.recent_rates import PERIOD, RecentRates
 from nsqcy.nsqd.stats.stats_page import SLICE
 from nsqcy.util.slices import Slices

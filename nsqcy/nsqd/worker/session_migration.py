@@ -13,7 +13,7 @@ import gevent
 from nsqcy.nsqd.process_messages.to_worker import AdoptSession
 from nsqcy.nsqd.worker.master_link import MasterLink
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError, is_unreachable
-from nsqcy.protocol.session import Session
+from nsqcy.protocol.core import Session
 from nsqcy.server.core import Loop, accept_migration
 
 

@@ -11,9 +11,8 @@ import gevent
 from gevent.event import AsyncResult
 from gevent.lock import BoundedSemaphore
 
-from nsqcy.broker.shard import Shard
-from nsqcy.broker.topic import Topic
-from nsqcy.channels.channel import Channel
+from nsqcy.broker.core import Shard, Topic
+from nsqcy.channels.core import Channel
 from nsqcy.errors import NotWritten
 from nsqcy.nsqd.process_calls import Refused
 from nsqcy.nsqd.process_messages.positions import Place

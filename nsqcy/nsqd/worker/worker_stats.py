@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from nsqcy.broker.shard import Shard
-from nsqcy.broker.topic import Topic
-from nsqcy.channels.events import Events
+from nsqcy.broker.core import Shard, Topic
+from nsqcy.channels.core import Events
 from nsqcy.http.server import HttpServer
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.nsqd.process_messages.drain_remainder import Remains, Rest, summed
@@ -21,9 +20,9 @@ from nsqcy.nsqd.stats import stats_formats as stats
 from nsqcy.nsqd.stats.recent_rates import RecentRates
 from nsqcy.nsqd.worker.read_health import read_health
 from nsqcy.process.control import Answer
-from nsqcy.protocol.session_manager import SessionManager
+from nsqcy.protocol.core import SessionManager
 from nsqcy.server.core import Exposition, Loop
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.core import IoThread
 from nsqcy.util import debug
 from nsqcy.util.slices import Slices
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from nsqcy.errors import StartError
 from nsqcy.nsqd.data import diskqueue
 from nsqcy.nsqd.data.importer import Importer
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.core import IoThread
 from nsqcy.storage.io_faults import FaultyIoThread
 from support.nsq_diskqueue import Message as Stored
 from support.nsq_diskqueue import data_file, image, messages, meta_file, record

@@ -15,7 +15,7 @@ from unittest import mock
 from fuzz.conversation import TURN, converse
 from fuzz.targets.wire import negotiated, sound
 from nsqcy.config.policies import Policies, TopicPolicy
-from nsqcy.storage.block_pool import BlockPool
+from nsqcy.storage.core import BlockPool
 from nsqcy.storage.io_faults import FaultyIoThread
 from nsqcy.testing.wire_client import MAGIC, sized
 from support.worker_core import RESPONSE, SECOND, Core, frames, log_pub, mpub

@@ -13,10 +13,8 @@ from pathlib import Path
 from nsqcy.base.core import crc32c
 from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.nsqd.data.audit import Audit
-from nsqcy.storage.block_pool import BlockPool
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.core import BlockPool, IoThread, scan_segment
 from nsqcy.storage.io_faults import FaultyIoThread
-from nsqcy.storage.standalone_log import scan_segment
 from support.worker_core import RESPONSE, SECOND, Core, mpub
 
 COVERS = [

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nsqcy.broker.topic import Topic
+from nsqcy.broker.core import Topic
 from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.server.core import Publisher, split_binary, split_text
 from support.two_workers import Near

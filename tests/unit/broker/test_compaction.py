@@ -9,15 +9,14 @@ from types import SimpleNamespace
 import pytest
 
 from nsqcy.base.core import IdSource
-from nsqcy.broker.shard import Shard
-from nsqcy.channels.scheduler_state import SchedulerState
+from nsqcy.broker.core import Shard
+from nsqcy.channels.core import SchedulerState
 from nsqcy.config import loader
 from nsqcy.nsqd.options import NSQD, resolve
 from nsqcy.nsqd.worker.negotiate import negotiate
-from nsqcy.protocol.session_manager import SessionManager
+from nsqcy.protocol.core import SessionManager
 from nsqcy.server.core import BytesTransport, Publisher
-from nsqcy.storage.block_pool import BlockPool
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.core import BlockPool, IoThread
 
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND

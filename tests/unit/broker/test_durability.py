@@ -16,8 +16,8 @@ import pytest
 
 from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.server.core import BytesTransport, Publisher
+from nsqcy.storage.core import MirroredIo
 from nsqcy.storage.io_faults import FaultyIoThread
-from nsqcy.storage.mirrored_io import MirroredIo
 from support.worker_core import (
     ERROR,
     MILLISECOND,

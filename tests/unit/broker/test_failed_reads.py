@@ -17,8 +17,8 @@ import pytest
 
 from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.nsqd.data.exporter import TopicReader
+from nsqcy.storage.core import Unreadable
 from nsqcy.storage.io_faults import FaultyIoThread
-from nsqcy.storage.log_recovery import Unreadable
 from support.log_columns import ALL, read_columns
 from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 

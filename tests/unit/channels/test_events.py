@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nsqcy.channels.events import Events
+from nsqcy.channels.core import Events
 from nsqcy.names import EVENTS_TOPIC
 from nsqcy.server.core import Publisher
 from support.header_client import HeaderClient

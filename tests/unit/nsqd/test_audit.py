@@ -13,10 +13,7 @@ from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.nsqd.data import audit_report, command
 from nsqcy.nsqd.data.audit import Audit, TopicFound, both, merged, size, without
 from nsqcy.storage import journal
-from nsqcy.storage.io import IoThread
-from nsqcy.storage.log import Log
-from nsqcy.storage.log_recovery import recover_log
-from nsqcy.storage.standalone_log import LogProbe
+from nsqcy.storage.core import IoThread, Log, LogProbe, recover_log
 from support import disk_format
 from support.worker_core import RESPONSE, SECOND, Core, mpub
 

@@ -18,9 +18,8 @@ from nsqcy.nsqd.copies.copy_files import (
     served_topics,
 )
 from nsqcy.nsqd.copies.file_table import HEADER
+from nsqcy.storage.core import Log, LogProbe
 from nsqcy.storage.io_faults import FaultyIoThread
-from nsqcy.storage.log import Log
-from nsqcy.storage.standalone_log import LogProbe
 from support.disk_format import messages, run, segment_header, walk
 
 SEGMENT = "t.topic/00000000000000000001.seg"

@@ -20,7 +20,7 @@ from nsqcy.errors import StartError
 from nsqcy.nsqd.data import importer
 from nsqcy.nsqd.data.exporter import Export, TopicReader
 from nsqcy.nsqd.data.importer import Importer, ImportStopped, is_needed
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.core import IoThread
 from nsqcy.storage.io_faults import FaultyIoThread
 from support import disk_format, nsq_diskqueue
 from support.header_client import HeaderClient

@@ -13,9 +13,8 @@ from nsqcy.copies.messages import Fetch, Fetched
 from nsqcy.nsqd.copies import mending
 from nsqcy.nsqd.copies.file_table import HEADER, FileTable
 from nsqcy.nsqd.copies.mending import Findings, Mender
+from nsqcy.storage.core import Log, LogProbe
 from nsqcy.storage.io_faults import FaultyIoThread
-from nsqcy.storage.log import Log
-from nsqcy.storage.standalone_log import LogProbe
 from support.disk_format import messages, run
 
 CLOSED = "t.topic/00000000000000000001.seg"

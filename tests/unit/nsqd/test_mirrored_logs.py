@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from nsqcy.nsqd.copies.copy_files import CopyFiles, Data
+from nsqcy.storage.core import Log, LogProbe, MirroredIo
 from nsqcy.storage.io_faults import FaultyIoThread
-from nsqcy.storage.log import Log
-from nsqcy.storage.mirrored_io import MirroredIo
-from nsqcy.storage.standalone_log import LogProbe
 from support.disk_format import messages, run
 
 BOOT = "0" * 32

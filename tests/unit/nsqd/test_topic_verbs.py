@@ -7,7 +7,7 @@ from typing import Any
 import gevent
 import pytest
 
-from nsqcy.channels.channel import Channel
+from nsqcy.channels.core import Channel
 from nsqcy.nsqd.process_calls import Refused
 from nsqcy.nsqd.process_messages import peek as peeking
 from nsqcy.nsqd.process_messages.positions import LATEST

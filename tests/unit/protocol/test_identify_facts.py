@@ -8,8 +8,7 @@ from dataclasses import fields
 import pytest
 
 from nsqcy.nsqd.worker.negotiate import Identity
-from nsqcy.protocol.connection import NEGOTIATED
-from nsqcy.protocol.session import Session
+from nsqcy.protocol.core import NEGOTIATED, Session
 from nsqcy.server.core import BytesTransport
 from support.two_workers import Near
 from support.worker_core import MILLISECOND, SECOND, Core

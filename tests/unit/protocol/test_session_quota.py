@@ -12,7 +12,7 @@ import pytest
 from nsqcy.ipc.core import Quota, QuotaTable
 from nsqcy.nsqd.auth.authorizations import AuthFailure, Authorization
 from nsqcy.nsqd.auth.user_file import authorization
-from nsqcy.protocol.session import Session
+from nsqcy.protocol.core import Session
 from nsqcy.server.core import BytesTransport
 from nsqcy.users.user import User
 from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, log_pub, mpub

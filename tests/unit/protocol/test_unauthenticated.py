@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nsqcy.nsqd.auth.authorizations import Authorization, parse
-from nsqcy.protocol.session import Session
+from nsqcy.protocol.core import Session
 from nsqcy.server.core import BytesTransport
 from support.fake_auth_server import answer, grant
 from support.worker_core import ERROR, RESPONSE, Client, Core, frames

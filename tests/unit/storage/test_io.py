@@ -7,8 +7,7 @@ import select
 
 import pytest
 
-from nsqcy.storage import disk_format
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.core import IoThread, crc32c
 from nsqcy.storage.io_faults import FaultyIoThread
 from support.disk_format import messages, run, walk
 
@@ -515,16 +514,16 @@ def test_unknown_call():
     ],
 )
 def test_crc32c_vectors(data, crc):
-    assert disk_format.crc32c(data) == crc
-    assert disk_format.crc32c(data, software=True) == crc
+    assert crc32c(data) == crc
+    assert crc32c(data, software=True) == crc
 
 
 def test_crc32c_continues_and_both_ways_agree():
     data = os.urandom(300)
     for n in range(300):
-        whole = disk_format.crc32c(data[:n])
-        assert whole == disk_format.crc32c(data[:n], software=True)
-        assert whole == disk_format.crc32c(data[n // 3 : n], disk_format.crc32c(data[: n // 3]))
+        whole = crc32c(data[:n])
+        assert whole == crc32c(data[:n], software=True)
+        assert whole == crc32c(data[n // 3 : n], crc32c(data[: n // 3]))
 
 
 def test_without_a_thread_ops_are_made_one_by_one(tmp_path):

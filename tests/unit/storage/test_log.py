@@ -13,18 +13,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nsqcy.storage import log as storage_log
-from nsqcy.storage.disk_format import FormatError, parse_journal, topic_directory
-from nsqcy.storage.io_faults import FaultyIoThread
-from nsqcy.storage.log import Log
-from nsqcy.storage.log_recovery import Unreadable, recover_log
-from nsqcy.storage.standalone_log import (
+from nsqcy.storage.core import (
+    FormatError,
+    Log,
     LogProbe,
     RunHandle,
+    Unreadable,
+    live,
+    parse_journal,
+    recover_log,
     recovered_runs,
     scan_segment,
+    topic_directory,
     verify_run,
 )
+from nsqcy.storage.io_faults import FaultyIoThread
 from support import disk_format
 from support.disk_format import Message, message, messages, record, run, segment_messages, walk
 
@@ -151,7 +154,7 @@ def disk(tmp_path):
 def balanced():
     yield
     gc.collect()
-    assert storage_log.live() == {"tasks": 0, "segments": 0, "pieces": 0}
+    assert live() == {"tasks": 0, "segments": 0, "pieces": 0}
     for io in STOPPED:
         assert io.live() == {"ops": 0, "files": 0}
     STOPPED.clear()

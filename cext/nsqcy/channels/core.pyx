@@ -1,0 +1,33 @@
+"""nsqcy.channels: what a topic's channels still have to deliver, and to which consumers.
+
+Each included file says what it owns.
+"""
+
+import json
+
+cimport cython
+from libc.stdint cimport int32_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memset
+
+from nsqcy.base.core cimport NSQCY_DEBUG, heap_first_due, heap_free, heap_init
+from nsqcy.storage.core cimport (
+    DEFERRED, NEVER, QUEUED, RECORD_ADDRESSED, RECORD_DAMAGED, RECORD_DELAYED, RECORD_EXPIRES,
+    TRANSFERRING, Extent, Page, deferred_of, is_spoiled, record_address, record_address_of,
+    record_expiry, size_tag, transfer_number,
+)
+
+from nsqcy.config.policies import ON_FULL as _ON_FULL
+
+include "channel_cursor.pyx"
+include "checkpoint_entries.pyx"
+include "earliest.pyx"
+include "events.pyx"
+include "inflight.pyx"
+include "ready_ring.pyx"
+include "consumer.pyx"
+include "scheduler_state.pyx"
+include "unfinished.pyx"
+include "undeliverable.pyx"
+include "dispatch.pyx"
+include "channel.pyx"

@@ -1,6 +1,0 @@
-from nsqcy.storage.record_window import RecordWindow
-
-class Compaction:
-    def __init__(self, window: RecordWindow) -> None: ...
-    @property
-    def stage(self) -> int: ...

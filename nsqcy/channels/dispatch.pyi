@@ -1,9 +1,0 @@
-from nsqcy.channels.undeliverable import Undeliverable
-
-class Dispatch(Undeliverable):
-    @property
-    def paused(self) -> bool: ...
-    @property
-    def rate(self) -> float: ...
-    @property
-    def sampled_count(self) -> int: ...

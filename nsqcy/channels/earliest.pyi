@@ -1,6 +1,0 @@
-from typing import final
-
-@final
-class Listing:
-    def __new__(cls, limit: int, after: tuple[int, int] | None, left_out: int) -> Listing: ...
-    def sorted_indices(self) -> list[int]: ...

@@ -1,9 +1,0 @@
-from nsqcy.channels.consumer import Waiter
-from nsqcy.protocol.forwarding import Forwarder
-
-class BatchWaiter(Waiter): ...
-
-class CursorAnswer:
-    def __call__(self, error: str | None) -> None: ...
-
-class TopicCommands(Forwarder): ...
