@@ -93,6 +93,7 @@ def test_publish_to_a_bad_topic(library: str, shared: Nsqd, publish: Publish) ->
     assert "OK" not in producer.answers
 
 
+@three_workers
 @every_consumer
 @pytest.mark.parametrize("rdy", [1, 50])
 def test_consume(library: str, rdy: int, shared: Nsqd, topic: str, consume: Consume) -> None:
@@ -242,6 +243,7 @@ def test_consumers_share_a_channel(shared: Nsqd, topic: str, consume: Consume) -
     assert all(consumer.raw for consumer in consumers)
 
 
+@three_workers
 @pytest.mark.parametrize("killed", [False, True], ids=["terminated", "killed"])
 def test_everyone_comes_back_after_a_restart(
     killed: bool, nsqd: Starter, consume: Consume, publish: Publish

@@ -64,6 +64,8 @@ LATER = (
     "nsqcy.nsqlookupd.daemon",
     "nsqcy.users.credentials",
 )
+# Programs of the tests: not imported by the server, but most of what they import is.
+OTHERS = ("support.memory_http_server",)
 # Variables that are read while Python starts or modules are imported.
 EARLY = ("COVERAGE", "GEVENT", "LANG", "LC_", "LD_", "MALLOC", "OPENSSL", "PROMETHEUS", "PYTHON")
 EARLY += ("SSL_", "TQDM", "TZ")
@@ -153,7 +155,7 @@ def _request(
         return None
     is_safe = words[1:2] == ["-P"]
     option, module, *rest = [*words[2 if is_safe else 1 :], "", ""]
-    if option != "-m" or (module not in PROGRAMS and module != "nsqcy"):
+    if option != "-m" or module not in ("nsqcy", *PROGRAMS, *OTHERS):
         return None
     where = os.fspath(cwd) if cwd is not None else os.getcwd()
     if not os.access(where, os.X_OK):

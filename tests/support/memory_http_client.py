@@ -1,7 +1,6 @@
 """Raw connections to the HTTP server of memory_http_server.py, and that server as a process."""
 
 import json
-import os
 import socket
 import ssl
 import subprocess
@@ -11,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-SERVER = Path(__file__).parent / "memory_http_server.py"
-ROOT = SERVER.parents[2]
+from support.nsqd_process import environment
+
+TESTS = Path(__file__).parents[1]
 NSQ = "nsq; version=1.0"
 
 
@@ -128,11 +128,12 @@ class Server:
         self.log: list[str] = []
         self._logged = threading.Condition()
         self.process = subprocess.Popen(
-            [sys.executable, str(SERVER), *args],
+            [sys.executable, "-m", "support.memory_http_server", *args],
+            cwd=TESTS,
+            env=environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
             text=True,
         )
         assert self.process.stdout is not None and self.process.stderr is not None
