@@ -4,17 +4,14 @@ consumers that discover the nsqds through nsqlookupd."""
 import contextlib
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Self
+from typing import Any, Self
 
 from loadtest.soak.ledger import Marks
-from nsqcy.client import Consumer, Error
+from nsqcy.client import Consumer
 from nsqcy.testing.http_requests import eventually
 from support.client_libraries import Consumer as Program
 from support.copied_nsqds import POLL, SYNC_BUDGET, CopiedNsqds
 from support.delivery_tally import (
-    PATIENCE,
-    RUN,
     PlainPublisher,
     PoolPublisher,
     Publisher,
@@ -26,37 +23,6 @@ CHANNELS = ("billing", "audit")
 PAUSE = 0.1  # seconds between publishes, or runs of them
 SLICE = 5  # messages that each publisher must get accepted after a fault
 LOOKUP_INTERVAL = 0.5  # seconds between the consumers' queries to nsqlookupd
-
-
-class _Pool(PoolPublisher):
-    """Continues after failed publishes; their messages may be delivered or not."""
-
-    pause = PAUSE
-
-    def step(self) -> None:
-        bodies = [self.next_body() for _ in range(RUN)]
-        sent = [self._producer.publish_nowait(self._topic, body) for body in bodies]
-        for future, body in zip(sent, bodies, strict=True):
-            try:
-                future.result(PATIENCE)
-            except (Error, FutureTimeout) as error:
-                self.hides(error)
-            else:
-                self.is_accepted(body)
-
-
-class _Plain(PlainPublisher):
-    """Publishes each message once, and uses the next nsqd after a failure."""
-
-    pause = PAUSE
-
-    def step(self) -> None:
-        body = self.next_body()
-        if self._publish(body):
-            self.is_accepted(body)
-        else:
-            self._hang_up()
-            self._addresses.append(self._addresses.pop(0))
 
 
 class CopiesLoad:
@@ -94,9 +60,11 @@ class CopiesLoad:
             for each in self._libraries
         }
         addresses = [node.tcp_address for node in self._cluster.nodes]
+        plain = [node.address for node in self._cluster.nodes]
+        how: dict[str, Any] = {"continues": True, "pause": PAUSE}
         self._publishers = [
-            _Pool(self.tally, "pool", TOPIC, nsqd_tcp_addresses=addresses),
-            _Plain(self.tally, "plain", TOPIC, [node.address for node in self._cluster.nodes]),
+            PoolPublisher(self.tally, "pool", TOPIC, nsqd_tcp_addresses=addresses, **how),
+            PlainPublisher(self.tally, "plain", TOPIC, plain, **how),
         ]
         for each in self._publishers:
             each.start()

@@ -9,10 +9,11 @@ import time
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 from loadtest.soak.ledger import Account, Ledger, Marks
-from nsqcy.client import Producer
+from nsqcy.client import Error, Producer
 from nsqcy.testing.wire_client import RESPONSE, Address, Conn, Hangup
 
 TOPIC = "topic"  # in the ledger
@@ -62,12 +63,18 @@ def _name(body: bytes) -> tuple[int, int]:
 
 class Publisher(threading.Thread):
     """Publishes one message after another until it is stopped. `accepted` grows as messages are
-    accepted."""
+    accepted.
 
-    pause = PAUSE
+    continues: after a publish that failed, it publishes the next message instead of ending; the
+        failed one may be delivered or not
+    """
 
-    def __init__(self, tally: Tally, name: str) -> None:
+    def __init__(
+        self, tally: Tally, name: str, *, continues: bool = False, pause: float = PAUSE
+    ) -> None:
         super().__init__(name=name, daemon=True)
+        self._continues = continues
+        self._pause = pause
         self.accepted = 0
         self.error: Exception | None = None  # errors that its client did not hide
         self._tally = tally
@@ -78,7 +85,7 @@ class Publisher(threading.Thread):
         try:
             while not self._ended.is_set():
                 self.step()
-                time.sleep(self.pause)
+                time.sleep(self._pause)
         except Exception as error:
             self.error = error
 
@@ -108,8 +115,17 @@ class Publisher(threading.Thread):
 class PoolPublisher(Publisher):
     """Uses nsqcy.client's pool directly: several publishes are in progress at the same time."""
 
-    def __init__(self, tally: Tally, name: str, topic: str, **options: Any) -> None:
-        super().__init__(tally, name)
+    def __init__(
+        self,
+        tally: Tally,
+        name: str,
+        topic: str,
+        *,
+        continues: bool = False,
+        pause: float = PAUSE,
+        **options: Any,
+    ) -> None:
+        super().__init__(tally, name, continues=continues, pause=pause)
         self._topic = topic
         self._producer = Producer(**options, on_retry=lambda publish, error: self.hides(error))
 
@@ -117,8 +133,14 @@ class PoolPublisher(Publisher):
         bodies = [self.next_body() for _ in range(RUN)]
         sent = [self._producer.publish_nowait(self._topic, body) for body in bodies]
         for future, body in zip(sent, bodies, strict=True):
-            future.result(PATIENCE)
-            self.is_accepted(body)
+            try:
+                future.result(PATIENCE)
+            except (Error, FutureTimeout) as error:
+                if not self._continues:
+                    raise
+                self.hides(error)
+            else:
+                self.is_accepted(body)
 
     def end(self) -> None:
         super().end()
@@ -126,11 +148,13 @@ class PoolPublisher(Publisher):
 
 
 class PlainPublisher(Publisher):
-    """Publisher without a library. If one nsqd does not accept a message, it sends the message to
-    the next."""
+    """Publisher without a library. If one nsqd does not accept a message, it uses the next nsqd,
+    for the same message unless it continues with the next one."""
 
-    def __init__(self, tally: Tally, name: str, topic: str, addresses: Sequence[Address]) -> None:
-        super().__init__(tally, name)
+    def __init__(
+        self, tally: Tally, name: str, topic: str, addresses: Sequence[Address], **options: Any
+    ) -> None:
+        super().__init__(tally, name, **options)
         self._topic = topic
         self._addresses = list(addresses)
         self._conn: Conn | None = None
@@ -141,6 +165,8 @@ class PlainPublisher(Publisher):
         while not self._publish(body):
             self._hang_up()
             self._addresses.append(self._addresses.pop(0))
+            if self._continues:
+                return
             assert time.monotonic() < deadline, f"no nsqd has accepted {body!r}"
         self.is_accepted(body)
 
