@@ -87,7 +87,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, **instructions: int) -> None:
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(command, "FIGURES", tmp_path / "figures.json")
-    monkeypatch.setattr(command.session_module, "COUNTED", False)
+    monkeypatch.setattr(command.protocol, "COUNTED", False)
     return command.FIGURES
 
 
