@@ -230,6 +230,7 @@ class HttpConnection(Connection):
     )
     secure = False
     events_a_turn = 64
+    is_pending = False  # whether some input may not have been passed to the protocol
     certificate_names: Sequence[str] = ()  # names in the peer's verified certificate
 
     def __init__(self, server: HttpServer, sock: socket.socket, peer: str) -> None:
@@ -360,7 +361,7 @@ class HttpConnection(Connection):
             if event is None:
                 if protocol.paused:
                     self._resume()
-                elif self._feed_more():
+                elif self.is_pending and self._feed_more():
                     continue
                 return
             if type(event) is Head:
@@ -372,13 +373,9 @@ class HttpConnection(Connection):
                     self._out.append(event.render())
                 protocol.closing = True
             handled += 1
-            if handled >= self.events_a_turn and self._has_input():
+            if handled >= self.events_a_turn and (protocol.has_input or self.is_pending):
                 self._resume()
                 return
-
-    def _has_input(self) -> bool:
-        """Return whether there is unprocessed input."""
-        return self._protocol.has_input
 
     def _feed_more(self) -> bool:
         """Pass input that had to wait to the protocol; return whether there was any."""
@@ -556,7 +553,8 @@ class HttpConnection(Connection):
             protocol.closing = True
         else:
             if server.is_ending:
-                protocol.is_last = not (protocol.has_input or self._feed_more())
+                more = protocol.has_input or (self.is_pending and self._feed_more())
+                protocol.is_last = not more
             if reply.logged:
                 self._log(reply)
             self._out += protocol.answer(reply, server.date())
@@ -564,7 +562,8 @@ class HttpConnection(Connection):
         if self._in_process:
             return
         self._flush()
-        if self._has_input() and not self._closed and self._unsent is None:
+        more = protocol.has_input or self.is_pending
+        if more and not self._closed and self._unsent is None:
             self._resume()
 
     def _log(self, reply: Reply) -> None:
@@ -635,7 +634,7 @@ class HttpConnection(Connection):
             self._write_watcher.stop()
             self._write_watcher.close()
             self._write_watcher = None
-            if self._has_input() or self._server.is_ending:
+            if self._protocol.has_input or self.is_pending or self._server.is_ending:
                 self.process()
 
     def _sent(self) -> None:

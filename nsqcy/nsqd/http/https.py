@@ -27,11 +27,11 @@ class HttpsConnection(HttpConnection):
 
     __slots__ = (
         "_handshake",
-        "_is_pending",
         "_layer",
         "_said_goodbye",
         "_silent",
         "certificate_names",
+        "is_pending",
     )
     secure = True
     events_a_turn = 16  # their answers wait for the socket before they are encoded
@@ -43,7 +43,7 @@ class HttpsConnection(HttpConnection):
         self.certificate_names: Sequence[str] = ()
         self._silent = True  # the peer has sent nothing
         self._said_goodbye = False
-        self._is_pending = False  # whether something received may not be decoded yet
+        self.is_pending = False  # whether something received may not be decoded yet
         self._handshake: Handshake | None = handshakes.begin(self)
         self._layer = self._handshake.layer
 
@@ -117,7 +117,7 @@ class HttpsConnection(HttpConnection):
 
     def _decode(self, data: bytes) -> None:
         self._layer.feed(data)
-        self._is_pending = True
+        self.is_pending = True
         self.process()
 
     def _feed_more(self) -> bool:
@@ -129,7 +129,7 @@ class HttpsConnection(HttpConnection):
         try:
             piece = layer.read()
         except LayerEnd:
-            is_first, self._is_pending = self._is_pending, False
+            is_first, self.is_pending = self.is_pending, False
             if is_first:
                 protocol.feed_eof()
             return is_first
@@ -137,7 +137,7 @@ class HttpsConnection(HttpConnection):
             self._send(layer.take())
             self.close()
             return False
-        self._is_pending = bool(piece)
+        self.is_pending = bool(piece)
         answer = layer.take()  # for example in response to a key update
         if answer:
             self.send_encoded(answer)
@@ -146,9 +146,6 @@ class HttpsConnection(HttpConnection):
                 self.since = self._server.now
             protocol.feed(piece)
         return bool(piece)
-
-    def _has_input(self) -> bool:
-        return self._is_pending or super()._has_input()
 
     # Output
 
