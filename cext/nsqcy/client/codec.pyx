@@ -241,17 +241,21 @@ cdef class Codec:
         cdef uint8_t *at
         if self.closed:
             return
-        at = self.output.room(n + 4 + (length if length < LARGE else 0))
-        memcpy(at, <const char *>head, n)
-        store_be32(at + n, <uint32_t>length)
-        if length < LARGE:
-            memcpy(at + n + 4, <const char *>body, length)
+        if length >= LARGE:
+            self.put_large(head, body)
         else:
-            self.put_piece(body)
+            at = self.output.room(n + 4 + length)
+            memcpy(at, <const char *>head, n)
+            store_be32(at + n, <uint32_t>length)
+            memcpy(at + n + 4, <const char *>body, length)
         self.rouse(before)
 
-    cdef int put_piece(self, bytes body) except -1:
+    cdef int put_large(self, bytes head, bytes body) except -1:
         """Queue a large body without copying it, after the output so far."""
+        cdef size_t n = len(head)
+        cdef uint8_t *at = self.output.room(n + 4)
+        memcpy(at, <const char *>head, n)
+        store_be32(at + n, <uint32_t>len(body))
         self.pieces.append(PyBytes_FromStringAndSize(
             <const char *>self.output.buffer, self.output.end))
         self.output.end = 0
