@@ -13,8 +13,6 @@ TESTED = {
     ("nsqd", "HTTP: many X-Nsq headers"),
     ("nsqd", "HTTPS: half a record"),
     ("nsqd", "HTTPS: require, 15 certificates"),
-    ("nsqd", "HTTPS: requests whose answers are not read"),
-    ("nsqd", "copies with TLS: half of the certificates"),
     ("nsqlookupd", "TCP: a half-sent line"),
     ("nsqlookupd", "HTTP: one header"),
     ("nsqadmin", "HTTP: one header"),

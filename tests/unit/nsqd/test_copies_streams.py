@@ -13,7 +13,7 @@ from gevent.server import StreamServer
 
 from nsqcy.config import loader
 from nsqcy.copies.messages import Refuse, Write
-from nsqcy.nsqd.copies import settings
+from nsqcy.nsqd.copies import settings, streams
 from nsqcy.nsqd.copies.copy_files import Data
 from nsqcy.nsqd.copies.streams import MAX_GREETING, Listener, Stream, connect
 from nsqcy.nsqd.copies.wire import Decoder, Greeting
@@ -23,6 +23,11 @@ from nsqcy.testing import certificates
 from support.gevent_hub import Lines, wait_until
 
 GREETING = Greeting("c", "n.0", "n.1", "g")
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "TIMEOUT", 60.0)  # the machine may be busy
 
 
 @pytest.fixture
