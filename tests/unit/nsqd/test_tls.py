@@ -260,6 +260,15 @@ def test_data_comes_through() -> None:
     assert received == data
 
 
+def test_a_record_can_be_decoded_without_the_next() -> None:
+    layer, client = pair(material())
+    for _ in range(4):
+        assert client.tls.send(bytes(16384)) == 16384
+    layer.enough = 1
+    layer.feed(client.take())
+    assert [len(layer.read()) for _ in range(5)] == [16384] * 4 + [0]
+
+
 def test_the_end_is_said_and_heard() -> None:
     layer, client = pair(material())
     client.tls.shutdown()
