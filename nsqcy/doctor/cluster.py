@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from nsqcy.cluster import problems
 from nsqcy.cluster.problems import NodeState
 from nsqcy.doctor.checks import Check
-from nsqcy.doctor.facts import Cluster, Nsqd, Offset
+from nsqcy.doctor.facts import MAX_LOGS, Cluster, Nsqd, Offset
 from nsqcy.doctor.findings import Finding, error, from_problem, note, several, warning
 
 APART = 2.0  # maximum seconds between clocks
@@ -209,6 +209,28 @@ def _expiry(what: str, days: float) -> Iterator[Finding]:
         yield from_problem(each)
 
 
+def copied_disks(cluster: Cluster) -> Iterator[Finding]:
+    """Find nsqds that have the same log. An nsqd that answers at two addresses is one instance."""
+    first: dict[tuple[str, str], Nsqd] = {}
+    told: set[tuple[str, str]] = set()
+    for nsqd in cluster.alive:
+        for topic, log_id in nsqd.logs.items():
+            other = first.setdefault((topic, log_id), nsqd)
+            both = (other.name, nsqd.name)
+            if _instance(other) == _instance(nsqd) or both in told:
+                continue
+            told.add(both)
+            text = f"nsqd {other.name} and nsqd {nsqd.name} both have log {log_id} of topic {topic}"
+            yield error(
+                f"{text}: one of them runs on a copy of the other's data path",
+                "stop one of them: a second nsqd needs a --data-path of its own, empty at first",
+            )
+
+
+def _instance(nsqd: Nsqd) -> str:
+    return nsqd.door.instance if nsqd.door else ""
+
+
 _ADVICE = {
     "cannot be read since": "no message is lost: check the disk, and "
     "docs/runbooks/unreadable-topic.md",
@@ -299,5 +321,13 @@ CHECKS = (
         "/ready and /stats of all nsqds report no failure",
         health,
         lambda cluster: cluster.alive,
+    ),
+    Check(
+        "copied-disks",
+        "nsqds that run on copies of one data path: they have the same log of a topic, among up to"
+        f" {MAX_LOGS} topics that several nsqds have",
+        "every nsqd has its own data path",
+        copied_disks,
+        lambda cluster: len(cluster.alive) > 1,
     ),
 )

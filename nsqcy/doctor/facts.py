@@ -133,6 +133,9 @@ class Host:
 # --- a cluster ----------------------------------------------------------------------------------
 
 
+MAX_LOGS = 10  # topics whose logs are compared between nsqds
+
+
 @dataclass(frozen=True)
 class Offset:
     """Seconds by which another clock is ahead of ours, plus or minus `within`."""
@@ -163,6 +166,7 @@ class Door:
     tls: bool = False
     tls_error: str = ""  # why its certificate could not be read
     expires: float | None = None  # of the port's certificate, seconds since the epoch
+    instance: str = ""  # identifies one run of nsqcy's nsqd
 
 
 @dataclass(frozen=True)
@@ -205,6 +209,7 @@ class Nsqd:
     policies: Mapping[tuple[str, str], Policy] = field(default_factory=dict)  # by topic, channel
     attempted: Sequence[Attempted] = ()  # a message with the most attempts for each channel
     copies: Sequence[Report] = ()  # of its workers; none without etcd
+    logs: Mapping[str, str] = field(default_factory=dict)  # ids of logs, by topic
     door: Door | None = None
     assumed: bool = False
 

@@ -5,6 +5,7 @@ that they do not support stay unknown.
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
@@ -20,6 +21,7 @@ from nsqcy.cluster.stats import MAX_ANSWER, TopicStats, parse_stats
 from nsqcy.cluster.web_client import Answer, WebClient
 from nsqcy.doctor import look_messages, look_tcp
 from nsqcy.doctor.facts import (
+    MAX_LOGS,
     Attempted,
     Cluster,
     Lookupd,
@@ -34,6 +36,7 @@ MAX_TEXT = 1 << 20  # bytes of a short response
 NOT_FOUND = 404
 DATE_PRECISION = 0.5  # seconds: Date has a resolution of 1 s, so we assume the middle
 
+_LOG: gojson.Fields = {"log_id": (answers.line, "")}
 _VERSION: gojson.Fields = {"version": (answers.line, "")}
 
 _POLICY: gojson.Fields = {
@@ -75,7 +78,7 @@ def look(addresses: Addresses, web: WebClient, watch: float = 0.0) -> Cluster:
     lookupds = ask_lookupds(addresses.lookupds, web, assumed=assumed)
     named = [Nsqd(each, Producer("", 0, 0), assumed=assumed) for each in addresses.nsqds]
     nsqds = _once_each(_nsqds([*named, *_announced(lookupds)], web))
-    nsqds = _with_attempts(nsqds, web)
+    nsqds = _with_logs(_with_attempts(nsqds, web), web)
     watched = 0.0
     if watch > 0 and any(not each.error for each in nsqds):
         time.sleep(watch)
@@ -279,6 +282,28 @@ def _with_attempts(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
     numbers = [number for number, nsqd in enumerate(nsqds) if not nsqd.error]
     found = ask_all(numbers, ask, 2 * web.terms.whole).values
     return [replace(nsqd, attempted=found.get(number, ())) for number, nsqd in enumerate(nsqds)]
+
+
+def _with_logs(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
+    """Add the ids of the logs of some topics that several nsqds have. nsqds that do not support or
+    allow this have answered all the same."""
+    having = Counter(topic.name for nsqd in nsqds for topic in nsqd.topics)
+    shared = sorted(name for name, count in having.items() if count > 1)[:MAX_LOGS]
+
+    def ask(number: int) -> dict[str, str]:
+        url, own = _url(nsqds[number]), {topic.name for topic in nsqds[number].topics}
+        ids = {name: _log_id(web, url, name) for name in shared if name in own}
+        return {name: log_id for name, log_id in ids.items() if log_id}
+
+    numbers = [number for number, nsqd in enumerate(nsqds) if nsqd.door and nsqd.door.instance]
+    found = ask_all(numbers, ask, 2 * web.terms.whole).values
+    return [replace(nsqd, logs=found.get(number, {})) for number, nsqd in enumerate(nsqds)]
+
+
+def _log_id(web: WebClient, url: Url, topic: str) -> str:
+    page = url._replace(path="/topic/log", query=urlencode({"topic": topic}))
+    answer = web.fetch(page, maximum=MAX_TEXT)
+    return str(answers.read(answer.body, answer.headers, _LOG)["log_id"])
 
 
 # --- one answer ---------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import socket
 import ssl
 import struct
 import time
+from dataclasses import replace
 from typing import Any
 
 from cryptography import x509
@@ -23,6 +24,7 @@ HEAD = struct.Struct(">ii")  # size (including the kind) and kind
 RESPONSE = 0
 MAX_ANSWER = 1 << 20
 IDENTITY = {"feature_negotiation": True, "tls_v1": True, "user_agent": "nsqcy-doctor"}
+IDENTITY |= {"topic_log": True}  # the response then has an instance
 
 
 class _Garbage(Exception):
@@ -35,12 +37,13 @@ def knock(host: str, port: int, terms: Terms) -> Door:
     try:
         with _connect(host, port, terms) as sock:
             settings = _identify(sock, time.monotonic() + terms.whole)
+            door = Door(address, instance=str(settings.get("instance", "")))
             if not settings.get("tls_v1"):
-                return Door(address)
+                return door
             try:
-                return Door(address, tls=True, expires=_expiry(sock))
+                return replace(door, tls=True, expires=_expiry(sock))
             except (OSError, ValueError) as error:
-                return Door(address, tls=True, tls_error=reason(error))
+                return replace(door, tls=True, tls_error=reason(error))
     except OSError as error:
         return Door(address, reason(error))
     except (ValueError, OverflowError):  # an invalid host

@@ -208,6 +208,12 @@ def check(root: Path, file: File) -> None:
         raise Damaged(f"{found}; run nsqcy-pipeline verify")
 
 
+def overlap(file: File, part: Range) -> bool:
+    """Return whether a file may have some rows of a part."""
+    is_log = (file.topic, file.log_id) == (part.topic, part.log_id)
+    return is_log and file.start < part.end and part.start < file.end
+
+
 # --- manifests --------------------------------------------------------------------------------
 
 
@@ -334,9 +340,7 @@ def _lacking(root: Path, part: Range, files: Iterable[File]) -> Iterator[Range]:
     there = [
         run
         for file in files
-        if (file.topic, file.log_id) == (part.topic, part.log_id)
-        and file.start < part.end
-        and part.start < file.end
+        if overlap(file, part)
         for run in runs(root, file)
     ]
     for start, end in seqs.without((part.start, part.end), there):
@@ -380,6 +384,23 @@ def move(root: Path, name: str) -> None:
         batch.rename(place)
         state_files.sync_folders(place.parent, root)
     shutil.rmtree(folder)
+
+
+def complete(root: Path, name: str) -> None:
+    """Move the rest of a batch into place after a crash. Raises Damaged if a file has changed. Spark
+    has not committed that batch, so it is written again if it is removed."""
+    folder, manifest = hidden(root, UNPLACED) / name, manifest_path(root, name)
+    for file in read_one(manifest).files:
+        if (root / file.path).exists():
+            continue
+        try:
+            check(folder, file)
+        except Damaged:
+            raise Damaged(
+                f"{folder / file.path} is missing or has changed: remove {folder} and {manifest}; "
+                "the job then writes that batch again"
+            ) from None
+    move(root, name)
 
 
 # --- who writes -------------------------------------------------------------------------------

@@ -36,16 +36,15 @@ def run(options: Options, report: Report) -> int:
     with ExitStack() as locks:
         for name in (manifests.WRITING, manifests.COMPACTING):
             locks.enter_context(manifests.locked(root, name, reading=not options["remove"]))
-        paths = orphans(root)
+        found = {path: only_there(root, path) for path in orphans(root)}
         removed = 0
-        for path in paths:
-            only = only_there(root, path)
+        for path, only in found.items():
             if options["remove"] and only == 0:
                 (root / path).unlink()
                 removed += 1
             report.line(f"{path}: {told(only, options['remove'])}", path=path, only_there=only)
-    report.done(orphans=len(paths), removed=removed)
-    return int(removed < len(paths))
+    report.done(orphans=len(found), removed=removed)
+    return int(removed < len(found))
 
 
 def orphans(root: Path) -> list[str]:
@@ -60,13 +59,16 @@ def orphans(root: Path) -> list[str]:
 
 def only_there(root: Path, path: str) -> int | None:
     """Return the number of the file's rows that the archive does not have; None if the file cannot
-    be read."""
+    be read. Raises Damaged if a file of the archive that has some of them has changed."""
     try:
         log_id, column = manifests.read_seqs(root, path)
     except (OSError, ValueError, manifests.Damaged):  # pyarrow raises some of these
         return None
     topic = manifests.topic_of(path)
     parts = [Range(topic, log_id, *run) for run in seqs.runs(column)[0]]
+    for file in manifests.read(root).files.values():
+        if any(manifests.overlap(file, part) for part in parts):
+            manifests.check(root, file)
     return sum(part.rows for part in manifests.lacking(root, parts))
 
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,8 +38,9 @@ def java() -> str | None:
     return shutil.which("java")
 
 
+@cache
 def java_version(path: str) -> str:
-    """Return the version that java reports; empty if java is missing."""
+    """Return the version that java reports; empty if java is missing. Starts a JVM."""
     try:
         done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.SubprocessError):

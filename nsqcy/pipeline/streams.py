@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 LAST_WORDS = 10.0  # seconds to wait for a stream to end
 AGAIN_SECONDS = 15.0
+SLOW = "Python worker failed to connect back"
+TRIES = 5
 AWAY = "nsqcy.spark.errors.Unreachable: "  # Spark's message for a query that failed in this way
 
 
@@ -79,12 +81,15 @@ def run(
     all rows, otherwise until the job ends.
 
     The rows of a batch are fixed when it is planned, so a query fails if an nsqd that has some of
-    them becomes unreachable. A continuous job retries that batch until the nsqd is back.
+    them becomes unreachable. A continuous job retries that batch until the nsqd is back. Every job
+    tries a few times if the source's worker does not start in the ten seconds that Spark gives it,
+    whatever its settings: on a busy machine, they may be too few.
     """
     check(state)
     check_topics(given)
     spark = make_session(options, watch.report.job)
     has_run = False
+    too_slow = 0
     while True:
         try:
             with watch.on(spark):
@@ -95,6 +100,10 @@ def run(
                 raise KeyboardInterrupt
             return
         except Exception as error:
+            if SLOW in str(error) and too_slow < TRIES:
+                too_slow += 1
+                watch.report.warn("Spark's worker did not start in 10 s, so it is started again")
+                continue
             if options["once"] or not has_run or AWAY not in str(error):
                 raise
             watch.report.warn(f"{reason(error)}; the batch will be retried in {AGAIN_SECONDS:g} s")

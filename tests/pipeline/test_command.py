@@ -85,6 +85,7 @@ def test_without_pyspark(
 
 
 def java_that_says(folder: Path, text: str) -> str:
+    folder.mkdir()
     path = folder / "java"
     path.write_text(f"#!/bin/sh\necho '{text}' >&2\n")
     path.chmod(0o755)
@@ -92,14 +93,15 @@ def java_that_says(folder: Path, text: str) -> str:
 
 
 def test_versions_of_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = java_that_says(tmp_path, 'openjdk version "1.8.0_402"')
+    path = java_that_says(tmp_path / "old", 'openjdk version "1.8.0_402"')
     assert session.major(session.java_version(path)) == 8
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("PATH", str(tmp_path / "old"), prepend=os.pathsep)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(session.Missing, match=r"java 1.8.0_402 is too old: Spark needs 17"):
         session.require_spark()
-    java_that_says(tmp_path, 'openjdk version "21.0.1" 2023-10-17')
+    path = java_that_says(tmp_path / "new", 'openjdk version "21.0.1" 2023-10-17')
     assert session.major(session.java_version(path)) == 21
+    monkeypatch.setenv("PATH", str(tmp_path / "new"), prepend=os.pathsep)
     session.require_spark()
 
 

@@ -14,7 +14,7 @@ from nsqcy.client import Producer
 from nsqcy.pipeline import checkpoint, manifests
 from nsqcy.pipeline.rows import GLOB
 from support.archive_files import rows_by_glob
-from support.archive_process import Driver, at, state
+from support.archive_process import archiving, at, state
 from support.nsqd_process import Nsqd
 
 pytestmark = [pytest.mark.spark, pytest.mark.ours]
@@ -146,7 +146,7 @@ def test_killed_in_its_first_batch(daemon: Nsqd, job: Job, tmp_path: Path) -> No
     root = tmp_path / "lake" / "archive"
     root.parent.mkdir()
     publish(daemon, COUNT)
-    driver = Driver(root, *at(daemon), "--once")
+    driver = archiving(root, *at(daemon), "--once")
     try:
         driver.until(lambda: state(root).planned == 0)
     finally:

@@ -20,9 +20,9 @@ import pytest
 from nsqcy.pipeline import manifests
 from nsqcy.pipeline.__main__ import main
 from nsqcy.testing.http_requests import eventually
-from support.archive_process import Driver, Producer, at, publish, state
+from support.archive_process import Producer, archiving, at, publish, state
 from support.nsqd_process import Nsqd
-from support.spark_requirements import QUICK_JAVA
+from support.spark_requirements import spark_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.ours, pytest.mark.soak]
 
@@ -57,7 +57,7 @@ def kill_somewhere(
 ) -> str:
     """Run a driver and kill it; return where it was killed."""
     planned, writing = state(root).planned, manifests.unplaced(root)
-    driver = Driver(root, *at(daemon), "--every=100ms", *words)
+    driver = archiving(root, *at(daemon), "--every=100ms", *words)
     try:
         if behind_batch_0:
             driver.until(lambda: state(root).planned > 0)
@@ -74,7 +74,7 @@ def kill_somewhere(
 
 
 def archive_the_rest(root: Path, daemon: Nsqd, *words: str) -> None:
-    driver = Driver(root, *at(daemon), "--once", *words)
+    driver = archiving(root, *at(daemon), "--once", *words)
     assert driver.wait() == 0, driver.said()
 
 
@@ -103,7 +103,7 @@ def counted_by_spark(root: Path) -> list[int]:
         [sys.executable, "-c", COUNT_BY_SPARK, str(root)],
         capture_output=True,
         text=True,
-        env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": QUICK_JAVA},
+        env=spark_environment(),
     )
     return [int(word) for word in done.stdout.split()]
 
@@ -151,7 +151,7 @@ def test_many_kills_of_nsqd(tmp_path: Path) -> None:
     producer = Producer(daemon)
     try:
         eventually(lambda: len(producer.taken) > 1000)
-        driver = Driver(root, *at(daemon), "--every=500ms")
+        driver = archiving(root, *at(daemon), "--every=500ms")
         try:
             driver.until(lambda: state(root).committed >= 0)
             for _ in range(NSQD_KILLS):
@@ -197,7 +197,7 @@ def test_what_the_first_batch_was_to_have_is_gone(tmp_path: Path) -> None:
             else:
                 daemon.web.post("/topic/delete?topic=orders")
                 publish(daemon, 0, 1000)
-            driver = Driver(root, *at(daemon), "--once")
+            driver = archiving(root, *at(daemon), "--once")
             assert driver.wait() == 1
             last = driver.said().splitlines()[-1]
             assert last.startswith("nsqcy-pipeline archive: nsq: rows are lost: ") and said in last

@@ -23,7 +23,7 @@ from nsqcy.pipeline.__main__ import main
 from nsqcy.spark.errors import Refused
 from support import spark_sinks as sinks
 from support.archive_files import rows_by_glob
-from support.archive_process import Driver, at, body, publish
+from support.archive_process import LOCAL, at, body, publish, running
 from support.fake_chunk_nsqd import ChunkBroker
 from support.fake_log_nsqd import FakeTopic, LogBroker
 from support.lost_checkpoints import Killed, Trap, damage, lose_files, tear
@@ -40,7 +40,6 @@ SEED = int(os.environ.get("NSQCY_MOMENTS_SEED", "1"))
 EACH = 60
 BATCHES = 3
 KILLS = 20  # with Spark, one of this many moments is the kill of a driver
-LOCAL = ("--master=local[2]", "--driver-memory=1g")
 SINKS = {"archive": archive.Files, "rollup": rollup.Counts}
 JOBS = pytest.mark.parametrize("job", list(SINKS))
 
@@ -97,7 +96,8 @@ class Runs:
             pass
 
     def kill(self, rng: random.Random) -> str:
-        driver = Driver(self.root, "--every=50ms", *self.words, job=self.job)
+        root = f"--root={self.root}"
+        driver = running(self.job, self.root.parent, root, "--every=50ms", *self.words)
         try:
             begun = checkpoint.last(self.state / "offsets")
             driver.until(

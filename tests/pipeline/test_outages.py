@@ -15,7 +15,7 @@ import pytest
 from nsqcy.pipeline import checkpoint, manifests
 from nsqcy.pipeline.__main__ import main
 from support.archive_files import rows_by_glob
-from support.archive_process import Driver, Producer, body, state
+from support.archive_process import Driver, Producer, archiving, body, state
 from support.nsqd_outages import gone, hanging, three_nsqds
 from support.nsqd_process import Nsqd
 from support.spark_sources import batch, rows
@@ -60,7 +60,7 @@ def test_a_minute_without_one_of_three(tmp_path: Path) -> None:
 
     with three_nsqds(tmp_path) as (lookupd, daemons):
         here = [f"--lookupd-http-address={lookupd.http_address}"]
-        driver = Driver(root, *here, "--every=1s", "--option=discoveryInterval=1s")
+        driver = archiving(root, *here, "--every=1s", "--option=discoveryInterval=1s")
         producers = {each: producer(each) for each in daemons}
         try:
             archive_all(driver, root, *daemons)

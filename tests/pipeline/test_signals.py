@@ -1,8 +1,12 @@
 """SIGTERM at random lines of each job that has an end: the exit status tells that it has not
 reached it, and the next run completes the work exactly once."""
 
+import json
 import random
 import shutil
+import signal
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,17 +15,21 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from nsqcy.pipeline import archive, compact, manifests, minutes, orphans, verify
+from nsqcy.pipeline import archive, checkpoint, compact, manifests, minutes, orphans, verify
 from nsqcy.pipeline.__main__ import main
 from support.archive_files import LOG, rows_by_glob
+from support.archive_process import Driver, at, running
 from support.fake_log_nsqd import FakeTopic, LogBroker
 from support.lost_checkpoints import Trap
+from support.nsqd_process import Nsqd
 from support.spark_on_disk import install
+from support.spark_sources import batch, rows
 
 pytestmark = pytest.mark.ours
 
 SIGNALS = 8
 ROWS = 120
+SIGTERMS = 4  # per program
 
 
 @pytest.fixture
@@ -94,6 +102,101 @@ def check(root: Path, *, is_rollup: bool) -> None:
         assert [seq for _, seq, _ in rows_by_glob(root)] == list(range(1, ROWS + 1))
         assert main(["verify", f"--root={root}"]) == 0
     assert not list(root.rglob("*.partial"))
+
+
+# --- processes ----------------------------------------------------------------------------------
+
+LETTERS = 400
+PARTS = f"--option=maxOffsetsPerTrigger={LETTERS // 8}"
+ROUNDS = ("--state=plan.json", f"--round-rows={LETTERS // 8}")
+PROGRAM = str(Path(__file__).parents[1] / "support" / "spark_copy_driver.py")
+# Arguments, and the exit status if SIGTERM ends the run.
+RUNS = {
+    "archive": (["archive", PARTS, "--once"], 1),
+    "archive without an end": (["archive", PARTS, "--every=100ms"], 0),
+    "rollup": (["rollup", PARTS, "--once", "--plots=no"], 1),
+    "rollup without an end": (["rollup", PARTS, "--every=100ms", "--plots=no"], 0),
+    "replay": (["replay", "--to=again", *ROUNDS], 1),
+    "dlq": (["dlq"], 1),
+    "dlq --republish": (["dlq", "--republish=again", *ROUNDS], 1),
+    "sink": ([PROGRAM], -signal.SIGTERM),
+}
+
+
+def make_letters(daemon: Nsqd) -> None:
+    """Let nsqd move messages to a dead-letter topic."""
+    policy = json.dumps({"max_attempts": 1, "dead_letter_topic": "orders"}).encode()
+    daemon.web.create("bills", "c")
+    assert daemon.web.put("/channel/config", policy, topic="bills", channel="c").status == 200
+    daemon.connect().mpub("bills", [b"%d" % number for number in range(LETTERS)])
+    conn = daemon.connect().sub("bills", "c", rdy=LETTERS)
+    for message in conn.messages(LETTERS):
+        conn.req(message)
+    daemon.web.await_counts("orders", message_count=LETTERS)
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("name", RUNS)
+def test_a_program_that_is_stopped(
+    name: str, daemon: Nsqd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGTERM while Spark starts, and at random moments of its work."""
+    rng = random.Random(name)
+    words, status = RUNS[name]
+    monkeypatch.chdir(tmp_path)
+    make_letters(daemon)
+    given = {"topic": "orders", "nsqdTcpAddresses": f"127.0.0.1:{daemon.tcp_port}"}
+    reading = given | {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(LETTERS // 8)}
+
+    def start() -> Driver:
+        if name == "sink":
+            options = (json.dumps(reading), json.dumps(given | {"topic": "again"}))
+            return Driver(tmp_path, *words, "copies", *options)
+        return running(words[0], tmp_path, *at(daemon), *words[1:])
+
+    def progress() -> int:
+        offsets = (checkpoint.last(path) for path in tmp_path.glob("*/*/checkpoint/offsets"))
+        return max(offsets, default=daemon.web.counts("again")["message_count"])
+
+    def bodies() -> Counter[bytes]:
+        if words[0] == "archive":
+            return Counter(body for _, _, body in rows_by_glob(tmp_path / "archive"))
+        if words[0] == "rollup":
+            files = minutes.files(tmp_path / "rollup", "topics")
+            return Counter({b"": sum(pc.sum(pq.read_table(path)["count"]).as_py() for path in files)})
+        return Counter(row["body"] for row in rows(batch(given | {"topic": "again"}, "body")))
+
+    codes = []
+    for moment in range(SIGTERMS):
+        before, driver = progress(), start()
+        try:
+            if moment:
+                is_over = words == ["dlq"] or before in (7, LETTERS)
+                driver.until(lambda: is_over or progress() > before or not driver.running)
+            time.sleep(rng.uniform(0, 8 if words == ["dlq"] or not moment else 1))
+            begun = time.monotonic()
+            codes.append(driver.stop())
+            print(name, moment, codes[-1], round(time.monotonic() - begun, 2), flush=True)
+        finally:
+            if driver.running:
+                driver.kill()
+        assert codes[-1] in (status, 0), driver.said()
+        if codes[-1] == 1:
+            assert "stopped before its end; run the command again" in driver.said()
+    assert status in codes
+    if not status:  # a job without an end
+        words = [*words, "--once"]
+    last = start()
+    assert last.wait() == 0, last.said()
+    found = bodies() if words != ["dlq"] else {}
+    if words[0] == "rollup":
+        assert found == {b"": LETTERS}
+    elif found:
+        assert found == Counter(b"%d" % number for number in range(LETTERS))
+    if words[0] == "archive":
+        assert main(["verify", "--root=archive"]) == 0
 
 
 def test_a_checkpoint_belongs_to_one_archive(

@@ -131,6 +131,19 @@ def test_a_query_whose_nsqd_is_away_is_started_again(
     assert [line["text"] for line in lines(capsys)] == [text] * 2
 
 
+@pytest.mark.parametrize("once", [True, False])
+def test_a_source_that_starts_too_slowly_is_started_again(
+    once: bool, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spark waits ten seconds for its worker."""
+    slow = f"[STREAM_FAILED] Query terminated with exception: {streams.SLOW}. SQLSTATE: XXKST"
+    assert run(slow, slow, "", once=once).prepared == 3
+    text = "Spark's worker did not start in 10 s, so it is started again"
+    assert [line["text"] for line in lines(capsys)] == [text] * 2
+    with pytest.raises(RuntimeError, match=streams.SLOW):
+        run(start=slow, once=once)
+
+
 class Endless:
     """Query that runs until it is stopped, and sends SIGTERM to this process while it is
     awaited."""

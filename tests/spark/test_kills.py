@@ -7,17 +7,15 @@ numbers of kills and rows.
 import json
 import os
 import random
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 from nsqcy.testing.http_requests import eventually
+from support.archive_process import Driver
 from support.nsqd_process import Nsqd
 from support.spark_sources import batch
 
@@ -28,33 +26,7 @@ KILLS = int(os.environ.get("NSQCY_KILLS", "25"))
 ROWS = int(os.environ.get("NSQCY_ROWS", "5000000"))
 IN_FIRST_BATCH = 0.2  # fraction of the kills
 BATCHES = 10
-ORPHANS: list[psutil.Process] = []
-
-
-class Driver:
-    """One run of tests/support/spark_copy_driver.py."""
-
-    def __init__(self, *args: str) -> None:
-        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-        more = {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-        self.process = psutil.Popen(
-            [sys.executable, str(ROOT / "tests/support/spark_copy_driver.py"), *args],
-            env=os.environ | more,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def kill(self, *, workers: bool) -> None:
-        """Kill the driver and its JVM. Unless `workers` is set, the workers must detect the death
-        themselves, and keep running until then."""
-        family = self.process.children(recursive=True)
-        for each in [self.process, *family]:
-            if workers or each == self.process or each.name() == "java":
-                with suppress(psutil.NoSuchProcess):
-                    each.kill()
-        self.process.wait()
-        ORPHANS.extend(family)
+PROGRAM = str(ROOT / "tests/support/spark_copy_driver.py")
 
 
 def count(daemon: Nsqd, topic: str) -> int:
@@ -89,11 +61,12 @@ def test_from_topic_to_topic(idempotent: bool, daemon: Nsqd, tmp_path: Path) -> 
         "minPartitions": "2",
     }
     writing = here | {"topic": "to", "batchBytes": "20k", "idempotent": str(idempotent).lower()}
-    args = [str(checkpoint), json.dumps(reading), json.dumps(writing)]
+    words = [PROGRAM, str(checkpoint), json.dumps(reading), json.dumps(writing)]
+    orphans: list[psutil.Process] = []
     kills = KILLS if idempotent else max(2, KILLS // 5)
     where: Counter[str] = Counter()
     for kill in range(kills):
-        driver = Driver(*args)
+        driver = Driver(tmp_path, *words)
         try:
             if kill < kills * IN_FIRST_BATCH:
                 more = size // kills  # all of them together stay within the first batch
@@ -102,15 +75,11 @@ def test_from_topic_to_topic(idempotent: bool, daemon: Nsqd, tmp_path: Path) -> 
             goal = min(count(daemon, "to") + max(1, more), ROWS - 1)
             eventually(lambda goal=goal: count(daemon, "to") >= goal, 120)
         finally:
-            driver.kill(workers=chance.random() < 0.5)
+            orphans += driver.kill(workers=chance.random() < 0.5)
         where[place(checkpoint)] += 1
-    last = Driver(*args)
-    try:
-        assert last.process.wait(1200) == 0
-    except psutil.TimeoutExpired:
-        last.kill(workers=True)
-        raise
-    psutil.wait_procs(ORPHANS, 60)
+    last = Driver(tmp_path, *words)
+    assert last.wait() == 0, last.said()
+    psutil.wait_procs(orphans, 60)
     reader = batch(here | {"topic": "to"}, "body")
     bodies = Counter(
         body

@@ -14,6 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from nsqcy.cluster.web_client import Terms, WebClient
+from nsqcy.doctor.cluster import copied_disks
+from nsqcy.doctor.look_cluster import Addresses, look
 from nsqcy.spark.errors import CopiedDisk
 from nsqcy.spark.publish import Producer
 from nsqcy.spark.sink import Task
@@ -191,6 +194,9 @@ def test_an_nsqd_on_a_copy_of_a_disk(
         for read in (later.run, lambda: rows(batch(both))):
             with pytest.raises(CopiedDisk, match=f"nsqd {other} .*; stop one of them"):
                 read()
+        addresses = [f"127.0.0.1:{each.http_port}" for each in (first, copy)]
+        (found,) = copied_disks(look(Addresses(nsqds=addresses), WebClient(Terms())))
+        assert all(f":{each.http_port} " in found.text for each in (first, copy))
     finally:
         copy.destroy()
     later.run()

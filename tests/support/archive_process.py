@@ -1,7 +1,5 @@
-"""A job of `nsqcy-pipeline` as a process that tests may kill, and the files of an archive."""
+"""Programs that use Spark as processes that tests may kill, and what they archive."""
 
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -14,10 +12,11 @@ from typing import Any
 import psutil
 
 from nsqcy.pipeline import checkpoint, manifests
-from support.nsqd_process import Nsqd, environment
-from support.spark_requirements import QUICK_JAVA
+from support.nsqd_process import Nsqd
+from support.spark_requirements import spark_environment
 
 START_SECONDS = 180.0
+LOCAL = ("--master=local[2]", "--driver-memory=1g")
 
 
 def at(*daemons: Nsqd) -> list[str]:
@@ -26,34 +25,34 @@ def at(*daemons: Nsqd) -> list[str]:
 
 
 class Driver:
-    """A run, in its own process group."""
+    """A run of a program, in its own process group."""
 
-    def __init__(self, root: Path, *words: str, job: str = "archive") -> None:
-        self.root = root
-        self._log = (root.parent / "driver.log").open("a+")
+    def __init__(self, folder: Path, *words: str) -> None:
+        self._path = folder / "driver.log"
+        self._log = self._path.open("a+")
         self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "nsqcy.pipeline", job, "--topic=orders"),
-                *(f"--root={root}", "--master=local[2]", "--driver-memory=1g", *words),
-            ],
-            env=environment() | {"JAVA_TOOL_OPTIONS": QUICK_JAVA},
+            [sys.executable, *words],
+            env=spark_environment(),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
             start_new_session=True,
         )
 
-    def kill(self) -> None:
-        """Kill the group, and the Python workers that Spark moves out of it."""
+    def kill(self, *, workers: bool = True) -> list[psutil.Process]:
+        """Kill the driver and its JVM, and the Python workers that Spark moves out of the group.
+        Unless `workers` is set, the workers must notice that by themselves. Return all of them."""
         family = [psutil.Process(self._process.pid)]
         family += family[0].children(recursive=True)
-        os.killpg(self._process.pid, signal.SIGKILL)
-        for process in family[1:]:
+        for each in family:
             with suppress(psutil.NoSuchProcess):
-                process.kill()
+                if workers or each is family[0] or each.name() == "java":
+                    each.kill()
         self._process.wait()
-        psutil.wait_procs(family, 30)
+        if workers:
+            psutil.wait_procs(family, 30)
         self._log.close()
+        return family
 
     def stop(self) -> int:
         self._process.terminate()
@@ -69,7 +68,7 @@ class Driver:
         return self._process.poll() is None
 
     def said(self) -> str:
-        return (self.root.parent / "driver.log").read_text()[-4000:]
+        return self._path.read_text()[-4000:]
 
     def until(self, condition: Callable[[], bool], seconds: float = START_SECONDS) -> None:
         """Wait for a condition while this is running."""
@@ -77,6 +76,16 @@ class Driver:
         while not condition():
             assert self.running and time.monotonic() < deadline, self.said()
             time.sleep(0.005)
+
+
+def running(job: str, folder: Path, *words: str) -> Driver:
+    """Start a job that needs Spark."""
+    words = (*words, "--topic=orders", *LOCAL)
+    return Driver(folder, "-m", "nsqcy.pipeline", job, *words)
+
+
+def archiving(root: Path, *words: str) -> Driver:
+    return running("archive", root.parent, f"--root={root}", *words)
 
 
 def state(root: Path) -> checkpoint.Checkpoint:

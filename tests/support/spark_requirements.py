@@ -4,18 +4,27 @@ Without these, the tests are skipped, with the reason.
 """
 
 import shutil
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.nsqd_process import environment
+
 # For JVMs that run only for seconds: less than two thirds of the CPU time needed otherwise.
 QUICK_JAVA = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
+LOCAL_JAVA = {"JAVA_TOOL_OPTIONS": QUICK_JAVA, "SPARK_LOCAL_IP": "127.0.0.1"}
 MISSING = [name for name in ("pyarrow", "pyspark") if find_spec(name) is None]
+
+
+def spark_environment() -> dict[str, str]:
+    """Return an environment in which Spark's processes import the same packages as the tests."""
+    return environment() | LOCAL_JAVA | {"PYSPARK_PYTHON": sys.executable}
 
 
 class Skipped(pytest.Module):

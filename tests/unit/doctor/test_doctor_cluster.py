@@ -256,6 +256,18 @@ def test_a_topic_that_cannot_be_read() -> None:
 # -- topics and channels
 
 
+def test_copies_of_a_disk() -> None:
+    logs = {"t": "5b0e", "u": "77aa"}
+    one, other, again = (
+        nsqd(number, door=Door("", instance=instance), logs=logs)
+        for number, instance in enumerate(("a", "b", "a"), 1)
+    )
+    own = nsqd(4, door=Door("", instance="c"), logs={"t": "1f3c"})
+    (told,) = said("copied-disks", of(one, other, own))
+    assert told.startswith("error: nsqd 10.0.0.1:4151 and nsqd 10.0.0.2:4151 both have log 5b0e")
+    assert not said("copied-disks", of(one, again, own))
+
+
 def test_ghost_topics() -> None:
     names = frozenset({"t", "ghost", "gone#ephemeral"})
     facts = of(nsqd(1), lookupds=[lookupd("l1", node(1, t=False), topics=names)])
