@@ -337,12 +337,7 @@ def lacking(root: Path, planned: Iterable[Range]) -> list[Range]:
 
 
 def _lacking(root: Path, part: Range, files: Iterable[File]) -> Iterator[Range]:
-    there = [
-        run
-        for file in files
-        if overlap(file, part)
-        for run in runs(root, file)
-    ]
+    there = [run for file in files if overlap(file, part) for run in runs(root, file)]
     for start, end in seqs.without((part.start, part.end), there):
         yield Range(part.topic, part.log_id, start, end)
 
@@ -387,8 +382,8 @@ def move(root: Path, name: str) -> None:
 
 
 def complete(root: Path, name: str) -> None:
-    """Move the rest of a batch into place after a crash. Raises Damaged if a file has changed. Spark
-    has not committed that batch, so it is written again if it is removed."""
+    """Move the rest of a batch into place after a crash. Raises Damaged if a file has changed.
+    Spark has not committed that batch, so it is written again if it is removed."""
     folder, manifest = hidden(root, UNPLACED) / name, manifest_path(root, name)
     for file in read_one(manifest).files:
         if (root / file.path).exists():

@@ -7,8 +7,11 @@ local addresses. Under spark-submit, its settings apply.
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -97,9 +100,12 @@ def settings(options: Options) -> dict[str, str]:
         found["spark.log.level"] = "WARN"  # spark-submit's default is INFO
     else:
         cores = os.cpu_count() or 1
+        # A stream that is stopped parses its error recursively, which overflows Java's usual stack.
         found |= {
             "spark.driver.memory": options["driver-memory"],
-            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
+            "spark.driver.extraJavaOptions": (
+                f"-Xss4m -Dlog4j2.configurationFile={LOGGING.as_uri()}"
+            ),
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": str(cores),
         }
@@ -132,10 +138,27 @@ def make_session(options: Options, job: str) -> "SparkSession":
     if master:
         public.setMaster(master)
     public.setAll([each for each in every.items() if not SECRET.search(each[0])])
-    SparkContext._ensure_initialized(conf=public)
+    with signals_held():
+        SparkContext._ensure_initialized(conf=public)
     spark = builder.getOrCreate()
     register(spark)
     return spark
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Handle SIGTERM and ^C at the end. If PySpark is interrupted, it removes the directory through
+    which it finds its new JVM. The JVM then does not notice that the program has exited."""
+    held: list[int] = []
+    ours = (signal.SIGINT, signal.SIGTERM)
+    before = {each: signal.signal(each, lambda number, _: held.append(number)) for each in ours}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    if held:
+        signal.raise_signal(held[0])
 
 
 def uri(path: Path) -> str:

@@ -2,16 +2,19 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from nsqcy.pipeline import __main__ as command
 from nsqcy.pipeline import session
-from nsqcy.pipeline.__main__ import JOBS, main
+from nsqcy.pipeline.__main__ import JOBS, main, terminable
 from nsqcy.pipeline.options import SPARK, Options
 from nsqcy.pipeline.report import Report
 
@@ -103,6 +106,22 @@ def test_versions_of_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert session.major(session.java_version(path)) == 21
     monkeypatch.setenv("PATH", str(tmp_path / "new"), prepend=os.pathsep)
     session.require_spark()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_jvm_is_started_whole(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark loses a JVM if it is interrupted meanwhile: it would run for ever."""
+    started = []
+
+    def start(*_: Any, **__: Any) -> None:
+        signal.raise_signal(number)
+        started.append(number)
+
+    monkeypatch.setattr("pyspark.SparkContext._ensure_initialized", start)
+    monkeypatch.setattr(session, "require_spark", lambda: None)
+    with terminable(threading.Event()), pytest.raises(KeyboardInterrupt):
+        session.make_session(Options(SPARK, {}), "archive")
+    assert started == [number]
 
 
 def test_what_spark_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

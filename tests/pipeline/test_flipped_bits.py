@@ -1,6 +1,6 @@
-"""A flipped bit in each kind of file that a job reads, or one that is cut off, emptied or absent: the
-job names the file and writes nothing, or the damage changes nothing that is read. docs/PIPELINE.md
-has the table, and what the loss of the other files costs."""
+"""A flipped bit in each kind of file that a job reads, or one that is cut off, emptied or absent:
+the job names the file and writes nothing, or the damage changes nothing that is read.
+docs/PIPELINE.md has the table, and what the loss of the other files costs."""
 
 import datetime
 import random
@@ -218,4 +218,3 @@ def test_a_damaged_file(
         assert check(cut) + check(lambda *_: b""), "a cut was not noticed"
     if kind in NEEDED:
         assert check(lambda *_: None), "no file was missed"
-

@@ -1,7 +1,9 @@
 """Archives with Spark and a real nsqd: few tests, because Spark is slow to start."""
 
 import datetime
+import os
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,16 +13,16 @@ import psutil
 import pytest
 
 from nsqcy.client import Producer
-from nsqcy.pipeline import checkpoint, manifests
+from nsqcy.pipeline import archive, checkpoint, manifests, rollup
+from nsqcy.pipeline.__main__ import main
 from nsqcy.pipeline.rows import GLOB
-from support.archive_files import rows_by_glob
-from support.archive_process import archiving, at, state
+from support.archive_files import rolled_up, rows_by_glob
 from support.nsqd_process import Nsqd
+from support.spark_session import SECRET
 
 pytestmark = [pytest.mark.spark, pytest.mark.ours]
 
 COUNT = 5000
-SECRET = "s3a-secret-of-the-jobs"  # in their configuration file
 HOUR = 3600
 
 Job = Callable[..., list[dict[str, Any]]]
@@ -33,7 +35,7 @@ def publish(daemon: Nsqd, count: int, topic: str = "orders") -> None:
 
 
 def test_from_topic_to_archive_and_back_from_crashes(
-    daemon: Nsqd, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    daemon: Nsqd, job: Job, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "the [archive] {of} x"
     here = f"--root={root}"
@@ -104,7 +106,7 @@ def test_from_topic_to_archive_and_back_from_crashes(
     assert any("the job is 0 records behind" in line for line in lines)
 
     # the decoded rows, read by Spark
-    found = spark().read.option(GLOB, "false").parquet(str(root))
+    found = spark.read.option(GLOB, "false").parquet(str(root))
     assert found.count() == COUNT + 50
     assert found.where("value.number = 27 and value._corrupt is null").count() == 1
     (bad,) = found.where("value._corrupt is not null").select("seq", "value._corrupt").collect()
@@ -127,7 +129,7 @@ def test_from_topic_to_archive_and_back_from_crashes(
     assert hours <= {f"topic=variants/dt={at:%Y-%m-%d}/hr={at:%H}" for at in (begun, ended)}
     number = "sum(variant_get(value, '$.number', 'int'))"
     for _ in range(2):
-        found = spark().read.parquet(f"{tmp_path}/variants")
+        found = spark.read.parquet(f"{tmp_path}/variants")
         assert found.selectExpr(number).first()[0] == 2 * 190
         assert (
             found.where(
@@ -141,25 +143,45 @@ def test_from_topic_to_archive_and_back_from_crashes(
         assert job("verify", *here)[-1]["rows"] == 40
 
 
-def test_killed_in_its_first_batch(daemon: Nsqd, job: Job, tmp_path: Path) -> None:
-    """SIGKILL ends the driver and its JVM before Spark has written where the batch begins."""
-    root = tmp_path / "lake" / "archive"
-    root.parent.mkdir()
+@pytest.mark.parametrize(("name", "sink"), [("archive", archive.Files), ("rollup", rollup.Counts)])
+def test_ends_in_batches(
+    name: str,
+    sink: Any,
+    daemon: Nsqd,
+    job: Job,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A failure in the first batch, before Spark has written where the batch begins, and SIGTERM in
+    a later one: the exit status tells, and the next run completes the work exactly once."""
+    words = [name, "--once", f"--root={tmp_path}/root"]
+    words += ["--plots=no"] if name == "rollup" else []
+    state = tmp_path / "root" / f"_{name}" / "checkpoint"
+    write = sink.write
     publish(daemon, COUNT)
-    driver = archiving(root, *at(daemon), "--once")
-    try:
-        driver.until(lambda: state(root).planned == 0)
-    finally:
-        driver.kill()
-    assert state(root).committed == -1
-    publish(daemon, 10)
-    here = f"--root={root}"
-    assert job("archive", "--once", here)[-1]["rows"] == COUNT + 10
-    assert [seq for _, seq, _ in rows_by_glob(root)] == list(range(1, COUNT + 11))
-    assert job("verify", here)[-1]["problems"] == 0
 
+    def failing(*_: Any) -> None:
+        raise OSError("killed")
 
-def spark() -> Any:
-    from pyspark.sql import SparkSession
+    def stopped(sink: Any, frame: Any, query_id: str, number: int) -> None:
+        if number:
+            os.kill(os.getpid(), signal.SIGTERM)
+        write(sink, frame, query_id, number)
 
-    return SparkSession.getActiveSession()
+    for broken, text, committed in (
+        (failing, "OSError: killed", -1),
+        (stopped, "stopped before its end; run the command again", 0),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(sink, "write", broken)
+            assert main([words[0], f"--config={tmp_path}/jobs.toml", *words[1:]]) == 1
+        assert capsys.readouterr().err.endswith(f"nsqcy-pipeline {name}: {text}\n")
+        assert checkpoint.read(state).committed >= committed
+        publish(daemon, 10)
+    job(*words)
+    if name == "archive":
+        assert [seq for _, seq, _ in rows_by_glob(tmp_path / "root")] == list(range(1, COUNT + 21))
+        assert job("verify", f"--root={tmp_path}/root")[-1]["problems"] == 0
+    else:
+        assert rolled_up(tmp_path / "root") == COUNT + 20

@@ -14,15 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
 from nsqcy.pipeline import archive, checkpoint, manifests, minutes, replay, rollup
 from nsqcy.pipeline.__main__ import main
 from nsqcy.spark.errors import Refused
 from support import spark_sinks as sinks
-from support.archive_files import rows_by_glob
+from support.archive_files import rolled_up, rows_by_glob
 from support.archive_process import LOCAL, at, body, publish, running
 from support.fake_chunk_nsqd import ChunkBroker
 from support.fake_log_nsqd import FakeTopic, LogBroker
@@ -170,9 +168,7 @@ def check_archive(
 
 def check_rollup(runs: Runs, seen: set[Any], _rng: random.Random, *, is_whole: bool) -> set[Any]:
     if is_whole:
-        files = minutes.files(runs.root, "topics")
-        counts = [pc.sum(pq.read_table(path)["count"]).as_py() for path in files]
-        assert sum(counts) == sum(runs.published)
+        assert rolled_up(runs.root) == sum(runs.published)
     return seen
 
 
@@ -405,7 +401,7 @@ def to_nsqd(daemon: Nsqd) -> Callable[[int, int], None]:
 def test_each_row_once_with_spark(
     job: str,
     daemons: list[Nsqd],
-    session: None,
+    spark: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -429,7 +425,7 @@ def test_each_row_once_with_spark(
 @pytest.mark.timeout(36_000)
 def test_replay_with_spark(
     daemons: list[Nsqd],
-    session: None,
+    spark: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

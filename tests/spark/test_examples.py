@@ -1,35 +1,23 @@
-"""The Spark examples, run one after the other by a single process: a JVM takes long to start."""
+"""The Spark examples, in the session of the tests: a JVM takes long to start."""
 
 import json
-import subprocess
+import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow.dataset as ds
 import pytest
 
 from nsqcy import testing
 from nsqcy.client import Producer
-from support.nsqd_process import environment
-from support.spark_requirements import QUICK_JAVA
+from nsqcy.pipeline.streams import SLOW
+from support.spark_session import patiently
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-# Runs each program that a line of stdin names, and prints its exit status as the last line.
-PROGRAM = """
-import json, runpy, sys
-for line in sys.stdin:
-    sys.argv = json.loads(line)
-    status = 0
-    try:
-        runpy.run_path(sys.argv[0], run_name="__main__")
-    except SystemExit as end:
-        status = end.code
-    print(f"[{status}]", flush=True)
-"""
 
 
 class Done(NamedTuple):
@@ -38,40 +26,7 @@ class Done(NamedTuple):
     stderr: str
 
 
-class Driver:
-    """The process that runs the examples, with the addresses that they read."""
-
-    def __init__(self, daemon: testing.Nsqd, folder: Path) -> None:
-        self._log = folder / "stderr"
-        settings = {
-            "JAVA_TOOL_OPTIONS": QUICK_JAVA,
-            "NSQD_TCP_ADDRESS": daemon.tcp_address,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
-        with self._log.open("w") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM],
-                env=environment() | settings,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-
-    def run(self, name: str, *words: str | Path) -> Done:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        before = len(self._log.read_text())
-        print(json.dumps([str(EXAMPLES / name), *map(str, words)]), file=self._process.stdin)
-        self._process.stdin.flush()
-        lines: list[str] = []
-        for line in self._process.stdout:
-            if line.startswith("["):
-                return Done(int(line.strip("[]\n")), "".join(lines), self._log.read_text()[before:])
-            lines.append(line)
-        raise AssertionError(self._log.read_text())
-
-    def end(self) -> None:
-        self._process.communicate()
+Run = Callable[..., Done]
 
 
 @pytest.fixture
@@ -81,10 +36,31 @@ def daemon() -> Iterator[testing.Nsqd]:
 
 
 @pytest.fixture
-def driver(daemon: testing.Nsqd, tmp_path: Path) -> Iterator[Driver]:
-    found = Driver(daemon, tmp_path)
-    yield found
-    found.end()
+def run(
+    spark: Any,
+    jvm_log: Path,
+    daemon: testing.Nsqd,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Run:
+    """Run an example to its end, which leaves the session to the next one."""
+    monkeypatch.setenv("NSQD_TCP_ADDRESS", daemon.tcp_address)
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)
+
+    def go(name: str, *words: str | Path) -> Done:
+        path = str(EXAMPLES / name)
+        monkeypatch.setattr(sys, "argv", [path, *map(str, words)])
+        before, status = len(jvm_log.read_text()), 0
+        try:
+            patiently(lambda: runpy.run_path(path, run_name="__main__"))
+        except SystemExit as end:
+            status = int(end.code or 0)
+        out, err = capsys.readouterr()
+        if SLOW in err:
+            return go(name, *words)
+        return Done(status, out, jvm_log.read_text()[before:] + err)
+
+    return go
 
 
 def publish(daemon: testing.Nsqd, topic: str, *bodies: object) -> None:
@@ -94,7 +70,7 @@ def publish(daemon: testing.Nsqd, topic: str, *bodies: object) -> None:
 
 
 def check_orders_are_parsed_and_the_rest_is_reported(
-    driver: Driver, daemon: testing.Nsqd, tmp_path: Path
+    run: Run, daemon: testing.Nsqd, tmp_path: Path
 ) -> None:
     publish(
         daemon,
@@ -105,7 +81,7 @@ def check_orders_are_parsed_and_the_rest_is_reported(
         {"id": 3, "country": "PT", "total": 0.25},
         {"id": "four"},
     )
-    done = driver.run("spark_json.py", "orders")
+    done = run("spark_json.py", "orders")
     assert (done.status, done.stdout) == (
         0,
         "DE: 1 orders, 5.50 in total\n"
@@ -116,36 +92,33 @@ def check_orders_are_parsed_and_the_rest_is_reported(
 
 
 def check_a_minute_is_written_once_the_watermark_has_passed(
-    driver: Driver, daemon: testing.Nsqd, tmp_path: Path
+    run: Run, daemon: testing.Nsqd, tmp_path: Path
 ) -> None:
     def views(*times: str) -> None:
         publish(daemon, "views", *({"page": "/", "at": f"2026-01-31T{at}Z"} for at in times))
 
     words = ("views", tmp_path / "views.parquet", tmp_path / "views.checkpoint")
     views("07:00:10", "07:01:05", "07:00:40", "07:20:00")
-    done = driver.run("spark_windows.py", *words)
+    done = run("spark_windows.py", *words)
     assert (done.status, done.stdout) == (0, "07:00 /: 2\n07:01 /: 1\n"), done.stderr
     views("07:00:50", "07:20:30", "07:40:00")  # the first one is too late
-    done = driver.run("spark_windows.py", *words)
+    done = run("spark_windows.py", *words)
     first = "07:00 /: 2\n07:01 /: 1\n"
     assert (done.status, done.stdout) == (0, f"{first}07:20 /: 2\n"), done.stderr
 
 
-def check_two_runs_write_every_message_once(
-    driver: Driver, daemon: testing.Nsqd, tmp_path: Path
-) -> None:
+def check_two_runs_write_every_message_once(run: Run, daemon: testing.Nsqd, tmp_path: Path) -> None:
     output, checkpoint = tmp_path / "clicks.parquet", tmp_path / "clicks.checkpoint"
     for bodies in (["one", "two"], ["three"]):
         publish(daemon, "clicks", *bodies)
-        done = driver.run("parquet.py", "clicks", output, checkpoint)
+        done = run("parquet.py", "clicks", output, checkpoint)
         assert done.status == 0, done.stdout + done.stderr
     texts = ds.dataset(output, format="parquet").to_table(columns=["text"])["text"].to_pylist()
     assert sorted(texts) == ["one", "three", "two"]
 
 
-def check_an_error_is_one_line(driver: Driver, daemon: testing.Nsqd, tmp_path: Path) -> None:
-    """This comes last: a program that fails leaves its session to the next one."""
-    done = driver.run("spark_json.py", "wrong")
+def check_an_error_is_one_line(run: Run, daemon: testing.Nsqd, tmp_path: Path) -> None:
+    done = run("spark_json.py", "wrong")
     assert (done.status, done.stdout) == (1, "")
     assert done.stderr.endswith(
         "nsq: topic 'wrong' not found on 1 nsqds; publish a message to it, or correct the name\n"
@@ -162,6 +135,6 @@ CHECKS = [
 
 
 @pytest.mark.timeout(900)
-def test_examples(driver: Driver, daemon: testing.Nsqd, tmp_path: Path) -> None:
+def test_examples(run: Run, daemon: testing.Nsqd, tmp_path: Path) -> None:
     for check in CHECKS:
-        check(driver, daemon, tmp_path)
+        check(run, daemon, tmp_path)

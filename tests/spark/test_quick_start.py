@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from nsqcy.pipeline.streams import SLOW
 from support.doc_examples import Block, Reader, blocks
 from support.spark_requirements import QUICK_JAVA
 from support.up_process import Up
@@ -71,14 +72,16 @@ def test_the_quick_start(tmp_path: Path, path: str, up: Up) -> None:
             continue
         script = tmp_path / "script.py"
         script.write_text(block.typed(ports))
-        done = subprocess.run(
-            [sys.executable, script],
-            cwd=tmp_path,
-            env=reader.environment | {"PATH": path},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=500,
-        )
+        done = None
+        while done is None or SLOW in done.stderr:  # on a busy machine
+            done = subprocess.run(
+                [sys.executable, script],
+                cwd=tmp_path,
+                env=reader.environment | {"PATH": path},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=500,
+            )
         assert done.returncode == 0, done.stdout + done.stderr
         assert block.is_what(done.stdout, ports), done.stdout

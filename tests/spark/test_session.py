@@ -1,8 +1,5 @@
-"""Tests with Spark itself. They share one session with two threads and one test: a session takes a
-long time to start, and the tests of a module may run in several processes."""
+"""Tests with Spark itself. They are one test, so that they run in one process."""
 
-import os
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +14,7 @@ from nsqcy.testing.http_requests import eventually
 from support.doc_examples import Reader, blocks
 from support.nsqadmin_process import Admin
 from support.nsqd_process import Nsqd, free_port
-from support.spark_requirements import QUICK_JAVA
+from support.spark_session import patiently, to_its_end
 from support.strict_html import read
 
 if TYPE_CHECKING:
@@ -43,28 +40,12 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
 
 
 @pytest.fixture
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    from pyspark.sql import SparkSession
-
-    # Let Spark's worker processes import nsqcy and pyspark_nsq from the same place as this test.
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", path)
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        patch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
-        session = (
-            SparkSession.builder.master("local[2]")
-            .config("spark.ui.enabled", "false")
-            .config("spark.driver.memory", "1g")
-            .config("spark.sql.shuffle.partitions", "1")
-            .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-            .config("spark.sql.python.filterPushdown.enabled", "true")
-            .getOrCreate()
-        )
-        session.sparkContext.setLogLevel("OFF")
-        yield session
-        session.stop()
+def session(spark: "SparkSession") -> "SparkSession":
+    """A session in which `register` has not been called."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "1")
+    session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    return session
 
 
 def python_after(heading: str) -> str:
@@ -158,8 +139,8 @@ def check_a_stream_with_a_checkpoint(spark: "SparkSession", daemon: Nsqd, tmp_pa
     """Two availableNow runs: one to the current end, and one that continues there; limits apply."""
     options = given(daemon, startingOffsets="earliest", maxOffsetsPerTrigger="8000")
 
-    def run() -> list[int]:
-        query = (
+    def start() -> Any:
+        return (
             spark.readStream.format("nsq")
             .options(**options)
             .load()
@@ -169,14 +150,14 @@ def check_a_stream_with_a_checkpoint(spark: "SparkSession", daemon: Nsqd, tmp_pa
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(200)
-        assert query.exception() is None
-        return [each["numInputRows"] for each in query.recentProgress]
 
-    sizes = run()
-    assert sum(sizes) == COUNT and max(sizes) == 8000
+    def sizes() -> list[int]:
+        return [each["numInputRows"] for each in to_its_end(start).recentProgress]
+
+    first = sizes()
+    assert sum(first) == COUNT and max(first) == 8000
     daemon.connect().mpub("orders", [b"late 1", b"late 2"])
-    assert sum(run()) == 2
+    assert sum(sizes()) == 2
     found = spark.read.parquet(str(tmp_path / "out"))
     assert found.count() == found.select("log_id", "seq").distinct().count() == COUNT + 2
 
@@ -207,19 +188,21 @@ def check_lag_is_what_there_is_to_read(spark: "SparkSession", daemon: Nsqd, tmp_
         seen.append((left, cursor()))
         left -= frame.count()
 
-    with watch.on(spark):
-        query = (
-            spark.readStream.format("nsq")
-            .options(**given(daemon, startingOffsets="earliest", maxOffsetsPerTrigger="8000"))
-            .option("cursor", "lake")
-            .load()
-            .writeStream.foreachBatch(written)
-            .option("checkpointLocation", str(tmp_path / "lag"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(200)
-    assert query.exception() is None
+    def run() -> None:
+        with watch.on(spark):
+            query = (
+                spark.readStream.format("nsq")
+                .options(**given(daemon, startingOffsets="earliest", maxOffsetsPerTrigger="8000"))
+                .option("cursor", "lake")
+                .load()
+                .writeStream.foreachBatch(written)
+                .option("checkpointLocation", str(tmp_path / "lag"))
+                .trigger(availableNow=True)
+                .start()
+            )
+            assert query.awaitTermination(200)
+
+    patiently(run)
     assert len(seen) == 3 and all(real == shown for real, shown in seen), seen
     assert (left, cursor(), metric()) == (0, 0, 0)
     with Admin(nsqd_http_address=f"127.0.0.1:{daemon.http_port}") as admin:
@@ -240,15 +223,18 @@ def check_words_of_a_live_topic(spark: "SparkSession", daemon: Nsqd, tmp_path: P
     program = program.replace('format("console")', 'format("memory").queryName("counts")')
     program = program.replace("query.awaitTermination()\n", "")
     names: dict[str, Any] = {"spark": spark}
-    exec(program, names)
-    query = names["query"]
+
+    def begin() -> None:
+        exec(program, names)
+        names["query"].processAllAvailable()
 
     def counts() -> dict[str, int]:
         query.processAllAvailable()
         return {row["word"]: row["count"] for row in spark.table("counts").collect()}
 
+    patiently(begin)
+    query = names["query"]
     try:
-        counts()
         daemon.connect().mpub("words", [b"be"])
         while counts().get("be") != 3:
             pass
@@ -284,10 +270,9 @@ def check_rows_of_a_stream_in_a_fixed_order(
     program = program.replace(":4150", f":{daemon.tcp_port}")
     program = program.replace(".start()", ".trigger(availableNow=True).start()")
 
-    def run() -> None:
+    def start() -> Any:
         exec(program, names)
-        assert names["query"].awaitTermination(200)
-        assert names["query"].exception() is None
+        return names["query"]
 
     def published() -> list[bytes]:
         asked = given(daemon, topic="counts", columns="body")
@@ -295,12 +280,12 @@ def check_rows_of_a_stream_in_a_fixed_order(
             row.body for row in spark.read.format("nsq").options(**asked).load().collect()
         )
 
-    run()
+    to_its_end(start)
     wanted = [b'{"word":"%b","count":%d}' % each for each in WORDS]
     assert published() == wanted
     (checkpoint / "commits" / "0").unlink()
     (checkpoint / "commits" / ".0.crc").unlink(missing_ok=True)
-    run()
+    to_its_end(start)
     assert published() == wanted
 
 
@@ -338,8 +323,8 @@ def check_from_topic_to_topic(spark: "SparkSession", daemon: Nsqd, tmp_path: Pat
         (checkpoint / folder / last).unlink()
         (checkpoint / folder / f".{last}.crc").unlink(missing_ok=True)
 
-    def run(error: str = "") -> None:
-        query = (
+    def start() -> Any:
+        return (
             spark.readStream.format("nsq")
             .options(**given(daemon, startingOffsets="earliest", maxOffsetsPerTrigger="8000"))
             .load()
@@ -351,16 +336,10 @@ def check_from_topic_to_topic(spark: "SparkSession", daemon: Nsqd, tmp_path: Pat
             .trigger(availableNow=True)
             .start()
         )
-        if error:
-            with pytest.raises(StreamingQueryException, match=error):
-                query.awaitTermination(200)
-            return
-        assert query.awaitTermination(200)
-        assert query.exception() is None
 
-    run()
+    to_its_end(start)
     remove_last("commits")
-    run()
+    to_its_end(start)
     found = spark.read.format("nsq").options(**given(daemon, topic="copies")).load()
     orders = spark.read.format("nsq").options(**given(daemon)).load()
     assert found.count() == found.select("body").distinct().count() == orders.count() >= COUNT
@@ -368,7 +347,9 @@ def check_from_topic_to_topic(spark: "SparkSession", daemon: Nsqd, tmp_path: Pat
     remove_last("offsets")
     before = found.count()
     daemon.connect().pub("orders", b"a row for the last batch")
-    run("nsq: batch [0-9]+ is planned again with other rows")
+    text = "nsq: batch [0-9]+ is planned again with other rows"
+    with pytest.raises(StreamingQueryException, match=text):
+        to_its_end(start)
     assert found.count() == before
 
 
@@ -429,6 +410,6 @@ CHECKS = [
 
 
 @pytest.mark.timeout(600)
-def test_spark_itself(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
+def test_spark_itself(session: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
     for check in CHECKS:
-        check(spark, daemon, tmp_path)
+        check(session, daemon, tmp_path)

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nsqcy.pipeline import manifests
+from nsqcy.pipeline import manifests, minutes
 from nsqcy.pipeline.manifests import Manifest
 
 LOG = "5b0e" * 8
@@ -95,6 +95,12 @@ class HandmadeArchive:
         (state / "offsets" / str(number)).write_text(f"v1\n{{}}\n{json.dumps(offset)}")
         if committed:
             (state / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+
+
+def rolled_up(root: Path) -> int:
+    """Return the number of rows that a rollup has counted."""
+    tables = map(pq.read_table, minutes.files(root, "topics"))
+    return sum(sum(table["count"].to_pylist()) for table in tables)
 
 
 def rows_by_glob(root: Path) -> list[tuple[str, int, bytes]]:

@@ -42,11 +42,11 @@ class Driver:
     def kill(self, *, workers: bool = True) -> list[psutil.Process]:
         """Kill the driver and its JVM, and the Python workers that Spark moves out of the group.
         Unless `workers` is set, the workers must notice that by themselves. Return all of them."""
-        family = [psutil.Process(self._process.pid)]
-        family += family[0].children(recursive=True)
+        family = [psutil.Process(self._process.pid)] if self.running else []
+        family += [child for each in family for child in each.children(recursive=True)]
         for each in family:
             with suppress(psutil.NoSuchProcess):
-                if workers or each is family[0] or each.name() == "java":
+                if workers or each.pid == self._process.pid or each.name() == "java":
                     each.kill()
         self._process.wait()
         if workers:
@@ -55,8 +55,13 @@ class Driver:
         return family
 
     def stop(self) -> int:
+        """Send SIGTERM, and return the exit status, once the JVM and the workers have exited."""
+        family = psutil.Process(self._process.pid).children(recursive=True) if self.running else []
         self._process.terminate()
-        return self.wait()
+        code = self.wait()
+        _, alive = psutil.wait_procs(family, 60)
+        assert not alive, alive
+        return code
 
     def wait(self) -> int:
         code = self._process.wait(1200)
