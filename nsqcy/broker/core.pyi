@@ -6,8 +6,8 @@ from nsqcy.channels.core import Channel, SchedulerState, Transfer, Waiter
 from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.logging.types import Lines
 from nsqcy.storage.core import BlockPool, FileCalls, IoThread, Log, RecordWindow
-from nsqcy.storage.disk_probe import DiskProbe
 from nsqcy.storage.journal import NamedCursor, TopicState, TransferRun
+from nsqcy.storage.write_probe import WriteProbe
 
 class Compaction:
     def __init__(self, window: RecordWindow) -> None: ...
@@ -44,7 +44,7 @@ class TopicHost:
     def health(self) -> str: ...
     @property
     def health_at(self) -> int: ...
-    probe: DiskProbe | None
+    probe: WriteProbe | None
     @property
     def damages(self) -> int: ...
     log_hold_max_bytes: int

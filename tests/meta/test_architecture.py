@@ -42,7 +42,8 @@ PURE += [f"capacity.{name}" for name in ("figure", "measured", "model", "report"
 PURE += [f"doctor.{name}" for name in ("checks", "cluster", "facts", "host", "report", "topics")]
 PURE += [f"tools.{name}" for name in ("destinations", "json_filter", "message_splitter", "status")]
 PURE += [
-    f"tools.{name}" for name in ("throttle", "files.codecs", "files.file", "files.length_note")
+    f"tools.{name}"
+    for name in ("throttle", "files.codecs", "files.note_encoding", "files.output_file")
 ]
 PURE += [f"tools.{name}" for name in ("files.writer",)]
 # These modules use timestamps of log files, durations of syncs, and dates of given times.

@@ -15,7 +15,7 @@ from nsqcy.copies.messages import Extent
 from nsqcy.copies.owner import Owner
 from nsqcy.copies.ports import Unreadable
 from nsqcy.copies.recall import Recall
-from nsqcy.copies.worker_roles import Worker
+from nsqcy.copies.roles_and_takeover import Worker
 from simulation import process as processes
 from simulation.disk import Disk, DiskCopy, is_log
 from simulation.process import Process

@@ -16,7 +16,7 @@ from nsqcy.copies.messages import FromHolder, FromOwner, Write
 from nsqcy.copies.owner import Owner
 from nsqcy.copies.ports import Claim, Copy
 from nsqcy.copies.recall import Known, Recall, Statement
-from nsqcy.copies.worker_roles import Worker
+from nsqcy.copies.roles_and_takeover import Worker
 from simulation.disk import (
     NEW_STATE,
     STATE,

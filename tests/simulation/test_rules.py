@@ -13,7 +13,7 @@ from nsqcy.copies.holder import Holder
 from nsqcy.copies.messages import Alive, Confirm, Fetch, Fetched, Have, Received
 from nsqcy.copies.owner import Owner
 from nsqcy.copies.ports import Claim, Limits
-from nsqcy.copies.worker_roles import Worker
+from nsqcy.copies.roles_and_takeover import Worker
 from simulation.clock import Clock
 from simulation.disk import Disk, DiskCopy
 

@@ -95,7 +95,7 @@ cdef class TopicHost:
     cdef public bytes boot                  # identifies the boot of the machine
     cdef readonly str health                # "OK" or "NOK - reason"
     cdef readonly int64_t health_at         # wall clock, ns
-    cdef public object probe                # nsqcy.storage.disk_probe.DiskProbe, or None
+    cdef public object probe                # nsqcy.storage.write_probe.WriteProbe, or None
     cdef readonly int64_t damages           # damaged places found in logs
     cdef str refused                        # why writes are refused; None: they are accepted
     cdef str shut                           # why publishes are refused; None: they are accepted

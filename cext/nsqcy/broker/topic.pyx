@@ -3,7 +3,7 @@
 A topic is a chain of base classes. Each uses only those above it in this list:
 
     RecordWindow records in memory                      storage/record_window.pyx
-    TopicQueue   from a publish to the channels         topic_queue.pyx
+    TopicQueue   from a publish to the channels         topic_publishing.pyx
     Checkpoints  the journal                            checkpoint.pyx
     TopicLog     the log: writes, retention, readers    topic_log.pyx
     Topic        channels, policy, statistics, saving and closing

@@ -43,7 +43,7 @@ from nsqcy.util.gotext import json_bytes
 
 include "connection.pyx"
 include "auth.pyx"
-include "forwarding.pyx"
+include "forwarding_and_migration.pyx"
 include "session_manager.pyx"
-include "topic_commands.pyx"
+include "publish_and_log_commands.pyx"
 include "session.pyx"

@@ -41,7 +41,7 @@ from nsqcy.errors import LayerEnd, LayerError
 from nsqcy.logging import events
 from nsqcy.net.core import DeflateLayer, SnappyLayer
 
-include "body_batch.pyx"
+include "http_mpub_body.pyx"
 include "metrics.pyx"
 include "publisher.pyx"
 include "transport.pyx"

@@ -11,7 +11,7 @@ import gevent
 from gevent import socket, ssl
 
 from nsqcy.copies.messages import FromHolder, FromOwner, Refuse
-from nsqcy.copies.worker_roles import Worker
+from nsqcy.copies.roles_and_takeover import Worker
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.copies.streams import Listener, Stream, connect
 from nsqcy.nsqd.copies.wire import Decoder, Greeting

@@ -22,7 +22,7 @@ from nsqcy.copies.messages import FromHolder, FromOwner, Refuse
 from nsqcy.copies.owner import Owner
 from nsqcy.copies.ports import Claim, Limits, Unreadable
 from nsqcy.copies.recall import Known, Recall, Stamp, Statement
-from nsqcy.copies.worker_roles import Worker
+from nsqcy.copies.roles_and_takeover import Worker
 from nsqcy.etcd.client import EtcdClient
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines

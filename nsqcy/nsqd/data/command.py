@@ -32,7 +32,7 @@ from nsqcy.nsqd.known_topics import KnownTopics
 from nsqcy.nsqd.master import metadata, policy_file
 from nsqcy.nsqd.options import NSQD, policies, resolve
 from nsqcy.process import data_path_lock
-from nsqcy.storage import disk_probe, state_file
+from nsqcy.storage import state_file, write_probe
 from nsqcy.storage.core import IoThread
 from nsqcy.storage.state_file import PREVIOUS
 from nsqcy.util.standard_streams import show
@@ -275,7 +275,7 @@ class Check:
         with os.scandir(self._data_path) as entries:
             names = sorted(each.name for each in entries)
         for name in names:
-            if name.startswith(f"{disk_probe.FILE}."):
+            if name.startswith(f"{write_probe.FILE}."):
                 continue
             if name in LEFTOVERS:
                 found.leftovers.append(name)

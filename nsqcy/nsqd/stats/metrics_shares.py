@@ -21,7 +21,7 @@ from nsqcy.metrics.families import AGES, CHANNELS, EPHEMERAL, OTHER, TOPICS
 from nsqcy.names import is_ephemeral
 from nsqcy.nsqd.stats import node_page
 from nsqcy.nsqd.stats.metrics_buffer import BULK, SharedBuffer, Writer
-from nsqcy.nsqd.stats.metrics_totals import Summed
+from nsqcy.nsqd.stats.metrics_other_series import Summed
 from nsqcy.nsqd.stats.node_page import Disk, Whole
 from nsqcy.nsqd.stats.request_coalescer import RequestCoalescer
 from nsqcy.nsqd.stats.stats_formats import process_memory

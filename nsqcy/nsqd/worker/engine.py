@@ -40,14 +40,14 @@ from nsqcy.nsqd.worker.metadata_notifier import MasterNotices, MetadataNotifier
 from nsqcy.nsqd.worker.negotiate import Identity, negotiate
 from nsqcy.nsqd.worker.placement_requests import PlacementRequests
 from nsqcy.nsqd.worker.rate_sampler import RateSampler
-from nsqcy.nsqd.worker.session_migration import SessionMigration
+from nsqcy.nsqd.worker.session_handover import SessionMigration
 from nsqcy.nsqd.worker.topic_owner import TopicOwner
 from nsqcy.nsqd.worker.worker_stats import WorkerStats
 from nsqcy.process.control import Answer, Request
 from nsqcy.protocol.core import COUNTED, Session, SessionManager
 from nsqcy.server.core import Loop, Publisher, accept_socket, accept_stream
 from nsqcy.storage.core import BlockPool, IoThread
-from nsqcy.storage.disk_probe import DiskProbe
+from nsqcy.storage.write_probe import WriteProbe
 from nsqcy.util import debug
 from nsqcy.util.slices import Turns
 
@@ -153,7 +153,7 @@ class Engine:
             on_event=self._on_event,
             log=boot.log,
         )
-        self._shard.host.probe = self._probe = DiskProbe(
+        self._shard.host.probe = self._probe = WriteProbe(
             self._io, options.data_path, self._index, self._shard.host.set_health, boot.log
         )
         self._shard.on_loaded = self._loaded_late

@@ -15,7 +15,7 @@ from nsqcy.logging.types import Lines
 from nsqcy.tools.files import names
 from nsqcy.tools.files.codecs import Codec
 from nsqcy.tools.files.disk import Disk
-from nsqcy.tools.files.file import File
+from nsqcy.tools.files.output_file import File
 
 
 class Moment(NamedTuple):

@@ -16,7 +16,7 @@ COVERS = [
     "http/router.py",
 ]
 COVERS += [
-    "server/body_batch.pyx",
+    "server/http_mpub_body.pyx",
     "nsqd/http/api.py",
     "nsqd/http/publishing.py",
     "nsqd/http/settings.py",

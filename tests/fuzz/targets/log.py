@@ -23,8 +23,8 @@ from support.worker_core import RESPONSE, SECOND, Core, frames, log_pub, mpub
 COVERS = [
     "broker/log_fetch.pyx",
     "broker/topic_log.pyx",
-    "broker/topic_queue.pyx",
-    "protocol/topic_commands.pyx",
+    "broker/topic_publishing.pyx",
+    "protocol/publish_and_log_commands.pyx",
     "protocol/session.pyx",
     "storage/log.pyx",
     "storage/log_writer.pyx",

@@ -6,7 +6,7 @@ import pytest
 
 from nsqcy.copies.group import Group
 from nsqcy.copies.ports import Limits, Unreadable
-from nsqcy.copies.worker_roles import Worker
+from nsqcy.copies.roles_and_takeover import Worker
 
 GROUP = Group("g", 1, "a", "a.1", ("a", "b", "c"), 3, 2, "n", "fsync")
 

@@ -20,7 +20,7 @@ from nsqcy.metrics.families import (
 )
 from nsqcy.nsqadmin.metrics import outcome
 from nsqcy.nsqd.stats import metrics_buffer, metrics_shares
-from nsqcy.nsqd.stats.metrics_totals import Growing, Summed
+from nsqcy.nsqd.stats.metrics_other_series import Growing, Summed
 from nsqcy.server.core import CHANNEL_NAMES, TOPIC_NAMES, Exposition, bounds
 from nsqcy.storage.core import IoThread
 from support.worker_core import MILLISECOND, Core

@@ -16,8 +16,8 @@ from nsqcy.tools.common import ToolError
 from nsqcy.tools.files import disk as disks
 from nsqcy.tools.files.codecs import Codec, Gzip, Plain, Zstd
 from nsqcy.tools.files.disk import Disk
-from nsqcy.tools.files.length_note import Note
 from nsqcy.tools.files.names import FileNames
+from nsqcy.tools.files.note_encoding import Note
 from nsqcy.tools.files.writer import FileInUse, Moment, Rules, TopicFiles
 from support.memory_disk import MemoryDisk
 

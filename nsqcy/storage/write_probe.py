@@ -16,7 +16,7 @@ FILE = "disk-probe"
 _CONTENT = bytes(4096)
 
 
-class DiskProbe:
+class WriteProbe:
     """Writes and removes `disk-probe.NUMBER` in a directory."""
 
     def __init__(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nsqcy.config.policies import Policies, TopicPolicy
-from nsqcy.storage.disk_probe import DiskProbe
 from nsqcy.storage.io_faults import FaultyIoThread
+from nsqcy.storage.write_probe import WriteProbe
 from support.gevent_hub import Lines
 from support.worker_core import SECOND, Core
 
@@ -25,7 +25,7 @@ def test_it_reports_each_look_and_logs_each_change(io: FaultyIoThread, tmp_path:
     outcomes: list[str | None] = []
     lines = Lines()
     folder = tmp_path / "data"
-    probe = DiskProbe(io, str(folder), 3, outcomes.append, lines)
+    probe = WriteProbe(io, str(folder), 3, outcomes.append, lines)
 
     def look() -> None:
         probe.look()
@@ -49,7 +49,7 @@ def test_it_reports_each_look_and_logs_each_change(io: FaultyIoThread, tmp_path:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EMFILE])
 def test_every_call_counts(io: FaultyIoThread, tmp_path: Path, call: str, number: int) -> None:
     outcomes: list[str | None] = []
-    probe = DiskProbe(io, str(tmp_path), 0, outcomes.append, Lines())
+    probe = WriteProbe(io, str(tmp_path), 0, outcomes.append, Lines())
     io.fault(call, 1, number)
     probe.look()
     io.drain_now()
@@ -63,7 +63,7 @@ def test_every_call_counts(io: FaultyIoThread, tmp_path: Path, call: str, number
 def test_a_probe_that_began_before_a_failure_does_not_hide_it(tmp_path: Path) -> None:
     core = Core(tmp_path, policies=Policies(TopicPolicy(durability="os")))
     assert core.io is not None
-    probe = core.shard.host.probe = DiskProbe(
+    probe = core.shard.host.probe = WriteProbe(
         core.io, str(tmp_path), 0, core.shard.host.set_health, core.log
     )
     probe.look()
@@ -80,7 +80,7 @@ def test_a_probe_that_began_before_a_failure_does_not_hide_it(tmp_path: Path) ->
 def test_health_recovers_without_a_publish(tmp_path: Path) -> None:
     core = Core(tmp_path, policies=Policies(TopicPolicy(durability="os")))
     assert core.io is not None
-    core.shard.host.probe = DiskProbe(
+    core.shard.host.probe = WriteProbe(
         core.io, str(tmp_path), 0, core.shard.host.set_health, core.log
     )
     core.io.fault("pwrite", 1, errno.ENOSPC, times=1000)
@@ -101,7 +101,7 @@ def test_a_healthy_disk_is_not_probed(tmp_path: Path) -> None:
     core = Core(tmp_path)
     assert core.io is not None
     outcomes: list[str | None] = []
-    core.shard.host.probe = DiskProbe(core.io, str(tmp_path), 0, outcomes.append, core.log)
+    core.shard.host.probe = WriteProbe(core.io, str(tmp_path), 0, outcomes.append, core.log)
     for _ in range(3):
         core.advance(SECOND)
     assert outcomes == []

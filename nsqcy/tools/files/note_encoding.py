@@ -1,6 +1,6 @@
 """The note of a file being written, which records its valid length.
 
-Owns the encoding. disk.py stores the note; file.py interprets it.
+Owns the encoding. disk.py stores the note; output_file.py interprets it.
 
     1 BASE LENGTH CRC     decimal numbers and eight hex digits, in ASCII
 

@@ -1,9 +1,9 @@
 """The messages of a channel that are not finished, and the consumers that hold some of them.
 
 Owns where each message is: at the channel's cursor (channel_cursor), deferred, in the queue for
-redelivery, or in flight (inflight). Also owns the times when the channel wakes up, the ring of
-consumers with room, the reports about messages in flight, and the walks over all entries. Does not
-know why a message moves from one place to another, or a consumer's output or input.
+redelivery, or in flight (inflight_table). Also owns the times when the channel wakes up, the ring
+of consumers with room, the reports about messages in flight, and the walks over all entries. Does
+not know why a message moves from one place to another, or a consumer's output or input.
 """
 
 cdef enum WalkPart:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nsqcy.nsqd.process_messages.to_worker import AdoptSession
-from nsqcy.nsqd.worker.session_migration import SessionMigration
+from nsqcy.nsqd.worker.session_handover import SessionMigration
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
 
 

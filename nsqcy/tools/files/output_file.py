@@ -8,7 +8,7 @@ import zlib
 
 from nsqcy.tools.files.codecs import BLOCK, Codec, Member
 from nsqcy.tools.files.disk import Disk
-from nsqcy.tools.files.length_note import Note
+from nsqcy.tools.files.note_encoding import Note
 
 CHUNK = 1 << 18  # message bytes per write
 
