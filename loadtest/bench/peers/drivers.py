@@ -36,27 +36,9 @@ class Taken(NamedTuple):
     messages: int
 
 
-class Publisher(Protocol):
-    """A publishing connection. `command` contains `batch` messages."""
-
-    sock: socket.socket
-    command: bytes
-
-    def answered(self, received: memoryview) -> Taken: ...
-
-
-class Consumer(Protocol):
-    """A connection that consumes, and acknowledges each message."""
-
-    sock: socket.socket
-    first: bytes
-
-    def take(self, received: memoryview) -> Taken: ...
-
-
 @dataclass
-class Publishing:
-    """A publisher assembled from its parts."""
+class Publisher:
+    """A publishing connection. `command` contains `batch` messages."""
 
     sock: socket.socket
     command: bytes
@@ -64,8 +46,8 @@ class Publishing:
 
 
 @dataclass
-class Consuming:
-    """A consumer assembled from its parts."""
+class Consumer:
+    """A connection that consumes, and acknowledges each message."""
 
     sock: socket.socket
     first: bytes
@@ -172,7 +154,7 @@ class Nsq:
                 raise ValueError(f"unexpected answer {bytes(received[:100])!r}")
             return Taken(b"", used, count * batch)
 
-        return Publishing(load.producer(address), command, answered)
+        return Publisher(load.producer(address), command, answered)
 
     def consumer(self, address: Address, queue: str, window: int) -> Consumer:
         sock = load.consumer(address, queue, "bench", 0)
@@ -183,7 +165,7 @@ class Nsq:
                 used = load.other_frame(sock, bytes(received))
             return Taken(lines, used, count)
 
-        return Consuming(sock, b"RDY %d\n" % window, take)
+        return Consumer(sock, b"RDY %d\n" % window, take)
 
     def left(self, server: Daemon, queue: str) -> int:
         if server.http is None:
@@ -274,7 +256,7 @@ class RedisStreams(Redis):
         def answered(received: memoryview) -> Taken:
             return Taken(b"", *answers.replies(received))
 
-        return Publishing(load.plain(address), command, answered)
+        return Publisher(load.plain(address), command, answered)
 
     def consumer(self, address: Address, queue: str, window: int) -> Consumer:
         name = queue.encode()
@@ -290,7 +272,7 @@ class RedisStreams(Redis):
             acks, used, messages, replies = answers.entries(received, head)
             return Taken(acks + request * replies, used, messages)
 
-        return Consuming(load.plain(address), request, take)
+        return Consumer(load.plain(address), request, take)
 
     def left(self, server: Daemon, queue: str) -> int:
         groups = self.ask(server.tcp, b"XINFO", b"GROUPS", queue.encode())
@@ -317,7 +299,7 @@ class RedisLists(Redis):
             used, count = answers.replies(received)
             return Taken(b"", used, count * batch)
 
-        return Publishing(
+        return Publisher(
             load.plain(address), resp(b"LPUSH", queue.encode(), *[body] * batch), answered
         )
 
@@ -332,7 +314,7 @@ class RedisLists(Redis):
             acks, used, messages, replies = answers.values(received, head)
             return Taken(acks + asking.more(replies, messages), used, messages)
 
-        return Consuming(load.plain(address), asking.more(), take)
+        return Consumer(load.plain(address), asking.more(), take)
 
     def left(self, server: Daemon, queue: str) -> int:
         names = queue.encode(), queue.encode() + b":taken"
@@ -374,7 +356,7 @@ class Beanstalkd:
         def answered(received: memoryview) -> Taken:
             return Taken(b"", *answers.inserted(received))
 
-        return Publishing(sock, b"put 0 0 120 %d\r\n%s\r\n" % (len(body), body) * batch, answered)
+        return Publisher(sock, b"put 0 0 120 %d\r\n%s\r\n" % (len(body), body) * batch, answered)
 
     def consumer(self, address: Address, queue: str, window: int) -> Consumer:
         words = b"watch %s\r\nignore default\r\n" % queue.encode()
@@ -386,7 +368,7 @@ class Beanstalkd:
             acks, used, messages, replies = answers.jobs(received)
             return Taken(acks + asking.more(replies, messages), used, messages)
 
-        return Consuming(sock, asking.more(), take)
+        return Consumer(sock, asking.more(), take)
 
     def left(self, server: Daemon, queue: str) -> int:
         with load.plain(server.tcp) as sock:
@@ -489,7 +471,7 @@ class Nats:
             used, count, pings = answers.stored(received)
             return Taken(b"PONG\r\n" * pings, used, count)
 
-        return Publishing(self.connect(address, inbox), one * batch, answered)
+        return Publisher(self.connect(address, inbox), one * batch, answered)
 
     def consumer(self, address: Address, queue: str, window: int) -> Consumer:
         inbox = unique(b"_INBOX.%d.%d")
@@ -509,7 +491,7 @@ class Nats:
                 more += 1
             return Taken(acks + request * more + b"PONG\r\n" * pings, used, messages)
 
-        return Consuming(self.connect(address, inbox), request * (2 if maximum > 1 else 1), take)
+        return Consumer(self.connect(address, inbox), request * (2 if maximum > 1 else 1), take)
 
     @classmethod
     def info(cls, address: Address, call: str) -> dict[str, Any]:
@@ -652,7 +634,7 @@ class Rabbitmq:
             ahead.difference_update([tag for tag in ahead if tag <= confirmed])
             return Taken(b"", used, confirmed + len(ahead) - before)
 
-        return Publishing(sock, one * batch, answered)
+        return Publisher(sock, one * batch, answered)
 
     def consumer(self, address: Address, queue: str, window: int) -> Consumer:
         sock = self.connect(address)
@@ -664,7 +646,7 @@ class Rabbitmq:
         def take(received: memoryview) -> Taken:
             return Taken(*answers.deliveries(received, head))
 
-        return Consuming(sock, first, take)
+        return Consumer(sock, first, take)
 
     def left(self, server: Daemon, queue: str) -> int:
         """Count queued messages, including those that a consumer has not acknowledged."""

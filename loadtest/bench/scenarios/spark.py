@@ -291,7 +291,8 @@ def batches(nsqd: Daemon, name: str, rows: int) -> Result:
         (after - before) / (end - begin).total_seconds()
         for (begin, before), (end, after) in pairwise(done)
     ]
-    result.seconds = rows / statistics.median(rates)
+    if rates:  # otherwise there are too few rows for more than one report of progress
+        result.seconds = rows / statistics.median(rates)
     return result
 
 
