@@ -41,11 +41,8 @@ PURE += [f"users.{name}" for name in ("failures", "file", "hashes", "user")]
 PURE += [f"capacity.{name}" for name in ("figure", "measured", "model", "report")]
 PURE += [f"doctor.{name}" for name in ("checks", "cluster", "facts", "host", "report", "topics")]
 PURE += [f"tools.{name}" for name in ("destinations", "json_filter", "message_splitter", "status")]
-PURE += [
-    f"tools.{name}"
-    for name in ("throttle", "files.codecs", "files.note_encoding", "files.output_file")
-]
-PURE += [f"tools.{name}" for name in ("files.writer",)]
+PURE += ["tools.throttle"]
+PURE += [f"tools.files.{name}" for name in ("codecs", "note_encoding", "output_file", "writer")]
 # These modules use timestamps of log files, durations of syncs, and dates of given times.
 WITH_CLOCKS = {"storage.io", "storage.segment_files", "nsqadmin.html.formatting"}
 CLOCKS = {"time", "datetime", "time.h"}

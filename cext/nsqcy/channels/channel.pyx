@@ -3,8 +3,8 @@
 Owns the consumer commands for messages in flight, the effects of time on messages, and the
 channel's policy and counters. Its bases own the rest: which message comes next and who receives it
 (dispatch), which messages must not be delivered (undeliverable), and where each message is
-(deferred_and_in_flight). Knows blocks and entries, but nothing about connections or clocks: the caller
-sets `scheduler.now`.
+(deferred_and_in_flight). Knows blocks and entries, but nothing about connections or clocks: the
+caller sets `scheduler.now`.
 
 Invariant: received = finished + queued + in flight + deferred + dropped + sampled out; see
 Channel.ledger().
