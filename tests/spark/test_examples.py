@@ -31,7 +31,8 @@ Run = Callable[..., Done]
 
 @pytest.fixture
 def daemon() -> Iterator[testing.Nsqd]:
-    with testing.nsqd(retention_time="1h") as found:
+    # An acknowledged message can be read at once.
+    with testing.nsqd(retention_time="1h", durability="os") as found:
         yield found
 
 
