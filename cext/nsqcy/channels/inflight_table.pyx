@@ -53,11 +53,16 @@ cdef inline int table_add(InFlightTable *table, Entry *entry, uint64_t count) ex
     return 0
 
 
+# A pointer: if the compiler sees the function, each finish saves two registers more for it.
+cdef uint32_t (*find_outgrown)(InFlightTable *, uint64_t, uint32_t) noexcept
+find_outgrown = table_find_outgrown
+
+
 cdef inline uint32_t table_find(InFlightTable *table, uint64_t id) noexcept:
     """Return the slot of an id, or of the NULL that ends the search."""
     cdef uint32_t slot = find_slot(table.slots, table.mask, id)
     if table.slots[slot] == NULL and table.outgrown != NULL:
-        return table_find_outgrown(table, id, slot)
+        return find_outgrown(table, id, slot)
     return slot
 
 
