@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from fuzz.targets.answers import ALL, TOPIC
 from nsqcy.cluster.parallel import Outcome
-from nsqcy.cluster.web_client import Answer, Terms
+from nsqcy.cluster.web_client import Answer, Terms, WebClient
 from nsqcy.config.loader import Settings
 from nsqcy.errors import HttpError, RequestError
 from nsqcy.http.parser import HTML, Body, Head, HeadCache, HttpProtocol, Malformed, Reply
@@ -170,11 +170,11 @@ def sound(data: bytes) -> bytes:
     return head + b"%d" % len(body) + end + body + split + answers
 
 
-class Web:
+class Web(WebClient):
     """Gives the same answer to every request."""
 
     def __init__(self) -> None:
-        self.terms = Terms()
+        super().__init__(Terms())
         self.body = b""
 
     def ask(self, url: Any, *_: Any, maximum: int, **__: Any) -> Answer:
