@@ -134,10 +134,11 @@ def claimed(state: Path) -> Iterator[None]:
 def sweep(root: Path) -> list[str]:
     """Complete the batches that have a manifest, and remove the files that a killed job left. No
     other process writes to them. Raises Damaged."""
-    manifests.read_all(root)  # all are sound before anything moves
-    for name in manifests.unplaced(root):
-        if manifests.manifest_path(root, name).exists():
-            manifests.complete(root, name)
+    every = manifests.read_all(root)  # all are sound before anything moves
+    unplaced = manifests.unplaced(root)
+    for manifest in every:
+        if manifest.name in unplaced:
+            manifests.complete(root, manifest)
     found = [*root.glob(STAGING), *manifests.hidden(root, "manifests").glob("*.partial")]
     found += [
         manifests.hidden(root, manifests.UNPLACED) / name for name in manifests.unplaced(root)

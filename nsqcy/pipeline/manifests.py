@@ -330,13 +330,14 @@ def lacking(root: Path, planned: Iterable[Range]) -> list[Range]:
     for _ in range(TRIES):
         try:
             files = read(root).files.values()
-            return [each for part in planned for each in _lacking(root, part, files)]
+            return [each for part in planned for each in not_in(root, part, files)]
         except FileNotFoundError as error:  # a compaction has replaced a file
             gone = error
     raise gone
 
 
-def _lacking(root: Path, part: Range, files: Iterable[File]) -> Iterator[Range]:
+def not_in(root: Path, part: Range, files: Iterable[File]) -> Iterator[Range]:
+    """Yield the ranges of a part that these files do not have."""
     there = [run for file in files if overlap(file, part) for run in runs(root, file)]
     for start, end in seqs.without((part.start, part.end), there):
         yield Range(part.topic, part.log_id, start, end)
@@ -381,21 +382,21 @@ def move(root: Path, name: str) -> None:
     shutil.rmtree(folder)
 
 
-def complete(root: Path, name: str) -> None:
+def complete(root: Path, manifest: Manifest) -> None:
     """Move the rest of a batch into place after a crash. Raises Damaged if a file has changed.
     Spark has not committed that batch, so it is written again if it is removed."""
-    folder, manifest = hidden(root, UNPLACED) / name, manifest_path(root, name)
-    for file in read_one(manifest).files:
+    folder, path = hidden(root, UNPLACED) / manifest.name, manifest_path(root, manifest.name)
+    for file in manifest.files:
         if (root / file.path).exists():
             continue
         try:
             check(folder, file)
         except Damaged:
             raise Damaged(
-                f"{folder / file.path} is missing or has changed: remove {folder} and {manifest}; "
+                f"{folder / file.path} is missing or has changed: remove {folder} and {path}; "
                 "the job then writes that batch again"
             ) from None
-    move(root, name)
+    move(root, manifest.name)
 
 
 # --- who writes -------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 A reader that does not know the manifests also reads such files. Does not need Java.
 """
 
+from collections.abc import Collection
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -36,7 +37,9 @@ def run(options: Options, report: Report) -> int:
     with ExitStack() as locks:
         for name in (manifests.WRITING, manifests.COMPACTING):
             locks.enter_context(manifests.locked(root, name, reading=not options["remove"]))
-        found = {path: only_there(root, path) for path in orphans(root)}
+        contents = manifests.read(root)
+        files = contents.files.values()
+        found = {path: only_there(root, path, files) for path in orphans(root, contents)}
         removed = 0
         for path, only in found.items():
             if options["remove"] and only == 0:
@@ -47,29 +50,29 @@ def run(options: Options, report: Report) -> int:
     return int(removed < len(found))
 
 
-def orphans(root: Path) -> list[str]:
+def orphans(root: Path, contents: manifests.Contents) -> list[str]:
     """Return the files that are not in any manifest."""
     there = manifests.on_disk(root)
-    contents = manifests.read(root)
     if there and not contents.manifests:
         raise UsageError(f"{root} has no manifests: it is not an archive, or they are lost")
     moving = {file.path for manifest in contents.moving for file in manifest.files}
     return sorted(there - set(contents.files) - moving)
 
 
-def only_there(root: Path, path: str) -> int | None:
-    """Return the number of the file's rows that the archive does not have; None if the file cannot
-    be read. Raises Damaged if a file of the archive that has some of them has changed."""
+def only_there(root: Path, path: str, files: Collection[manifests.File]) -> int | None:
+    """Return the number of the file's rows that the archive, which consists of `files`, does not
+    have; None if the file cannot be read. Raises Damaged if a file of the archive that has some of
+    these rows has changed."""
     try:
         log_id, column = manifests.read_seqs(root, path)
     except (OSError, ValueError, manifests.Damaged):  # pyarrow raises some of these
         return None
     topic = manifests.topic_of(path)
     parts = [Range(topic, log_id, *run) for run in seqs.runs(column)[0]]
-    for file in manifests.read(root).files.values():
+    for file in files:
         if any(manifests.overlap(file, part) for part in parts):
             manifests.check(root, file)
-    return sum(part.rows for part in manifests.lacking(root, parts))
+    return sum(row.rows for part in parts for row in manifests.not_in(root, part, files))
 
 
 def told(only: int | None, remove: bool) -> str:
