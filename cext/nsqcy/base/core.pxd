@@ -15,9 +15,6 @@ cdef extern from "atomics.h" nogil:
     void store_release_u32(uint32_t *p, uint32_t v)
     uint32_t exchange_u32(uint32_t *p, uint32_t v)
     uint32_t fetch_add_u32(uint32_t *p, uint32_t v)
-    uint32_t fetch_or_u32(uint32_t *p, uint32_t v)
-    uint32_t fetch_and_u32(uint32_t *p, uint32_t v)
-    bint compare_exchange_u32(uint32_t *p, uint32_t *seen, uint32_t v)
 
     uint64_t load_relaxed_u64(const uint64_t *p)
     uint64_t load_acquire_u64(const uint64_t *p)
@@ -44,12 +41,9 @@ cdef extern from "bytes.h" nogil:
     void store_be32(void *p, uint32_t v)
     void store_be64(void *p, uint64_t v)
 
-    uint16_t load_le16(const void *p)
     uint32_t load_le32(const void *p)
-    uint64_t load_le64(const void *p)
     void store_le16(void *p, uint16_t v)
     void store_le32(void *p, uint32_t v)
-    void store_le64(void *p, uint64_t v)
 
     # Exactly 16 lower-case digits; parsing returns -1 for anything else.
     void hex16_format(void *out, uint64_t v)

@@ -45,7 +45,6 @@ cdef extern from "segment.h" nogil:
         uint32_t flags
 
     void damages_free(Damages *d)
-    int damages_equal(const Damages *a, const Damages *b)
 
 
 # A completion callback: called on the hub, with 0 or the errno.
