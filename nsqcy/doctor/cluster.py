@@ -212,14 +212,14 @@ def _expiry(what: str, days: float) -> Iterator[Finding]:
 def copied_disks(cluster: Cluster) -> Iterator[Finding]:
     """Find nsqds that have the same log. An nsqd that answers at two addresses is one instance."""
     first: dict[tuple[str, str], Nsqd] = {}
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     for nsqd in cluster.alive:
         for topic, log_id in nsqd.logs.items():
             other = first.setdefault((topic, log_id), nsqd)
             both = (other.name, nsqd.name)
-            if _instance(other) == _instance(nsqd) or both in told:
+            if _instance(other) == _instance(nsqd) or both in reported:
                 continue
-            told.add(both)
+            reported.add(both)
             text = f"nsqd {other.name} and nsqd {nsqd.name} both have log {log_id} of topic {topic}"
             yield error(
                 f"{text}: one of them runs on a copy of the other's data path",

@@ -138,7 +138,7 @@ def make_session(options: Options, job: str) -> "SparkSession":
     if master:
         public.setMaster(master)
     public.setAll([each for each in every.items() if not SECRET.search(each[0])])
-    with signals_held():
+    with signals_postponed():
         SparkContext._ensure_initialized(conf=public)
     spark = builder.getOrCreate()
     register(spark)
@@ -146,19 +146,21 @@ def make_session(options: Options, job: str) -> "SparkSession":
 
 
 @contextmanager
-def signals_held() -> Iterator[None]:
+def signals_postponed() -> Iterator[None]:
     """Handle SIGTERM and ^C at the end. If PySpark is interrupted, it removes the directory through
     which it finds its new JVM. The JVM then does not notice that the program has exited."""
-    held: list[int] = []
+    postponed: list[int] = []
     ours = (signal.SIGINT, signal.SIGTERM)
-    before = {each: signal.signal(each, lambda number, _: held.append(number)) for each in ours}
+    before = {
+        each: signal.signal(each, lambda number, _: postponed.append(number)) for each in ours
+    }
     try:
         yield
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-    if held:
-        signal.raise_signal(held[0])
+    if postponed:
+        signal.raise_signal(postponed[0])
 
 
 def uri(path: Path) -> str:
