@@ -36,7 +36,7 @@ from nsqcy.tools.nsq_to_http import NSQ_TO_HTTP
 from nsqcy.tools.nsq_to_nsq import NSQ_TO_NSQ
 from nsqcy.tools.tail_options import NSQ_TAIL
 from nsqcy.tools.to_nsq import TO_NSQ
-from release import command_help
+from release import command_help, figures
 
 DOCS = Path(__file__).parents[1] / "docs"
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -217,8 +217,13 @@ def examples(*names: str) -> Blocks:
     return {f"example {name}": partial(example, name) for name in names}
 
 
+def recorded(*names: str) -> Blocks:
+    return {f"figures of {name}": partial(figures.recorded, name) for name in names}
+
+
 PAGES: dict[str, Blocks] = {
-    "CLIENT.md": {"options": client_options},
+    "../README.md": {"comparison": figures.comparison},
+    "CLIENT.md": {"options": client_options, **recorded("clients")},
     "CONFIG.md": {
         f"options of {each.daemon}": partial(daemon_options, each)
         for each in (NSQD, NSQLOOKUPD, NSQADMIN)
@@ -234,8 +239,12 @@ PAGES: dict[str, Blocks] = {
         "options of spark": partial(job_options, SPARK),
         **{f"options of {job}": partial(own_options, job) for job in JOBS},
     },
-    "SPARK.md": {"options": spark_options},
-    "guides/celery.md": examples("celery_app.py"),
+    "PERFORMANCE.md": {"microseconds": figures.microseconds, **recorded("sizes")},
+    "SPARK.md": {"options": spark_options, **recorded("spark")},
+    "guides/celery.md": {
+        **examples("celery_app.py"),
+        **recorded("celery tasks", "celery kills", "celery etas"),
+    },
     "guides/dramatiq.md": examples("dramatiq_app.py"),
     "guides/taskiq.md": examples("taskiq_app.py"),
     "guides/faststream.md": examples("faststream_app.py"),
@@ -244,6 +253,7 @@ PAGES: dict[str, Blocks] = {
     "guides/django.md": examples("django_app.py"),
     "guides/fastapi.md": examples("fastapi_app.py"),
     "guides/flask.md": examples("flask_app.py"),
+    "guides/from-other-brokers.md": {"safer publishes": figures.on_disk},
     "guides/patterns.md": examples(
         "request_reply.py",
         "cron.py",

@@ -8,6 +8,9 @@ Its input is the JSON that it writes: `figures`, a dict of
     peers                       rows of loadtest.bench.peers.work.run
     nsqd                        rows of loadtest.bench.speed.run
     failed                      for each figure that was not measured: its name, and why
+
+The file has a further key, `recorded`: tables of separate runs of other commands, for other pages
+(release/figures.py). They stay until they are replaced by hand.
 """
 
 import datetime
@@ -168,6 +171,8 @@ def today() -> str:
 def write(figures: Figures, folder: Path) -> Path:
     """Write page, chart and data to a directory; return the path to the page."""
     folder.mkdir(parents=True, exist_ok=True)
+    if (folder / DATA).exists():
+        figures = figures | {"recorded": json.loads((folder / DATA).read_text())["recorded"]}
     (folder / DATA).write_text(json.dumps(figures, indent=1) + "\n")
     (folder / CHART).write_text(picture(figures["peers"]))
     (folder / PAGE).write_text(page(figures))

@@ -75,7 +75,7 @@ MACHINE = "sets up the machine, or runs a daemon that the test starts"
 NAMES = "names the reader's own hosts and files"
 LATER = "example with data that the reader does not have yet; tests/pipeline runs the job"
 UNTYPED = {
-    ("index", "pip install"): MACHINE,
+    ("index", "nsqcy up"): MACHINE,
     ("tutorial", "nsqcy up"): MACHINE,
     ("from-nsq", "nsqd --data-path"): NAMES,
     ("tutorial", "import json"): "examples/worker.py is the same worker",
@@ -181,9 +181,23 @@ def test_the_readme_is_tried() -> None:
     assert ROOT / "README.md" in TESTED
 
 
-def test_the_readme_begins_with_how_to_get_it_without_an_index() -> None:
-    top = (ROOT / "README.md").read_text().partition("\n## ")[0]
-    assert "`pip install .`" in top
+def test_the_readme_is_short_and_counts_the_differences_from_nsq() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 120
+    (count,) = re.findall(r"about (\d+) deliberate differences", text)
+    heads = r"^\| case \| NSQ \| nsqcy \| why \|\n.*\n((?:\|.*\n)+)"
+    tables = re.findall(heads, (ROOT / "docs/COMPATIBILITY.md").read_text(), re.MULTILINE)
+    assert round(sum(len(table.splitlines()) for table in tables), -2) == int(count)
+
+
+def test_installing_is_described_in_one_place() -> None:
+    """No index has nsqcy: a page that installs an extra has to link to how to get nsqcy."""
+    for page in PAGES:
+        text = page.read_text()
+        if page.parent.name != "runbooks":
+            assert not re.search(r"pip install \"?nsqcy(?!\[)", text), page
+        if 'pip install "nsqcy[' in text and page.name != "INSTALL.md":
+            assert "INSTALL.md#with-pip" in text, page
 
 
 LINKED = [*sorted(ROOT.glob("*.md")), *PAGES[1:], ROOT / "examples" / "README.md"]

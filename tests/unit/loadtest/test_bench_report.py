@@ -89,6 +89,13 @@ def test_the_page_of_the_docs_is_that_of_its_figures() -> None:
     assert (docs / "BENCHMARKS.md").read_text() == report.page(figures)
 
 
+def test_tables_of_separate_runs_stay(tmp_path: Path) -> None:
+    separate = {"clients": {"rows": [["aio", "1 k"]]}}
+    (tmp_path / report.DATA).write_text(json.dumps(figures() | {"recorded": separate}))
+    report.write(figures(), tmp_path)
+    assert json.loads((tmp_path / report.DATA).read_text())["recorded"] == separate
+
+
 def test_memory_has_its_own_columns(page: str) -> None:
     assert cells(page, "Slow & Co")[2] == ["Slow & Co", "memory", "9", "1,234", "1,000"]
 

@@ -1,0 +1,175 @@
+"""Blocks of measured figures from docs/benchmarks.json, each with its conditions.
+
+Pages contain these blocks, and repeat no figure by hand (tests/meta/test_figures.py).
+"""
+
+from collections.abc import Sequence
+
+from loadtest.bench import bars
+from loadtest.bench.report import OURS, table, times
+from loadtest.bench.results import RESULTS, alone, beside
+
+
+def conditions() -> str:
+    """Return a sentence about the run: date, machine, versions."""
+    machine = RESULTS["machine"]
+    facts = [f"{machine['CPU']} with {machine['cores']} cores", machine["memory"]]
+    facts += [machine["system"], f"Python {machine['Python']}"]
+    facts.append(f"nsqcy {RESULTS['settings']['nsqcy']}")
+    return f"One run of `make bench` on {RESULTS['date']} ({', '.join(facts)})"
+
+
+# --- README: Go's nsqd, other brokers -----------------------------------------------------------
+
+AGAINST_GO = (
+    (bars.MPUB, bars.CPU),
+    (bars.SUB_FIN, bars.CPU),
+    (f"{bars.PUB_WAIT}, 2 workers", bars.CPU),
+    (bars.HTTP, bars.THOUSANDS),
+    (bars.AT_20_K, bars.P50),
+    ("a queued message", bars.BYTES),
+    ("an idle subscribed connection", bars.BYTES),
+)
+SHARED = (
+    "publish, batches of 200",
+    "publish one by one, 50 waiting clients",
+    "consume, acknowledging each",
+    "consume one by one, 50 waiting clients",
+)
+MEMORY = "memory of queued messages"
+
+
+def comparison() -> str:
+    return f"{against_go()}\n{against_brokers()}"
+
+
+def against_go() -> str:
+    """Return nsqd's figures beside those recorded for Go's nsqd, including the worse ones."""
+    rows = []
+    for work, figure in AGAINST_GO:
+        (bar,) = [each for each in bars.BARS if (each.work, each.figure) == (work, figure)]
+        row = bar.find(RESULTS["nsqd"])
+        assert row
+        rows.append([f"{bar.work}: {figure.about}", figure.told(figure.of(row)), bar.go])
+    kept = [bar.kept(row) for bar in bars.BARS if (row := bar.find(RESULTS["nsqd"]))]
+    new = alone("MPUB x200, 2 conn, new memory")
+    text = (
+        f"{conditions()}; 200-byte bodies, everything in memory, one worker unless stated. Go's "
+        "figures are not from this run: they were recorded once on a two-core machine under the "
+        "same load. An MPUB in memory that nsqd has not used before takes "
+        f"{new['daemon_us']:.2f} µs per message. nsqd met {sum(kept)} of its {len(kept)} targets "
+        "in this run.\n"
+    )
+    return table(["", OURS, "Go's nsqd 1.3.0"], rows) + f"\n{text}"
+
+
+def against_brokers() -> str:
+    """Return nsqd's rate as a multiple of each broker's, and the memory of each."""
+    ours = _memory(OURS)
+    head = ["publish: batches of 200", "one by one, 50 clients"]
+    head += ["consume: many in flight", "one by one, 50 clients"]
+    head += [f"RSS at startup (nsqd: {ours[0]})", f"per queued message (nsqd: {ours[1]})"]
+    rows = []
+    for each in RESULTS["contestants"]:
+        name, version = each["name"], each["version"].partition("-")[0]
+        if name != OURS:
+            rows.append([f"{name} {version}", *_ratios(name), *_memory(name)])
+    return table(["nsqd's messages per second, as a multiple of", *head], rows) + (
+        "\nSame run: each broker alone, in turn, with the load generator on the same machine; "
+        "200-byte bodies, **everything in memory, no sync**.\n"
+    )
+
+
+def _ratios(broker: str) -> list[str]:
+    return [f"{times(1 / beside(broker, each)['rate_times'])} ×" for each in SHARED]
+
+
+def _memory(broker: str) -> list[str]:
+    row = beside(broker, MEMORY)
+    return [f"{row['idle_rss'] / 1e6:,.0f} MB", f"{row['bytes_each']:,.0f} B"]
+
+
+def on_disk() -> str:
+    """Return what safer publishes cost, and how they compare with other brokers'."""
+    rows = []
+
+    def add(ours: str, other: str, scenario: str, durability: str) -> None:
+        ratio = times(alone(scenario, durability)["ratio"])
+        rows.append([f"{ours}, class `{durability}`", other, f"{ratio} ×"])
+
+    for durability in ("os", "fsync"):
+        scenario = f"MPUB x200, 2 conn, {durability}"
+        add("batches of 200", "nsqd, class `memory`", scenario, durability)
+    for copies in (2, 3):
+        scenario = f"MPUB x200, 2 conn, {copies} copies"
+        add(f"batches of 200, {copies} copies", "nsqd, 1 copy", scenario, "os")
+    for each in ("Redis streams", "Redis lists"):
+        scenario = f"{each} x100, 16 waiting clients"
+        add("batches of 100, 16 clients", f"{each}, `appendfsync always`", scenario, "fsync")
+    for broker, durability in (("NATS JetStream", "os"), ("RabbitMQ", "fsync")):
+        other = f"{broker}, 3 replicas"
+        add("batches of 200, 3 copies", other, f"{broker} x200, 2 conn, 3 replicas", durability)
+        scenario = f"{broker} x1, 50 waiting clients, 3 replicas"
+        add("one by one, 50 clients, 3 copies", other, scenario, durability)
+    run = RESULTS["settings"]["copies on other machines"]
+    head = ["nsqd publishes", "in comparison with", "nsqd's messages per second"]
+    return _texts(head, rows) + f"\n{conditions()}. The figures of copies are {run}.\n"
+
+
+# --- PERFORMANCE, and pages with a separate run -------------------------------------------------
+
+LIMITED_BY = (
+    (
+        "MPUB of 200",
+        ("MPUB x200, 2 conn", "memory"),
+        "memory: each body is written once, to memory that is no longer in a cache",
+    ),
+    (
+        "SUB and FIN",
+        ("SUB+FIN RDY 2500, 2 conn", "memory"),
+        "the frame and its copy; the entry of a message in flight",
+    ),
+    (
+        "PUB, waiting for its OK, 50 connections",
+        ("PUB, wait for OK, 50 conn, 1 worker", "memory"),
+        "a receive, a send and a share of a poll for each message",
+    ),
+    (
+        "HTTP `/pub`, 32 connections",
+        ("HTTP /pub, keep-alive, 32 conn", "memory"),
+        "the same as PUB, plus a longer header and response",
+    ),
+    (
+        "MPUB of 200 to disk",
+        ("MPUB x200, to disk", "overflow"),
+        "the page cache's copy, the checksum, and the I/O thread on another core",
+    ),
+    ("MPUB of 200, class `os`", ("MPUB x200, 2 conn, os", "os"), "the same"),
+    (
+        "MPUB of 200, memory that the process has not used before",
+        ("MPUB x200, 2 conn, new memory", "memory"),
+        "the kernel, which clears each page, and a virtual machine's host, which provides it",
+    ),
+)
+
+
+def microseconds() -> str:
+    rows = []
+    for work, (scenario, durability), limit in LIMITED_BY:
+        row = alone(scenario, durability)
+        share = f"{1 / row['floors']:.0%}" if row["floors"] else ""
+        rows.append([work, f"{row['daemon_us']:.2f} µs", share, limit])
+    return _texts(["per message", "nsqd's CPU time", "the floor's share", "limited by"], rows)
+
+
+def recorded(name: str) -> str:
+    """Return the table of a separate run."""
+    run = RESULTS["recorded"][name]
+    head = f"Measured by `{run['command']}` on {run['date']}: {run['conditions']}.\n\n"
+    return head + _texts(run["columns"], run["rows"])
+
+
+def _texts(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in which few columns are figures."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
