@@ -85,3 +85,41 @@ def test_no_figure_is_typed_by_hand(page: Path) -> None:
         if (name, figure) not in ALLOWED
     ]
     assert found == [], "generate it from docs/benchmarks.json (release/figures.py), or drop it"
+
+
+def test_every_exception_is_needed() -> None:
+    found = {
+        (str(page.relative_to(ROOT)), figure)
+        for page in PAGES
+        for _, figure in typed(page.read_text())
+    }
+    assert ALLOWED.keys() - found == set()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A publish takes 0.12 µs.",
+        "Consuming is 14 times\nas fast as with another broker.",
+        "It delivers 250 k messages per second.",
+        "| a connection | 1,856 B per connection |",
+        "nsqd has 4.2 × its rate.",
+        "A scrape takes about 15 ms of CPU time.",
+        "p99 is 2 ms",
+    ],
+)
+def test_typed_figures_are_found(text: str) -> None:
+    assert typed(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It waits for at most 5 s, and retries after 250 ms.",
+        "```text\n1,000 msg/s\n```\n",
+        "The option `--rate=5/s`",
+        "<!-- begin x -->\n0.12 µs\n<!-- end x -->\n",
+    ],
+)
+def test_limits_code_and_generated_blocks_pass(text: str) -> None:
+    assert typed(text) == []
