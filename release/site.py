@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 CHANGELOG = "changelog.md"
 
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>\.\.?/[^)#\s]*)(?P<anchor>#[^)\s]*)?\)")
-_FENCE = re.compile(r"^```(sh|python|console) [\w-]+$", re.MULTILINE)
+_FENCE = re.compile(r"^```(sh|python|console) [\w.-]+$", re.MULTILINE)
 
 
 def on_files(files: Files, config: Any) -> Files:

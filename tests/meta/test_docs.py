@@ -11,6 +11,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -24,7 +25,10 @@ from support.package_order import ROWS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-TESTED = [page for page in PAGES if blocks(page.read_text())]
+# The test of a page that starts its own daemons is in tests/daemon.
+TESTED = [
+    page for page in PAGES if blocks(page.read_text()) and not blocks(page.read_text(), "daemon")
+]
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)")
 
 
@@ -76,9 +80,7 @@ NAMES = "names the reader's own hosts and files"
 LATER = "example with data that the reader does not have yet; tests/pipeline runs the job"
 UNTYPED = {
     ("index", "nsqcy up"): MACHINE,
-    ("tutorial", "nsqcy up"): MACHINE,
     ("from-nsq", "nsqd --data-path"): NAMES,
-    ("tutorial", "import json"): "examples/worker.py is the same worker",
     ("README", "make run"): MACHINE,
     ("CLIENT", "NSQCY_TEST_NSQD="): "runs tests of this tree with another broker",
     ("DOCTOR", "nsqcy doctor"): NAMES,
@@ -147,7 +149,11 @@ ELSEWHERE = {
     "quick-start": ["PIPELINE", "SPARK"],
     "pytest": ["CLIENT", "TESTING"],
     "cluster": ["REPLICATION"],
-    "daemon": ["REPLICATION"],
+    "daemon": ["REPLICATION", "tutorial"],
+    "kill": ["tutorial"],
+    "stop": ["tutorial"],
+    "until-ctrl-c": ["tutorial"],
+    "worker.py": ["tutorial"],
 }
 FENCE = re.compile(r"^```(?:sh|python|console) ?(\S*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -217,6 +223,17 @@ def anchors(text: str) -> set[str]:
     """Return the anchors that GitHub derives from the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+PICTURES = sorted((ROOT / "docs" / "images").rglob("*.svg"))
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.stem)
+def test_a_picture_has_a_title_and_colours_for_dark_pages(picture: Path) -> None:
+    text = picture.read_text()
+    root = ElementTree.fromstring(text)
+    assert root.findtext("{http://www.w3.org/2000/svg}title")
+    assert "prefers-color-scheme: dark" in text and "http" not in text.replace("http://www.w3", "")
 
 
 INTERNALS = [ROOT / "docs" / "ARCHITECTURE.md", *sorted((ROOT / "docs/internals").glob("*.md"))]

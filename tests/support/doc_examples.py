@@ -6,11 +6,16 @@ A block is fenced as ```sh WORD or ```python WORD. A ```text block after it is i
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
+
+from nsqcy.testing.http_requests import eventually
+
+BUDGET = 60.0  # seconds, on a busy machine
 
 
 class Block(NamedTuple):
@@ -43,8 +48,14 @@ def _with_ports(text: str, ports: Mapping[int, int]) -> str:
 
 
 def blocks(page: str, word: str = "test") -> list[Block]:
-    fence = rf"^```(sh|python) {word}\n(.*?)^```\n(?:\s*```text\n(.*?)^```\n)?"
-    return [Block(*found) for found in re.findall(fence, page, re.MULTILINE | re.DOTALL)]
+    return [block for found, block in steps(page) if found == word]
+
+
+def steps(page: str) -> list[tuple[str, Block]]:
+    """Return the word and the block of every marked fence, in order."""
+    fence = r"^```(sh|python) (\S+)\n(.*?)^```\n(?:\s*```text\n(.*?)^```\n)?"
+    found = re.findall(fence, page, re.MULTILINE | re.DOTALL)
+    return [(word, Block(language, *rest)) for language, word, *rest in found]
 
 
 class Reader:
@@ -61,7 +72,7 @@ class Reader:
         if 4151 in self._ports:  # the nsqcy command queries the usual ports by default
             self.environment["NSQCY_NSQD_HTTP_ADDRESS"] = f"127.0.0.1:{self._ports[4151]}"
 
-    def type(self, block: Block, timeout: float = 60.0) -> None:
+    def type(self, block: Block, timeout: float = BUDGET) -> None:
         """Run a block, which must succeed and print the output shown on the page."""
         done = subprocess.run(
             block.command(self._ports, self._python),
@@ -74,3 +85,32 @@ class Reader:
         )
         assert done.returncode == 0, f"{block.text}\n{done.stdout}{done.stderr}"
         assert block.is_what(done.stdout, self._ports), done.stdout
+
+    def save(self, name: str, block: Block) -> None:
+        """Save a block as a file."""
+        (self._folder / name).write_text(block.typed(self._ports))
+
+    def type_until_ctrl_c(self, block: Block) -> None:
+        """Run a block until it has printed the output shown on the page, and then press Ctrl-C."""
+        output = self._folder / "output"
+        with output.open("w") as file:
+            process = subprocess.Popen(
+                block.command(self._ports, self._python),
+                cwd=self._folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                process_group=0,
+            )
+
+        def is_complete() -> bool:
+            return block.is_what(output.read_text(), self._ports)
+
+        try:
+            eventually(lambda: is_complete() or process.poll() is not None, BUDGET)
+            os.killpg(process.pid, signal.SIGINT)
+            assert process.wait(BUDGET) == 0 and is_complete(), output.read_text()
+        finally:
+            process.kill()
+            process.wait()
