@@ -147,34 +147,6 @@ def test_the_worker(daemon: testing.Nsqd) -> None:
     )
 
 
-def test_dead_letters_of_the_tutorial_survive_a_kill(daemon: testing.Nsqd) -> None:
-    """The order fails while all other topics have the default durability."""
-    page = (EXAMPLES.parent / "docs" / "start" / "tutorial.md").read_text()
-    step = page.partition("## 4.")[2].partition("## 5.")[0]
-    commands = re.findall(r"^nsqcy (.*(?:create|config).*)", step, re.MULTILINE)
-    assert len(commands) == 4
-    for command in commands:
-        words = [*command.split(), f"--nsqd-http-address={daemon.http_address}"]
-        subprocess.run([sys.executable, "-m", "nsqcy", *words], check=True, env=environment())
-    with Consumer(
-        "orders",
-        "billing",
-        daemon.tcp_address,
-        message_handler=lambda message: False,
-        max_tries=0,
-        requeue_delay=0.01,
-        max_backoff_duration=0,
-    ) as consumer:
-        consumer.start()
-        publish(daemon, "orders", b'{"id": 2, "total": -1}')
-        peek = f"http://{daemon.http_address}/channel/peek?topic=orders-dead&channel=inspect"
-        when(lambda: bool(json.loads(fetch(f"{peek}&state=queued")[1])["messages"]))
-    daemon.kill()
-    daemon.start()
-    answer = ask(daemon, "POST", "/channel/redrive?topic=orders-dead&channel=inspect")
-    assert json.loads(answer) == {"redriven": 1}
-
-
 def test_the_celery_app(daemon: testing.Nsqd) -> None:
     pytest.importorskip("celery")
     celery = ("-m", "celery", "--workdir", str(EXAMPLES), "-A", "celery_app")
