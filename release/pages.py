@@ -36,7 +36,7 @@ from nsqcy.tools.nsq_to_http import NSQ_TO_HTTP
 from nsqcy.tools.nsq_to_nsq import NSQ_TO_NSQ
 from nsqcy.tools.tail_options import NSQ_TAIL
 from nsqcy.tools.to_nsq import TO_NSQ
-from release import command_help, figures
+from release import command_help, figures, prices
 
 DOCS = Path(__file__).parents[1] / "docs"
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -229,6 +229,7 @@ PAGES: dict[str, Blocks] = {
         for each in (NSQD, NSQLOOKUPD, NSQADMIN)
     },
     "DOCTOR.md": {"checks": report.table},
+    "DURABILITY.md": {"prices of the classes": prices.of_classes},
     "LOGS.md": {"events": events},
     "METRICS.md": {
         f"metrics of {daemon}": partial(metrics, families) for daemon, families in BY_DAEMON.items()
@@ -240,6 +241,7 @@ PAGES: dict[str, Blocks] = {
         **{f"options of {job}": partial(own_options, job) for job in JOBS},
     },
     "PERFORMANCE.md": {"microseconds": figures.microseconds, **recorded("sizes")},
+    "REPLICATION.md": {"prices of copies": prices.of_copies},
     "SPARK.md": {"options": spark_options, **recorded("spark")},
     "guides/celery.md": {
         **examples("celery_app.py"),

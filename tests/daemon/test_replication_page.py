@@ -1,67 +1,46 @@
 """docs/REPLICATION.md: the first minute, as readers type it."""
 
-import os
-import shutil
-import signal
-import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import re
 from pathlib import Path
 
 import pytest
 
-from support.doc_examples import Block, Reader, blocks
+from nsqcy.testing.http_requests import eventually
+from support.doc_examples import Block, Reader, steps
 from support.etcd_process import needs_etcd
-from support.nsqd_process import free_port
+from support.up_process import BUDGET, Up
 
 pytestmark = [needs_etcd, pytest.mark.slow]
 
 PAGE = Path(__file__).parents[2] / "docs" / "REPLICATION.md"
-PORTS = (2379, 2380, 4150, 4151, 4250, 4251, 4350, 4351)
-
-
-@contextmanager
-def running(block: Block, folder: Path, reader: Reader, ports: dict[int, int]) -> Iterator[int]:
-    """Run a daemon from the page in its own process group; yield the group's id, and kill the group
-    at the end."""
-    with (folder / "daemons.log").open("a") as log:
-        daemon = subprocess.Popen(
-            block.command(ports),
-            cwd=folder,
-            env=reader.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            process_group=0,
-        )
-    try:
-        yield daemon.pid
-    finally:
-        kill(daemon.pid)
-        daemon.wait()
-
-
-def kill(group: int) -> None:
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+PORTS = re.compile(r"node\d: +TCP on 127.0.0.1:(\d+), HTTP on 127.0.0.1:(\d+),")
+USUAL = (4150, 4151, 4250, 4251, 4350, 4351)
 
 
 def test_the_first_minute(tmp_path: Path) -> None:
-    if not shutil.which("curl"):
-        pytest.skip("curl is not installed")
-    text = PAGE.read_text()
-    ports = {port: free_port() for port in PORTS}
-    reader = Reader(tmp_path, ports=ports)
-    prepare, publish, consume = blocks(text, "cluster")
-    daemons = blocks(text, "daemon")
-    assert [block.text.split()[0] for block in daemons] == ["etcd", "nsqd", "nsqd", "nsqd"]
-    reader.type(prepare)
-    with ExitStack() as stack:
-        _, first, *_ = [
-            stack.enter_context(running(block, tmp_path, reader, ports)) for block in daemons
-        ]
-        reader.type(publish)
-        kill(first)
-        reader.type(consume)
+    (_, start), *then = steps(PAGE.read_text())
+    assert start.text == "nsqcy up --nodes=3 2> up.log &\n"
+    up = Up(tmp_path, "--nodes=3", "--copies-lease=3s", "--copies-timeout=2s")
+    try:
+        nodes = up.serving_nodes()
+        real = [int(port) for pair in PORTS.findall(up.said()) for port in pair]
+        ports = dict(zip(USUAL, real, strict=True)) | {4161: up.lookupd.port}
+        assert start.is_what(f"[1] 1\n{up.said()}", ports), up.said()
+        reader = Reader(tmp_path, ports=ports)
+
+        def typed(block: Block) -> bool:
+            try:
+                reader.type(block)
+            except AssertionError:
+                return False
+            return True
+
+        for word, block in then:
+            if word == "kill":
+                nodes[0].process.kill()
+            elif "status" in block.text:  # a copy that joins takes a moment
+                eventually(lambda block=block: typed(block), BUDGET)
+            else:
+                reader.type(block, BUDGET)
+    finally:
+        up.destroy()

@@ -150,7 +150,7 @@ ELSEWHERE = {
     "pytest": ["CLIENT", "TESTING"],
     "cluster": ["REPLICATION"],
     "daemon": ["REPLICATION", "tutorial"],
-    "kill": ["tutorial"],
+    "kill": ["REPLICATION", "tutorial"],
     "stop": ["tutorial"],
     "until-ctrl-c": ["tutorial"],
     "worker.py": ["tutorial"],

@@ -1,0 +1,49 @@
+"""Blocks with the price of each durability class and of copies, from docs/benchmarks.json."""
+
+from loadtest.bench.chart import short
+from loadtest.bench.report import table, times
+from loadtest.bench.results import RESULTS, alone
+from release.figures import conditions
+
+CLASSES = ("memory", "os", "fsync")
+COPIES = (("1 copy", "os"), ("2 copies", "os"), ("3 copies", "os"), ("3 copies, fsync", "fsync"))
+
+
+def of_classes() -> str:
+    rows = []
+    for durability in CLASSES:
+        row = alone(f"MPUB x200, 2 conn, {durability}", durability)
+        cost = f"{row['daemon_us']:.2f} µs"
+        rows.append([f"`{durability}`", short(row["rate"]), f"{times(row['ratio'])} ×", cost])
+    head = ["class", "messages per second", "relative to `memory`", "CPU time per message"]
+    waiting = alone("nsqcy x100, 16 waiting clients", "fsync")
+    return table(head, rows) + (
+        f"\n{conditions()}: one worker, 200-byte messages, batches of 200 from two connections, "
+        "with several batches on their way. Rates are medians of all rounds; the relative rate is "
+        "the median of the ratios within each round, because the speed of the machine varies. With "
+        "class `fsync`, 16 clients that each wait for a "
+        f"sync after every 100 messages publish {short(waiting['rate'])} messages per second.\n"
+    )
+
+
+def of_copies() -> str:
+    rows = []
+    for name, durability in COPIES:
+        batches = alone(f"MPUB x200, 2 conn, {name}", durability)
+        single = alone(f"PUB, wait for OK, 50 conn, {name}", durability)
+        delays = [f"{single[each] / 1000:.1f} ms" for each in ("p50_us", "p99_us")]
+        rates = [short(each["rate"]) for each in (batches, single)]
+        cost = f"{batches['daemon_us']:.2f} µs"
+        rows.append([f"{name.split(',')[0]}, `{durability}`", rates[0], cost, rates[1], *delays])
+    head = ["copies, class", "batches of 200: messages per second", "CPU time per message"]
+    head += ["one by one: messages per second", "median until `OK`", "99th percentile"]
+    run = RESULTS["settings"]["copies on other machines"]
+    takeover = alone("takeover after kill -9, lease 3 s", "os")
+    return table(head, rows) + (
+        f"\n{conditions()}; the copies are {run}. Three nsqds with one worker each and etcd share "
+        "the cores and one disk, without a network in between: compare the rows. Two connections "
+        "send batches; 50 connections publish one by "
+        "one, each waiting for its `OK`. After `kill -9` of the owner of "
+        f"{takeover['messages']:,} messages, with a lease of 3 s, the first of them was delivered "
+        f"after {takeover['first_s']:.1f} s and the last after {takeover['last_s']:.1f} s.\n"
+    )
