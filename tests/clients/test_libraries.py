@@ -11,8 +11,10 @@ from conftest import Starter, one_worker, three_workers
 from nsqcy.testing.http_requests import eventually
 from support.client_libraries import (
     CONSUMERS,
+    LIBRARIES,
     NEST,
     PUBLISHERS,
+    STRATEGIES,
     Consumer,
     Producer,
     absent,
@@ -71,7 +73,7 @@ def test_headers_are_sent_only_on_request(
 
 
 @three_workers
-@every_library
+@pytest.mark.parametrize("library", libraries((*LIBRARIES, STRATEGIES)))
 def test_publish_deferred(library: str, shared: Nsqd, topic: str, publish: Publish) -> None:
     conn = shared.connect().sub(topic, "c", rdy=10)
     producer = publish(library, shared, topic, defer=700)
@@ -146,11 +148,11 @@ def test_requeue(library: str, delay: int, shared: Nsqd, topic: str, consume: Co
 
 
 @three_workers
-@pytest.mark.skipif(bool(absent(NEST)), reason=absent(NEST))
-def test_nest_discards(shared: Nsqd, topic: str, consume: Consume) -> None:
-    """A message beyond `maxAttempts` goes to the service's handler for discarded messages, and is
+@pytest.mark.parametrize("library", libraries((NEST, STRATEGIES)))
+def test_discards(library: str, shared: Nsqd, topic: str, consume: Consume) -> None:
+    """A message beyond `maxAttempts` goes to the program's handler for discarded messages, and is
     finished by it."""
-    consumer = consume(NEST, shared, topic, "c", rdy=5, requeue=0, attempts=1)
+    consumer = consume(library, shared, topic, "c", rdy=5, requeue=0, attempts=1)
     shared.web.create(topic, "c")
     sent = bodies(20)
     shared.connect().mpub(topic, sent)

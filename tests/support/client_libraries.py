@@ -27,9 +27,10 @@ NODE_MODULES = Path(
 ).absolute()
 LIBRARIES = ("pynsq", "gnsq", "nsqjs")
 NEST = "nest-nsq-transport"
-CONSUMERS = (*LIBRARIES, NEST)
-PUBLISHERS = (*LIBRARIES, "squeaky", NEST)
-JAVASCRIPT = ("nsqjs", "squeaky", NEST)
+STRATEGIES = "nsq-strategies"
+CONSUMERS = (*LIBRARIES, NEST, STRATEGIES)
+PUBLISHERS = (*LIBRARIES, "squeaky", NEST, STRATEGIES)
+JAVASCRIPT = ("nsqjs", "squeaky", NEST, STRATEGIES)
 # The same programs with a different import line.
 IMPORTS = {
     "pynsq": ("import nsq\n", "from nsqcy.compat import pynsq as nsq\n"),
@@ -171,7 +172,7 @@ class Consumer(Program):
 class Producer(Program):
     """Program that publishes messages one after another."""
 
-    def __init__(self, library: str, daemon: Nsqd, topic: str, **options: Any) -> None:
+    def __init__(self, library: str, daemon: Nsqd | None, topic: str, **options: Any) -> None:
         self.answers: list[str] = []
         super().__init__(library, daemon, "publish", topic=topic, **options)
 
