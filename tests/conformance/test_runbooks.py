@@ -51,22 +51,22 @@ def test_replacing_nsqd_and_going_back(host: Host, nsqd: Starter) -> None:
 def test_checking_data(host: Host) -> None:
     """A record is damaged after a clean exit: its position is reported, and the rest is
     delivered."""
-    stop, as_json, compare, keep, again = blocks("checking-data")
+    stop, as_json, keep, compare, again, start = blocks("checking-data")
     host.type("systemctl start nsqd")
     host.web.create("t", "c")
     host.web.mpub("t", [b"message %d" % number for number in range(100)])
-    printed = host.type(stop)
+    printed = host.type(stop, failing=True)
     assert "t: 100 records, seqs 1 to 100" in printed and "written by a clean exit" in printed
     assert "exit code" not in printed
     (segment,) = host.data.glob("t.topic/*.seg")
     content = bytearray(segment.read_bytes())
     content[content.index(b"message 50")] ^= 1
     segment.write_bytes(content)
-    printed = host.type(again.partition("\n")[0])
+    printed = host.type(again, failing=True)
     assert "damaged record of 56 bytes, seq 51\n" in printed
     assert "channel c: depth 100, deferred 0; 1 of them lost\n" in printed
     assert "exit code 1" in printed
-    assert "exit code 1" in host.type(as_json)
+    assert "exit code 1" in host.type(as_json, failing=True)
     report = json.loads(host.data.with_name("nsqd-check.json").read_text())
     assert report["topics"][0]["channels"][0]["lost"] == 1
     host.type(keep)
@@ -74,6 +74,7 @@ def test_checking_data(host: Host) -> None:
         segment.read_bytes()
         == (host.data.with_name("nsqd-before") / "t.topic" / segment.name).read_bytes()
     )
-    host.type(again)
+    host.type(start)
+    host.names["TOPIC"] = "t"
     host.web.await_counts("t", "c", depth=100)
     assert "nsqd.dat" in host.type(compare)

@@ -1,6 +1,6 @@
 """Runbooks for copies, typed on three hosts with one etcd."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,6 +36,8 @@ def hosts(tmp_path: Path, etcd: Etcd) -> Iterator[list[Host]]:
     try:
         for host in hosts:
             host.names["http://etcd-1.example.com:2379"] = etcd.members[0].client_url
+            for number, other in enumerate(hosts, 1):
+                host.names[f"nsqd-{number}.example.com:4151"] = f"127.0.0.1:{other.web.port}"
             with (host.path / "etc/nsqcy/nsqd.ini").open("a") as file:
                 file.write(POLICY)
             host.type("systemctl start nsqd")
@@ -54,27 +56,35 @@ def sums(host: Host, name: str) -> float:
     )
 
 
-def page(name: str, count: int) -> Callable[[Host], str]:
-    """Return a function that types the next block of a runbook on a host."""
-    rest = blocks(name)
-    assert len(rest) == count
-    return lambda host: host.type(rest.pop(0))
+class Page:
+    """The blocks of a runbook, run one after another on any host."""
+
+    def __init__(self, name: str, count: int) -> None:
+        self._rest = blocks(name)
+        assert len(self._rest) == count
+
+    def __call__(self, host: Host, *, failing: bool = False) -> str:
+        """Type the next block."""
+        return host.type(self._rest.pop(0), failing=failing)
 
 
 def test_a_lost_node(hosts: list[Host]) -> None:
     first, _, lost = hosts
     lost.kill()
     eventually(lambda: sums(first, "missing") > 0, timeout=30)
-    type_next = page("lost-node", 4)
+    type_next = Page("lost-node", 5)
+    seen = type_next(first, failing=True)
+    assert "lacks copies" in seen and "exit code 1" in seen
     assert '"responding":2' in type_next(first)
     assert '"id"' in type_next(first)
     type_next(lost)
+    eventually(lambda: all(sums(host, "missing") == 0 for host in hosts), timeout=30)
     assert 'nsqd_copies_takeovers_total{worker="0"}' in type_next(first)
 
 
 def test_damaged_copies(hosts: list[Host]) -> None:
     first = hosts[0]
-    type_next = page("damaged-copies", 2)
+    type_next = Page("damaged-copies", 2)
     shown = type_next(first)
     assert '"damaged":[]' in shown and 'nsqd_copies_mended_total{worker="0"} 0.0' in shown
     type_next(first)
@@ -85,10 +95,11 @@ def test_etcd_away(hosts: list[Host], etcd: Etcd) -> None:
     (member,) = etcd.members
     member.kill()
     eventually(lambda: sums(host, "etcd_up") == 0, timeout=30)
-    type_next = page("etcd-away", 2)
-    assert "etcd does not respond" in type_next(host)
+    type_next = Page("etcd-away", 2)
+    assert "etcd does not respond" in type_next(host, failing=True)
     assert host.web.post("/pub?topic=orders", b"x").status == 200
     etcd.restart(member)
+    eventually(lambda: sums(host, "etcd_up") == 1, timeout=30)
     assert type_next(host).count("/nsqcy/default/sessions/") >= 3
 
 
@@ -103,7 +114,7 @@ def test_etcd_replaced(hosts: list[Host], etcd: Etcd) -> None:
         host.type("systemctl start nsqd")
     eventually(lambda: all(sums(host, "unregistered_groups") for host in others), timeout=30)
     assert b"groups of copies are missing" in others[0].web.get("/ping").body
-    types = [page("etcd-replaced", 4) for _ in others]
+    types = [Page("etcd-replaced", 4) for _ in others]
     for host, type_next in zip(others, types, strict=True):
         assert '"unregistered":["' in type_next(host)
     for host, type_next in zip(others, types, strict=True):
@@ -112,6 +123,7 @@ def test_etcd_replaced(hosts: list[Host], etcd: Etcd) -> None:
         type_next(host)
     eventually(lambda: sum(topic_depth(host) for host in others) == 1, timeout=90)
     for host, type_next in zip(others, types, strict=True):
+        eventually(lambda host=host: host.web.get("/ready").status == 200, timeout=30)
         assert "OK" in type_next(host)
 
 
@@ -136,9 +148,10 @@ def test_too_few_copies(hosts: list[Host]) -> None:
         other.kill()
     eventually(lambda: sums(host, "short_groups") > 0, timeout=30)
     eventually(lambda: b"TOO_FEW_COPIES" in publish(host), timeout=30)
-    type_next = page("too-few-copies", 4)
+    type_next = Page("too-few-copies", 4)
     assert '"min_copies"' in type_next(host)
     type_next(host)
+    eventually(lambda: publish(host) == b"OK", timeout=30)
     assert '"min_copies":1' in type_next(host)
     for other in others:
         other.type("systemctl start nsqd")

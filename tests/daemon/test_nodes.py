@@ -45,7 +45,7 @@ def install(host: BareHost) -> None:
         (host.path / f"etc/{kind}.d/nsqcy.conf").exists() for kind in ("sysusers", "tmpfiles")
     )
     assert "2 options set" in host.type(configure)
-    assert "data-path: " in host.type(look)
+    assert "data-path: " in host.type(look, failing=True)
     host.type(start)
     seen = host.type(verify)
     assert seen.count("} 1.0\nnsqd_lookupd_connected") == 2, seen

@@ -76,6 +76,7 @@ def test_tests_that_it_shows_pass(page: str, tmp_path: Path) -> None:
 
 # Blocks that no test runs as they are, by page and first words, with the reason.
 MACHINE = "sets up the machine, or runs a daemon that the test starts"
+BEFORE = "the program before a move needs the other broker"
 NAMES = "names the reader's own hosts and files"
 LATER = "example with data that the reader does not have yet; tests/pipeline runs the job"
 UNTYPED = {
@@ -137,6 +138,12 @@ UNTYPED = {
     ("faststream", "async with TestNsqBroker"): "tests/integrations/test_faststream.py has it",
     ("faststream", "pip install"): MACHINE,
     ("flask", "pip install"): MACHINE,
+    ("from-other-brokers", "import boto3"): BEFORE,
+    ("from-other-brokers", "import pika"): BEFORE,
+    ("from-redis", "app = Celery("): "examples/celery_app.py has such lines",
+    ("from-redis", "from arq"): BEFORE,
+    ("from-redis", "import json\n\nimport redis"): BEFORE,
+    ("from-redis", "import redis"): BEFORE,
     ("taskiq", "pip install"): MACHINE,
     ("taskiq", 'broker = NsqBroker("127'): "examples/taskiq_app.py has this line",
     ("taskiq", "broker = NsqBroker(\n"): "tests/integrations/test_taskiq_broker.py has the options",

@@ -29,6 +29,8 @@ STAND_INS = ROOT / "tests/stand_ins"
 FOLDERS = ["bin", "opt", "etc/nsqcy", "etc/default", "etc/systemd/system"]
 FOLDERS += ["etc/sysusers.d", "etc/tmpfiles.d"]
 LIMIT = 30.0  # seconds that a command may take
+STRICT = ["-euo", "pipefail", "-c"]
+FAILING = ["-uo", "pipefail", "-c", 'trap \'echo "exit code $?"\' ERR; eval "$0"']
 
 
 def blocks(page: str) -> list[str]:
@@ -38,8 +40,8 @@ def blocks(page: str) -> list[str]:
 
 class BareHost:
     """A host without nsqcy, whose nsqd will have these flags in addition to those in its
-    configuration. In runbooks, ports are replaced with the host's own, and `names` with other
-    hosts' addresses."""
+    configuration. In runbooks, ports are replaced with the host's own, and `names`: placeholders
+    and other hosts' addresses."""
 
     def __init__(self, path: Path, *flags: str) -> None:
         self.path = path
@@ -50,7 +52,7 @@ class BareHost:
         self.tcp_port = free_port()
         self.web = Web(free_port())
         self.ports = {":4150": self.tcp_port, ":4151": self.web.port, ":4152": free_port()}
-        self.names: dict[str, str] = {}
+        self.names = {"TOPIC": "orders", "CHANNEL": "billing", "DATA_PATH": "/var/lib/nsqd"}
         kinds = zip(("tcp", "http", "https"), self.ports.values(), strict=True)
         here = [f"--{kind}-address=127.0.0.1:{port}" for kind, port in kinds]
         self.flags("nsqd", *here, *flags)
@@ -73,8 +75,9 @@ class BareHost:
         """Set flags of a daemon on this host, in addition to its configuration."""
         (self.path / f"{unit}.flags").write_text(shlex.join(flags))
 
-    def type(self, text: str) -> str:
-        """Run a command, which must succeed, and return its output."""
+    def type(self, text: str, *, failing: bool = False) -> str:
+        """Run a command, which must succeed, and return its output. failing: commands may report
+        what is wrong by an exit code, which is added to the output."""
         for usual, ours in self.names.items():
             text = text.replace(usual, ours)
         for usual, port in self.ports.items():
@@ -82,7 +85,7 @@ class BareHost:
         text = OF_THE_HOST.sub(f"{self.path}/", text)
         programs = f"{self.path}/bin:{self.path}/opt/nsqcy/bin"
         with subprocess.Popen(
-            ["bash", "-euo", "pipefail", "-c", text],
+            ["bash", *(FAILING if failing else STRICT), text],
             env=environment() | {"PATH": f"{programs}:{os.environ['PATH']}"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -93,7 +96,7 @@ class BareHost:
             patience.start()
             out, err = typed.communicate()
             patience.cancel()
-        assert typed.returncode == 0, f"{text}\n{out}{err}"
+        assert failing or typed.returncode == 0, f"{text}\n{out}{err}"
         if re.search(r"systemctl (start|restart|enable --now) nsqd$", text, re.MULTILINE):
             eventually(self.answers)
         return out
