@@ -162,7 +162,7 @@ def _nsqd(nsqd: Nsqd, web: WebClient) -> Nsqd:
 
 def of_http(nsqd: Nsqd, web: WebClient) -> Nsqd:
     """Query an nsqd over HTTP. Raises RequestError."""
-    url = _url(nsqd)
+    url = url_of(nsqd)
     info, offset = _timed(web, url._replace(path="/info"))
     node = Producer(**answers.read(info.body, info.headers, discovery.PRODUCER))
     if not node.broadcast_address:
@@ -192,7 +192,7 @@ def of_http(nsqd: Nsqd, web: WebClient) -> Nsqd:
     )
 
 
-def _url(nsqd: Nsqd) -> Url:
+def url_of(nsqd: Nsqd) -> Url:
     return nsqd.node.url if nsqd.lookupds else daemon_url(nsqd.address)
 
 
@@ -265,7 +265,7 @@ def _later(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
 
     def ask(number: int) -> list[TopicStats]:
         nsqd = nsqds[number]
-        return _topics(_stats(web, _url(nsqd)), nsqd.node)
+        return _topics(_stats(web, url_of(nsqd)), nsqd.node)
 
     numbers = [number for number, nsqd in enumerate(nsqds) if not nsqd.error]
     again = ask_all(numbers, ask, web.terms.whole).values
@@ -277,7 +277,7 @@ def _with_attempts(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
     answered all the same."""
 
     def ask(number: int) -> list[Attempted]:
-        return look_messages.attempts(nsqds[number].topics, _url(nsqds[number]), web)
+        return look_messages.attempts(nsqds[number].topics, url_of(nsqds[number]), web)
 
     numbers = [number for number, nsqd in enumerate(nsqds) if not nsqd.error]
     found = ask_all(numbers, ask, 2 * web.terms.whole).values
@@ -291,7 +291,7 @@ def _with_logs(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
     shared = sorted(name for name, count in having.items() if count > 1)[:MAX_LOGS]
 
     def ask(number: int) -> dict[str, str]:
-        url, own = _url(nsqds[number]), {topic.name for topic in nsqds[number].topics}
+        url, own = url_of(nsqds[number]), {topic.name for topic in nsqds[number].topics}
         ids = {name: _log_id(web, url, name) for name in shared if name in own}
         return {name: log_id for name, log_id in ids.items() if log_id}
 

@@ -16,6 +16,7 @@ from nsqcy.net import listeners
 from nsqcy.options.option import Value
 
 USUAL_LOOKUPD, USUAL_NSQD = "127.0.0.1:4161", "127.0.0.1:4151"
+USUAL_ADMIN = "127.0.0.1:4171"
 LOOKUPD_PORT = 4161  # default HTTP port of nsqlookupd
 NOT_DURABLE = "memory"
 EVERYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -85,6 +86,15 @@ def addresses(settings: Settings, *, given: bool) -> Addresses:
         case _:
             lookupds = [_usual_http(each) for each in _texts(values["lookupd_tcp_address"])]
             return Addresses(lookupds, _here(str(values["http_address"])), assumed=True)
+
+
+def admins(settings: Settings, *, given: bool) -> Sequence[str]:
+    """Return the addresses of nsqadmins on this host."""
+    if not given:
+        return [USUAL_ADMIN]
+    if settings.table.daemon != "nsqadmin":
+        return []
+    return _here(str(settings.values["http_address"]))
 
 
 def _here(text: str) -> list[str]:

@@ -21,6 +21,7 @@ from nsqcy.config.loader import Settings
 from nsqcy.config.options import BOOL, DURATION, STRING, WORDS
 from nsqcy.config.policies import NOT_NEGATIVE
 from nsqcy.doctor import (
+    bundle,
     cluster,
     copies,
     disk,
@@ -32,6 +33,7 @@ from nsqcy.doctor import (
     speed,
     topics,
 )
+from nsqcy.doctor.bundle import Seen
 from nsqcy.doctor.checks import Judged, run
 from nsqcy.doctor.findings import ERROR, WARNING
 from nsqcy.doctor.look_cluster import Addresses
@@ -95,7 +97,16 @@ OUTPUT = (
     Option("quiet", BOOL, False, "print only checks that are not ok"),
     Option("checks", BOOL, False, "print the table of all checks and exit"),
 )
-SECTIONS = {"host": HOST, "cluster": CLUSTER, "output": OUTPUT}
+BUNDLE = (
+    Option(
+        "bundle",
+        STRING,
+        "",
+        "write a .tar.gz for a bug report to this new file, without secrets and message bodies",
+    ),
+    Option("log-file", WORDS, (), "log file whose end to include; systemd's journal always is"),
+)
+SECTIONS = {"host": HOST, "cluster": CLUSTER, "output": OUTPUT, "bundle": BUNDLE}
 
 
 @click.command(cls=TableCommand, sections=SECTIONS)
@@ -105,7 +116,12 @@ def doctor(**flags: Any) -> int:
     if flags["checks"]:
         show(report.list_of_checks())
         return 0
-    return watch(flags) if flags["watch"] else check(flags)
+    if not flags["bundle"]:
+        return watch(flags) if flags["watch"] else check(flags)
+    if flags["watch"]:
+        raise click.UsageError("--bundle cannot be combined with --watch")
+    show(bundle.write(flags["bundle"], lambda: look(flags)))
+    return 0
 
 
 def check(flags: dict[str, Any]) -> int:
@@ -135,20 +151,27 @@ def watch(flags: dict[str, Any]) -> int:
 
 
 def look_and_judge(flags: dict[str, Any]) -> list[Judged]:
+    return look(flags).judged
+
+
+def look(flags: dict[str, Any]) -> Seen:
     settings, file = look_config.read(flags["config"], flags["daemon"])
     if flags["data_path"] and "data_path" in settings.values:
         settings.values["data_path"] = flags["data_path"]
-    found = []
+    found: list[Judged] = []
+    seen = Seen(found, settings, file, logs=flags["log_file"])
     if flags["host"]:
         facts = look_host.look(look_config.wanted(settings), settings, file)
         found += run((*host.CHECKS, *disk.CHECKS, *copies.OF_HOST), facts)
     if flags["cluster"]:
         asked = _addresses(flags, settings)
         web = WebClient(cluster_flags.terms(flags, (*asked.lookupds, *asked.nsqds)))
-        seen = look_cluster.look(asked, web, flags["sample"] / SECOND)
+        facts_of_cluster = look_cluster.look(asked, web, flags["sample"] / SECOND)
         checks = (*cluster.CHECKS, *topics.CHECKS, *speed.CHECKS, *copies.OF_CLUSTER)
-        found += run(checks, seen)
-    return found
+        found += run(checks, facts_of_cluster)
+        admins = look_config.admins(settings, given=file is not None)
+        seen = seen._replace(cluster=facts_of_cluster, web=web, admins=admins)
+    return seen
 
 
 def _addresses(flags: dict[str, Any], settings: Settings) -> Addresses:

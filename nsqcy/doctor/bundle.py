@@ -1,0 +1,396 @@
+"""`nsqcy doctor --bundle`: writes what a bug report needs to a file, without secrets.
+
+Every part is optional: what cannot be collected leaves its reason. Message bodies are not
+collected. A part and the bundle have a maximum size.
+"""
+
+import io
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib.metadata import distributions
+from typing import NamedTuple
+
+from urllib3.util import Url, parse_url
+
+from nsqcy import NSQ_VERSION, __version__
+from nsqcy.cluster import discovery
+from nsqcy.cluster.discovery import daemon_url
+from nsqcy.cluster.web_client import WebClient
+from nsqcy.config import configuration_file
+from nsqcy.config.configuration_file import DAEMONS
+from nsqcy.config.loader import Settings
+from nsqcy.doctor import look_cluster, report
+from nsqcy.doctor.checks import Judged, size
+from nsqcy.doctor.facts import Cluster, ConfigFile, Nsqd
+from nsqcy.doctor.redact import (
+    REMOVED,
+    SECRET_NAME,
+    Redactor,
+    option_value,
+    secrets_of_value,
+)
+from nsqcy.errors import NsqError, RequestError
+from nsqcy.names import printable
+from nsqcy.nsqd.options import NSQD
+from nsqcy.options.option import Option, Value
+
+MAX_PART = 2 << 20  # characters of one file in the bundle
+EDGE = 16 << 10  # characters that are dropped where a text was cut
+MAX_BYTES = 24 << 20  # bytes of all files: below what issue trackers accept, even uncompressed
+MAX_FETCHED = 16 << 20  # bytes of a response
+MAX_NODES = 10  # nsqds, and nsqlookupds, that are queried
+MAX_LISTED = 10_000  # files of the data path
+MAX_SECRET = 64 << 10  # bytes that are read of a file with a secret
+LOG_LINES = 2_000  # lines of each journal
+LOG_TIMEOUT = 10.0  # seconds
+
+_SETTING = re.compile(r"\s*([\w.-]+)\s*[=:]\s*(.*)")
+
+README = """\
+This is a bundle of `nsqcy doctor --bundle`, to attach to a bug report.
+
+It contains no message bodies. Tokens, passwords, keys, credentials in URLs and the paths of URLs
+in options are replaced with {removed}. It does contain the names of topics, channels, users,
+clients, hosts and files, and addresses: look at it before you publish it.
+
+Files:
+{files}
+Not collected:
+{missing}
+"""
+
+
+class Seen(NamedTuple):
+    """The results of all checks, and their facts. cluster and web are None if only the host was checked."""
+
+    judged: list[Judged]
+    settings: Settings
+    file: ConfigFile | None = None
+    logs: Sequence[str] = ()  # paths of log files
+    cluster: Cluster | None = None
+    web: WebClient | None = None
+    admins: Sequence[str] = ()  # addresses of nsqadmins
+
+
+class NotWritten(NsqError):
+    """The bundle cannot be written."""
+
+
+class Parts:
+    """The files of a bundle, and the reasons why others are missing."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self.files: dict[str, bytes] = {}
+        self.missing: list[str] = []
+        self._redactor = redactor
+        self._bytes = 0
+
+    def add(self, name: str, text: str, *, keep_end: bool = False) -> None:
+        """Add a file: of a long text, its beginning or its end."""
+        cut = len(text) > MAX_PART
+        if cut:
+            text = text[-MAX_PART:] if keep_end else text[:MAX_PART]
+        text = self._redactor.text(text)
+        if cut:  # a secret at the edge may have lost its beginning, and not be recognized
+            text = f"[cut]\n{text[EDGE:]}" if keep_end else f"{text[:-EDGE]}\n[cut]\n"
+        data = text.encode("utf-8", "backslashreplace")
+        if self._bytes + len(data) > MAX_BYTES:
+            self.miss(name, f"the bundle would exceed {size(MAX_BYTES)}")
+            return
+        self._bytes += len(data)
+        self.files[name] = data
+
+    def miss(self, name: str, reason: object) -> None:
+        self.missing.append(self._redactor.text(f"{name}: {reason}"))
+
+    def attempt(self, name: str, text: Callable[[], str], *, keep_end: bool = False) -> None:
+        """Add a file whose text may fail."""
+        try:
+            self.add(name, text(), keep_end=keep_end)
+        except RequestError as error:
+            self.miss(name, error)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            self.miss(name, getattr(error, "strerror", None) or type(error).__name__)
+
+    def with_readme(self) -> Iterator[tuple[str, bytes]]:
+        files = "".join(f"  {name} ({size(len(data))})\n" for name, data in self.files.items())
+        missing = "".join(f"  {each}\n" for each in self.missing) or "  nothing is missing\n"
+        text = README.format(removed=REMOVED, files=files, missing=missing)
+        yield "README.txt", text.encode()
+        yield from self.files.items()
+
+
+def write(path: str, look: Callable[[], Seen]) -> str:
+    """Collect everything, write the bundle, and return a line about it. The file must not exist: it
+    is created first, so that a wrong path is reported at once."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise NotWritten(f"{path} exists: choose another name, or delete it") from None
+    except OSError as error:
+        raise NotWritten(f"cannot write {path}: {error.strerror}") from None
+    try:
+        with open(fd, "wb") as file:
+            parts = collect(look())
+            pack(file, parts)
+            written = file.tell()
+    except BaseException as error:
+        with suppress(OSError):
+            os.unlink(path)
+        if isinstance(error, OSError):
+            raise NotWritten(f"cannot write {path}: {error.strerror}") from None
+        raise
+    missing = f", {len(parts.missing)} not collected (see README.txt)" if parts.missing else ""
+    return (
+        f"wrote {path}: {len(parts.files) + 1} files, {size(written)}{missing}\n"
+        "secrets are removed, but names and addresses are not: look at it before you publish it\n"
+    )
+
+
+def pack(file: io.BufferedWriter, parts: Parts) -> None:
+    with tarfile.open(fileobj=file, mode="w:gz") as tar:
+        for name, data in parts.with_readme():
+            member = tarfile.TarInfo(f"nsqcy-bundle/{name}")
+            member.size, member.mode, member.mtime = len(data), 0o600, int(time.time())
+            tar.addfile(member, io.BytesIO(data))
+
+
+def collect(seen: Seen) -> Parts:
+    parts = Parts(Redactor(secrets_in(seen)))
+    parts.add("versions.json", _json(versions()))
+    parts.add("doctor.json", report.as_json(seen.judged))
+    parts.add("config.txt", "".join(config_lines(seen)))
+    for daemon in DAEMONS:
+        parts.attempt(f"logs/{daemon}.txt", partial(journal, daemon), keep_end=True)
+    for path in seen.logs:
+        name = f"logs/{os.path.basename(path)}"
+        parts.attempt(name, partial(end_of, path), keep_end=True)
+    _add_data_path(parts, seen)
+    if seen.cluster is not None and seen.web is not None:
+        _add_cluster(parts, seen.cluster, seen.web)
+        for address in seen.admins:
+            _add_pages(parts, seen.web, "nsqadmin", address, daemon_url(address), ADMIN_PAGES)
+    return parts
+
+
+# --- secrets ------------------------------------------------------------------------------------
+
+
+def secrets_in(seen: Seen) -> set[str]:
+    """Return the secrets that this host's configuration contains or names."""
+    values = [(name, text) for name, its in seen.settings.values.items() for text in _texts(its)]
+    if seen.file is not None:
+        values += as_written(seen.file.path)
+    found: set[str] = set()
+    for name, text in values:
+        found |= _contents(text) if SECRET_NAME.search(name) else secrets_of_value(text)
+    if seen.web is not None and seen.web.terms.token:
+        found.add(seen.web.terms.token)
+    return found
+
+
+def as_written(path: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and values in a configuration file of either format, even if a daemon would
+    not accept it."""
+    try:
+        text = configuration_file.read_text(path)
+    except NsqError:
+        return
+    for line in text.splitlines():
+        if found := _SETTING.match(line):
+            for value in found[2].strip("[]").split(","):
+                yield found[1], value.strip(" \t\"'")
+
+
+def _contents(path: str) -> set[str]:
+    """Return the lines of a file with a secret, or its name if there is no such file: the value of
+    the option may be the secret itself."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read(MAX_SECRET).decode("utf-8", "replace")
+    except OSError:
+        return set() if path.startswith("/") else {path}
+    return {text.strip(), *(line.strip() for line in text.splitlines())}
+
+
+# --- this host ----------------------------------------------------------------------------------
+
+
+def versions() -> dict[str, object]:
+    found = {each.name: each.version for each in distributions() if each.name}
+    return {
+        "nsqcy": __version__,
+        "nsq": NSQ_VERSION,
+        "python": sys.version,
+        "platform": platform.platform(),
+        "libc": " ".join(platform.libc_ver()),
+        "cpus": os.cpu_count(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "packages": dict(sorted(found.items())),
+    }
+
+
+def config_lines(seen: Seen) -> Iterator[str]:
+    """Yield the effective configuration: options that are set, then defaults, then policies. A file
+    with errors is shown as it is written, without its comments."""
+    settings, table = seen.settings, seen.settings.table
+    if seen.file is not None and seen.file.error:
+        yield f"# {seen.file.path} is not valid for {table.daemon}: see doctor.json\n"
+        for name, value in as_written(seen.file.path):
+            yield f"{name} = {option_value(name, value)}\n"
+        return
+    yield f"# {table.daemon}: {seen.file.path if seen.file else 'defaults, without --config'}\n"
+    for option in sorted(table, key=lambda each: each.name not in settings.given):
+        if option.name in settings.values:
+            mark = "" if option.name in settings.given else "# "
+            yield f"{mark}{option.name} = {_shown(option, settings.values[option.name])}\n"
+    for section in settings.patterns:
+        yield f"\n[{section.kind} {section.pattern}]\n"
+        yield from (f"{name} = {value}\n" for name, value in section.values.items())
+
+
+def _shown(option: Option, value: Value) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(option_value(option.name, str(each)) for each in value)
+    return option_value(option.name, option.show(value))
+
+
+def _texts(value: Value) -> Sequence[str]:
+    if isinstance(value, str):
+        return (value,)
+    return [each for each in value if isinstance(each, str)] if isinstance(value, tuple) else ()
+
+
+def journal(unit: str) -> str:
+    """Return the end of a unit's journal."""
+    command = ["journalctl", "-u", unit, "-n", str(LOG_LINES), "--no-pager", "-o", "short-iso"]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOG_TIMEOUT
+    )
+    return (done.stderr + done.stdout).decode("utf-8", "replace")
+
+
+def end_of(path: str) -> str:
+    """Return the end of a log file, which is more than a bundle has room for."""
+    with open(path, "rb") as file:
+        length = file.seek(0, os.SEEK_END)
+        file.seek(max(0, length - 2 * MAX_PART))
+        return file.read(2 * MAX_PART).decode("utf-8", "replace")
+
+
+def _add_data_path(parts: Parts, seen: Seen) -> None:
+    path = seen.settings.values.get("data_path")
+    if path:
+        parts.attempt("data-path.txt", partial(listing, str(path)))
+    else:
+        parts.miss("data-path.txt", "no data path: name it with --data-path or --config")
+
+
+def listing(path: str) -> str:
+    """Return the names and sizes of all files in a data path, or raise OSError."""
+    os.listdir(path)  # os.walk would ignore the error
+    lines: list[str] = []
+    for folder, folders, files in os.walk(path):
+        folders.sort()
+        for name in sorted(files):
+            if len(lines) == MAX_LISTED:
+                return "".join([*lines, f"[cut: more than {MAX_LISTED} files]\n"])
+            file = os.path.join(folder, name)
+            with suppress(OSError):
+                found = os.lstat(file)
+                lines.append(f"{found.st_size:>15} {printable(os.path.relpath(file, path))}\n")
+    return "".join(lines)
+
+
+# --- the cluster --------------------------------------------------------------------------------
+
+NSQD_PAGES = {
+    "info.json": "/info",
+    "stats.json": "/stats?format=json",
+    "metrics.txt": "/metrics",
+    "ready.txt": "/ready",
+    "node.json": "/node",
+    "copies.json": "/copies",
+}
+LOOKUPD_PAGES = {
+    "info.json": "/info",
+    "nodes.json": "/nodes",
+    "topics.json": "/topics",
+    "metrics.txt": "/metrics",
+}
+ADMIN_PAGES = {"ping.txt": "/ping", "metrics.txt": "/metrics"}
+
+
+def _add_cluster(parts: Parts, cluster: Cluster, web: WebClient) -> None:
+    for lookupd in cluster.lookupds[:MAX_NODES]:
+        url = parse_url(discovery.lookupd_url(lookupd.address, "info"))
+        _add_pages(parts, web, "nsqlookupd", lookupd.address, url, LOOKUPD_PAGES)
+    for nsqd in cluster.nsqds[:MAX_NODES]:
+        _add_nsqd(parts, nsqd, web)
+    left = len(cluster.nsqds[MAX_NODES:]) + len(cluster.lookupds[MAX_NODES:])
+    if left:
+        parts.miss("other daemons", f"{left} more than {MAX_NODES} of a kind: name theirs alone")
+
+
+def _add_nsqd(parts: Parts, nsqd: Nsqd, web: WebClient) -> None:
+    url = look_cluster.url_of(nsqd)
+    name = nsqd.address or nsqd.node.http_address
+    if _add_pages(parts, web, "nsqd", name, url, NSQD_PAGES):
+        parts.attempt(f"nsqd/{_folder(name)}/config.json", lambda: _json(running_config(web, url)))
+
+
+def _add_pages(
+    parts: Parts, web: WebClient, daemon: str, address: str, url: Url, pages: Mapping[str, str]
+) -> bool:
+    """Add a daemon's pages; return whether it answers. A daemon that does not is not asked for all
+    of them."""
+    for name, page in pages.items():
+        path, _, query = page.partition("?")
+        where = f"{daemon}/{_folder(address)}/{name}"
+        there = url._replace(path=path, query=query or None)
+        try:
+            answer = web.ask(there, maximum=MAX_FETCHED)
+        except RequestError as error:
+            parts.miss(where, error)
+            if not error.status:
+                return False
+            continue
+        text = answer.body.decode("utf-8", "replace")
+        if answer.status == 200 or name == "ready.txt":
+            parts.add(where, text)
+        else:
+            parts.miss(where, f"status {answer.status} {text[:200]}".strip())
+    return True
+
+
+def running_config(web: WebClient, url: Url) -> dict[str, str]:
+    """Return the options of a running nsqd. NSQ's has only some of them."""
+    found = {}
+    for option in NSQD:
+        answer = web.ask(url._replace(path=f"/config/{option.name}"), maximum=MAX_PART)
+        if answer.status == 200:
+            text = answer.body.decode("utf-8", "replace").strip()
+            with suppress(ValueError):
+                value = json.loads(text)
+                text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            found[option.name] = option_value(option.name, text)
+    return found
+
+
+def _folder(address: str) -> str:
+    """Return a daemon's address as the name of a directory, without credentials."""
+    host = address.rpartition("@")[2].rpartition("://")[2].partition("/")[0]
+    return "".join(each if each.isalnum() or each in ".-" else "_" for each in host)[:100]
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2) + "\n"
