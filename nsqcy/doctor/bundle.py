@@ -70,7 +70,8 @@ Not collected:
 
 
 class Seen(NamedTuple):
-    """The results of all checks, and their facts. cluster and web are None if only the host was checked."""
+    """The results of all checks, and their facts. cluster and web are None if only the host was
+    checked."""
 
     judged: list[Judged]
     settings: Settings
