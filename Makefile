@@ -28,6 +28,8 @@
 #                 rebuilds it when files change
 #   make dist     an sdist, and a wheel for each Python version, tested outside this tree without a
 #                 compiler;  ARGS="3.12"  for some versions (docs/RELEASING.md)
+#   make release  the same for x86_64 and aarch64, built twice with equal bytes; and SBOMs, release
+#                 notes and checksums, all in dist/;  ARGS="3.12 aarch64"  for some of them
 #   make audit    known vulnerabilities in nsqcy's dependencies;  ARGS=--strict  as for a release
 #   make conf     generate the samples in conf/ and the tables in docs/ (release/pages.py) from the
 #                 option, metric, event and check tables; and copy the figures that
@@ -66,7 +68,7 @@ PIP := $(BIN)/python -W ignore -m pip install -q --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 .DELETE_ON_ERROR:
-.PHONY: run test quick simulate lint audit clients debug asan fuzz trace cov bench load perfcheck soak dist docs conf dev build stubtest clean clean-build
+.PHONY: run test quick simulate lint audit clients debug asan fuzz trace cov bench load perfcheck soak dist release docs conf dev build stubtest clean clean-build
 
 # -- setting up
 
@@ -227,6 +229,10 @@ docs: $(BUILT) $(VENV)/.extra-docs
 # Wheels are compiled from a copy, with their own compiler: the build in this tree does not change.
 dist: $(BUILT) $(VENV)/.extra-test $(VENV)/.extra-dist
 	$(BIN)/python -m release.build $(ARGS)
+	$(BIN)/python -m pytest -m dist -s tests/wheels $(PYTEST)
+
+release: $(BUILT) $(VENV)/.extra-test $(VENV)/.extra-dist
+	$(BIN)/python -m release.assemble $(ARGS)
 	$(BIN)/python -m pytest -m dist -s tests/wheels $(PYTEST)
 
 clean-build:

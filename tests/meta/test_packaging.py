@@ -111,10 +111,19 @@ def test_every_compiled_module_has_its_source() -> None:
 
 def test_no_path_of_this_machine_gets_into_a_module() -> None:
     """The flags of this Python may contain such paths."""
-    compiler = build._compiler()
+    compiler = build.compiler(Path(sys.executable), build.THIS, Path("/source"))
     assert compiler.keys() >= {"CC", "CFLAGS", "LDSHARED", "LDFLAGS"}  # replace Python's own
     assert "rpath" not in str(compiler)
     assert not re.search(" -[IL]", str(compiler))
+    assert "-ffile-prefix-map=/source=." in compiler["CFLAGS"]
+
+
+def test_a_wheel_for_a_different_machine_has_its_compiler_and_names() -> None:
+    other = next(each for each in build.MACHINES if each != build.THIS)
+    compiler = build.compiler(Path(sys.executable), other, Path("/source"))
+    assert f"ziglang cc -target {other}-linux-gnu" in compiler["CC"]
+    assert compiler["_PYTHON_HOST_PLATFORM"] == f"linux-{other}"
+    assert compiler["SETUPTOOLS_EXT_SUFFIX"].endswith(f"-{other}-linux-gnu.so")
 
 
 @pytest.mark.parametrize(

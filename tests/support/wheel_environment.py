@@ -1,15 +1,17 @@
 """New environments with a wheel from `make dist`, in which nothing can be compiled."""
 
+import platform
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 from release import pythons
 from support import distribution_files
 
 DIST = distribution_files.ROOT / "dist"
-WHEELS = sorted(DIST.glob("*.whl"))
+WHEELS = sorted(DIST.glob(f"*_{platform.machine()}.whl"))
 # Commands that the README uses; none of them can build anything.
 COMMANDS = ("sh", "bash", "curl", "cat", "sleep")
 
@@ -32,10 +34,12 @@ class Room:
         for name in COMMANDS:
             (tools / name).symlink_to(shutil.which(name) or "")
         self.environ = {"HOME": str(folder), "PATH": f"{self.bin}:{tools}", "LANG": "C.UTF-8"}
+        begun = time.monotonic()
         subprocess.run([python, "-m", "venv", self.bin.parent], check=True)
         wanted = f"{wheel}[{extra}]" if extra else str(wheel)
         install = ("python", "-m", "pip", "install", "-q", "--only-binary=:all:")
         self.run(*install, wanted, *packages)
+        self.seconds = time.monotonic() - begun  # until the programs can be started
         self.run("python", "-m", "pip", "uninstall", "-q", "-y", "pip", "setuptools")
 
     def run(self, *words: str) -> str:
