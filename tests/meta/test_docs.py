@@ -80,6 +80,7 @@ BEFORE = "the program before a move needs the other broker"
 NAMES = "names the reader's own hosts and files"
 LATER = "example with data that the reader does not have yet; tests/pipeline runs the job"
 UNTYPED = {
+    ("RELEASING", "sha256sum"): NAMES,
     ("index", "nsqcy up"): MACHINE,
     ("from-nsq", "nsqd --data-path"): NAMES,
     ("README", "make run"): MACHINE,
