@@ -29,7 +29,7 @@
 #   make dist     an sdist, and a wheel for each Python version, tested outside this tree without a
 #                 compiler;  ARGS="3.12"  for some versions (docs/RELEASING.md)
 #   make release  the same for x86_64 and aarch64, built twice with equal bytes; and SBOMs, release
-#                 notes and checksums, all in dist/;  ARGS="3.12 aarch64"  for some of them
+#                 notes and checksums, all in dist/;  ARGS="3.12"  for some versions
 #   make audit    known vulnerabilities in nsqcy's dependencies;  ARGS=--strict  as for a release
 #   make conf     generate the samples in conf/ and the tables in docs/ (release/pages.py) from the
 #                 option, metric, event and check tables; and copy the figures that

@@ -1,1 +1,1 @@
-"""Tools for releases: builds of the published archives, and audits of their dependencies."""
+"""Tools for releases: builds of the published archives, their SBOMs, and audits of dependencies."""

@@ -121,7 +121,7 @@ def _component(name: str, package: Distribution) -> Component:
         version=package.version,
         bom_ref=str(purl),
         purl=purl,
-        licenses=[LicenseFactory().make_from_string(_licence(package))],
+        licenses=[LicenseFactory().make_from_string(each) for each in _licences(package)],
         components=[
             Component(name=part, version=number, bom_ref=f"{purl}#{part}@{number}", purl=of)
             for part, number, of in _contained(name, package)
@@ -129,11 +129,12 @@ def _component(name: str, package: Distribution) -> Component:
     )
 
 
-def _licence(package: Distribution) -> str:
-    expressions = package.metadata.get_all("License-Expression")
+def _licences(package: Distribution) -> list[str]:
+    """Return an SPDX expression, or the names that older packages have instead."""
     classifiers = package.metadata.get_all("Classifier") or []
     names = [each.rpartition(" :: ")[2] for each in classifiers if each.startswith("License ::")]
-    return " AND ".join(expressions or names)
+    fields = [package.metadata.get_all(each) for each in ("License-Expression", "License")]
+    return next(filter(None, [*fields, names]), [])
 
 
 def _contained(name: str, package: Distribution) -> Iterator[tuple[str, str | None, PackageURL]]:

@@ -190,6 +190,26 @@ def test_an_sbom_of_the_same_archive_is_the_same(
     assert one == other
 
 
+@pytest.mark.parametrize(
+    ("lines", "licences"),
+    [
+        (
+            ["License-Expression: 0BSD", "Classifier: License :: OSI Approved :: BSD License"],
+            ["0BSD"],
+        ),
+        (["License: MIT"], ["MIT"]),
+        (["Classifier: License :: OSI Approved :: BSD License"], ["BSD License"]),
+        ([], []),
+    ],
+)
+def test_licences_of_newer_and_older_packages(
+    tmp_path: Path, lines: list[str], licences: list[str]
+) -> None:
+    distribution(tmp_path, "crypto", "3.0", *lines)
+    (package,) = sbom.distributions(path=[str(tmp_path)])
+    assert sbom._licences(package) == licences
+
+
 def test_compiled_modules_with_unknown_content_are_refused(wheel: Path, tmp_path: Path) -> None:
     distribution(tmp_path, "crypto", "3.0", **{"core.so": ""})
     with pytest.raises(SystemExit, match="crypto: list the libraries"):
