@@ -1,4 +1,4 @@
-"""pip of a simulated venv: `pip.py VENV install nsqcy==VERSION`.
+"""pip of a simulated venv: `pip.py VENV install --no-index --find-links=FOLDER nsqcy==VERSION`.
 
 Installs the nsqcy under test as a package of the venv, with that version.
 """
@@ -44,7 +44,7 @@ def scripts(venv: Path, library: Path) -> None:
 def main() -> None:
     venv, *words = sys.argv[1:]
     match words:
-        case ["install", requirement] if requirement.startswith("nsqcy=="):
+        case ["install", "--no-index", "--find-links=wheels", requirement]:
             install(Path(venv), requirement.removeprefix("nsqcy=="))
         case _:
             raise SystemExit(f"pip {words} is not simulated")
