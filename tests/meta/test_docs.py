@@ -115,6 +115,7 @@ UNTYPED = {
     ("celery", "nsq_to_nsq"): "tests/integrations/test_celery_dead_letters.py runs it",
     ("celery", "curl"): "tests/integrations/test_celery_dead_letters.py sends the requests",
     ("celery", "from nsqcy.integrations.celery.dead"): "test_celery_dead_letters.py has it",
+    ("celery", "from ray import serve"): "needs Ray, which was tried by hand",
     ("celery", "import nsqcy.integrations.celery"): "examples/celery_app.py has this line",
     ("celery", "pip install"): MACHINE,
     ("airflow-prefect", "from airflow"): "needs Airflow",
