@@ -173,7 +173,7 @@ def collect(seen: Seen) -> Parts:
     for daemon in DAEMONS:
         parts.attempt(f"logs/{daemon}.txt", partial(journal, daemon), keep_end=True)
     for path in seen.logs:
-        name = f"logs/{os.path.basename(path)}"
+        name = f"logs/{_as_name(path)}"
         parts.attempt(name, partial(end_of, path), keep_end=True)
     _add_data_path(parts, seen)
     if seen.cluster is not None and seen.web is not None:
@@ -316,7 +316,8 @@ def listing(path: str) -> str:
 
 NSQD_PAGES = {
     "info.json": "/info",
-    "stats.json": "/stats?format=json",
+    "stats.json": "/stats?format=json&include_clients=false",
+    "clients.json": "/stats?format=json",
     "metrics.txt": "/metrics",
     "ready.txt": "/ready",
     "node.json": "/node",
@@ -346,7 +347,7 @@ def _add_nsqd(parts: Parts, nsqd: Nsqd, web: WebClient) -> None:
     url = look_cluster.url_of(nsqd)
     name = nsqd.address or nsqd.node.http_address
     if _add_pages(parts, web, "nsqd", name, url, NSQD_PAGES):
-        parts.attempt(f"nsqd/{_folder(name)}/config.json", lambda: _json(running_config(web, url)))
+        parts.attempt(f"nsqd/{_as_name(name)}/config.json", lambda: _json(running_config(web, url)))
 
 
 def _add_pages(
@@ -356,7 +357,7 @@ def _add_pages(
     of them."""
     for name, page in pages.items():
         path, _, query = page.partition("?")
-        where = f"{daemon}/{_folder(address)}/{name}"
+        where = f"{daemon}/{_as_name(address)}/{name}"
         there = url._replace(path=path, query=query or None)
         try:
             answer = web.ask(there, maximum=MAX_FETCHED)
@@ -387,10 +388,10 @@ def running_config(web: WebClient, url: Url) -> dict[str, str]:
     return found
 
 
-def _folder(address: str) -> str:
-    """Return a daemon's address as the name of a directory, without credentials."""
-    host = address.rpartition("@")[2].rpartition("://")[2].partition("/")[0]
-    return "".join(each if each.isalnum() or each in ".-" else "_" for each in host)[:100]
+def _as_name(text: str) -> str:
+    """Return an address without its credentials, or a path, as the name of a file."""
+    shown = text.rpartition("@")[2].rpartition("://")[2]
+    return "".join(each if each.isalnum() or each in ".-" else "_" for each in shown)[-100:]
 
 
 def _json(value: object) -> str:

@@ -29,7 +29,7 @@ _RULES: tuple[Rule, ...] = (
     (re.compile(r"(?<=://)[^\s/?#\"'<>]{1,512}@"), f"{REMOVED}@"),
     (re.compile(r"[^\s/?#\"'<>@:=,]{1,64}:[^\s/?#\"'<>@]{1,128}@(?=[\w\[])"), f"{REMOVED}@"),
     # the query of a URL
-    (re.compile(r"(://[^\s?\"'<>]{1,2048}\?)[^\s\"'<>]+"), rf"\1{REMOVED}"),
+    (re.compile(r"(://[^\s?\"'<>]{1,512}\?)[^\s\"'<>]+"), rf"\1{REMOVED}"),
     (re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{4,}", re.IGNORECASE), rf"\1 {REMOVED}"),
     # the hashes of a users file
     (re.compile(r"\$(?:scrypt|sha256|2[aby]|argon2\w*)\$[^\s\"',;]+"), REMOVED),
