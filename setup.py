@@ -1,7 +1,7 @@
 """Compile cext/nsqcy/**/*.pyx into the packages of nsqcy; everything else is in pyproject.toml.
 
 A package has one module, core.pyx, which includes the other files; those that it does not include
-are modules of their own.
+are separate modules.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Read dead letters, and put them back into the channel that they came from.
+"""Read dead letters, and return them to the channel that they came from.
 
     nsqcy up                      # in another terminal
     python examples/worker.py     # in a third terminal; orders that fail become dead letters
@@ -13,7 +13,7 @@ from nsqcy import NsqdAdmin
 
 admin = NsqdAdmin(os.environ.get("NSQD_HTTP_ADDRESS", "127.0.0.1:4151"))
 
-# Look at the messages without consuming them.
+# View the messages without consuming them.
 for message in admin.peek("orders-dead", "inspect"):
     headers = message.headers
     print(
@@ -21,5 +21,5 @@ for message in admin.peek("orders-dead", "inspect"):
         f"{headers['attempts']} attempts, reason {headers['reason']}: {message.body!r}"
     )
 
-# Once the cause is fixed, put all of them back. nsqd does this in the background.
+# Once the cause is fixed, return all of them. nsqd does this in the background.
 print(f"messages to put back: {admin.redrive('orders-dead', 'inspect')}")

@@ -37,7 +37,7 @@ class Invoice(BaseModel):
 @broker.publisher("invoices")
 async def bill(order: Order, message: NsqMessage) -> Invoice:
     if message.raw_message.attempts == 1 and order.id == 2:
-        await message.nack(delay=0.5)  # nsqd delivers the order again
+        await message.nack(delay=0.5)  # nsqd redelivers the order
         raise ConnectionError("the tax service does not respond")
     return Invoice(order=order.id, total=order.total * 1.2)
 

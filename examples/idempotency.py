@@ -3,9 +3,8 @@
     nsqcy up                      # in another terminal
     python examples/idempotency.py
 
-The publisher chooses a key for what shall happen once. The consumer stores the key in the same
-transaction as the change.
-"""
+The publisher chooses a key for each action that must happen once. The consumer stores the key in
+the same transaction as the change."""
 
 import os
 import sqlite3
@@ -34,7 +33,7 @@ with (
     Producer(TCP, headers=True) as producer,
     Consumer("orders", "cashier", TCP, message_handler=charge, headers=True, requeue_delay=0.1),
 ):
-    for _ in range(2):  # a publisher that got no answer publishes again
+    for _ in range(2):  # a publisher that received no answer publishes again
         producer.publish("orders", b"25", headers={"idempotency-key": "order-1"})
     for _ in range(2):
         finished.acquire(timeout=30)

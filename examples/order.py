@@ -4,7 +4,7 @@
     python examples/order.py
 
 nsqd delivers messages in any order, and some of them twice. The publisher numbers the events of an
-account; the consumer applies an event only after the event before it, and only once.
+account; the consumer applies an event only after the previous one, and only once.
 """
 
 import os
@@ -23,7 +23,7 @@ def apply(event: Any) -> None:
     if event["number"] <= last:
         return  # a duplicate
     if event["number"] > last + 1:
-        raise Requeue(delay=0.2, backoff=False)  # the event before it has not arrived
+        raise Requeue(delay=0.2, backoff=False)  # the previous event has not arrived
     applied[event["account"]] = event["number"]
     print(f"{event['account']}: {event['text']}")
     if applied == {"ada": 3, "bob": 2}:

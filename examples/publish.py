@@ -1,4 +1,4 @@
-"""Three ways to publish: one message, a batch, and as many as possible.
+"""Four ways to publish: one message, a batch, many batches, and many messages at once.
 
 nsqcy up                      # in another terminal
 python examples/publish.py

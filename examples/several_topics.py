@@ -1,11 +1,11 @@
-"""Several topics: one consumer reads all topics that match a pattern, also later ones.
+"""Several topics: one consumer reads all topics that match a pattern, including topics created
+later.
 
     nsqcy up                      # in another terminal
     python examples/several_topics.py
 
-At most 20 messages of all topics are in flight. A topic with a backlog gets what idle ones do not
-use.
-"""
+At most 20 messages of all topics are in flight. A topic with a backlog uses the capacity that idle
+topics do not need."""
 
 import os
 from collections import Counter

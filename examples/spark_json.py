@@ -19,7 +19,7 @@ from nsqcy.spark import register
 from nsqcy.spark.failures import one_line_errors
 
 TCP = os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150")
-INVALID = "_invalid"  # from_json puts bodies here that do not match the schema
+INVALID = "_invalid"  # from_json stores bodies that do not match the schema here
 SCHEMA = f"id LONG, country STRING, total DOUBLE, {INVALID} STRING"
 
 

@@ -1,4 +1,5 @@
-"""A Spark stream that counts events per minute, and finishes a minute although events arrive late.
+"""A Spark stream that counts events per minute, and closes each minute even though events may
+arrive late.
 
     pip install "nsqcy[spark]"             # and Java 17
     nsqcy up --retention-time=24h          # in another terminal

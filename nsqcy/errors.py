@@ -13,7 +13,7 @@ NON_FATAL_CODES = frozenset(
 )
 
 # Formats for a process's final message.
-AS_IS = "as is"  # the text and nothing else
+AS_IS = "as is"  # only the text
 DATED = "dated"  # "2026/11/20 11:18:31 text"
 LOGGED = "logged"  # a FATAL log line
 
@@ -80,7 +80,7 @@ class RequestError(NsqError):
 
 
 TOKEN_WITHHELD = (
-    "token withheld: the nsqd has not proved itself to nsqlookupd; set its"
+    "token withheld: the nsqd has not authenticated to nsqlookupd; set its"
     " --lookupd-auth-token-file, name its address, or set"
 )
 
@@ -106,7 +106,7 @@ class Stop(NsqError):
 
     @property
     def parts(self) -> "tuple[Stop, ...]":
-        """The messages, each for a line of its own."""
+        """The messages, each for a separate line."""
         return (self,)
 
 
@@ -126,7 +126,7 @@ class VersionWanted(Stop):
 
 
 class UsageError(Stop):
-    """Invalid command line: the reason, and what to write instead."""
+    """Invalid command line: the reason, and the correction."""
 
     exit_code = 2
     shape = AS_IS

@@ -7,7 +7,7 @@ so that none of its bytes can be mistaken for something else.
 import re
 
 MAX_NAME_LENGTH = 64
-MAX_PRINTED = 1000  # characters of a text of another program
+MAX_PRINTED = 1000  # maximum characters of another program's text
 EPHEMERAL = "#ephemeral"
 EVENTS_TOPIC = "_nsqcy.events"  # optional topic of message events
 
@@ -72,8 +72,8 @@ def _quote_character(character: str) -> str:
 
 
 def printable(text: str | bytes) -> str:
-    """Return text of another program for a log line or an error: without quotes, but control
-    characters are written as quote() does, and a long text is cut. Other text is not changed."""
+    """Return text of another program for a log line or an error, without quotes. Control
+    characters are escaped as in quote(), and a long text is truncated; other text is unchanged."""
     if isinstance(text, bytes):
         text = text[: 4 * MAX_PRINTED + 1].decode("utf-8", "surrogateescape")
     if len(text) > MAX_PRINTED:

@@ -22,8 +22,8 @@ MANUAL = Path(__file__).parents[1] / "conf" / "man" / "nsqcy.1"
 
 
 class Described(NamedTuple):
-    """A command with its help. `options`: flag, default and meaning of each, without those that all
-    commands of a cluster have."""
+    """A command with its help. `options`: flag, default and meaning of each, excluding those common
+    to all cluster commands."""
 
     path: str
     usage: str
@@ -89,7 +89,7 @@ def _is_block(paragraph: str) -> bool:
 
 
 def markdown() -> str:
-    """Return a section for each command that has none of its own in the page."""
+    """Return a section for each command without a hand-written section."""
     return "\n".join(
         _section(each) for each in commands() if not each.path.startswith(WITH_SECTIONS)
     )
@@ -172,7 +172,7 @@ def _with_default(meaning: str, default: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return text without characters that have a meaning for man."""
+    """Return text with escapes for the characters that have a meaning for man."""
     text = text.replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{text}" if text.startswith((".", "'")) else text
 

@@ -30,7 +30,7 @@ _END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"(\[])|\n\s*\n|\n\s*(?=[-*#|>] ?)|\n\s
 _PROGRAM = re.compile(r"[;{}]\s*\w+:|^\s*<|function|=>|^SELECT")
 
 Text = tuple[str, str]
-"""A place, and the text there."""
+"""The file of a text, and the text."""
 
 
 def words(text: str) -> int:

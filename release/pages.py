@@ -118,7 +118,7 @@ def _daemon_row(options: OptionTable, option: Option) -> list[str]:
 
 
 def _pattern_row(options: OptionTable, option: Option) -> list[str]:
-    """A key that is also a flag has the flag's default."""
+    """The default of a key that is also a flag is the flag's default."""
     is_flag = option.name in options.by_name
     default = f"--{option.flag}" if is_flag else option.show(option.default)
     return [code(option.name), code(default) or "empty", _meaning(option)]

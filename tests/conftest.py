@@ -26,9 +26,9 @@ from support.sanitizer import SANITIZED
 
 TESTS = Path(__file__).parent
 WORKERS = [pytest.param(1, id="w1"), pytest.param(3, id="w3")]
-# For tests that no topic's owner takes part in: of options, or of what a connection refuses.
+# For tests without a topic's owner: tests of options, or of commands that a connection refuses.
 one_worker = pytest.mark.parametrize("workers", WORKERS[:1], indirect=True, scope="session")
-# For tests of clients, which cannot see how many there are; most data then crosses two workers.
+# For tests of clients, which cannot see the number of workers; most data crosses two workers.
 three_workers = pytest.mark.parametrize("workers", WORKERS[1:], indirect=True, scope="session")
 TUNED: dict[str, Any] = {
     "max_body_size": 1000,
@@ -69,8 +69,8 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Rewrite the assertions of this process's share of the files. They are cached, so that each
-    process reads what the others have rewritten instead of rewriting every file."""
+    """Rewrite the assertions of this process's share of the files. The results are cached, so that
+    each process reads those of the others instead of rewriting every file."""
     given = getattr(session.config, "workerinput", None)  # of pytest-xdist
     are_all = any(Path(each).absolute() == TESTS for each in session.config.args)
     if given is None or not are_all or sys.dont_write_bytecode:
@@ -86,8 +86,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish() -> None:
-    """Exclude what was imported and collected from garbage collection. Otherwise, each collection
-    looks at a million objects, which takes longer than many tests."""
+    """Exclude imported modules and collected tests from garbage collection. Otherwise, each
+    collection visits a million objects, which takes longer than many tests."""
     gc.collect()
     gc.freeze()
 
@@ -214,7 +214,7 @@ def tuned_daemon(
 
 @pytest.fixture(scope="session")
 def auth_server() -> Iterator[AuthServer]:
-    """Auth server whose answer depends on the secret. Use secrets of your own."""
+    """Auth server whose answer depends on the secret: use unique secrets."""
     server = AuthServer()
     yield server
     server.close()
@@ -270,7 +270,7 @@ def idler(shared_daemon: Callable[[], Nsqd]) -> Iterator[Idler]:
 
 @pytest.fixture
 def shared(shared_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
-    """Daemon with default options that many tests share. Use names of your own."""
+    """Daemon with default options that many tests share: use unique names."""
     daemon = shared_daemon()
     yield daemon
     daemon.hang_up()
@@ -278,7 +278,7 @@ def shared(shared_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
 
 @pytest.fixture
 def plain(plain_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
-    """Daemon with one worker, for tests of client programs. Use names of your own."""
+    """Daemon with one worker, for tests of client programs: use unique names."""
     daemon = plain_daemon()
     yield daemon
     daemon.hang_up()

@@ -102,7 +102,7 @@ def leave(signum: int, frame: object) -> None:
 
 
 def table() -> str:
-    """Return the scenarios for --help, with a mark for when they run."""
+    """Return the scenarios for --help; a mark shows when they run."""
     marked = [("*" if each.quick else " ", name, each) for name, each in SCENARIOS.items()]
     marked += [("-", name, each) for name, each in UNRECORDED.items()]
     lines = (f"  {name:11} {mark} {each.about}" for mark, name, each in marked)

@@ -1,4 +1,4 @@
-"""Bar charts as SVG, readable on light and dark pages. Does not depend on what the bars mean."""
+"""Bar charts as SVG, readable on light and dark pages. Independent of the meaning of the bars."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

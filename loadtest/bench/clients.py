@@ -5,9 +5,9 @@ mpub      the same in batches of 100, 10 in flight
 consume   previously published messages, RDY 2500, finished one by one
 both      publishing and consuming in one process at the same time; counts delivered messages
 
-Rates are the client's, which has its own core if the machine has enough cores; CPU time is the
-client process's, excluding its startup. Every library is used as its documentation recommends.
-"""
+The rates are those of the client, which has its own core if the machine has enough cores; CPU time
+is the client process's, excluding its startup. Every library is used as its documentation
+recommends."""
 
 import argparse
 import asyncio

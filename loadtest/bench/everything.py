@@ -25,7 +25,7 @@ MINUTES = 14.5  # for everything except the installation; only the first round m
 ALONE = 8 / MINUTES  # share of MINUTES for nsqd alone
 ROUNDS = {False: 3, True: 5}  # keyed by whether this is a full run
 SIZES = {False: [200], True: [200, 1000, 10_000]}
-BYTES = 120_000_000  # published per measurement; each contestant gets its share of them
+BYTES = 120_000_000  # bytes published per measurement; each contestant gets its share of them
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -51,7 +51,7 @@ def plain(address: Address) -> socket.socket:
 
 
 def connect(address: Address, way: str = "", **fields: Any) -> socket.socket:
-    """Return a connection after IDENTIFY with these fields; plain, or encoded by `way`: tls,
+    """Return a connection after IDENTIFY with these fields; plain, or with the encoding `way`: tls,
     snappy, deflate, tls+snappy or tls+deflate."""
     sock = plain(address)
     sock.sendall(b"  V2")

@@ -16,12 +16,12 @@ class Row(NamedTuple):
     """A field in a row of the tables "nsqd alone" and "cost of durability classes"."""
 
     scenario: str
-    field: str  # of the row, or in its `figures`
+    field: str  # field of the row, or in its `figures`
     unit: str
     durability: str = "memory"
 
 
-# By their names in the generated module.
+# The figures by their names in the generated module.
 ROWS = {
     "PUBLISH": Row("MPUB x200, 2 conn", "daemon_us", "µs"),
     "PUBLISH_OVERFLOW": Row("MPUB x200, to disk", "daemon_us", "µs", "overflow"),

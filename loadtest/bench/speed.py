@@ -40,7 +40,7 @@ class Result:
     pss: int = 0
     note: str = ""
     durability: str = MEMORY
-    workers: int = 0  # 0: unknown, because nsqd was already running
+    workers: int = 0  # number of workers; 0: unknown, because nsqd was already running
     busiest_cpu: float = 0.0  # of the daemon's busiest process
     floor_cpu: float = 0.0  # of the floor, for the same number of messages; 0: not measured
     figures: dict[str, float] = field(default_factory=dict)  # other measurements

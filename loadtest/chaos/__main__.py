@@ -2,7 +2,7 @@
 
 python -m loadtest.chaos [--minutes=30] [--seed=N] [--rate=2500]
 
-Exit code 0 if every guarantee was kept, 3 if one was broken: the last lines name it.
+Exit code 0 if every guarantee held, 3 if one was broken: the last lines name it.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def _told_to_end(options: Options) -> Outcome:
-    """SIGTERM ends the run as Ctrl-C does, and leaves nothing behind."""
+    """SIGTERM ends the run like Ctrl-C: it leaves no processes or files."""
     task = asyncio.current_task()
     assert task is not None
     with contextlib.suppress(ValueError):  # raised outside the main thread

@@ -157,7 +157,7 @@ class Cluster:
         return failed
 
     async def close(self) -> None:
-        """Clean up in any case."""
+        """Remove the cluster's files, even after a failure."""
         for node in self.nodes:
             if hasattr(node, "proxy"):
                 await node.proxy.stop()

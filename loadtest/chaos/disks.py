@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("slow_disk.c")
-SMALL = "256m"  # size of a disk that is filled
+SMALL = "256m"  # size of a disk that a fault fills
 CLONE_NEWNS = 0x00020000
 
 

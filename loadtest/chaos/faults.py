@@ -134,7 +134,7 @@ class Faults:
         node = self._node(fault)
         node.daemon.process.kill()
         await asyncio.to_thread(node.daemon.process.wait)
-        with contextlib.suppress(DaemonError):  # it has already ended
+        with contextlib.suppress(DaemonError):  # the process has already ended
             node.daemon.stop()
         await asyncio.sleep(fault.seconds)
         await asyncio.to_thread(node.daemon.start)

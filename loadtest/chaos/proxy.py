@@ -48,7 +48,7 @@ class Proxy:
             flowing.set()
 
     def stall(self, *ways: str) -> None:
-        """Let nothing through, not even a connection close, but accept new connections."""
+        """Forward nothing, not even the end of a connection, but accept new connections."""
         for way in ways:
             self._flowing[way].clear()
 

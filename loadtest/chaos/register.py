@@ -1,9 +1,9 @@
-"""The publishers, what they attempted, and what a death excuses.
+"""The publishers, the messages that they attempted, and the losses that the death of a worker
+excuses.
 
 A publisher has one topic on one nsqd. In class `memory`, nsqd may lose the messages that were not
-finished when one of its workers died, but no others. Knows no clocks and connections; the messages
-themselves are in the ledger.
-"""
+finished when one of its workers died, but no others. Independent of clocks and connections; the
+messages themselves are in the ledger."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from loadtest.soak.ledger import Account, Ledger, Place
 
 MEMORY = "memory"  # the durability class that may lose messages
-GUARANTEED = ("lost", "unasked", "unexpected", "early", "corrupt", "foreign")  # none in any account
+# such messages are in no account
+GUARANTEED = ("lost", "unasked", "unexpected", "early", "corrupt", "foreign")
 
 
 @dataclass(frozen=True)

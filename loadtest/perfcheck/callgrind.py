@@ -129,7 +129,7 @@ def count() -> dict[str, Count]:
         if done.returncode:
             raise Failure(f"the work has failed\n{done.stderr}")
         found = json.loads(done.stdout)
-        dumps = len(os.listdir(folder)) - 1  # the last dump covers what followed the last stretch
+        dumps = len(os.listdir(folder)) - 1  # the last dump covers the work after the last stretch
         if not found or dumps != found[-1][0]:
             raise Failure(f"callgrind has written {dumps} dumps\n{done.stderr}")
         return gather(Path(folder), found)

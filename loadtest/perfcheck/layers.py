@@ -1,4 +1,4 @@
-"""The daemon's byte layers in memory, with peers that encode data for them."""
+"""The daemon's encodings of connections in memory, with peers that encode data for them."""
 
 import ssl
 from collections.abc import Callable

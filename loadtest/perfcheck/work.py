@@ -91,7 +91,7 @@ class Client:
 
 
 def core(mesh: Mesh | None = None, index: int = 0) -> SessionManager:
-    """Return a worker's core whose limits nothing here reaches."""
+    """Return a worker's core with limits that nothing here reaches."""
     scheduler = SchedulerState(
         BlockPool(1 << 40), mem_queue_size=1 << 40, max_msg_timeout=900 * SECOND
     )
@@ -196,7 +196,7 @@ def defer(stretches: Stretches) -> None:
                 producer.send(DPUBS)
                 worker.turn()
         producer.expect_oks(READY)
-        worker.now += DELAY * SECOND // 1000 + READY  # they arrived a nanosecond apart
+        worker.now += DELAY * SECOND // 1000 + READY  # the messages arrived a nanosecond apart
         with stretches.of("due", READY):
             worker.settle()
         consumer.send(consumer.finish_lines(READY))

@@ -2,8 +2,8 @@
 
 Every message has a publisher and a number. The ledger of an entire test is the sum of the parts
 that the load processes send periodically: `take` returns and forgets the new entries, and `merge`
-adds them to another ledger. Independent of clocks and connections, and of what may go wrong: that
-is for the tests, which say which messages were rejected, and which of them may be missing.
+adds them to another ledger. Independent of clocks, connections and failures: the
+tests report which messages were rejected, and which may be missing.
 """
 
 from collections import Counter
@@ -121,7 +121,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.counters: Counter[tuple[str, str, str]] = Counter()
-        # By kind and topic, and for those of consumers by channel.
+        # By kind and topic; for consumers, also by channel.
         self._marks: dict[tuple[str, ...], Marks] = {}
 
     # -- entries

@@ -110,7 +110,7 @@ class Timeline:
             self._cell(*key).merge(cell)
 
     def take(self) -> list[Any]:
-        """Return what is new, encoded for the network, and forget it."""
+        """Return the new entries, encoded for the network, and forget them."""
         cells, self.cells = self.cells, {}
         self._spans.clear()
         return [

@@ -58,7 +58,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     On Ctrl-C, which also reaches locust directly, locust writes its report. On SIGTERM, locust
     would not write the report while a shape is running, so it receives an interrupt instead.
     """
-    signal.signal(signal.SIGINT, lambda *_: None)  # locust must receive it, too
+    signal.signal(signal.SIGINT, lambda *_: None)  # locust must also receive the signal
     locust = subprocess.Popen(command, env=environment)
     signal.signal(signal.SIGTERM, lambda *_: locust.send_signal(signal.SIGINT))
     return locust.wait()

@@ -21,7 +21,7 @@ from loadtest.swarm.stages import Knee
 from loadtest.swarm.thresholds import Verdict
 from nsqcy.pipeline.plots import section, table
 
-BUSY = 0.9  # a load process that is busier than this limits the load
+BUSY = 0.9  # load above which a process limits the rate
 LATE = 20.0  # ms; if the load itself is later than this, the latencies are distorted
 KEPT, MISSED = "kept", "MISSED"
 

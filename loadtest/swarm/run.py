@@ -60,7 +60,7 @@ class Strains(dict[int, Strain]):
         self[second] = self.get(second, Strain()).maximum(strain)
 
     def take(self) -> list[tuple[int, float, float]]:
-        """Return what is new, encoded for the network, and forget it."""
+        """Return the new entries, encoded for the network, and forget them."""
         taken = [(second, *strain) for second, strain in self.items()]
         self.clear()
         return taken
@@ -130,7 +130,7 @@ class Run:
         )
 
     def take(self) -> dict[str, Any]:
-        """Return what is new, encoded for the network."""
+        """Return the new entries, encoded for the network."""
         return {
             "run": self.number,
             "ledger": self.ledger.take(),

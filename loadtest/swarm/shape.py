@@ -20,7 +20,7 @@ class Shape(LoadTestShape):
 
     def __init__(self) -> None:
         super().__init__()
-        self.knee: Knee | None = None  # of the running or the last test
+        self.knee: Knee | None = None  # knee of the running or the last test
         self._options: Options | None = None
 
     def reset_time(self) -> None:

@@ -1,9 +1,8 @@
 """The pages of nsqadmin that show all topics.
 
-Its handlers run in threads, which the probe of event loops does not see: they hold up the loop only
-by holding the interpreter. A row is therefore the longest wait of a /ping beside a client that
-requests the page again and again, in CPU time of nsqadmin: waiting for a CPU does not count.
-"""
+Its handlers run in threads, which the probe of event loops cannot see: they delay the loop only
+while they hold the interpreter. A row is therefore the longest wait of a /ping beside a client that
+requests the page repeatedly, in CPU time of nsqadmin: waiting for a CPU does not count."""
 
 import itertools
 import time

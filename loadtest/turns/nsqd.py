@@ -21,7 +21,7 @@ MAX_QUERY = 64 << 10
 ONES = (MAX_BODY - 4) // 5  # messages of one byte in the largest MPUB
 MAX_RDY = 2500
 COLUMNS = "timestamp,id,defer,headers,body"
-NO_ID = "0123456789abcdef"  # no message has it
+NO_ID = "0123456789abcdef"  # id that no message has
 RECEIVED = 128 << 10  # bytes that a worker receives at once
 
 _numbers = itertools.count(1)
@@ -41,7 +41,7 @@ def to_new_topics() -> bytes:
 
 
 def headered(count: int) -> bytes:
-    """Return the same with a header in each message."""
+    """Return such a body with a header in each message."""
     header = encode_headers(((b"a", b"b"),))
     message = struct.pack(">H", len(header)) + header + b"x"
     return struct.pack(">i", count) + sized(message) * count
@@ -169,7 +169,7 @@ def publishing(clients: Clients) -> Iterator[Row]:
 
 
 def many(count: int, act: Callable[[], object]) -> None:
-    """Act on several connections at the same time."""
+    """Run an action on several connections at the same time."""
 
     def once() -> bool:
         act()
@@ -397,7 +397,7 @@ def deferred(clients: Clients, sizes: Sizes) -> Iterator[Row]:
 
 
 def of_one_message(clients: Clients, sizes: Sizes, topic: str) -> Iterator[Row]:
-    """Requests for the last message in a channel, and for one that is not there."""
+    """Requests for the last message in a channel, and for a missing one."""
     waiting, id = name(), ""
     clients.web.create(waiting, "c")
     fill(clients, waiting, min(sizes.messages, MAX_SEARCHED))
@@ -440,7 +440,7 @@ def of_one_message(clients: Clients, sizes: Sizes, topic: str) -> Iterator[Row]:
 
 
 def gone(clients: Clients, sizes: Sizes) -> Iterator[Row]:
-    """Requests that free much at once."""
+    """Requests that free a lot of memory at once."""
     held = f"{sizes.messages:,} messages"
 
     def row(path: str, what: str, channels: Sequence[str], *, delayed: bool = False) -> Row:
@@ -679,7 +679,7 @@ def heads(clients: Clients) -> Iterator[Row]:
 
 
 def raw(clients: Clients, data: bytes, expects: int = 200) -> None:
-    """Send bytes to the HTTP port, and read until nothing more comes. The first answer must have
+    """Send bytes to the HTTP port, and read until no more bytes arrive. The first answer must have
     this status."""
     link = clients.web.link()
     link.connect()

@@ -13,7 +13,7 @@ AT_ONCE = 500  # commands sent before their answers are read
 
 
 class Peer:
-    """An nsqd, as nsqlookupd sees it."""
+    """A connected nsqd, as seen by nsqlookupd."""
 
     def __init__(self, daemon: Nsqlookupd, number: int = 1, timeout: float = 60.0) -> None:
         address = "127.0.0.1", int(daemon.tcp_address.rpartition(":")[2])
@@ -28,7 +28,7 @@ class Peer:
                 self.answer()
 
     def answer(self) -> bytes:
-        """Read an answer: unlike nsqd's, it has no type."""
+        """Read an answer, which has no type, unlike nsqd's."""
         data = self.conn.socket.recv(4, 256)  # MSG_WAITALL
         size = int.from_bytes(data, "big")
         return self.conn.socket.recv(size, 256) if size else b""

@@ -14,7 +14,7 @@ from loadtest.turns.probe import DIRECTORY, FIELDS
 
 ROOT = Path(__file__).parents[2]
 QUIET = 0.03  # seconds; an idle loop has at most a few iterations in this time
-IDLE_TURNS = 3  # iterations of each loop within QUIET, at most, if nothing is left to do
+IDLE_TURNS = 3  # maximum iterations of an idle loop within QUIET
 SETTLE_LIMIT = 60.0
 
 

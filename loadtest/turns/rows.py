@@ -29,4 +29,4 @@ class Row:
     input: str
     act: Callable[[], object]
     prepare: Callable[[], object] = lambda: None
-    """Called before each `act`; not measured."""
+    """Called before each `act`, outside the measurement."""

@@ -83,8 +83,8 @@ def _killed(daemon: D) -> Iterator[D]:
 
 
 def _shortest(row: Row, measured: Callable[[], float]) -> float:
-    """Return the shortest of several measurements of a row, relative to the speed of this machine
-    now: what else runs here may make any of them longer, but none shorter."""
+    """Return the shortest of several measurements of a row, relative to the current speed of
+    this machine: other programs may make any of them longer, but none shorter."""
     best = float("inf")
     for _ in range(TRIES):
         row.prepare()

@@ -60,7 +60,7 @@ class NamedCursors:
         return gone
 
     def end_at(self, log_id: bytes, seq: int) -> None:
-        """Note that records from `seq` on belong only to the log `log_id`."""
+        """Record that records from `seq` on belong only to the log `log_id`."""
         for name, one in self._cursors.items():
             if one.log_id != log_id and one.seq > seq:
                 self._cursors[name] = NamedCursor(name, one.log_id, seq, one.used)
@@ -76,7 +76,7 @@ class NamedCursors:
         return min(held, default=None)
 
     def overrun(self, seq: int) -> list[str]:
-        """Handle reaching the retention limit: from now on, no cursor retains records before `seq`.
+        """Enforce the retention limit: no cursor retains records before `seq` any more.
         Return the names of the cursors that lose records."""
         names = [
             one.name

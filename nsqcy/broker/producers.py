@@ -24,11 +24,11 @@ from nsqcy.storage.journal import EpochState, PartState, pack_part, unpack_parts
 
 HOUR = 3600 * 1_000_000_000
 
-MAX_PRODUCERS = 1000  # per topic; beyond that, the least recently used producer is forgotten
+MAX_PRODUCERS = 1000  # producers per topic; beyond that, the least recently used one is forgotten
 MAX_EPOCHS = 64  # per producer; likewise
-MAX_PARTS = 10_000  # per epoch; more are rejected
-PARTS_OF_TOPIC = 100_000  # beyond this, entire epochs are forgotten, least recently used first
-EXPIRY = 24 * HOUR  # since the epoch's last use
+MAX_PARTS = 10_000  # parts per epoch; more are rejected
+PARTS_OF_TOPIC = 100_000  # limit above which entire epochs are forgotten, least recently used first
+EXPIRY = 24 * HOUR  # ns since the epoch's last use
 
 Ranges = tuple[tuple[int, int], ...]  # [first, end) of a chunk's messages, by index in the chunk
 
@@ -89,7 +89,7 @@ class Epoch:
                 self.left[part] = above
 
     def leave(self, part: int, chunk: int, missing: Ranges) -> None:
-        """Note a chunk above the highest one that a crash left incomplete."""
+        """Record a chunk above the highest one that a crash left incomplete."""
         self.packed = None
         self.left.setdefault(part, {})[chunk] = missing
 
@@ -187,16 +187,16 @@ class Producers:
         return missing
 
     def attempted(self, name: ChunkName) -> None:
-        """Note that the wanted messages are being appended."""
+        """Record that the wanted messages are being appended."""
         _, attempts = self._highest.get(name[:3], (0, 0))
         self._highest[name[:3]] = (name.chunk, attempts + 1)
 
     def published(self, name: ChunkName, pieces: Iterable[tuple[int, Ranges]]) -> None:
-        """Note that the wanted messages have been appended."""
+        """Record that the wanted messages have been appended."""
         self._waiting.append(Attempt(name, tuple(Piece(*each) for each in pieces)))
 
     def abandoned(self, name: ChunkName) -> None:
-        """Note that the messages appended so far have been removed."""
+        """Record that the messages appended so far have been removed."""
         self._ended(name)
 
     def settle(self, visible_seq: int) -> None:
@@ -284,7 +284,7 @@ class Producers:
             del self._producers[producer]
 
     def epochs(self, producer: int, now: int) -> list[int]:
-        """Return a producer's remembered epochs, also those whose chunks have been refused."""
+        """Return a producer's remembered epochs, including those whose chunks have been refused."""
         self._expire(now)
         return sorted(self._producers.get(producer, ()))
 
@@ -317,12 +317,12 @@ class Producers:
                     self._accept(name, state.missing)
 
     def found(self, name: ChunkName, first: int, end: int, count: int) -> None:
-        """Note records in the log after the end of the state: messages [first, end) of a chunk of
+        """Record a part of the log after the end of the state: messages [first, end) of a chunk of
         `count` messages. Call found_all() after the last report."""
         self._found.setdefault(name, (count, []))[1].append((first, end))
 
     def found_all(self, now: int) -> None:
-        """Take over the chunks from found(). Each chunk is kept separately, because a disk may
+        """Adopt the chunks from found(). Each chunk is kept separately, because a disk may
         write in any order: a crash may leave a chunk but no part of an earlier one."""
         for name, (count, ranges) in self._found.items():
             epoch = self._use(name, now)

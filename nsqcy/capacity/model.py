@@ -1,6 +1,6 @@
 """Capacity model: a pure function of the load, the hosts and the measurements.
 
-Every amount is a sum of parts, and each part names its source. The result is an estimate for
+Every amount is a sum of parts, each with its source. The result is an estimate for
 planning: machines differ, and so do loads that look alike.
 """
 
@@ -70,7 +70,7 @@ class Host(NamedTuple):
     memory: float  # bytes
     disk: float
     disk_rate: float  # bytes per second
-    network: float  # bytes per second, each way
+    network: float  # bytes per second, in each direction
 
 
 class Part(NamedTuple):

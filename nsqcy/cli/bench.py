@@ -1,4 +1,4 @@
-"""`nsqcy bench`: measures how fast a cluster takes and delivers messages.
+"""`nsqcy bench`: measures how fast a cluster accepts and delivers messages.
 
 Publishes to an ephemeral topic, which its nsqds delete afterwards. Bodies begin with the time of
 publishing, so that consumers measure the latency.
@@ -26,7 +26,7 @@ from nsqcy.users import token_file
 
 STAMP = struct.Struct(">q")
 IN_FLIGHT = 2500  # messages of each consumer
-BUCKETS = 20  # of latencies, in each decade
+BUCKETS = 20  # latency buckets in each decade
 DRAIN = 10.0  # seconds to wait for the last messages
 
 
@@ -67,7 +67,7 @@ def upper(bucket: int) -> int:
 
 @click.command()
 @click.option(
-    "--duration", type=DURATION, default="2m", show_default=True, help="how long to publish"
+    "--duration", type=DURATION, default="2m", show_default=True, help="duration of the test"
 )
 @click.option(
     "--size",
@@ -76,7 +76,7 @@ def upper(bucket: int) -> int:
     metavar="N",
     default=200,
     show_default=True,
-    help="bytes of a message",
+    help="message size in bytes",
 )
 @click.option(
     "--batch",
@@ -100,7 +100,7 @@ def upper(bucket: int) -> int:
     metavar="N",
     default=4,
     show_default=True,
-    help="how many; 0 only publishes",
+    help="number of consumers; 0 to publish only",
 )
 @click.option("--rate", type=Count(1), metavar="N", help="limit of messages per second, in total")
 @as_json
@@ -117,8 +117,8 @@ def bench(
 ) -> None:
     """Measure the throughput and latency of all nsqds, with an ephemeral topic.
 
-    One process of Python publishes and consumes, and is usually slower than nsqd: use --batch to
-    find the limits of nsqd, and --rate to measure the latency under a load that you expect.
+    A single Python process publishes and consumes, and is usually slower than nsqd: use --batch
+    to find the limits of nsqd, and --rate to measure the latency under the expected load.
     """
     addresses = cluster.tcp_addresses()
     load = Load(addresses, duration / SECOND, b"." * (body_size - STAMP.size), batch, rate)
@@ -152,7 +152,7 @@ class Load:
         self._tally = Tally()
 
     async def run(self, producers: int, consumers: int, options: dict[str, Any]) -> Tally:
-        """Run the load and return what happened."""
+        """Run the load and return its results."""
         channels = [
             Consumer(
                 self._topic,
@@ -189,7 +189,7 @@ class Load:
                 except Error as error:
                     self._tally.errors += 1
                     self._tally.failure = self._tally.failure or str(error)
-                    if not self._tally.published:  # such as a missing token
+                    if not self._tally.published:  # error such as a missing token
                         return
                 due += pause
                 await asyncio.sleep(max(0.0, due - time.monotonic()) if pause else 0)

@@ -48,7 +48,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The daemons of a command, as its options name them."""
+    """The daemons of a command, as specified by its options."""
 
     lookupds: tuple[str, ...]
     nsqds: tuple[str, ...]
@@ -80,8 +80,8 @@ class Cluster:
         return [by_name[name] for name in sorted(by_name)]
 
     def tcp_addresses(self, *, with_tls: bool = False) -> list[str]:
-        """Return the addresses for clients that send the token. Warns of nsqds that may not get it.
-        Raises ClickException if no nsqd may."""
+        """Return the addresses for clients that send the token. Warns about nsqds that must not
+        receive it. Raises ClickException if none may receive it."""
         found = []
         for node in self.nodes:
             if self.web.may_send_token(node.url._replace(scheme="https") if with_tls else node.url):
@@ -94,15 +94,15 @@ class Cluster:
 
     @cached_property
     def registries(self) -> list[LookupdClient]:
-        """The nsqlookupds, to change what they list."""
+        """The nsqlookupds, for requests that change their lists."""
         addresses = self.lookupds
         if not addresses and not self.nsqds and self._local_lookupd:
             addresses = (LOOKUPD,)
         return [LookupdClient.from_url(each, terms=self.terms) for each in addresses]
 
     def stats(self, topic: str = "", channel: str = "", *, clients: bool = False) -> NodeStats:
-        """Return the statistics of the nsqds that respond; warn of the others. Raises
-        ClickException if none does."""
+        """Return the statistics of the nsqds that respond; warn about the others. Raises
+        ClickException if none responds."""
         by_name = {each.name: each for each in self.nodes}
 
         def ask(name: str) -> list[TopicStats]:
@@ -140,7 +140,7 @@ class Cluster:
         nsqds that do not know the topic or channel are skipped. Raises ClickException if all of
         them are, or if a request failed.
 
-        needs: what an nsqd must have, for the error
+        needs: what an nsqd must have, for the error text
         """
         by_name = {each.name: each for each in self.nodes}
         outcome = ask_all(list(by_name), lambda name: request(by_name[name].nsqd), self.terms.whole)
@@ -177,7 +177,7 @@ class Cluster:
 
     @property
     def _remedy(self) -> str:
-        """Return what to do about the errors so far, if a daemon has answered; otherwise ""."""
+        """Return a remedy for the errors so far, if a daemon has answered; otherwise ""."""
         if any(error.status == 401 for error in self._errors):
             start = (
                 "the token is not valid: check" if self.terms.token else "a token is required: set"

@@ -78,7 +78,7 @@ def on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def confirm(yes: bool, question: str) -> None:
-    """Ask before an action, unless --yes is set. Raises Abort for another answer than y."""
+    """Ask for confirmation, unless --yes is set. Raises Abort for an answer other than y."""
     if not yes:
         click.confirm(question, abort=True, err=True)
 

@@ -6,7 +6,7 @@ from click.shell_completion import get_completion_class
 from nsqcy.cli.main import group
 
 SHELLS = ("bash", "zsh", "fish")
-VARIABLE = "_NSQCY_COMPLETE"  # the script runs nsqcy with it
+VARIABLE = "_NSQCY_COMPLETE"  # the script runs nsqcy with this variable
 
 
 @click.command()

@@ -82,7 +82,7 @@ def cancel(
 ) -> None:
     """Drop the deferred messages with these IDs, or with a key, from CHANNEL."""
     if bool(ids) == (key is not None):
-        raise click.UsageError("name either IDs or a --key")
+        raise click.UsageError("specify either IDs or a --key")
     if key is not None:
         _cancel_key(cluster, topic, channel, key, as_json=as_json)
         return

@@ -1,5 +1,5 @@
-"""The demonstration cluster of `nsqcy up --nodes=N`: several nsqds whose topics have copies, and an
-etcd of its own.
+"""The demonstration cluster of `nsqcy up --nodes=N`: several nsqds whose topics have copies, and
+a separate etcd.
 
 Owns the differences between the nsqds, and the files and flags that they share. Does not start
 anything.
@@ -22,7 +22,7 @@ from nsqcy.net import listeners
 FLAG = "nodes"
 MAX_NODES = 9
 COPIES = 3
-PORT_STEP = 100  # between two nodes' ports; 10 would collide with nsqlookupd's and nsqadmin's
+PORT_STEP = 100  # distance of two nodes' ports; 10 would collide with nsqlookupd's and nsqadmin's
 NODE_IDS = 1024
 ADDRESSES = ("tcp_address", "http_address", "https_address")
 HERE = "127.0.0.1"
@@ -31,7 +31,8 @@ MAX_ANSWER = 10_000  # bytes
 
 
 def taken(argv: Sequence[str]) -> tuple[int, list[str]]:
-    """Return the number of nsqds, and the remaining words of a command line. Raises UsageError."""
+    """Return the number of nsqds, and the remaining arguments of a command line. Raises
+    UsageError."""
     count = 1
     rest = []
     words = list(reversed(argv))

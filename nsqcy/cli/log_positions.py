@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from nsqcy.config.durations import MICROSECOND, parse_with_days
 
 ALLOWED = (
-    "earliest, latest, a sequence number, today, yesterday, a time ago such as -24h,"
+    "earliest, latest, a sequence number, today, yesterday, a relative time such as -24h,"
     " or a time such as 2026-11-24T08:00"
 )
 _AGO = re.compile(r"-(\S+)|(\S+) +ago")
@@ -56,7 +56,7 @@ def _span(text: str, whole: str) -> timedelta:
     try:
         return timedelta(microseconds=parse_with_days(text) // MICROSECOND)
     except ValueError as error:
-        raise ValueError(f"{whole!r} is not a time ago: {error}") from None
+        raise ValueError(f"{whole!r} is not a relative time: {error}") from None
 
 
 def _utc(moment: datetime) -> str:

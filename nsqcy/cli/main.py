@@ -1,7 +1,7 @@
 """The `nsqcy` command: the table of its commands, and how errors are shown.
 
 Imports a command only when it runs, or when its own help is shown. Commands that have NSQ's flag
-syntax, such as the daemons, get their words unchanged.
+syntax, such as the daemons, receive their arguments unchanged.
 
 Exit codes:
 
@@ -27,8 +27,8 @@ INVALID = 2
 
 
 class Entry(NamedTuple):
-    """A command of click: an attribute of a module. Without one, a program: the module's main(),
-    which parses its own words."""
+    """A click command: an attribute of a module. Without an attribute, a program: the module's
+    main(), which parses its own arguments."""
 
     module: str
     attribute: str
@@ -124,7 +124,7 @@ def run(command: click.Command, words: Sequence[str], name: str) -> int:
 
 
 def describe(error: click.UsageError) -> str:
-    """Return a usage error as one line, with a suggestion or with where to find help."""
+    """Return a usage error as one line, with a suggestion or a pointer to the help."""
     if isinstance(error, click.NoSuchOption):
         text = f"unknown option {error.option_name}"
         near = error.possibilities or []
@@ -198,7 +198,7 @@ class Nsqcy(Commands):
 
 
 def _program(name: str, program: Entry) -> click.Command:
-    """Return a command that passes its words on to a program."""
+    """Return a command that passes its arguments on to a program."""
 
     def start(words: Sequence[str]) -> int:
         return int(importlib.import_module(program.module).main(list(words)) or 0)

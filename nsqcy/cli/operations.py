@@ -1,4 +1,5 @@
-"""`nsqcy drain`, `nsqcy ready` and `nsqcy reload`: one nsqd's life, or the readiness of all.
+"""`nsqcy drain`, `nsqcy ready` and `nsqcy reload`: drain or reload one nsqd, or check the readiness
+of all.
 
 The state itself is nsqd's: this module sends requests and shows their results.
 """
@@ -21,7 +22,7 @@ OURS = "this request, which needs nsqcy's nsqd"
 
 
 @click.command()
-@click.option("--status", is_flag=True, help="only show whether nsqd drains, and what is left")
+@click.option("--status", is_flag=True, help="only show whether nsqd is draining, and what is left")
 @click.option("--stop", is_flag=True, help="end the drain: nsqd accepts publishes again")
 @click.option(
     "--within", type=DURATION, help="exit after this time, such as 10m, even if messages are left"
@@ -46,10 +47,12 @@ def drain(
       nsqcy drain --nsqd-http-address=10.0.0.1:4151 --status
     """
     if sum((status, stop, within is not None or hand_over)) > 1:
-        raise click.UsageError("--status, --stop and the options of a drain exclude each other")
+        raise click.UsageError(
+            "--status and --stop cannot be combined, nor used with the options of a drain"
+        )
     node = _only_node(cluster)
     if not status and not stop:
-        confirm(yes, f"Drain {node.name}? It refuses publishes, and exits once it is empty.")
+        confirm(yes, f"Drain {node.name}? It will refuse publishes, and exit once it is empty.")
     with _errors_of(node):
         if status:
             state = node.nsqd.drain_state()
@@ -111,7 +114,7 @@ def reload(cluster: Cluster) -> None:
 
 @contextmanager
 def _errors_of(node: Node) -> Iterator[None]:
-    """Turn a failed request into a ClickException that names the nsqd."""
+    """Convert a failed request to a ClickException that identifies the nsqd."""
     try:
         yield
     except RequestError as error:

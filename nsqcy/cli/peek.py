@@ -105,14 +105,14 @@ def peek(
         head, rows = _table(shown, in_log=place is not None)
         click.echo(table(head, rows, right="size,attempts,number"), nl=False)
     elif place is not None:
-        click.echo(f"{name} has no messages from that position on")
+        click.echo(f"{name} has no messages at or after that position")
     else:
         click.echo(f"{name} has no {state.replace('_', ' ')} messages")
 
 
 class _Ask(NamedTuple):
-    """Which messages to show: those of a channel, of a topic's backlog, or of its log from a place
-    on."""
+    """Which messages to show: those of a channel, of a topic's backlog, or of its log from a given
+    position."""
 
     topic: str
     channel: str | None
@@ -131,7 +131,7 @@ class _Ask(NamedTuple):
 
 
 def merged(found: dict[Node, list[dict[str, Any]]]) -> list[Peeked]:
-    """Return the messages of all nodes in order of their timestamps, or of when they are due."""
+    """Return the messages of all nodes in order of their timestamps or due times."""
     rows = [Peeked(node.name, each) for node, messages in found.items() for each in messages]
     return sorted(rows, key=lambda each: each.values.get("due") or each.values["timestamp"] or 0)
 
@@ -142,9 +142,9 @@ def _as_json(message: Peeked) -> dict[str, Any]:
 
 
 def _table(messages: list[Peeked], *, in_log: bool) -> tuple[list[str], list[list[str]]]:
-    """Return the titles and cells. Deferred messages show when they are due, messages that can be
-    cancelled their keys, and dead letters why they are there. Messages in a log show their numbers
-    instead of their attempts, which the log does not know."""
+    """Return the titles and cells. Deferred messages are shown with their due times, messages that
+    can be cancelled with their keys, and dead letters with their reasons. Messages in a log are
+    shown with their numbers instead of their attempts, which the log does not contain."""
     columns: dict[str, Callable[[Peeked], str]] = {
         "time": lambda each: moment(each.values["timestamp"]),
         "due": lambda each: moment(each.values["due"]) if "due" in each.values else "",

@@ -30,7 +30,7 @@ LIMITS = {
 @click.command()
 @click.argument("topic", type=TOPIC)
 @click.argument("messages", nargs=-1)
-@click.option("--lines", is_flag=True, help="stdin has a message per line")
+@click.option("--lines", is_flag=True, help="read one message per line from stdin")
 @click.option(
     "--defer",
     type=DURATION,

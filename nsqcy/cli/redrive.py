@@ -18,15 +18,15 @@ from nsqcy.cluster.http_clients import NsqdHTTPClient
     metavar="N",
     help="maximum number of messages on each nsqd; default: all",
 )
-@click.option("--id", metavar="ID", help="only this message, as `nsqcy peek` shows its id")
+@click.option("--id", metavar="ID", help="only the message with this id, as shown by `nsqcy peek`")
 @as_json
 @on_cluster
 def redrive(
     cluster: Cluster, topic: str, channel: str, limit: int | None, id: str | None, as_json: bool
 ) -> None:
-    """Return the dead letters in CHANNEL of the dead-letter TOPIC to where they came from.
+    """Return the dead letters in CHANNEL of the dead-letter TOPIC to their original channels.
 
-    Messages whose headers name no origin stay. Needs nsqcy's nsqd.
+    Messages whose headers contain no origin stay. Needs nsqcy's nsqd.
     """
     if id is not None and limit is not None:
         raise click.UsageError("--limit is not allowed with --id")

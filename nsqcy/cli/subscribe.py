@@ -15,7 +15,7 @@ from nsqcy.cluster.problems import waiting
 from nsqcy.errors import NsqError
 from nsqcy.users import token_file
 
-# Errors that would occur again, by some of their words.
+# Errors that would recur, by some of their words.
 _REMEDIES = {
     "E_AUTH_FAILED": f"check {token_file.SETTINGS}",
     "E_UNAUTHORIZED": f"check {token_file.SETTINGS}",
@@ -27,14 +27,14 @@ _REMEDIES = {
 @click.command()
 @click.argument("topic", type=TOPIC)
 @click.argument("channel", type=CHANNEL, required=False)
-@click.option("--count", type=Count(1), metavar="N", help="stop after this many messages")
+@click.option("--count", type=Count(1), metavar="N", help="stop after this number of messages")
 @click.option(
     "--max-in-flight",
     type=Count(1),
     metavar="N",
     default=100,
     show_default=True,
-    help="messages to hold unfinished",
+    help="maximum number of unfinished messages",
 )
 @click.option("--tls", is_flag=True, help="connect with TLS")
 @click.option("--json", "as_json", is_flag=True, help="print a JSON object per message")
@@ -72,12 +72,12 @@ def sub(
         for message in consumer:
             try:
                 _print(message, as_json)
-            except BrokenPipeError:  # the reader has ended: nsqd keeps the rest
+            except BrokenPipeError:  # the output's reader has ended: nsqd keeps the rest
                 message.requeue(0, backoff=False)
                 return
             if left is not None:
                 left -= 1
-                # nsqd must not send more: their attempts would count.
+                # nsqd must not send more messages: their attempts would count.
                 consumer.set_max_in_flight(min(max_in_flight, left))
             message.finish()
             if left == 0:
@@ -87,7 +87,7 @@ def sub(
 
 
 def _denial(error: NsqError) -> str | None:
-    """Return what to do about an error that would occur again, or None for another error."""
+    """Return a remedy for an error that would recur, or None for another error."""
     text = str(error)
     if "requires AUTH" in text:
         return text.replace("AUTH: set auth_secret", f"a token: set {token_file.SETTINGS}")
@@ -104,7 +104,7 @@ def _check_backlog(cluster: Cluster, topic: str) -> None:
     if found is not None and not found.channels and found.figures.depth:
         raise click.ClickException(
             f"{waiting(found.figures.depth)} in topic {topic}, which has no channel: a temporary"
-            f" channel would take and then drop them; see them with nsqcy peek {topic}, or name a"
+            f" channel would take and then drop them; view them with nsqcy peek {topic}, or name a"
             f" channel that keeps them: nsqcy sub {topic} CHANNEL"
         )
 

@@ -37,7 +37,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -
 
 
 def plain(text: str) -> str:
-    """Return a text from elsewhere as one line without control characters."""
+    """Return a foreign text as one line without control characters."""
     return one_line(text)
 
 

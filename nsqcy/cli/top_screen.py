@@ -118,7 +118,7 @@ def _problem_lines(found: Sequence[Problem], width: int) -> list[str]:
 
 
 def _cut(text: str, width: int) -> str:
-    """Cut a line, which may have colours, at the width of the screen."""
+    """Truncate a line, which may contain colours, to the width of the screen."""
     bare = click.unstyle(text)
     return text if not width or len(bare) <= width else f"{bare[: width - 1]}…"
 

@@ -86,13 +86,13 @@ DEFAULTS = {
     "nsqadmin": {"http_address": "127.0.0.1:4171"},
 }
 
-# The option that names nsqlookupds.
+# The option for the addresses of nsqlookupds.
 LOOKUPDS = {"nsqd": "lookupd_tcp_address", "nsqadmin": "lookupd_http_address"}
 
 # The broadcast address is the host of this option, unless that is a wildcard.
 BROADCAST = {"nsqlookupd": "http_address", "nsqd": "tcp_address"}
 EVERYWHERE = ("", "0.0.0.0", "::")
-ETCD_INTERVAL = 0.1  # seconds between checks whether etcd is ready
+ETCD_INTERVAL = 0.1  # seconds between checks of etcd's readiness
 RESTART_LEASES = 3  # lease durations until a killed node is restarted
 
 
@@ -111,7 +111,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _up(argv: Sequence[str], stack: ExitStack) -> "Up":
-    """Return what the command line describes. `stack`: removes the temporary directory, if any."""
+    """Return the plan that the command line describes. `stack`: removes the temporary directory, if
+    any."""
     demo, words = _demo_taken(argv)
     count, rest = demo_cluster.taken(words)
     plans = {name: Plan(name, flags) for name, flags in split(rest).items()}
@@ -134,7 +135,7 @@ def _up(argv: Sequence[str], stack: ExitStack) -> "Up":
 
 
 def _demo_taken(argv: Sequence[str]) -> tuple[bool, list[str]]:
-    """Return whether the demo is wanted, and the remaining words."""
+    """Return whether the demo was requested, and the remaining arguments."""
     rest = [word for word in argv if word not in (f"-{DEMO}", f"--{DEMO}")]
     return len(rest) < len(argv), rest
 
@@ -203,7 +204,7 @@ class Plan:
         return True
 
     def shared(self, count: int) -> Shared:
-        """Return what several nsqds started with these flags share. Raises Stop."""
+        """Return the files and flags that several nsqds share. Raises Stop."""
         return Shared(self._settings, self["data_path"], count)
 
     def node(self, index: int, shared: Shared) -> "Plan":
@@ -217,7 +218,7 @@ class Plan:
 
     @property
     def lease(self) -> float:
-        """Seconds after which others take over an nsqd's topics."""
+        """Seconds after which other nsqds take over an nsqd's topics."""
         lease = self._settings["copies_lease"]
         assert isinstance(lease, int)
         return lease / SECOND

@@ -23,7 +23,7 @@ else:
     ParamType = click.ParamType  # generic only in recent versions of click
 
 COMPLETION = Terms(connect_timeout=1.0, request_timeout=1.0)  # while a user waits for Tab
-NAME = "1 to 64 characters of a-z A-Z 0-9 . _ -, and #ephemeral at the end if it shall not persist"
+NAME = "1 to 64 characters of a-z A-Z 0-9 . _ -, and #ephemeral at the end if it is ephemeral"
 
 
 class _Name(ParamType):

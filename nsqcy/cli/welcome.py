@@ -41,7 +41,7 @@ def daemons(nsqd: Addresses, data_path: str, lookupd: Addresses) -> str:
 
 
 def nodes(nsqds: Sequence[Node], etcd: str, lookupd: Addresses) -> str:
-    """Return the same lines for several nsqds. `etcd`: describes it, or empty if it is not ours."""
+    """Return such lines for several nsqds. `etcd`: its description; empty if etcd is not ours."""
     lines = [
         f"  {each.name + ':':<11} {_shown(each.addresses)}, data in {each.data_path},"
         f" process {each.pid}\n"
@@ -57,7 +57,7 @@ def admin(page: str) -> str:
 
 
 def commands(nsqd: Addresses, lookupd: Addresses) -> str:
-    """Return what to do with one nsqd."""
+    """Return the suggestions for one nsqd."""
     if not (http := _for_curl(nsqd)):
         return f"\n  {SAVED}\n\n"
     return f"""
@@ -71,7 +71,7 @@ def commands(nsqd: Addresses, lookupd: Addresses) -> str:
 
 
 def commands_for_nodes(nsqds: Sequence[Node], lookupd: Addresses, lease: float) -> str:
-    """Return what to do with several nsqds. `lease`: in seconds."""
+    """Return the suggestions for several nsqds. `lease`: in seconds."""
     lines = []
     if http := _for_curl(nsqds[0].addresses):
         lines.append(f"    curl -d 'hello' 'http://{http}/pub?topic=greetings'\n")
@@ -83,7 +83,7 @@ def commands_for_nodes(nsqds: Sequence[Node], lookupd: Addresses, lease: float) 
 
 
 def demo(page: str, *, is_temporary: bool) -> str:
-    """Return what the demo shows; the last line is nsqadmin's URL, if there is one."""
+    """Return the description of the demo; its last line is nsqadmin's URL, if there is one."""
     text = f"\n{DEMO}\n\n  {DISCARDED if is_temporary else SAVED}\n\n"
     return text + (f"  Watch it in nsqadmin: {page}\n" if page else "")
 

@@ -1,8 +1,8 @@
-"""Topics, channels and policies of an nsqd, for programs that set up what they need, and a look at
+"""Topics, channels and policies of an nsqd, for programs that create them, and a view of
 its messages.
 
-Owns the choice of requests for this. cluster/http_clients.py sends them; it imports urllib3, which
-is slow to import, so that happens when an NsqdAdmin is created. Does not know consumers or
+Chooses the requests; cluster/http_clients.py sends them. That module imports urllib3, which is slow
+to import, so it is imported when an NsqdAdmin is created. Does not know consumers or
 producers.
 """
 
@@ -28,12 +28,11 @@ class NsqdAdmin:
         admin.create_channel("orders", "billing")
         admin.channel_policy("orders", "billing", max_attempts=3, dead_letter_topic="orders-dead")
 
-    `auth_secret` is the token of a user who may do this, for an nsqd with --auth-file. `timeout`
-    applies to each request. All methods may be called from any thread, and repeatedly with the same
-    result. They raise RequestError if nsqd refuses (`status` is that of its response) or does not
-    answer (0), and ValueError for an invalid name. Policies, peek(), redrive() and seek() are
-    features of nsqcy's nsqd.
-    """
+    `auth_secret` is the token of a user with the required permissions, for an nsqd with
+    --auth-file. `timeout` applies to each request. All methods may be called from any thread, and
+    repeatedly with the same result. They raise RequestError if nsqd refuses (`status` is that of
+    its response) or does not answer (0), and ValueError for an invalid name. Policies, peek(),
+    redrive() and seek() are features of nsqcy's nsqd."""
 
     def __init__(
         self,
@@ -97,7 +96,7 @@ class NsqdAdmin:
             self._nsqd.empty_channel(topic, channel)
 
     def pause_topic(self, topic: str) -> None:
-        """Keep a topic's new messages from its channels."""
+        """Pause a topic: its channels receive no new messages."""
         with self._errors_with_address():
             self._nsqd.pause_topic(topic)
 
@@ -107,7 +106,7 @@ class NsqdAdmin:
             self._nsqd.unpause_topic(topic)
 
     def pause_channel(self, topic: str, channel: str) -> None:
-        """Keep a channel's messages from its consumers."""
+        """Pause a channel: its consumers receive no messages."""
         with self._errors_with_address():
             self._nsqd.pause_channel(topic, channel)
 
@@ -136,7 +135,7 @@ class NsqdAdmin:
         with self._errors_with_address():
             found = self._nsqd.stats(topic, channel)
         assert isinstance(found, dict)
-        return found | {"topics": found.get("topics") or []}  # null if there are none
+        return found | {"topics": found.get("topics") or []}  # JSON null if there are none
 
     def topic_policy(self, topic: str, **keys: Any) -> dict[str, Any]:
         """Set keys of a topic's policy; None resets a key. Return all keys with their values.

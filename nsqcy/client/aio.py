@@ -212,7 +212,7 @@ class _Face:
     def __init__(self) -> None:
         self.now = float
         self._timer: asyncio.Handle | None = None
-        self._timer_due = INFINITE  # uvloop's handles do not all know it
+        self._timer_due = INFINITE  # not all of uvloop's handles support it
         self._query: Callable[[], Answer] | None = None
         self._threads = Threads(MAX_CALLS)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -263,8 +263,8 @@ class _Face:
         self.rearm()
 
     def fail(self, error: Exception) -> None:
-        """End because of an error of the client itself: a core that was left half changed would
-        wait for ever."""
+        """End because of an internal error of the client: a half-changed core would wait
+        for ever."""
         self.core.fail(error, self.now())
         self.stopped()
 
@@ -307,7 +307,7 @@ class _Face:
         assert self._query is not None
         try:
             addresses, errors = await self._threads.call(asked, self._query)
-        except Exception as error:  # no thread can start
+        except Exception as error:  # no thread could be started
             addresses, errors = [], [str(error)]
         self.enter(self.core.found, addresses, errors)
 
@@ -440,9 +440,10 @@ class Consumer(ConsumerView, _Face):
     """Consumer of one channel, from fixed nsqds, from nsqds found by lookupds, or from both.
 
     `topic` is one topic, or several: `max_in_flight` then limits all of them together, and
-    `message.topic` tells them apart. `topics_pattern` instead is a regular expression for the
-    entire names of topics; later ones are found too, by lookupds, or by `nsqd_http_addresses`: the
-    HTTP address of each of `nsqd_tcp_addresses`, in the same order.
+    `message.topic` distinguishes their messages. `topics_pattern` instead is a regular expression
+    for the entire names of topics; topics created later are also found, through lookupds, or
+    through `nsqd_http_addresses`: the HTTP address of each of `nsqd_tcp_addresses`, in the same
+    order.
 
     The program takes messages by iteration (`async for`, `batches`) and answers them. Or it passes
     a `message_handler`, a function or coroutine function. The handler's result answers the message:
@@ -650,7 +651,7 @@ class Consumer(ConsumerView, _Face):
     async def get(self, timeout: Duration | None = None) -> Message | None:
         """Return the next message, or None after `timeout` or after close().
 
-        Raises Closed, with its cause, if an error of the client itself has ended the consumer; so
+        Raises Closed, with its cause, if an internal error of the client has ended the consumer; so
         do iterations, batches() and join().
         """
         await self.start()
@@ -932,7 +933,7 @@ class Producer(ProducerView, _Face):
         self._pub, self._mpub = Heads(b"PUB"), Heads(b"MPUB")
 
     async def start(self) -> None:
-        """Start connecting. The first publish does this too."""
+        """Start connecting. The first publish also does this."""
         self._start()
 
     def _start(self) -> None:

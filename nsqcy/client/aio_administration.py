@@ -51,7 +51,7 @@ class NsqdAdmin:
         await self._threads.call(self._admin.empty_channel, topic, channel)
 
     async def pause_topic(self, topic: str) -> None:
-        """Keep a topic's new messages from its channels."""
+        """Pause a topic: its channels receive no new messages."""
         await self._threads.call(self._admin.pause_topic, topic)
 
     async def unpause_topic(self, topic: str) -> None:
@@ -59,7 +59,7 @@ class NsqdAdmin:
         await self._threads.call(self._admin.unpause_topic, topic)
 
     async def pause_channel(self, topic: str, channel: str) -> None:
-        """Keep a channel's messages from its consumers."""
+        """Pause a channel: its consumers receive no messages."""
         await self._threads.call(self._admin.pause_channel, topic, channel)
 
     async def unpause_channel(self, topic: str, channel: str) -> None:

@@ -58,7 +58,7 @@ class Threads:
         except RuntimeError as error:
             with self._lock:
                 self._running -= 1
-                if self._running:  # a running thread takes the call
+                if self._running:  # a running thread handles the call
                     return
                 self._calls.clear()
             raise OSError(f"cannot start a thread: {error}") from None
@@ -128,4 +128,4 @@ def _of_family(family: int, sources: Resolved) -> Any:
     for each, _, _, _, source in sources:
         if each == family:
             return source
-    raise OSError("local_address and the nsqd's address are not of the same kind")
+    raise OSError("local_address and the nsqd's address belong to different address families")

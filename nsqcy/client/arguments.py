@@ -1,8 +1,7 @@
 """Arguments of the client's public classes and methods, other than the options of options.py.
 
-Owns which values each argument may have, whatever method it belongs to. Checks them at the call, so
-that an invalid one does not fail later and elsewhere.
-"""
+Owns the allowed values of each argument, regardless of the method. Checks them at the call, so that
+an invalid value does not cause a failure later and elsewhere."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -17,7 +16,7 @@ Test = Callable[[Any], bool]
 
 
 class Argument(NamedTuple):
-    """Which values an argument may have. `is_type` fails with TypeError, `holds` with
+    """The allowed values of an argument. `is_type` fails with TypeError, `holds` with
     ValueError."""
 
     allowed: str
@@ -26,7 +25,7 @@ class Argument(NamedTuple):
 
 
 def _of(*types: type) -> Test:
-    """Return whether a value has one of these types. A bool is no number."""
+    """Return whether a value has one of these types. A bool is not a number."""
     return lambda value: isinstance(value, types) and (bool in types or not isinstance(value, bool))
 
 
@@ -58,7 +57,7 @@ PORT = Argument("1 to 65535", _of(int), lambda value: 0 < value < 65536)
 FLAG = Argument("True or False", _of(bool))
 TEXT = Argument("text without control characters", _of(str), str.isprintable)
 NAMED = Argument(
-    "text without control characters that is not empty",
+    "non-empty text without control characters",
     _of(str),
     lambda value: value != "" and value.isprintable(),
 )

@@ -13,7 +13,7 @@ producer.py make the decisions. loop.py handles bytes and time in its own thread
 answered while handlers are busy. Messages may be answered in any thread.
 
 Ctrl-C, a signal handler or a time limit may raise an exception in a caller's thread, between any
-two instructions. Callers therefore change nothing but by single calls into mailbox.pyx and the
+two instructions. Callers therefore change state only through single calls to mailbox.pyx and the
 codec, and hold no locks.
 
 Consumers and producers belong to the process that started them: in a forked child, the parent's
@@ -89,9 +89,10 @@ class Consumer(ConsumerView):
     """Consumer of one channel, from fixed nsqds, from nsqds found by lookupds, or from both.
 
     `topic` is one topic, or several: `max_in_flight` then limits all of them together, and
-    `message.topic` tells them apart. `topics_pattern` instead is a regular expression for the
-    entire names of topics; later ones are found too, by lookupds, or by `nsqd_http_addresses`: the
-    HTTP address of each of `nsqd_tcp_addresses`, in the same order.
+    `message.topic` distinguishes their messages. `topics_pattern` instead is a regular expression
+    for the entire names of topics; topics created later are also found, through lookupds, or
+    through `nsqd_http_addresses`: the HTTP address of each of `nsqd_tcp_addresses`, in the same
+    order.
 
     The program takes messages by iteration, get() or batches(), and answers them in any thread. Or
     it passes a `message_handler`, which `concurrency` threads run. The handler's result answers the
@@ -201,7 +202,7 @@ class Consumer(ConsumerView):
         self._inside = self._queue.callers
         self._hopeless: deque[Message] = deque()  # delivered messages, for on_giving_up
         self._gives_up = False  # threads handle messages
-        self._handlers: deque[Event] = deque()  # of workers that are continuing
+        self._handlers: deque[Event] = deque()  # events of workers that are continuing
         self._max_in_flight = self.core.flow.max_in_flight  # the loop may not have set it yet
         self._paused = 0  # max_in_flight before the pause
 
@@ -318,7 +319,7 @@ class Consumer(ConsumerView):
     def get(self, timeout: Duration | None = None) -> Message | None:
         """Return the next message, or None after `timeout` or after close().
 
-        Raises Closed, with its cause, if an error of the client itself has ended the consumer; so
+        Raises Closed, with its cause, if an internal error of the client has ended the consumer; so
         do iterations, batches() and join().
         """
         self.start()
@@ -355,12 +356,12 @@ class Consumer(ConsumerView):
             for message in self:
                 try:
                     result = handler(message)
-                except BaseException as error:  # also sys.exit(), which ends a thread silently
+                except BaseException as error:  # including sys.exit(), which ends a thread silently
                     self.core.raised(message, error)
                 else:
                     self.core.handled(message, result)
         except Closed:
-            pass  # of the client's failure, which is logged
+            pass  # exception of the client's failure, which is logged
         except BaseException as error:
             log.error("[%s] a handler's thread has failed", self.core.name, exc_info=error)
         finally:
@@ -406,7 +407,7 @@ class Consumer(ConsumerView):
 
     def _go_on_giving_up(self) -> None:
         self._gives_up = False
-        if self._hopeless:  # a message has come meanwhile
+        if self._hopeless:  # a message has arrived in the meantime
             self._begin_giving_up()
 
     def _next_hopeless(self) -> Message | None:
@@ -551,7 +552,7 @@ class Producer(ProducerView):
         self._pub, self._mpub = Heads(b"PUB"), Heads(b"MPUB")
 
     def start(self) -> None:
-        """Start connecting. The first publish does this too."""
+        """Start connecting. The first publish also does this."""
         if not (self._loop.has_begun or self._closed):
             self._loop.start(self.core.name, lookup_query(self.core))
 

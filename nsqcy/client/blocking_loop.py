@@ -1,8 +1,8 @@
 """Drives a core of the blocking client, in its own thread or greenlet.
 
 Owns sockets, timers and wake-ups. The core makes the decisions, and only the loop calls it: other
-threads post requests, as a whole (mailbox.pyx), so nothing is half done if an exception interrupts
-them. The loop never waits for them. Callbacks run at the end of a turn.
+threads post complete requests (mailbox.pyx), so an exception that interrupts them leaves nothing
+half done. The loop never waits for them. Callbacks run at the end of a turn.
 
     any thread                                      the loop
     message.finish() -> codec -> Bell ------------> dirty drivers: take() and send()
@@ -39,7 +39,7 @@ MAX_PIECES = 8  # pieces of output sent before other connections have their turn
 
 AT_EXIT = 1.0  # seconds that all unclosed consumers and producers may delay the program's exit
 NO_THREAD = "cannot start a thread"
-NEXT_THREAD = 1.0  # seconds until a thread that could not start is tried again
+NEXT_THREAD = 1.0  # seconds between attempts to start a thread
 PROGRAM_ENDS = (KeyboardInterrupt, SystemExit)
 
 
@@ -163,7 +163,7 @@ class Driver:
                 self._receive()  # nsqd's last error explains why it closed the connection
             self.fail(f"lost: {error}")
             return
-        # A view: copies of what is left of large messages would take longer than sending them.
+        # A view: copying the rest of a large message would take longer than sending it.
         self._unsent = memoryview(self._unsent)[sent:]
         if bool(self._unsent) != self._writing:
             self._writing = bool(self._unsent)
@@ -225,8 +225,8 @@ class Loop:
     # -- for the Consumer or Producer
 
     def start(self, name: str, ask: Callable[[], Answer] | None) -> None:
-        """Begin, and wait until the core has started; `ask` queries the nsqlookupds. May be called
-        again, also after it was interrupted."""
+        """Start, and wait until the core has started; `ask` queries the nsqlookupds. May be
+        called again, even after an interruption."""
         self._name = name
         self._ask = ask
         if not self._began.is_set():
@@ -245,8 +245,8 @@ class Loop:
         return self.mailbox.post(function, *args)
 
     def do(self, function: Callable[..., object], *args: object) -> None:
-        """Make the loop call a function with the time too, and wait until it has, unless it runs
-        callbacks."""
+        """Make the loop call a function that also receives the time, and wait for the call, unless
+        the loop runs callbacks."""
         if self.has_begun and self.runtime.can_wait():
             self.mailbox.do(self.runtime.gate(), self._do, function, *args)
         else:
@@ -296,7 +296,7 @@ class Loop:
             self.call(self._tell_found, [], [f"{NO_THREAD}: {error}"])
 
     def spawn(self, name: str, work: Callable[..., object], *args: object) -> None:
-        """Run a function beside the loop. If no thread can start, try again until one can."""
+        """Run a function in another thread. If no thread can be started, retry until one can."""
         if self._stopped:
             return
         try:
@@ -345,7 +345,7 @@ class Loop:
     # -- the loop
 
     def _run(self, wakes: "_Wakes") -> None:
-        if not self.mailbox.open(wakes.fileno):  # another start() was first
+        if not self.mailbox.open(wakes.fileno):  # another start() came first
             wakes.close()
             return
         self._who = self.runtime.current()
@@ -504,7 +504,7 @@ _running: set[Loop] = set()
 
 @atexit.register
 def _end_all() -> None:
-    """End all loops at exit, within AT_EXIT seconds in all. Their threads do not keep the program
+    """End all loops at exit, within AT_EXIT seconds in total. Their threads do not keep the program
     running, so unsent data would be lost."""
     deadline = time.monotonic() + AT_EXIT
     loops = list(_running)

@@ -1,9 +1,8 @@
 """Bodies as values: the option `codec` of consumers and producers.
 
 Owns the codecs, the conversion to the type that a handler declares, and which arguments a handler
-gets. Does not know about connections or answers: for the consumer, a body that cannot be decoded is
-a handler that raises DecodeError.
-"""
+gets. Knows nothing about connections or answers: to the consumer, a body that cannot be decoded
+looks like a handler that raises DecodeError."""
 
 import functools
 import inspect
@@ -58,7 +57,7 @@ class MessagePack:
             text = 'codec "msgpack" requires msgpack: pip install "nsqcy[msgpack]"'
             raise ImportError(text) from None
         self._pack = functools.partial(msgpack.packb, default=_plain)
-        # Keys of all types, because packb() accepts them too.
+        # Accept keys of all types, because packb() does.
         self._unpack = functools.partial(msgpack.unpackb, strict_map_key=False)
 
     def encode(self, value: Any) -> bytes:
@@ -114,8 +113,8 @@ def decoding(handler: Callable[..., Any], codec: Codec) -> Callable[[Message], A
     """Return a handler of messages that passes their values to `handler`.
 
     The handler gets the decoded body, converted to the type of its first parameter. A second
-    parameter without a default gets the Message. A handler whose first parameter is a Message is
-    returned as it is. Raises TypeError for other parameters.
+    parameter without a default gets the Message. A handler whose first parameter is a Message
+    is returned unchanged. Raises TypeError for other parameters.
     """
     kind, takes_message = _parameters(handler)
     if _is_message(kind):
@@ -145,10 +144,10 @@ def _parameters(handler: Callable[..., Any]) -> tuple[Any, bool]:
     """Return the type of a handler's first parameter, and whether a second one gets the Message."""
     try:
         signature = inspect.signature(handler, eval_str=True)
-    except ValueError:  # some compiled functions have none
+    except ValueError:  # some compiled functions have no signature
         return Any, False
     except NameError as error:
-        raise TypeError(f"message_handler has an annotation that is not known: {error}") from None
+        raise TypeError(f"message_handler has an unknown annotation: {error}") from None
     one, two = _accepts(signature, 1), _accepts(signature, 2)
     kind, second, *_ = (*(each.annotation for each in signature.parameters.values()), Any, Any)
     if not (one or two) or (_is_message(kind) and not one):

@@ -37,7 +37,7 @@ def cancel(
     from nsqcy.cluster.web_client import Terms
 
     if not (isinstance(key, str) and key):
-        raise ValueError(f"the key to cancel must be a text that is not empty, not {key!r}")
+        raise ValueError(f"the key to cancel must be a non-empty text, not {key!r}")
     check_arguments(header=header, auth_secret=auth_secret)
     check_argument("timeout", timeout, LIMIT)
     check_names(topic=topic, channel=channel)

@@ -58,7 +58,7 @@ class Message:
         """Headers; empty unless the consumer has the `headers` option."""
 
     def finish(self) -> None:
-        """Report to nsqd that the message has been processed. Raises AlreadyAnswered."""
+        """Finish the message: report to nsqd that it has been processed. Raises AlreadyAnswered."""
 
     def requeue(
         self, delay: float | None = None, *, time_ms: int | None = None, backoff: bool = True
@@ -73,7 +73,7 @@ class Message:
     def dead_letter(self, reason: str = "") -> None:
         """Move the message to the dead-letter topic of the channel's policy, with this reason.
 
-        nsqd does this at once, and keeps the message in exactly one place. A consumer with the
+        nsqd does this at once; the message is always in exactly one topic. A consumer with the
         option `dead_letter_topic` publishes the message there instead, and then finishes it. If the
         policy has no topic, nsqd requeues the message, and `on_error` gets its error. Raises
         AlreadyAnswered, and Error if the nsqd has no dead letters and the consumer no topic.

@@ -42,7 +42,7 @@ def is_coroutine_function(function: object) -> bool:
 
 def refuse_coroutine_functions(**functions: object) -> None:
     """Raise TypeError for a coroutine function, because its result would never be awaited, and for
-    an object that is no function."""
+    an object that is not a function."""
     for name, function in functions.items():
         check_argument(name, function, FUNCTION)
         if is_coroutine_function(function):
@@ -124,7 +124,7 @@ class ConsumerView:
         return {str(each.address): each for each in self.core.connections}
 
     def _raise_failure(self) -> None:
-        """Raise Closed if an error of the client itself has ended the consumer."""
+        """Raise Closed if an internal error of the client has ended the consumer."""
         if self.core.failure is not None:
             raise self.core.closed_error
 
@@ -206,7 +206,7 @@ def lookup_query(core: ConsumerCore | ProducerCore) -> Callable[[], Answer] | No
     """Return the function that queries a core's nsqlookupds; None if the core has none."""
     if not core.can_ask:
         return None
-    # It imports urllib3, which takes longer to import than the entire client.
+    # The module imports urllib3, which takes longer to import than the entire client.
     from nsqcy.client.lookups import Lookups
 
     addresses, options = core.lookupd_http_addresses, core.lookup_options
@@ -226,7 +226,7 @@ def asked(ask: Callable[[], Answer]) -> Answer:
     """Return the result of `ask`; log an exception and return it as an error string."""
     try:
         return ask()
-    except BaseException as error:  # never without an answer, or there is no further query
+    except BaseException as error:  # a query must always be answered, or there is no further query
         log.error("querying lookupds failed", exc_info=error)
         return [], [repr(error)]
 
@@ -244,8 +244,8 @@ class Outcomes:
         self.error = self.error or error
 
     def raise_error(self) -> None:
-        """Raise the first error, if any. NoConnection says that nothing was published, so it must
-        be true of all publishes."""
+        """Raise the first error, if any. NoConnection means that nothing was published, so it is
+        raised only if that applies to all publishes."""
         if isinstance(self.error, NoConnection) and self._is_in_doubt:
             raise ConnectionFailed(
                 f"some of the messages may have been published: {self.error}"
@@ -257,7 +257,7 @@ class Outcomes:
 class _Batcher:
     """Collects messages into lists of at most `count` messages and `size` bytes.
 
-    A message larger than `size` is in its own list. `encode` makes messages of values.
+    A message larger than `size` is in its own list. `encode` converts values to messages.
     """
 
     def __init__(self, count: int, size: int, encode: Encode | None) -> None:

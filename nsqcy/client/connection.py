@@ -82,7 +82,7 @@ class Connection:
         *,
         trusted: bool = True,
     ) -> None:
-        """trusted: whether the nsqd may get the secret without proving itself by its
+        """trusted: whether the nsqd may receive the secret without authenticating by its
         certificate."""
         self.address = address
         self.options = options
@@ -100,7 +100,7 @@ class Connection:
         self.driver: Any = None  # moves the connection's bytes
         self.peer: Any = None  # its owner's record of the nsqd
         self.drained = False  # nsqd has announced that it will deliver no more messages
-        self.left = False  # nsqd exits; it executes no command that it has not answered
+        self.left = False  # nsqd is exiting; it executes no command that it has not answered
         self._owner = owner
         self._opening = b""  # the first bytes received
         self._layers: list[ByteLayer] = []
@@ -147,7 +147,7 @@ class Connection:
         return data
 
     def check(self, now: float) -> None:
-        """Raise ConnectionFailed if nsqd has been silent for too long."""
+        """Raise ConnectionFailed if nsqd has sent nothing for too long."""
         if now < self.due:
             return
         if self.state is State.HANDSHAKE:
@@ -180,7 +180,7 @@ class Connection:
 
     @property
     def superseded_at(self) -> float:
-        """Return when nsqd will have taken back every message that it has delivered."""
+        """Return when all messages that nsqd has delivered will have timed out."""
         return math.inf if self.codec.touched else self.last_message + self._msg_timeout
 
     def blames(self, error: NsqError) -> str:
@@ -199,7 +199,7 @@ class Connection:
         return self._topic_limits.get(topic, self.limits)
 
     def ask_limits(self, topic: str) -> None:
-        """Ask nsqd for the limits of a topic; a response follows."""
+        """Query the limits of a topic; a response follows."""
         self.codec.write(command(b"LIMITS", topic.encode()))
 
     def learn_limits(self, topic: str, data: bytes) -> Limits:
@@ -220,7 +220,7 @@ class Connection:
         self.codec.write(command(b"SUB", topic.encode(), channel.encode()))
 
     def stop(self) -> None:
-        """Ask nsqd to stop: it delivers no more messages, and accepts the remaining answers."""
+        """Send CLS: nsqd delivers no more messages, and accepts the remaining answers."""
         self.state = State.CLOSING
         self.codec.write(command(b"CLS"))
 
@@ -376,7 +376,7 @@ class Connection:
         self._upgrade(now)
 
     def _longest_timeout(self, settings: dict[str, Any]) -> float:
-        """Return the seconds after which nsqd has surely redelivered an unanswered message."""
+        """Return the seconds after which nsqd has certainly redelivered an unanswered message."""
         longest = settings.get("msg_timeout")
         if not self.options.msg_timeout and "limits" in settings:  # a channel may have its own
             limits = settings["limits"]
@@ -411,7 +411,7 @@ class Connection:
 
     @property
     def _has_proved_itself(self) -> bool:
-        """Return whether the nsqd has a certificate for its name of a CA that the options name."""
+        """Return whether the nsqd has a certificate for its name from a CA in the options."""
         return self._is_encrypted and self.options.verifies_with_own_ca
 
     def _tls(self) -> ByteLayer:
@@ -443,4 +443,4 @@ class Connection:
             return
         self.due = self.last_received + self._silence
         if now >= self.due:
-            raise ConnectionFailed(f"{self.address} has been silent for {self._silence:g} s")
+            raise ConnectionFailed(f"{self.address} has sent nothing for {self._silence:g} s")

@@ -33,7 +33,7 @@ from nsqcy.names import printable
 
 FIRST_RETRY, MAX_RETRY = 1.0, 60.0  # seconds until reconnecting to a lost nsqd
 ASK_SOON = 0.2  # seconds between a lost connection and an nsqlookupd query
-FIRST_LOOK = 1.0  # seconds until the next query for an unknown topic; then twice as long
+FIRST_LOOK = 1.0  # seconds until the next query for an unknown topic; doubled each time
 FINISHED, REQUEUED = 0, 1  # as in client/codec.pyx
 KEPT_TRIES = 5  # default of max_tries if on_giving_up keeps the messages
 NOT_AWAITED = "the handler returned an awaitable: only nsqcy.client.aio awaits it"
@@ -90,7 +90,8 @@ class ConsumerCore(Core[Nsqd]):
         self.flow = flow(flow_settings, self.random)
         self._stopped_at = math.inf
         self.keeps_dead_letters = False  # on_giving_up publishes them
-        self.rejected: dict[Message, str] = {}  # by the program, until on_giving_up has kept them
+        # the program's dead letters, until on_giving_up returns
+        self.rejected: dict[Message, str] = {}
         self.on_exception: Callable[[Message, BaseException], object] | None = None
         self.on_giving_up: Callable[[Message], object] | None = None
         self.on_heartbeat: Callable[[Connection], object] | None = None
@@ -209,8 +210,8 @@ class ConsumerCore(Core[Nsqd]):
 
     @property
     def max_tries(self) -> int:
-        """Return the maximum number of deliveries; 0 for no limit. By default, a message that
-        nothing would keep is tried for ever."""
+        """Return the maximum number of deliveries; 0 for no limit. By default, a message without a
+        dead-letter topic or on_giving_up is retried for ever."""
         if self.options.max_tries is not None:
             return self.options.max_tries
         return KEPT_TRIES if self.on_giving_up else 0
@@ -220,7 +221,7 @@ class ConsumerCore(Core[Nsqd]):
         return self.options.delay_of(attempts)
 
     def answered(self, now: float) -> None:
-        """Messages may have been answered, so a closing connection may be finished."""
+        """A closing connection may be finished, because messages may have been answered."""
         if self.closing:
             self._end_if_drained(now)
 
@@ -249,7 +250,7 @@ class ConsumerCore(Core[Nsqd]):
             message.finish()
 
     def keep(self, message: Message, reason: str) -> None:
-        """Begin to keep a message that the program has made a dead letter."""
+        """Begin to store a message that the program has made a dead letter."""
         if not message.has_responded():
             self.rejected[message] = reason
             self._net.give_up(message)
@@ -269,8 +270,8 @@ class ConsumerCore(Core[Nsqd]):
         return self.tell(self.on_exception, message, error)
 
     def log_failure(self, message: Message, error: BaseException, *, was_answered: bool) -> None:
-        """Log a failure. If on_exception has answered the message, which `was_answered` did not
-        yet say, the program knows of it."""
+        """Log a failure. If on_exception has answered the message (`was_answered` was false
+        before), the program knows about the failure."""
         failure = error.failure if isinstance(error, Verdict) else error
         label = self._label(message)
         if isinstance(error, DeadLetter):
@@ -304,7 +305,7 @@ class ConsumerCore(Core[Nsqd]):
                 message.requeue()
 
     def _label(self, message: Message) -> str:
-        """Return the message's number; of several topics, also its topic."""
+        """Return the message's number and, with several topics, its topic."""
         number = printable(message.id)
         return f"{number} of {message.topic}" if self.topics.are_several else number
 
@@ -420,8 +421,8 @@ class ConsumerCore(Core[Nsqd]):
         return ", ".join(parts)
 
     def _may_end_at(self, connection: Connection) -> float:
-        """Return when a closing connection need not be waited for any longer: once nsqd has taken
-        back its messages, or seems to hang and will not confirm that it sends no more."""
+        """Return when a closing connection need not be waited for any longer: once its messages
+        have timed out, or nsqd seems to hang and will not confirm CLS."""
         if connection.drained:
             return connection.superseded_at
         return max(self._stopped_at, connection.last_received) + connection.options.timeout

@@ -25,8 +25,8 @@ from nsqcy.client.options import (
 from nsqcy.client.user_code import call, log
 
 PATIENCE = 1.0  # seconds until a graceful end logs what it waits for
-STEADY = 5.0  # seconds after which a connection counts as one that works
-MAX_LINES = 5  # in a row about one nsqd; then one for each second
+STEADY = 5.0  # seconds after which a connection counts as working
+MAX_LINES = 5  # consecutive lines about one nsqd; then one per second
 
 
 class Net(Protocol):
@@ -49,11 +49,12 @@ class Net(Protocol):
 
 
 class Lines:
-    """Limit for log lines about one subject, which a server could otherwise cause without end."""
+    """Limit for log lines about one subject, because a server could otherwise cause any number of
+    them."""
 
     def __init__(self) -> None:
         self._left = float(MAX_LINES)
-        self._since = -math.inf  # when `_left` was true
+        self._since = -math.inf  # time when `_left` became true
         self._omitted = 0
 
     def next(self, text: str, now: float) -> str | None:
@@ -85,11 +86,11 @@ class Nsqd:
 
     def __init__(self, *, fixed: bool) -> None:
         self.fixed = fixed
-        self.proved = False  # to an nsqlookupd, when it was listed last
+        self.proved = False  # whether it had authenticated, when it was listed last
         self.listed = not fixed  # in the latest responses from nsqlookupds
         self.connection: Connection | None = None
-        self.failures = 0  # since it last worked
-        self.works_at = math.inf  # from when on its connection counts as one that works
+        self.failures = 0  # failures since it last worked
+        self.works_at = math.inf  # time from which its connection counts as working
         self.retry_at = -math.inf  # infinite until a later round of queries lists it again
         self.lost_in = 0  # rounds of queries begun when the connection was lost
         self.lines = Lines()
@@ -127,14 +128,14 @@ class Core(Owner, Generic[N]):
         self.running = False
         self.closing = False
         self.is_forked = False  # copied into a child process
-        self.failure: BaseException | None = None  # error of the client itself that has ended it
+        self.failure: BaseException | None = None  # internal error that has ended the client
         self.on_error: Callable[[Error], object] | None = None
         self._net = net
         self._ask_at = math.inf
         self._asking = False
         self._asked = 0  # rounds begun
         self._in_vain = 0  # consecutive queries that found no nsqd
-        self._losses = 0  # that led to a query, since a connection was of use
+        self._losses = 0  # failures that led to a query, since a connection was last useful
         self._lookup_lines = Lines()
         self._give_up_at = math.inf  # when a graceful end is aborted
         self._explain_at = math.inf  # when a graceful end logs what it waits for
@@ -220,7 +221,7 @@ class Core(Owner, Generic[N]):
         raise NotImplementedError
 
     def fail(self, error: BaseException, now: float) -> None:
-        """End because of an error of the client itself, which callers get from now on."""
+        """End because of an internal error of the client, which callers receive from now on."""
         if self.failure is not None:
             return
         self.failure = error
@@ -338,15 +339,15 @@ class Core(Owner, Generic[N]):
             log.warning("[%s] %s", self.name, line)
 
     def _judge(self, nsqd: N, now: float) -> None:
-        """Note whether a connection that ends was of use. A server that merely accepts connections,
-        or also sends heartbeats, must not be connected to again and again without a pause."""
+        """Record whether an ending connection was useful. A server that merely accepts connections,
+        or also sends heartbeats, must not be reconnected to without a pause."""
         if now >= nsqd.works_at:
             nsqd.failures = self._losses = 0
         nsqd.works_at = math.inf
 
     def _ask_again(self, now: float, soon: float) -> None:
-        """Query nsqlookupds `soon`, in seconds, because a connection is lost; later if the nsqds
-        that they list are of no use."""
+        """Query nsqlookupds in `soon` seconds, because a connection is lost; later if
+        the listed nsqds do not work."""
         wait = soon + (2.0 ** min(self._losses - 1, 10) if self._losses else 0.0)
         if now + wait < self._ask_at:  # an nsqd that exits ends a connection for each topic
             self._losses += 1

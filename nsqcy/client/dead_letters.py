@@ -1,5 +1,5 @@
 """A consumer's dead letters: messages that have used up their attempts, or that the program has
-rejected, in a topic of their own.
+rejected, in a separate topic.
 
 Owns the rules for the option `dead_letter_topic`, and the headers of a dead letter, which are those
 that nsqd itself writes. Does not publish: each interface has its own producer.
@@ -18,11 +18,11 @@ from nsqcy.options.fields import refusal
 from nsqcy.util.one_line import one_line
 
 MAX_TEXT = 512  # maximum bytes of a reason, as in nsqd
-TTL = "ttl"  # does not apply to the dead letter, so it gets another name
+TTL = "ttl"  # the header does not apply to the dead letter, so it is renamed
 
 
 def keep_dead_letters(core: ConsumerCore, topic: str, on_giving_up: object) -> None:
-    """Make a consumer publish its dead letters. Raises ValueError if it cannot have this topic."""
+    """Make a consumer publish its dead letters. Raises ValueError if this topic is not allowed."""
     if not isinstance(topic, str):
         raise TypeError(refusal("dead_letter_topic", topic, "str"))
     for name in core.topics.names or ("t",):
@@ -44,7 +44,7 @@ def topic_of_dead_letter(given: str, topic: str) -> str:
 
 
 def producer_keywords(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a consumer that its producer needs too, such as those for TLS."""
+    """Return the options of a consumer that its producer also needs, such as those for TLS."""
     names = {each.name for part in PRODUCER_PARTS for each in fields(part)}
     return {name: value for name, value in options.items() if name in names}
 

@@ -23,7 +23,7 @@ __all__ = [
 
 Error = NsqError
 
-# Advice, by words of nsqd's description.
+# Remedies, by words of nsqd's error description.
 _LIMITS = {
     "DPUB timeout": "nsqd's options --max-defer-timeout and --max-req-timeout limit the delay; "
     "max_defer_timeout in a topic's policy replaces them",
@@ -37,7 +37,7 @@ class NsqdError(Error):
     """An error response from nsqd.
 
     `code` is its error code, e.g. "E_BAD_TOPIC", and `description` the text after the code. If
-    `fatal` is true, nsqd closes the connection. If a limit is exceeded, a note names the option
+    `fatal` is true, nsqd closes the connection. If a limit is exceeded, a note mentions the option
     that sets it.
     """
 
@@ -78,16 +78,15 @@ class DecodeError(Error):
 
 
 class Verdict(Error):
-    """Raised by a handler to say how its message is answered.
+    """Raised by a handler to choose the answer to its message.
 
     If it is raised because of another exception (`raise Requeue() from error`, or inside an
-    `except` block), that one counts as the failure: it is logged, and the span of the message has
-    it. With `from None`, there is no failure.
-    """
+    `except` block), that exception counts as the failure: it is logged, and recorded in the
+    message's span. With `from None`, there is no failure."""
 
     @property
     def failure(self) -> BaseException | None:
-        """The exception that led to it, if any."""
+        """Return the exception that led to this one, if any."""
         if self.__suppress_context__:
             return self.__cause__
         return self.__context__
@@ -109,7 +108,7 @@ class DeadLetter(Verdict):
 
     @property
     def reason(self) -> str:
-        """The text for the header."""
+        """Return the text for the header."""
         if self._reason or self.failure is None:
             return self._reason
         return f"{type(self.failure).__name__}: {self.failure}"

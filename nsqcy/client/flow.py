@@ -175,7 +175,7 @@ class Flow:
         self.calm = True  # a success would have no effect
         self.backoff_level = 0
         self.due = math.inf
-        # The lane whose RDY changed to or from 0 longest ago comes first, so its turn is next.
+        # The next lane is the one whose RDY changed to or from 0 longest ago.
         self.lanes: list[Lane] = []
         self.on_backoff: Callable[[int, float], object] | None = None
         self.on_resume: Callable[[], object] | None = None
@@ -303,7 +303,7 @@ class Flow:
             return False  # messages may be in transit
         if now >= since + self.settings.low_rdy_timeout:
             return True
-        # A lane that is busy with a message is not idle, however long that takes.
+        # A lane that is busy with a message is not idle, for any duration.
         idle = now >= lane.last_message + self.settings.low_rdy_idle_timeout
         return idle and not lane.in_flight
 
@@ -326,6 +326,6 @@ class Flow:
                     self._since[lane] = now
                 lane.send_ready(count)
         if lost or got:
-            self.random.shuffle(lost)  # they changed at the same time, so there is no order
+            self.random.shuffle(lost)  # the lanes changed at the same time, so they have no order
             moved = {*lost, *got}
             self.lanes = [lane for lane in self.lanes if lane not in moved] + lost + got

@@ -31,16 +31,16 @@ class SharedFlow(Flow):
 
     def __init__(self, settings: FlowSettings, random: Random | None = None) -> None:
         super().__init__(settings, random)
-        self._needs: dict[Lane, int] = {}  # of lanes that had more RDY than they could use
-        self._answered: dict[Lane, int] = {}  # number of messages, at the last review
-        self._lowered: dict[Lane, tuple[int, float]] = {}  # RDY until then, and when it is free
+        self._needs: dict[Lane, int] = {}  # needs of lanes that had more RDY than they could use
+        self._answered: dict[Lane, int] = {}  # number of messages at the last review
+        self._lowered: dict[Lane, tuple[int, float]] = {}  # withheld RDY, and when it is free
         self._review_at = math.inf
         self._turn = min(settings.low_rdy_timeout, settings.rdy_redistribute_interval)
         self._patience = min(settings.low_rdy_idle_timeout, TRANSIT)
 
     @property
     def is_starved(self) -> bool:
-        # A quiet lane's only message does not end a batch that a busy lane can fill.
+        # A quiet lane with a single message does not end a batch that a busy lane can fill.
         having = [lane for lane in self.lanes if lane.in_flight]
         ready = sum(lane.ready for lane in having)
         return sum(lane.in_flight for lane in having) >= max(1, int(ready * STARVED))
@@ -70,7 +70,7 @@ class SharedFlow(Flow):
             peak = lane.delivered - self._answered[lane]
             self._answered[lane] = _answered(lane)
             if self.state is not State.NORMAL:
-                continue  # RDY does not show the need
+                continue  # RDY does not reflect the need
             if lane.ready and peak >= lane.ready:
                 self._needs.pop(lane, None)
             elif lane.ready or peak:
@@ -143,12 +143,13 @@ class SharedFlow(Flow):
         return {lane: count + rest[lane] for lane, count in found.items()}
 
     def _is_new(self, lane: Lane, now: float) -> bool:
-        """Return whether a lane begins with RDY 1. The first of many connections would otherwise
-        fetch as many messages as all of them may have in flight."""
+        """Return whether a lane begins with RDY 1. Otherwise, the first of many connections would
+        fetch as many messages as all of them together may have in flight."""
         return not lane.ready or now < self._since[lane] + TRANSIT
 
     def _move(self, targets: dict[Lane, int], now: float) -> bool:
-        """Set the lanes to their targets as far as RDY is free. Return whether all have theirs."""
+        """Set the lanes to their targets as far as RDY is free. Return whether all lanes have
+        reached them."""
         moved: dict[Lane, None] = {}  # in order
         for lane in self.lanes:
             if (count := targets.get(lane, 0)) < lane.ready:
@@ -158,7 +159,7 @@ class SharedFlow(Flow):
                     moved[lane] = None
         free = self.max_in_flight - sum(self._held(lane, now) for lane in self.lanes)
         is_done = True
-        for lane in sorted(targets, key=_ready):  # first those without any
+        for lane in sorted(targets, key=_ready):  # lanes without RDY come first
             held = self._held(lane, now)
             count = min(targets[lane], held + max(0, free))
             if count > lane.ready:

@@ -1,7 +1,7 @@
-"""A fork of a program with producers and consumers: in the child, those of the parent are closed.
+"""Forks of a program with producers and consumers: in the child, the parent's clients are closed.
 
-The parent has their threads, event loops and connections. Owns the list of what the child closes,
-and the error of a later call there.
+The parent has their threads, event loops and connections. Owns the list of clients that the child
+closes, and the error of later calls to them.
 """
 
 import os
@@ -25,7 +25,7 @@ def close_in_child(client: Abandoned) -> None:
 
 
 def forget(client: Abandoned) -> None:
-    """Leave a client alone that has ended."""
+    """Forget a client that has ended."""
     _open.discard(client)
 
 

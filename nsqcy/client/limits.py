@@ -11,7 +11,7 @@ from nsqcy.client.codec import Publish
 from nsqcy.client.errors import NsqdError
 
 DEFERRED = b"D"[0]  # first byte of DPUB
-COUNT = 4  # bytes of the number of messages, before those of an MPUB
+COUNT = 4  # bytes of the count that precedes the messages of an MPUB
 HEADERS_SIZE = 2  # bytes of the length that precedes headers
 
 
@@ -51,7 +51,7 @@ class Limits:
         return None
 
     def _fault_of_message(self, verb: str, data: bytes, at: int, size: int) -> str | None:
-        if self._headers:  # they do not count
+        if self._headers:  # headers do not count
             size -= HEADERS_SIZE + int.from_bytes(data[at : at + HEADERS_SIZE], "big")
         if size > self._message:
             return f"E_BAD_MESSAGE {verb} message too big {size} > {self._message}"

@@ -1,6 +1,6 @@
 """nsqlookupd queries for a consumer or producer. They block, so they run in a thread.
 
-Owns how the nsqds of one or several topics are found, in one round of queries. A pattern's topics
+Finds the nsqds of one or several topics, in one round of queries. A pattern's topics
 are those in the responses of nsqlookupds to /nodes, which also name the nsqds, or those of nsqds.
 """
 
@@ -95,8 +95,8 @@ class Lookups:
         return addresses, _texts(found.errors)
 
     def _of_nsqds(self) -> Iterator[tuple[Address, list[str]]]:
-        """Yield the nsqds given by address, with their topics. Those of an nsqd that does not
-        respond have not ended."""
+        """Yield the nsqds given by address, with their topics. Topics of an nsqd that does not
+        respond still count as existing."""
         outcome = nsqd_topics([*self._nsqds.values()], web=self._web, auth_secret=self._secret)
         for http_address, error in outcome.errors.items():
             log.warning("nsqd %s: %s", http_address, error)

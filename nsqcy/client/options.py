@@ -166,7 +166,8 @@ class ConnectionOptions:
     trust_lookupd: bool = option(
         False,
         BOOL,
-        "send auth_secret to every nsqd that lookupds list, even if it has not proved itself",
+        "send auth_secret to every nsqd that lookupds list, even if it has not authenticated to "
+        "them",
     )
     timeout: float = option(
         1.0,
@@ -208,8 +209,8 @@ class ConnectionOptions:
 
     @property
     def verifies_with_own_ca(self) -> bool:
-        """Return whether servers must have a certificate for their name of a CA that tls_options
-        names. Anyone can get a certificate of a public CA."""
+        """Return whether servers must have a certificate for their name from a CA in
+        tls_options. Anyone can get a certificate of a public CA."""
         context, given = self.tls_context, self.tls_options
         names_ca = isinstance(given, ssl.SSLContext) or bool(given and given.get("ca_certs"))
         if context is None or not names_ca:
@@ -300,7 +301,8 @@ class ConsumerOptions:
     requeue_delay: float = option(
         1.0,
         FLOAT,
-        "seconds until a message that has failed once is redelivered; they grow with its attempts",
+        "seconds until a message that has failed once is redelivered; the delay grows with its "
+        "attempts",
         NOT_NEGATIVE,
     )
     max_requeue_delay: float = option(
@@ -319,8 +321,8 @@ class ConsumerOptions:
     every_nsqd: bool = option(
         False,
         BOOL,
-        "subscribe on every nsqd that the lookupds know, which creates the topic there, instead of "
-        "those that have it: for replies and broadcasts, which cannot wait for a query",
+        "subscribe on every nsqd known to the lookupds, not only where the topic exists, "
+        "and create it there: for replies and broadcasts, which cannot wait for a query",
     )
     close_timeout: float = option(
         30.0, FLOAT, "seconds to wait for messages in flight when closing", NOT_NEGATIVE
@@ -539,7 +541,7 @@ def _make_context(left: dict[str, Any]) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=authorities)
     except OSError as error:
         raise OSError(f"cannot read ca_certs {authorities}: {error.strerror or error}") from error
-    context.hostname_checks_common_name = False  # only alternative names count
+    context.hostname_checks_common_name = False  # only subject alternative names count
     if "check_hostname" in left:
         context.check_hostname = left.pop("check_hostname")
     if "cert_reqs" in left:

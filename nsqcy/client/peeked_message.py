@@ -1,4 +1,4 @@
-"""A message that a program looks at without consuming it. Pure: made of nsqd's JSON."""
+"""A message that a program views without consuming it. Pure: created from nsqd's JSON."""
 
 from base64 import b64decode
 from collections.abc import Mapping
@@ -15,7 +15,8 @@ class PeekedMessage:
     - attempts: deliveries so far
     - body: its first 512 KiB; empty if nsqd could not read the message
     - size: bytes of the whole body; None like `id`
-    - headers: empty without headers. Those of a dead letter name its origin and its attempts there
+    - headers: empty without headers. Those of a dead letter contain its origin and its attempts
+      there
     - due: when a deferred message is delivered, in nanoseconds since 1970; otherwise None
     """
 

@@ -7,11 +7,10 @@ blocking).
 A publish whose connection is lost may have been executed. With several nsqds, it is retried on
 another nsqd, so a message may be published twice but is not lost. With a single nsqd, it fails, and
 the caller decides. Publishes that follow a publish that nsqd rejects, or that nsqd has not answered
-when it says goodbye, are not executed, so they are retried on any connection. A publish above its
-topic's limits is not sent, because nsqd would close the connection: before a publish above the
-usual limits, the producer asks for those of the topic. Later publishes to this topic on the same
-connection wait behind the question, so that they do not overtake it.
-"""
+when it announces its exit, are not executed, so they are retried on any connection. A publish above
+its topic's limits is not sent, because nsqd would close the connection: before a publish above the
+usual limits, the producer queries the limits of the topic. Later publishes to this topic on the
+same connection wait for the answer, so that they do not overtake the large one."""
 
 import math
 import random
@@ -45,7 +44,7 @@ from nsqcy.names import is_valid_name, quote
 WORTH_ANOTHER = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 MAX_DEFERRED = 0x7FFFFFFFFFFF  # milliseconds
 MAX_HEADS = 1000  # topics with cached command lines
-# The longest pause before a reconnect while publishes wait, in units of reconnect_interval.
+# The maximum pause before a reconnect while publishes wait, in units of reconnect_interval.
 IMPATIENT_PAUSE = 4
 NOTHING = -1.0  # below the size of any body
 CLOSED_UNANSWERED = "the producer was closed before nsqd answered"
@@ -63,7 +62,7 @@ class Nsqd(AnyNsqd):
     def __init__(self, *, fixed: bool) -> None:
         super().__init__(fixed=fixed)
         self.pending: deque[Publish] = deque()  # sent and not yet answered, in order
-        self.questions: dict[str, _Question] = {}  # those in `pending`, by topic
+        self.questions: dict[str, _Question] = {}  # questions in `pending`, by topic
         self.harmless = NOTHING
         self.error: Error | None = None  # error from the last connection attempt
 
@@ -83,15 +82,15 @@ class Nsqd(AnyNsqd):
         return question
 
     def clear(self) -> None:
-        """Forget the publishes and questions."""
+        """Discard the publishes and questions."""
         self.pending.clear()
         self.questions.clear()
         self.harmless = NOTHING
 
 
 class _Question(Publish):
-    """Placeholder, in `nsqd.pending`, for publishes that are not sent until nsqd answers which
-    limits their topic has: one above the usual limits, and those after it."""
+    """Placeholder in `nsqd.pending` for publishes that wait for the limits of
+    their topic: one above the usual limits, and those after it."""
 
     __slots__ = ("_nsqd", "asker", "publishes")
 
@@ -102,7 +101,8 @@ class _Question(Publish):
         self._nsqd = nsqd
 
     def done(self, error: Error | None) -> None:
-        """Handle an OK. It is no answer, so the publishes fare like those on a lost connection."""
+        """Handle an OK. An OK is not an answer, so the publishes are treated like those on a lost
+        connection."""
         self._nsqd.pending.appendleft(self)
         raise ProtocolError("nsqd answered LIMITS with OK")
 
@@ -212,7 +212,7 @@ class ProducerCore(Core[Nsqd]):
         nsqd = self.nsqds[connection.address]
         nsqd.connection = None
         error = connection.failure or error
-        if isinstance(error, LayerError):  # programs do not know about layers
+        if isinstance(error, LayerError):  # a program must not depend on the connection's layers
             error = ConnectionFailed(connection.blames(error))
         if not was_ready:
             nsqd.error = error
@@ -222,7 +222,7 @@ class ProducerCore(Core[Nsqd]):
         self._judge(nsqd, now)
         self._warn(nsqd.lines, connection.blames(error), now)
         self.tell(self.on_error, error)
-        # Reconnect now if the connection had worked: nsqd may have closed only this one.
+        # Reconnect now if the connection worked before: nsqd may have closed only this one.
         worked = was_ready and not nsqd.failures
         self._retry(nsqd, now, 0 if worked else self._pause(nsqd.failures))
         if worked and self.lookupd_http_addresses:
@@ -274,8 +274,8 @@ class ProducerCore(Core[Nsqd]):
             self._keep(publish, self._net.now())
 
     def withdraw(self, publish: Publish, now: float) -> None:
-        """Handle the interruption of a publish's caller. It is not sent any more; if it has been,
-        its response is still to be matched, but nothing waits for it."""
+        """Handle the interruption of a publish's caller. It is not sent any more. If it has already
+        been sent, its response is still matched, but nothing waits for it."""
         questions = (each for nsqd in self.nsqds.values() for each in nsqd.questions.values())
         for unsent in (self.waiting, *(each.publishes for each in questions)):
             if publish in unsent:
@@ -292,7 +292,7 @@ class ProducerCore(Core[Nsqd]):
         self.tick(now)
 
     def _short_pause(self, failures: int) -> float:
-        """Return the longest pause for a caller that has just come."""
+        """Return the maximum pause for a caller that has just arrived."""
         return 0.0 if failures < 2 else self.options.reconnect_interval
 
     def _pause(self, failures: int) -> float:
@@ -377,7 +377,7 @@ class ProducerCore(Core[Nsqd]):
         del nsqd.questions[question.topic]
         if not nsqd.questions:
             nsqd.harmless = connection.limits.harmless
-        above: list[tuple[Publish, Error]] = []  # told at last: their callbacks may publish
+        above: list[tuple[Publish, Error]] = []  # answered last: their callbacks may publish
         for publish in question.publishes:
             if not publish.is_awaited():
                 self.pending_bytes -= len(publish.body)
@@ -400,7 +400,7 @@ class ProducerCore(Core[Nsqd]):
         elsewhere = error.code in WORTH_ANOTHER
         if nsqd in self._open:
             self._open.remove(nsqd)
-        # An nsqd that accepts nothing while others accept publishes is skipped for longer each
+        # Skip an nsqd that accepts nothing while others accept publishes, for longer each
         # time.
         if elsewhere and self._open:
             self._judge(nsqd, now)
@@ -460,8 +460,8 @@ class ProducerCore(Core[Nsqd]):
     def _not_executed(self, publish: Publish, error: NoConnection, *, blameless: bool) -> None:
         """Retry a publish that nsqd has not executed, on any nsqd.
 
-        blameless: another publish or nsqd's exit caused this, so it does not count as an attempt
-        """
+        blameless: another publish or nsqd's exit caused the failure, so it does not count as an
+        attempt"""
         publish.tries += not blameless
         self._retry_if(publish.tries <= self.options.retries, publish, error)
 
@@ -556,7 +556,7 @@ class ProducerCore(Core[Nsqd]):
     @property
     def _is_awaited(self) -> bool:
         """Return whether a caller still waits for a publish. A response after its timeout, or
-        after its caller was interrupted, is no reason to stay."""
+        after its caller was interrupted, does not keep the producer open."""
         sent = (publish for nsqd in self.nsqds.values() for publish in nsqd.publishes())
         return any(publish.is_awaited() for publish in chain(self.waiting, sent))
 
@@ -581,21 +581,21 @@ class ProducerCore(Core[Nsqd]):
 
     @property
     def _unanswered(self) -> Closed:
-        """Return the error of a publish that the end of the producer has cut off."""
+        """Return the error of a publish that the end of the producer has interrupted."""
         return Closed(CLOSED_UNANSWERED) if self.failure is None else self.closed_error
 
 
 def _of_unreachable(publish: Publish, error: Error) -> Error:
-    """Return the error of a publish that no nsqd takes, because of the error of their
-    connections."""
+    """Return the error of a publish that no nsqd accepts, because all connections have
+    failed."""
     if publish.error is not None or type(error) is ConnectionFailed:
         return NoConnection(str(error))
     return error
 
 
 def _honest(publish: Publish, error: Error) -> Error:
-    """Return the error for the caller: NoConnection says that nothing was published, so it is not
-    for a publish that an nsqd may have executed before."""
+    """Return the error for the caller: NoConnection means that nothing was published, so it does
+    not apply to a publish that an nsqd may have executed before."""
     if publish.error is None:
         return error
     text = f"an earlier attempt may have published the message: {publish.error}"

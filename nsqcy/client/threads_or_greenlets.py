@@ -31,7 +31,7 @@ class Gate(Protocol):
     """A gate for one waiter; it is opened once, from anywhere."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Wait until it is open."""
+        """Wait until the gate is open."""
 
     def release(self) -> object:
         """Open it."""

@@ -11,7 +11,7 @@ from typing import Any, overload
 from nsqcy.client.arguments import check_arguments
 from nsqcy.options.fields import MAX_NUMBER, declared
 
-Duration = float | timedelta  # a number is in seconds, unless the parameter says otherwise
+Duration = float | timedelta  # a number is in seconds, unless the parameter specifies milliseconds
 Milliseconds = int | timedelta
 
 # Options in milliseconds, as in NSQ's IDENTIFY.
@@ -24,7 +24,7 @@ def seconds(value: Duration, name: str = "timeout") -> float: ...
 def seconds(value: None, name: str = "timeout") -> None: ...
 def seconds(value: Duration | None, name: str = "timeout") -> float | None:
     """Return a duration in seconds. name: of the argument. Raises TypeError and ValueError."""
-    if type(value) is float and 0.0 <= value <= MAX_NUMBER:  # usual, and often per message
+    if type(value) is float and 0.0 <= value <= MAX_NUMBER:  # fast path, often taken per message
         return value
     check_arguments(**{name: value})
     return value.total_seconds() if isinstance(value, timedelta) else value

@@ -1,4 +1,4 @@
-"""A client's TLS, as a byte layer.
+"""A client's TLS, as a layer of a connection.
 
 Owns the handshake and the encoding. The context decides which peers to trust.
 """
@@ -10,7 +10,7 @@ from nsqcy.net.core import PIECE, ByteLayer
 
 
 class TlsLayer(ByteLayer):
-    """TLS over in-memory buffers. Begins its handshake when first read."""
+    """TLS over in-memory buffers. The handshake begins at the first read."""
 
     def __init__(self, context: ssl.SSLContext, server_hostname: str) -> None:
         self._incoming = ssl.MemoryBIO()
@@ -49,14 +49,14 @@ class TlsLayer(ByteLayer):
             return
         try:
             self._tls.write(data)
-        except ssl.SSLError as error:  # here, a want-read is also an error
+        except ssl.SSLError as error:  # a want-read is also an error at this point
             raise _broken(error) from error
 
     def take(self) -> bytes:
         return self._outgoing.read()
 
     def rest(self) -> None:
-        """Do nothing: no output is buffered here."""
+        """Do nothing: no output is buffered in this layer."""
 
 
 def _broken(error: ssl.SSLError) -> LayerError:

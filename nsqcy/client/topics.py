@@ -10,7 +10,7 @@ from nsqcy.names import is_ephemeral, is_valid_name, quote
 from nsqcy.options.fields import refusal
 
 MAX_NAMED = 3  # topics in the name of a consumer
-TOPIC = "{topic}"  # stands for a message's topic, in the name of the topic for its dead letter
+TOPIC = "{topic}"  # placeholder for a message's topic in the name of its dead-letter topic
 
 Given = str | Iterable[str]
 Pattern = str | re.Pattern[str]
@@ -40,7 +40,7 @@ class Topics:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Return the topics by name, as addresses have them."""
+        """Return the topics by name, as in addresses."""
         return self.names if self.are_several else ("",)
 
     def require_names(self) -> None:

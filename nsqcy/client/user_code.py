@@ -1,8 +1,7 @@
 """The program's own code that the client runs: callbacks, and the filters and handlers of its log.
 
-Whatever such code raises, also sys.exit(), is not an error of the client: it must not end a thread,
-or leave a change half done. Uses no locks and no clock.
-"""
+An exception in such code, including sys.exit(), is not an error of the client: it must not end a
+thread, or leave a change half done. Uses no locks and no clock."""
 
 import logging
 import sys
@@ -60,7 +59,7 @@ def call(name: str, hook: Callable[..., Any], *about: object) -> Any:
     and return None."""
     try:
         return hook(*about)
-    except BaseException as error:  # also sys.exit(), which would end a thread silently
+    except BaseException as error:  # including sys.exit(), which would end a thread silently
         report(name, error)
         return None
 
@@ -72,8 +71,9 @@ def report(name: str, error: BaseException) -> None:
 
 
 def pass_on(error: BaseException) -> None:
-    """Raise an interrupt in the main greenlet, once the client is done: with gevent, Ctrl-C comes
-    wherever the main thread is, so also in a callback or handler. Other threads get none."""
+    """Raise an interrupt in the main greenlet, once the client is done: with gevent, Ctrl-C
+    interrupts any work of the main thread, including a callback or handler. It does not
+    interrupt other threads."""
     hubs = sys.modules.get("gevent._hub_local")
     if not isinstance(error, KeyboardInterrupt) or hubs is None:
         return

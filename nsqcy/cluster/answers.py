@@ -39,8 +39,9 @@ def read(
 
 
 def line(value: Any) -> str:
-    """Parse a short text. Clients choose such texts (client id, user agent), so one that is too
-    long or has control characters must not hide the response: it is cut and cleaned."""
+    """Parse a short text. Clients choose such texts (client id, user agent), so a text that is
+    too long or contains control characters must not hide the response: it is truncated and
+    cleaned."""
     text = gojson.text(value)
     if len(text) <= MAX_LINE and text.isprintable():
         return text

@@ -1,7 +1,7 @@
 """Memory budget of a process for large responses of other daemons.
 
-A response counts while it is read and as long as its values are in use, with an estimate of what
-they take once they are decoded. Small responses are free, so that large ones delay only each other.
+A response counts while it is read and as long as its values are in use, with an estimate of their
+size once they are decoded. Small responses are free, so that large ones delay only each other.
 Thread-safe.
 """
 
@@ -35,14 +35,14 @@ class Budget:
     def __init__(self, maximum: int = MAX_MEMORY) -> None:
         self.maximum = maximum
         self.used = 0
-        self._waiting: list[int] = []  # bytes that the waiting responses have
-        # Reentrant, because a garbage collection in this thread may release a lease. `with` the
-        # lock, not the condition: an exception that interrupts it leaves no lock held.
+        self._waiting: list[int] = []  # bytes held by the waiting responses
+        # Reentrant, because a garbage collection in this thread may release a lease. Use `with` on
+        # the lock, not on the condition: then an exception that interrupts it leaves no lock held.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
 
     def take(self, size: int, held: int, deadline: float) -> None:
-        """Wait until this many bytes are available. held: bytes that the response has already.
+        """Wait until this many bytes are available. held: bytes that the response already has.
         deadline: of the monotonic clock. Raises RequestError."""
         with self._lock:
             if self.used + size > self.maximum:
@@ -89,7 +89,7 @@ class Lease:
             self._taken += more
 
     def grow_for(self, body: bytes, bounds: Bounds) -> None:
-        """Take what a response will need once it is decoded. Raises RequestError."""
+        """Reserve the memory that a response will need once it is decoded. Raises RequestError."""
         if len(body) <= FREE:
             return
         objects = body.count(b"{") + body.count(b"[")

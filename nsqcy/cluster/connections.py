@@ -1,4 +1,4 @@
-"""Connections to nsqds: consumers with their channel, producers with what they have published.
+"""Connections to nsqds: consumers with their channels, and producers with their published messages.
 
 Reads `/stats` with clients. An nsqd lists a connection as a producer from its first publish on; one
 that also consumes is listed twice, and combined here.
@@ -17,7 +17,7 @@ from nsqcy.util import gojson
 
 
 class Connection(NamedTuple):
-    """topic, channel: what it consumes; empty if it does not. published: messages by topic."""
+    """topic, channel: those that it consumes; empty if none. published: messages by topic."""
 
     client: ClientStats
     topic: str = ""

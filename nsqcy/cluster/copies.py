@@ -83,7 +83,7 @@ class Member(NamedTuple):
     id: the node's name in etcd; a node is a worker of an nsqd
     nsqd: the nsqd's address, even if it comes from an earlier response; empty if unknown
     answers: whether an nsqd currently reports this id
-    is_whole: whether the copy has everything that it has ever confirmed; None if unknown
+    is_whole: whether the copy has all changes that it has ever confirmed; None if unknown
     has_session: whether etcd has a session of the node
     """
 
@@ -221,8 +221,8 @@ _CHECK_DISK = "check the disk; see docs/runbooks/damaged-copies.md"
 
 
 def problems(found: Iterable[Group], workers: Workers) -> list[Problem]:
-    """Return the problems of topics with copies: those of nodes, of files and of groups, at most
-    one a group."""
+    """Return the problems of topics with copies: those of nodes, files and groups, at most
+    one per group."""
     machines = len({node.rpartition(".")[0] for node in _sessions(workers)})
     return [
         *_of_etcd(workers),

@@ -1,7 +1,7 @@
 """Cancelling of a channel's deferred messages, over the HTTP API of nsqcy's nsqd.
 
-Owns what happens to messages that change during the search. Does not know which messages are
-wanted, or which nsqds there are.
+Handles messages that change during the search. Does not know which messages to
+cancel, or which nsqds exist.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -45,7 +45,7 @@ def cancel_deferred(
 
 def is_missing(error: RequestError) -> bool:
     """Return whether nsqd does not have the topic, channel or message. False for an nsqd that does
-    not have the request itself, such as NSQ's."""
+    not support the request, such as NSQ's."""
     return error.status == NOT_FOUND and b"_NOT_FOUND" in error.body
 
 

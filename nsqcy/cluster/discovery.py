@@ -45,7 +45,7 @@ class Producer:
     remote_address: str = ""  # its address as seen by the nsqlookupd
     topology_region: str = ""
     topology_zone: str = ""
-    authenticated: bool = field(default=False, compare=False)  # to the nsqlookupd that lists it
+    authenticated: bool = field(default=False, compare=False)  # to the listing nsqlookupd
     # Topic -> whether it has a tombstone. Only in responses to /nodes.
     topics: Mapping[str, bool] = field(default_factory=dict, compare=False)
 
@@ -72,8 +72,8 @@ class Producer:
 
 
 _TEXT = (answers.line, "")
-# Every nsqd chooses what it announces, so a producer that nothing can connect to is left out: it
-# must not hide the others.
+# Omit a producer with an impossible address: every nsqd chooses the address that it announces, and
+# one nsqd must not hide the others.
 _ADDRESS = re.compile(r"[^\s/?#@\\\x00-\x1f\x7f-\x9f]{1,255}")
 
 
@@ -127,7 +127,7 @@ def parse_nodes(body: bytes, headers: Mapping[str, str]) -> list[Producer]:
     producers = []
     for each in answers.read(body, headers, _NODES)["producers"]:
         names, tombstones = each.pop("topics"), each.pop("tombstones")
-        tombstones += [False] * len(names)  # some nsqlookupds return fewer of them
+        tombstones += [False] * len(names)  # some nsqlookupds return fewer tombstones
         topics = dict(zip(names, tombstones, strict=False))
         valid = {topic: hidden for topic, hidden in topics.items() if is_valid_name(topic)}
         producers.append(Producer(**each, topics=valid))
@@ -300,14 +300,14 @@ def nodes(
 
 
 def trust_in(addresses: Callable[[], Iterable[str]], *, all_listed: bool) -> Trust:
-    """Return which servers may get a token. addresses: those that options name now."""
+    """Return which servers may get a token. addresses: those that are set in options now."""
     return Trust(lambda: map(daemon_url, addresses()), all_listed=all_listed)
 
 
 def note_proved(
     answers: Mapping[str, Iterable[Producer]], web: WebClient, *, all_nodes: bool
 ) -> None:
-    """Note which nsqds may get the client's token. answers: by nsqlookupd."""
+    """Record which nsqds may receive the client's token. answers: by nsqlookupd."""
     if web.terms.trust is None:
         return
     for address, producers in answers.items():

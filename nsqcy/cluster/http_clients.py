@@ -278,9 +278,9 @@ class NsqdHTTPClient(DaemonClient):
     ) -> dict[str, Any]:
         """Return a page of a topic's messages without consuming them; nsqcy only.
 
-        state: `backlog`, those in no channel yet, or `log`, all that the topic keeps. place: where
-        to begin in the log. start: `next` of the previous page. max_body: as for peek_channel().
-        """
+        state: `backlog`, messages that are not in any channel yet, or `log`, all messages that the
+        topic retains. place: where to begin in the log. start: `next` of the previous page.
+        max_body: as for peek_channel()."""
         query = {"state": state, "count": str(count), "bytes": str(max_body)}
         query |= _named(topic) | ({"start": start} if start else {})
         query |= {"from": place} if place and not start else {}
@@ -321,7 +321,7 @@ class NsqdHTTPClient(DaemonClient):
         return []
 
     def drain_state(self) -> dict[str, Any]:
-        """Return whether nsqd drains, and what is left; nsqcy only."""
+        """Return whether nsqd is draining, and what is left; nsqcy only."""
         return self._drain_answer("GET", {})
 
     def drain(

@@ -1,6 +1,6 @@
-"""An nsqd's response to `GET /node`, as the state that problems are found in.
+"""Converts an nsqd's response to `GET /node` into the state in which problems are found.
 
-Pure. Only nsqcy's nsqd has /node; of a response that cannot be read, nothing is known.
+Pure. Only nsqcy's nsqd has /node; a response that cannot be read leaves the state unknown.
 """
 
 from collections.abc import Mapping

@@ -53,7 +53,7 @@ def ask_all(keys: Sequence[Key], ask: Callable[[Key], Value], limit: float) -> O
             thread.start()
             threads.append(thread)
     except RuntimeError as error:
-        if not threads:  # else those that could start do all the work
+        if not threads:  # otherwise, the threads that could be started do all the work
             errors.update(dict.fromkeys(keys, RequestError(f"cannot start a thread: {error}")))
     rounds = -(-len(keys) // MAX_THREADS)
     deadline = time.monotonic() + rounds * limit + GRACE

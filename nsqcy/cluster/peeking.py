@@ -1,4 +1,4 @@
-"""Messages as nsqd shows them without consuming them.
+"""Messages that nsqd shows without consuming them.
 
 Owns the walk through the pages of a queue or log, the limits of a page, and the reading of a
 message's attempts. Does not know which queue it is.
@@ -19,7 +19,7 @@ Page = Callable[[int, str | None], dict[str, Any]]  # at most N messages from a 
 
 def messages(page: Page, count: int = sys.maxsize) -> Iterator[dict[str, Any]]:
     """Iterate over the first `count` messages, by default over all. Raises RequestError for pages
-    that lead nowhere."""
+    that never end."""
     start, empty = None, 0
     while count > 0:
         answer = page(min(PAGE, count), start)
@@ -35,7 +35,7 @@ def messages(page: Page, count: int = sys.maxsize) -> Iterator[dict[str, Any]]:
 
 
 def attempts(message: Mapping[str, Any]) -> int:
-    """Return a message's attempts; for a dead letter, those after which it was moved."""
+    """Return a message's attempts; for a dead letter, the attempts after which it was moved."""
     headers = message["headers"] or {}
     told = headers.get("attempts", "") if "origin-channel" in headers else ""
     return int(told) if told.isdecimal() and len(told) < 10 else message["attempts"]

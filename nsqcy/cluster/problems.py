@@ -1,4 +1,4 @@
-"""Problems of a cluster, with their severity: what is wrong, where, and what to do about it.
+"""Problems of a cluster, with their severity: what is wrong, where, and how to fix it.
 
 Pure functions of the statistics that nsqds report. `nsqcy doctor`, `nsqcy top` and nsqadmin share
 them, so that all three judge a cluster alike. Does not query anything and formats no output.
@@ -15,12 +15,12 @@ from nsqcy.cluster.stats import ChannelStats, ClientStats, Names, TopicStats
 from nsqcy.names import is_ephemeral
 
 MIN_GROWTH = 1.0  # messages per second; slower growth is within the precision of a short sample
-MIN_GROWTH_SHARE = 0.02  # of the received messages: a busy queue is never constant
+MIN_GROWTH_SHARE = 0.02  # share of the received messages: a busy queue is never constant
 MIN_SECONDS = 10.0  # a backlog that is smaller than this much growth may be a burst
 MIN_FAILURES = 0.1  # failed attempts per second
 TIMEOUT_SHARE = 0.05  # of all attempts
-SLOW_SHARE = 0.1  # of the median finish rate of a channel's consumers
-MIN_CONSUMERS = 3  # for a meaningful median
+SLOW_SHARE = 0.1  # share of the median finish rate of a channel's consumers
+MIN_CONSUMERS = 3  # number of consumers for a meaningful median
 DISK_WARNING, DISK_ERROR = 0.1, 0.02  # free share of a disk
 CERTIFICATE_DAYS = 30
 MAX_NAMES = 3  # maximum number of names to list; the others are counted
@@ -65,7 +65,7 @@ class NodeState:
     health: str = "OK"
     disk_free: float | None = None  # share of the data path's disk
     unregistered: Sequence[str] = ()  # TCP addresses of nsqlookupds that it cannot register with
-    certificate_days: float | None = None  # until its TLS certificate expires
+    certificate_days: float | None = None  # days until its TLS certificate expires
 
 
 def find(
@@ -182,8 +182,8 @@ def of_topic(topic: TopicStats, origins: Sequence[Names] = ()) -> Iterator[Probl
         yield Problem(
             *(Severity.WARNING, "no-channel", place, "no channel"),
             f"topic {topic.name} has no channel, and {waiting(depth)}{more}",
-            "start its consumers, which creates a channel; delete the topic only if nobody needs"
-            " it",
+            "start its consumers, which creates a channel; delete the topic only if it is not"
+            " needed",
         )
 
 
@@ -257,7 +257,7 @@ def _no_consumer(channel: ChannelStats) -> Iterator[Problem]:
 
 
 def _nodes_without_consumer(channel: ChannelStats) -> Iterator[Problem]:
-    """Consumers that do not know all nsqds leave the messages of the others where they are."""
+    """Consumers that do not know all nsqds leave messages on the unknown ones."""
     nodes = [row for row in channel.nodes if row.figures.depth and not row.figures.client_count]
     if not nodes or is_ephemeral(channel.name):
         return
@@ -302,20 +302,20 @@ def is_falling_behind(channel: ChannelStats, rates: Rates) -> bool:
 
 def _how_to_keep_up(channel: ChannelStats, rates: Rates) -> str:
     if not rates.finished:
-        return "its consumers finish nothing: check their logs"
+        return "its consumers finish no messages: check their logs"
     if _all_saturated(channel):
         return (
             "all consumers have as many messages in flight as they accept: add consumers, or raise"
             " their max_in_flight"
         )
     return (
-        "its consumers do not take all the messages that they could: look for errors, backoff and"
+        "its consumers could receive more messages than they do: check for errors, backoff and"
         " a slow network"
     )
 
 
 def _all_saturated(channel: ChannelStats) -> bool:
-    """A consumer is saturated whenever it is busy, which alone is no problem."""
+    """A consumer is saturated whenever it is busy, which alone is not a problem."""
     return channel.saturated == channel.figures.client_count > 0
 
 
@@ -339,7 +339,8 @@ def _failures(channel: ChannelStats, rates: Rates) -> Iterator[Problem]:
 
 
 def _backing_off(channel: ChannelStats) -> Iterator[Problem]:
-    """A consumer sets RDY 0 after failures, to receive nothing for a while; others may not."""
+    """A consumer sets RDY 0 after failures, to receive no messages for a while; the other consumers
+    may not."""
     refusing = channel.backing_off  # NSQ's nsqd does not report it
     if not refusing and channel.figures.depth:
         refusing = sum(not each.ready_count for each in channel.clients or ())

@@ -1,8 +1,8 @@
-"""Which servers may receive a program's token: those that its options name, and nsqds that have
-proved themselves to a named nsqlookupd.
+"""Which servers may receive a program's token: those in its options, and nsqds that have
+authenticated to an nsqlookupd in its options.
 
-Any program can register as an nsqd, so an nsqlookupd's list alone proves nothing. An nsqd proves
-itself with AUTH (`"authenticated": true` in responses of nsqcy's nsqlookupd). Thread-safe.
+Any program can register as an nsqd, so an nsqlookupd's list alone proves nothing. An nsqd
+authenticates with AUTH (`"authenticated": true` in responses of nsqcy's nsqlookupd). Thread-safe.
 """
 
 import threading
@@ -15,7 +15,7 @@ Place = tuple[str, int | None]
 
 class Trust:
     def __init__(self, named: Callable[[], Iterable[Url]], *, all_listed: bool = False) -> None:
-        """named: the servers that options name now. all_listed: also trust every nsqd that an
+        """named: the servers that are set in options now. all_listed: also trust every nsqd that an
         nsqlookupd lists."""
         self._named = named
         self._all_listed = all_listed
@@ -23,7 +23,8 @@ class Trust:
         self._lock = threading.Lock()
 
     def note(self, lookupd: str, places: Iterable[Place], *, all_nodes: bool) -> None:
-        """Note the nsqds that have proved themselves to an nsqlookupd. all_nodes: these are all."""
+        """Record the nsqds that have authenticated to an nsqlookupd. all_nodes: the list is
+        complete."""
         found = frozenset((host.lower(), port) for host, port in places)
         with self._lock:
             before = frozenset() if all_nodes else self._proved.get(lookupd, frozenset())

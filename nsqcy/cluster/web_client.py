@@ -39,7 +39,7 @@ PORTS = {"http": 80, "https": 443}
 MAX_ERROR = 64 << 10  # maximum bytes of an error response that are read
 MAX_LENGTH = 20  # maximum characters of a Content-Length that are quoted
 MAX_SHOWN = 300  # maximum characters of an error response that are quoted
-MAX_INFORMATIONAL = 5  # before the final response; Go's clients accept as many
+MAX_INFORMATIONAL = 5  # 1xx responses before the final one; Go's clients accept as many
 TIMED_OUT = "timed out"
 
 # How a TCP port of nsqd or nsqlookupd answers an HTTP request.
@@ -80,7 +80,7 @@ class Terms:
     token: str = field(default="", repr=False)
     """Sent only to the requested host: redirects are not followed."""
     trust: Trust | None = field(default=None, repr=False, compare=False)
-    """Decides which servers get the token; None: all, because the caller names them."""
+    """Decides which servers get the token; None: all, because the caller specifies them."""
     bounds: Bounds = UNBOUNDED
     """Maximum size of every response; a request may allow less."""
 
@@ -233,7 +233,7 @@ def reason(error: BaseException) -> str:
 
 
 def https_instead(url: Url, body: bytes) -> Url:
-    """Return the HTTPS URL named by a 403 response."""
+    """Return the HTTPS URL in a 403 response."""
     try:
         port = gojson.decode(body, _TLS_REQUIRED)["https_port"]
     except ValueError:
@@ -244,12 +244,12 @@ def https_instead(url: Url, body: bytes) -> Url:
 
 
 def describe(error: RequestError) -> str:
-    """Return a daemon's own words for an error, or why there was no response."""
+    """Return a daemon's own text for an error, or why there was no response."""
     text = str(error)
     with suppress(ValueError, RecursionError, KeyError, TypeError):
         text = str(json.loads(error.body)["message"])
     if error.status == 401 and text == "UNAUTHORIZED":
-        text += ": no token, or not a valid one"
+        text += ": missing or invalid token"
     return printable(text)
 
 
@@ -288,7 +288,7 @@ class WebClient:
         *,
         maximum: int,
     ) -> Answer:
-        """Send a request and return the response, whatever its status. Switches to TLS if the
+        """Send a request and return the response, with any status. Switches to TLS if the
         server requires it. Raises RequestError for a redirect, because it may lead anywhere, and
         without a status if there is no response."""
         try:
@@ -297,7 +297,8 @@ class WebClient:
             failure = RequestError(str(error), error.status, error.body)
         except (OSError, HTTPError, HTTPException, ValueError) as error:
             failure = RequestError(reason(error))
-        # Here it has no traceback, which would keep the response as long as the error.
+        # At this point the error has no traceback, which would keep the response alive as long as
+        # the error.
         raise failure
 
     def fetch(
@@ -336,12 +337,13 @@ class WebClient:
         return answer
 
     def may_send_token(self, url: Url) -> bool:
-        """Return whether there is no token, or the server may get it."""
+        """Return whether there is no token, or the server may receive it."""
         return not self.terms.token or self._trusts(url)
 
     def _trusts(self, url: Url) -> bool:
-        """Return whether a server may get the token: as named or proved, or by a certificate of our
-        own CA. Anyone can get a certificate of a public CA."""
+        """Return whether a server may receive the token: because it is named in the options, has
+        authenticated, or has a certificate from our own CA. Anyone can get a certificate of a
+        public CA."""
         terms = self.terms
         has_own_ca = url.scheme == "https" and bool(terms.root_ca_file) and terms.verify
         return terms.trust is None or has_own_ca or terms.trust.covers(url)
@@ -480,7 +482,7 @@ class WebClient:
 
 def _make_tls_context(terms: Terms) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=terms.root_ca_file or None)
-    context.hostname_checks_common_name = False  # only alternative names count
+    context.hostname_checks_common_name = False  # only subject alternative names count
     # NSQ also accepts CAs that do not meet Python's newer strict rules.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     oldest = max(terms.tls_min_version, ssl.TLSVersion.TLSv1_2)
@@ -524,7 +526,8 @@ def _check_head(url: Url, status: int, headers: Mapping[str, str], maximum: int)
     if length.isascii() and length.isdecimal() and (len(length) > 18 or int(length) > maximum):
         raise _too_long(url, length[:MAX_LENGTH], maximum)
     if headers.get("content-encoding", "identity") != "identity":
-        raise RequestError(f"{_route(url)}: the response is compressed, not as requested", status)
+        text = f"{_route(url)}: the response is compressed, but no compression was requested"
+        raise RequestError(text, status)
 
 
 def _too_long(url: Url, length: str, maximum: int) -> RequestError:

@@ -46,7 +46,7 @@ HTTP_IDLE_TIMEOUT = Option(
     "http-idle-timeout",
     DURATION,
     650 * SECOND,
-    "time after which an idle HTTP connection is closed; exceed a load balancer's limit",
+    "time after which an idle HTTP connection is closed; set it above a load balancer's own limit",
     rule=Rule(">= 1s", lambda value: value >= SECOND),
 )
 DEBUG_REMOTE = Option(
@@ -88,7 +88,7 @@ def check_auth_file(settings: Settings) -> None:
     """
     is_flag = "auth_file" in settings.given and not settings.where("auth_file")
     if is_flag and not settings["auth_file"]:
-        text = "--auth-file is empty: name a users file, or leave the option out"
+        text = "--auth-file is empty: set it to a users file, or omit the option"
         raise refuse(settings, text)
 
 

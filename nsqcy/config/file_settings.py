@@ -1,4 +1,4 @@
-"""The settings in a configuration file, whatever its format, and where each of them is.
+"""The settings in a configuration file of any format, and the line of each.
 
 Independent of formats (config/ini_file.py, config/toml_file.py) and of particular options.
 """

@@ -1,4 +1,5 @@
-"""Hints at the end of errors about command lines and configuration files: what was probably meant.
+"""Hints at the end of errors about command lines and configuration files: suggestions for the
+probably intended text.
 
 Independent of particular options. NSQ's own text always comes first, because scripts may match it.
 """
@@ -49,7 +50,7 @@ def no_value(option: Option) -> str:
 def bad_value(option: Option, text: str, error: ValueError) -> str:
     """Return the value that was probably meant, or the values that are allowed."""
     if isinstance(error, Expected):
-        return ""  # its text already contains what is allowed
+        return ""  # the error text already contains the allowed values
     meant = _duration_meant(text) if option.kind is DURATION else ""
     return f"; did you mean {meant}?" if meant else f" (allowed: {option.kind.allowed})"
 

@@ -116,7 +116,7 @@ def _elements(text: str) -> list[str]:
         raise ValueError("arrays are TOML syntax: separate values with commas")
     found = [unquoted(part.strip()) for part in text.split(",") if part.strip()]
     if text and not found:
-        raise ValueError("there is no value between the commas")
+        raise ValueError("a value is missing between the commas")
     return found
 
 

@@ -63,7 +63,7 @@ RETENTION_TIME = Option(
     "retention-time",
     DURATION,
     0,
-    "how long to keep messages that no channel has to read; 0 for no time limit",
+    "how long to keep messages that no channel needs any more; 0 for no time limit",
     example=24 * HOUR,
     rule=NOT_NEGATIVE,
 )
@@ -71,7 +71,7 @@ RETENTION_BYTES = Option(
     "retention-bytes",
     INT,
     0,
-    "maximum bytes to keep of messages that no channel has to read; 0 for no size limit",
+    "maximum bytes to keep of messages that no channel needs any more; 0 for no size limit",
     example=10 << 30,
     rule=NOT_NEGATIVE,
 )
@@ -315,7 +315,7 @@ class Policies:
         # For each topic, its values by "topic", and those of its channels by "topic/channel".
         self._set: dict[str, dict[str, dict[str, Any]]] = {}
         self.longest_timeout = 0
-        """The longest msg_timeout that any channel has had, in ns; 0 if only nsqd's applies."""
+        """The maximum msg_timeout that any channel has had, in ns; 0 if only nsqd's applies."""
         for values in (self.default._asdict(), *self._values_of_sections()):
             self._note_timeout(values)
         self.version = Version()
@@ -354,14 +354,14 @@ class Policies:
         return json.dumps(noted, separators=(",", ":")).encode()
 
     def recall(self, topic: str, note: bytes) -> bool:
-        """Take the values from the journal's note if the saved policies are missing, or older than
-        the note; return whether that changed any value."""
+        """Adopt the values in the journal's note if the saved policies are missing, or older
+        than the note; return whether any value changed."""
         try:
             noted = json.loads(note)
             file, revision = noted["version"]
             found = {name: _known(name, values) for name, values in noted["set"].items()}
         except (ValueError, TypeError, LookupError, AttributeError):
-            return False  # a later version wrote it
+            return False  # written by a later version
         if not self.version.is_older_than(Version(file, revision)):
             return False
         before = dict(self._set.get(topic, {}))
@@ -428,7 +428,7 @@ class Policies:
         return _unusual(CHANNEL_KEYS, self.channel(topic, name), ChannelPolicy(**inherited))
 
     def _usual(self, name: str) -> TopicPolicy:
-        """Return the policy of a topic that has no values of its own."""
+        """Return the policy of a topic without its own values."""
         return self.default._replace(**WITHOUT_LOG) if is_ephemeral(name) else self.default
 
     def to_json(self) -> dict[str, Any]:
@@ -457,7 +457,7 @@ def _known(name: str, values: Values) -> dict[str, Any]:
 
 
 def _completed(policy: TopicPolicy) -> TopicPolicy:
-    """Return the policy with the values that follow from others."""
+    """Return the policy with the values that are derived from others."""
     if policy.copies == 1:
         return policy
     return policy._replace(

@@ -62,6 +62,6 @@ def _comment(option: Option) -> str:
 
 
 def _setting(option: Option) -> str:
-    # Machine-dependent defaults are replaced by an example.
+    # Machine-dependent defaults are replaced with an example.
     value = option.example if option.default_text else option.default
     return f"{option.name} = {option.show(value)}".rstrip()

@@ -1,6 +1,6 @@
 """Words after the flags, which NSQ's daemons ignore: they are usually a mistake.
 
-Owns the decision between a warning and an error: a word is an error if ignoring it could leave a
+Decides between a warning and an error: a word is an error if ignoring it could leave a
 daemon without protection. Independent of particular options.
 """
 
@@ -42,7 +42,8 @@ def _warning(flag: str, rest: Sequence[str]) -> str:
 
 
 def _separated(table: OptionTable, argv: Sequence[str], rest: Sequence[str]) -> str:
-    """Return the boolean flag before `rest` if the first of these words was meant as its value."""
+    """Return the boolean flag before `rest` if the first of these words was intended as its
+    value."""
     before = argv[-len(rest) - 1] if len(rest) < len(argv) else ""
     option = table.by_flag.get(before.lstrip("-")) if before.startswith("-") else None
     meant = option and option.kind is BOOL and rest[0] in TRUE | FALSE

@@ -1,4 +1,5 @@
-"""The stream to one holder, as its owner sees it: what the holder lacks and has confirmed."""
+"""The owner's end of the stream to one holder: the changes that the holder lacks and has
+confirmed."""
 
 from collections.abc import Callable, Mapping
 from enum import IntEnum
@@ -65,7 +66,7 @@ class Feed:
         """Size of a file's part that the holder had before the fill."""
         self.unacknowledged = 0
         self.mends: dict[str, int] = {}
-        """Number of mends of a file here, when it began to be sent."""
+        """Number of repairs of a file here, when it began to be sent."""
         self.mending: set[str] = set()
         """Files that are being verified after they were sent."""
         self.mended: set[str] = set()
@@ -90,7 +91,7 @@ class Feed:
         self.postponed = set()
 
     def align(self, copy: Copy, theirs: Mapping[str, Extent], now: float) -> None:
-        """Truncate the holder's files to the part in common, and begin to send what it lacks."""
+        """Truncate the holder's files to the common part, and begin to send the rest."""
         self.status = Status.FILLING
         self.progress = self.filling_since = now
         self.unacknowledged = 0
@@ -109,7 +110,7 @@ class Feed:
             self._restart(path, common, copy)
 
     def changed(self, change: Change) -> None:
-        """Send a change, or note that a file must be filled again."""
+        """Send a change, or record that a file must be filled again."""
         if self.status == Status.LIVE:
             self._send(change)
         elif self.status == Status.FILLING:
@@ -120,10 +121,9 @@ class Feed:
     ) -> None:
         """Send data within the window, or make the feed live if nothing is missing.
 
-        A file is verified after it was sent, so that damage does not spread: if something had to
-        be mended, the file is sent again. may_use: called after each attempt with whether it is
-        final; returns whether the holder may use the file.
-        """
+        A file is verified after it was sent, so that damage does not spread: if a part had
+        to be repaired, the file is sent again. may_use: called after each attempt with whether it
+        is final; returns whether the holder may use the file."""
         while max(self.unacknowledged, len(self.mending)) < limits.fill_window:
             waiting = self.mending | self.postponed
             path = next((path for path in self.unfilled if path not in waiting), None)

@@ -32,7 +32,7 @@ class Part:
     offset: int
     size: int
     is_sound: Callable[[Any], bool]
-    """Whether data is this part, intact: it fits the file's checksums."""
+    """Whether the data is this part, and intact: it matches the file's checksums."""
 
 
 Done = Callable[[Outcome, Any], object]
@@ -86,15 +86,15 @@ class Fetches:
         self._continue(query, now)
 
     def lost(self, node: str, now: float) -> None:
-        """Do not wait for a node: its stream has ended."""
+        """Stop waiting for a node, because its stream has ended."""
         self._abandon(lambda query: query.node == node, now)
 
     def tick(self, now: float, timeout: float) -> None:
-        """Do not wait longer than `timeout` for any node."""
+        """Stop waiting for nodes that have not answered within `timeout`."""
         self._abandon(lambda query: now - query.asked_at > timeout, now)
 
     def end(self) -> None:
-        """End all queries: this process has nothing to do with the copy any more."""
+        """End all queries, because this process no longer uses the copy."""
         queries, self._queries = self._queries, {}
         for query in queries.values():
             query.done(Outcome.LATER, None)

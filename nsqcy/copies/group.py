@@ -21,7 +21,7 @@ class Group:
     session: str
     """The owner's process; empty after a hand-over."""
     members: tuple[str, ...]
-    """Nodes that have everything that has been committed, including the owner."""
+    """Nodes that have all committed changes, including the owner."""
     copies: int
     min_copies: int
     nonce: str
@@ -35,7 +35,7 @@ class Group:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the group may commit. Once complete, it stays so until it is `forced`."""
+        """Whether the group may commit. A complete group stays complete until it is `forced`."""
         return len(self.members) >= self.min_copies
 
     def resumed(self, session: str, nonce: str) -> "Group":
@@ -78,10 +78,10 @@ class Group:
         return replace(self, done=True, nonce=nonce)
 
     def forced(self, nodes: Collection[str], nonce: str) -> "Group":
-        """Give up the members that are not among `nodes`, with everything that only they have.
+        """Remove the members that are not among `nodes`, with all data that only they have.
 
         The remaining members claim the group, and the best of their copies is used. If the owner is
-        given up, the group is closed: otherwise, it would open topics on a node that has other
+        removed, the group is closed: otherwise, it would open topics on a node that has other
         topics with the same names. The group may be left with fewer than `min_copies` members. It
         commits once others have joined. At least one member must be among `nodes`.
         """

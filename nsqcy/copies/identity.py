@@ -1,4 +1,4 @@
-"""The registry's identity, and whether a registry is the one that a node knows.
+"""The registry's identity, and whether a given registry is the one that a node knows.
 
 A registry may lose its data, go back to an older state, or be another cluster's. Its revision does
 not reveal this: other programs' writes increase it as well. The registry therefore has a random id,
@@ -41,7 +41,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A registry's contents, as far as they show whether it is the one that a node knows."""
+    """The parts of a registry's contents that show whether it is the one that a node knows."""
 
     identity: Identity | None
     revision: int
@@ -90,9 +90,10 @@ def judge(memory: Memory, found: Found) -> Standing:
 
 
 def _is_older(memory: Memory, found: Found) -> bool:
-    """Whether a registry lacks values that the node has acted on. Others do not matter to it.
+    """Whether a registry lacks values that the node has acted on. Other values do not matter to the
+    node.
 
-    Without its mark, a node would not notice if other nodes had changed its groups since.
+    Without its mark, a node would not detect whether other nodes had changed its groups since.
     """
     return found.mark < memory.mark or any(
         found.groups.get(group_id, revision) < revision

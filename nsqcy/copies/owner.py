@@ -1,9 +1,9 @@
-"""The owner of a group: feeds the holders, tracks what is committed, and changes the members.
+"""The owner of a group: feeds the holders, tracks what is committed, and changes the set of
+members.
 
 A file change is committed once every other member has stored it; the caller waits for its own disk.
-While the outcome of a proposal is unknown, the members that it names count as well, because it may
-already be the value in the registry.
-"""
+While the outcome of a proposal is unknown, the proposed members count as well, because the proposal
+may already be the value in the registry."""
 
 from nsqcy.copies.feed import Feed, Status
 from nsqcy.copies.fetching import Done, Fetches, Part
@@ -89,7 +89,7 @@ class Owner:
         here.
 
         A closed group does not wait, because it accepts no publishes. Nor does a group that has
-        lacked copies for a while: publishes pending at that point are answered later or never.
+        lacked copies for a while: publishes that are pending then are answered later or never.
         """
         short = self._short_since
         is_short = short is not None and now - short > self.limits.copy_timeout
@@ -248,7 +248,7 @@ class Owner:
             self._measure(now)
 
     def _may_use(self, feed: Feed, is_final: bool, now: float) -> bool:
-        """Return whether a holder may use a file after an attempt to mend it here.
+        """Return whether a holder may use a file after an attempt to repair it here.
 
         A node that joins may replace the member that has the only intact copy. That member gets
         some time to return. Nodes that have left may have one as well, so the candidates take

@@ -45,10 +45,9 @@ class Limits:
 class Copy(Protocol):
     """A group's files on this node.
 
-    `whole` means that the copy has everything that it has ever confirmed: with class os, this holds
-    until the machine stops uncleanly; with fsync, always. The flag is stored with the copy, and is
-    false after damage.
-    """
+    `whole` means that the copy has all changes that it has ever confirmed: with class os, this
+    holds until the machine stops uncleanly; with fsync, always. The flag is stored with the copy,
+    and is false after damage."""
 
     whole: bool
     epoch: int
@@ -64,8 +63,8 @@ class Copy(Protocol):
         ...
 
     def offered(self) -> dict[str, Extent]:
-        """Return the files with an identity, as far as an owner has verified them: what an
-        unfinished fill has left does not count."""
+        """Return the files with an identity, as far as an owner has verified them: the rest
+        of an unfinished fill does not count."""
         ...
 
     def size(self, path: str) -> int: ...
@@ -75,13 +74,14 @@ class Copy(Protocol):
         ...
 
     def check(self) -> None:
-        """Read what cannot be mended once this node owns the group: journals and the headers of
-        segments. If any of it is damaged, the copy is no longer whole. Raises Unreadable."""
+        """Read the parts that cannot be repaired once this node owns the group: journals and the
+        headers of segments. If any of it is damaged, the copy is no longer whole. Raises
+        Unreadable."""
         ...
 
     def mend(self, path: str, done: Callable[[bool], object]) -> None:
-        """Verify a file, and replace what is damaged with what another copy has. Calls
-        done(is_final): is_final is false if a copy that does not respond may have what is still
+        """Verify a file, and replace damaged parts with those of another copy. Calls
+        done(is_final): is_final is false if an unresponsive copy may have a part that is still
         damaged."""
         ...
 
@@ -99,7 +99,7 @@ class Copy(Protocol):
         ...
 
     def align(self, path: str, size: int) -> None:
-        """Truncate a file, which may not exist. The owner has verified what is left."""
+        """Truncate a file, which may not exist. The owner has verified the remaining part."""
         ...
 
     def write(self, path: str, offset: int, data: Any) -> None: ...
@@ -170,12 +170,12 @@ class Host(Protocol):
         ...
 
     def restore(self, value: Group) -> None:
-        """Begin a transaction: put a group back into the registry, unless it has a value that
-        counts."""
+        """Begin a transaction: restore a group in the registry, unless it has a valid
+        value."""
         ...
 
     def remember(self, known: Mapping[str, Known]) -> None:
-        """Store the values that this node remembers, before anything is done that depends on
+        """Store the values that this node remembers, before any action that depends on
         them."""
         ...
 
@@ -205,5 +205,5 @@ class Host(Protocol):
         ...
 
     def committed(self, group_id: str, position: int) -> None:
-        """Every member has everything up to a position in the owned group."""
+        """All members have stored all changes up to a position in the owned group."""
         ...

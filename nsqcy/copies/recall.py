@@ -61,9 +61,9 @@ class Recall:
     # -- the registry
 
     def entered(self, generation: int, since: int, now: float) -> None:
-        """Use another registry; nothing is known about its values yet.
+        """Use another registry, whose values are not known yet.
 
-        since: the first generation whose values the node all remembers
+        since: the node remembers all values from this generation on
         """
         self.leave()
         self.generation = generation
@@ -71,13 +71,13 @@ class Recall:
         self.entered_at = now
 
     def leave(self) -> None:
-        """The registry cannot be used: none of its values counts."""
+        """Stop using the registry: none of its values counts."""
         self._registered.clear()
         self._statements = {}
 
     def registered(self, group: Group, revision: int) -> bool:
-        """Note a value in the registry; return whether the node now remembers a later one than
-        before."""
+        """Remember a value in the registry, if it is later than the known one; return whether it
+        is."""
         self._registered.add(group.id)
         self._ended.discard(group.id)
         stamp = self.generation, revision
@@ -99,8 +99,8 @@ class Recall:
     def listed(
         self, found: Iterable[str], revision: int, statements: Mapping[str, Statement]
     ) -> bool:
-        """Note all of the registry's groups at a revision; return whether the node has forgotten
-        any that have ended."""
+        """Compare with all groups in the registry at a revision; return whether the node has
+        forgotten any that have ended."""
         limit = self.generation, revision
         later = {
             each
@@ -166,7 +166,7 @@ class Recall:
         """Return the value that this node should restore, if the members' statements suffice.
 
         session: this process, if its copy is whole, so that it can resume the group; otherwise ""
-        is_overdue: whether members that have not returned by now are given up after a repair
+        is_overdue: whether, after a repair, members that have not returned are no longer waited for
         """
         stated = {
             node: each.known[group_id]
@@ -197,7 +197,7 @@ class Recall:
         return self._statements[node].is_repaired
 
     def _has_seen_the_end(self, node: str, latest: Known) -> bool:
-        """Whether a member remembers nothing of a group, and thus has forgotten it after its
+        """Whether a member does not remember a group, and has therefore forgotten it after its
         end."""
         statement = self._statements.get(node)
         return (

@@ -202,7 +202,7 @@ class Worker:
         self._recall(now)
 
     def registry_heard(self, now: float) -> None:
-        """Note that the registry has answered."""
+        """Record that the registry has answered."""
         self._registry_heard = now
 
     def is_cut_off(self, now: float) -> bool:
@@ -228,13 +228,13 @@ class Worker:
             owner.opened(node, now)
 
     def disconnected(self, node: str, group_id: str, now: float) -> None:
-        """Note the end of a stream that this worker opened or tried to open."""
+        """Handle the end of a stream that this worker opened or tried to open."""
         owner = self.owner(group_id)
         if owner is not None:
             owner.disconnected(node, now)
 
     def hung_up(self, node: str, group_id: str) -> None:
-        """Note the end of a stream that an owner had opened."""
+        """Handle the end of a stream that an owner had opened."""
         member = self._members.get(group_id)
         if member is not None and member.holder is not None and member.holder.owner == node:
             self._end_holder(member)
@@ -284,7 +284,7 @@ class Worker:
             self.host.reply(holder.owner, member.group.id, Alive(fetches=True))
 
     def _protect(self) -> None:
-        """Let only groups accept publishes that other nodes could take over."""
+        """Let a group accept publishes only if other nodes could take it over."""
         for member in self._members.values():
             if member.owner is not None:
                 member.owner.is_registered = self.recall.is_registered(member.group.id)
@@ -316,7 +316,7 @@ class Worker:
             try:
                 copy = self.host.copy(group_id)
             except Unreadable:
-                return  # tried again later: the copy may be whole
+                return  # retried later: the copy may be whole
             value = self.recall.agreed(
                 group_id,
                 self.session if copy is not None and copy.whole else "",
@@ -355,7 +355,7 @@ class Worker:
             else:
                 self._replace_owner(member, now)
         except Unreadable:
-            pass  # the next tick tries again; other members may be faster
+            pass  # retried by the next tick; other members may be faster
 
     def _own(self, member: _Member, now: float) -> None:
         group = member.group
@@ -364,8 +364,8 @@ class Worker:
                 self._give_back(member, now)
                 return
             copy = self.host.copy(group.id) or self.host.create_copy(group)
-            # This applies even to a new or incomplete copy: from now on, its history is the one
-            # that counts.
+            # This applies even to a new or incomplete copy, because its history is now the
+            # authoritative one.
             copy.whole = True
             member.owner = Owner(group, self.node, copy, self.host, self.limits, now)
             self.host.owned(group)
@@ -373,7 +373,7 @@ class Worker:
             member.owner.update(group, now)
 
     def _may_own(self, member: _Member) -> bool:
-        """Whether the copy still is what it was when this worker proposed to own the group. Raises
+        """Whether the copy is unchanged since this worker proposed to own the group. Raises
         Unreadable."""
         group = member.group
         return group.epoch == 1 or group.nonce in member.claimed or self._is_still_whole(group)
@@ -423,8 +423,8 @@ class Worker:
                 self.host.propose(group, group.resumed(self.session, self.host.nonce()))
 
     def _is_still_whole(self, group: Group) -> bool:
-        """Whether a whole copy is intact where only the previous owner could have mended it.
-        Raises Unreadable."""
+        """Whether a whole copy is intact in the parts that only the previous owner could have
+        repaired. Raises Unreadable."""
         copy = self.host.copy(group.id)
         if copy is None:
             return False

@@ -12,7 +12,7 @@ Facts = TypeVar("Facts")
 @dataclass(frozen=True)
 class Check(Generic[Facts]):
     """A check. judge: pure function that returns findings. told: what the check reports, for the
-    documentation. fine: the text shown if there are no findings. applies: whether there is anything
+    documentation. fine: the text shown if there are no findings. applies: whether there are facts
     to judge."""
 
     name: str

@@ -171,7 +171,11 @@ def clocks(cluster: Cluster) -> Iterator[Finding]:
             way = "ahead of" if each.seconds > 0 else "behind"
             say = error if _surely(each) > FAR_APART else warning
             text = f"the clock of {name} is {abs(each.seconds):.0f} s {way} this machine's clock"
-            yield say(text, "synchronise both: message and due times depend on each node's clock")
+            yield say(
+                text,
+                "synchronise both: the timestamps and due times of messages depend "
+                "on each node's clock",
+            )
     if len(known) < 2:
         return
     first = min(known, key=lambda pair: pair[1].seconds)
@@ -242,7 +246,7 @@ _ADVICE = {
     "the kernel log (dmesg), and remount the file system read-write",
     "too many open files": "raise the limit on open files (LimitNOFILE=), or close connections",
 }
-"""Advice, by a part of the text that says why an nsqd is not ready or not healthy."""
+"""Advice, by a part of the reason why an nsqd is not ready or not healthy."""
 
 
 def _advice(reason: str, otherwise: str) -> str:

@@ -96,7 +96,7 @@ class CopiesOptions:
 
     etcd_hosts: Sequence[str]  # the host of each endpoint
     advertised: str  # host at which other nsqds reach this one
-    protected: bool  # there is a secret, or TLS
+    protected: bool  # whether a secret or TLS is configured
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ class Wanted:
     workers: int = 1
     memory_bytes: int = 0  # limit per worker, for messages; 0: a share of the free memory
     min_free_disk: int = 0
-    copies: CopiesOptions | None = None  # if etcd is configured
-    durable: bool = False  # at least one topic has a durability class that waits for the disk
+    copies: CopiesOptions | None = None  # copies' options; None if etcd is not configured
+    durable: bool = False  # whether some topic's durability class waits for the disk
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Door:
     error: str = ""
     tls: bool = False
     tls_error: str = ""  # why its certificate could not be read
-    expires: float | None = None  # of the port's certificate, seconds since the epoch
+    expires: float | None = None  # expiry of the port's certificate, in seconds since the epoch
     instance: str = ""  # identifies one run of nsqcy's nsqd
 
 
@@ -195,7 +195,7 @@ class Nsqd:
 
     address: str
     node: Producer
-    lookupds: Sequence[str] = ()  # nsqlookupds that announce it; empty if it was given by address
+    lookupds: Sequence[str] = ()  # nsqlookupds that announce it; empty if its address was given
     error: str = ""
     offset: Offset | None = None
     health: str = "OK"
@@ -203,12 +203,12 @@ class Nsqd:
     unregistered: Sequence[str] = ()  # TCP addresses of nsqlookupds that it cannot register with
     draining: bool = False
     unready: str = ""  # text of /ready if not ready
-    expires: float | None = None  # of the certificate of an https address
+    expires: float | None = None  # expiry of the certificate of an https address
     topics: Sequence[TopicStats] = ()
-    later: Sequence[TopicStats] | None = None  # the same a moment later, if queried again
+    later: Sequence[TopicStats] | None = None  # the topics a moment later, if queried again
     policies: Mapping[tuple[str, str], Policy] = field(default_factory=dict)  # by topic, channel
     attempted: Sequence[Attempted] = ()  # a message with the most attempts for each channel
-    copies: Sequence[Report] = ()  # of its workers; none without etcd
+    copies: Sequence[Report] = ()  # reports of its workers; none without etcd
     logs: Mapping[str, str] = field(default_factory=dict)  # ids of logs, by topic
     door: Door | None = None
     assumed: bool = False

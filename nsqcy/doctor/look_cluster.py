@@ -215,7 +215,7 @@ def _unready(web: WebClient, url: Url) -> str:
 
 
 def _state(web: WebClient, url: Url) -> NodeState:
-    """Return what an nsqd reports of itself; nothing is known of one without /node."""
+    """Return an nsqd's report about itself; unknown if it does not support /node."""
     answer = web.ask(url._replace(path="/node"), maximum=MAX_TEXT)
     if answer.status != 200:
         return NodeState("")
@@ -273,8 +273,8 @@ def _later(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
 
 
 def _with_attempts(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
-    """Add the messages with the most attempts, of nsqds that allow us to peek. Other nsqds have
-    answered all the same."""
+    """Add the messages with the most attempts, on nsqds that allow peeking. Other nsqds still count
+    as having answered."""
 
     def ask(number: int) -> list[Attempted]:
         return look_messages.attempts(nsqds[number].topics, url_of(nsqds[number]), web)
@@ -286,7 +286,7 @@ def _with_attempts(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
 
 def _with_logs(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
     """Add the ids of the logs of some topics that several nsqds have. nsqds that do not support or
-    allow this have answered all the same."""
+    allow this still count as having answered."""
     having = Counter(topic.name for nsqd in nsqds for topic in nsqd.topics)
     shared = sorted(name for name, count in having.items() if count > 1)[:MAX_LOGS]
 

@@ -24,7 +24,7 @@ EVERYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 def read(path: str, daemon: str) -> tuple[Settings, ConfigFile | None]:
     """Return a daemon's settings and the state of their file; the settings are defaults if the file
-    cannot be read. An empty `daemon` means the daemon that the file names."""
+    cannot be read. An empty `daemon` means the daemon in the file."""
     if not path:
         return Settings(_table(daemon or "nsqd"), {}), None
     try:

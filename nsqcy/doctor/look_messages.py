@@ -1,6 +1,6 @@
-"""Looks for messages with many attempts, in channels in which attempts have failed.
+"""Finds messages with many attempts, in channels in which attempts have failed.
 
-Peeks, which changes nothing and fetches no bodies. Does not judge what it finds.
+Peeks, which changes nothing and fetches no bodies. Does not judge them.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from nsqcy.cluster.web_client import WebClient
 from nsqcy.doctor.facts import Attempted
 from nsqcy.util import gojson
 
-MAX_CHANNELS = 10  # per nsqd: those with the most failed attempts
+MAX_CHANNELS = 10  # channels per nsqd: those with the most failed attempts
 COUNT = 100  # messages per state; nsqd returns no more
 STATES = ("in_flight", "deferred", "queued")
 MAX_PAGE = 1 << 20  # bytes
@@ -24,8 +24,8 @@ _PAGE: gojson.Fields = {"messages": (gojson.array(gojson.structure(_MESSAGE), go
 
 
 def attempts(topics: Iterable[TopicStats], url: Url, web: WebClient) -> list[Attempted]:
-    """Return each channel's message with the most attempts. Raises RequestError, also if this nsqd
-    does not support or allow peeking."""
+    """Return each channel's message with the most attempts. Raises RequestError, including when
+    this nsqd does not support or allow peeking."""
     return [
         max(messages, key=lambda each: each.attempts)
         for channel in _failing(topics)

@@ -1,4 +1,4 @@
-"""Checks which addresses in a daemon's options are free, and which processes use the others.
+"""Finds the addresses in a daemon's options that are free, and the processes that use the others.
 
 Each address is bound as the daemon would bind it, and released immediately. Clients cannot connect
 to it.

@@ -179,5 +179,5 @@ def _addresses(flags: dict[str, Any], settings: Settings) -> Addresses:
     if lookupds or nsqds:
         return Addresses(lookupds, nsqds)
     found = look_config.addresses(settings, given=bool(flags["config"]))
-    # If only the cluster is checked, there must be one.
+    # If only the cluster is checked, a cluster must be given.
     return replace(found, assumed=found.assumed and flags["host"])

@@ -26,7 +26,7 @@ def by_level(found: Sequence[Judged]) -> list[Judged]:
 
 
 def exit_code(found: Sequence[Judged], fail_on: str = ERROR) -> int:
-    """Return 1 if there is a finding of this level or a worse one."""
+    """Return 1 if there is a finding of at least this level."""
     failing = LEVELS[LEVELS.index(fail_on) :]
     return int(any(each.finding.level in failing for each in found))
 

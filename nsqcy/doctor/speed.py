@@ -1,6 +1,6 @@
-"""Checks of what is slow or failing: pure functions of a cluster's facts, and their table.
+"""Checks for slow or failing consumers: pure functions of a cluster's facts, and their table.
 
-nsqcy.cluster.problems decides what is a problem.
+nsqcy.cluster.problems decides what counts as a problem.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from nsqcy.doctor.checks import Check
 from nsqcy.doctor.facts import Attempted, Cluster
 from nsqcy.doctor.findings import Finding, from_problem, of_kinds, warning
 
-MANY_ATTEMPTS = 5  # after which most clients give up by default
+MANY_ATTEMPTS = 5  # number of attempts after which most clients give up by default
 
 
 def poison_messages(cluster: Cluster) -> Iterator[Finding]:
@@ -70,9 +70,10 @@ CHECKS = (
     ),
     Check(
         "failing-messages",
-        "channels in which more attempts fail than finish, as with messages that always fail; in"
+        "channels in which more attempts fail than succeed, for example because of messages "
+        "that always fail; channels in"
         f" which {problems.TIMEOUT_SHARE:.0%} of attempts time out",
-        "in no channel do most attempts fail at the moment",
+        "most attempts succeed in every channel",
         lambda cluster: of_kinds(cluster.problems, "failing", "timeouts"),
         _has_rates,
     ),

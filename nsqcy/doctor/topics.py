@@ -1,7 +1,8 @@
 """Topic and channel checks: pure functions of the responses from nsqds and nsqlookupds.
 
-nsqcy.cluster.problems judges single topics and channels. Here are the checks of what only doctor
-looks at: nsqlookupds, limits, and changes of single consumers.
+nsqcy.cluster.problems judges single topics and channels. This module contains the checks that only
+doctor
+makes: nsqlookupds, limits, and changes of single consumers.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,7 +26,7 @@ def ghost_topics(cluster: Cluster) -> Iterator[Finding]:
 
 
 def paused(cluster: Cluster) -> Iterator[Finding]:
-    """Find paused topics and channels; those without waiting messages are no problem."""
+    """Find paused topics and channels; those without waiting messages are not a problem."""
     yield from of_kinds(cluster.problems, "paused")
     for name, topic in cluster.rated_topics.items():
         if topic.figures.paused and not topic.figures.depth:
@@ -72,7 +73,7 @@ def ephemeral(cluster: Cluster) -> Iterator[Finding]:
     ]
     if left:
         text = f"ephemeral topics and channels without consumers: {several(left)}"
-        yield note(text, "they should have disappeared with their last consumer; delete them")
+        yield note(text, "nsqd should have deleted them with their last consumer: delete them")
 
 
 def limits(cluster: Cluster) -> Iterator[Finding]:
@@ -172,8 +173,8 @@ CHECKS = (
     ),
     Check(
         "stuck-consumers",
-        "channels all of whose consumers have RDY 0, and consumers that have their maximum in"
-        " flight and finish nothing while doctor watches",
+        "channels in which all consumers have RDY 0, and consumers that have their maximum in "
+        "flight and finish no messages while doctor watches",
         "consumers request messages and finish them",
         stuck_consumers,
         _any_alive,

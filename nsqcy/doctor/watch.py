@@ -51,7 +51,7 @@ class Watch:
 
 
 def _missing(found: Sequence[Judged], known: Sequence[Judged]) -> list[Judged]:
-    """Return those of `found` that `known` lacks."""
+    """Return the findings in `found` that `known` lacks."""
     left = Counter(map(_identity, known))
     missing = []
     for each in found:

@@ -75,7 +75,7 @@ class EtcdClient:
     # -- keys
 
     def read(self, prefix: str) -> tuple[list[KeyValue], int]:
-        """Return all keys with a prefix, sorted, and the store revision that they were read at."""
+        """Return all keys with a prefix, sorted, and the store revision at which they were read."""
         found: list[KeyValue] = []
         revision, after = 0, ""
         while True:
@@ -93,7 +93,7 @@ class EtcdClient:
         """Put and delete keys if all expectations hold; return whether they did.
 
         The result can be False although the transaction succeeded, because a request that receives
-        no response is sent again to the next endpoint.
+        no response is repeated with the next endpoint.
         """
         response = self._call("kv/txn", messages.transaction(expected, puts, deletes))
         return response.get("succeeded") is True

@@ -1,7 +1,7 @@
 """Answers of any length, made in slices: other requests are handled in between.
 
 An answer is a generator of pieces. A short one is made at once, without a greenlet. Knows nothing
-about routes and what the pieces mean.
+about routes or the meaning of the pieces.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -19,13 +19,13 @@ SLICE = 256  # pieces made at once
 RUN = 2048  # names sorted at once
 
 Pieces = Generator[bytes | None, None, None]
-"""Pieces of a body; None: this took as long as a whole slice."""
+"""Pieces of a body; None: the work so far took as long as a whole slice."""
 
 Built = Reply | Later
 
 
 class Maker(Protocol):
-    """The Api, as far as answers need it."""
+    """The part of the Api that answers need."""
 
     @property
     def give_way(self) -> Callable[[], object]:
@@ -50,7 +50,7 @@ def built(pieces: Pieces, api: Maker, reply: Reply | None = None) -> Built:
     return _LongAnswer(body, pieces, api, reply)
 
 
-_END = bytes(bytearray(b"end"))  # no piece is this object
+_END = bytes(bytearray(b"end"))  # object that is never a piece
 
 
 def _reply(body: bytearray, reply: Reply | None) -> Reply:

@@ -35,13 +35,14 @@ MAX_QUERY: Final = 64 << 10
 """Maximum bytes of a query. Parsing a longer query would delay other connections too long."""
 
 _MAX_PARAMS = 10_000  # as in Go's net/url; a query with more parameters is invalid
-_MAX_TARGET = 4096 + 1 + MAX_QUERY + 1  # a longer path or query is invalid
-_MAX_KEPT = 32 << 10  # bytes of the headers that are used; as much of X-Nsq headers
+_MAX_TARGET = 4096 + 1 + MAX_QUERY + 1  # maximum characters; a longer path or query is invalid
+_MAX_KEPT = 32 << 10  # bytes of the headers that are used, and of X-Nsq headers
 _HEADER_OVERHEAD = 128  # bytes of memory for each header that is kept
 _MAX_NAME = 1024  # bytes of a header's name
-_LONG_LINE = 8192  # the rest of an unfinished line is dropped unless its header is used
-_CHUNKS = 1024  # chunks of a body that are read at once
-_MAX_PATH = 4096  # no route is longer, so a longer path is not unescaped
+# limit above which the rest of an unfinished line is dropped unless its header is used
+_LONG_LINE = 8192
+_CHUNKS = 1024  # chunks of a body that are read at a time
+_MAX_PATH = 4096  # maximum length of a route; a longer path is not unescaped
 _MAX_LINE = 4096  # maximum bytes of a chunk size with its extensions, or of a trailer
 _MAX_TRAILERS = 64
 _BATCH = 8192  # a larger head is parsed in pieces of at least this size
@@ -89,7 +90,7 @@ class End:
 class Fault(Enum):
     NONE = auto()
     CUT = auto()  # the peer stopped midway, or the framing is invalid
-    TOO_BIG = auto()  # longer than the limit; `data` is empty
+    TOO_BIG = auto()  # the body exceeds the limit; `data` is empty
 
 
 class Body:
@@ -400,7 +401,7 @@ class _HeadParser:
 def _end_of_value(data: bytes, begin: int) -> int:
     """Return where the header's value that contains `begin` ends in this piece."""
     found = _VALUE.match(data, begin)
-    assert found is not None  # it may be empty
+    assert found is not None  # the value may be empty
     return found.end()
 
 
@@ -804,7 +805,7 @@ class HttpProtocol:
 
     def answer(self, reply: "Reply", date: bytes) -> tuple[bytes | bytearray, ...]:
         """Encode the answer to the current request; set `closing` if it is the last answer. A long
-        body is a part of its own, because copying it would take long."""
+        body is a separate part, because copying it would take long."""
         head = self._head
         assert head is not None
         keep_alive = self.keep_alive
@@ -890,7 +891,7 @@ class Reply:
         self.headers = tuple(headers)
         for name, value in (("Content-Type", content_type), *self.headers):
             if _UNSAFE_IN_HEADERS.search(name + value):
-                raise ValueError(f"header {name!r} has a character that headers must not have")
+                raise ValueError(f"header {name!r} contains a character that is not allowed")
         self.logged = logged
         self._usual: Rendered | None = None
 

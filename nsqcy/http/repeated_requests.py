@@ -1,18 +1,18 @@
 """GET requests that a poller repeats: health checks, monitoring, open pages, discovery.
 
-Decides whether a request is news for the log. Independent of connections and of the log; the caller
+Decides whether the log should show a request. Independent of connections and of the log; the caller
 passes the time.
 """
 
-REPEAT = 3600.0  # seconds after which a repeated request is news again
-_MAX_SEEN = 2000  # different requests to remember
+REPEAT = 3600.0  # seconds after which a repeated request is logged again
+_MAX_SEEN = 2000  # number of different requests to remember
 
 
 class Polls:
     def __init__(self) -> None:
         self._seen: dict[
             tuple[str, str], tuple[int, float]
-        ] = {}  # status and time, when it was news
+        ] = {}  # status and time of the last logged request
 
     def is_news(self, now: float, peer: str, target: str, status: int) -> bool:
         """Return whether a GET request has another status than the last one of this host for this

@@ -33,7 +33,8 @@ class Requests:
     """Request counters. Updated on the hub; other threads may read them."""
 
     def __init__(self) -> None:
-        self.answers: Counter[tuple[str, str, int]] = Counter()  # by method, route and status
+        # counts by method, route and status
+        self.answers: Counter[tuple[str, str, int]] = Counter()
         self.times: dict[tuple[str, str], Times] = {}
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:

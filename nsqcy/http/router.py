@@ -73,8 +73,8 @@ class Need(Enum):
     NOTHING = auto()
     KNOWN = auto()  # any authenticated user
     PUBLISH = auto()  # permission for the topic in the query
-    SUBSCRIBE = auto()  # for its topic or channel; or the operate role
-    SUBSCRIBE_ALL = auto()  # for all of its topic's log; or the operate role
+    SUBSCRIBE = auto()  # permission for its topic or channel; or the operate role
+    SUBSCRIBE_ALL = auto()  # permission for the whole log of its topic; or the operate role
     ADMIN = auto()  # for its topic
     ADMIN_OF_ALL = auto()
 
@@ -279,7 +279,7 @@ class Api:
 
     router: Router
     reads_headers: HeaderSelection = False
-    """Headers that handlers and the gate read, in addition to X-Nsq- headers."""
+    """Headers that handlers and the gate read, besides X-Nsq- headers."""
 
     def __init__(self, limits: Limits, log: DetailedLines, gate: Gate | None = None) -> None:
         """`gate` is None if all requests are allowed, or if the routes check them; then set

@@ -55,7 +55,7 @@ from nsqcy.server.http_fastpath import (
 _READ = 1
 _WRITE = 2
 _JOINED = 65536  # bytes of answers that are joined, to send them together
-_LARGE = 262144  # bytes of a body; several of them take longer than an iteration should
+_LARGE = 262144  # size of a large body; several of them take longer than one iteration may
 _LOGGED = 2048  # maximum characters of a target in the log; a target may be a megabyte long
 
 
@@ -67,10 +67,11 @@ class Timeouts:
     """Peer timeouts in seconds. `sweep` is the interval between checks, and therefore their
     precision."""
 
-    idle: float  # between two requests, and before the first
-    head: float = 60  # from the first byte of a head to its last
-    progress: float = 60  # between two pieces of a body, or of an answer that the peer is reading
-    linger: float = 5  # until the peer closes its side after the last answer
+    idle: float  # seconds between two requests, and before the first
+    head: float = 60  # seconds from the first byte of a head to its last
+    # seconds between two pieces of a body, or of an answer that the peer is reading
+    progress: float = 60
+    linger: float = 5  # seconds until the peer closes its side after the last answer
     sweep: float = 5
 
 
@@ -89,7 +90,7 @@ class HttpServer(Server):
             InputPool.of_unauthenticated(budget) if api.knows_users else self.pool
         )
         self.timeouts = timeouts or Timeouts(api.limits.http_idle_timeout / SECOND)
-        self.now = time.monotonic()  # at the last sweep, which is precise enough for deadlines
+        self.now = time.monotonic()  # time of the last sweep, which is precise enough for deadlines
         self.tls_only: Reply | None = None  # reply to every request without TLS
         self._send_buffer = send_buffer
         self._polls = Polls()
@@ -167,7 +168,7 @@ class HttpServer(Server):
         self._wake_up.send()
 
     def run_large(self, run: Callable[[], None]) -> None:
-        """Handle a request with a large body: one in each event-loop iteration."""
+        """Handle requests with large bodies, one per event-loop iteration."""
         self._large.append(run)
         self._next_large.send()
 
@@ -259,9 +260,9 @@ class HttpConnection(Connection):
         self._read_watcher = server.loop.io(sock.fileno(), _READ)
         self._read_watcher.start(self.on_readable)
         self._reading = True
-        # All connections share the heads that the fast path has learned, so only one kind may use
-        # it. This excludes plain connections if TLS is required, and encrypted connections, because
-        # their bytes are not heads.
+        # All connections share the heads that the fast path has learned, so only one kind of
+        # connection may use it. This excludes plain connections if TLS is required, and encrypted
+        # connections, whose bytes are not heads.
         self._short = not self.secure and server.tls_only is None
         self.at_rest = self._short
 
@@ -277,7 +278,7 @@ class HttpConnection(Connection):
                 watcher.close()
         self._sock.close()
         self._count(self._pool, 0, droppable=True)
-        self._protocol.give_up()  # frees an unfinished head now
+        self._protocol.give_up()  # releases an unfinished head immediately
         self._unsent = None
         self._out.clear()
         self._server.forget(self)
@@ -285,7 +286,7 @@ class HttpConnection(Connection):
     def wind_down(self) -> None:
         """Close once the received requests have been answered."""
         self._short = self.at_rest = False
-        self.on_readable()  # the socket may have a request
+        self.on_readable()  # the socket may contain a request
         self.process()
 
     def is_late(self, now: float) -> bool:
@@ -295,7 +296,7 @@ class HttpConnection(Connection):
         elif self._unsent is not None:
             limit = timeouts.progress
         elif self._waiting:
-            return False  # this side is the slow one
+            return False  # this side, not the peer, is slow
         elif self._protocol.idle:
             limit = timeouts.idle
         elif self._protocol.in_head:

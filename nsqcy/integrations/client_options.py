@@ -1,4 +1,4 @@
-"""The client's options among those of an integration, sorted for consumers and producers."""
+"""The client's options among those of an integration, separated for consumers and producers."""
 
 import difflib
 from collections.abc import Collection, Mapping
@@ -7,7 +7,7 @@ from typing import Any
 from nsqcy.client.options import ConnectionKeywords, ConsumerKeywords, ProducerKeywords
 from nsqcy.options.fields import MAX_NUMBER
 
-QUICK = {  # notices new nsqds, and shares few messages between nsqds, faster than by default
+QUICK = {  # finds new nsqds, and distributes few messages among nsqds, faster than by default
     "lookupd_poll_interval": 5.0,
     "low_rdy_idle_timeout": 1.0,
     "rdy_redistribute_interval": 0.5,
@@ -20,7 +20,7 @@ def sorted_options(
 ) -> tuple[ConsumerKeywords, ProducerKeywords]:
     """Return the options for consumers and those for producers; connection options are in both.
 
-    own: options of consumers that the integration sets itself, and that are refused. where: a name
+    own: options of consumers that the integration sets itself and therefore refuses. where: a name
     for the error text. Raises TypeError for an unknown option, as the client does.
     """
     consumer = _names(ConsumerKeywords) - set(own)

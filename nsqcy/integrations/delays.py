@@ -10,7 +10,7 @@ import time
 from nsqcy.client import Message
 
 DEFAULT_MAX_DEFER = 3600.0  # seconds: the default of nsqd's --max-req-timeout
-EARLY = 0.001  # seconds that a message may arrive before it is due
+EARLY = 0.001  # seconds by which a message may arrive before it is due
 
 
 def milliseconds(delay: float, max_defer: float) -> int | None:
@@ -21,7 +21,7 @@ def milliseconds(delay: float, max_defer: float) -> int | None:
 def remaining(message: Message, delay: float, max_defer: float) -> float:
     """Return the seconds until a message may be processed; 0 if it is due.
 
-    Delays within nsqd's limit have passed already, so the clocks of the two machines may differ.
+    Delays within nsqd's limit have already passed, so the clocks of the two machines may differ.
     """
     if delay <= max_defer:
         return 0.0

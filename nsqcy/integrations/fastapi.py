@@ -7,7 +7,7 @@
     async def create(producer: Annotated[Producer, Depends(get_producer)]) -> None:
         await producer.publish("orders", b"1")
 
-Imports Starlette only, so apps without FastAPI can use it.
+Imports only Starlette, so apps without FastAPI can use it.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from nsqcy.client.options import Addresses
 from nsqcy.integrations.web.settings import Settings, checked_addresses, checked_options
 from nsqcy.integrations.web.subscriptions import H, HandlerKeywords, Subscriptions
 
-STATE = "nsqcy_producer"  # name of the producer in the state of the lifespan
+STATE = "nsqcy_producer"  # name of the producer in the lifespan's state
 
 
 class NsqLifespan:
@@ -33,9 +33,8 @@ class NsqLifespan:
     When the app stops, consumers close first: handlers that are running may finish, and publish,
     for up to close_timeout seconds.
 
-    Options are the client's, for the producer and for all consumers; so is `codec`. Raises
-    ValueError and TypeError for invalid options.
-    """
+    Options, including `codec`, are those of the client, for the producer and for all consumers.
+    Raises ValueError and TypeError for invalid options."""
 
     def __init__(
         self,

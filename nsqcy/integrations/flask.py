@@ -62,12 +62,12 @@ class Nsq:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
-        """Read the configuration. Does not connect: each process does when it first publishes.
+        """Read the configuration. Does not connect: each process connects with its first publish.
 
         Raises ValueError and TypeError for unknown keys, and for invalid addresses or options.
         """
         if EXTENSION in app.extensions:
-            raise ValueError("the app has an Nsq extension already")
+            raise ValueError("the app already has an Nsq extension")
         settings = _settings(app)
         app.extensions[EXTENSION] = _State(
             settings,
@@ -123,7 +123,7 @@ def _consume(names: tuple[str, ...]) -> None:
     state.producer.close()
 
 
-# Not decorators: without Flask and click, mypy refuses them as untyped.
+# Functions instead of decorators: without Flask and click, mypy rejects these as untyped.
 commands = AppGroup("nsqcy", help="Messages on nsqd.")
 commands.add_command(
     click.Command(

@@ -163,7 +163,8 @@ class _Operation:
         """End the span and record the duration. Only the first call has an effect."""
         if not self._is_done:
             self._is_done = True
-            call("opentelemetry", self._record, error)  # its failure is not one of the operation
+            # its failure is not a failure of the operation
+            call("opentelemetry", self._record, error)
 
     def _record(self, error: BaseException | None) -> None:
         if error is not None:
@@ -533,7 +534,7 @@ def _followed(future: T, operation: _Publish) -> T:
     This counts as retrieving the result: asyncio does not log an error that the program ignores,
     because the span shows it.
     """
-    # Futures of threads and of asyncio have add_done_callback; gevent's AsyncResult has rawlink.
+    # concurrent.futures and asyncio have add_done_callback; gevent's AsyncResult has rawlink.
     follow = getattr(future, "add_done_callback", None) or getattr(future, "rawlink")  # noqa: B009
     follow(operation.answered)
     return future
@@ -614,7 +615,7 @@ class _Process(_Operation):
         telemetry.consumed.add(len(messages), dict(labels))
 
     def done(self, error: BaseException | None = None) -> None:
-        """End. Requeue alone is no error: the handler has decided to try again later."""
+        """End. Requeue alone is not an error: the handler has decided to retry later."""
         if isinstance(error, Verdict):
             error = error.failure or (error if isinstance(error, DeadLetter) else None)
         super().done(error)
@@ -678,7 +679,7 @@ def processing(
     current trace and has a link to the publish of each message. An exception is recorded and raised
     again; the program answers the messages itself.
 
-    The span names the topic of the messages, and `topic` for a batch of several topics.
+    The span contains the topic of the messages, or `topic` for a batch of several topics.
     """
     is_batch = not isinstance(messages, Message)
     several = [messages] if isinstance(messages, Message) else messages
@@ -693,12 +694,11 @@ def traced_handler(
 ) -> H:
     """Return the handler with a span for each call.
 
-    `channel` is that of the consumer; messages do not contain it. The span names the topic of the
-    message, which is `topic` unless the consumer has several. If the consumer
-    has the option headers=True, the span belongs to the trace of the publish, for every delivery of
-    the message and of its dead letter. Functions remain functions, and coroutine functions remain
-    coroutine functions.
-    """
+    `channel` is that of the consumer; messages do not contain it. The span contains the topic of
+    the message, which is `topic` unless the consumer has several. If the consumer has the option
+    headers=True, the span belongs to the trace of the publish, for every delivery of the message
+    and of its dead letter. Functions remain functions, and coroutine functions remain coroutine
+    functions."""
     used = telemetry or _default()
 
     def call(message: Message) -> Any:

@@ -18,7 +18,7 @@ from nsqcy.errors import RequestError
 
 TIMEOUT = 5.0  # seconds for a response
 NOT_FOUND = 404
-MAX_BODY = 512 << 10  # bytes of each body to look at; nsqd's limit
+MAX_BODY = 512 << 10  # bytes of each body to examine; nsqd's limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Counts:
     waiting: int
     deferred: int
     in_flight: int
-    published: int  # since the topics were created
+    published: int  # messages since the topics were created
 
     @property
     def queued(self) -> int:
@@ -93,7 +93,7 @@ class QueueManagement:
         return found
 
     def purge(self, topics: Iterable[str]) -> int:
-        """Drop the messages of topics; return how many there were. Raises ConnectionError."""
+        """Drop the messages of topics; return their number. Raises ConnectionError."""
         size = 0
         for nsqd in self._all_nsqds():
             for topic in topics:
@@ -104,8 +104,8 @@ class QueueManagement:
         return size
 
     def cancel(self, topics: Iterable[str], is_wanted: Callable[[bytes], bool]) -> int:
-        """Drop the deferred messages whose bodies are wanted; return how many there were. Reads
-        through all deferred messages of the topics. Raises ConnectionError."""
+        """Drop the deferred messages whose bodies match; return their number. Reads
+        all deferred messages of the topics. Raises ConnectionError."""
         cancelled = 0
         for nsqd in self._all_nsqds():
             for topic in topics:
@@ -161,7 +161,7 @@ def _next_port(tcp_address: str) -> str:
 
 @contextmanager
 def _to(nsqd: NsqdHTTPClient) -> Iterator[None]:
-    """Turn an nsqd's errors into ConnectionError; a missing topic or channel is empty."""
+    """Convert an nsqd's errors to ConnectionError; a missing topic or channel is empty."""
     try:
         yield
     except RequestError as error:

@@ -1,8 +1,8 @@
 """Names of NSQ topics and channels for the queues and exchanges of AMQP.
 
 AMQP allows any name of up to 255 bytes; NSQ allows 64 letters, digits, dots, hyphens and
-underscores. A name that NSQ allows stays as it is. In any other name, each disallowed character
-becomes an underscore, and a hash of the original name keeps different names apart.
+underscores. A name that NSQ allows is unchanged. In any other name, each disallowed character
+becomes an underscore, and a hash of the original name keeps names distinct.
 """
 
 import re

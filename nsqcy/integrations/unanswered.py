@@ -49,7 +49,7 @@ class Unanswered:
         self.answer(message, lambda each: each.requeue(delay, backoff=False))
 
     def requeue_all(self) -> None:
-        """Let other consumers have the messages now."""
+        """Release the messages to other consumers now."""
         for message in list(self._messages):
             self.requeue(message)
 
@@ -81,7 +81,7 @@ class Unanswered:
                 try:
                     thread.start()
                 except RuntimeError as error:
-                    log.warning("messages are not touched: %s", error)
+                    log.warning("failed to touch messages: %s", error)
                 else:
                     self._closing = closing
 

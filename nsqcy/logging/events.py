@@ -1,7 +1,7 @@
 """Table of log events: the stable names that classify the lines of a JSON log.
 
 docs/LOGS.md is generated from it. A call that logs an event goes through its function; a line
-without an event is a `message`. Knows nothing about daemons but their names.
+without an event is a `message`. Knows only the names of the daemons.
 """
 
 from typing import Any
@@ -95,7 +95,7 @@ def stopped() -> str:
 @fatal(NSQD)
 def not_saved(*, error: str) -> str:
     """The last line of nsqd, which exits with status 1: the number of messages that are not on
-    disk, by topic, and the workers that did not exit by themselves."""
+    disk, by topic, and the workers that did not exit on their own."""
     return f"NSQ: not everything is saved: {error}"
 
 
@@ -202,14 +202,14 @@ def copies_read_failed(role: str, /, *, group: str, error: str) -> str:
 @warn(NSQD)
 def copies_mended(*, group: str, file: str, parts: int) -> str:
     """The file failed its checksums or could not be read. Nothing is lost, but check the disk."""
-    return f"COPIES: {file} in group {group} was damaged; mended {parts} parts"
+    return f"COPIES: {file} in group {group} was damaged; repaired {parts} parts"
 
 
 @error(NSQD)
 def copies_damaged(*, group: str, file: str, parts: int) -> str:
     """No other copy that responds has this part of the file intact. A damaged journal is sent again
     by the owner."""
-    return f"COPIES: {file} in group {group} is damaged in {parts} places"
+    return f"COPIES: {file} in group {group} has {parts} damaged parts"
 
 
 @error(NSQD)
@@ -339,7 +339,7 @@ def read_failed(verb: str, remedy: str, /, *, topic: str, path: str, error: str)
 
 @info(NSQD)
 def read_recovered(*, topic: str) -> str:
-    """The file that could not be read can be read again after `read_failed`."""
+    """After `read_failed`, the file is readable again."""
     return f"TOPIC({topic}): reads succeed again; {topic} is delivered"
 
 
@@ -441,22 +441,22 @@ def policies_failed(*, error: str) -> str:
 
 @error(NSQD)
 def state_file_damaged(text: str, use: str, /, *, path: str, error: str, used: str) -> str:
-    """A small file is damaged, missing or unreadable; `used` is empty if no version is good."""
+    """A small file is damaged, missing or unreadable; `used` is empty if no version is intact."""
     return f"{text}; {use}"
 
 
 @warn(NSQD)
 def metadata_foreign(*, path: str) -> str:
     """NSQ's nsqd or a user has changed the list of topics and channels."""
-    return f"{path} was written by another program, or edited: it is used as it is"
+    return f"{path} was written by another program, or edited: using it unchanged"
 
 
 @error(NSQD)
 def policies_recalled(*, topic: str) -> str:
-    """nsqd applies the policies from the journal, and saves them again."""
+    """nsqd applies the policies from the journal and saves them."""
     return (
-        f"TOPIC({topic}): its policies set over HTTP are not in policies.json, or outdated there; "
-        "its journal has them"
+        f"TOPIC({topic}): policies.json lacks its policies set over HTTP, or has outdated ones; "
+        "using those in its journal"
     )
 
 
@@ -507,7 +507,7 @@ def events_failed(kind: str, /, *, error: str) -> str:
 
 @info(NSQD)
 def drain_begins() -> str:
-    return "DRAIN: begins; unregistering from nsqlookupds"
+    return "DRAIN: started; unregistering from nsqlookupds"
 
 
 @info(NSQD)
@@ -692,7 +692,7 @@ def nsqd_identified(
 
 @info(NSQLOOKUPD)
 def nsqd_authenticated(*, client: str, user: str) -> str:
-    """An nsqd has proved itself, as a user who may register."""
+    """An nsqd has authenticated as a user who may register."""
     return f"CLIENT({client}): AUTH as {user}"
 
 

@@ -45,7 +45,7 @@ def _channel(name: str, kind: Kind, help: str) -> Family:
     return Family(f"nsqd_channel_{name}", kind, help, ("topic", "channel"))
 
 
-# In the order of the figures in server/metrics.pyx.
+# Families in the order of the figures in server/metrics.pyx.
 TOPICS = (
     _topic("messages", "counter", "Messages published to the topic."),
     _topic("message_bytes", "counter", "Body bytes of messages published to the topic."),
@@ -135,7 +135,7 @@ UNREADABLE = Family(
 DAMAGES = Family(
     "nsqd_damages",
     "counter",
-    "Damaged places that the worker has found in topic files: their records are lost.",
+    "Damaged parts that the worker has found in topic files: their records are lost.",
     ("worker",),
 )
 DISK_HANGS = Family(
@@ -178,7 +178,7 @@ def _copies(name: str, kind: Kind, help: str, *labels: str) -> Family:
 
 
 COPIES_GROUPS = _copies("groups", "gauge", "Groups of copied topics, by this node's role.", "role")
-# By their names in the worker's share.
+# Families by their names in the worker's share.
 COPIES = {
     "short": _copies(
         "short_groups", "gauge", "Owned groups that refuse publishes because copies are missing."
@@ -194,7 +194,9 @@ COPIES = {
         "draining_topics", "gauge", "Topics whose messages are being moved to another log."
     ),
     "damaged": _copies(
-        "damaged_files", "gauge", "Files of copies with damage that no other copy could mend yet."
+        "damaged_files",
+        "gauge",
+        "Files of copies with damage that could not yet be repaired from another copy.",
     ),
     "unreadable": _copies(
         "unreadable_files", "gauge", "Files of copies that could not be read when last verified."
@@ -208,7 +210,7 @@ COPIES = {
     "takeovers": _copies("takeovers", "counter", "Groups taken over from other nodes."),
     "etcd": _copies("etcd_up", "gauge", "1 while etcd responds."),
     "registry": _copies(
-        "registry_ok", "gauge", "0 if etcd has lost the registry, has an older one, or another one."
+        "registry_ok", "gauge", "0 if the registry in etcd is missing, outdated or a different one."
     ),
     "unregistered": _copies(
         "unregistered_groups", "gauge", "Groups of this node that are missing in the registry."
@@ -226,7 +228,7 @@ USER_WAITS = _user(
     "Total time that the user's TCP connections spent waiting because of the user's publish rate "
     "limit.",
 )
-# In the order of the quota figures.
+# Families in the order of the quota figures.
 USERS = (
     _user("connections", "gauge", "TCP connections of a user that has a quota."),
     _user(

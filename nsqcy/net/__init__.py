@@ -1,1 +1,1 @@
-"""Addresses, listening sockets, and byte layers between a socket and its protocol."""
+"""Addresses, listening sockets, and a connection's layers: TLS and compression."""

@@ -1,4 +1,4 @@
-"""Addresses that were probably meant, for errors and warnings about addresses.
+"""Suggestions of the probably intended address, for errors and warnings about addresses.
 
 Handles text only: resolves no names and opens no sockets.
 """
@@ -14,7 +14,7 @@ LOOKUPD_TCP, LOOKUPD_HTTP = 4160, 4161
 def is_no_path(text: str) -> bool:
     """Return whether an address without a port is a port or a host.
 
-    nsqd takes such an address as the path of a unix socket.
+    nsqd would interpret such an address as the path of a unix socket.
     """
     return text.isdecimal() or text == "localhost" or _is_ip(text)
 

@@ -2,9 +2,8 @@
 
 Over the limit, the connection whose input has been unfinished for the longest time is dropped. A
 client that sends half of a request, or sends it slowly, therefore cannot keep others out. Over an
-address's share, only a connection of that address is dropped; the last one may use more. Knows no
-sockets, protocols or clocks.
-"""
+address's share, only a connection of that address is dropped; the last one may use more.
+Independent of sockets, protocols and clocks."""
 
 from collections.abc import Iterator
 from typing import Generic, TypeVar
@@ -24,7 +23,7 @@ class InputPool(Generic[Holder]):
         self.share = share
         self.held = 0
         self._sizes: dict[Holder, int] = {}
-        self._droppable: dict[Holder, str] = {}  # with their addresses, the oldest first
+        self._droppable: dict[Holder, str] = {}  # holders with their addresses, the oldest first
         self._addresses: dict[str, _Address[Holder]] = {}
 
     @classmethod
@@ -59,7 +58,7 @@ class InputPool(Generic[Holder]):
 
     def excess(self, address: str) -> Iterator[Holder]:
         """Yield each connection that must be dropped, after a change by an address. Dropped
-        connections hold nothing."""
+        connections no longer hold input."""
         while (dropped := self._victim(address)) is not None:
             self.hold(dropped, self._droppable[dropped], 0)
             yield dropped

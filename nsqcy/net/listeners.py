@@ -50,7 +50,7 @@ class Listener(NamedTuple):
 
     def close(self) -> None:
         """Close the socket and remove its file."""
-        # While the socket listens, no other daemon takes over the path.
+        # No other daemon takes over the path while the socket listens.
         if self.path:
             with suppress(OSError):
                 if _file_of(self.path) == self.file:

@@ -48,13 +48,13 @@ from nsqcy.process.systemd import Notifier
 from nsqcy.users import token_file
 from nsqcy.util import garbage
 
-# New objects before the interpreter collects garbage by itself, although pages are being made. A
-# page has hundreds of thousands of objects, none of them in a cycle; a collection would visit them
-# all while nothing else runs. The context collects garbage between pages.
+# Number of new objects before the interpreter collects garbage on its own, even while pages are
+# rendered. A page has hundreds of thousands of objects, none of them in a cycle; a collection would
+# visit them all and stop everything else. The application context collects garbage between pages.
 GC_THRESHOLD = 2_000_000
 
-# Seconds that a thread may run while others wait, among them the event loop. The interpreter's own
-# value is 5 ms, and the loop waits for each system call that a request needs.
+# Seconds for which a thread may run while others wait, including the event loop. The interpreter's
+# own value is 5 ms, and the loop waits for each system call that a request needs.
 SWITCH_INTERVAL = 0.0005
 
 

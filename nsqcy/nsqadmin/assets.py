@@ -1,7 +1,7 @@
 """Static files: the built-in ones, or those in a directory.
 
 Built-in files have a version in their path, so that browsers can cache them forever. Scripts import
-each other by relative paths, so their imports contain the version too.
+each other by relative paths, so their imports also contain the version.
 """
 
 import mimetypes

@@ -1,8 +1,7 @@
 """The record of actions: who did what, when and where, and the result.
 
-Owns the latest actions of this process, in memory and bounded, and their log lines. Does not know
-what an action does.
-"""
+Owns the latest actions of this process, a limited number in memory, and their log lines. Does not
+know what an action does."""
 
 import inspect
 import threading

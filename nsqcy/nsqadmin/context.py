@@ -166,7 +166,7 @@ class AppContext(router.Api):
         return user.name if user else ""
 
     def _actor(self, request: Request) -> str:
-        """Return the name of the user who acts, also if only the ACL header has it."""
+        """Return the name of the acting user, even if only the ACL header contains it."""
         return self.user_of(request.head) or request.head.header(self.options.acl_http_header)
 
     def plots(self, request: Request) -> Plots:
@@ -228,7 +228,7 @@ NOTHING = Subject()
 
 @dataclass(frozen=True)
 class Page:
-    """A page. `draw` fetches the data for its view, and raises HttpError on failure."""
+    """A page. `draw` fetches the data for the view, and raises HttpError on failure."""
 
     title: str
     path: str

@@ -1,7 +1,7 @@
 """Filter of the messages page: a text, and a path into JSON bodies.
 
-Pure. Filters what nsqds have returned, so a body that was cut is only searched up to the cut.
-"""
+Pure. Filters the messages that nsqds have returned, so a truncated body is searched only up to its
+end."""
 
 import json
 import re

@@ -13,9 +13,9 @@ from nsqcy.nsqadmin.cluster.answers import NodeAnswer
 from nsqcy.nsqadmin.message_filter import Filter, matches
 
 MAX_EXAMINED = 2000  # messages per node
-SECONDS = 2.0  # after which no more pages are fetched
+SECONDS = 2.0  # seconds after which no more pages are fetched
 
-Following = Callable[[str, str], list[NodeAnswer]]  # the page of a node that begins at a `start`
+Following = Callable[[str, str], list[NodeAnswer]]  # fetches a page from a `start`
 
 
 def search(
@@ -25,9 +25,9 @@ def search(
     enough: int,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[NodeAnswer]:
-    """Return the matching messages of each node, beginning with its first page. `examined` is how
-    many messages were read, and `next` where to continue. enough: number of matches per node that
-    end the search."""
+    """Return the matching messages of each node, beginning with its first page. `examined` is the
+    number of messages read, and `next` the position at which to continue. enough: number of matches
+    per node that end the search."""
     end = clock() + SECONDS
     return [
         _of_node(wanted, each, following, enough, lambda: clock() < end) if each.is_done else each

@@ -125,7 +125,7 @@ class AdminOptions(Options, program="nsqadmin"):
         "admin-user",
         WORDS,
         (),
-        "user who may act on topics, channels and nodes; if none is named, all users may",
+        "user who may act on topics, channels and nodes; if none is set, all users may",
         toml_key="admin_users",
         rule=Rule("a non-empty name", all),
         guard=True,
@@ -175,7 +175,7 @@ class AdminOptions(Options, program="nsqadmin"):
         "oidc-name-claim", STRING, "email", "claim of the ID token with the user's name"
     )
     oidc_role_claim = Option(
-        "oidc-role-claim", STRING, "roles", "claim of the ID token that decides the role"
+        "oidc-role-claim", STRING, "roles", "claim of the ID token that determines the role"
     )
     oidc_operate_value = Option(
         "oidc-operate-value",

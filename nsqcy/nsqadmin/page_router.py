@@ -1,6 +1,6 @@
-"""Router that answers a browser with a page where no route matches. Programs get NSQ's JSON.
+"""Router that answers a browser with a page if no route matches. Programs receive NSQ's JSON.
 
-Owns which requests get the page; the page itself is a route.
+Decides which requests receive the page; the page itself is a route.
 """
 
 from collections.abc import Sequence

@@ -1,12 +1,12 @@
-"""Text about what an exit could not save. A pure module."""
+"""Text about messages that an exit could not save. Pure."""
 
 from collections.abc import Mapping
 
-SHOWN = 100  # maximum topics that a line names
+SHOWN = 100  # maximum number of topics in a line
 
 
 def describe(unsaved: Mapping[str, int]) -> str:
-    """Return the number of messages that are not on disk, in all and for each topic.
+    """Return the number of messages that are not on disk, in total and for each topic.
 
     A topic with 0 messages has all of them on disk, but not the state of its channels.
     """

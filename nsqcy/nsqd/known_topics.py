@@ -1,6 +1,6 @@
 """The master's table of all topics and channels, from the workers' reports.
 
-Independent of the file that keeps them (nsqd/master/metadata.py) and of nsqlookupds.
+Independent of the file that stores them (nsqd/master/metadata.py) and of nsqlookupds.
 """
 
 import json
@@ -13,7 +13,7 @@ from nsqcy.names import is_ephemeral
 class Topic:
     """A known topic: whether it is paused, and whether each of its channels is paused.
 
-    written: its JSON in nsqd.dat; None: not made since the last change
+    written: its JSON in nsqd.dat; None: not created since the last change
     """
 
     __slots__ = ("channels", "paused", "written")

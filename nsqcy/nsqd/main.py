@@ -1,6 +1,6 @@
-"""The nsqd command: arguments in, exit code out.
+"""The nsqd command: parses the arguments and returns the exit code.
 
-Owns the order of everything that comes before the master: blocked signals, options, the data-path
+Owns the order of the steps before the master: blocked signals, options, the data-path
 lock, the sockets, the workers, and then the master's modules. A client that connects while nsqd
 starts waits in the backlog.
 
@@ -121,7 +121,7 @@ def _load_users(settings: loader.Settings, options: NsqdOptions) -> str | None:
 def _load_copies(
     settings: loader.Settings, options: NsqdOptions, lines: logger.Log
 ) -> dict[str, str] | None:
-    """Return what the workers need for copies, with all settings checked; None if etcd is not
+    """Return the workers' data for copies, with all settings checked; None if etcd is not
     configured."""
     if not options.etcd_endpoints:
         return None

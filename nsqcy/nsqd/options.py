@@ -188,7 +188,7 @@ class NsqdOptions(
         "lookupd-auth-token-file",
         STRING,
         "",
-        "file with the token that proves this nsqd to nsqlookupds with an --auth-file",
+        "file with the token that authenticates this nsqd to nsqlookupds with an --auth-file",
     )
     auth_file = auth_file("nsqd")
     auth_http_address = Option(
@@ -401,7 +401,10 @@ class NsqdOptions(
         "statsd-address", STRING, "", "host:port of a statsd server (UDP); empty for none"
     )
     statsd_prefix = Option(
-        "statsd-prefix", STRING, "nsq.%s", "prefix of statsd keys; %s is replaced by host and port"
+        "statsd-prefix",
+        STRING,
+        "nsq.%s",
+        "prefix of statsd keys; %s is replaced with host and port",
     )
     statsd_interval = Option("statsd-interval", DURATION, MINUTE, "time between pushes to statsd")
     statsd_mem_stats = Option("statsd-mem-stats", BOOL, True, "also push memory statistics")
@@ -545,7 +548,7 @@ class NsqdOptions(
         "copies-lease",
         DURATION,
         10 * SECOND,
-        "time without a sign of life after which other machines take over a node's topics",
+        "time after which other machines take over the topics of an unresponsive node",
         rule=Rule("[2s,10m]", lambda value: 2 * SECOND <= value <= 10 * MINUTE),
     )
     copies_timeout = Option(
@@ -559,7 +562,7 @@ class NsqdOptions(
         "copies-scrub-rate",
         INT,
         4 << 20,
-        "bytes per second that each worker reads in the background to find and mend damaged "
+        "bytes per second that each worker reads in the background to find and repair damaged "
         "copies; 0 for none",
         rule=Rule("[0,1073741824]", lambda value: 0 <= value <= 1 << 30),
     )
@@ -674,7 +677,7 @@ def _check_tls(settings: Settings, options: NsqdOptions) -> NsqdOptions:
         raise refuse(settings, text, name)
     if _trusts_the_system(options) and "tls_root_ca_file" in settings.given:
         text = (
-            "--tls-root-ca-file is empty: name a file, or leave the option out to accept "
+            "--tls-root-ca-file is empty: set it to a file, or omit the option to accept "
             "certificates from all CAs that the system trusts"
         )
         raise refuse(settings, text, "tls_root_ca_file")
@@ -695,7 +698,7 @@ def _check_percentiles(settings: Settings, options: NsqdOptions) -> None:
     name = "e2e_processing_latency_percentile"
     window = options.e2e_processing_latency_window_time
     for percentile in options.e2e_processing_latency_percentile:
-        if not 0 < percentile <= 1:  # written so that NaN fails too
+        if not 0 < percentile <= 1:  # written so that NaN also fails
             shown = str(percentile).removesuffix(".0")
             text = f"invalid E2E processing latency percentile: {shown}"
             raise refuse(settings, text, name)

@@ -45,7 +45,8 @@ Refusal = Literal[
 
 
 class Refused(Exception):
-    """The call changed nothing and returned nothing. `code` means the same in all processes."""
+    """The call changed nothing and returned nothing. `code` has the same meaning in all
+    processes."""
 
     def __init__(self, code: Refusal) -> None:
         super().__init__(code)
@@ -58,7 +59,7 @@ class Call(Generic[Target, Result]):
 
     A direct subclass is a kind of call with its own registry; the calls are subclasses of that.
     They look like frozen dataclasses, but have no methods that `dataclasses` would have to compile:
-    for all calls of nsqd, that would take a tenth of its startup time.
+    compiling them for all calls of nsqd would take a tenth of its startup time.
     """
 
     kinds: ClassVar[dict[str, type[Any]]]

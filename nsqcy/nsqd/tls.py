@@ -29,8 +29,9 @@ REQUIRE = "require"  # any certificate, regardless of its issuer
 TLS_1_2 = 0x0303
 HANDSHAKE_LIMIT = 5.0  # total seconds to wait for a peer
 MAX_HANDSHAKE = 8 << 10  # bytes from a peer without a certificate; OpenSSL would buffer 128 KiB
-MAX_CERTIFICATES = 16 << 10  # the same, with a certificate and those of its CAs
-MAX_UNVERIFIED = 5  # certificates of a client that may show any; OpenSSL keeps each one decoded
+MAX_CERTIFICATES = 16 << 10  # bytes from a peer with a certificate and those of its CAs
+# maximum certificates of a client that may present any; OpenSSL keeps each one decoded
+MAX_UNVERIFIED = 5
 
 _VERSIONS = {0x0301: "TLS1.0", 0x0302: "TLS1.1", 0x0303: "TLS1.2", 0x0304: "TLS1.3"}
 _RECORDS = b"\x15\x16"  # the first byte of a TLS record: an alert or a handshake
@@ -204,7 +205,7 @@ def _set_policy(context: SSL.Context, material: Material) -> None:
         context.set_default_verify_paths()
         return
     store = context.get_cert_store()
-    assert store is not None  # every context has one
+    assert store is not None  # every context has a store
     for each in pem_files.certificates(material.root_ca, "the root CA file"):
         store.add_cert(crypto.X509.from_cryptography(each))
         if material.policy == REQUIRE_VERIFY:
@@ -304,7 +305,7 @@ class TlsLayer(TlsStream):
         return MAX_CERTIFICATES if asks_certificates else MAX_HANDSHAKE
 
     def certificate_names(self) -> tuple[str, ...]:
-        """Return the names that the client's certificate is for. Empty if the certificate was not
+        """Return the names in the client's certificate; empty if the certificate was not
         verified."""
         if self._context.get_app_data() != REQUIRE_VERIFY:
             return ()
@@ -323,7 +324,7 @@ class TlsLayer(TlsStream):
 
 
 def names_in(certificate: x509.Certificate) -> tuple[str, ...]:
-    """Return the names that a certificate is for: its alternative names (DNS, URI, e-mail) or, if
+    """Return the names in a certificate: its alternative names (DNS, URI, e-mail) or, if
     it has none of these, its common name, as RFC 6125 requires."""
     names: tuple[str, ...] = ()
     try:
@@ -352,7 +353,7 @@ class Owner(Protocol):
     """A connection with a handshake in progress."""
 
     def send_encoded(self, data: bytes) -> None:
-        """Send these bytes as they are."""
+        """Send these bytes unchanged."""
 
     def want_input(self) -> None:
         """Read the socket again. After each feed(), the socket is not read until this call or the
@@ -426,7 +427,7 @@ class Handshake:
     def __init__(self, line: Handshakes, owner: Owner, layer: TlsLayer) -> None:
         self.layer = layer
         self._line = line
-        self._owner: Owner | None = owner  # None: the handshake is over
+        self._owner: Owner | None = owner  # None: the handshake has ended
         self._left = line.limit
         self._await_peer()
 

@@ -59,7 +59,7 @@ def _producer(peer: Peer) -> dict[str, Any]:
     } | _AUTHENTICATED[peer.authenticated]
 
 
-# NSQ has no such key, so that it is left out unless nsqlookupd has users.
+# NSQ has no such key, so it is omitted unless nsqlookupd has users.
 _AUTHENTICATED: dict[bool, dict[str, Any]] = {False: {}, True: {"authenticated": True}}
 
 

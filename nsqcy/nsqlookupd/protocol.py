@@ -4,7 +4,7 @@ Owns the framing, the commands and the error texts. Reads no clock and no socket
 time and the input. Buffers grow with the bytes received, not with the announced length.
 
     "  V1", then commands: a line; IDENTIFY adds a length (i32, big-endian) and a body
-    one response per command, in order: a length and the bytes, without a type; errors too
+    one response per command, in order: a length and the bytes, without a type; this includes errors
 
 Every error ends the connection, because it is unknown where the next command begins.
 """
@@ -57,7 +57,8 @@ class SessionContext(NamedTuple):
     registry: Registry
     identity: bytes  # response to IDENTIFY
     log: Lines
-    user_of: "Callable[[bytes], User | None] | None" = None  # by token; None without a users file
+    # users by token; None without a users file
+    user_of: "Callable[[bytes], User | None] | None" = None
     needs_auth: bool = False  # whether nsqds that have not authenticated are refused
 
 
@@ -97,7 +98,7 @@ class Session:
 
     def __init__(self, context: SessionContext, address: str) -> None:
         self.address = address
-        self.user: User | None = None  # as which the nsqd has authenticated
+        self.user: User | None = None  # the user as which the nsqd has authenticated
         self._context = context
         self._peer: Peer | None = None
         self._state = _State.MAGIC
@@ -173,7 +174,7 @@ class Session:
     # Framing
 
     def _step(self, now: Moment) -> bytes | None:
-        """Process one command. Return its response, b"" if it has none, or None if the input is
+        """Process one command. Return its response, b"" if there is none, or None if the input is
         incomplete."""
         state = self._state
         if state is _State.LINE:
@@ -292,7 +293,10 @@ class Session:
         token = " ".join(params).encode("utf-8", "surrogateescape")
         user = context.user_of(token)
         if user is None or not user.register:
-            raise ClientError("E_AUTH_FAILED", "AUTH failed: the user must exist, and may register")
+            raise ClientError(
+                "E_AUTH_FAILED",
+                "AUTH failed: the user must exist, and have the permission to register",
+            )
         self.user = user
         self._peer.authenticated = True
         events.nsqd_authenticated(context.log, client=self.address, user=user.name)

@@ -1,9 +1,9 @@
 """Registry of topics, channels and producers: nsqlookupd's entire state.
 
-What may take long is an iterator: the caller decides when it continues, and the registry may change
-in between. Owns the rules for registrations, tombstones and liveness. Reads no clock and does no
-I/O: callers pass the time. Entries never expire from memory: inactive or tombstoned producers are
-only hidden.
+Methods that may take long return iterators: the caller decides when to continue, and the registry
+may change in between. Owns the rules for registrations, tombstones and liveness. Reads no clock and
+does no I/O: callers pass the time. Entries never expire from memory: inactive or tombstoned
+producers are only hidden.
 
     registration           producers
     client::               every peer that has identified itself
@@ -128,7 +128,7 @@ class Registry:
         self._topics: dict[str, Producers] = {}
         self._channels: dict[str, dict[str, Producers]] = {}  # topic -> channel -> producers
 
-    # Peers' commands. They return the registrations that actually changed.
+    # Commands of peers. They return the registrations that actually changed.
 
     def identify(self, peer: Peer) -> list[Registration]:
         return self._add(peer, self._clients, Registration(CLIENT))
@@ -177,8 +177,8 @@ class Registry:
         self.create_topic(topic)
 
     def delete_topic(self, topic: str) -> Iterator[Registration]:
-        """Delete a topic and yield what was removed. Active producers are not notified; they
-        reappear when they register again."""
+        """Delete a topic and yield the removed registrations. Active producers are not notified;
+        they reappear when they register again."""
         for channel in list(self._channels.get(topic, ())):
             if self.delete_channel(topic, channel):
                 yield Registration(CHANNEL, topic, channel)
@@ -235,7 +235,7 @@ class Registry:
                 yield Node(peer, self._topics_of(peer, now))
 
     def _topics_of(self, peer: Peer, now: Moment) -> Iterator[tuple[str, bool] | None]:
-        """Yield something for each registration, so that skipping many does not take long."""
+        """Yield a value for each registration, so that skipping many does not take long."""
         for registration in list(peer.registrations):
             producer = peer.registrations.get(registration)
             if registration.category == TOPIC and producer is not None:

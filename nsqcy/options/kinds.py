@@ -27,7 +27,7 @@ def matching(
 ) -> Kind:
     """Return a kind whose text must match `pattern`, ignoring case.
 
-    `convert` turns the match into a value, or raises ValueError.
+    `convert` converts the match to a value, or raises ValueError.
     """
 
     def parse(text: str) -> Any:
@@ -112,7 +112,7 @@ def _show_size(size: int) -> str:
 
 
 def _instant(text: str) -> int:
-    """Return nanoseconds since 1970. Text without a time zone is taken as UTC."""
+    """Return nanoseconds since 1970. Text without a time zone is interpreted as UTC."""
     if re.fullmatch("[0-9]+", text):
         if len(text) > 14:  # after the year 5138, or not in milliseconds
             raise ValueError

@@ -1,4 +1,5 @@
-"""Declaration of an option: name, kind, default, help and bounds; and the error for a bad value.
+"""Declaration of an option: name, kind, default, help and bounds; and the error for an invalid
+value.
 
 A kind parses a value from text and formats it: see `nsqcy.options.kinds` for our own options,
 `nsqcy.config.options` for daemon options. Independent of command-line and file syntax, and of
@@ -31,7 +32,7 @@ class Expected(ValueError):
 
 
 class InvalidOption(ValueError):
-    """A bad option value. The text names the option, the value and what is allowed."""
+    """An invalid option value. The text contains the option, the value and the allowed values."""
 
     def __init__(self, name: str, text: str, allowed: str) -> None:
         shown = "" if "secret" in f"{name}{text}".lower() else f" is {text!r}:"
@@ -93,17 +94,17 @@ class Kind(Generic[T]):
 class Option(Generic[T]):
     """One option, declared once; everything else is derived from this.
 
-    As an attribute of a class, it has the value as the attribute of an object, with its type. The
-    attribute is named like the option.
+    As a class attribute, it provides the typed value as an attribute of each object. The attribute
+    has the name of the option.
 
     default       the value, or a function that returns it; None if there is none
     default_text  documentation of a default that differs from machine to machine
     example       the value that a sample file shows instead
-    toml_key      its key in NSQ's own file, if that is not its name
+    toml_key      its key in NSQ's own file, if different from its name
     in_file       whether a file may set it
     runtime       whether it may change while the daemon runs
     guard         whether it restricts access, so that a misplaced or misspelt one is an error
-    notice        a warning if it is set, as it has no effect
+    notice        a warning if it is set, because it has no effect
     """
 
     __slots__ = (
@@ -172,7 +173,7 @@ class Option(Generic[T]):
         return self._default() if callable(self._default) else self._default
 
     def parse(self, text: str, name: str) -> T:
-        """Return the value of `text`; raise InvalidOption, whose message calls the option
+        """Return the value of `text`; raise InvalidOption, whose message refers to the option as
         `name`."""
         try:
             value = self.kind.parse(text)

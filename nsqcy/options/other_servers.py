@@ -1,11 +1,10 @@
 """Recognizes servers other than nsqd by the first bytes that they send.
 
-Owns the texts that name the server and the port to use; that for HTTP begins as NSQ's. Does not
-know about connections.
-"""
+Owns the texts that identify the server and the port to use; the text for HTTP begins like NSQ's.
+Does not know about connections."""
 
 # How each server begins its response to a client of nsqd. nsqlookupd's responses have no frame
-# type. A TLS server sends an alert, because the client's first bytes are no TLS record.
+# type. A TLS server sends an alert, because the client's first bytes are not a TLS record.
 _OPENINGS = {
     b"HTTP": "unexpected HTTP response from {address}, a nsqd TCP endpoint is required: use nsqd's "
     "TCP port (4150 by default)",
@@ -17,7 +16,7 @@ LONGEST = max(map(len, _OPENINGS))
 
 
 def recognized(opening: bytes, address: object) -> str | None:
-    """Return what is wrong with a server that begins with these bytes; None if it may be nsqd."""
+    """Return the error for a server that begins with these bytes; None if it may be nsqd."""
     for start, text in _OPENINGS.items():
         if opening.startswith(start):
             return text.format(address=address)

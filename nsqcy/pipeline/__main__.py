@@ -3,7 +3,7 @@
 Exit codes:
 
     0  done; or SIGTERM or SIGINT has stopped a job that runs until it is stopped
-    1  the job found what it checks for, failed, or was stopped before its end: stderr gives the
+    1  the job reported findings, failed, or was stopped before its end: stderr gives the
        reason in one line
     2  the command line or the file could not be read
 """
@@ -112,7 +112,7 @@ def refuse(who: str, what: str) -> int:
 
 
 def stopped(name: str, options: Options | None) -> int:
-    """Return the exit code of a job that a signal has stopped: one with an end has not reached
+    """Return the exit code of a job that a signal has stopped: a job with an end has not reached
     it."""
     flags = {option.flag for option in options.table} if options is not None else set()
     if options is not None and any(end in flags and not options[end] for end in ENDS):

@@ -1,10 +1,9 @@
 """`nsqcy-pipeline archive`: writes topics to Parquet, each row exactly once.
 
-A batch is identified by its rows, not by its number: Spark may come back with an older checkpoint,
-and repeat a number with other rows. A batch therefore writes the rows that the archive lacks, in
-files that become a part of the archive all at once (manifests.py). Any Parquet reader can read the
-files without nsqcy.
-"""
+A batch is identified by its rows, not by its number: Spark may return to an older checkpoint,
+and repeat a number with other rows. A batch therefore writes the rows that the archive lacks,
+in files that become a part of the archive atomically (manifests.py). Any Parquet reader can read
+the files without nsqcy."""
 
 import json
 import os
@@ -56,7 +55,7 @@ OPTIONS = (
 
 NEEDED = {"topic", "log_id", "seq", "timestamp"}
 CORRUPT = "_corrupt"
-STAGING = ".spark-staging-*"  # left by a crash of a version that wrote in the readers' sight
+STAGING = ".spark-staging-*"  # left by a crash of an earlier version
 
 
 def run(options: Options, report: Report) -> int:
@@ -134,7 +133,7 @@ def claimed(state: Path) -> Iterator[None]:
 def sweep(root: Path) -> list[str]:
     """Complete the batches that have a manifest, and remove the files that a killed job left. No
     other process writes to them. Raises Damaged."""
-    every = manifests.read_all(root)  # all are sound before anything moves
+    every = manifests.read_all(root)  # check all files before any is moved
     unplaced = manifests.unplaced(root)
     for manifest in every:
         if manifest.name in unplaced:
@@ -155,7 +154,7 @@ def beginning(root: Path, state: Path) -> str:
     """Return where a new query begins: after the archive's rows, if it has rows but its checkpoint
     is gone."""
     if checkpoint.last(state / "offsets") >= 0:
-        return "earliest"  # which Spark does not request
+        return "earliest"  # Spark does not request it
     found = manifests.positions(manifests.read(root))
     return as_offsets(found) if found else "earliest"
 
@@ -213,7 +212,8 @@ class Files(streams.Sink):
         checkpoint.advance(self._ends, planned)
 
     def _write(self, frame: "DataFrame", name: str, folder: Path) -> int:
-        """Write the rows to a directory, by hours of UTC in any session; return their number."""
+        """Write the rows to a directory, by UTC hour regardless of the session's time zone; return
+        their number."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 

@@ -87,8 +87,8 @@ def committed_rows(path: Path) -> list[Range]:
 
 
 def advance(pos: Positions, parts: Iterable[Range]) -> None:
-    """Move positions to the ends of parts. A part of a repeated batch may end before them: they
-    never move back."""
+    """Move positions to the ends of parts. Positions never move back, although a part of a repeated
+    batch may end before them."""
     for part in parts:
         logs = pos.setdefault(part.topic, {})
         logs[part.log_id] = max(logs.get(part.log_id, 0), part.end)
@@ -130,7 +130,7 @@ def check_sums(file: Path) -> None:
         return
     size = int.from_bytes(sums[4:8])
     if sums[:4] != CRC or not size:
-        return  # Spark ignores it, too
+        return  # Spark also ignores it
     data = file.read_bytes()
     pieces = [zlib.crc32(data[at : at + size]) for at in range(0, len(data), size)]
     if sums[8:] != struct.pack(f">{len(pieces)}I", *pieces):

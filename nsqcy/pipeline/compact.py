@@ -38,7 +38,7 @@ OPTIONS = (
     Option("root", PATH, "archive", "archive directory"),
     Option("topic", TOPIC_NAME, None, "only this topic"),
     Option("closed-for", DURATION, 7200.0, "only hours that ended at least this long ago"),
-    Option("at-least", POSITIVE, 2, "only hours with at least this many files"),
+    Option("at-least", POSITIVE, 2, "only hours with at least this number of files"),
 )
 PREFIX = "compact"
 PIECE_ROWS = 65_536
@@ -209,7 +209,7 @@ def check_same(root: Path, files: list[File], path: Path) -> None:
 
 
 def staged(root: Path, path: Path, hour: str, name: str) -> File:
-    """Return a file as its manifest will describe it, under its future name."""
+    """Return a file's manifest entry, with its future name."""
     final = f"{hour}/batch={name}/{path.name}"
     found = manifests.describe(root, str(path.relative_to(root)))
     return replace(found, path=final, topic=manifests.topic_of(final))
@@ -229,8 +229,8 @@ def exchange(one: Path, other: Path) -> None:
 
 
 def finish(root: Path, hour: str, manifest: Manifest, stage: Path) -> None:
-    """Finish after the exchange: move files that arrived in the old directory at the last moment to
-    the new one, and remove the old files."""
+    """Finish after the exchange: move files that arrived late in the old directory to the
+    new one, and remove the old files."""
     replaced = {manifests.batch_of(path) for path in manifest.replaces}
     for folder in stage.glob("batch=*"):
         if folder.name.removeprefix("batch=") in replaced:

@@ -1,7 +1,7 @@
 """Checks a schema in Spark's DDL, without Spark: `a INT, b ARRAY<STRUCT<c: STRING>>`.
 
 Finds missing and unknown names of types, and brackets that do not match, before Java starts. Leaves
-the rest, such as the arguments of a type, to Spark.
+other checks, such as those of a type's arguments, to Spark.
 """
 
 import re
@@ -11,7 +11,7 @@ from nsqcy.options.option import suggestion
 
 TOKEN = re.compile(r"\s+|(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\w+|[^\w\s])")
 NAME = re.compile(r"`.+`|[A-Za-z0-9_]+", re.DOTALL)
-NESTED = {"array": 1, "map": 2}  # with their numbers of types
+NESTED = {"array": 1, "map": 2}  # types, with the number of their arguments
 _NAMES = """
     bigint binary boolean byte char character date dec decimal double float geography geometry int
     integer interval long numeric real short smallint string time timestamp timestamp_ltz
@@ -67,7 +67,7 @@ def _columns(tokens: _Tokens, separator: str) -> None:
 
 
 def _type(tokens: _Tokens, column: str) -> None:
-    """Parse a type and what describes it: its arguments, NOT NULL, COMMENT '...'."""
+    """Parse a type and its attributes: its arguments, NOT NULL, COMMENT '...'."""
     name = tokens.take()
     kind = name.lower()
     if kind in NESTED:

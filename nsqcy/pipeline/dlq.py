@@ -1,6 +1,6 @@
 """`nsqcy-pipeline dlq`: counts dead letters by origin and reason, and republishes them.
 
-The headers of a dead letter name its origin (nsqcy/broker/dead_letter_headers.py). Messages are
+The headers of a dead letter contain its origin (nsqcy/broker/dead_letter_headers.py). Messages are
 published in the same way as in replay.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 HELP = """\
 counts dead letters by channel, client and reason; can republish them
 
---topic names the dead-letter topic; --root an archive of it that has headers. --where may also use
+--topic is the dead-letter topic; --root is an archive of it with headers. --where may also use
 origin_topic, origin_channel, origin_id, attempts, first_time, last_client and reason."""
 
 OPTIONS = (
@@ -154,7 +154,7 @@ def as_fields(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def summary(groups: list[dict[str, Any]], top: int, others: int) -> Iterator[str]:
-    """Summarize the groups that are not shown."""
+    """Summarize the groups that are omitted."""
     rest = groups[top:]
     if rest:
         letters = sum(group["letters"] for group in rest)

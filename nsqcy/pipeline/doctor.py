@@ -154,13 +154,13 @@ def copied_disks(asked: "SourceOptions") -> Iterator[Finding]:
     except CopiedDisk as reason:
         yield error(reason.args[0])
     except NsqError:
-        return  # which the check of that nsqd has reported
+        return  # already reported by the check of that nsqd
     finally:
         cluster.close()
 
 
 def log(address: str, meta: dict[str, Any], pos: dict[str, int]) -> Iterator[Finding]:
-    """Check one log of a topic: which records it keeps, and how far behind a job is."""
+    """Check one log of a topic: the records that it keeps, and the lag of a job."""
     who = f"topic {meta['topic']!r} on {address}"
     first, following = meta["first_seq"], meta["next_seq"]
     retention = meta["retention"]

@@ -7,12 +7,11 @@
     _archive/writing/1f3c9a2e-000000012/                                     a batch not in place
     _archive/compacting/                                                     unfinished compactions
 
-A batch belongs to the archive once its manifest exists. Its files are written out of the readers'
-sight, then the manifest, and then the files are moved into place: a reader of the files never sees
-rows that a crash may let the job write again. Each file contains rows from one log. A compaction is
-a manifest that `replaces` files of other manifests. It takes effect once its files are in place, so
-a crash leaves either the old files or the new ones.
-"""
+A batch belongs to the archive once its manifest exists. Its files are first written where readers
+do not look, then its manifest is written, and then the files are moved into place. A reader of the
+files therefore never sees rows that the job may write again after a crash. Each file contains rows
+from one log. A compaction is a manifest that `replaces` files of other manifests. It takes effect
+once its files are in place, so a crash leaves either the old files or the new ones."""
 
 import fcntl
 import os
@@ -66,7 +65,7 @@ class Manifest:
     name: str
     files: tuple[File, ...]
     replaces: tuple[str, ...] = ()  # paths
-    planned: tuple[Range, ...] = ()  # rows of the batch, also those that earlier batches wrote
+    planned: tuple[Range, ...] = ()  # rows of the batch, including those that earlier batches wrote
 
     @property
     def rows(self) -> int:
@@ -80,7 +79,7 @@ class Contents:
     files: dict[str, File] = field(default_factory=dict)
     manifests: list[Manifest] = field(default_factory=list)  # valid ones
     unfinished: list[Manifest] = field(default_factory=list)  # compactions that did not take effect
-    moving: list[Manifest] = field(default_factory=list)  # batches that are not wholly in place
+    moving: list[Manifest] = field(default_factory=list)  # batches that are not completely in place
 
 
 # --- names ------------------------------------------------------------------------------------
@@ -167,14 +166,14 @@ def read_seqs(root: Path, path: str) -> tuple[str, "pa.Array"]:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    # Spark's pages have checksums, which matter if no manifest has one of the file.
+    # Read with page checksums, which matter if no manifest contains a checksum of the file.
     with pq.ParquetFile(root / path, page_checksum_verification=True) as parquet:
         log_id, first, last = bounds(parquet.metadata, path)
         found = parquet.read(columns=["log_id", "seq"])
     column = found.column("seq").combine_chunks()
     ids, limits = pc.unique(found["log_id"]).to_pylist(), pc.min_max(column).as_py()
     if (ids, limits) != ([log_id], {"min": first, "max": last}):
-        raise Damaged(f"{path}: its rows are not those that its footer announces")
+        raise Damaged(f"{path}: its rows do not match its footer")
     return log_id, column
 
 
@@ -290,7 +289,7 @@ def read(root: Path) -> Contents:
     found = Contents()
     gone: set[str] = set()
     every = read_all(root)
-    moving = unplaced(root)  # after the manifests: what is not there any more is in place
+    moving = unplaced(root)  # read after the manifests: missing batches are already in place
     for manifest in every:
         if manifest.replaces and not happened(root, manifest):
             found.unfinished.append(manifest)
@@ -347,7 +346,7 @@ def not_in(root: Path, part: Range, files: Iterable[File]) -> Iterator[Range]:
 
 
 def unplaced(root: Path) -> list[str]:
-    """Return the batches that are not wholly in place."""
+    """Return the batches that are not completely in place."""
     folder = hidden(root, UNPLACED)
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
@@ -375,7 +374,7 @@ def move(root: Path, name: str) -> None:
     for batch in folder.glob("topic=*/dt=*/hr=*/batch=*"):
         place = root / batch.relative_to(folder)
         place.parent.mkdir(parents=True, exist_ok=True)
-        if place.exists():  # an earlier version left it without a manifest
+        if place.exists():  # left without a manifest by an earlier version
             shutil.rmtree(place)
         batch.rename(place)
         state_files.sync_folders(place.parent, root)

@@ -7,8 +7,8 @@
 
 A minute is *closed* when its log has advanced beyond it by more than the watermark. A row that
 arrives later is *late*: the minute gets a separate row for the late rows of each batch. Daily files
-are written before the state, each atomically; `undo` removes what a batch wrote if the state does
-not have it. The state has the position in each log after the last counted row.
+are written before the state, each atomically; `undo` removes a batch's rows if the state does not
+contain the batch. The state contains the position in each log after the last counted row.
 
 Percentiles are bucket means, with 16 buckets per doubling: within 4.4 % of the value, and exact if
 all values in a bucket are equal.
@@ -38,7 +38,7 @@ MILLISECOND = 1_000_000
 KINDS = ("topics", "channels")
 STATE, DAYS = "the state of a rollup", "a rollup's list of checksums"
 
-Checksums = dict[str, list[tuple[int, int]]]  # by path: sizes and CRC-32
+Checksums = dict[str, list[tuple[int, int]]]  # sizes and CRC-32 by path
 
 
 class Key(NamedTuple):
@@ -125,7 +125,7 @@ class Values:
         return cls({bucket: (rows, total) for bucket, rows, total in buckets}, low, high)
 
 
-Minute = dict[str, Values]  # by event and measure: "finish age"
+Minute = dict[str, Values]  # counts by event and measure: "finish age"
 
 
 def values(minute: Minute, kind: str, measure: str) -> Values:
@@ -310,8 +310,8 @@ def write_partial(path: Path, kind: str, rows: list[dict[str, Any]], number: int
 
 
 def undo(root: Path, state: State) -> None:
-    """Remove the rows of a batch that the state does not have: a killed job wrote them, and the
-    batch may not come again. Raises Damaged."""
+    """Remove the rows of a batch that the state does not contain: a killed job wrote them, and the
+    batch may not be repeated. Raises Damaged."""
     step = Step(state.number + 1)
     known = checksums(root)
     for kind in KINDS:

@@ -52,7 +52,7 @@ def _root(text: str) -> str:
         text = re.sub(r"^[^:]+:(//)?", "", text)
     elif found:
         raise Expected(
-            f"a local path, because {found[1]}:// is not supported: mount the storage and give "
+            f"a local path, because {found[1]}:// is not supported: mount the storage and specify "
             "the mount point"
         )
     read: str = TEXT.parse(text)
@@ -113,13 +113,13 @@ AUTH_TOKEN_FILE = Option(
     "auth-token-file",
     TEXT,
     "",
-    "file with the token for nsqds that require AUTH; otherwise NSQCY_AUTH_TOKEN_FILE names it, or "
-    "NSQCY_AUTH_TOKEN is the token",
+    "file with the token for nsqds that require AUTH; default: the file in "
+    "NSQCY_AUTH_TOKEN_FILE, or the token in NSQCY_AUTH_TOKEN",
 )
 
 
 def with_remedy(text: str) -> str:
-    """Return an error of the source; if a token is missing, with what to set."""
+    """Return an error of the source; if a token is missing, with the setting for it."""
     if "requires authSecret" not in text:
         return text
     return f"{text}: set {token_file.SETTINGS}"
@@ -167,7 +167,7 @@ class Options:
                 raise UsageError(f"--{name} is required")
 
     def require_one_subject(self) -> None:
-        """Raise UsageError unless exactly one option names the topics."""
+        """Raise UsageError unless exactly one option selects the topics."""
         names = [name for name in ("topic", "topics", "topics-pattern") if self[name]]
         if len(names) != 1:
             what = " and ".join(f"--{name}" for name in names) or "none"
@@ -185,7 +185,7 @@ class Options:
 
     def for_writing(self, names: Mapping[str, str]) -> dict[str, str]:
         """Return the `format("nsq")` options for a sink: those from `--to-option`, and those from
-        `--option` that also apply to a sink; `names` maps each option to what it applies to."""
+        `--option` that also apply to a sink; `names` maps each option to its scope."""
         shared = {
             name: value
             for name, value in self["option"].items()
@@ -209,7 +209,7 @@ class Options:
         return self._token_unless(theirs) | wanted | dict(self["option"])
 
     def _token_unless(self, given: Collection[str]) -> dict[str, str]:
-        """Return the option with the token, unless the options in lower case have it. Raises
+        """Return the option with the token, unless the options in lower case contain it. Raises
         ConfigError."""
         token = "" if "authsecret" in given else token_file.of_command(self["auth-token-file"])
         return {"authSecret": token} if token else {}

@@ -1,4 +1,4 @@
-"""`nsqcy-pipeline orphans`: names and removes files that no manifest lists.
+"""`nsqcy-pipeline orphans`: lists and removes files that are in no manifest.
 
 A reader that does not know the manifests also reads such files. Does not need Java.
 """
@@ -17,7 +17,7 @@ from nsqcy.pipeline.session import require_packages
 from nsqcy.spark.offsets import Range
 
 HELP = """\
-names files in an archive's directories that do not belong to the archive
+lists files in an archive's directories that do not belong to the archive
 
 An earlier nsqcy left such files if it was killed and then lost Spark's state. Other Parquet readers
 read their rows twice. With --remove, removes the files whose rows the archive also has. Exits with
@@ -65,7 +65,7 @@ def only_there(root: Path, path: str, files: Collection[manifests.File]) -> int 
     these rows has changed."""
     try:
         log_id, column = manifests.read_seqs(root, path)
-    except (OSError, ValueError, manifests.Damaged):  # pyarrow raises some of these
+    except (OSError, ValueError, manifests.Damaged):  # some of these come from pyarrow
         return None
     topic = manifests.topic_of(path)
     parts = [Range(topic, log_id, *run) for run in seqs.runs(column)[0]]

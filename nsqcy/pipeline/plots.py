@@ -252,8 +252,8 @@ def make_logarithmic(axes: "Axes") -> None:
 
 
 def round_numbers(low: float, high: float) -> list[float]:
-    """Return round numbers from below `low` to above `high`: powers of ten or, if these are few,
-    also 2 and 5 times those."""
+    """Return round numbers from below `low` to above `high`: powers of ten and, if there are few of
+    these, also their multiples by 2 and 5."""
     factors = (1,) if high > 1000 * low else (1, 2, 5)
     powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
     found = [factor * 10.0**power for power in powers for factor in factors]

@@ -98,7 +98,7 @@ class Work:
     job: str
     to: str
     source: Source
-    choose: Frames  # selects the wanted rows
+    choose: Frames  # filter for the wanted rows
     shape: Frames  # adds the columns to publish
 
 
@@ -173,7 +173,7 @@ def publish(options: Options, report: Report, work: Work) -> None:
             return
         if plan is None:
             plan = make_plan(options, asked, work)
-            if plan.parts:  # otherwise, a later run may find some rows
+            if plan.parts:  # otherwise, a later run might find some rows
                 publishing_plan.save(path, plan)
         else:
             report.line(f"continuing with round {plan.done + 1}", done=plan.done, rows=plan.rows)
@@ -217,8 +217,8 @@ def reading(options: Options) -> AbstractContextManager[None]:
 
 
 def check_plan(path: Path, plan: Plan, work: Work, nsqds: tuple[str, ...]) -> None:
-    """Raise UsageError if the plan has none of the source's logs, or none of the destinations: the
-    same arguments may name other clusters."""
+    """Raise UsageError if the plan contains none of the source's logs, or none of the destinations:
+    the same arguments may refer to other clusters."""
     logs = {part.log_id for part in work.source.parts()}
     theirs = {part.log_id for part in plan.parts}
     for what, now, before in (("logs", logs, theirs), ("destinations", set(nsqds), {*plan.nsqds})):

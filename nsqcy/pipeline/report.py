@@ -81,7 +81,7 @@ class Report:
 
     def _say(self, text: str, stream: Any = None) -> None:
         with self._lock:
-            # A bar that has no total has no truth value.
+            # Compare with None: a bar without a total has no truth value.
             aside = nullcontext() if self._bar is None else self._bar.external_write_mode()
             with aside:
                 print(text, file=stream or sys.stdout, flush=True)
@@ -103,7 +103,7 @@ def bar(total: int | None) -> Any:
     with suppress(ImportError):
         from tqdm import tqdm
 
-        tqdm.monitor_interval = 0  # no thread to redraw the bar
+        tqdm.monitor_interval = 0  # prevents a thread that redraws the bar
         return tqdm(total=total, unit_scale=True, dynamic_ncols=True, file=sys.stderr)
     return None
 

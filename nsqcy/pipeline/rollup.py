@@ -2,7 +2,7 @@
 
 Executors count rows by minute and bucket. The driver merges the counts, which are few, into the
 files that minutes.py describes. A batch is identified by its rows, not by its number, because Spark
-may come back with an older checkpoint: rows that have been counted are not counted again.
+may return to an older checkpoint: rows that have been counted are not counted again.
 """
 
 import json
@@ -92,7 +92,7 @@ def wants_plots(options: Options, report: Report) -> bool:
 
 
 def beginning(root: Path, state: Path) -> checkpoint.Positions:
-    """Return where a query begins whose checkpoint is gone: after the rows that were counted."""
+    """Return the start of a query without a checkpoint: after the rows that were counted."""
     if checkpoint.last(state / "offsets") >= 0:
         return {}
     found = minutes.load(root)
@@ -139,7 +139,7 @@ class Counts(streams.Sink):
 
     def write(self, frame: "DataFrame", query_id: str, number: int) -> None:
         state = minutes.load(self._root)
-        if not state.pos and state.query == query_id:  # of an nsqcy that saved no positions
+        if not state.pos and state.query == query_id:  # saved by an earlier nsqcy
             state.pos = checkpoint.offset(self._state, state.batch).pos
         planned = checkpoint.rows(self._state, number)
         missing = state.missing(planned)

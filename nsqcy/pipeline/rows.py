@@ -1,9 +1,8 @@
 """Sources of rows for jobs that read the past: the logs of nsqds, or an archive of them.
 
-Both identify rows by (log_id, seq). A job therefore plans in parts of a log, and finds the same
-rows in a part at any time, even after retention has removed others or the archive has been
-compacted.
-"""
+Both identify rows by (log_id, seq). A job therefore divides its work into parts of a log. It finds
+the same rows in a part at any time, even after retention has removed others or the archive has been
+compacted."""
 
 import datetime
 import json
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 HEADERS = "headers"
-GLOB = "__globPaths__"  # Spark's own name; "false" reads paths that contain []{}*? as they are
+GLOB = "__globPaths__"  # Spark's own name; "false" reads paths that contain []{}*? literally
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -96,7 +95,7 @@ class Logs:
     def frame(self, spark: "SparkSession", part: Part) -> "DataFrame":
         from nsqcy.spark.column_blocks import DEFAULT_FIELDS
 
-        spark.conf.set(PUSHDOWN, "true")  # so that other logs of the topic are not read
+        spark.conf.set(PUSHDOWN, "true")  # excludes the topic's other logs
         columns = (*DEFAULT_FIELDS, HEADERS) if self._headers else DEFAULT_FIELDS
         reader = spark.read.format("nsq").options(**self.given(part))
         return reader.option("columns", ",".join(columns)).load().where(f"log_id = '{part.log_id}'")

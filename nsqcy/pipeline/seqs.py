@@ -74,7 +74,7 @@ def joined(parts: Iterable[Run]) -> list[Run]:
 
 
 def without(whole: Run, parts: Iterable[Run]) -> list[Run]:
-    """Return what remains of a run."""
+    """Return the remainder of a run."""
     found: list[Run] = []
     start, end = whole
     for first, after in joined(parts):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PACKAGES = ("pyspark", "pyarrow")
 OLDEST_JAVA = 17
 INSTALL = 'pip install "nsqcy[spark]"'
-SECRET = re.compile("(?i)secret|password|token|access[.]?key")  # as in Spark's redaction
+SECRET = re.compile("(?i)secret|password|token|access[.]?key")  # like the names that Spark redacts
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -100,7 +100,8 @@ def settings(options: Options) -> dict[str, str]:
         found["spark.log.level"] = "WARN"  # spark-submit's default is INFO
     else:
         cores = os.cpu_count() or 1
-        # A stream that is stopped parses its error recursively, which overflows Java's usual stack.
+        # When a stream is stopped, Spark parses its error recursively, which overflows Java's
+        # default stack.
         found |= {
             "spark.driver.memory": options["driver-memory"],
             "spark.driver.extraJavaOptions": (
@@ -132,8 +133,8 @@ def make_session(options: Options, job: str) -> "SparkSession":
     every = settings(options)
     for name, value in every.items():
         builder = builder.config(name, value)
-    # The JVM's command line, which all users of the machine can read, has the settings of this
-    # call. The JVM gets the others over a connection.
+    # The settings of this call are on the JVM's command line, which all users of the machine can
+    # read. The JVM receives the others over a connection.
     public = SparkConf(loadDefaults=False)
     if master:
         public.setMaster(master)

@@ -1,7 +1,7 @@
-"""Files that the next run of a job relies on: written atomically, and read with their checksum.
+"""Files that the next run of a job relies on: written atomically, and verified by checksum.
 
-Owns how such a file reaches the disk and how damage is noticed, not what it means. A JSON file
-carries the CRC-32 of its content; one written before there were checksums is read without.
+Owns the writing of such files and the detection of damage, but not their meaning. A JSON file
+contains the CRC-32 of its content; older files without a checksum are accepted.
 """
 
 import json
@@ -16,7 +16,7 @@ PIECE = 1 << 20
 
 
 class Damaged(Exception):
-    """A file does not contain what was written."""
+    """The contents of a file are damaged."""
 
 
 # --- JSON -------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def checksum(path: Path, *, sync: bool = False) -> tuple[int, int]:
 
 
 def replace(path: Path, partial: Path) -> None:
-    """Give a file that is written its name, once it is on disk."""
+    """Rename a written file to its final name, once it is on disk."""
     with partial.open("rb") as file:
         os.fsync(file.fileno())
     partial.rename(path)

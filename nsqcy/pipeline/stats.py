@@ -122,7 +122,7 @@ def run(options: Options, report: Report) -> int:
 
 
 class Denied(NsqError):
-    """A daemon denies access, or its certificate is not accepted: asking again does not help."""
+    """A daemon denies access, or its certificate is not accepted: a retry does not help."""
 
 
 class Poller:
@@ -251,7 +251,7 @@ class Files:
     (`root/dt=DAY/TIME.parquet`), or one file of JSON lines per day, to which every poll is appended
     (`root/DAY.jsonl`).
 
-    The rows of a time span that is not over are also in a hidden file (`root/.open-PID.jsonl`): the
+    The rows of an unfinished time span are also in a hidden file (`root/.open-PID.jsonl`): the
     next run writes them if this one is killed.
     """
 
@@ -295,7 +295,7 @@ class Files:
             self._open.truncate(0)
 
     def _keep(self, rows: list[Row]) -> None:
-        """Save rows for the case that this process is killed. The lock shows that it is running."""
+        """Save rows in case this process is killed. The lock shows that it is running."""
         if self._open is None:
             self._root.mkdir(parents=True, exist_ok=True)
             self._open = (self._root / f".open-{os.getpid()}.jsonl").open("a")
@@ -309,7 +309,7 @@ class Files:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return  # that run is not over
+                return  # that run is still active
             try:
                 if rows := list(map(parsed, whole_lines(file.read()))):
                     self._write(rows, path.stem.removeprefix(".open-"))
@@ -363,7 +363,7 @@ def with_checksum(line: str) -> str:
 
 def whole_lines(text: str) -> Iterator[str]:
     """Return the lines without their checksums; the last one may be incomplete. Raises ValueError
-    if a line is damaged, also if that is its end. Earlier versions wrote no checksums."""
+    if a line is damaged, including at its end. Earlier versions wrote no checksums."""
     *lines, rest = text.split("\n")
     for line in lines:
         content = line if line.startswith("{") else line[9:]

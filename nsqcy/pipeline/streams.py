@@ -46,7 +46,7 @@ class Sink(ABC):
         self._begun.clear()
 
     def begin(self, query_id: str) -> None:
-        """Set the query's id. The first batch waits for it, because Spark knows the id only once
+        """Set the query's id. The first batch waits for it, because the id is known only once
         the query is running."""
         self._query_id = str(query_id)
         self._begun.set()
@@ -82,8 +82,8 @@ def run(
 
     The rows of a batch are fixed when it is planned, so a query fails if an nsqd that has some of
     them becomes unreachable. A continuous job retries that batch until the nsqd is back. Every job
-    tries a few times if the source's worker does not start in the ten seconds that Spark gives it,
-    whatever its settings: on a busy machine, they may be too few.
+    retries a few times if the source's worker does not start within the ten seconds that Spark
+    always allows: on a busy machine, this may be too short.
     """
     check(state)
     check_topics(given)
@@ -111,7 +111,7 @@ def run(
 
 
 def absent(options: Options, given: Mapping[str, str], report: Report) -> bool:
-    """Return whether an nsqd does not answer whose rows a job with `--once` should have written,
+    """Return whether an unresponsive nsqd has rows that a job with `--once` should have written,
     and report it."""
     from nsqcy.spark.cluster import Cluster
     from nsqcy.spark.options import parse
@@ -130,7 +130,7 @@ def absent(options: Options, given: Mapping[str, str], report: Report) -> bool:
 
 
 def check(state: Path) -> None:
-    """Fail with a way out if Spark could not continue from its checkpoint."""
+    """Fail, with a remedy, if Spark could not continue from its checkpoint."""
     try:
         checkpoint.check(state)
     except checkpoint.Unreadable as error:
@@ -165,7 +165,7 @@ def started(
 
 def follow(query: "StreamingQuery") -> bool:
     """Wait until the query ends or the job is stopped: the next run writes the missing rows. Return
-    whether the query has ended by itself."""
+    whether the query has ended on its own."""
     over = threading.Event()
     failures = []
 

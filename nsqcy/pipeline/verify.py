@@ -68,7 +68,7 @@ def run(options: Options, report: Report) -> int:
         raise UsageError(f"there is no archive at {root}")
     state = Path(options["checkpoint"] or manifests.hidden(root, "checkpoint"))
     with manifests.locked(root, manifests.COMPACTING, reading=True):
-        archived, unreadable = committed(state)  # first of all, because archive may be running
+        archived, unreadable = committed(state)  # read first, because archive may be running
         proof = prove(
             root,
             report,
@@ -99,9 +99,9 @@ def run(options: Options, report: Report) -> int:
 def prove(
     root: Path, report: Report, *, topic: str, quick: bool, threads: int, archived: list[Range]
 ) -> Proof:
-    """Check the files. `archived` are rows that the checkpoint has as written."""
+    """Check the files. `archived`: rows that were written according to the checkpoint."""
     there = {path for path in manifests.on_disk(root) if wanted(path, topic)}
-    contents = manifests.read(root)  # after the files, because archive may be running
+    contents = manifests.read(root)  # read after the files, because archive may be running
     listed = {path: file for path, file in contents.files.items() if wanted(path, topic)}
     there |= {path for path in listed if path not in there and (root / path).exists()}
     proof = Proof()
@@ -155,8 +155,8 @@ def compare(proof: Proof, contents: Contents, listed: dict[str, File], there: se
         proof.problems.append(f"{path} is not in any manifest: run nsqcy-pipeline orphans")
     for manifest in contents.moving:
         proof.notes.append(
-            f"batch {manifest.name} is not wholly in place: archive is writing it, or moves it "
-            "when it starts"
+            f"batch {manifest.name} is incomplete: archive is still writing it, or will complete "
+            "it at its next start"
         )
 
 
@@ -170,7 +170,7 @@ def examine(root: Path, path: str, file: File | None, *, quick: bool) -> Found:
             read(root, path, file, found)
     except FileNotFoundError:
         found.problems.append(f"{path} is missing")
-    except (OSError, ValueError, manifests.Damaged) as error:  # pyarrow raises some of these
+    except (OSError, ValueError, manifests.Damaged) as error:  # some of these come from pyarrow
         found.problems.append(f"{path} cannot be read: {str(error).splitlines()[0]}")
     return found
 
@@ -182,7 +182,7 @@ def look_at_size(root: Path, file: File, found: Found) -> None:
         found.problems.append(f"{file.path} has {size} bytes instead of {file.size}")
     if file.count == file.end - file.start:
         found.runs.append((file.start, file.end))
-    else:  # rows in between may be in other files: only reading all files can tell
+    else:  # rows in between may be in other files: only reading all files can show this
         read_seqs(root, file.path, found)
 
 
@@ -212,7 +212,7 @@ def holes(log: Log, found: seqs.Coverage) -> Iterator[str]:
             yield f"{who}: {len(rest)} more ranges with {rows} rows are {what}"
 
 
-# --- what the files cannot show ---------------------------------------------------------------
+# --- rows that the files cannot reveal -------------------------------------------------------
 
 
 def committed(state: Path) -> tuple[list[Range], list[str]]:

@@ -1,9 +1,9 @@
 """Accepts connections and passes each connection to a worker.
 
 Owns the watchers for the listening sockets and the choice of worker. Independent of processes: a
-worker is a target that is up or down, has a load, and may or may not accept sockets. While no
-target accepts sockets, clients wait in the backlog. So they do while this process has only its
-reserve of descriptors left, because workers must take the sockets first. When a worker has no
+worker is a target that is up or down, has a load, and may or may not accept sockets. Clients wait
+in the backlog while no target accepts sockets. They also wait while this process has only its
+reserve of descriptors left, because workers must accept earlier sockets first. When a worker has no
 descriptors left, or this process has no reserve, accepting pauses, longer each time.
 """
 
@@ -24,7 +24,7 @@ from nsqcy.process.handoff import Accepted
 from nsqcy.util import descriptors
 
 PAUSE = 0.1  # seconds until the next attempt
-MAX_PAUSE = 1.0  # the same, if several attempts in a row found no descriptors or memory
+MAX_PAUSE = 1.0  # seconds if several consecutive attempts found no descriptors or memory
 LOG_INTERVAL = 60.0  # seconds between two log lines about pauses
 _BATCH = 64  # maximum connections accepted from one listener per turn
 _TRANSIENT = {
@@ -44,7 +44,7 @@ EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Target(Protocol):
-    """A worker as the acceptor sees it."""
+    """The acceptor's view of a worker."""
 
     def lagging(self) -> bool:
         """Return whether the worker's heartbeat is late. If so, it is used only if all other
@@ -58,7 +58,7 @@ class Target(Protocol):
 
 
 class PauseLog:
-    """Logs that accepting pauses, at most once per LOG_INTERVAL."""
+    """Logs pauses in accepting, at most once per LOG_INTERVAL."""
 
     def __init__(self, log: Lines) -> None:
         self._log = log
@@ -84,7 +84,8 @@ class Acceptor:
         self._failed = failed
         self._listeners = listeners
         self._watchers = [loop.io(each.sock.fileno(), 1) for each in listeners]
-        self._timer: Any = None  # one for each wait: libev does not restart one with its duration
+        # one timer for each wait: libev does not restart a timer with its original duration
+        self._timer: Any = None
         self._targets: dict[int, Target] = {}
         self._turn = 0
         self._held: deque[Accepted] = deque()  # accepted, not yet passed to a target
@@ -105,7 +106,7 @@ class Acceptor:
         self._targets.pop(worker, None)
 
     def give(self, items: list[Accepted]) -> None:
-        """Pass on accepted sockets that their worker did not take."""
+        """Pass on accepted sockets that their worker did not accept."""
         self._held.extend(items)
         self.resume()
 
@@ -124,7 +125,7 @@ class Acceptor:
                     watcher.start(self._acceptable, listener)
 
     def close(self) -> None:
-        """Stop listening, and close the connections that no worker has taken."""
+        """Stop listening, and close the connections that no worker has accepted."""
         if self.closed:
             return
         self.closed = True

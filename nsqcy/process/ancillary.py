@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-MAX_FDS = 16  # per datagram; the kernel's limit is 253
+MAX_FDS = 16  # maximum descriptors per datagram; the kernel's limit is 253
 _INT = array.array("i").itemsize
 _ROOM = socket.CMSG_SPACE(MAX_FDS * _INT)
 

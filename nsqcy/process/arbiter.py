@@ -33,8 +33,8 @@ CLEAN, CRASHED, NOT_BOOTED, NOT_LOADED, ORPHANED, NOT_SAVED = 0, 1, 3, 4, 5, 6
 STARTING, UP, DOWN, STOPPING, GONE = "starting", "up", "down", "stopping", "gone"
 
 SECOND = 1_000_000_000
-SILENCE = 30 * SECOND  # without a heartbeat, counting only time in which the child could run
-GRACE = 5 * SECOND  # from SIGABRT to SIGKILL
+SILENCE = 30 * SECOND  # time without a heartbeat, counting only time in which the child could run
+GRACE = 5 * SECOND  # time from SIGABRT to SIGKILL
 TICK = 1.0
 MAX_BACKOFF = 5.0
 SETTLED = 10 * SECOND  # a child that has been up this long is restarted without backoff
@@ -44,7 +44,7 @@ class Owner(Protocol):
     """The owner of the children. None of its methods may block."""
 
     def spawn(self, index: int) -> int:
-        """Start child `index` and return its pid. After OSError the arbiter tries again later."""
+        """Start child `index` and return its pid. After an OSError, the arbiter retries later."""
 
     def last_beat(self, index: int) -> int:
         """Return the CLOCK_MONOTONIC time of the last heartbeat. If the child has sent none yet,
@@ -159,7 +159,7 @@ class Arbiter:
         child.state = GONE if self._halting else DOWN
         if not self._halting or (code != CLEAN and not child.killed):
             events.worker_died(self._log, describe(code), worker=index, code=code)
-        self._owner.exited(index, code)  # first, because it reads the child's last messages
+        self._owner.exited(index, code)  # called first, because it reads the child's last messages
         self._check_all_gone()
 
     def restart(self, index: int) -> None:
@@ -228,7 +228,7 @@ class Arbiter:
         self._signal(child, signum)
 
     def dismiss(self, index: int) -> None:
-        """Kill a useless child. It is reaped and restarted as usual."""
+        """Kill a child that is of no use. It is reaped and restarted as usual."""
         self._signal(self.children[index], signal.SIGKILL)
 
     # -- the end

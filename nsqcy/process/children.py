@@ -1,7 +1,7 @@
 """Daemons as children of a process that is not a daemon itself: `nsqcy up`, or a test.
 
 Owns such a child's start and readiness. The child receives SIGTERM when this process ends, for
-whatever reason. Callers handle the child's exit.
+any reason. Callers handle the child's exit.
 """
 
 import fcntl
@@ -35,7 +35,8 @@ class Child:
     ) -> None:
         self.name = name
         self.ready = False
-        self.addresses: dict[str, str] = {}  # over TCP, HTTP and HTTPS, with the actual ports
+        # addresses for TCP, HTTP and HTTPS, with the actual ports
+        self.addresses: dict[str, str] = {}
         self._sock = socket.socket(
             socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         )
@@ -96,8 +97,8 @@ class Child:
 
 
 class Program(Child):
-    """A program that is not part of nsqcy: it does not know of blocked signals, and need not notify
-    this process when it is ready. Created with its path instead of a module."""
+    """A program that is not part of nsqcy: it cannot handle blocked signals, and need not notify
+    this process when it is ready. It is created with a path instead of a module."""
 
     _blocked = ()
 

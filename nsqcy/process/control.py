@@ -22,7 +22,7 @@ The JSON header is an object with these keys:
     unreachable       with `error`: the handler could not reach another process
 
 Descriptors may be lost: the receiver may have none left, or the kernel may refuse to send more of
-this user's. Only the message that should carry them fails; the channel goes on.
+this user's. Only the message that should carry them fails; the channel continues.
 """
 
 import errno
@@ -163,7 +163,7 @@ class Decoder:
         self._header_length = 0
         self._fds: tuple[int, ...] = ()
         self._lost = False
-        self._parts: list[bytes] | None = None  # of the current message
+        self._parts: list[bytes] | None = None  # chunks of the current message
         self._size = 0
 
     def feed(self, datagram: bytes, fds: Sequence[int] = ()) -> Message | None:
@@ -366,12 +366,12 @@ class Channel:
                 break
             except OSError as error:
                 if error.errno == errno.ETOOMANYREFS and self._riding:
-                    ancillary.close_all(self._riding)  # the peer notices that they are lost
+                    ancillary.close_all(self._riding)  # the peer detects that they are lost
                     self._riding = ()
                     continue
                 if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
                     self._loop.run_callback(self._hang_up, f"send: {error}")
-                self._drop_queue()  # gone: the reader will report it
+                self._drop_queue()  # the peer is gone: the reader will report it
                 break
             left -= len(self._unsent)
             ancillary.close_all(self._riding)
@@ -442,7 +442,7 @@ class Channel:
         except ControlError:
             ancillary.close_all(message.fds)
             raise
-        if message.lost:  # only calls have descriptors
+        if message.lost:  # only calls carry descriptors
             self._send(Message(REPLY, {"id": message.header.get("id"), "error": NO_DESCRIPTORS}))
         elif message.kind == NOTIFY:
             gevent.spawn(self._handler.notified, request)
@@ -465,7 +465,7 @@ class Channel:
     def _answered(self, message: Message) -> None:
         number = message.header.get("id")
         waiting = self._pending.pop(number, None) if isinstance(number, int) else None
-        if waiting is None:  # the caller gave up
+        if waiting is None:  # the caller has stopped waiting
             ancillary.close_all(message.fds)
         elif message.lost:
             waiting.set_exception(RemoteError(NO_DESCRIPTORS))

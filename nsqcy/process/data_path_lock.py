@@ -3,7 +3,7 @@
 Two locks are on the directory itself; there is no lock file.
 
 - `flock(LOCK_EX)`, as in NSQ, on a descriptor that every worker inherits. It stays locked until the
-  last process that may still write is gone.
+  last process that may still write has exited.
 - An open-file-description read lock on a second descriptor, which no worker inherits. It shows that
   the master is running; the kernel drops it as soon as the master exits.
 

@@ -2,8 +2,8 @@
 
 Owns a SOCK_SEQPACKET pair per worker, and guarantees that no socket is lost on it. The sender keeps
 its copy until the receiver acknowledges the socket, which the receiver does *before* it reads a
-byte from the socket. Sockets that a dead worker never took can therefore be passed to another
-worker, and no socket is served twice. Independent of the protocol on the sockets.
+byte from the socket. Sockets that a dead worker never acknowledged can therefore be passed to
+another worker, and no socket is served twice. Independent of the protocol on the sockets.
 
 Sender to receiver, with one descriptor (little-endian):
 
@@ -13,8 +13,8 @@ Sender to receiver, with one descriptor (little-endian):
     10  u16 peer       bytes of the peer's address
     12  the peer's address, then the local address, as text
 
-Receiver to sender: u64s, number << 1 | refused. Refused: the receiver has no descriptors left but
-its reserve.
+Receiver to sender: u64s, number << 1 | refused. Refused: the receiver has only its reserve of
+descriptors left.
 """
 
 import socket
@@ -97,7 +97,8 @@ class Sender:
         data = encode(number, item.kind, item.peer, item.local)
         try:
             ancillary.send(self._sock, data, [item.sock.fileno()])
-        except OSError:  # full, gone, or too many descriptors in flight: try another worker
+        # queue full, peer gone, or too many descriptors in flight: try another worker
+        except OSError:
             return False
         self._number = number
         self._pending[number] = item
@@ -117,7 +118,7 @@ class Sender:
 
     def _readable(self) -> None:
         if self._drain():
-            self._reader.stop()  # gone: the process watcher calls close
+            self._reader.stop()  # the peer is gone: the process watcher calls close
         self._taken()
 
     def _drain(self) -> bool:

@@ -1,7 +1,7 @@
 """A worker's heartbeat, which shows the arbiter that the worker's hub runs, and how busy it is.
 
 Owns the timer and the measurement. Writes to the worker's slot in shared memory. Independent of
-what the worker does.
+the worker's tasks.
 """
 
 import os

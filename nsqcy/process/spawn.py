@@ -1,6 +1,6 @@
 """Starts child processes with only the descriptors that they need.
 
-Owns the call and a child's initial state; independent of what the child does. A process that has no
+Owns the call and a child's initial state; independent of the child's tasks. A process that has no
 hub yet may `fork`, so that its child shares the imported modules. Later only `spawn`, which
 executes a program, is safe: the child of a fork would also run the greenlets of its parent.
 """

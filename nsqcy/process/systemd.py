@@ -1,7 +1,7 @@
 """Service manager protocols (systemd or compatible): sd_notify(3) and sd_listen_fds(3).
 
 Owns their environment variables, and removes them so that children do not use them. Independent of
-what the service does. Imported before all slow modules.
+the service's tasks. Imported before all slow modules.
 """
 
 import os
@@ -15,7 +15,7 @@ from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 
 FIRST_FD = 3  # the first descriptor of sd_listen_fds(3)
-SEND_LIMIT = 0.1  # seconds for a notification; if the manager is busy longer, it is dropped
+SEND_LIMIT = 0.1  # seconds to send a notification; after that, it is dropped
 MORE_TIME = 30.0  # seconds by which the timeout is extended
 AGAIN = 5.0  # seconds between extensions
 
@@ -62,7 +62,7 @@ class Notifier:
         self._send(f"READY=1\nSTATUS={status}")
 
     def reloading(self) -> None:
-        """Report that the configuration is being reloaded; call `ready` when that is done."""
+        """Report that the configuration is being reloaded; call `ready` afterwards."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, status: str) -> None:
@@ -140,7 +140,7 @@ def inherited(environ: MutableMapping[str, str]) -> list[Inherited]:
     if pid != str(os.getpid()) or not count:
         return []
     if not (count.isascii() and count.isdigit()):
-        raise StartError(f"failed to take sockets - LISTEN_FDS={count} is not a number")
+        raise StartError(f"failed to receive sockets - LISTEN_FDS={count} is not a number")
     named = names.split(":") if names else []
     named += [""] * (int(count) - len(named))
     found: list[Inherited] = []
@@ -162,14 +162,15 @@ def _take(fd: int, name: str) -> Inherited:
     except OSError as error:
         what = "is not a socket" if os.path.exists(f"/proc/self/fd/{fd}") else "is not open"
         text = (
-            f"failed to take sockets - {shown} from the service manager {what} ({error.strerror})"
+            f"failed to receive sockets - {shown} from the service manager {what} "
+            f"({error.strerror})"
         )
         raise StartError(text) from None
     reason = _unfit(sock)
     if reason:
         sock.close()
         raise StartError(
-            f"failed to take sockets - {shown} from the service manager {reason}"
+            f"failed to receive sockets - {shown} from the service manager {reason}"
             " (allowed: listening stream sockets, IPv4, IPv6 or unix, as set up by ListenStream=)"
         )
     sock.setblocking(False)

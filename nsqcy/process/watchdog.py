@@ -1,7 +1,7 @@
 """Periodic notifications to the service manager: the watchdog, and timeout extensions.
 
 Owns the intervals. Sends the watchdog notification while this hub runs and all children send
-heartbeats. Extends the timeout while starting or saving. Independent of what the children do.
+heartbeats. Extends the timeout while starting or saving. Independent of the children's tasks.
 """
 
 from collections.abc import Callable

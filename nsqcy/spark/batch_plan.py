@@ -1,6 +1,6 @@
 """The next batch: its end in each log within the maxima, its ranges, and their division into tasks.
 
-Pure. offsets.py settles where a query is; this module decides how far its next batch goes.
+Pure. offsets.py determines a query's position; this module determines the end of its next batch.
 """
 
 from nsqcy.spark.errors import OptionError
@@ -25,7 +25,7 @@ def backlogs(
 
 
 def shares(wanted: list[int], maximum: int) -> list[int]:
-    """Divide `maximum` in proportion; each part gets at least one while there are enough."""
+    """Divide `maximum` proportionally; each part gets at least one as long as there are enough."""
     total = sum(wanted)
     if total <= maximum:
         return list(wanted)
@@ -65,7 +65,7 @@ def advance(
 
 
 def rows_of(size: int, view: View) -> int:
-    """Return the number of rows that have about this many bytes; at least one."""
+    """Return the number of rows that have about this number of bytes; at least one."""
     records = sum(shard.records for shard in view.shards)
     data = sum(shard.bytes for shard in view.shards)
     return max(1, size * records // data) if data else size
@@ -89,7 +89,7 @@ def ranges(start: Offset, end: Offset) -> list[Range]:
 
 
 def split(parts: list[Range], pieces: int, minimum: int = 1) -> list[Range]:
-    """Divide ranges into about this many pieces of at least `minimum` rows, in order."""
+    """Divide ranges into about this number of pieces of at least `minimum` rows, in order."""
     total = sum(part.rows for part in parts)
     found = []
     for part in parts:

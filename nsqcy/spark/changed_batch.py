@@ -1,10 +1,9 @@
 """The batch that Spark has planned, compared with the batches that nsqds have.
 
 Spark numbers batches, and tasks publish under that number. If a checkpoint lacks its last files or
-comes back from an older copy, Spark may plan other rows under a number that nsqds already have. The
-driver therefore reads from the checkpoint where the batch ends, and asks nsqds for this query's
-batches before any task publishes. Knows the files of a checkpoint; does not publish.
-"""
+is restored from an older copy, Spark may plan other rows under a number that nsqds already have.
+The driver therefore reads the end of the batch from the checkpoint, and queries nsqds for this
+query's batches before any task publishes. Knows the files of a checkpoint; does not publish."""
 
 import json
 import logging
@@ -21,14 +20,14 @@ from nsqcy.spark.log_client import Connection
 from nsqcy.spark.options import WriteOptions
 
 LOG = logging.getLogger("nsqcy.spark")
-PLAN_BITS = 20  # of an epoch: where the batch ends, 0 if unknown
+PLAN_BITS = 20  # bits of an epoch: end of the batch, 0 if unknown
 BATCH_BITS = 36  # the bits above: the number of the batch
 EPOCH_BITS = PLAN_BITS + BATCH_BITS  # publish.py uses the others
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of a query; `plan` identifies where it ends in each source."""
+    """A batch of a query; `plan` identifies its end in each source."""
 
     query: str
     number: int
@@ -68,7 +67,7 @@ def producer_name(options: WriteOptions, query: str) -> str:
 
 
 class PlannedBatch:
-    """The batch of a stream that is being published, as the driver knows it."""
+    """The driver's view of the batch that a stream is publishing."""
 
     def __init__(self, options: WriteOptions, addresses: list[str], checkpoint: str) -> None:
         self._options = options
@@ -94,8 +93,8 @@ class PlannedBatch:
                 raise Refused(
                     f"batch {self._batch.number} is planned again with other rows, or nsqds have "
                     f"forgotten it: topic {topic!r} has batches up to {newest} of this query, so "
-                    f"{self._checkpoint} is older than what was published, and nothing of this "
-                    "batch was published now. Bring back the newer checkpoint; or begin a new "
+                    f"{self._checkpoint} is older than the published data, and nothing of this "
+                    "batch was published now. Restore the newer checkpoint; or start a new "
                     "one, with startingOffsets after the last row that the topic has; or set "
                     "onChangedBatch=publish until the batches have passed this number: rows may "
                     "then be published twice, but none is lost"

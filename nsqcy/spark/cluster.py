@@ -93,7 +93,7 @@ class Cluster:
         try:
             return self._look(tries)
         except CopiedDisk:
-            # An open request may have the last state of an nsqd that has moved without a word.
+            # An open request may contain the last state of an nsqd that has moved unnoticed.
             self._drop_watches()
             return self._look(tries)
 
@@ -169,7 +169,7 @@ class Cluster:
         return bool(select.select([watch.connection], [], [], 0)[0])
 
     def _forget_moved(self, shards: dict[Place, Shard], away: dict[str, set[str]]) -> None:
-        """Detect that an unreachable nsqd has moved: all its logs are now at a different
+        """Detect an unreachable nsqd that has moved: all its logs are now at a different
         address."""
         there = {(topic, log.log_id) for (topic, _), shard in shards.items() for log in shard.logs}
         for topic, addresses in away.items():
@@ -184,7 +184,7 @@ class Cluster:
     # waiting
 
     def wait(self, view: View, seconds: float) -> None:
-        """Wait until some log in the view has more records, for at most this many seconds."""
+        """Wait up to this number of seconds until some log in the view has more records."""
         for shard in view.shards:
             place = shard.topic, shard.address
             if place not in self._watches and len(self._watches) < MAX_WATCHES:
@@ -264,7 +264,7 @@ class Cluster:
             LOG.warning("%s; its logs stay at their positions", error)
         pause = min(known.pause * 2, MAX_PAUSE) if known else 0.5
         if isinstance(error, Silent):
-            pause = max(pause, PATIENCE)  # at least the time that a retry costs the others
+            pause = max(pause, PATIENCE)  # at least the time for which a retry delays the others
         self._down[address] = Down(time.monotonic() + pause, pause, error.args[0])
 
     def _is_up(self, address: str) -> None:

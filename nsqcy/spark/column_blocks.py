@@ -17,7 +17,7 @@ MAGIC = int.from_bytes(b"SQCYBLK\0", "little")
 VERSION = 1
 DAMAGED = 1
 WIDE = ("timestamp", "id", "defer")  # columns of 8 bytes per record
-SENT = (*WIDE, "headers", "body")  # in the order of their bits
+SENT = (*WIDE, "headers", "body")  # columns in the order of their bits
 
 # The columns of a row, and nsqd's column for each.
 FIELDS: dict[str, tuple[str, pa.DataType, str]] = {
@@ -216,5 +216,5 @@ def numbers(count: int) -> pa.Array:
 
 
 def arrow_schema(columns: list[tuple[str, bool]]) -> pa.Schema:
-    """The named columns, and whether Spark treats them as nullable."""
+    """The selected columns, and whether Spark treats them as nullable."""
     return pa.schema([pa.field(name, FIELDS[name][1], nullable) for name, nullable in columns])

@@ -1,4 +1,4 @@
-"""A query's nsqds: those named in its options, and those known to its nsqlookupds."""
+"""A query's nsqds: those in its options, and those known to its nsqlookupds."""
 
 import http.client
 import logging
@@ -25,7 +25,7 @@ class Discovery:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._nsqds: dict[str, set[str]] = {}  # by topic, from nsqlookupds
+        self._nsqds: dict[str, set[str]] = {}  # nsqds by topic, from nsqlookupds
         self._asked_at: float | None = None
 
     def topics(self) -> list[str]:
@@ -37,11 +37,11 @@ class Discovery:
         return sorted({*self._options.nsqds, *self._nsqds.get(topic, ())})
 
     def forget(self, topic: str, address: str) -> None:
-        """Note that an nsqd has moved to a different address."""
+        """Record that an nsqd has moved to a different address."""
         self._nsqds.get(topic, set()).discard(address)
 
     def refresh(self, *, tries: int = 1) -> None:
-        """Query again if it is time. The first time, at least one nsqlookupd must respond."""
+        """Query again if due. In the first query, at least one nsqlookupd must respond."""
         now = time.monotonic()
         first = self._asked_at is None
         if not self._options.lookupds or (
@@ -96,7 +96,7 @@ class Discovery:
 
 
 def all_nsqds(options: WriteOptions) -> list[str]:
-    """Return where to publish: every nsqd that an option names or an nsqlookupd lists."""
+    """Return the destinations: every nsqd in an option or in an nsqlookupd's list."""
     found = set(options.nsqds)
     if not options.lookupds:
         return sorted(found)
@@ -130,7 +130,7 @@ def limit(access: Access) -> float:
 
 
 def needs_proof(access: Access) -> bool:
-    """Return whether nsqds that nsqlookupds list must have proved themselves: they get the secret,
-    and no certificate of our own CA proves them."""
+    """Return whether nsqds that nsqlookupds list must have authenticated: they receive the secret,
+    and no certificate from our own CA authenticates them."""
     has_own_ca = access.tls and access.tls_verify and bool(access.tls_ca_file)
     return bool(access.auth_secret) and not (access.trust_lookupd or has_own_ca)

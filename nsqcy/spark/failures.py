@@ -1,6 +1,6 @@
 """A query's failure as one line, for programs that run queries.
 
-Owns the search for that line in what Spark raises. Imports neither pyspark nor pyarrow.
+Owns the search for that line in Spark's exceptions. Imports neither pyspark nor pyarrow.
 """
 
 import logging
@@ -41,7 +41,7 @@ def reason(error: BaseException) -> str:
 
 
 def _cause(lines: list[str]) -> str:
-    """Return the JVM's innermost error; empty if it names none."""
+    """Return the JVM's innermost error; empty if there is none."""
     found = [line.partition("Caused by: ")[2] for line in lines if "Caused by: " in line]
     _, _, message = found[-1].partition(": ") if found else ("", "", "")
     return message or (found[-1] if found else "")

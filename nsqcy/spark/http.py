@@ -1,8 +1,7 @@
 """HTTP requests to nsqlookupds and nsqds, with the standard library only.
 
-A request ends at its deadline, however slowly the bytes arrive. Redirects are not followed: they
-may lead anywhere. A response that is too long is not read to its end.
-"""
+A request ends at its deadline, no matter how slowly the bytes arrive. Redirects are not followed:
+they may lead anywhere. A response that is too long is not read to its end."""
 
 import http.client
 import json
@@ -14,9 +13,9 @@ from typing import Any
 MAX_ANSWER = 64 << 20  # bytes
 MAX_OBJECTS, MAX_VALUES = 200_000, 4_000_000  # of a response
 PIECE = 1 << 16
-MAX_SHOWN = 100  # characters of an announced address, or of a status line
-MAX_ERROR = 200  # bytes of a response that explains its status
-NO_SUCH_PATH = b'"NOT_FOUND"'  # from a daemon that has other paths
+MAX_SHOWN = 100  # maximum characters of an announced address, or of a status line
+MAX_ERROR = 200  # maximum bytes of an error response that are read
+NO_SUCH_PATH = b'"NOT_FOUND"'  # sent by a daemon with other paths
 HEADERS = {"Accept": "application/vnd.nsq; version=1.0"}
 
 
@@ -121,10 +120,9 @@ def object_of(body: bytes) -> dict[str, Any]:
 def addresses(found: dict[str, Any], port: str, *, proved: bool = False) -> list[str]:
     """Return the addresses of a response's producers, with the port of this name.
 
-    Every nsqd chooses what it announces, so one that nothing can connect to is left out. proved:
-    raise ValueError for one that has not authenticated with the nsqlookupd. Leaving it out would
-    hide its messages.
-    """
+    Omits producers with an impossible address, because every nsqd chooses the address that it
+    announces. proved: raise ValueError for a producer that has not authenticated with the
+    nsqlookupd, because omitting it would hide its messages."""
     producers = found.get("producers") or []
     if not (isinstance(producers, list) and all(isinstance(each, dict) for each in producers)):
         raise ValueError("the response is not a list of nsqds")
@@ -132,8 +130,8 @@ def addresses(found: dict[str, Any], port: str, *, proved: bool = False) -> list
         if proved and each.get("authenticated") is not True:
             name = f"{each['broadcast_address']}:{each[port]}"
             raise ValueError(
-                f"authSecret withheld: nsqd {name[:MAX_SHOWN]!r} has not proved itself to"
-                " nsqlookupd; set its --lookupd-auth-token-file, name all nsqds, or set"
+                f"authSecret withheld: nsqd {name[:MAX_SHOWN]!r} has not authenticated to"
+                " nsqlookupd; set its --lookupd-auth-token-file, list all nsqds, or set"
                 " trustLookupd"
             )
     pairs = [(str(each["broadcast_address"]), each[port]) for each in producers]

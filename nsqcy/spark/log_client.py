@@ -35,7 +35,7 @@ HEARTBEAT = b"_heartbeat_"
 SEQ = re.compile("[0-9]{1,20}")
 ANSWER_SECONDS = 30.0
 LARGEST_FRAME = 1 << 31
-MAX_TEXT = 1000  # characters of a text of another program
+MAX_TEXT = 1000  # maximum characters of another program's text
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Access:
 
     def context(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.tls_ca_file or None)
-        context.hostname_checks_common_name = False  # only alternative names count
+        context.hostname_checks_common_name = False  # only subject alternative names count
         if not self.tls_verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -89,7 +89,7 @@ class Connection:
         self.has_log = True
         self.version = "unknown"
         self.instance = ""  # the run of nsqd; empty for earlier versions
-        self._is_nsqd = False  # it has answered as nsqd does
+        self._is_nsqd = False  # whether it has answered as nsqd does
         self._access = access
         self._publisher = publisher
         self._headers = headers
@@ -139,7 +139,7 @@ class Connection:
         self.instance = str(answer.get("instance", ""))
         if not self.has_log and not self._publisher:
             raise Refused(
-                f"{self.address} does not offer topic_log (version nsqd/{self.version}); use "
+                f"{self.address} does not support topic_log (version nsqd/{self.version}); use "
                 "nsq_to_nsq to copy its messages to an nsqcy nsqd"
             )
         if self._headers and not answer.get("headers"):
@@ -149,7 +149,7 @@ class Connection:
             )
         if self._access.tls:
             if not answer.get("tls_v1"):
-                raise Refused(f"{self.address} does not offer TLS")
+                raise Refused(f"{self.address} does not support TLS")
             self._upgrade(host)
         if answer.get("auth_required"):
             self._authenticate()
@@ -310,7 +310,9 @@ class Connection:
             case "E_LOG_NO_TOPIC":
                 return NoTopic(f"{self.address} has no such topic")
             case "E_LOG_ID":
-                return LogUnknown(f"{self.address} does not have this log, but {rest or 'none'}")
+                return LogUnknown(
+                    f"{self.address} does not have this log (current log: {rest or 'none'})"
+                )
             case "E_LOG_GONE" if SEQ.fullmatch(rest):
                 return LogGone(f"{self.address} has it from seq {rest}", int(rest))
             case "E_LOG_RANGE" if SEQ.fullmatch(rest):
@@ -345,5 +347,5 @@ def reason(error: Exception) -> str:
 
 
 def _line(text: str) -> str:
-    """Return a text of another program as one short line that can be printed."""
+    """Return another program's text as one short, printable line."""
     return "".join(filter(str.isprintable, " ".join(text[:MAX_TEXT].split())))

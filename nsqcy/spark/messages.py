@@ -1,9 +1,8 @@
 """Converts rows to messages: finds rows that nsqd would reject, and builds the bodies of MPUB and
 LOG_PUB.
 
-Works on entire columns. A *prepared* batch has the required columns from PREPARED, in nsqd's terms,
-regardless of the user's names for them.
-"""
+Works on entire columns. A *prepared* batch has the required columns from PREPARED, under nsqd's
+names, regardless of the user's names for them."""
 
 import re
 import zlib
@@ -39,7 +38,7 @@ PREPARED = pa.schema(
 )
 NOTHING = pa.scalar(b"", pa.binary())
 
-Fault = tuple[pa.Array, Callable[[int], str]]  # indexes of rows, and the error for one of them
+Fault = tuple[pa.Array, Callable[[int], str]]  # indexes of rows, and the error for each of them
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:

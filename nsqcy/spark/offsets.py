@@ -1,10 +1,9 @@
 """A query's position in each log, and the rows that it reads next. Uses no clock or sockets.
 
-An offset contains the next seq to read for each topic and log_id. Its `start` records where the
-previous batch began in logs that the last offset does not contain: all logs in the first batch,
-whose start Spark does not save; a new log; a log whose rows retention removed. Its `lost` has the
-positions in logs that no nsqd has: if one of them comes back, its nsqd was only down.
-"""
+An offset contains the next seq to read for each topic and log_id. Its `start` contains the start
+of the previous batch in logs that the last offset does not contain: all logs in the first batch,
+whose start Spark does not save; a new log; a log whose rows retention removed. Its `lost` contains
+the positions in logs that no nsqd has: if one of these logs returns, its nsqd was only down."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -46,7 +45,8 @@ class Shard:
 
 @dataclass(frozen=True)
 class View:
-    """The state of all nsqds. `away`: nsqds that did not respond, by topic that they may have."""
+    """The state of all nsqds. `away`: nsqds that did not respond, by the topics that they may
+    have."""
 
     shards: tuple[Shard, ...]
     away: Mapping[str, Collection[str]] = field(default_factory=dict)
@@ -141,9 +141,9 @@ class Settled:
 
 
 def distinct(shards: Iterable[Shard]) -> list[Shard]:
-    """Return each log once: an nsqd that has several addresses is read at the first one, and the
-    common past of an nsqd and one on a copy of its disk from one of them. Raises CopiedDisk if two
-    nsqds have a log in which they may have different rows."""
+    """Return each log once. An nsqd with several addresses is read at the first one; the common
+    past of an nsqd and another one on a copy of its disk is read from one of them. Raises
+    CopiedDisk if two nsqds have a log in which they may have different rows."""
     found: list[Shard] = []
     for shard in sorted(shards, key=lambda shard: (shard.topic, shard.address)):
         known = [other for other in found if other.topic == shard.topic]
@@ -231,7 +231,7 @@ def newer(logs: tuple[Log, ...], known: Collection[str]) -> tuple[Log, ...]:
 
 def settle_log(settled: Settled, shard: Shard, log: Log, seq: int) -> None:
     if log.ended and seq >= log.next_seq:
-        return  # all of it has been read
+        return  # the whole log has been read
     moved = seq
     if seq < log.first_seq:
         moved = log.first_seq

@@ -83,7 +83,7 @@ ON_CHANGED = matching(
 class SparkOption(Option):
     """A row of the table. An option that is not set and has no default is None.
 
-    `used` defines where it applies: "all"; "read", both kinds of queries; "stream"; "batch";
+    `used` defines its scope: "all"; "read", both kinds of queries; "stream"; "batch";
     "write".
     """
 
@@ -174,7 +174,7 @@ TABLE = (
         "minOffsetsPerTrigger",
         whole(1),
         None,
-        "wait for this many rows, or as many as a maximum allows, for at most maxTriggerDelay; "
+        "wait for this number of rows, or for a lower maximum, for at most maxTriggerDelay; "
         "ignored with availableNow",
     ),
     SparkOption("stream", "maxTriggerDelay", DURATION, 900.0, "see minOffsetsPerTrigger"),
@@ -257,7 +257,8 @@ TABLE = (
         "trustLookupd",
         BOOLEAN,
         False,
-        "send authSecret to every nsqd that nsqlookupds list, even if it has not proved itself",
+        "send authSecret to every nsqd that nsqlookupds list, even if it has not authenticated "
+        "to them",
     ),
     SparkOption("all", "connectTimeoutMs", whole(1, "milliseconds"), 1000, "connect timeout"),
     SparkOption(
@@ -295,8 +296,8 @@ TABLE = (
         "onChangedBatch",
         ON_CHANGED,
         "refuse",
-        "when a stream's checkpoint is older than what was published, so that a batch comes again "
-        "with other rows: fail the query, or publish the batch (at least once)",
+        "if a stream's checkpoint is older than the published data, so that a batch is repeated "
+        "with different rows: fail the query, or publish the batch (at least once)",
     ),
     SparkOption(
         "write",
@@ -329,7 +330,7 @@ TABLE = (
     ),
 )
 BY_KEY = {option.name.lower(): option for option in TABLE}
-SPARKS_OWN = ("checkpointlocation", "queryname")  # words that also apply to a stream writer
+SPARKS_OWN = ("checkpointlocation", "queryname")  # values that also apply to a stream writer
 ENDS = ("endingOffsets", "endingTimestamp")
 
 
@@ -382,7 +383,7 @@ class WriteOptions:
     producer: str
     hashed: str  # a column; empty: tasks use the nsqds in turn
     failover: bool
-    publish_changed: bool  # also a batch that comes again with other rows
+    publish_changed: bool  # even if a batch is repeated with other rows
     chunk_bytes: int
     longest: int
     max_per_second: int | None

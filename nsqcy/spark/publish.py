@@ -25,7 +25,7 @@ LOG = logging.getLogger("nsqcy.spark")
 COMMANDS_AHEAD = 64
 CHUNKS_AHEAD = 4  # of batchBytes
 TASKS_OF_EPOCH = 8192  # nsqd accepts 10,000 parts; the rest are for tasks that have changed
-CONTENT_BITS = 19  # of a part's 32 bits; the task's bits precede them
+CONTENT_BITS = 19  # bits of a part's 32; the task's bits precede them
 WARNED: set[str] = set()  # addresses that this process has already warned about
 
 
@@ -34,7 +34,7 @@ class Producer:
     """The identity of a task that publishes chunks."""
 
     name: str
-    epoch: int  # number of the batch, and its plan
+    epoch: int  # bits for the number of the batch, and for its plan
     task: int
     batch: int = 0
     content: int = 0  # the checksum
@@ -134,7 +134,7 @@ class Publisher:
         if self._options.idempotent and not connection.has_log and self.address not in WARNED:
             WARNED.add(self.address)
             LOG.warning(
-                "nsq: %s does not offer topic_log (version nsqd/%s): rows are sent by MPUB, at "
+                "nsq: %s does not support topic_log (version nsqd/%s): rows are sent by MPUB, at "
                 "least once",
                 self.address,
                 connection.version,

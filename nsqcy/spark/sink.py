@@ -27,7 +27,7 @@ from nsqcy.spark.options import WriteOptions
 from nsqcy.spark.publish import Command, Nodes, Pace, Producer, batch_head
 
 LOG = logging.getLogger("nsqcy.spark")
-MAX_MESSAGES = 1 << 31  # rows per chunk, unless it reaches its size first
+MAX_MESSAGES = 1 << 31  # maximum rows per chunk, unless it reaches its maximum size first
 HELD_BYTES = 32 << 20  # bytes in memory; a task's remaining rows are on disk
 
 Indices: TypeAlias = pa.Array | None  # indexes of rows; None: all rows
@@ -195,7 +195,7 @@ class Lane:
         self._end_row = 0
 
     def add(self, some: Framed) -> Iterator[Command]:
-        """Return the chunks that are full now. Where a chunk ends depends only on the messages."""
+        """Return the chunks that are full now. The end of a chunk depends only on the messages."""
         first = 0
         while first < len(some.rows):
             end = some.fitting(first, self._max_bytes - self._size)

@@ -66,7 +66,8 @@ from nsqcy.spark.sink import NsqStreamWriter, NsqWriter
 
 LOG = logging.getLogger("nsqcy.spark")
 MIN_ROWS = 50_000  # minimum rows per task, unless minPartitions requests more tasks
-CURSOR_SECONDS = 3600.0  # after which an unchanged cursor is set again, so that it does not expire
+# seconds after which an unchanged cursor is set again, so that it does not expire
+CURSOR_SECONDS = 3600.0
 BOUNDS = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 
 
@@ -78,7 +79,7 @@ class NsqDataSource(DataSource):
         return "nsq"
 
     def schema(self) -> str:
-        """Called by `load()`, so `load()` raises the errors."""
+        """Called by `load()`, which therefore raises the errors."""
         options = parse(dict(self.options))
         check_topics(options)
         names = options.columns or DEFAULT_FIELDS
@@ -115,7 +116,7 @@ class NsqDataSource(DataSource):
 
 
 class Part(InputPartition):
-    """A task: a range, and where to read it."""
+    """A task: a range, and its nsqd."""
 
     def __init__(self, range_: Range, address: str) -> None:
         super().__init__(None)
@@ -204,7 +205,7 @@ def place(shard: Shard, log: Log, wanted: int | Positions) -> int | None:
 
 
 def beginning(cluster: Cluster, options: Options, shard: Shard, log: Log, wanted: int) -> int:
-    """Return where a new query begins in this log; `wanted` is the default for this kind of
+    """Return a new query's start in this log; `wanted` is the default for this kind of
     query."""
     if options.starting_ns is not None:
         return cluster.seek(shard, log.log_id, options.starting_ns)
@@ -213,7 +214,7 @@ def beginning(cluster: Cluster, options: Options, shard: Shard, log: Log, wanted
 
 
 def not_there(pos: int | Positions | None, view: View) -> list[Loss]:
-    """Return the logs that an option names but no nsqd has."""
+    """Return the logs in an option that no nsqd has."""
     if not isinstance(pos, dict):
         return []
     return [
@@ -340,7 +341,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cap: Positions | None = None  # the end for Trigger.AvailableNow
         self._ends: dict[str, int] = {}  # the end of each log, as last seen
         self._held_since: float | None = None  # for minOffsetsPerTrigger
-        self._cursors: dict[tuple[str, str], Standing] = {}  # by topic and nsqd
+        self._cursors: dict[tuple[str, str], Standing] = {}  # cursors by topic and nsqd
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the parts that tasks need, excluding sockets."""
@@ -469,7 +470,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._cluster
 
     def _look(self, *, first: bool = False) -> View:
-        """Query nsqds; the first time, wait longer."""
+        """Query nsqds; wait longer in the first query."""
         options = self._options
         view = self._opened().view(tries=options.retries + 1 if first else 1)
         if options.fail_on_unreachable:

@@ -1,7 +1,7 @@
-"""Notices an operation of the I/O threads that does not return, while it is in progress.
+"""Detects an operation of the I/O threads that does not return.
 
-Owns the ages of the operations, and the log lines. The caller passes the time and the operations,
-and decides what a hung disk means for publishes and for an exit.
+Owns the ages of the operations, and the log lines. The caller passes the time and the
+operations, and decides how a hung disk affects publishes and an exit.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from nsqcy.logging.types import Lines
 
 SECOND = 1_000_000_000
 HUNG_AFTER = 5 * SECOND
-REPEAT = 60 * SECOND  # between two lines about the same operation
+REPEAT = 60 * SECOND  # time between two lines about the same operation
 
 
 class Operation(NamedTuple):
@@ -78,7 +78,7 @@ class HungDisk:
 
     @property
     def reason(self) -> str | None:
-        """The operation that hangs, and for how long; None if the disk does not hang."""
+        """The operation that hangs, and its duration; None if the disk does not hang."""
         if self._hung is None:
             return None
         _, _, verb, path = self._hung.operation

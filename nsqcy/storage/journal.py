@@ -109,8 +109,8 @@ class ChannelState:
 
 
 class Incarnation(NamedTuple):
-    """Records [first_seq, end) of a topic as readers of its log know them. The records of one
-    log_id have no gaps, and no two logs share a pair of log_id and seq."""
+    """Records [first_seq, end) of a topic under the log_id that its readers know. The records of
+    one log_id have no gaps, and no two logs share a pair of log_id and seq."""
 
     log_id: bytes
     first_seq: int
@@ -384,7 +384,7 @@ def _head(data: bytes) -> tuple[int, int]:
     kind, version = _HEAD.unpack_from(data)
     if version > VERSION:
         raise JournalError(
-            f"journal entry version {version} is newer than this nsqcy reads ({VERSION})"
+            f"journal entry version {version} is newer than this nsqcy supports ({VERSION})"
         )
     return kind, version
 
@@ -642,7 +642,7 @@ def decode_delta(data: bytes) -> Delta:
 def name_logs(
     stretches: Iterable[tuple[int, int, bytes]], past: Iterable[Incarnation]
 ) -> tuple[Incarnation, ...]:
-    """Return the logs that the records found at startup belong to.
+    """Return the logs of the records found at startup.
 
     stretches: (first_seq, end, log_id of their segments), ascending, each without gaps
     past: the journal's entries about logs that had ended when the journal was written

@@ -10,11 +10,11 @@ from nsqcy.storage.write_failures import WriteFailures, advice
 
 
 class ReadFailures(WriteFailures):
-    """A worker's log lines: one when a topic cannot be read, repeated after REPEAT if that goes on,
-    and one when it can be read again."""
+    """A worker's log lines: one when a topic cannot be read, repeated after REPEAT if the failure
+    persists, and one when it can be read again."""
 
     def recovered(self, topic: str) -> None:
-        """Log that a topic can be read again, if the log says that it could not be."""
+        """Log that a topic can be read again, if its failure was logged."""
         if topic in self._failing:
             super().recovered(topic)
 

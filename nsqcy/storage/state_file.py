@@ -1,9 +1,8 @@
-"""State files: small JSON files with a checksum, and the version before each.
+"""State files: small JSON files with a checksum, and the previous version of each.
 
-`NAME` is the newest version and `previous/NAME` the one before it. A reader uses the newest version
-that is good. A bad version is renamed to `NAME.damaged` before anything replaces it. All calls
-block; do not call them on a hub. Independent of the files' content.
-"""
+`NAME` is the newest version and `previous/NAME` the one before it. A reader uses the newest
+intact version. A damaged version is renamed to `NAME.damaged` before anything replaces it. All
+calls block; do not call them on a hub. Independent of the files' content."""
 
 import contextlib
 import json
@@ -18,7 +17,7 @@ from nsqcy.logging.types import Lines
 from nsqcy.util import files
 
 PREVIOUS = "previous"
-"""Directory of the versions before, next to the files."""
+"""Directory of the previous versions, next to the files."""
 _CHECKSUMS = ".checksums"
 _DAMAGED = ".damaged"
 _CHECKSUM = re.compile(rb',\s*"checksum":\s*"([0-9a-f]{8})"\s*\}\s*\Z')
@@ -27,7 +26,7 @@ Value = TypeVar("Value")
 
 
 class Fault(NamedTuple):
-    """Why a version is not used."""
+    """Reason why a version is not used."""
 
     path: str
     error: str
@@ -43,8 +42,8 @@ class Fault(NamedTuple):
 
 
 class Found(NamedTuple, Generic[Value]):
-    """The newest good version, or None; `path` is its file. `faults` are the newer versions that
-    are not good. A file that does not exist in any version has none."""
+    """The newest intact version, or None; `path` is its file. `faults` are the damaged
+    newer versions; empty for a file that does not exist in any version."""
 
     value: Value | None
     path: str
@@ -80,8 +79,8 @@ def parse_object(content: bytes) -> dict[str, Any]:
 
 
 def report(found: Found[Value], lines: Lines) -> None:
-    """Log why the newest version is not used, and which one is."""
-    use = f"nsqd uses {found.path}, the version before" if found.path else "there is no other"
+    """Log why the newest version is not used, and the version used instead."""
+    use = f"nsqd uses {found.path}, the previous version" if found.path else "there is no other"
     for fault in found.faults:
         events.state_file_damaged(
             lines, fault.text, use, path=fault.path, error=fault.error, used=found.path
@@ -89,13 +88,13 @@ def report(found: Found[Value], lines: Lines) -> None:
 
 
 class StateFile:
-    """A file in a directory. Its methods raise OSError only where they say so."""
+    """A file in a directory. Its methods raise OSError only if their docstring mentions it."""
 
     def __init__(self, directory: str, name: str, *, is_shared: bool = False) -> None:
         """
         is_shared: other programs write the file as well, and its content must not have a checksum.
-            The checksums of its last two versions are in a file of their own, and content with
-            another one counts, unless the time of the file shows that no program has written it.
+            The checksums of its last two versions are in a separate file. Content with a
+            different checksum counts, unless the file's time shows that no program has written it.
         """
         self._directory = directory or "."
         self._name = name
@@ -105,12 +104,12 @@ class StateFile:
         self.previous = os.path.join(self._previous_directory, name)
 
     def write(self, content: bytes) -> None:
-        """Replace the file; the version before remains. After a crash, there is either the old or
+        """Replace the file; the previous version remains. After a crash, there is either the old or
         the new file. Raises OSError."""
         files.replace(self._directory, self._name, content, self._written)
 
     def look(self, parse: Callable[[bytes], Value]) -> Found[Value]:
-        """Return the newest good version, without changing any file.
+        """Return the newest intact version, without changing any file.
 
         parse: returns the value of a version, or raises ValueError if it is damaged
         """
@@ -132,7 +131,7 @@ class StateFile:
         return Found(None, "", () if newest.is_missing else (newest,))
 
     def set_aside(self, path: str) -> str:
-        """Rename a version that is not good to an unused name; return that name. Raises OSError."""
+        """Rename a damaged version to an unused name; return that name. Raises OSError."""
         aside = self.path + _DAMAGED
         number = 1
         while os.path.lexists(aside):
@@ -166,7 +165,8 @@ class StateFile:
                 self._save_checksums()
 
     def _keep_previous(self) -> None:
-        """Make the present version the one before, if it is good; otherwise set it aside."""
+        """Make the present version the previous one if it is intact; otherwise rename it as
+        damaged."""
         try:
             json.loads(self._read(self.path)[0])
         except (FileNotFoundError, IsADirectoryError):
@@ -174,8 +174,8 @@ class StateFile:
         except (OSError, ValueError, RecursionError):
             self.set_aside(self.path)
             return
-        # A link, so that there is a file under the name at any time. File systems without links
-        # keep no version before.
+        # Use a link, so that a file with the name exists at any time. On file systems without
+        # links, no previous version is kept.
         link = self.previous + ".tmp"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(link)
@@ -187,7 +187,7 @@ class StateFile:
 
     def _checksums(self) -> dict[str, int]:
         """Return the checksums of the last two versions that this program has written, each with
-        the time of the file. Without them, every content counts."""
+        the time of the file. Without these checksums, any content counts."""
         try:
             with open(self.previous + _CHECKSUMS, "rb") as file:
                 found = json.loads(file.read())
@@ -196,8 +196,8 @@ class StateFile:
         return found if isinstance(found, dict) else {}
 
     def _save_checksums(self) -> None:
-        """Add the version that is about to be renamed. Nothing is synced: without the checksums,
-        the file counts as well."""
+        """Add the version that is about to be renamed. Nothing is synced, because the file
+        also counts without the checksums."""
         with open(self.path + ".tmp", "rb") as file:
             checksum = f"{crc32c(file.read()):08x}"
             changed = os.fstat(file.fileno()).st_mtime_ns

@@ -10,7 +10,7 @@ from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 
 PERIOD = 60_000_000_000  # ns
-REPEAT = 60 * PERIOD  # between two lines about one failure that persists
+REPEAT = 60 * PERIOD  # time between two lines about a persistent failure
 LINES = 10  # maximum lines that a worker logs per period
 
 _ADVICE = {
@@ -27,11 +27,12 @@ _ADVICE = {
 
 
 UNWRITABLE = frozenset(_ADVICE)
-"""Errors of a disk that permits no writes at the moment. Others mean that the path is wrong."""
+"""Errors of a disk that permits no writes at the moment. Other errors mean that the path is
+wrong."""
 
 
 def advice(error: int) -> str:
-    """Return what to do about an errno."""
+    """Return the remedy for an errno."""
     return _ADVICE.get(error, "check the data path")
 
 
@@ -39,21 +40,20 @@ class WriteFailures:
     """A worker's log lines: one when a topic's writes begin to fail, repeated after REPEAT, and one
     when they succeed again.
 
-    To limit lines when writes fail and succeed in turn, there is at most one error per topic and
-    PERIOD, and at most LINES per PERIOD.
-    """
+    To limit lines when writes alternately fail and succeed, there is at most one error per topic
+    and PERIOD, and at most LINES per PERIOD."""
 
     def __init__(self, log: Lines) -> None:
         self._log = log
         self._ends = 0  # end of the period
         self._lines = 0  # lines logged in the period
-        self._logged: dict[str, int] = {}  # when each topic has logged its last error
+        self._logged: dict[str, int] = {}  # time of the last logged error of each topic
         self._failing: set[str] = set()  # topics whose last line is an error
 
     def failed(self, now: int, topic: str, verb: str, path: str, error: int) -> bool:
         """Log a failed write, unless the limit is reached; return whether the write was logged.
 
-        ESTALE is not the disk's error: the files belong to another process now.
+        ESTALE does not come from the disk: the files now belong to another process.
         """
         if error == errno.ESTALE:
             return False

@@ -1,8 +1,7 @@
-"""A small write that shows whether the data path can be written while nothing else is.
+"""A small write that shows whether the data path is writable while nothing else is written.
 
-Each worker has one. It looks once when nsqd starts, and then whenever it is called: once a second
-while writes fail. It does not know topics; the I/O threads do the work.
-"""
+Each worker has one probe. It runs once when nsqd starts, and then whenever it is called: once a
+second while writes fail. Independent of topics; the I/O threads do the work."""
 
 import os
 from collections.abc import Callable
@@ -27,7 +26,7 @@ class WriteProbe:
         looked: Callable[[str | None], object],
         log: Lines,
     ) -> None:
-        """looked: called with the outcome of each probe: None, or the error"""
+        """looked: called with the result of each probe: None, or the error"""
         self._io = io
         self._path = os.path.join(directory, f"{FILE}.{number}")
         self._looked = looked
@@ -49,7 +48,8 @@ class WriteProbe:
         handle.do("fsync", 0, self._synced, "background")
 
     def doubt(self) -> None:
-        """Another write has failed. A probe in progress may have been before it, and would hide
+        """Handle the failure of another write. A probe in progress may have preceded it and would
+        hide
         it: if that probe succeeds, the next one decides."""
         self._is_doubtful = True
 

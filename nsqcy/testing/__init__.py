@@ -8,7 +8,7 @@
 Options are the daemon's flags with underscores. Values are bools, numbers or strings; a list
 repeats a flag, and None omits it. A daemon is a separate process, so it works with threads, gevent
 and asyncio alike; asyncio code blocks for the third of a second that starting a daemon takes. The
-daemon stops when the test process ends, for whatever reason.
+daemon stops when the test process ends, for any reason.
 
 `nsqcy.testing.plugin` provides pytest fixtures.
 
@@ -38,14 +38,14 @@ Option = bool | int | float | str | os.PathLike[str] | Sequence[str] | Sequence[
 
 START_LIMIT = 60.0  # seconds; on an idle machine, startup takes a third of a second
 STOP_LIMIT = 60.0
-_POLL = 0.05  # seconds between checks for whether a starting daemon has exited
+_POLL = 0.05  # seconds between checks of whether a starting daemon has exited
 
 
 class Daemon:
     """Common base class of Nsqd and Nsqlookupd.
 
-    The daemon starts with the `with` block or `start()`. At the end of the block, or on `close()`,
-    it stops and its data is deleted.
+    A `with` block or `start()` starts the daemon. The end of the block, or `close()`,
+    stops it and deletes its data.
     """
 
     table: OptionTable
@@ -103,7 +103,7 @@ class Daemon:
                 self.kill()
                 raise self._error(f"was not ready within {START_LIMIT:g} s")
             self._child.hear(_POLL)
-        # After a restart, the ports stay the same.
+        # keeps the ports over a restart
         for title, address in self._child.addresses.items():
             self._options[f"{title.lower()}_address"] = address
 

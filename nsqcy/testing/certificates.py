@@ -45,7 +45,7 @@ class Files:
 
     @property
     def options(self) -> dict[str, Path]:
-        """Return the options with which a daemon uses this certificate."""
+        """Return the options that make a daemon use this certificate."""
         return {"tls_cert": self.certificate, "tls_key": self.key}
 
 
@@ -62,7 +62,7 @@ def make(
     """Return a certificate with this common name, signed by another identity or self-signed.
 
     names: its alternative names: IP addresses, e-mail addresses, URIs and DNS names
-    common_names: in addition to its name
+    common_names: those in addition to its name
     """
     key = key_of(name, bits)
     subject = x509.Name(

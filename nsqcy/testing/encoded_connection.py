@@ -35,7 +35,7 @@ def client_context(
 
 
 class Reachable(Protocol):
-    """A daemon whose test opens raw connections to it."""
+    """A daemon to which a test opens raw connections."""
 
     def connect(self, **options: Any) -> Conn: ...
 
@@ -109,7 +109,7 @@ class CodecSocket:
 
 
 def start_tls(conn: Conn, context: ssl.SSLContext | None = None) -> ssl.SSLSocket:
-    """Perform the TLS handshake. From now on, an end of stream without close_notify is an error."""
+    """Perform the TLS handshake. After that, an end of stream without close_notify is an error."""
     secure = (context or client_context()).wrap_socket(conn.socket, suppress_ragged_eofs=False)
     conn.socket = secure
     return secure

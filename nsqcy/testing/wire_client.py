@@ -17,7 +17,8 @@ MAGIC = b"  V2"
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 HEARTBEAT = b"_heartbeat_"
 UNKNOWN_ID = b"0123456789abcdef"
-WORTH_A_MOVE = [bytes(100_000)] * 12  # makes a producer migrate to the owner of its topic
+# number of publishes that makes a producer migrate to its topic's owner
+WORTH_A_MOVE = [bytes(100_000)] * 12
 
 Address = tuple[str, int] | str
 

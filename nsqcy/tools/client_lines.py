@@ -25,7 +25,7 @@ class ClientLines(logging.Handler):
         self._names.append(name)
 
     def attach(self) -> None:
-        """From now on, send the client's log records only to this handler."""
+        """Send the client's log records only to this handler from now on."""
         self._log.addHandler(self)
         self._log.propagate = False
 

@@ -285,7 +285,7 @@ def _tls_context(given: Read) -> "ssl.SSLContext":
     except (OSError, ValueError) as error:
         file = given.get("tls_root_ca_file")
         raise ToolError(f"cannot load certificates: {file}: {error}") from None
-    context.hostname_checks_common_name = False  # only alternative names count
+    context.hostname_checks_common_name = False  # only subject alternative names count
     if "tls_cert" in given:
         certificate, key = given["tls_cert"], given.get("tls_key")
         try:

@@ -16,7 +16,7 @@ from nsqcy.users import token_file
 
 ADDRESSES = ("lookupd-http-address", "nsqd-http-address")
 FLAGS = tuple(each.replace("-", "_") for each in ADDRESSES)
-# Variables of the environment that replace flags which are not set. Addresses are separated by
+# Environment variables that replace flags that are not set. Addresses are separated by
 # white space.
 ENVIRONMENT = {
     "lookupd_http_address": "NSQCY_LOOKUPD_HTTP_ADDRESS",
@@ -50,8 +50,8 @@ def _check_addresses(flags: Mapping[str, Any]) -> None:
 
 
 def terms(flags: dict[str, Any], addresses: Sequence[str] = ()) -> Terms:
-    """Return the terms of requests, from the flags in REQUESTS. addresses: those to query, if the
-    flags name none. Raises ConfigError if the file with the token cannot be read."""
+    """Return the settings of requests, from the flags in REQUESTS. addresses: those to query if the
+    flags contain none. Raises ConfigError if the file with the token cannot be read."""
     named = [each for flag in FLAGS for each in flags[flag]] or addresses
     whole = flags["timeout"] / SECOND
     return Terms(

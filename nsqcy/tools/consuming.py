@@ -18,7 +18,7 @@ from nsqcy.tools.common import ToolError
 
 
 class Sources(Protocol):
-    """The options that name the message sources."""
+    """The options for the message sources."""
 
     @property
     def nsqd_tcp_address(self) -> tuple[str, ...]: ...
@@ -86,7 +86,7 @@ class Consuming:
     ) -> None:
         await self.close()
         for task in self._tasks:
-            # The messages of tasks that are still running are no longer ours.
+            # The messages of tasks that are still running no longer belong to this tool.
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.lines.detach()

@@ -93,7 +93,7 @@ class _Health:
         return not self.dead or self.due <= now
 
     def try_it(self, now: float) -> None:
-        """Note that the destination has been chosen. If it is dead, double the time until its next
+        """Record that the destination was chosen. If it is dead, double the time until its next
         retry."""
         if self.dead:
             self.delay = min(2 * self.delay, LAST_RETRY)

@@ -18,7 +18,7 @@ class Pieces:
         self._delimiter = delimiter
         self._maximum = longest
         self._open: list[bytes] = []
-        self._length = 0  # of the incomplete piece
+        self._length = 0  # bytes of the incomplete piece
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the pieces that end in `data`."""

@@ -163,7 +163,7 @@ class Pump:
             self._lines.introduce(each)
 
     def handle(self, topic: str, message: Message) -> bool | None:
-        """Publish a message. Return False to fail it, or None if its result follows later."""
+        """Publish a message. Return False if it failed, or None if its result follows later."""
         verdict, body, complaint = self._filter.apply(message.body)
         if complaint:
             common.say(complaint)

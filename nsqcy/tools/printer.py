@@ -52,7 +52,7 @@ async def print_all(
             raise
         left -= len(printed)
         if not left:
-            consumer.pause()  # before finishing these, because nsqd would send more
+            consumer.pause()  # done before finishing these, because nsqd would send more
         finish(printed)
         if not left:
             stop()

@@ -119,7 +119,7 @@ class Publisher:
         self._pieces = Pieces(options.delimiter_byte)
         self._throttle = Throttle(options.rate, time.monotonic())
         self._ended = asyncio.Event()
-        self._news = asyncio.Event()  # set on each response, and at the end
+        self._news = asyncio.Event()  # event that is set on each response, and at the end
         self._messages = 0  # unanswered
         self._bytes = 0
 
@@ -147,7 +147,7 @@ class Publisher:
                     return
                 self._publish(piece)
                 if any(producer.core.has_unsent for producer in self._producers):
-                    await self._all_answers()  # if it is refused, nothing after it is published
+                    await self._all_answers()  # if nsqd refuses it, nothing after it is published
             progress.add(len(data), len(pieces))
         ended.cancel()
         await self._all_answers()

@@ -22,7 +22,8 @@ class Failures:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._empty_at: OrderedDict[str, float] = OrderedDict()  # when all are forgotten
+        # time when all failures are forgotten
+        self._empty_at: OrderedDict[str, float] = OrderedDict()
 
     def wait(self, address: str) -> float:
         """Return the seconds until the address may try again; 0 if it may now."""
@@ -31,7 +32,7 @@ class Failures:
         return max(0.0, empty_at - self._clock() - (MAX_FAILURES - 1) * RECOVERY)
 
     def add(self, address: str) -> float:
-        """Count a failure. If the address has to wait, count nothing, and return its seconds."""
+        """Count a failure. If the address has to wait, count nothing, and return the seconds."""
         now = self._clock()
         with self._lock:
             empty_at = max(self._empty_at.get(address, now), now) + RECOVERY

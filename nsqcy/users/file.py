@@ -72,7 +72,7 @@ QUOTAS: tuple[Option, ...] = (
 )
 TEXTS = ("role", "password", "token", "certificate", *PERMISSIONS)
 KEYS = (*TEXTS, *(each.name for each in QUOTAS))
-MAX_PATTERNS = 100  # per permission; bounds the time that a decision takes
+MAX_PATTERNS = 100  # patterns per permission; bounds the time for a decision
 
 NAME_ALLOWED = "letters, digits and . _ @ -, up to 64"
 SECTION_ALLOWED = f"[user NAME], where NAME is {NAME_ALLOWED}"
@@ -97,7 +97,7 @@ class _Section:
     def __init__(self, line: int | None, name: str) -> None:
         self.line = line
         self.name = name
-        self.values: dict[str, Any] = {}  # TOML values may be numbers
+        self.values: dict[str, Any] = {}  # values in TOML may be numbers
         self.lines: dict[str, int | None] = {}
 
 

@@ -49,7 +49,7 @@ class Gate:
     def admits(self, route: Route, head: Head, certificate_names: Sequence[str]) -> bool:
         """Return whether requests like this one are admitted until the file changes.
 
-        Counts and logs nothing.
+        Does not count or log anything.
         """
         user = self._user(head, certificate_names)
         if user is None or not may(user, route.need, head.params or {}):

@@ -74,7 +74,8 @@ def passwd(name: str, token: bool, **rights: Any) -> int:
 
 
 def _rights(given: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the settings for the user's permissions; the role view if no flag grants anything."""
+    """Yield the settings for the user's permissions; the role `view` if no flag grants a
+    permission."""
     said = {key: given[key] for key in ("role", "certificate", *PERMISSIONS)}
     if not any(said[key] for key in ("role", *PERMISSIONS)):
         said["role"] = VIEW

@@ -22,7 +22,7 @@ TRUST = Option(
     "trust-lookupd",
     BOOL,
     False,
-    "send the token to every nsqd that an nsqlookupd lists, even if it has not proved itself",
+    "send the token to every nsqd that an nsqlookupd lists, even if it has not authenticated to it",
     guard=True,
 )
 _TOKEN = re.compile(r"[!-~]{1,4096}")
@@ -31,11 +31,11 @@ _TOKEN = re.compile(r"[!-~]{1,4096}")
 VARIABLE = "NSQCY_AUTH_TOKEN"
 FILE_VARIABLE = "NSQCY_AUTH_TOKEN_FILE"
 SETTINGS = f"--auth-token-file or {VARIABLE}"
-"""The settings for a command's token, as its errors name them."""
+"""The settings for a command's token, as shown in its errors."""
 
 
 def of_command(path: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the token of a command: from this file, from the file that the environment names, or
+    """Return the token of a command: from this file, from the file named in the environment, or
     from the environment itself; empty if there is none. Raises ConfigError."""
     path = path or environment.get(FILE_VARIABLE, "").strip()
     if path:

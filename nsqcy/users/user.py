@@ -30,10 +30,10 @@ class User(NamedTuple):
     publish: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
     admin: tuple[str, ...] = ()
-    max_connections: int = 0  # per nsqd; here and below, 0 means no limit
+    max_connections: int = 0  # limits per nsqd; here and below, 0 means no limit
     publish_rate: float = 0.0  # messages per second
     publish_bytes_rate: int = 0
-    register: tuple[str, ...] = ()  # what an nsqd may register with nsqlookupd
+    register: tuple[str, ...] = ()  # topics that an nsqd may register with nsqlookupd
 
     @property
     def may_operate(self) -> bool:

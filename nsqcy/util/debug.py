@@ -75,7 +75,7 @@ def _trim() -> None:
     _libc().malloc_trim(0)
 
 
-@functools.cache  # each one is a reference cycle
+@functools.cache  # each counter is a reference cycle
 def _libc() -> Any:
     import ctypes
 

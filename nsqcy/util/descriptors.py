@@ -1,8 +1,8 @@
 """The descriptors that a process keeps for its own work, when connections and files use the others.
 
 The kernel returns the lowest free descriptor. A descriptor in the reserve therefore means that all
-others are in use. A process that sees one takes no more clients, and closes idle files.
-"""
+others are in use. A process that receives such a descriptor accepts no more clients, and closes
+idle files."""
 
 import resource
 import sys

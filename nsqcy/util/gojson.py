@@ -17,7 +17,7 @@ from typing import Any
 Reader = Callable[[Any], Any]
 Fields = Mapping[str, tuple[Reader, Any]]  # name: reader, default
 
-LARGE = 1 << 16  # bytes; other threads run while a larger value of any form is decoded
+LARGE = 1 << 16  # bytes; while a larger value of any form is decoded, other threads run
 
 # Go escapes these, although JSON does not require it.
 _ESCAPED = {ord(each): f"\\u{ord(each):04x}" for each in "&<>\u2028\u2029"}
@@ -70,7 +70,7 @@ def _token(text: str, at: int) -> int:
 
 
 def _expect(text: str, at: int, characters: str) -> str:
-    """Return the character there. Raises ValueError if it is not one of these."""
+    """Return the character at this position. Raises ValueError if it is not one of these."""
     found = text[at : at + 1]
     if not found or found not in characters:
         raise ValueError("not JSON")
@@ -78,9 +78,9 @@ def _expect(text: str, at: int, characters: str) -> str:
 
 
 def _read_members(text: str, at: int, fields: Fields) -> dict[str, Any]:
-    """Read the members of an object, which must be the whole rest of a text."""
+    """Read the members of an object, which must extend to the end of the text."""
     values = {name: default for name, (_, default) in fields.items()}
-    keys: dict[str, str] = {}  # of the members that the values come from
+    keys: dict[str, str] = {}  # keys of the members with the values
     at = _token(text, at)
     following = _expect(text, at, '"}')
     if following == "}":
@@ -253,7 +253,8 @@ def alike(fields: Fields) -> Reader:
     kinds = tuple(_KINDS[reader] for reader, _ in fields.values() if reader in _KINDS)
     others = list(fields.values())[len(kinds) :]
     assert not any(reader in _KINDS for reader, _ in others)
-    lacking: dict[tuple[str, ...], bool] = {}  # by key set, with every key in its usual case
+    # readers by key set, with every key in its usual case
+    lacking: dict[tuple[str, ...], bool] = {}
 
     def read(value: Any) -> tuple[Any, ...]:
         keys = tuple(value) if type(value) is dict else None
@@ -283,8 +284,8 @@ def _is_varied(key: str, names: Mapping[str, Any]) -> bool:
 
 
 EMPTY: tuple[tuple[str, Any], ...] = ()
-"""An object without keys. An object is read as the tuple of its pairs, which keeps their order and
-repeated keys; JSON has no other tuples."""
+"""An object without keys. An object is read as a tuple of pairs, which preserves their order and
+repeated keys; no other JSON value is read as a tuple."""
 
 
 def _refuse_constant(text: str) -> None:

@@ -16,7 +16,7 @@ _KEY = "a private key in PEM format, without a passphrase"
 
 
 class PemError(ValueError):
-    """An unusable file: its name, the problem and what is allowed."""
+    """An unusable file: its name, the problem and the allowed contents."""
 
 
 def read(path: str) -> str:
@@ -62,7 +62,7 @@ def check_pair(
 
 
 def explain(certificate_file: str, key_file: str, error: Exception) -> str:
-    """Return why OpenSSL, which has raised `error`, refuses these files."""
+    """Return why OpenSSL, which has raised `error`, rejects these files."""
     try:
         check_pair(read(certificate_file), certificate_file, read(key_file), key_file)
     except PemError as found:

@@ -70,7 +70,8 @@ def _add_greenlets(lines: list[str]) -> None:
 
 
 def _by_spawner(main: Any) -> dict[Any, list[Any]]:
-    """Return the greenlets that each greenlet spawned; the main one, if that has ended."""
+    """Return the greenlets by the greenlet that spawned them, or by the main one if that has
+    ended."""
     known = sorted(_known, key=lambda each: int(each.minimal_ident))
     spawners = {main, gevent.get_hub(), *known}
     found: dict[Any, list[Any]] = defaultdict(list)

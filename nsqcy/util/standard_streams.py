@@ -1,6 +1,6 @@
 """This process's standard streams, which may be closed, or full.
 
-Imported before all slow modules. Knows no program.
+Imported before all slow modules. Independent of the programs.
 """
 
 import errno
@@ -13,7 +13,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 def open_closed() -> None:
     """Open /dev/null in place of each standard stream that is closed. Otherwise, the next file or
-    socket would get its number, and with it log lines."""
+    socket would get its number and receive log lines."""
     for fd, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
             os.fstat(fd)
@@ -39,7 +39,7 @@ def complaint(name: str, error: OSError) -> str | None:
 
 def guarded(name: str, program: Callable[[], int]) -> int:
     """Run a program that prints, and return its exit code. If its output cannot be written, print
-    one line that says so, and return 1."""
+    one line about the failure, and return 1."""
     open_closed()
     try:
         try:
@@ -50,7 +50,7 @@ def guarded(name: str, program: Callable[[], int]) -> int:
         text = complaint(name, error)
         if text is None:
             raise
-        sys.stdout = None  # the interpreter would flush it at exit
+        sys.stdout = None  # otherwise, the interpreter would flush it at exit
         print(text, end="", file=sys.stderr)
         return 1
 
@@ -59,5 +59,5 @@ def _flush() -> None:
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
-    except BrokenPipeError:  # the reader wants no more
+    except BrokenPipeError:  # the reader has closed the pipe
         sys.stdout = None

@@ -11,9 +11,9 @@ from support.nsqadmin_pages import pages
 
 axe: Any = pytest.importorskip("axe_playwright_python.sync_playwright")
 
-# The widths differ in what they show, the schemes in colours alone.
+# The widths show different elements; the schemes differ only in colours.
 LOOKS = (WIDTHS[0], "light"), (WIDTHS[1], "light"), (WIDTHS[1], "dark")
-# axe ignores what is hidden.
+# axe ignores hidden elements.
 OPEN = "document.querySelectorAll('details').forEach((each) => { each.open = true })"
 
 

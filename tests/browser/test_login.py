@@ -1,5 +1,5 @@
-"""nsqadmin with a users file in a browser: what each role sees and does, and what other sites
-cannot do.
+"""nsqadmin with a users file in a browser: the view and actions of each role, and the limits for
+other sites.
 
 One of its two nsqds is down: the pages show the data of the other nsqd and a warning.
 """

@@ -88,7 +88,7 @@ def test_values_are_read_out(live: Lively, visit: Begin) -> None:
     expect(time).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$"))
     shown = time.text_content()
     expect(page.locator(".plot time")).to_have_text([shown] * page.locator(".plot").count())
-    expect(value).to_have_text("–")  # no samples are that old
+    expect(value).to_have_text("–")  # older than all samples
     page.mouse.move(0, 0)
     expect(value).to_have_text(latest)
     plot.focus()
@@ -99,7 +99,7 @@ def test_values_are_read_out(live: Lively, visit: Begin) -> None:
 
 
 def test_a_part_of_the_plots_is_enlarged(live: Lively, visit: Begin) -> None:
-    """All plots show the part, and keep it when they are updated."""
+    """All plots show the selected part, also after an update."""
     eventually(lambda: len(sampled(live, topic="orders")) > 2)
     visitor = visit()
     visitor.page.clock.install()
@@ -350,7 +350,7 @@ def hanging(nsqd: Any) -> Iterator[None]:
 
 
 def test_a_node_that_hangs(live: Lively, visit: Begin) -> None:
-    """Pages show the data of the other nodes and name the one that hangs, whose plots have a
+    """Pages show the data of the other nodes and identify the hung node, whose plots have a
     gap."""
     node = live.nodes[1]
     eventually(lambda: len(sampled(live, node=node)) > 2)

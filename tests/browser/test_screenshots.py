@@ -1,8 +1,8 @@
 """Take the screenshots in docs/images/nsqadmin: every page, wide and narrow, light and dark.
 
 The pages show half an hour of load, or the time in NSQADMIN_SCREENSHOT_MINUTES;
-NSQADMIN_SCREENSHOT_PAGES names some of them. Run it with
-`make soak TESTS=tests/browser/test_screenshots.py`, and look at the result.
+NSQADMIN_SCREENSHOT_PAGES selects some of them. Run it with
+`make soak TESTS=tests/browser/test_screenshots.py`, and inspect the result.
 """
 
 import io

@@ -151,7 +151,7 @@ def test_several_iterate(nsqd: MockNsqd, run: Run) -> None:
 
 
 def test_whose_time_is_over_leaves_the_message_to_another(nsqd: MockNsqd, run: Run) -> None:
-    """If a waiter is woken and times out in the same turn, another waiter gets the message."""
+    """Another waiter gets the message if a waiter is woken and times out in the same turn."""
 
     async def main() -> None:
         async with Consumer("t", "c", nsqd.address) as consumer:
@@ -185,7 +185,7 @@ def test_batches(nsqd: MockNsqd, run: Run) -> None:
             batches = consumer.batches(3, within=LIMIT)
             deliver(link, b"1", b"2", b"3", b"4")
             first = await anext(batches)
-            second = await anext(batches)  # no more can arrive until these are answered
+            second = await anext(batches)  # no more messages can arrive until these are answered
             assert [[each.body for each in batch] for batch in (first, second)] == [
                 [b"1", b"2", b"3"],
                 [b"4"],
@@ -581,7 +581,7 @@ def test_an_iteration_does_not_wait_for_itself(nsqd: MockNsqd, kind: str, run: R
                 for message in batch:
                     message.finish()
                 taken += batch
-        await consumer.close()  # waits for the end: the caller holds no messages
+        await consumer.close()  # close() waits for the end: the caller holds no messages
         assert link.ended.wait(LIMIT)
         answers = (len(link.said("FIN")), len(link.said("REQ")))
         assert answers == ((1, 1) if kind == "messages" else (2, 0))
@@ -888,7 +888,7 @@ def test_a_cancelled_publish_keeps_its_place(run: Run) -> None:
 
 @pytest.mark.parametrize("held", ["IDENTIFY", "LIMITS"])
 def test_a_publish_that_is_cancelled_before_it_is_sent(held: str, run: Run) -> None:
-    """It waits for the connection, or for the limits of its topic."""
+    """The publish waits for the connection, or for the limits of its topic."""
 
     async def main(nsqd: MockNsqd) -> None:
         async with Producer(nsqd.address) as producer:
@@ -1012,7 +1012,7 @@ def test_a_producer_says_all_before_its_loop_ends(nsqd: MockNsqd, run: Run) -> N
 
 
 def test_large_bodies_wait_until_the_transport_has_room(run: Run) -> None:
-    """Copies of all of them took ten times as long as sending them."""
+    """Copying all of them took ten times as long as sending them."""
     go_on = threading.Event()
 
     def script(peer: Peer, line: str, body: bytes) -> None:

@@ -73,8 +73,8 @@ class Beside:
         return eventually(look)
 
     def await_counts(self, daemon: Nsqd, topic: str, **counts: int) -> None:
-        """Wait until the channel has these counts. Meanwhile greenlets go on: the last answers may
-        not have been sent yet."""
+        """Wait until the channel has these counts. Greenlets continue meanwhile: the last answers
+        may not have been sent yet."""
         self.eventually(lambda: channel(daemon, topic).items() >= counts.items())
 
 
@@ -276,7 +276,8 @@ def test_several_iterate(
 def test_handlers(
     producer: Producer, beside: Beside, daemon: Nsqd, consume: Callable[..., Consumer], topic: str
 ) -> None:
-    """At most `concurrency` handlers run at once; their results decide the fate of each message."""
+    """At most `concurrency` handlers run at once; their results determine the answer to each
+    message."""
     inside: list[Message] = []
     go_on = beside.event()
     failed: list[tuple[bytes, str]] = []
@@ -378,7 +379,7 @@ def test_an_exception_that_is_not_an_error_is_a_failure(
     error: BaseException,
     hook: str,
 ) -> None:
-    """sys.exit() in a handler would end its thread without a word."""
+    """sys.exit() in a handler would end its thread silently."""
     calls: list[bytes] = []
 
     def fail_once(message: Message) -> None:
@@ -634,7 +635,7 @@ def test_closed_before_it_began(consume: Callable[..., Consumer]) -> None:
 def test_answers_of_other_threads(
     producer: Producer, beside: Beside, daemon: Nsqd, consume: Callable[..., Consumer], topic: str
 ) -> None:
-    """Operating-system threads may answer messages, whatever runtime the consumer uses."""
+    """Operating-system threads may answer messages, regardless of the consumer's runtime."""
     producer.multipublish(topic, [b"x"] * 2)
     consumer = consume(max_in_flight=2)
     first, second = consumer.get(), consumer.get()
@@ -760,7 +761,7 @@ def test_a_signal_handler_closes_one_that_waits(run: Callable[..., Process]) -> 
 
 
 def test_a_fork(run: Callable[..., Process]) -> None:
-    """The child has nothing that the parent started, and the parent keeps all of it."""
+    """The child uses none of the parent's clients, and the parent keeps all of them."""
     code, said, errors = run("forked").end()
     assert (code, said, errors) == (0, [f"{FORKED} 0", "OK", "OK", "1 2 3"], "")
 

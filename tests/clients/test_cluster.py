@@ -1,4 +1,4 @@
-"""A realistic cluster whose parts go away and come back.
+"""A realistic cluster whose parts disappear and return.
 
 There are two nsqlookupds, three nsqds (one of them behind a proxy), and a producer for the pool.
 Four consumers of one channel discover the nsqds, each with a different client library. 100,000
@@ -78,8 +78,8 @@ def cluster() -> Iterator[Cluster]:
 
 
 class Flow:
-    """Producer that sends RATE messages per second, whatever happens, and runs each step when its
-    message is sent."""
+    """Producer that sends RATE messages per second, regardless of failures, and runs each step when
+    its message is sent."""
 
     def __init__(self, cluster: Cluster, steps: dict[int, Callable[[], None]]) -> None:
         self.cluster = cluster

@@ -1,10 +1,9 @@
-"""An exception, or a signal handler that calls close(), at every place of the blocking client.
+"""An exception, or a signal handler that calls close(), at every point in the blocking client.
 
 Ctrl-C, a signal handler or a time limit may raise an exception between any two instructions of a
-caller's thread. A trace function does so at one place of a run: a line, or an instruction. The
-tests repeat each call until every place has had its run. Nothing may be half done afterwards:
-publishes get their own answers, no message is lost, close() ends.
-"""
+caller's thread. A trace function does so at one point of a run: a line, or an instruction. The
+tests repeat each call until every point has been interrupted. No change may be half done
+afterwards: each publish gets its own answer, no message is lost, close() ends."""
 
 import asyncio
 import ctypes
@@ -26,7 +25,7 @@ from nsqcy.client import Consumer, Message, NsqdError, Producer, aio, finish
 from nsqcy.testing.http_requests import eventually
 from support.fake_nsqd import MockNsqd, Peer, delivery
 
-LIMIT = 30.0  # seconds that anything may take
+LIMIT = 30.0  # maximum seconds for any step
 NEVER = 10_000.0  # seconds: longer than any test
 PACKAGE = str(Path(nsqcy.__file__).parent)
 
@@ -42,7 +41,7 @@ def interrupt() -> None:
 def run(
     work: Callable[[], object], at: int, act: Callable[[], object] = interrupt, event: str = "line"
 ) -> int:
-    """Call `work`, and `act` at this place of the client. Return the number of places passed."""
+    """Call `work`, and `act` at this point in the client. Return the number of points passed."""
     seen = 0
 
     def trace(frame: FrameType, happened: str, _: object) -> Any:
@@ -71,8 +70,8 @@ def run(
 def at_every_place(
     prepare: Callable[[], Callable[[], object]], check: Callable[[], object], **options: Any
 ) -> Iterator[int]:
-    """Run what `prepare` returns with an interrupt at each of its places in turn, and the check
-    after each."""
+    """Run the function that `prepare` returns with an interrupt at each of its points in turn, and
+    a check after each."""
     place = 0
     while True:
         place += 1
@@ -93,8 +92,8 @@ def ends(work: Callable[[], object]) -> None:
 
 
 class Deliveries:
-    """Script of an nsqd that refuses bodies that say so, each with an error of its own. It delivers
-    one message after another: the next one once the last one has been answered."""
+    """Script of an nsqd that refuses bodies that request it, each with its own error. It delivers
+    one message at a time: the next one once the last one has been answered."""
 
     def __init__(self) -> None:
         self.delivered = self.answered = self.ready = 0
@@ -181,7 +180,7 @@ def refused(producer: Producer) -> None:
 
 def in_two_steps(producer: Producer) -> None:
     producer.publish_nowait("t", b"x")
-    producer.publish("t", b"x")  # waits for room, if there is only room for one
+    producer.publish("t", b"x")  # waits for room if there is only room for one
 
 
 PUBLISHES: dict[str, Callable[[Producer], object]] = {
@@ -281,7 +280,7 @@ def test_close_ends_after_an_interrupt(
 
 
 class Taking:
-    """A program that takes messages. It still knows those that it has not answered."""
+    """A program that consumes messages. It remembers those that it has not answered."""
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
@@ -340,7 +339,7 @@ class Taking:
         return bool(self.taken)
 
     def goes_on(self) -> None:
-        """Answer what is not answered, and assert that the next message comes."""
+        """Answer the unanswered messages, and assert that the next one arrives."""
         for message in self.taken:
             if not message.has_responded():
                 message.finish()
@@ -385,7 +384,7 @@ def test_an_interrupted_consumer_loses_no_message(
 
 @pytest.mark.parametrize("life", LIVES)
 def test_a_signal_handler_closes_anywhere(made: Made, life: str) -> None:
-    """Also in the middle of close() itself."""
+    """The signal may arrive in the middle of close() itself."""
 
     def handle() -> None:
         for each in made.all:
@@ -396,7 +395,7 @@ def test_a_signal_handler_closes_anywhere(made: Made, life: str) -> None:
 
 
 def once(happened: Callable[[], object]) -> None:
-    """Send a signal to the main thread once this has happened."""
+    """Send a signal to the main thread once this event has occurred."""
 
     def send() -> None:
         eventually(happened)
@@ -421,7 +420,7 @@ def test_a_signal_handler_closes_during_get(
     made: Made, handler: Callable[[Callable[[], object]], None], nsqd: MockNsqd
 ) -> None:
     consumer = made.consumer(max_in_flight=1)
-    assert consumer.get(LIMIT)  # and does not answer it
+    assert consumer.get(LIMIT)  # and the program does not answer it
     handler(consumer.close)
     once(lambda: consumer._inside)
     assert consumer.get() is None
@@ -478,7 +477,7 @@ def test_an_interrupt_ends_a_close_that_waits_for_its_publish(
 def test_an_interrupted_publish_is_not_sent_later(
     made: Made, handler: Callable[[Callable[[], object]], None]
 ) -> None:
-    """It waits for a connection when it is interrupted."""
+    """The publish waits for a connection when it is interrupted."""
     producer = Producer("127.0.0.1:1", retries=1000, close_timeout=NEVER)
     handler(interrupt)
     once(lambda: producer.core.waiting)
@@ -512,12 +511,13 @@ async def until(happened: Callable[[], object]) -> None:
 
 
 def test_a_cancelled_batch_goes_back(nsqd: MockNsqd) -> None:
-    """nsqd sends no second message for it, and the next caller gets the first."""
+    """nsqd sends no second message for the interrupted caller, and the next caller gets the first
+    message."""
 
     async def program() -> None:
         async with aio.Consumer("t", "c", nsqd.address) as consumer:
             batches = consumer.batches(2, within=NEVER)
-            # Two may be in flight, so a batch of one is not complete.
+            # Two messages may be in flight, so a batch of one is not complete.
             consumer.set_max_in_flight(10)
             waits = asyncio.create_task(anext(batches))
             await until(lambda: consumer.total_in_flight and consumer._waiters)
@@ -569,7 +569,7 @@ class Alarms:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     def during(self, work: Callable[[], object]) -> None:
-        """Call `work`; an interrupt may come at any moment of it."""
+        """Call `work`, which may be interrupted at any moment."""
         try:
             self.is_on = True
             if self._kind == "signals":
@@ -597,8 +597,8 @@ class Alarms:
 def publish_or_take(made: Made, alarms: Alarms, deliveries: Deliveries) -> int:
     """Publish and consume until there were enough interrupts; check every answer between them.
 
-    Return the number of messages that the program does not know, because the interrupt came between
-    the return of a call and its next statement."""
+    Return the number of messages unknown to the program, because the interrupt came between the
+    return of a call and the next statement."""
     producer, taking = made.producer(), Taking(made.consumer())
     unknown = 0
     calls = [
@@ -624,7 +624,7 @@ def publish_or_take(made: Made, alarms: Alarms, deliveries: Deliveries) -> int:
 def test_interrupts_at_random_moments(
     made: Made, deliveries: Deliveries, kind: str, record_property: Callable[[str, object], None]
 ) -> None:
-    """Every answer is that of its own publish, every message comes, close() ends."""
+    """Every answer belongs to its own publish, every message arrives, and close() ends."""
     with Alarms(kind) as alarms:
         unknown = publish_or_take(made, alarms, deliveries)
         made.have_ended()

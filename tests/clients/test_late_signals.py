@@ -1,6 +1,6 @@
-"""A signal between the client's last look for signals and the system call in which it waits.
+"""A signal between the client's last check for signals and the system call in which it waits.
 
-That call does not end then. Its handler is called all the same, and soon.
+Such a signal does not interrupt the call. Its handler is nevertheless called soon.
 """
 
 import os

@@ -87,7 +87,7 @@ def test_publish_deferred(library: str, shared: Nsqd, topic: str, publish: Publi
 @one_worker
 @every_library
 def test_publish_to_a_bad_topic(library: str, shared: Nsqd, publish: Publish) -> None:
-    """gnsq checks the name itself; whichever side refuses, the result is an error and not a
+    """gnsq also checks the name: regardless of which side refuses, the result is an error and not a
     hang."""
     producer = publish(library, shared, "not$valid")
     producer.publish(bodies(1))

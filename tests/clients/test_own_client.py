@@ -1,4 +1,4 @@
-"""nsqcy's client with any broker that speaks NSQ's protocols, ours or not.
+"""nsqcy's client with any broker that supports NSQ's protocols.
 
     NSQCY_TEST_NSQD=127.0.0.1:4150           its TCP address
     NSQCY_TEST_NSQD_HTTP=127.0.0.1:4151      its HTTP address
@@ -134,7 +134,8 @@ def test_each_channel_gets_a_copy(
     each = {name: Kept() for name in ("one", "two#ephemeral")}
     for name, kept in each.items():
         consume(kept, channel=name)
-        eventually(lambda name=name: broker.channel(topic, name), PATIENCE)  # or it is too late
+        # otherwise, it is too late
+        eventually(lambda name=name: broker.channel(topic, name), PATIENCE)
     face.call(producer.publish, topic, b"m")
     for kept in each.values():
         eventually(lambda kept=kept: kept.bodies == [b"m"], PATIENCE)

@@ -68,10 +68,9 @@ def home_of(daemon: Nsqd, program: Program) -> int | None:
 def elsewhere(daemon: Nsqd, owner: int, start: Callable[[], P]) -> P:
     """Return a program whose home does not own its topic.
 
-    A client cannot choose its home, so programs are started until one has a different home. Until
-    then, those whose home is the owner stay connected: a busier worker is less likely to get the
-    next connection.
-    """
+    A client cannot choose its home, so programs are started until one has a different home.
+    Programs whose home is the owner stay connected meanwhile, because a busier worker is less
+    likely to get the next connection."""
     misses: list[P] = []
 
     def attempt() -> P | None:
@@ -104,7 +103,7 @@ def test_publish_and_consume(
     consumer = elsewhere(
         secured, owner, lambda: consume(library, secured, topic, "c", rdy=20, **way)
     )
-    # gnsq's producer mistakes the OK of an upgrade for the answer to a publish, and fails.
+    # gnsq's producer mistakes the upgrade's OK for the answer to a publish, and fails.
     its_way = {} if library == "gnsq" else way
     producer = elsewhere(
         secured, owner, lambda: publish(library, secured, topic, batch=10, **its_way)

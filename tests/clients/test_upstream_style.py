@@ -57,7 +57,7 @@ def bare(tmp_path: Path) -> Iterator[Bare]:
 
 
 def await_ping(port: int) -> None:
-    """pynsq's way to wait: send /ping until the answer is OK."""
+    """pynsq's method of waiting: send /ping until the answer is OK."""
 
     def pings() -> bool:
         try:
@@ -69,7 +69,7 @@ def await_ping(port: int) -> None:
 
 
 def announced(process: "subprocess.Popen[str]", wanted: set[str]) -> dict[str, int]:
-    """gnsq's way to wait: read lines until every address was announced; each line must be
+    """gnsq's method of waiting: read lines until every address was announced; each line must be
     parsable."""
     assert process.stderr is not None
     ports: dict[str, int] = {}
@@ -204,7 +204,7 @@ def test_killed_and_started_again_in_the_same_folder(bare: Bare) -> None:
 
 
 def time_to_stop(bare: Bare) -> float:
-    """Return how many seconds a clean exit takes with a message in flight, one queued, and a
+    """Return the duration, in seconds, of a clean exit with a message in flight, one queued, and a
     producer connected."""
     process = bare.start("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
     port = announced(process, {"TCP", "HTTP"})["TCP"]

@@ -57,7 +57,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 
 def test_what_alerts_lead_to(host: Host) -> None:
-    """All share one nsqd, because starting one takes a while; it is killed at the end."""
+    """All hosts share one nsqd, because starting one takes a while; it is killed at the end."""
     backlog(host)
     refused_publishes(host)
     full_disk(host)

@@ -1,4 +1,4 @@
-"""Users from a file: their permissions over TCP and HTTP, and the errors that others get."""
+"""Users from a file: their permissions over TCP and HTTP, and the errors for other clients."""
 
 import base64
 import json
@@ -202,7 +202,7 @@ def test_a_redrive_needs_permission_for_the_target(daemon: Nsqd, forged: str) ->
     (message_,) = root.get("/channel/peek", topic=forged, channel="c").json()["messages"]
     single = mine.post("/channel/redrive", topic=forged, channel="c", id=message_["id"])
     assert message(single) == (403, "FORBIDDEN")
-    # Waits for its turn behind the first one, so the first one's result is final.
+    # Queued behind the first one, so the first one's result is final.
     assert mine.post("/channel/redrive", topic=forged, channel="c").json() == {"redriven": 1}
     other = mine.post("/channel/redrive", topic=forged, channel="c", id="0" * 15 + "1")
     assert message(other) == (404, "MESSAGE_NOT_FOUND")

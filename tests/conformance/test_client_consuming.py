@@ -162,7 +162,7 @@ def test_manual_answers(face: Face, mock: Callable[..., MockNsqd]) -> None:
 
 
 def test_one_failing_message_delays_no_other(face: Face, mock: Callable[..., MockNsqd]) -> None:
-    """By default, RDY stays as it is, and what the handler refuses is kept."""
+    """By default, RDY is unchanged, and messages that the handler refuses are kept."""
 
     def handle(message: Any) -> None:
         if message.attempts == 9:
@@ -273,7 +273,8 @@ def test_an_error_after_the_answer_is_logged(
 
 
 def test_batches_with_a_timeout(face: Face, mock: Callable[..., MockNsqd]) -> None:
-    """A batch is empty if no message has come, and the end still ends the iteration."""
+    """A batch is empty if no message has arrived, and the end of the consumer still ends the
+    iteration."""
     nsqd = mock()
     consumer = face.consumer("t", "c", nsqd.address, max_in_flight=3)
     link = nsqd.subscriber()

@@ -14,7 +14,7 @@ from support.client_interfaces import Aio, Face, Kept
 from support.fake_nsqd import MockNsqd
 from support.nsqd_process import Nsqd
 
-ADDRESS = "127.0.0.1:4150"  # of no nsqd: nothing connects
+ADDRESS = "127.0.0.1:4150"  # address without an nsqd: nothing connects
 
 
 def fail(message: Message) -> bool:
@@ -119,7 +119,7 @@ REASONS = {
 def test_a_handler_makes_a_dead_letter_at_once(
     face: Face, nsqd: Callable[..., Nsqd], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """nsqd moves the message, whichever worker the topic is on."""
+    """nsqd moves the message, regardless of the topic's worker."""
     daemon = nsqd()
     address = f"127.0.0.1:{daemon.tcp_port}"
     admin = NsqdAdmin(f"127.0.0.1:{daemon.http_port}")
@@ -171,7 +171,7 @@ def test_a_rejected_message_returns_with_a_redrive(face: Face, nsqd: Callable[..
 def test_a_consumer_with_a_topic_of_its_own_publishes_it(
     face: Face, shared: Nsqd, topic: str, handler: Any
 ) -> None:
-    """As with NSQ's nsqd: the dead letter is published first, and the message finished then."""
+    """As with NSQ's nsqd, the dead letter is published before the message is finished."""
     address = f"127.0.0.1:{shared.tcp_port}"
     face.call(face.producer(address, headers=True).publish, topic, b"poison", headers={"kind": "x"})
     face.consumer(
@@ -219,7 +219,7 @@ def test_without_a_topic_it_is_requeued(
 def test_with_an_nsqd_that_has_no_dead_letters(
     face: Face, mock: Callable[..., MockNsqd], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The message is requeued, and the error says what to set."""
+    """The message is requeued, and the error mentions the setting."""
     other = mock()
     face.consumer("t", "c", other.address, message_handler=reject)
     link = other.subscriber()
@@ -243,8 +243,8 @@ def test_with_an_nsqd_that_has_no_dead_letters(
 
 
 def clients(daemon: Nsqd, topic: str) -> list[Any]:
-    """Return the connections that have published to the topic or its dead letters, or consume
-    them."""
+    """Return the connections that have published to the topic or its dead-letter topic, or that
+    consume from them."""
     found = []
     for name in (topic, f"{topic}-dead"):
         stats = daemon.web.get(f"/stats?format=json&topic={name}").json()

@@ -1,5 +1,5 @@
-"""What is not an error of the client does not end it: exceptions of the program's own code, and
-threads that cannot start. What ends it is raised to the callers."""
+"""Exceptions in the program's code, and threads that cannot start, do not end the client. An
+internal error ends it, and is raised in its callers."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 
 class Odd(BaseException):
-    """Neither an Exception nor known to Python."""
+    """A BaseException that is unknown to Python."""
 
 
 KINDS = (ValueError, SystemExit, KeyboardInterrupt, GeneratorExit, Odd)
@@ -44,7 +44,7 @@ class Bomb:
 
 
 def subscriber(nsqd: MockNsqd, after: int) -> Link:
-    """Return the connection that requests messages, once it exists, of those after this number."""
+    """Return the first connection after this number that requests messages, once it exists."""
 
     def ready() -> list[Link]:
         return [each for each in nsqd.links[after:] if each.said("RDY")]
@@ -112,7 +112,7 @@ def test_logging_fails_when_a_connection_is_lost(
 
 
 def callbacks_of(nsqd: MockNsqd, name: str) -> None:
-    """Make this callback of a consumer run."""
+    """Trigger this callback of a consumer."""
     link = nsqd.subscriber()
     if name == "on_error":
         link.close()
@@ -199,7 +199,7 @@ def test_a_callback_of_a_producer_fails(
 
 
 def test_asyncio_raises_an_interrupt_once_the_client_is_done(mock: Callable[..., MockNsqd]) -> None:
-    """The program can go on with its event loop."""
+    """The program can continue with its event loop."""
     nsqd = mock()
     event_loop = asyncio.new_event_loop()
 
@@ -217,7 +217,7 @@ def test_asyncio_raises_an_interrupt_once_the_client_is_done(mock: Callable[...,
 
 
 def test_gevent_raises_an_interrupt_once_the_client_is_done(mock: Callable[..., MockNsqd]) -> None:
-    """In the main greenlet, which may go on."""
+    """The exception is raised in the main greenlet, which may continue."""
     nsqd = mock()
     producer = Producer(nsqd.address, on_error=Bomb(KeyboardInterrupt), runtime="gevent")
     assert producer.publish("t", b"1") == b"OK"
@@ -282,8 +282,8 @@ def test_asyncio_goes_on_after_a_handler_that_ends_the_program(
 
 @pytest.fixture
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Return a function: from now on, no thread of the client with these words in its name can
-    start; all can if they are empty."""
+    """Return a function that prevents the start of the client's threads with these words in their
+    names; if the words are empty, all threads can start."""
     start = threading.Thread.start
     words = ""
 
@@ -350,7 +350,7 @@ def test_no_thread_for_a_query(
 def test_no_thread_for_the_client_itself(
     mock: Callable[..., MockNsqd], no_threads: Callable[[str], None]
 ) -> None:
-    """The caller learns it, nothing was published, and the next call tries again."""
+    """The caller gets the error, nothing was published, and the next call retries."""
     nsqd = mock()
     consumer = Consumer("t", "c", nsqd.address)
     producer = Producer(nsqd.address)
@@ -384,7 +384,7 @@ def test_no_thread_for_a_handler(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The messages wait until there is one. A consumer that has none closes at once."""
+    """The messages wait until there is a thread. A consumer without messages closes at once."""
     monkeypatch.setattr("nsqcy.client.blocking_loop.NEXT_THREAD", 0.01)
     nsqd = mock()
     no_threads(words)
@@ -460,7 +460,7 @@ def test_all_clients_share_one_second_at_exit(monkeypatch: pytest.MonkeyPatch) -
     assert clock.calls == ["end", "end", "end", 1.0, 0.0, 0.0]
 
 
-# -- what ends the client
+# -- errors that end the client
 
 
 def test_an_error_of_the_client_itself_is_raised_to_callers(

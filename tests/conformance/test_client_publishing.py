@@ -203,8 +203,8 @@ def test_closed_before_it_began(face: Face, mock: Callable[..., MockNsqd]) -> No
 def test_publish_all_does_not_say_that_nothing_was_published(
     face: Face, mock: Callable[..., MockNsqd]
 ) -> None:
-    """nsqd answers the first batch, exits before it executes the second one, and does not come
-    back."""
+    """nsqd answers the first batch, exits before it executes the second one, and does not
+    return."""
 
     def script(peer: Peer, line: str, body: bytes) -> bool:
         if line.startswith("MPUB") and b"second" in body:

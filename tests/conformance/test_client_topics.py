@@ -1,4 +1,5 @@
-"""One consumer of several topics, by name or by a pattern, with real daemons and both faces."""
+"""One consumer of several topics, by name or by a pattern, with real daemons and both
+interfaces."""
 
 import re
 import threading
@@ -23,14 +24,14 @@ POLL = 0.1  # seconds between queries
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the waits between turns."""
+    """Shorten the waits between two turns."""
     monkeypatch.setattr("nsqcy.client.flow_across_topics.REVIEW", 0.1)
     monkeypatch.setattr("nsqcy.client.consumer.MAX_RETRY", 0.5)
 
 
 @pytest.fixture
 def nsqd(tmp_path: Path) -> Iterator[Starter]:
-    """Factory of daemons with one worker: which of them owns a topic does not matter here."""
+    """Factory of daemons with one worker: the owner of a topic does not matter here."""
     starter = Starter(1, tmp_path)
     yield starter
     for daemon in starter.daemons:
@@ -145,7 +146,7 @@ def test_never_more_in_flight_than_allowed(
         f"127.0.0.1:{daemon.tcp_port}",
         message_handler=kept,
         max_in_flight=budget,
-        rdy_redistribute_interval=0.3,  # topics have short turns
+        rdy_redistribute_interval=0.3,  # topics take short turns
     )
     finished: set[Any] = set()
     topics: Counter[str] = Counter()
@@ -251,7 +252,7 @@ def test_a_pattern_without_lookupds(face: Face, nsqd: Starter, topic: str) -> No
     publish(daemons[0], f"{topic}.a", b"1")
     publish(daemons[1], f"{topic}.b", b"1")
     eventually(lambda: len(seen.counts) == 2)
-    assert list(channels(daemons[0])) == [f"{topic}.a"]  # a topic stays where it is
+    assert list(channels(daemons[0])) == [f"{topic}.a"]  # a topic is not created on other nsqds
     daemons[0].kill()
     publish(daemons[1], f"{topic}.c", b"1")
     eventually(lambda: seen.counts[f"{topic}.c", b"1"])

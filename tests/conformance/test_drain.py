@@ -116,7 +116,7 @@ def test_what_is_left_keeps_it(nsqd: Starter) -> None:
     web.create("paused", "c")
     web.do("pause", "paused", "c")
     web.pub("paused", b"x")
-    # Neither ephemeral nor finished messages count as left.
+    # Neither ephemeral nor finished messages count as remaining.
     web.create("other", "d")
     other = daemon.connect().sub("other", "c#ephemeral", rdy=0)
     eager = daemon.connect().sub("other", "d", rdy=1)
@@ -329,7 +329,7 @@ def test_under_load(nsqd: Starter) -> None:
 
 
 def test_a_consumer_that_is_slow(nsqd: Starter) -> None:
-    """Messages in flight count as left, and so do those that time out."""
+    """Messages in flight, and those that time out, count as remaining."""
     daemon = nsqd(msg_timeout="500ms")
     daemon.web.create("t", "c")
     daemon.web.pub("t", b"x")

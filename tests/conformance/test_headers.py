@@ -47,7 +47,7 @@ def test_nobody_is_told_who_does_not_ask(shared: Nsqd) -> None:
 
 
 def test_every_way_in_and_out(shared: Nsqd, topic: str) -> None:
-    """From homes that own the topic and from homes that do not."""
+    """The homes of the clients may or may not own the topic."""
     sent = []
     readers = [negotiated(shared).sub(topic, f"c{number}", rdy=100) for number in range(6)]
     plain = [shared.connect().sub(topic, f"p{number}", rdy=100) for number in range(6)]
@@ -100,7 +100,7 @@ def test_http(shared: Nsqd, topic: str) -> None:
     plain = shared.connect().sub(topic, "plain", rdy=100)
     given = {"X-Nsq-Trace-Id": "4bf92f", "x-nsq-from": "Zürich".encode().decode("latin-1")}
     expected = []
-    for number in range(6):  # whichever worker serves the request
+    for number in range(6):  # regardless of the worker that serves the request
         for query in ("", "&durability=os", "&defer=1"):
             body = b"%d%s" % (number, query.encode())
             answer = post(shared, f"/pub?topic={topic}{query}", body, given)

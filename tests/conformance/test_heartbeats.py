@@ -24,7 +24,7 @@ SLACK = 1.5
 
 
 def identified(daemon: Nsqd, interval: int = 1000) -> tuple[Conn, float]:
-    """Return a connection with this heartbeat interval, and a time just before it sent IDENTIFY."""
+    """Return a connection with this heartbeat interval, and a time just before its IDENTIFY."""
     conn = daemon.connect(pong=False)
     conn.usable()  # the turn in which it was accepted is over
     start = time.monotonic()

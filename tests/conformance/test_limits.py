@@ -1,4 +1,5 @@
-"""Full queues and expired messages, as clients of both protocols see them, also after kills."""
+"""Full queues and expired messages, as clients of both protocols see them, including after
+kills."""
 
 import http.client
 import json
@@ -20,7 +21,7 @@ def put(daemon: Nsqd, topic: str, **values: Any) -> None:
 
 
 def ledger(daemon: Nsqd, topic: str, channel: str = "") -> dict[str, Any]:
-    """Return the numbers of dropped messages by reason, and of expired ones; zeros are left out."""
+    """Return the numbers of dropped messages by reason, and of expired ones, without zeros."""
     (shown,) = daemon.web.stats(topic=topic, ledger="true")["topics"]
     if channel:
         (shown,) = [each for each in shown["channels"] if each["channel_name"] == channel]

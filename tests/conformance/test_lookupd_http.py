@@ -25,7 +25,7 @@ def running() -> Iterator[Lookupd]:
 
 @pytest.fixture
 def lookupd(running: Lookupd) -> Iterator[Lookupd]:
-    """Shared by the tests here: use your own names."""
+    """Shared by the tests in this module: use unique names."""
     yield running
     running.hang_up()
 

@@ -164,7 +164,7 @@ def test_so_many_series_and_no_more(nsqd: Starter, workers: int) -> None:
 
 
 def test_what_is_ephemeral_has_one_series(nsqd: Starter) -> None:
-    """This holds however many consumers connect, each with its own channel; the counts remain when
+    """This holds for any number of consumers, each with its own channel; the counts remain when
     they disconnect."""
     daemon = nsqd()
     daemon.web.create("t", "c")

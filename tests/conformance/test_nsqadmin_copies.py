@@ -162,7 +162,7 @@ def test_the_link_appears_with_the_first_groups(admin: Admin, cluster: Cluster) 
 
 
 def test_samples_of_the_history_look_for_groups(cluster: Cluster) -> None:
-    # On a busy machine too, the first sample has an answer of each nsqd.
+    # Even on a busy machine, the first sample contains an answer from each nsqd.
     options = {"history_interval": "100ms", "http_client_request_timeout": "60s"}
     with Admin(lookupd_http_address=cluster.lookupd.address, **options) as admin:
         eventually(lambda: "Copies" in links(get(admin, "/counter")))

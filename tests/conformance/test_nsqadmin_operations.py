@@ -56,7 +56,7 @@ class Cluster:
         return self.ours(answer)
 
     def ours(self, answer: Answer) -> dict[str, Any]:
-        """Return the result of nsqcy's nsqd; the other one reports that it lacks the feature."""
+        """Return the result of nsqcy's nsqd; the other nsqd reports that it lacks the feature."""
         assert answer.status == 200, answer
         nodes: list[dict[str, Any]] = answer.json()["nodes"]
         found = {each["node"]: each for each in nodes}
@@ -182,7 +182,7 @@ def test_what_a_topic_has_for_itself(cluster: Cluster, topic: str) -> None:
 
 
 def test_the_log_of_a_topic(cluster: Cluster, topic: str) -> None:
-    """The newest messages first; from there to the beginning, and on from a time."""
+    """Shows the newest messages first; from there to the beginning, and from a time on."""
     cluster.web.put("/topic/config", b'{"retention_time": "1h"}', topic=topic)
     cluster.web.create(topic, "c")
     cluster.web.mpub(topic, [b"%d" % each for each in range(25)])
@@ -729,7 +729,7 @@ def test_a_node_that_is_down(cluster: Cluster, filled: str) -> None:
             assert words in page.text
         answer = admin.post(f"/api/topics/{filled}/c", action="seek", to="latest")
         assert answer.status == 200 and down in answer.json()["message"]
-        # Whether any message has died cannot be determined.
+        # It is unknown whether there are dead letters.
         assert (
             cluster.ask("PUT", f"/api/policy/{filled}/c", dead_letter_topic="grave").status == 200
         )

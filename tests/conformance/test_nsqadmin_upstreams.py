@@ -205,14 +205,14 @@ def test_a_channel_that_there_is_not(cluster: Cluster) -> None:
 
 
 def silent(*addresses: str) -> str:
-    """Return the error for something that would be a 404 if these had answered."""
+    """Return the error for a request that would be a 404 if these had answered."""
     texts = "\n".join(f"{each}: Connection refused" for each in addresses)
     return f"UPSTREAM_ERROR: not found, but some daemons did not answer: {texts}"
 
 
 @pytest.mark.ours
 def test_what_a_silent_node_may_have(cluster: Cluster) -> None:
-    """A silent node might have it, so the answer is not a 404."""
+    """A silent node might have the item, so the answer is not a 404."""
     nsqd = cluster.add("a", topic("t", channel()))
     nsqd.pages |= {"/channel/peek": 404, "/channel/redrive": 404}
     dead = cluster.add("b", topic("t"))
@@ -259,7 +259,7 @@ def test_what_a_silent_nsqlookupd_may_know(cluster: Cluster, nobody_ever: str) -
 
 @pytest.mark.ours
 def test_nobody_who_has_it_answers(cluster: Cluster) -> None:
-    """In this case, reads beyond NSQ's do not return empty answers."""
+    """Requests beyond NSQ's do not return empty answers in this case."""
     dead = cluster.add("a", topic("t", channel()))
     dead.close()
     cluster.nsqds.clear()

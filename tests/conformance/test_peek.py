@@ -1,4 +1,4 @@
-"""Peeking at messages over HTTP, whichever worker has them: not in NSQ."""
+"""Peeking at messages over HTTP, regardless of their worker: not in NSQ."""
 
 import json
 from base64 import b64decode
@@ -14,7 +14,7 @@ from support.nsqd_process import Nsqd
 pytestmark = pytest.mark.ours
 
 DAY_MS = 24 * 3600 * 1000
-# On different workers, if there are several.
+# The topics are on different workers, if there are several.
 TOPICS = {"a": "memory", "b": "os", "c": "fsync", "d": "memory", "e": "os", "f": "fsync"}
 HOSTILE = [
     b"<script>alert(1)</script>\x00\x1b[31m\xff\xfe",
@@ -83,7 +83,7 @@ def test_every_state_in_every_class(nsqd: Starter) -> None:
 
 
 def test_the_log_of_a_topic(nsqd: Starter) -> None:
-    """With what consumers have finished, from any position."""
+    """Includes finished messages, from any position."""
     daemon = nsqd()
     web = daemon.web
     for topic, durability in TOPICS.items():

@@ -1,4 +1,4 @@
-"""Data that a data path preserves: section 9.12, tested as behaviour where NSQ's files differ from
+"""Data that a data path preserves: section 9.12, tested as behaviour if NSQ's files differ from
 nsqcy's."""
 
 import json
@@ -397,7 +397,7 @@ def test_a_data_path_that_may_only_be_read(nsqd: Starter, tmp_path: Path) -> Non
     answer = reader.web.get("/ping")
     assert answer.status == 500 and answer.body.endswith(b"read-only file system")
     reader.process.terminate()
-    assert reader.wait() == 1  # it could not save what it had to
+    assert reader.wait() == 1  # it could not save all messages
     assert before == {path: path.read_bytes() for path in daemon.data.rglob("*") if path.is_file()}
     assert consumed(daemon) == list(range(40))
 

@@ -349,7 +349,7 @@ def test_sizes_of_messages(shared: Nsqd, topic: str) -> None:
 
 
 def chunked(daemon: Nsqd, path: str, body: bytes) -> tuple[int, bytes]:
-    """Send a body whose length is not announced."""
+    """Send a body without announcing its length."""
     conn = HTTPConnection("127.0.0.1", daemon.http_port, timeout=20)
     with closing(conn):
         conn.request("POST", path, iter([body[:1000], body[1000:]]), encode_chunked=True)
@@ -410,7 +410,7 @@ def test_a_policy_may_allow_larger_messages_and_longer_delays(nsqd: Starter, wor
 
 @one_worker
 def test_an_answer_over_http_names_the_limit_and_its_option(nsqd: Starter) -> None:
-    """In a header, because NSQ's messages have no room for them."""
+    """The limit is in a header, because NSQ's messages have no room for it."""
     daemon = nsqd(max_msg_size=1000, max_body_size=5000, max_req_timeout="2s")
     put(daemon, "small", max_msg_size=5, max_defer_timeout="1s")
     put(daemon, "large", max_msg_size=3000)

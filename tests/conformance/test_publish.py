@@ -207,7 +207,7 @@ def test_what_follows_the_last_message_is_the_next_command(shared: Nsqd, topic: 
 @pytest.mark.case("F3")
 @pytest.mark.ours
 def test_the_messages_of_an_mpub_may_not_exceed_max_body_size(tuned: Nsqd, topic: str) -> None:
-    """This applies whatever size is declared. Only the count is not included in the limit."""
+    """This applies to any declared size. Only the count is excluded from the limit."""
     tuned.web.create(topic)
     for last, announced in ((188, 1000), (188, 1), (189, 1000), (189, 1)):
         conn = tuned.connect()
@@ -272,7 +272,7 @@ def test_when_deferred_messages_arrive(shared: Nsqd, topic: str) -> None:
         producer.dpub(name, 1500, b"x")
         producer.nothing(2.5)
         start = time.monotonic()
-        producer.pub(name, b"now")  # turns of the topic's worker that began earlier are over
+        producer.pub(name, b"now")  # earlier turns of the topic's worker have ended
         conn = shared.connect().sub(name, "c", rdy=2)
         assert [message.body for message in conn.messages(2)] == [b"now", b"x"]
         lasted(start, 1.5, SLACK)
@@ -360,7 +360,7 @@ def test_ids_are_unique_over_the_node(shared: Nsqd, topic: str) -> None:
 
 
 def test_http_publishes_without_messages_are_answered(shared: Nsqd, topic: str) -> None:
-    """Whichever worker serves the request: it creates the topic and answers."""
+    """Any worker that serves the request creates the topic and answers."""
     web = shared.web
     for number in range(12):
         name = f"{topic}_{number}"

@@ -36,7 +36,7 @@ def kept_daemon(
 
 @pytest.fixture
 def kept(kept_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
-    """Daemon with a certificate that keeps logs, shared by many tests. Use your own names."""
+    """Daemon with a certificate that keeps logs, shared by many tests: use unique names."""
     daemon = kept_daemon()
     yield daemon
     daemon.hang_up()
@@ -105,7 +105,7 @@ def test_everything_that_was_published(kept: Nsqd, topic: str) -> None:
 
 @pytest.mark.parametrize(("tls", "codec"), UPGRADES)
 def test_from_anywhere(tls: bool, codec: str, kept: Nsqd, topic: str) -> None:
-    """Over TLS and with compression, whichever worker has the topic."""
+    """Reads use TLS and compression, from any worker's topic."""
     conn = encoded_connection.connect(kept, tls=tls, codec=codec, fields={"topic_log": True})
     sent = [b"%d" % i * 50 for i in range(30_000)]
     for n in range(4):

@@ -282,7 +282,7 @@ def test_the_durability_of_a_topic_that_has_one(nsqd: Starter, tmp_path: Path) -
 
 
 def balanced(web: Web, topic: str) -> dict[str, dict[str, int]]:
-    """Return the ledger of each channel, which must balance; zeros are left out."""
+    """Return the ledger of each channel, which must balance, without zeros."""
     (found,) = web.stats(topic=topic, ledger="true")["topics"]
     ledgers = {}
     for channel in found["channels"]:

@@ -55,7 +55,7 @@ def secured_daemon(
 
 @pytest.fixture
 def secured(secured_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
-    """Daemon with a certificate, shared by many tests. Use your own names."""
+    """Daemon with a certificate, shared by many tests: use unique names."""
     daemon = secured_daemon()
     yield daemon
     daemon.hang_up()
@@ -269,8 +269,8 @@ def test_so_it_is_behind_the_end_of_one_that_was_cut(
 @one_worker
 @pytest.mark.parametrize("codec", ["snappy", "deflate"])
 def test_an_answer_ends_its_block(codec: str, secured: Nsqd, topic: str) -> None:
-    """NSQ flushes after each answer, and JavaNSQClient drops what follows the first frame of a
-    block: an OK must not share one with the message behind it."""
+    """NSQ flushes after each answer, and JavaNSQClient drops the frames after the first one of a
+    block. An OK must therefore not share a block with the message after it."""
     secured.web.create(topic, "c")
     secured.web.pub(topic, b"one")
     conn = secured.connect()

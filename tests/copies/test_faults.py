@@ -1,5 +1,5 @@
-"""Three nsqds with copies lose no acknowledged message, whichever machine, process, disk or
-connection fails.
+"""Three nsqds with copies lose no acknowledged message, no matter which machine, process, disk
+or connection fails.
 
 NSQCY_FAULTS_SEED changes the victims, and NSQCY_FAULTS sets the number of faults in the soak test.
 """

@@ -27,7 +27,7 @@ def cluster(tmp_path: Path) -> Iterator[CopiedNsqds]:
 
 
 def arrives_from_the_others(cluster: CopiedNsqds, count: int, patience: float) -> None:
-    """Check that a backlog survives the loss of its node, which never comes back."""
+    """Check that a backlog survives the loss of its node, which never returns."""
     lost, *others = cluster.nodes
     backlog = Backlog(count)
     backlog.publish(lost)

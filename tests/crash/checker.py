@@ -29,10 +29,10 @@ CLOCKS_APART = 0.01
 class Findings:
     """Outcomes of the messages of one channel. The first group lists violated guarantees."""
 
-    lost: list[str] = field(default_factory=list)  # acknowledged, but never finished
+    lost: list[str] = field(default_factory=list)  # messages acknowledged, but never finished
     unexpected: list[str] = field(default_factory=list)  # received, but never published, or refused
     early: list[str] = field(default_factory=list)  # received before its due time
-    repeated: list[str] = field(default_factory=list)  # received after its FIN, but no death
+    repeated: list[str] = field(default_factory=list)  # received after its FIN without a death
 
     duplicated: list[str] = field(default_factory=list)  # after a death long after the FIN
     again: list[str] = field(default_factory=list)  # after a death within a checkpoint of the FIN

@@ -1,6 +1,6 @@
 """Publishers and a consumer that record each attempt, each answer and each receipt.
 
-The fate of a publish that a lost connection leaves unanswered remains unknown. The clients
+The outcome of a publish that a lost connection leaves unanswered is unknown. The clients
 reconnect and continue with new messages.
 """
 
@@ -173,7 +173,7 @@ class HttpPublisher(_Publisher):
         link.request("POST", path + query, b"\n".join(bodies))
         answer = link.getresponse()
         answer.read()
-        # After a server error, the fate of the message is unknown.
+        # The outcome for the message is unknown after a server error.
         if answer.status < 500:
             self.answer(bodies, answer.status == 200)
 

@@ -18,7 +18,7 @@ class Attempted(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """A publish was answered. The fate of a message without this event is unknown."""
+    """A publish was answered. The outcome for a message without this event is unknown."""
 
     at: float
     topic: str
@@ -55,7 +55,7 @@ class Requeued(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The FIN or REQ sent at `sent` came too late: the message was no longer in flight."""
+    """The FIN or REQ sent at `sent` arrived too late: the message was no longer in flight."""
 
     at: float
     topic: str

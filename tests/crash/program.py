@@ -1,9 +1,9 @@
-"""Random programs for a core on a recorded disk, and what must hold after every cut.
+"""Random programs for a core on a recorded disk, and the conditions that must hold after every cut.
 
 A program publishes, consumes, creates, deletes, empties, pauses, waits, restarts and crashes. The
 I/O thread's operations run one by one, so the set of answered commands is known for each moment.
-Moments are counted in calls: moment n is when n calls have been made. What an answered command did
-is not undone by a later cut.
+Moments are counted in calls: moment n is when n calls have been made. A later cut does not
+undo the effects of an answered command.
 """
 
 import errno
@@ -38,9 +38,10 @@ class Message:
     sent: int
     due: int = 0  # wall-clock time of the earliest delivery
     acked: int | None = None
-    dropped: int | None = None  # when it was emptied with the topic's own backlog
-    given: int | None = None  # when a channel received it
-    gone: int | None = None  # since when no channel may deliver it, because of an answered deletion
+    dropped: int | None = None  # moment when it was emptied with the topic's own backlog
+    given: int | None = None  # moment when a channel received it
+    # moment from which no channel may deliver it, because of an answered deletion
+    gone: int | None = None
 
 
 @dataclass
@@ -82,9 +83,10 @@ class Group:
     made: int
     number: int
     gone: int | None = None
-    deleted: int | None = None  # when its deletion was answered
+    deleted: int | None = None  # moment when its deletion was answered
     emptied: int = -1
-    dropped: dict[bytes, int] = field(default_factory=dict)  # messages of answered emptyings
+    # messages dropped by answered empty commands
+    dropped: dict[bytes, int] = field(default_factory=dict)
     pauses: list[Pause] = field(default_factory=list)
     owed: dict[bytes, Owed] = field(default_factory=dict)
     client: Client | None = None
@@ -229,7 +231,7 @@ class Program:
     def alive(self, topic: str | None = None) -> list[Group]:
         return [g for g in self.groups if g.gone is None and topic in (None, g.topic)]
 
-    # ---- what a program does ----
+    # ---- actions of a program ----
 
     def kinds(self) -> list[tuple[Callable[[], None], int]]:
         """Return the possible actions with their weights."""
@@ -421,7 +423,7 @@ class Program:
             group.emptied = self.now
             group.flight = []
             if self.core.topic(group.topic).paused:
-                group.owed.clear()  # it is unknown here which of them the channel had received
+                group.owed.clear()  # the program cannot know which of them the channel had received
             for owed in group.owed.values():
                 self.done(owed)
 
@@ -641,7 +643,7 @@ class Program:
         self.core.close()
         shutil.rmtree(self.disk.root)
 
-    # ---- what must hold after a cut ----
+    # ---- conditions after a cut ----
 
     def image_after(self, cut: int, *, power: bool) -> Path:
         """Return the disk's content after the first `cut` calls of the record, followed by a power
@@ -654,14 +656,14 @@ class Program:
         return image
 
     def check(self, cut: int, classes: str, *, power: bool) -> None:
-        """Check what must hold after starting from the state after `cut` calls; see image_after."""
+        """Check the conditions after a start from the state after `cut` calls; see image_after."""
         image = self.image_after(cut, power=power)
         moment = self.base + cut
         self.name_messages(image, moment)
         now = self.metadata(moment)
         # Metadata noted after that moment did not exist yet.
         noted = self.corrected(self.noted, moment) if self.noted_at <= moment else now
-        # The journals know the channels as well, but a clean exit removes those of empty topics.
+        # The journals also contain the channels, but a clean exit removes those of empty topics.
         metadata = self.chance.choice([noted, now] if self.saved else [noted, now, {}])
         core = self.load(image, metadata, self.core.wall + self.chance.choice([0, 30]) * SECOND)
         core.settle()
@@ -673,7 +675,7 @@ class Program:
             shutil.rmtree(image)
 
     def name_messages(self, folder: Path, moment: int) -> None:
-        """Check that a log_id and a seq always name the same message."""
+        """Check that a log_id and a seq always identify the same message."""
         for path in folder.glob("f*.topic/*.seg"):
             data = path.read_bytes()
             for _, _, _, _, at, size in scan_segment(data)[0]:
@@ -872,7 +874,7 @@ def problems(core: Core) -> None:
 
 
 def run_all(run: Callable[..., None], path: Path, numbers: range, **kind: bool) -> None:
-    """Call `run` for each of these numbers, with separate directories; a failure names the
+    """Call `run` for each of these numbers, with separate directories; a failure shows the
     program."""
     for number in numbers:
         try:

@@ -68,7 +68,7 @@ class Program(Lives):
         client.send(log_pub("t", chunk, self.chunks[part][chunk], part=part))
 
     def repeat(self) -> None:
-        """Send a chunk once more over another connection."""
+        """Resend a chunk over another connection."""
         part = self.chance.randrange(PARTS)
         if self.sent[part]:
             chunk = self.chance.randrange(self.sent[part])

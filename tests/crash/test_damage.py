@@ -1,5 +1,5 @@
-"""Every kind of topic file, damaged in every way: intact messages are delivered, and lost ones are
-reported.
+"""Every kind of damage to every kind of topic file: intact messages are delivered, and lost ones
+are reported.
 
 The files are those of a killed core: segments with footers and one without, a journal with messages
 in every state, and the remains of a journal that was being written.
@@ -123,7 +123,7 @@ def delete(file: Path, older: Path, chance: Random) -> Callable[[int, int], bool
 
 
 def put_back(file: Path, older: Path, chance: Random) -> Callable[[int, int], bool]:
-    """Replace the file with an older copy; delete it if it did not exist then."""
+    """Replace the file with an older copy, or delete it if there is none."""
     if not older.exists():
         return delete(file, older, chance)
     size = older.stat().st_size
@@ -279,7 +279,7 @@ def foretell(path: Path) -> TopicFound:
 
 
 def tells(line: str, name: str) -> bool:
-    """Return whether the line reports damage at a place in the file, or messages that are not on
+    """Return whether the line reports damage at an offset in the file, or messages that are not on
     disk."""
     return f"t.topic/{name} at " in line or "are not on disk: " in line
 

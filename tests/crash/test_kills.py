@@ -56,7 +56,7 @@ def leaves_nothing(daemon: Nsqd) -> None:
 
 
 def kills(starter: Starter, seed: int, cycles: int, **options: Any) -> None:
-    """Check that nothing is lost, whichever processes are killed and however often."""
+    """Check that nothing is lost, no matter which processes are killed, and how often."""
     run = trial(starter, seed, **options)
     with run.load():
         for number in range(cycles):

@@ -1,4 +1,4 @@
-"""Dead letters across kills and power losses: every acknowledged message is in exactly one place.
+"""Dead letters across kills and power losses: every acknowledged message is in exactly one topic.
 
 The number of a program is its seed, so a failure can be reproduced.
 """
@@ -96,7 +96,7 @@ class Program(Lives):
     # ---- what must hold ----
 
     def drain(self) -> None:
-        """Finish all remaining messages, wherever they are."""
+        """Finish all remaining messages in all topics."""
         found: Counter[bytes] = Counter()
         for _ in range(1000):
             self.core.advance(REST)

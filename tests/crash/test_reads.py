@@ -1,6 +1,6 @@
-"""Data that readers of a log have received remains valid, whenever and however the process ends.
+"""Data that readers of a log have received remains valid, no matter when and how the process ends.
 
-Over all lives of a log, a log_id and a sequence number name one message, and the records of a
+Over all lives of a log, a log_id and a sequence number identify one message, and the records of a
 log_id have no gap. Records before the stable position survive every event that the topic's
 durability class covers. The number of a program is its seed, so a failure can be reproduced.
 """
@@ -143,8 +143,8 @@ class Reading(Program):
                     assert other != name or when > moment or seq < end or self.faults, (name, seq)
 
     def check_reads(self, cut: int, *, power: bool) -> None:
-        """Check what readers received, after starting from the state after `cut` calls; see
-        image_after."""
+        """Check the records that readers received, after a start from the state after `cut` calls;
+        see image_after."""
         image = self.image_after(cut, power=power)
         known = dict(self.lost_power)
         core = self.load(image, self.noted, self.core.wall + SECOND)

@@ -76,7 +76,7 @@ class Trial:
         ]
         self.subscribers: list[Subscriber] = []
         self.reading: list[Loop] = []
-        self.late = list(TOPICS)  # topics that may still get another channel
+        self.late = list(TOPICS)  # topics that may still receive another channel
 
     def create(self, topic: str, channel: str) -> None:
         self.daemon.web.create(topic, channel)
@@ -144,7 +144,7 @@ class Trial:
         self.subscribe(topic, LATE_CHANNEL)
 
     def cycle_with_answered_changes(self) -> None:
-        """Pause a channel, and later delete it, right before something is killed: neither is
+        """Pause a channel, and later delete it, right before a process is killed: neither is
         undone."""
         self.await_progress()
         web, topic = self.daemon.web, self.random.choice(TOPICS)
@@ -219,7 +219,7 @@ class Trial:
         cut_off: list[Subscriber] | None = None,
         saved: bool = False,
     ) -> Iterator[None]:
-        """Record the death of processes when everything that they sent has been read. Until then,
+        """Record the death of processes once everything that they sent has been read. Until then,
         answers of consumers go to the dead processes and have no effect."""
         began = time.monotonic()
         yield

@@ -66,7 +66,7 @@ def test_consumers_that_never_read(victim: Nsqd) -> None:
         for topic, channel, _ in stuck:
             victim.web.await_counts(topic, channel, client_count=1)
             eventually(lambda at=(topic, channel): victim.web.counts(*at)["in_flight_count"])  # type: ignore[misc]
-    # Each consumer is dropped after it has read nothing for a heartbeat interval.
+    # Each consumer is dropped once it has read nothing for a heartbeat interval.
     for topic, channel, _ in stuck:
         victim.web.await_counts(topic, channel, client_count=0)
 
@@ -75,7 +75,7 @@ def test_consumers_that_never_read(victim: Nsqd) -> None:
 def test_consumers_that_are_reset_while_their_output_waits(
     starter: Starter, workers: int, tmp_path: Path
 ) -> None:
-    """nsqd notices the end of the connection at once, even if it can neither write nor needs to
+    """nsqd detects the end of the connection at once, even if it cannot write and need not
     read. As in NSQ, the messages wait for their timeouts."""
     victim = starter(workers=workers, **make("server").save(tmp_path).options)
     bodies = [os.urandom(10_000) for _ in range(500)]
@@ -248,7 +248,7 @@ def test_two_hundred_half_sent_bodies(starter: Starter, workers: int, budget: in
                 with contextlib.suppress(OSError):
                     sent[number] += send_as_far_as_it_goes(conn, rest, quiet=0.001)
         assert sum(sent) > budget * workers
-    # When most clients give up, there is room again for the rest and for others.
+    # When most clients disconnect, there is room again for the others and for new ones.
     for conn in half[10:]:
         conn.close()
     published = 0

@@ -61,7 +61,8 @@ def test_nobody_waits_for_others(one: Nsqd, auth_server: AuthServer, topic: str)
 def test_who_waits_gets_heartbeats_and_stays(
     one: Nsqd, auth_server: AuthServer, topic: str
 ) -> None:
-    """nsqd waits longer than it tolerates a silent client: it is not the client that is silent."""
+    """nsqd waits longer than for a silent client, because the auth server is silent, not the
+    client."""
     with auth_server.silent(topic):
         conn = one.connect(pong=False)
         conn.identify(heartbeat_interval=1000)
@@ -136,7 +137,7 @@ def test_a_server_that_comes_back(starter: Starter, topic: str) -> None:
 
 @pytest.fixture
 def deaf() -> Iterator[str]:
-    """Address that accepts no connections: a client waits until it times out."""
+    """Address that accepts no connections: a client waits until its timeout."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)

@@ -144,7 +144,7 @@ def test_it_does_not_start(starter: Starter, tmp_path: Path, text: str | None, s
 
 
 def test_half_sent_requests_without_credentials(starter: Starter, file: Path) -> None:
-    """They do not use up the memory for the input of others."""
+    """Unauthenticated clients do not use up the memory for the input of others."""
     daemon = starter(workers=1, auth_file=file, max_input_bytes=8 << 20)
     writer = daemon.connect()
     writer.auth(token("writer"))
@@ -154,7 +154,7 @@ def test_half_sent_requests_without_credentials(starter: Starter, file: Path) ->
     for number in range(200):
         port, data = ((daemon.http_port, head), (daemon.tcp_port, half_command))[number % 2]
         half.append(socket.create_connection(("127.0.0.1", port)))
-        with contextlib.suppress(OSError):  # nsqd has ended it
+        with contextlib.suppress(OSError):  # nsqd has ended the connection
             half[-1].sendall(data)
     for _ in range(5):
         assert web(daemon, "writer").post("/pub", b"x" * 900_000, topic="a.x").status == 200

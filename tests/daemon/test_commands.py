@@ -212,7 +212,7 @@ def test_a_channel_is_moved_back(commands: Commands) -> None:
     assert "number" in commands.ok("peek", "t", "--from=earliest").splitlines()[0]
     assert (
         commands.ok("peek", "t", "--from=latest")
-        == "topic t has no messages from that position on\n"
+        == "topic t has no messages at or after that position\n"
     )
     both = commands.run("peek", "t", "c", "--from=1").stderr.decode()
     assert "--from shows TOPIC's log: omit CHANNEL" in both
@@ -260,7 +260,7 @@ def test_cancel_by_key(commands: Commands) -> None:
 
 
 def test_redrive_one(commands: Commands) -> None:
-    """Its id is known from peek, which shows why it failed."""
+    """peek shows its id, and why it failed."""
     commands.ok("topic", "create", "failed")
     commands.ok("channel", "create", "failed", "look")
     commands.ok("topic", "create", "t")
@@ -422,7 +422,7 @@ def test_reload(tmp_path: Path) -> None:
         assert commands.ok("reload") == f"reloaded 127.0.0.1:{nsqd.http_port}\n"
         assert nsqd.web.get("/config/log_level").body == b"1"
         file.write_text("[nsqd]\nlog_level = nonsense\n")
-        assert "INVALID_CONFIGURATION (nsqd's log names the error)" in commands.fails("reload")
+        assert "INVALID_CONFIGURATION (see nsqd's log)" in commands.fails("reload")
         assert nsqd.web.get("/config/log_level").body == b"1"
         assert "the configuration stays unchanged" in nsqd.log_text()
     finally:

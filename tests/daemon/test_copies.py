@@ -88,8 +88,8 @@ def test_a_restart_within_the_lease_resumes(machines: list[Machine]) -> None:
 def test_a_restart_on_a_disk_that_cannot_be_written(
     machines: list[Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others serve the group meanwhile. The node joins once its disk can be written, with its copy
-    and its name."""
+    """Other nodes serve the group meanwhile. Once its disk can be written, the node joins with its
+    copy and its name."""
     owner = machines[0]
     log = new_log(owner, 3)
     group_id = log.group.id
@@ -120,8 +120,8 @@ def test_a_restart_on_a_disk_that_cannot_be_written(
 def test_a_mark_waits_for_the_disk(
     machines: list[Machine], etcd: Etcd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The registry must not say that a node remembers what its disk does not have yet. Meanwhile,
-    the node goes on."""
+    """The registry must not state that a node remembers values that are not yet on its disk.
+    The node continues meanwhile."""
     owner = machines[0]
     hangs = threading.Event()
     turns = threading.Semaphore(0)
@@ -175,7 +175,7 @@ def test_a_lost_member_is_replaced(machines: list[Machine]) -> None:
 
 @pytest.fixture
 def patient(etcd: Etcd, tmp_path: Path) -> Iterator[list[Machine]]:
-    """Machines that wait for silent members for much longer than a test takes."""
+    """Machines that wait for silent members for much longer than the duration of a test."""
     settings = Settings(limits=replace(LIMITS, copy_timeout=600.0, fill_timeout=600.0))
     with running(etcd, tmp_path, settings) as machines:
         yield machines

@@ -1,4 +1,4 @@
-"""Damaged and unreadable files of copies: they are mended with what another machine has."""
+"""Damaged and unreadable files of copies: they are repaired from another machine."""
 
 import errno
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ def flip(path: Path, *offsets: int) -> None:
 
 @contextmanager
 def unreadable(path: Path) -> Iterator[Path]:
-    """Let opening a file fail, even for root; yield where its content is until then."""
+    """Make opening a file fail, even for root; yield the path of its content."""
     kept = path.with_name("unreadable")
     path.rename(kept)
     path.symlink_to(path)
@@ -63,7 +63,8 @@ def unreadable(path: Path) -> Iterator[Path]:
 
 
 def mended(machine: Machine, group_id: str) -> tuple[bool, bool]:
-    """Mend a machine's segment; return whether that is final, and whether it has changed."""
+    """Repair a machine's segment; return whether the result is final, and whether the segment has
+    changed."""
     copy = machine.host.copy(group_id)
     assert copy is not None
     results: list[bool] = []

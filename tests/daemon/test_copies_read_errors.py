@@ -36,7 +36,7 @@ class Cluster:
         self.disks = disks
 
     def fail_reads(self, *numbers: int) -> None:
-        """From now on, let the logs of these nsqds be unreadable, and no others."""
+        """Make the logs of only these nsqds unreadable from now on."""
         for number, disk in enumerate(self.disks):
             disk.fail_with(errno.EIO if number in numbers else 0)
 
@@ -76,7 +76,7 @@ class Cluster:
             consumer.close(graceful=False)
 
     def sums(self, name: str, nsqds: list[Nsqd] | None = None) -> float:
-        """Return the sum of a metric over these nsqds, or over all."""
+        """Return the sum of a metric over these nsqds, or over all nsqds."""
         pages = [each.web.get("/metrics").body.decode() for each in nsqds or self.nsqds]
         found = re.findall(rf"^nsqd_{name}{{.*}} (.*)$", "\n".join(pages), re.M)
         return sum(map(float, found))

@@ -1,4 +1,4 @@
-"""An etcd that loses its data, is restored from a backup, or is another one: the nodes notice at
+"""An etcd that loses its data, is restored from a backup, or is replaced: the nodes detect it at
 once, and restore their groups from their disks."""
 
 from pathlib import Path
@@ -65,7 +65,7 @@ def restore(etcd: Etcd, snapshot: Path) -> None:
 
 
 def replace(etcd: Etcd, *_: object) -> None:
-    """Leave the data of another cluster, whose nodes do not use this etcd."""
+    """Leave only the data of another cluster, whose nodes do not use this etcd."""
     etcd.erase()
     puts = [
         Put(f"{PREFIX}identity", encode_identity(Identity("other"))),
@@ -113,7 +113,7 @@ def test_members_restore_a_group_after_all_were_stopped(
     etcd.raise_revision(seen + 10)
     for machine in machines[:2]:
         machine.start()
-    # One of the members could know a later value.
+    # A missing member could know a later value.
     until(lambda: machines[0].host.status()["unregistered"] == [group_id])
     until(lambda: len(etcd.client().read(f"{PREFIX}recalls/")[0]) == 2)
     assert not etcd.client().read(f"{PREFIX}groups/{group_id}")[0] or damage is restore
@@ -172,7 +172,7 @@ def test_a_registry_that_others_use_is_left_alone(
 
 
 def test_a_registry_without_an_identity_gets_one(etcd: Etcd, machines: list[Machine]) -> None:
-    """Nodes of an older version have used it; the group is still theirs."""
+    """Nodes of an older version have used this etcd; they still own the group."""
     log = new_log(machines)
     for machine in machines:
         machine.stop()

@@ -1,4 +1,4 @@
-"""Processes that are killed or stopped: who is affected, what is restored, and what is lost."""
+"""Processes that are killed or stopped: the affected clients, and the restored and lost data."""
 
 import itertools
 import os
@@ -31,7 +31,7 @@ def bodies(prefix: str, count: int) -> list[bytes]:
 
 
 def create(daemon: Nsqd) -> dict[str, int]:
-    """Create the topics: LIVE has publishers and consumers, KEPT only publishers, BARE neither.
+    """Create the topics: LIVE has publishers and consumers, KEPT only publishers, and BARE neither.
     Return the owners of the topics."""
     names = [*LIVE, *KEPT, *BARE]
     for topic in names:

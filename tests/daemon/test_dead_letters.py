@@ -1,5 +1,5 @@
-"""Dead letters in a daemon with several workers: each moves once, whichever workers own the topics
-and whatever is killed."""
+"""Dead letters in a daemon with several workers: each moves once, regardless of the topics' owners
+and the killed processes."""
 
 import json
 import os
@@ -91,7 +91,7 @@ def test_the_sixth_delivery_never_happens(starter: Starter) -> None:
 
 
 def test_at_once(starter: Starter) -> None:
-    """The consumer asks for it, on whichever worker the topic is."""
+    """The consumer requests it, regardless of the topic's worker."""
     daemon = begun(starter, 5)
     for topic, dead in zip(TOPICS, DEAD, strict=True):
         daemon.web.pub(topic, b"poison")
@@ -209,8 +209,8 @@ def test_redrive(starter: Starter) -> None:
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_a_redrive_that_a_kill_interrupts(starter: Starter, durability: str) -> None:
-    """The answer means that it has begun. The depth of the channel shows what is left, and another
-    request goes on."""
+    """The answer means that the redrive has begun. The channel's depth shows the remaining
+    messages, and another request continues."""
     count = 2000
     daemon = begun(starter, 1, durability=durability)
     topic, dead = TOPICS[0], DEAD[0]
@@ -225,7 +225,7 @@ def test_a_redrive_that_a_kill_interrupts(starter: Starter, durability: str) -> 
     daemon.destroy()
     daemon.start()
 
-    # The transfers that were under way are completed.
+    # The transfers in progress are completed.
     daemon.web.await_counts(dead, "look", in_flight_count=0)
     left = daemon.web.counts(dead, "look")["depth"]
     daemon.web.await_counts(topic, "c", depth=count - left)
@@ -295,7 +295,7 @@ dead_letter_topic = dead
 
 @needs_etcd
 def test_a_takeover_after_it_was_moved_at_once(etcd: Etcd, tmp_path: Path) -> None:
-    """The copies of both topics know that the message has moved."""
+    """The copies of both topics record that the message has moved."""
     with copying_nsqds(tmp_path, etcd, COPIED) as (owner, *others):
         owner.web.create("orders", "c")
         owner.web.create("dead", "look")

@@ -1,4 +1,4 @@
-"""Deferred messages over HTTP: listed and cancelled, whichever worker owns them, and after a
+"""Deferred messages over HTTP: listed and cancelled, regardless of their worker, and after a
 kill."""
 
 import json

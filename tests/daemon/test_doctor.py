@@ -115,7 +115,7 @@ def test_a_cluster_named_by_the_environment(nsqd: Starter, monkeypatch: pytest.M
 def test_a_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(look_config, "USUAL_LOOKUPD", "127.0.0.1:1")
     monkeypatch.setattr(look_config, "USUAL_NSQD", "127.0.0.1:1")
-    assert main(["doctor", "--host=false", "--quiet"]) == 1  # there is nothing else to check
+    assert main(["doctor", "--host=false", "--quiet"]) == 1  # no other check applies
     facts = look_and_judge(command.doctor.make_context("doctor", ["--sample=0"]).params)
     levels = {each.finding.level for each in facts if each.check in ("nsqds", "lookupds")}
     assert levels == {"note"}
@@ -158,7 +158,7 @@ def test_a_command_line_that_cannot_be_read(capfd: pytest.CaptureFixture[str]) -
 
 
 def test_watching(starter: Starter) -> None:
-    """Each round prints what is new and what is gone, until ^C."""
+    """Each round prints new and resolved findings, until ^C."""
     nsqd = starter()
     nsqd.web.post("/pub", b"body", topic="t")
     words = [

@@ -258,7 +258,7 @@ def test_changes_share_writes(nsqd: Starter) -> None:
 
 
 def test_in_class_memory_a_change_does_not_wait(nsqd: Starter) -> None:
-    """A directory in place of nsqd.dat makes saving fail, which a deletion does not notice."""
+    """A directory in place of nsqd.dat makes saving fail, which does not affect a deletion."""
     daemon = nsqd()
     daemon.web.create("t", "c")
     eventually(lambda: named(daemon).get("t") == ["c"])

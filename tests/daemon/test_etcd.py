@@ -23,7 +23,7 @@ def etcd() -> Iterator[Etcd]:
 
 @pytest.fixture
 def client(etcd: Etcd) -> EtcdClient:
-    """Client of the cluster that the tests of this module share. Use prefixes of your own."""
+    """Client of the cluster that the tests of this module share: use unique prefixes."""
     return etcd.client()
 
 
@@ -164,7 +164,7 @@ def test_users_and_expired_tokens() -> None:
         with pytest.raises(EtcdError, match="permission denied"):
             client.read("/other/")
 
-        # Changing users invalidates all earlier tokens; so does a restart.
+        # A change of users invalidates all earlier tokens, and so does a restart.
         etcd.control("--user=root:secret", "user", "add", "another:secret")
         assert client.transact([], [Put("/nsqcy/a", b"2")])
         etcd.members[0].kill()

@@ -80,7 +80,7 @@ class Ledger:
         assert attempts >= self.attempts[body], "the number of attempts has decreased"
 
     def live(self, daemon: Nsqd, life: int, minimum: int) -> None:
-        """Run producers and consumers at full load, and send SIGTERM meanwhile."""
+        """Run producers and consumers at full load, and send SIGTERM during the load."""
         for topic in TOPICS:
             daemon.connect().sub(topic, "c")
         takers = [Taker(daemon.connect().sub(topic, "c", rdy=200), topic) for topic in TOPICS]
@@ -99,7 +99,7 @@ class Ledger:
             self.taken += Counter(taker.bodies())
 
     def settle(self, daemon: Nsqd) -> None:
-        """Consume everything that is left, and check that every message is accounted for."""
+        """Consume all remaining messages, and check that every message is accounted for."""
         takers = [Taker(daemon.connect().sub(topic, "c", rdy=2500), topic) for topic in TOPICS]
         loops = [Loop(taker.step) for taker in takers]
         late = daemon.connect().sub(LATE, "c", rdy=100)

@@ -1,4 +1,4 @@
-"""nsqadmin and false daemons: what they answer, where they lead, and who can name them."""
+"""nsqadmin and false daemons: their answers, their redirects, and the ways to add them."""
 
 import json
 from collections.abc import Iterator
@@ -69,7 +69,7 @@ def test_a_proxy_on_this_machine_does_not_make_all_users_local(
     with Admin(lookupd_http_address="127.0.0.1:1", auth_token_file=token) as admin:
         refused(admin.web.put(LOOKUPDS, there, headers=OUTSIDE), 403, "FORBIDDEN")
         assert admin.web.put(LOOKUPDS, there).json() == [thief.address]
-    with Admin(lookupd_http_address="127.0.0.1:1") as admin:  # as NSQ's, without a token to lose
+    with Admin(lookupd_http_address="127.0.0.1:1") as admin:  # like NSQ's, without a token to lose
         assert admin.web.put(LOOKUPDS, there, headers=OUTSIDE).json() == [thief.address]
 
 

@@ -1,4 +1,4 @@
-"""More connections than descriptors: nsqd keeps a reserve for itself, whatever its limit."""
+"""More connections than descriptors: nsqd keeps a reserve for itself, regardless of its limit."""
 
 import http.client
 import json
@@ -15,8 +15,8 @@ TOPICS = [f"t{number}" for number in range(20)]
 
 
 def flood(daemon: Nsqd, stack: ExitStack, count: int) -> None:
-    """Connect until nsqd accepts no more, because a worker or the master has no descriptor left;
-    the others wait in the backlog."""
+    """Connect until nsqd accepts no more connections, because a worker or the master has no
+    descriptor left; the others wait in the backlog."""
     for _ in range(count):
         sock = socket.socket()
         stack.callback(sock.close)

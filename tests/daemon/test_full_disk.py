@@ -1,5 +1,5 @@
-"""A disk that permits no writes: nsqd starts, delivers, refuses what must be written, and recovers
-by itself."""
+"""A disk that permits no writes: nsqd starts, delivers, refuses publishes that must be written, and
+recovers on its own."""
 
 import errno
 import http.client
@@ -91,7 +91,7 @@ def test_a_start_without_writes(
     daemon.start(is_healthy=False)
     eventually(lambda: ping(daemon)[0] == 500)
     _, text = ping(daemon)
-    # Which operation fails first depends on timing.
+    # The first operation to fail depends on timing.
     assert re.match("NOK - (write|mkdir|open) ", text) and text.endswith(reason)
     assert reason in daemon.web.get("/ready").body.decode()
     assert f"cannot write {disk}/disk-probe.0: {reason}" in daemon.log_text()
@@ -117,7 +117,7 @@ def test_a_start_without_writes(
 
 @needs_etcd
 def test_a_start_without_writes_with_copies(nsqd: Starter, disk: Path) -> None:
-    """nsqd delivers what has no copies, and joins once the disk can be written."""
+    """nsqd delivers topics without copies, and joins once the disk can be written."""
     with Etcd() as etcd:
         options = {
             "etcd_endpoints": etcd.members[0].client_url,
@@ -163,7 +163,7 @@ def test_an_exit_says_what_a_full_disk_refused(nsqd: Starter, disk: Path) -> Non
 
 
 def test_an_exit_with_more_topics_than_descriptors(nsqd: Starter) -> None:
-    """The next start does not need more of them either."""
+    """The next start does not need more writes either."""
     daemon = nsqd.prepare()
     daemon.within = ("prlimit", "--nofile=128:128")
     daemon.start()

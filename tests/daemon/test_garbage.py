@@ -119,7 +119,7 @@ USES += [encrypted, encrypted_pages, broken_handshakes]
 
 
 def check(daemon: Nsqd, use: Callable[[], object]) -> None:
-    use()  # imports what is needed
+    use()  # imports the needed modules
     collected(daemon)  # so does this
     before = collected(daemon)
     for _ in range(20):

@@ -1,4 +1,5 @@
-"""Producers while nsqd restarts: no publish ends in doubt, and every message is published once."""
+"""Producers while nsqd restarts: every publish has a known outcome, and every message is published
+once."""
 
 import asyncio
 import signal

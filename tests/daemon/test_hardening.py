@@ -1,5 +1,5 @@
-"""The daemons under the restrictions of their systemd units: they need nothing that is
-forbidden."""
+"""The daemons under the restrictions of their systemd units: they need no forbidden
+operation."""
 
 import subprocess
 import sys

@@ -77,7 +77,7 @@ def growing_at_most(daemon: Nsqd, maximum: int) -> Iterator[None]:
     assert pss(daemon) - before <= at_most(maximum)
 
 
-# Slow requests, and many of them
+# Slow requests, and many requests
 
 
 def test_heads_that_come_slowly(door: Door) -> None:

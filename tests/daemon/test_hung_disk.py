@@ -1,4 +1,5 @@
-"""A disk whose calls do not return: nsqd says so, goes on with what needs no disk, and ends."""
+"""A disk whose calls do not return: nsqd reports it, continues with work that needs no disk, and
+can exit."""
 
 import signal
 import subprocess
@@ -56,7 +57,7 @@ def test_a_hang_is_noticed_while_it_lasts(hangs: Hangs, durability: str, call: s
         assert b"E_PUB_FAILED" in refused.frame().data
     web.pub("m", b"needs no disk")
     with pytest.raises(Hangup):
-        waiting.frame(30)  # it is unknown whether the message will be stored
+        waiting.frame(30)  # the outcome for the message is unknown
     switch.unlink()
     eventually(lambda: web.get("/ping").body == b"OK", 30)
     web.pub("t", b"three")

@@ -1,4 +1,4 @@
-"""What a connection without credentials can make a daemon keep."""
+"""Memory that a connection without credentials can make a daemon keep."""
 
 import pytest
 
@@ -17,7 +17,7 @@ TESTED = {
     ("nsqlookupd", "HTTP: one header"),
     ("nsqadmin", "HTTP: one header"),
 }
-"""The ways that cost more than the limit before; the scenario `strangers` has all of them."""
+"""The ways that once exceeded the limit; the scenario `strangers` contains all ways."""
 
 
 @pytest.mark.ours

@@ -1,4 +1,4 @@
-"""No input holds an event loop for long: the largest one for every command and route.
+"""No input blocks an event loop for long: this runs every command and route with the largest input.
 
 Measured in CPU time of the loop's thread, or of nsqadmin while a /ping waits, relative to a known
 loop; the shortest of several measurements counts. Waiting for the CPU does not add to it, and

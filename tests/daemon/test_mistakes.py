@@ -1,4 +1,4 @@
-"""Typical mistakes: each gets one line that says what happened and what to do.
+"""Typical mistakes: each results in one line that describes the problem and the remedy.
 
 Every test runs the real program and compares the complete line that the user sees.
 """
@@ -38,7 +38,7 @@ def module(program: str) -> str:
 
 
 class Running(Logged):
-    """A program that starts in spite of a mistake."""
+    """A program that starts despite a mistake."""
 
     def __init__(self, line: str, home: Path) -> None:
         super().__init__()

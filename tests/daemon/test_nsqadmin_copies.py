@@ -1,4 +1,4 @@
-"""nsqadmin shows the copies of real nsqds: when all is well, without etcd, and after a loss."""
+"""nsqadmin shows the copies of real nsqds: in normal operation, without etcd, and after a loss."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""nsqadmin with a users file: who can log in, what each role permits, and which headers browsers
-get."""
+"""nsqadmin with a users file: the log-in, the permissions of each role, and the headers for
+browsers."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""A disk that cannot be read for a while: nothing is lost, and nsqd says what is wrong."""
+"""A disk that cannot be read for a while: nothing is lost, and nsqd reports the error."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""nsqds that prove themselves to nsqlookupd, and false ones, of which no program is the victim."""
+"""nsqds that authenticate to nsqlookupd, and false ones, which harm no program."""
 
 import signal
 import subprocess

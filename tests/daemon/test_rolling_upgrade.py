@@ -24,10 +24,10 @@ WORKERS = 2
 NEW, OLD = "0.2.0", "0.1.0"  # names in the runbook
 TOPIC = "orders"
 BUSY = ("billing", "audit")  # channels with consumers
-PYNSQ = "billing"  # one of them, which pynsq consumes as well
+PYNSQ = "billing"  # one of them, which pynsq also consumes
 UNREAD = "archive"  # a channel that is paused and has no consumers until the end
 POLL = 0.3  # seconds between the consumers' queries to nsqlookupds
-SLICE = 10  # messages that each publisher must get accepted while a node is away
+SLICE = 10  # messages per publisher that nsqds must accept while a node is away
 DRAINING = "E_PUB_FAILED PUB failed draining"
 AWAY = {"not there", "no answer"}  # how a publisher without a library sees a stopped nsqd
 
@@ -73,7 +73,7 @@ class Load:
             each.start()
 
     def goes_on(self) -> None:
-        """Check that every publisher gets some messages accepted from now on."""
+        """Check that nsqds accept more messages from every publisher."""
         goals = [(each, each.accepted + SLICE) for each in self._publishers]
         for publisher, goal in goals:
             eventually(lambda p=publisher, g=goal: p.accepted >= g or p.error, 30)

@@ -137,7 +137,7 @@ def test_what_is_handed_over_wrongly_is_named(nsqd: Starter) -> None:
 
     with socket.socket(type=socket.SOCK_DGRAM) as datagram:
         text = refusal(prepare(datagram, names="tcp"))
-    assert "FATAL: failed to take sockets - descriptor 3 (tcp) from the service manager" in text
+    assert "FATAL: failed to receive sockets - descriptor 3 (tcp) from the service manager" in text
     assert "is of type SOCK_DGRAM (allowed: listening stream sockets" in text
     text = refusal(prepare(listening(), listening(), listening()))
     assert "unexpected 127.0.0.1:" in text

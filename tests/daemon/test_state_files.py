@@ -1,5 +1,5 @@
 """Small files that are missing, damaged, older than the last or unreadable at a start: nsqd starts,
-deletes nothing and says so."""
+deletes nothing and reports it."""
 
 import json
 import shutil
@@ -79,7 +79,7 @@ SILENT = (older, missing_twice)  # as far as the file itself can show
 
 
 def filled(nsqd: Starter, files: tuple[str, ...], **options: object) -> Nsqd:
-    """Return a daemon with a topic whose finished messages a policy of the topic keeps."""
+    """Return a daemon with a topic that keeps its finished messages because of a policy."""
     daemon = nsqd(durability="os", max_bytes_per_file=100_000, **options)
     web = daemon.web
     web.create("other", "c")

@@ -126,7 +126,7 @@ def test_a_death_of_its_own_is_reported() -> None:
         nsqd.process.kill()
     with pytest.raises(ZeroDivisionError), testing.nsqd() as nsqd:
         nsqd.process.kill()
-        raise ZeroDivisionError  # the first error is the one that is raised
+        raise ZeroDivisionError  # the first error is raised
     with pytest.raises(DaemonError, match="nsqd is not running"):
         print(nsqd.process)
 

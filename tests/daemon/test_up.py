@@ -216,8 +216,8 @@ def test_nodes_keep_copies_of_each_others_messages(up: Callable[..., Up], tmp_pa
             return 0
 
     def is_whole() -> bool:
-        """Ask the nodes first: `status` starts an interpreter each time. A node that was started
-        again has other ports."""
+        """Query the nodes first: `status` starts an interpreter each time. A restarted node
+        has different ports."""
         nodes = all_of_them.lookupd.get("/nodes").json()["producers"]
         try:
             pages = [Web(node["http_port"]).get("/copies").json() for node in nodes]

@@ -101,7 +101,7 @@ def started(daemon: testing.Nsqd, *command: str | Path) -> Iterator[Running]:
         yield Running(process)
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # also the processes that it has started
+            os.killpg(process.pid, signal.SIGKILL)  # including its child processes
         process.wait()
 
 

@@ -104,7 +104,7 @@ def keep(name: str) -> bool:
     corpora = [folder / "found", CORPUS / name, folder / "seeds"]
     known = [str(path) for each in corpora if each.is_dir() for path in sorted(each.iterdir())]
     control.write_text("\n".join([str(len(known)), "0", *known, ""]))
-    # The inner half of a merge: it records what each input reaches.
+    # The inner half of a merge: it records the coverage of each input.
     words = ["-merge_inner=2", f"-merge_control_file={control}", f"-timeout={MAX_SECONDS}"]
     if not run(name, *words, log=folder / "merge.log"):
         return False

@@ -126,7 +126,7 @@ def a_command(chance: random.Random) -> bytes:
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:
-    """Return the data with some bytes flipped, removed or repeated, or replaced by extreme
+    """Return the data with some bytes flipped, removed or repeated, or replaced with extreme
     numbers."""
     result = bytearray(data)
     for _ in range(chance.choice([0, 0, 1, 1, 2, 5, 20])):

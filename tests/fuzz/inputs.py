@@ -1,4 +1,4 @@
-"""Failing inputs are kept, however the process fails.
+"""Failing inputs are kept, no matter how the process fails.
 
 libFuzzer itself writes a failing input last, after stacks that another process symbolises. If that
 process or its pipe fails, the input is lost. Each input is therefore in a file while it runs. After

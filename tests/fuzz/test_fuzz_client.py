@@ -1,4 +1,4 @@
-"""A hostile nsqd: whatever it sends, a client's core continues, and ends when it is closed.
+"""A hostile nsqd: after any input, a client's core continues, and ends when it is closed.
 
 NSQCY_FUZZ_ROUNDS=100000 makes a longer run.
 """

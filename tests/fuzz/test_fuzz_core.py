@@ -3,7 +3,7 @@ objects.
 
 The test controls the clock. Every conversation is fed in pieces to a separate core, and its topics
 are deleted; then no object may be alive. A debug build counts objects; a release build counts
-records. The answers do not depend on where the input was cut.
+records. The answers do not depend on the positions of the cuts.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""A failing input is not lost, however the process fails."""
+"""A failing input is not lost, no matter how the process fails."""
 
 import subprocess
 import sys

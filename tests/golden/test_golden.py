@@ -2,7 +2,7 @@
 
 An expected line (see script.py) is `response`, `error` or `message` with the frame's exact data, or
 `eof`. In a message, `{timestamp}` stands for the eight bytes of a time near now. `{id:a}` stands
-for an id; `{a}` refers to it from then on. Each replay cuts the sent bytes in its own way.
+for an id; `{a}` refers to it afterwards. Each replay cuts the sent bytes in its own way.
 """
 
 import contextlib

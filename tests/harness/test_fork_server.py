@@ -1,4 +1,4 @@
-"""The fork server: what a program can observe is the same as after `exec`."""
+"""The fork server: a program observes the same as after `exec`."""
 
 import contextlib
 import json
@@ -64,7 +64,7 @@ ENDS = {
 
 @pytest.fixture(params=["exec", "fork"])
 def forks(request: pytest.FixtureRequest) -> bool:
-    """Run the test with both, so that each expectation is also true of `exec`."""
+    """Run the test with both, so that each expectation also holds for `exec`."""
     return bool(request.param == "fork")
 
 

@@ -1,4 +1,4 @@
-"""Celery's failed tasks as dead letters: with real workers, and put back into their queues."""
+"""Celery's failed tasks as dead letters: with real workers, and returned to their queues."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Django: real servers and workers as processes, and what needs none in this process."""
+"""Django: real servers and workers as processes, and tests without processes."""
 
 import asyncio
 import subprocess

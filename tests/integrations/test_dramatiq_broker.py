@@ -1,4 +1,4 @@
-"""NsqBroker in one process: delays, dead letters, failed publishes, and what it does over HTTP."""
+"""NsqBroker in one process: delays, dead letters, failed publishes, and its HTTP requests."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ def daemon() -> Iterator[Nsqd]:
 
 @pytest.fixture
 def make_broker(daemon: Nsqd, request: pytest.FixtureRequest) -> Iterator[MakeBroker]:
-    """Return a function that makes brokers with topics of their own."""
+    """Return a function that makes brokers with separate topics."""
     made = []
 
     def make(**options: Any) -> NsqBroker:

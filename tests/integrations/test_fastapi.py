@@ -1,4 +1,4 @@
-"""FastAPI and Starlette: a real uvicorn, and TestClient for what needs no process."""
+"""FastAPI and Starlette: a real uvicorn, and TestClient for tests without processes."""
 
 import asyncio
 import subprocess

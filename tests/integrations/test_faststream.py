@@ -71,7 +71,7 @@ def run(broker: NsqBroker, work: Callable[[], Awaitable[None]], kind: str = "nsq
 
 
 class Seen(list[Any]):
-    """Values that handlers have got."""
+    """Values that handlers have received."""
 
     async def wait(self, count: int) -> None:
         while len(self) < count:
@@ -102,7 +102,7 @@ def test_channels_get_all_messages_and_subscribers_of_one_share_them(
     daemon: Nsqd, kind: str
 ) -> None:
     broker, shared, other = broker_on(daemon), Seen(), Seen()
-    for channel in ("a", "b"):  # a channel has only what is published after it exists
+    for channel in ("a", "b"):  # a channel has only messages that are published after its creation
         Web.at(daemon.http_address).create("fs-shared", channel)
 
     for name in ("one", "two"):

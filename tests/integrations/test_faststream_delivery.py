@@ -1,4 +1,4 @@
-"""FastStream on nsqd: what arrives, how often, and what happens to the rest when a broker stops."""
+"""FastStream on nsqd: deliveries, redeliveries, and the remaining messages when a broker stops."""
 
 import asyncio
 import ssl
@@ -109,7 +109,7 @@ def test_stopping_requeues_fetched_messages_and_incomplete_batches(daemon: Nsqd)
 
 
 class Odd(BaseException):
-    """Neither an Exception nor known to FastStream."""
+    """A BaseException that is unknown to FastStream."""
 
 
 def test_a_batch_follows_one_whose_handler_failed_oddly(daemon: Nsqd) -> None:

@@ -1,4 +1,4 @@
-"""Flask: real servers and workers as processes, and the test client for what needs none."""
+"""Flask: real servers and workers as processes, and the test client for tests without processes."""
 
 import os
 import subprocess

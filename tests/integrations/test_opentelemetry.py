@@ -59,7 +59,7 @@ class Recorder:
         )
 
     def spans(self, name: str, count: int = 1) -> list[ReadableSpan]:
-        """Wait for this many spans, and return them in the order of their beginning."""
+        """Wait for this number of spans, and return them in the order of their beginning."""
 
         def found() -> list[ReadableSpan]:
             return [each for each in self._exporter.get_finished_spans() if each.name == name]
@@ -257,7 +257,8 @@ def test_one_trace_over_a_requeue_and_a_dead_letter(
 def test_publishing_in_a_handler_continues_the_trace(
     program: Program, recorder: Recorder, topic: str
 ) -> None:
-    """A handler that forwards all headers replaces the context of the first publish."""
+    """A handler that forwards all headers replaces the context of the first publish with its
+    own."""
     producer = program.producer()
 
     def forward(message: Any) -> None:
@@ -492,7 +493,7 @@ def test_a_loop_without_a_handler(daemon: testing.Nsqd, recorder: Recorder, topi
 
 
 def test_several_topics(daemon: testing.Nsqd, recorder: Recorder, topic: str) -> None:
-    """A span names the topic of its message; that of a mixed batch, the given text."""
+    """A span contains the topic of its message, or the given text for a mixed batch."""
     topics = [f"{topic}.a", f"{topic}.b"]
     address, telemetry = daemon.tcp_address, recorder.telemetry
     seen: list[str] = []

@@ -13,7 +13,7 @@ BUILT = {".venv", "build", "dist", "data", "node_modules", "__pycache__"}
 TEXT = {".py", ".pyx", ".pxd", ".pyi", ".c", ".h", ".md", ".txt", ".ini", ".toml", ".js", ".json"}
 TEXT |= {".in", ".conf", ".service", ".socket", ".yaml"}
 NAMES = {"Dockerfile", "Makefile", "run"}
-# zsh takes the name in brackets for a pattern that no file matches.
+# zsh interprets the name in brackets as a pattern, which no file matches.
 UNQUOTED = re.compile(r"""pip install [^`#]*?(?<!["'\w.])[\w.]+\[[\w,{}]+\]""")
 
 # Split so that this file does not contain the words itself.

@@ -1,4 +1,4 @@
-"""The decisions that archive makes, without Spark: startup, cleanup, and what a batch writes."""
+"""The decisions that archive makes, without Spark: startup, cleanup, and the rows of a batch."""
 
 import json
 import shutil
@@ -65,7 +65,7 @@ def test_what_a_crash_has_left_is_swept(tmp_path: Path) -> None:
 
 
 class Frame:
-    """Rows of a batch; `wanted` are the rows that the archive asks for."""
+    """Rows of a batch; `wanted` are the rows that the archive requests."""
 
     wanted: list[Range] | None = None
 
@@ -145,7 +145,7 @@ def test_a_repeated_batch_ends_before_the_rows_of_one_log(sink: Files, tmp_path:
 def test_a_number_that_comes_again_with_other_rows(
     sink: Files, tmp_path: Path, restarted: bool, compacted: bool
 ) -> None:
-    """The checkpoint lost its last files, or came back from a copy."""
+    """The checkpoint lost its last files, or was restored from a copy."""
     sink.batch(0, {LOG: 11}, {LOG: 1})
     for number, end in ((1, 21), (2, 31)):
         sink.batch(number, {LOG: end})
@@ -167,7 +167,7 @@ def test_a_number_that_comes_again_with_other_rows(
 
 
 def test_rows_between_those_of_another_hour(sink: Files, tmp_path: Path) -> None:
-    """A file may have rows on both sides of another file's: only reading it can tell."""
+    """A file may have rows on both sides of another file's: only reading it shows this."""
     handmade = sink.handmade
     handmade.batch({LOG: [*range(1, 4), *range(7, 11)]})
     handmade.batch({LOG: range(4, 6)}, "dt=2026-01-31/hr=08")
@@ -199,7 +199,7 @@ def test_killed_anywhere(
     late: bool,
     lost: bool,
 ) -> None:
-    """Every reader sees whole batches only, also if the batch never comes again."""
+    """Every reader sees whole batches only, even if the batch is never repeated."""
     sink.batch(0, {LOG: 11}, {LOG: 1})
     original = getattr(manifests, where)
 
@@ -312,7 +312,7 @@ def test_schemas(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "v1", "v1\n{}", "v1\n{}\n{"])
 @pytest.mark.parametrize("name", ["offsets/1", "offsets/2", "commits/1", "metadata"])
 def test_a_checkpoint_with_a_damaged_file(tmp_path: Path, name: str, content: str) -> None:
-    """The job names the file and the way out, instead of Spark's failure."""
+    """The job reports the file and the remedy, instead of Spark's failure."""
     handmade = HandmadeArchive(tmp_path)
     state = manifests.hidden(tmp_path, "checkpoint")
     for number in range(3):

@@ -57,7 +57,7 @@ def test_late_rows_are_merged_into_what_was_merged(archive: HandmadeArchive) -> 
     assert rows_by_glob(archive.root) == before
     assert whole(archive)
     done = files(archive)
-    # Nothing left to merge: one file for each log.
+    # nothing remains to be merged: there is one file for each log.
     assert run(archive) == 0 and files(archive) == done
 
 
@@ -184,7 +184,7 @@ def test_a_manifest_that_lies(archive: HandmadeArchive, capsys: pytest.CaptureFi
 def test_a_damaged_file_is_not_merged(
     archive: HandmadeArchive, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its hour stays as it is; others are merged."""
+    """Its hour is unchanged; others are merged."""
     for start in (301, 401):
         archive.batch({LOG: range(start, start + 100)}, NEXT_HOUR)
     path = archive.root / files(archive)[0]

@@ -57,7 +57,8 @@ def test_an_nsqd_of_somebody_else(ask: Ask) -> None:
         (found,) = ask(**{"nsqd-tcp-address": (other.address,)})
     finally:
         other.close()
-    assert found.level == "error" and "does not offer topic_log (version nsqd/1.3.0)" in found.text
+    assert found.level == "error"
+    assert "does not support topic_log (version nsqd/1.3.0)" in found.text
 
 
 def test_lookupds_and_options(ask: Ask) -> None:

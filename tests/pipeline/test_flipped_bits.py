@@ -1,6 +1,6 @@
-"""A flipped bit in each kind of file that a job reads, or one that is cut off, emptied or absent:
-the job names the file and writes nothing, or the damage changes nothing that is read.
-docs/PIPELINE.md has the table, and what the loss of the other files costs."""
+"""A flipped bit in each kind of file that a job reads, or a truncated, empty or missing file: the
+job reports the file and writes nothing, or the damage does not change the rows that are read.
+docs/PIPELINE.md contains the table, and the effect of losing the other files."""
 
 import datetime
 import random
@@ -78,7 +78,7 @@ class Lake:
         elif job == "archive after a crash":
             self._take_back()
         elif job in ("replay", "dlq --republish"):
-            assert self.run() == 1  # the plan is written, and Spark is not there
+            assert self.run() == 1  # the plan is written, but Spark is missing
             assert (self.root / PLAN).exists()
         shutil.copytree(self.root, self._path / "sound")
 
@@ -149,7 +149,7 @@ class Lake:
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[LogBroker]:
-    """Jobs that read an archive with Spark end when they would: they check its files first."""
+    """Jobs that read an archive with Spark end before they start it: they check the files first."""
 
     class Absent:
         def __getattr__(self, name: str) -> Any:
@@ -165,7 +165,8 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[LogBroker]:
 
 
 def outcome(run: Callable[[], int], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """Return the exit status, and what a job says. It is 0 if Spark would read the files."""
+    """Return the exit status and the output of a job. The status is 0 if Spark would read the
+    files."""
     capsys.readouterr()
     try:
         code = run()
@@ -200,7 +201,7 @@ def test_a_damaged_file(
 
     # Spark continues from the last two files.
     def check(damage: Callable[[bytes, random.Random], bytes | None]) -> bool:
-        """Return whether the damage was noticed."""
+        """Return whether the job detected the damage."""
         lake.restore()
         path = rng.choice(lake.files(kind)[-2:] if damage is flipped else lake.files(kind)[-1:])
         data = damage(path.read_bytes(), rng)
@@ -214,7 +215,7 @@ def test_a_damaged_file(
         return True
 
     assert sum(check(flipped) for _ in range(BITS)), "no bit was noticed"
-    if kind != OPEN:  # a kill cuts it off, and it is empty when its rows are in a Parquet file
+    if kind != OPEN:  # a kill truncates it, and it is empty when its rows are in a Parquet file
         assert check(cut) + check(lambda *_: b""), "a cut was not noticed"
     if kind in NEEDED:
         assert check(lambda *_: None), "no file was missed"

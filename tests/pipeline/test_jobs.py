@@ -71,7 +71,7 @@ def test_from_topic_to_archive_and_back_from_crashes(
     ]
     assert written.exists() and seqs() == list(range(1, COUNT + 11))
 
-    # Spark's state lost its last files, so that a batch comes again with other rows
+    # Spark's state lost its last files, so a batch is repeated with different rows
     last = checkpoint.read(state).committed
     for number in (last, last - 1):
         for path in state.glob(f"*/*{number}*"):
@@ -101,7 +101,7 @@ def test_from_topic_to_archive_and_back_from_crashes(
     assert job("archive", "--once", here)[-1]["rows"] == 10
     assert job("verify", here)[-1]["rows"] == COUNT + 50
 
-    # doctor reports how far the job is behind
+    # doctor reports the job's lag
     lines = [line["text"] for line in job("doctor", f"--checkpoint={state}")]
     assert any("the job is 0 records behind" in line for line in lines)
 

@@ -1,5 +1,5 @@
 """Jobs that end at random moments, after which Spark's checkpoint lacks its last files, has a torn
-one, is an older copy, or is gone: each row is in the archive, and counted by rollup, exactly once.
+one, is an older copy, or is lost: each row is in the archive, and counted by rollup, exactly once.
 
 Most moments run on an engine without a JVM (spark_on_disk.py). `NSQCY_MOMENTS` sets their number in
 the soak tests, `NSQCY_SPARK_MOMENTS` the number with Spark, `NSQCY_MOMENTS_SEED` their seed.
@@ -37,7 +37,7 @@ SPARK_MOMENTS = int(os.environ.get("NSQCY_SPARK_MOMENTS", "200"))
 SEED = int(os.environ.get("NSQCY_MOMENTS_SEED", "1"))
 EACH = 60
 BATCHES = 3
-KILLS = 20  # with Spark, one of this many moments is the kill of a driver
+KILLS = 20  # with Spark, one moment in this number is the kill of a driver
 SINKS = {"archive": archive.Files, "rollup": rollup.Counts}
 JOBS = pytest.mark.parametrize("job", list(SINKS))
 
@@ -75,7 +75,8 @@ class Runs:
             print(*what, flush=True)
 
     def run(self) -> str:
-        """Run the job until its trap or its end. After a refusal, do what its text says."""
+        """Run the job until its trap or its end. After a refusal, follow the instruction in its
+        text."""
         code = main([self.job, "--once", "--topic=orders", f"--root={self.root}", *self.words])
         err = self._capsys.readouterr().err
         if self.trap.fired:
@@ -128,7 +129,8 @@ class Runs:
             yield number
 
     def check(self, count: int, rng: random.Random, *, with_kills: bool = False) -> None:
-        """Check the rows now and then, and that they are whole once the job has not been ended."""
+        """Check the rows after some moments, and check that they are complete after an
+        uninterrupted run."""
         look = check_archive if self.job == "archive" else check_rollup
         seen: set[Any] = set()
         for number in self.moments(count, rng, with_kills=with_kills):
@@ -142,7 +144,7 @@ class Runs:
 def check_archive(
     runs: Runs, seen: set[tuple[str, int]], rng: random.Random, *, is_whole: bool
 ) -> set[tuple[str, int]]:
-    """No row is there twice, none goes away, and verify finds a problem if one is missing."""
+    """No row is duplicated, none disappears, and verify finds a problem if one is missing."""
     root = runs.root
     rows_there = [row[:2] for row in rows_by_glob(root)] if any(root.glob("topic=*")) else []
     found = set(rows_there)
@@ -229,7 +231,7 @@ def test_replay(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Each replay ends several times; its state file comes back from an older copy, or torn."""
+    """Each replay ends several times; its state file is restored from an older copy, or is torn."""
     rng, trap, ends = random.Random(seed), Trap(), Counter[str]()
     brokers[0].topics["orders"] = FakeTopic("a" * 32, 4 * EACH)
     target = ChunkBroker()
@@ -320,9 +322,9 @@ def test_sink(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What a query of one's own publishes if its checkpoint lacks its last files or comes back from
-    a copy: each row once. If a batch comes again with other rows, the query is refused; it then
-    begins again, with another topic."""
+    """A user's query publishes each row once, even if its checkpoint lacks its last files or is
+    restored from a copy. If a batch is repeated with different rows, nsqd refuses the query, which
+    then begins again with another topic."""
     rng, trap, target, ends = random.Random(seed), Trap(), ChunkBroker(), Counter[str]()
     given = {
         "topic": "orders",
@@ -331,7 +333,7 @@ def test_sink(
         "maxOffsetsPerTrigger": str(EACH // BATCHES),
     }
     logs = [to_broker(broker, log * 32) for broker, log in zip(brokers, "ab", strict=True)]
-    each = EACH if same else EACH - 7  # a last batch that is not full comes again with more rows
+    each = EACH if same else EACH - 7  # a last batch that is not full is repeated with more rows
 
     def send() -> None:
         for log in logs:
@@ -430,7 +432,7 @@ def test_replay_with_spark(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A replay ends several times, and its state file may come back from an older copy."""
+    """A replay ends several times, and its state file may be restored from an older copy."""
     rng = random.Random(SEED)
     trap = Trap()
     one_round = replay.one_round

@@ -95,7 +95,7 @@ def replayed(
 
 
 def rolled_up(daemon: Nsqd, job: Job, tmp_path: Path) -> None:
-    """Roll up the same topic, and what a consumer did with it."""
+    """Roll up the same topic and a consumer's progress in it."""
     conn = daemon.connect().sub("orders", "c", rdy=100)
     message = conn.message()
     conn.req(message)
@@ -127,7 +127,7 @@ def rolled_up(daemon: Nsqd, job: Job, tmp_path: Path) -> None:
 
 
 def dead_letters(daemon: Nsqd, job: Job) -> None:
-    """Check dead letters that nsqd has created: list them, and publish them again."""
+    """Check dead letters that nsqd has created: list them, and republish them."""
     policy = {"max_attempts": 1, "dead_letter_topic": "dead"}
     daemon.web.create("bills", "c")
     answer = daemon.web.put(

@@ -207,7 +207,8 @@ BAD = {
     PAIRS: ("a", "NAME=VALUE"),
     PATH: (
         "s3a://b/x",
-        "a local path, because s3a:// is not supported: mount the storage and give the mount point",
+        "a local path, because s3a:// is not supported: mount the storage and specify the mount "
+        "point",
     ),
     PORT: ("65536", "a port: 0 to 65535"),
     POSITIVE: ("0", "a whole number of at least 1"),

@@ -40,7 +40,8 @@ def test_an_archive_without(archive: HandmadeArchive, orphans: Lines) -> None:
 
 
 def test_rows_that_the_archive_has(archive: HandmadeArchive, orphans: Lines) -> None:
-    """The job was killed before the manifest, and Spark's state was lost: the rows came again."""
+    """The job was killed before the manifest, and Spark's state was lost: the rows were
+    repeated."""
     before = rows_by_glob(archive.root)
     (path,) = archive.batch({LOG: range(6, 16)}, finished=False)
     name = path.relative_to(archive.root)

@@ -105,7 +105,7 @@ def figure(minutes: int, latency: Callable[[int], float | None]) -> Any:
 
 
 def minutes_of(axes: Any) -> set[int]:
-    """Return the minutes in which something is drawn above zero: the middle of each is inside."""
+    """Return the minutes in which the plot is above zero: it contains the middle of each."""
     from matplotlib.dates import date2num
 
     shapes = [each for collection in axes.collections for each in collection.get_paths()]
@@ -125,7 +125,7 @@ def minutes_of(axes: Any) -> set[int]:
 
 @drawn
 def test_every_minute_is_drawn_at_its_time() -> None:
-    """Also the last one, which ends at the end of the axis."""
+    """Including the last one, which ends at the end of the axis."""
     rates, volumes, _, _, outcomes, attempts = figure(3, lambda _: 100.0).axes
     assert minutes_of(rates) == minutes_of(volumes) == {0, 1, 2}
     assert minutes_of(outcomes) == minutes_of(attempts) == {1}
@@ -169,7 +169,7 @@ def test_a_channel_in_which_nothing_is_finished_is_drawn() -> None:
 
 
 class References(HTMLParser):
-    """Collects what a page would fetch."""
+    """Collects the files that a page would fetch."""
 
     def __init__(self) -> None:
         super().__init__()

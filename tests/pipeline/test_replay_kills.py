@@ -27,7 +27,7 @@ def published(daemon: Nsqd) -> int:
 
 @pytest.mark.timeout(7200)
 def test_many_kills(daemon: Nsqd, tmp_path: Path) -> None:
-    """Each driver is killed while it publishes."""
+    """Each driver is killed while publishing."""
     rng = random.Random(SEED)
     for start in range(0, ROWS, 5000):
         numbers = range(start, min(start + 5000, ROWS))

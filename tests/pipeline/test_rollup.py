@@ -1,4 +1,4 @@
-"""Minutes and their files without Spark: what is merged, closed, late, and written again."""
+"""Minutes and their files without Spark: merged, closed, late and rewritten ones."""
 
 import datetime
 import json
@@ -150,7 +150,7 @@ def test_a_batch_that_is_repeated_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_batch_wrote_is_undone(tmp_path: Path) -> None:
-    """Its rows may not come again in one batch: Spark's checkpoint may be older now."""
+    """Its rows may not be repeated in one batch: Spark's checkpoint may now be older."""
     first = [count(orders(0), 10, 5)]
     state = minutes.load(tmp_path)
     minutes.write_days(tmp_path, state, advance(state, *first))
@@ -166,7 +166,7 @@ def test_what_a_killed_batch_wrote_is_undone(tmp_path: Path) -> None:
 
 
 def test_a_state_that_is_older_than_the_files(tmp_path: Path) -> None:
-    """It was removed, or came back from a copy: its minutes would be taken away."""
+    """It was removed, or restored from a copy: its minutes would be lost."""
     state = minutes.load(tmp_path)
     for minute in range(3):
         minutes.write_days(tmp_path, state, advance(state, count(orders(minute * 10), 10, 5)))
@@ -181,7 +181,7 @@ def test_a_state_that_is_older_than_the_files(tmp_path: Path) -> None:
 
 
 def test_a_flipped_byte_in_a_daily_file(tmp_path: Path) -> None:
-    """It is found before the file is merged with new rows, or drawn."""
+    """The damage is detected before the file is merged with new rows, or plotted."""
     state = minutes.load(tmp_path)
     minutes.write_days(tmp_path, state, advance(state, count(orders(0), 10, 5)))
     minutes.save(tmp_path, state)
@@ -322,7 +322,7 @@ class Counts(rollup.Counts):
 def test_rows_are_counted_once_whatever_the_number_of_their_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checkpoint lost its last files, or came back from a copy."""
+    """The checkpoint lost its last files, or was restored from a copy."""
     sink = Counts(tmp_path, monkeypatch)
 
     def total() -> int:
@@ -338,7 +338,7 @@ def test_rows_are_counted_once_whatever_the_number_of_their_batch(
     sink.batch(0, {LOG: 31, OTHER: 11}, {LOG: 1, OTHER: 1})
     sink.batch(1, {LOG: 35, OTHER: 12})
     assert total() == 45
-    # The checkpoint is gone: the next query begins after the counted rows.
+    # The checkpoint is lost: the next query begins after the counted rows.
     state = manifests.hidden(tmp_path, "checkpoint")
     assert rollup.beginning(tmp_path, state) == {}
     shutil.rmtree(state)

@@ -1,5 +1,5 @@
-"""SIGTERM at random lines of each job that has an end: the exit status tells that it has not
-reached it, and the next run completes the work exactly once."""
+"""SIGTERM at random lines of each job that has an end: the exit status shows that the job has not
+reached its end, and the next run completes the work exactly once."""
 
 import json
 import random

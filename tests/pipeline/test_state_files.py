@@ -1,4 +1,4 @@
-"""Files that the next run relies on: what was written is read, and damage is noticed."""
+"""Files that the next run relies on: written data is read back, and damage is detected."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,8 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 
 
 def test_each_flipped_bit(tmp_path: Path) -> None:
-    """It is noticed, or it changes nothing that is read: a space, or the name of the checksum."""
+    """The damage is detected, or does not change the data that is read: a space, or the name of the
+    checksum."""
     path = tmp_path / "x.json"
     state_files.write_json(path, FOUND)
     content = path.read_bytes()

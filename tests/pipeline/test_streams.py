@@ -1,4 +1,4 @@
-"""Streams without Spark: what is reported about batches, and how failed queries are handled."""
+"""Streams without Spark: reports about batches, and the handling of failed queries."""
 
 import json
 import os

@@ -91,7 +91,7 @@ def join(rows: "pq.Table", without: int) -> "pq.Table":
 
 
 def test_a_swapped_file(archive: HandmadeArchive, verify: Lines) -> None:
-    """The file is replaced by a different one with the same seqs."""
+    """The file is replaced with a different one with the same seqs."""
     path = files(archive)[2]
     save(path, table(LOG, range(105, 205), "nobod"))
     code, (changed,) = verify()
@@ -186,7 +186,7 @@ def test_a_missing_end(archive: HandmadeArchive, verify: Lines) -> None:
 
 
 def test_a_log_of_which_nothing_is_there(archive: HandmadeArchive, verify: Lines) -> None:
-    """An older nsqcy believed the manifest of a batch that came again with another log's rows."""
+    """An older nsqcy trusted the manifest of a batch that was repeated with another log's rows."""
     archive.checkpoint({LOG: 305, OTHER: 21}, 2)
     third = "9c9c" * 8
     archive.checkpoint({LOG: 305, OTHER: 21, third: 11}, 3, start={third: 4})

@@ -102,7 +102,7 @@ class Channel:
             self.waiting.append(copy)
 
     def drop(self, copies: Iterable[Copy]) -> None:
-        """Drop messages that were put back into a full ephemeral channel."""
+        """Drop messages that were requeued into a full ephemeral channel."""
         check(self.ephemeral, f"{self.name} is not ephemeral, but drops messages")
         for copy in copies:
             self.waiting.remove(copy)

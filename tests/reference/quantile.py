@@ -8,7 +8,7 @@ from typing import Any
 
 def exact(values: Sequence[int], quantile: float) -> int:
     """Return NSQ's result for a list that is short enough to be kept whole: slightly above the
-    exact place."""
+    exact rank."""
     n = len(values)
     if not n:
         return 0
@@ -23,7 +23,7 @@ def summary(values: Sequence[int], quantiles: Sequence[float]) -> dict[str, Any]
 
 
 def rank_error(ordered: Sequence[int], quantile: float, value: int) -> int:
-    """Return the distance in places between `value` and its correct position in a sorted list,
+    """Return the distance in ranks between `value` and its correct position in a sorted list,
     which must contain it."""
     first, last = bisect_left(ordered, value) + 1, bisect_right(ordered, value)
     assert first <= last, f"the list does not contain {value}"

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Clock:
-    """Runs what was scheduled, without waiting."""
+    """Runs scheduled events, without waiting."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -1,6 +1,6 @@
 """The disk of a node: copies of groups. In a crash, the last operations may be lost.
 
-Reads may fail, and what was written may be damaged.
+Reads may fail, and written data may be damaged.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ class Damaged(NamedTuple):
     life: "Life"
     """The process whose disk damaged the item."""
     at: float
-    """The time at which it did."""
+    """The time of the damage."""
 
 
 UNREADABLE = object()
@@ -44,7 +44,7 @@ UNREADABLE = object()
 
 
 def original(item: Any) -> Any:
-    """Return an item as it was written."""
+    """Return an item as it was originally written."""
     return item.was if isinstance(item, Damaged) else item
 
 
@@ -141,8 +141,8 @@ class Image:
         self.verified = None
 
     def records(self) -> list[Record]:
-        """Return the records of all processes, in order, as they were written. Do not change
-        them."""
+        """Return the records of all processes, in order, as they were originally written. Callers
+        must not change them."""
         if self._records is None:
             self._records = [
                 original(record)
@@ -200,7 +200,7 @@ def log_number(path: str) -> int:
 
 
 class Life:
-    """A process, as its disk sees it."""
+    """The disk's view of a process."""
 
     __slots__ = ("disk",)
 
@@ -234,7 +234,7 @@ class Disk:
         self.failing_reads = 0
         """Number of the next reads that fail."""
         self.is_rolled_back = False
-        """Whether outdated copies look complete, because no process has noticed the rollback
+        """Whether outdated copies look complete, because no process has detected the rollback
         yet."""
         self._stable: dict[str, Image] = {}
         self._operations: list[tuple[str, tuple[Any, ...]]] = []
@@ -245,7 +245,7 @@ class Disk:
         self.life = Life(self)
         """The process that uses the disk."""
         self.mends: Counter[tuple[str, str]] = Counter()
-        """How often a file of a group was mended."""
+        """Number of repairs of a group's files."""
 
     def fails_to_read(self) -> bool:
         if self.failing_reads:
@@ -280,7 +280,8 @@ class Disk:
         self._operations.clear()
         self._restore(0, whole=True)
         self.names = []
-        # A real node gets a new name with its disk, so that it never says what the old one forgot.
+        # A real node gets a new name with its disk, so that its statements never differ from
+        # forgotten ones of the old disk.
         self.since = NEVER
         self.identity = None
         self.revision = self.mark = 0
@@ -323,7 +324,7 @@ class Disk:
         self.is_rolled_back = True
 
     def registered(self, name: str, *, is_current: bool) -> None:
-        """Note the registration of a process; unless the data is current, no copy counts as
+        """Record the registration of a process; unless the data is current, no copy counts as
         complete."""
         self.names = [name]
         self.is_rolled_back = False
@@ -386,7 +387,7 @@ class DiskCopy:
         mender: Callable[[str, str, Callable[[bool], object]], object],
     ) -> None:
         """
-        mender: mends a file of a group
+        mender: repairs a file of a group
         """
         self.disk = disk
         self.group_id = group_id

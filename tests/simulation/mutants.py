@@ -1,5 +1,5 @@
-"""The rules of nsqcy.copies, each broken once. Each broken rule must be noticed by some
-schedule."""
+"""The rules of nsqcy.copies, each broken once. Some schedule must detect each broken
+rule."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -91,7 +91,7 @@ class Network:
             target.run(target.received, stream, to_holder, message)
 
     def cut(self, stream: Stream) -> None:
-        """End a stream; both ends learn of it, each in its own time."""
+        """End a stream; each end is notified after its own delay."""
         if stream.cut:
             return
         stream.cut = True
@@ -100,7 +100,7 @@ class Network:
         self.clock.after(self.delay(), stream.holder.run, stream.holder.stream_ended, stream)
 
     def process_ended(self, process: "Process", *, silently: bool) -> None:
-        """End a process's streams; without power, its peers notice nothing."""
+        """End a process's streams; after a loss of power, its peers detect nothing."""
         self.processes.pop(process.node, None)
         for stream in [each for each in self.streams if process in (each.owner, each.holder)]:
             if silently:

@@ -1,7 +1,7 @@
 """Invariants of every schedule: nothing acknowledged is lost, and nothing refused is delivered.
 
-The oracle sees everything at once, so it notices a broken rule before a crash makes it matter.
-"""
+The oracle sees everything at once, so it detects a broken rule before a crash makes the rule
+matter."""
 
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Violation(Exception):
-    """Something has happened that must never happen."""
+    """An invariant is violated."""
 
 
 class Oracle:
@@ -87,11 +87,12 @@ class Oracle:
         log.checked = max(log.checked, log.committed)
 
     def _acted_on(self, process: "Process", group_id: str) -> Group | None:
-        """Return the value of a group that tells which nodes need what its owner has.
+        """Return the value of a group that determines which nodes need its owner's data.
 
-        If the registry has gone back, an owner that accepts publishes may not know the latest
+        If the registry has been restored from a backup, an owner that accepts publishes may not
+        know the latest
         value: only a process that took the group over has acted on that. Such a process accepts
-        none, so nothing that it has is new.
+        none, so it has no new data.
         """
         owner = process.worker.owner(group_id)
         if not self.world.is_registry_damaged or owner is None:
@@ -107,7 +108,7 @@ class Oracle:
     ) -> None:
         if message in self.refused:
             raise Violation(f"{message} was refused, but is delivered to {name}")
-        # After a damage of the registry, an owner that has missed a takeover may go on.
+        # After a damage of the registry, an owner that has missed a takeover may continue.
         is_owner = (
             not self.world.is_registry_damaged
             and self.world.values[log.group_id].session == process.session
@@ -120,7 +121,7 @@ class Oracle:
         self.deliveries[message, name] += 1
 
     def skipped(self, log: "OwnedLog", seq: int) -> None:
-        """Note that an owner has given up a damaged record."""
+        """Record that an owner has abandoned a damaged record."""
         if log.records[seq].message in self.acknowledged:
             raise Violation(f"{log.group_id} {seq} was acknowledged, but is skipped")
 
@@ -131,7 +132,7 @@ class Oracle:
                 raise Violation(f"{log.group_id} {seq} was finished in {name}, but is moved")
 
     def is_intact(self, node: str, group_id: str) -> bool:
-        """Whether a node's copy has everything that was committed, and can read it."""
+        """Whether a node's copy has all committed changes, and can read them."""
         return self.has_all(node, group_id) and self.world.disks[node].read_errors < 1.0
 
     def _is_filled(self, node: str, group_id: str) -> bool:
@@ -147,7 +148,7 @@ class Oracle:
         return len(image.records()) >= len(self.contents.get(group_id, []))
 
     def has_all(self, node: str, group_id: str) -> bool:
-        """Whether a node's copy has everything that was committed, undamaged."""
+        """Whether a node's copy has all committed changes, undamaged."""
         image = self.world.disks[node].whole_image(group_id)
         if image is None or image.is_damaged():
             return False
@@ -164,7 +165,7 @@ class Oracle:
         ]
 
     def duplicates(self) -> int:
-        """Return how often a message was delivered again that no consumer had requeued."""
+        """Return the number of redeliveries of messages that no consumer had requeued."""
         return sum(count - 1 for count in self.deliveries.values()) - self.requeued
 
     def _check_copy(self, node: str, group_id: str, image: Image) -> None:

@@ -1,8 +1,8 @@
 """A process of nsqd in the simulation: the worker's state machine, a topic, and its consumers.
 
-Each process has one topic, in a group of its own, and drains the groups that it takes over into
-that topic. Its consumers receive what the state machine shows, and finish or requeue it.
-"""
+Each process has one topic, in its own group, and drains the groups that it takes over into
+that topic. Its consumers receive the messages that the state machine shows, and finish or requeue
+them."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ IN_FLIGHT_LIMIT = 4
 
 
 class OwnedLog:
-    """A group that this process owns: its records and state, and what is known about them."""
+    """A group that this process owns: its records and state, and the known facts about them."""
 
     def __init__(self, group_id: str, copy: DiskCopy) -> None:
         self.group_id = group_id
@@ -72,7 +72,7 @@ class OwnedLog:
         self.moved: list[int] = []
         self.drained_to = 0
         self.saved: deque[tuple[int, list[tuple[int, str]]]] = deque()
-        """Positions in the group, with what is finished or moved at each."""
+        """Positions in the group, with the finished or moved messages at each."""
 
     def position(self) -> int:
         """Return the position up to which everything is stored here and committed."""
@@ -364,7 +364,7 @@ class Process:
             del self._accepted[key]
             self.worker.hung_up(*key)
 
-    # -- what the state machine requests
+    # -- requests of the state machine
 
     def copy(self, group_id: str) -> DiskCopy | None:
         if group_id not in self.disk.images:
@@ -470,7 +470,7 @@ class Process:
             self._use(log)
 
     def _use(self, log: OwnedLog) -> None:
-        """Publish to a log from now on, and give it channels."""
+        """Select a log for later publishes, and give it channels."""
         self._own_group = log.group_id
         for name in CHANNELS:
             if name not in log.state.channels:
@@ -561,7 +561,8 @@ class Process:
         answer("ok")
 
     def _leave_unanswered(self) -> None:
-        """Do not answer pending requests: other nodes may never get what they have stored here."""
+        """Do not answer pending requests: other nodes may never get the data that these requests
+        have stored here."""
         moves = [each for each in self._answers if each[1].func == self._moved]
         self._answers = deque(moves)
 
@@ -725,7 +726,7 @@ class Process:
             log.skipped.add(seq)
 
     def _scrub(self) -> None:
-        """Mend one of the files on this disk."""
+        """Repair one of the files on this disk."""
         files = [
             (group_id, path)
             for group_id, image in sorted(self.disk.images.items())
@@ -735,7 +736,7 @@ class Process:
             self._mend(*self.random.choice(files), lambda _: None)
 
     def _mend(self, group_id: str, path: str, done: Callable[[bool], object]) -> None:
-        """Mend a file's damaged items one after the other."""
+        """Repair a file's damaged items one after the other."""
         image = self.disk.images.get(group_id)
         damages = image.damages(path) if image is not None else []
         if self.disk.fails_to_read():

@@ -1,5 +1,5 @@
 """A model of etcd: values with revisions, sessions with leases, transactions and watches. It may
-lose its data, go back to a backup, or be replaced by another cluster's."""
+lose its data, be restored from a backup, or be replaced by another cluster's registry."""
 
 import copy
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class Contents:
     marks: dict[str, tuple[int, int]] = field(default_factory=dict)
     sessions: dict[str, float] = field(default_factory=dict)
     statements: dict[str, tuple[str, Statement]] = field(default_factory=dict)
-    """Statement of a node, with the session that made it."""
+    """Statement of a node, with the session in which it was made."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Reading:
 
 
 class Registry:
-    """The truth about groups. Requests arrive late or never; so do answers and watch events."""
+    """The truth about groups. Requests, answers and watch events arrive late or never."""
 
     def __init__(self, clock: Clock, lease: float) -> None:
         self.clock = clock

@@ -1,6 +1,6 @@
 """Random schedules of faults around the state machine of copies, and the same with broken rules.
 
-`python -m simulation` runs as many schedules as wanted: docs/internals/copies.md.
+`python -m simulation` runs any number of schedules: docs/internals/copies.md.
 """
 
 import pytest
@@ -58,7 +58,7 @@ NOTICED_BY = {
     "remembers_after_it_has_acted": 117,
 }
 
-# The same with read errors and damaged files.
+# Schedules with read errors and damaged files.
 NOTICED_WITH_DAMAGE_BY = {
     "gives_up_without_the_members_that_are_silent": 380,
     "takes_a_read_error_for_an_answer": 701,

@@ -126,7 +126,7 @@ class World:
     def _group_changed(self, old: Group | None, new: Group) -> None:
         self.log("registry: %s", new)
         if old is not None and old != self.values[old.id]:
-            return  # the registry has gone back, which no node has noticed yet
+            return  # the registry has been restored from a backup, which no node has detected yet
         self.values[new.id] = new
         self.oracle.group_changed(old, new)
 
@@ -303,7 +303,8 @@ class World:
         self.clock.after(delay, self.registry.set_available, True)
 
     def _damage_registry(self) -> None:
-        """Let the registry lose its data, or replace them by a backup or by another cluster's.
+        """Make the registry lose its data, or replace them with a backup or with another cluster's
+        data.
 
         Other programs may have increased its revision.
         """
@@ -390,7 +391,7 @@ class World:
         disk.slowness = 1.0
 
     def _fail_reads(self) -> None:
-        """Let one read, some reads, or all reads fail on the disk of an owner, a holder or any
+        """Make one read, some reads, or all reads fail on the disk of an owner, a holder or any
         node, at any time or while it is busy with its files."""
         group = self.random.choice([None, *self.values.values()])
         moment = self.random.choice(("", "", "starting", "filling", "taking over", "moving"))
@@ -414,7 +415,7 @@ class World:
         self._fail_reads_of(self.disks[node], kind)
 
     def _fail_reads_of(self, disk: Disk, kind: str) -> None:
-        """A long fault may begin before the process reads, and go on until the end."""
+        """A long fault may begin before the process reads, and continue until the end."""
         probability, duration = READ_FAULTS[kind]
         if not duration:
             disk.failing_reads += 1
@@ -495,7 +496,7 @@ class World:
             self.clock.after(OLD, self._hide, group.id, group.owner)
 
     def _hide(self, group_id: str, node: str) -> None:
-        """Let the other members of a group not answer."""
+        """Block the answers of the other members of a group."""
         if self.is_healed:
             return
         kind = self.random.choice(("unreadable", "paused", "separated"))
@@ -563,7 +564,7 @@ class World:
             self.clock.after(0.45, self._pause_for, other, self.random.choice((2.0, 4.0, 6.0)))
 
     def _kill_while_it_fills(self) -> None:
-        """Kill an owner for a long time, after it has sent part of what a holder lacks."""
+        """Kill an owner for a long time, after it has sent part of the data that a holder lacks."""
         process = self._some_process()
         if process is None or (self.durability == "memory" and not self._may_lose(process.node)):
             return

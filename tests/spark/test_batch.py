@@ -254,7 +254,7 @@ def test_an_nsqd_without_logs() -> None:
     text = loading(given(broker))
     broker.close()
     assert text == (
-        f"nsq: {broker.address} does not offer topic_log (version nsqd/1.3.0); use nsq_to_nsq "
+        f"nsq: {broker.address} does not support topic_log (version nsqd/1.3.0); use nsq_to_nsq "
         "to copy its messages to an nsqcy nsqd"
     )
 
@@ -398,7 +398,7 @@ def test_a_rejected_request_is_not_retried(broker: LogBroker) -> None:
     [
         ({}, ["IDENTIFY"], "{} requires authSecret"),
         ({"authSecret": "hunter2"}, ["IDENTIFY", "AUTH"], "{} refused: E_AUTH_FAILED not ***"),
-        ({"tls": "true"}, ["IDENTIFY"], "{} does not offer TLS"),
+        ({"tls": "true"}, ["IDENTIFY"], "{} does not support TLS"),
     ],
 )
 def test_who_is_not_let_in_does_not_knock_again(

@@ -193,8 +193,8 @@ def test_topics_by_pattern(brokers: list[LogBroker]) -> None:
 
 
 def test_a_topic_that_begins_to_match_between_two_batches(brokers: list[LogBroker]) -> None:
-    """It is read from its beginning; topics that are deleted, made again, or not listed for a while
-    change nothing about the others."""
+    """It is read from its beginning; topics that are deleted, recreated, or not listed for a while
+    do not affect the others."""
     first, second = brokers
     with Pages({"t": [first.address]}) as one:
         options = {

@@ -1,4 +1,4 @@
-"""HTTP of Spark's source and of pipelines: what false daemons may answer."""
+"""HTTP of Spark's source and of pipelines: responses of false daemons."""
 
 from collections.abc import Iterator
 from typing import Any

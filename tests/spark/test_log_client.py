@@ -85,13 +85,13 @@ def test_tls(server: Any, tmp_path: Path) -> None:
         "nsq: TLS files cannot be used: No such file or directory"
     )
     plain = server()
-    assert refusal(plain, Access(tls=True)) == f"nsq: {plain.address} does not offer TLS"
+    assert refusal(plain, Access(tls=True)) == f"nsq: {plain.address} does not support TLS"
 
 
 def test_an_nsqd_that_knows_no_features(server: Any) -> None:
     nsqd = server(settings=b"OK")
     assert refusal(nsqd, Access()) == (
-        f"nsq: {nsqd.address} does not offer topic_log (version nsqd/unknown); use nsq_to_nsq "
+        f"nsq: {nsqd.address} does not support topic_log (version nsqd/unknown); use nsq_to_nsq "
         "to copy its messages to an nsqcy nsqd"
     )
 

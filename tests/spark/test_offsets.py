@@ -1,4 +1,4 @@
-"""Positions: what is read next, across incarnations, retention and limits."""
+"""Positions: the next rows to read, across incarnations, retention and limits."""
 
 import itertools
 import math
@@ -32,7 +32,7 @@ def view(*shards: Shard, away: dict[str, list[str]] | None = None) -> View:
 
 
 def settled(pos: dict[str, int], *logs: Log, ends: dict[str, int] | None = None) -> Settled:
-    """Settle the positions in topic `t` on one nsqd."""
+    """Determine the positions in topic `t` on one nsqd."""
     return settle(Offset({"t": pos}), view(Shard("t", "a:1", logs)), ends or {}, ["t"])
 
 
@@ -87,7 +87,7 @@ def test_the_rest_of_an_old_log_and_then_the_new_one() -> None:
 
 def test_an_old_log_that_was_read_is_let_go() -> None:
     assert settled({"old": 11, "new": 12}, OLD, NEW).pos == {"t": {"new": 12}}
-    # The same applies if more was read than is left after a crash.
+    # The same applies if more records were read than remain after a crash.
     found = settled({"old": 15}, OLD, NEW)
     assert (found.pos, found.losses) == ({"t": {"new": 11}}, [])
 

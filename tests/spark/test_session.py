@@ -246,8 +246,8 @@ def check_words_of_a_live_topic(spark: "SparkSession", daemon: Nsqd, tmp_path: P
 def check_rows_of_a_stream_in_a_fixed_order(
     spark: "SparkSession", daemon: Nsqd, tmp_path: Path
 ) -> None:
-    """The program below this text in docs/SPARK.md publishes each row once, also if its driver died
-    between publishing and the commit. What Spark refuses is what the page says."""
+    """The program below this text in docs/SPARK.md publishes each row once, even if its driver
+    died between publishing and the commit. Spark's refusals match the page."""
     from pyspark.errors import AnalysisException
 
     daemon.connect().mpub("written", [b"to be or", b"not to be"])

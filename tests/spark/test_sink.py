@@ -223,7 +223,7 @@ def test_a_batch_that_nsqds_have_forgotten(
 def test_topics_of_a_batch_that_comes_again(
     plan: Callable[[int, object], str], brokers: list[ChunkBroker]
 ) -> None:
-    """A task asks for the topics that its rows name."""
+    """A task queries the topics in its rows."""
     given_ = to(*brokers, checkpointLocation=plan(0, 2))
     del given_["topic"]
     rows = table({"body": bodies(2), "topic": ["a", "b"]}, topic=pa.string())
@@ -338,7 +338,7 @@ def test_other_nsqds_get_everything(brokers: list[ChunkBroker]) -> None:
 
 
 def test_columns_of_every_kind_add_up(broker: ChunkBroker) -> None:
-    """The counts are right however the rows are split into record batches."""
+    """The counts are right regardless of how the rows are split into record batches."""
     columns = {
         "body": bodies(30),
         "topic": ["a", "b", None] * 10,
@@ -443,7 +443,7 @@ def test_an_nsqd_without_chunks(caplog: pytest.LogCaptureFixture) -> None:
     assert broker.asked == ["MPUB t"] * 2
     assert broker.bodies() == bodies(5) * 2
     assert caplog.messages == [
-        f"nsq: {broker.address} does not offer topic_log (version nsqd/1.3.0): rows are sent "
+        f"nsq: {broker.address} does not support topic_log (version nsqd/1.3.0): rows are sent "
         "by MPUB, at least once"
     ]
     assert refusal(Refused, write, to(broker), {"body": [b"x"], "headers": [b""]}) == (

@@ -211,7 +211,7 @@ def test_another_incarnation(query: Start, broker: LogBroker) -> None:
     engine.run()
     assert seqs(engine) == numbers(1, 18)
     assert {row["log_id"] for row in checkpoint.rows[12:]} == {B}
-    del topic.logs[0]  # none of its records is left, but all were read
+    del topic.logs[0]  # none of its records remain, but all were read
     topic.publish(1)
     engine = query(checkpoint)
     engine.run()
@@ -248,7 +248,7 @@ def test_rows_are_held_until_there_are_enough(
     query: Start, broker: LogBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = query(minOffsetsPerTrigger="15", maxTriggerDelay="10m")
-    engine.trigger()  # the first batch fixes the start, whatever its size
+    engine.trigger()  # the first batch determines the start, regardless of its size
     broker.topics["t"].publish(14)
     assert not engine.trigger()
     broker.topics["t"].publish(1)
@@ -533,7 +533,7 @@ def test_connections_are_used_again(query: Start, broker: LogBroker) -> None:
     engine = query(None, "seq", pollTimeoutMs="1")
     engine.run()
     for _ in range(5):
-        # A trigger that times out before its first check leaves no query open.
+        # A trigger that times out before its first check closes its query.
         eventually(lambda: not engine.trigger() and broker.is_asked)
         broker.topics["t"].publish(1)
         broker.answer_waiting()

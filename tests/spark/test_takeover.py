@@ -55,8 +55,8 @@ class Node(Nsqd):
         return Conn((host, int(port)))
 
     def lacks(self, nodes: int) -> list[Any]:
-        """Return what is missing until this node sees all the others, and its groups are
-        complete."""
+        """Return the conditions that are not met until this node sees all the others, and its
+        groups are complete."""
         try:
             (worker,) = self.web.get("/copies").json()["workers"]
         except (OSError, HTTPException, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Programs that use Spark as processes that tests may kill, and what they archive."""
+"""Programs that use Spark as processes that tests may kill, and the rows that they archive."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ LOCAL = ("--master=local[2]", "--driver-memory=1g")
 
 
 def at(*daemons: Nsqd) -> list[str]:
-    """Return the flags that name these daemons."""
+    """Return the flags with the addresses of these daemons."""
     return [f"--nsqd-tcp-address=127.0.0.1:{daemon.tcp_port}" for daemon in daemons]
 
 
@@ -41,7 +41,7 @@ class Driver:
 
     def kill(self, *, workers: bool = True) -> list[psutil.Process]:
         """Kill the driver and its JVM, and the Python workers that Spark moves out of the group.
-        Unless `workers` is set, the workers must notice that by themselves. Return all of them."""
+        Unless `workers` is set, the workers must detect that on their own. Return all of them."""
         family = [psutil.Process(self._process.pid)] if self.running else []
         family += [child for each in family for child in each.children(recursive=True)]
         for each in family:

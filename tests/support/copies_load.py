@@ -21,7 +21,7 @@ from support.delivery_tally import (
 TOPIC = "orders"
 CHANNELS = ("billing", "audit")
 PAUSE = 0.1  # seconds between publishes, or runs of them
-SLICE = 5  # messages that each publisher must get accepted after a fault
+SLICE = 5  # messages per publisher that nsqds must accept after a fault
 LOOKUP_INTERVAL = 0.5  # seconds between the consumers' queries to nsqlookupd
 
 
@@ -93,7 +93,7 @@ class CopiesLoad:
         return consumer
 
     def goes_on(self) -> None:
-        """Check that every publisher gets some messages accepted from now on."""
+        """Check that nsqds accept more messages from every publisher."""
         for publisher, goal in [(each, each.accepted + SLICE) for each in self._publishers]:
             eventually(
                 lambda p=publisher, g=goal: p.accepted >= g or p.error, SYNC_BUDGET, interval=POLL

@@ -15,7 +15,7 @@ class Service(Logged):
     """A daemon that keeps its ports when it is restarted.
 
     Options are flags with underscores; `args` come before them. `NAME_BINARY` in the environment
-    names a different command to test (for example a Go one).
+    sets a different command to test (for example a Go one).
     """
 
     name: ClassVar[str]

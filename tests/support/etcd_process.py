@@ -104,7 +104,7 @@ class Etcd:
         return path
 
     def restore(self, snapshot: Path) -> None:
-        """Replace the data of a single member by a snapshot, possibly of another cluster."""
+        """Replace the data of a single member with a snapshot, possibly of another cluster."""
         (member,) = self.members
         member.kill()
         shutil.rmtree(member.folder)
@@ -112,7 +112,7 @@ class Etcd:
         self.restart(member)
 
     def raise_revision(self, revision: int) -> None:
-        """Let another program change keys of its own until the revision is higher than this."""
+        """Make another program change its own keys until the revision is higher than this."""
         client = self.client()
         while client.read("/other/")[1] <= revision:
             client.transact([], [Put("/other/key", b"")])

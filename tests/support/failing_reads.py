@@ -32,7 +32,7 @@ class FailingReads:
         }
 
     def fail_with(self, error: int) -> None:
-        """Fail all reads from now on with this errno, or SHORT; 0: none."""
+        """Make all reads fail with this errno, or SHORT; 0: none."""
         mode = "r+b" if self._control.exists() else "wb"
         with self._control.open(mode) as file:
             file.write(struct.pack("i", error))

@@ -23,7 +23,7 @@ class Taken:
 
 class ChunkBroker:
     """`topics` contains the published messages, `asked` the commands. `meddle` returns the outcome
-    of each command: nothing special (""), LOSE, DROP, or an error."""
+    of each command: success (""), LOSE, DROP, or an error."""
 
     def __init__(self, settings: dict[str, Any] | None = None, port: int = 0) -> None:
         self.topics: dict[str, list[Taken]] = {}

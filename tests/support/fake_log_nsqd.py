@@ -44,7 +44,7 @@ class FakeLog:
         self.first_seq += count
 
     def cut(self, end: int) -> None:
-        """Crash: lose the messages from there on."""
+        """Crash: lose the messages from that position on."""
         del self.records[end - self.first_seq :]
 
 
@@ -57,7 +57,7 @@ class FakeTopic:
         self.publish(count)
 
     def publish(self, *what: int | bytes) -> None:
-        """Publish messages. A number stands for that many generated messages."""
+        """Publish messages. A number stands for a number of generated messages."""
         for each in what:
             for body in [each] if isinstance(each, bytes) else self._bodies(each):
                 log = self.logs[-1]

@@ -1,4 +1,4 @@
-"""Scripted nsqd that records the commands of clients and sends what a test wants.
+"""Scripted nsqd that records the commands of clients and sends the frames that a test requests.
 
 `Peer` is one connection without a socket; `MockNsqd` listens, in threads of the test. Both answer
 as a correct nsqd does unless `script` decides otherwise. They store no messages.

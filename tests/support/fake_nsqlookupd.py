@@ -18,7 +18,7 @@ from support.nsqd_process import free_port
 OK = b"OK"
 HANG_UP = None  # an answer: the connection is closed
 SILENCE = b"\0silence"  # as an answer: none, and the connection stays open
-RAW = b"\0raw"  # prefix of an answer that is sent as it is
+RAW = b"\0raw"  # prefix of an answer that is sent unchanged
 
 Answer = bytes | None
 

@@ -1,4 +1,4 @@
-"""FastStream application of tests/integrations: a handler that writes what it does to a file.
+"""FastStream application of tests/integrations: a handler that records its runs in a file.
 
 The environment configures it: SHOP_NSQD and SHOP_FILE.
 """

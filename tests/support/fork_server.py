@@ -1,10 +1,10 @@
 """Starts nsqcy's programs in forks of a process that has imported their modules.
 
 Most of the CPU time of a short-lived daemon is spent on imports. After `install`, a process that
-tests start through `subprocess` as `python -m nsqcy...` is a fork of a server, which each test
-process has. Everything else is as after `exec`: the process is a child of the test process and has
-the arguments, environment, directory, descriptors, limits, process group and signal mask that
-`Popen` asks for.
+tests start through `subprocess` as `python -m nsqcy...` is a fork of a server that belongs to the
+test process. Everything else is as after `exec`: the process is a child of the test process and has
+the arguments, environment, directory, descriptors, limits, process group and signal mask
+that `Popen` requests.
 
 A command is executed as usual if the server cannot do it in the same way: other options of Python,
 variables that Python or libraries read when they start. Tests marked `real_start` execute all
@@ -33,7 +33,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-# Imported by the server: the programs, and what they import when they need it.
+# Imported by the server: the programs, and the modules that they import later.
 PROGRAMS = (
     "nsqcy.__main__",
     "nsqcy.nsqadmin.main",
@@ -64,7 +64,7 @@ LATER = (
     "nsqcy.nsqlookupd.daemon",
     "nsqcy.users.credentials",
 )
-# Programs of the tests: not imported by the server, but most of what they import is.
+# Programs of the tests: the server does not import them, but most of the modules that they use.
 OTHERS = ("support.memory_http_server",)
 # Variables that are read while Python starts or modules are imported.
 EARLY = ("COVERAGE", "GEVENT", "LANG", "LC_", "LD_", "MALLOC", "OPENSSL", "PROMETHEUS", "PYTHON")
@@ -74,7 +74,7 @@ LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("
 MOST_FDS = 200
 ROOM = 8192
 EXECUTING = subprocess.Popen
-HIGH = 1000  # above all descriptors that processes are started with
+HIGH = 1000  # above all initial descriptors of processes
 
 
 # -- in the test process
@@ -96,7 +96,7 @@ class Popen(subprocess.Popen[Any]):
 
 
 def install(env: dict[str, str]) -> None:
-    """Let `subprocess` use a fork server, which starts in this environment."""
+    """Make `subprocess` use a fork server, which starts in this environment."""
     if "NSQCY_REAL_START" not in os.environ:
         Popen.server = Server(env)
         subprocess.Popen = Popen  # type: ignore[misc]
@@ -143,8 +143,8 @@ def _request(
     start_new_session: bool,
     process_group: int,
 ) -> dict[str, Any] | None:
-    """Return what the server needs; None if the command is not for it. The parameters are those of
-    `Popen._execute_child`."""
+    """Return the server's arguments; None if the command is not for the server. The parameters are
+    those of `Popen._execute_child`."""
     unusual = (executable, preexec_fn, gid, gids, uid)
     if shell or not close_fds or umask >= 0 or any(each is not None for each in unusual):
         return None
@@ -198,7 +198,7 @@ class Server:
         self._lock = threading.Lock()
 
     def suits(self, request: dict[str, Any]) -> bool:
-        """Return whether Python would start in the same way as the server has, and for the same
+        """Return whether Python would start in the same way as the server, and for the same
         parent."""
         is_early = _early(self._env) == _early(request["env"])
         return is_early and os.getpid() == self._owner and len(request["sources"]) < MOST_FDS
@@ -250,11 +250,11 @@ def _adopting() -> Iterator[None]:
 
 
 def serve(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Fork on request. Returns in each child: what it shall run, and its descriptors."""
+    """Fork on request. Returns in each child, with the child's command and descriptors."""
     while True:
         data, fds, _, _ = socket.recv_fds(sock, 1, MOST_FDS)
         if not data:
-            os._exit(0)  # the test process is gone
+            os._exit(0)  # the test process has exited
         # A process between the two exits at once, so the test process becomes the parent.
         reading, writing = os.pipe()
         if between := os.fork():
@@ -272,7 +272,7 @@ def serve(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def become(request: dict[str, Any], fds: list[int]) -> None:
-    """Take on the state of a process that was executed."""
+    """Adopt the state of an executed process."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if request["session"]:
         os.setsid()
@@ -322,7 +322,7 @@ def _above(fd: int) -> int:
 
 
 def _stream(fd: int, mode: str, like: Any) -> io.TextIOWrapper:
-    """Return what Python makes of a standard descriptor."""
+    """Return Python's stream for a standard descriptor."""
     is_raw = fd > 0 and like.write_through  # PYTHONUNBUFFERED
     binary = open(fd, mode, buffering=0 if is_raw else -1, closefd=False)  # noqa: SIM115
     getattr(binary, "raw", binary).name = like.name
@@ -335,9 +335,8 @@ def _stream(fd: int, mode: str, like: Any) -> io.TextIOWrapper:
 def run(module: str) -> None:
     """Run a module as `python -m` does.
 
-    The exit does all that a program may notice, but does not take apart the modules, which takes
-    longer than everything else: after a fork, each touched page is copied.
-    """
+    The exit performs all steps that a program may observe, but does not destroy the modules. That
+    would take longer than everything else: after a fork, each touched page is copied."""
     status: list[int] = []
 
     def leave() -> None:

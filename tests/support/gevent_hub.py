@@ -7,7 +7,7 @@ import gevent
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Let the hub run until the condition holds."""
+    """Run the hub until the condition holds."""
     with gevent.Timeout(30):
         while not condition():
             gevent.sleep(0.001)

@@ -26,7 +26,7 @@ ELAPSED = re.compile(r" [\d.]+(µs|ms|s)$")
 
 
 class Backend:
-    """Backend that publishes, and that creates and deletes topics. Any other call is a bug."""
+    """Backend that can publish messages, and create and delete topics. Any other call is a bug."""
 
     def __init__(self, core: Core, short: bool) -> None:
         self._core = core
@@ -123,14 +123,14 @@ class Client:
         try:
             assert self._sock.send(data) == len(data)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # the connection is over
+            pass  # the connection has ended
         return self
 
     def half_close(self) -> None:
         self._sock.shutdown(socket.SHUT_WR)
 
     def read(self) -> bool:
-        """Return whether there was anything."""
+        """Return whether there was any data."""
         try:
             data = self._sock.recv(1 << 16)
         except (BlockingIOError, ConnectionResetError):
@@ -213,7 +213,7 @@ class Web:
 
 
 def seen(web: Web, client: Client) -> list[object]:
-    """Return everything that must not depend on which path publishes take."""
+    """Return all values that must be the same for both paths of publishes."""
     counters = {topic.name: topic.counters() for topic in web.core.shard.topics.values()}
     return [
         DATE.sub(b"", client.output),

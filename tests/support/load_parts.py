@@ -1,4 +1,4 @@
-"""Parts of a load test, as they arrive from another of its processes."""
+"""Parts of a load test, as received from another of its processes."""
 
 import json
 from typing import Any

@@ -1,8 +1,8 @@
-"""A cluster of our own under load: an nsqlookupd, nsqds, an nsqadmin that samples them quickly.
+"""A separate cluster under load: an nsqlookupd, nsqds, an nsqadmin that samples them quickly.
 
 Each topic has its own traffic. `orders` are consumed, some of them at the second attempt. Some
 `mails` are deferred. `invoices` pile up without a consumer. `audit` has no channel. `trouble` adds
-a topic that gives every page beyond NSQ's something to show.
+a topic that fills every page that NSQ lacks.
 """
 
 import contextlib
@@ -65,7 +65,7 @@ class Lively:
             each.start()
 
     def known(self, *topics: str, on: int = 0) -> None:
-        """Wait until the nsqlookupd lists all nsqds, or this many, for these topics."""
+        """Wait until the nsqlookupd lists all nsqds, or this number, for these topics."""
 
         def are_known() -> bool:
             nodes = self.lookupd.web.get("/nodes").json()["producers"]

@@ -94,7 +94,7 @@ class Logged:
             self._reader.join(timeout)
 
     def log_text(self) -> str:
-        """Return the log, including all that was written before this call."""
+        """Return the log, including everything written before this call."""
         if self._reader is not None:
             self._reader.catch_up()
         return "".join(self._log)
@@ -104,8 +104,8 @@ class Logged:
 
 
 class LogReader(threading.Thread):
-    """Reads the lines of one run as they come. On a busy machine the thread may be late: `catch_up`
-    reads what was written so far."""
+    """Reads the lines of one run as they arrive. On a busy machine, the thread may be late:
+    `catch_up` reads everything written so far."""
 
     def __init__(self, pipe: IO[bytes], add_line: Callable[[str], None]) -> None:
         super().__init__(daemon=True)

@@ -26,11 +26,10 @@ class Killed(Exception):
 
 class Trap:
     """Raises an error at a line of the jobs' code, in the thread that enters it: nothing after that
-    line runs, as after SIGKILL. `reached` may add places between those lines.
+    line runs, as after SIGKILL. `reached` may add positions between those lines.
 
-    Loops run some lines very often. A trap therefore has a place in mind and a number of visits: it
-    chooses any of the places that a run has passed.
-    """
+    Loops run some lines very often. A trap therefore consists of a position and a number of visits:
+    it chooses any of the positions that a run has passed."""
 
     def __init__(self, error: type[BaseException] = Killed) -> None:
         self._error = error
@@ -59,7 +58,7 @@ class Trap:
             sys.settrace(None)
 
     def reached(self, place: str) -> None:
-        """Note that the job is at a place; end it if the trap is there."""
+        """Record that the job is at a position; end the job if the trap is there."""
         self._passed[place] += 1
         if place == self._place:
             self._left -= 1
@@ -105,7 +104,7 @@ def lose_files(state: Path, rng: random.Random) -> int:
 
 
 def tear_last(state: Path, rng: random.Random) -> bool:
-    """Empty the last file or cut it off, as a power cut may."""
+    """Empty or truncate the last file, as a power failure may."""
     for path in written(state)[:1]:
         path.write_bytes(path.read_bytes()[: rng.choice([0, rng.randrange(40)])])
         return True
@@ -119,7 +118,7 @@ def written(state: Path) -> list[Path]:
 
 
 def tear(folder: Path, rng: random.Random) -> None:
-    """Leave Parquet files that were being written as a kill does: some missing, some cut off."""
+    """Leave unfinished Parquet files as a kill does: some missing, some truncated."""
     for path in sorted(folder.rglob("*.parquet")):
         fate = rng.random()
         if fate < 0.3:

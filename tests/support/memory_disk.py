@@ -1,7 +1,7 @@
 """A disk in memory that can fail like a real one: fill up, fail a call, lose power.
 
 It separates the data that a program sees from the durable data. After a power loss, synced data
-remains and, of the rest, whatever `choose` decides: any part of the bytes, any of the names.
+remains. `choose` determines what remains of the rest: any part of the bytes, any of the names.
 """
 
 import errno

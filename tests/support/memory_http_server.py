@@ -132,7 +132,7 @@ class MemoryBackend:
         return publish_limits(OPTIONS)
 
     def sink(self, topic: str, headers: bytes = b"") -> None:
-        """Have every publish take the general path."""
+        """Make every publish use the general path."""
 
     def create_topic(self, name: str) -> None:
         self.topics.setdefault(

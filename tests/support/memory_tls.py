@@ -24,7 +24,7 @@ class Client:
         self, shown: Identity | None = None, newest: int = 0, level: int = 1, above: int = 0
     ) -> None:
         """
-        above: certificates that follow the one shown
+        certificates above the shown one in the chain
         """
         context = SSL.Context(SSL.TLS_CLIENT_METHOD)
         context.set_cipher_list(f"DEFAULT:@SECLEVEL={level}".encode())

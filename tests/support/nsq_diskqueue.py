@@ -1,4 +1,4 @@
-"""NSQ's disk queues, written and read exactly by their format: for tests.
+"""NSQ's disk queues for tests, written and read in NSQ's exact format.
 
 Shares no code with the product.
 """

@@ -1,6 +1,6 @@
 """One nsqd under test: started as a user starts it, observed from outside, always cleaned up.
 
-`NSQD_BINARY` names a different command to test (for example a Go nsqd); it gets no `--workers`.
+`NSQD_BINARY` sets a different command to test (for example a Go nsqd); it gets no `--workers`.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Data paths of earlier builds: written once and kept, with the results that are expected at
+"""Data paths of earlier builds: written once and kept, with the expected results at
 startup.
 
 `python tests/support/older_data.py ARCHIVE.tar.gz` writes an archive with the nsqd from this tree.
@@ -19,7 +19,7 @@ from urllib.request import Request, urlopen
 from nsqcy.client import Consumer, Producer
 from nsqcy.testing import Nsqd, nsqd
 
-YEARS = 10 * 365 * 24 * 3600  # seconds: no message becomes due, however late this is read
+YEARS = 10 * 365 * 24 * 3600  # seconds: no message becomes due before this data is read
 OPTIONS: dict[str, Any] = {
     "max_bytes_per_file": 65536,
     "max_defer_timeout": "200000h",

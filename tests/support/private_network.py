@@ -19,7 +19,7 @@ import pytest
 
 NETWORKS = 256
 FIRST_HOST = 11  # last number of the first namespace's address
-UNKNOWN_MAC = "02:00:00:00:00:01"  # belongs to no host, so the packets reach none
+UNKNOWN_MAC = "02:00:00:00:00:01"  # belongs to no host, so the packets are lost
 
 Route = tuple[str, str]
 """A sending host, and the address that it sends to."""
@@ -48,7 +48,7 @@ def reason_not_available() -> str:
 
 
 class Network:
-    """Hosts, each in a network namespace of its own, and a bridge between them and the test.
+    """Hosts, each in its own network namespace, and a bridge between them and the test.
 
     The number of the network determines its subnet and the names of its namespaces and links. A
     lock reserves the number. The next user of a number removes everything that a killed process

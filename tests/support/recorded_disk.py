@@ -115,7 +115,7 @@ class Folder:
     def __init__(self) -> None:
         self.names: dict[str, File | Folder] = {}
         self.durable: dict[str, File | Folder] = {}
-        self.changes: list[dict[str, File | Folder | None]] = []  # None: the name is gone
+        self.changes: list[dict[str, File | Folder | None]] = []  # None: the name has been removed
 
     def change(self, what: "dict[str, File | Folder | None]") -> None:
         self.changes.append(what)
@@ -163,7 +163,7 @@ class RecordedDisk:
         return call._replace(path=posixpath.relpath(call.path, self.root), to=to)
 
     def lose_power(self, cut: int, into: Path, chance: Random) -> None:
-        """Write the state of the disk if only the first `cut` operations were made."""
+        """Write the state of the disk after the first `cut` operations only."""
         self._write(self._replay(self.calls[:cut]), into, chance)
 
     def kill(self, cut: int, into: Path, chance: Random | None = None) -> None:

@@ -23,7 +23,7 @@ PREFIX = "/nsqcy/default/"
 PATIENCE = 12 * LEASE
 """Seconds after which the operator runs `nsqcy copies repair`."""
 MAX_PAUSE = 2 * LEASE
-"""Seconds before a damage, and between the damage and what follows."""
+"""Seconds before a damage, and between the damage and the next fault."""
 
 KINDS = ["lose", "lose_unnoticed", "delete_keys", "restore", "restore_unnoticed", "replace"]
 USABLE = ("current", "successor")
@@ -152,7 +152,7 @@ class Damages:
         )
 
     def _repair(self) -> None:
-        """Do what the runbook says."""
+        """Follow the runbook."""
         for node in self.cluster.nodes:
             for each in node.copies():
                 where = f"{node.name}.{each['worker']}"

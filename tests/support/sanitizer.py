@@ -7,7 +7,7 @@ KEPT_ASIDE = 5 * (256 << 20)  # freed memory that five processes keep
 
 
 def at_most(limit: int) -> int:
-    """Return how many bytes the processes of a daemon may grow by."""
+    """Return the permitted growth of a daemon's processes, in bytes."""
     return limit + KEPT_ASIDE if SANITIZED else limit
 
 

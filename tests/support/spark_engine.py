@@ -13,7 +13,7 @@ from nsqcy.spark.source import NsqStreamReader
 
 
 class Crash(Exception):
-    """The driver is gone."""
+    """The driver has ended."""
 
 
 @dataclass

@@ -2,7 +2,7 @@
 its frames are ranges of rows. `install` lets archive and rollup run on it.
 
 Owns the order in which Spark calls a source and a sink and writes its checkpoint (see
-spark_engine.py), and what the executors compute. A row's content follows from its log and seq.
+spark_engine.py), and the results of the executors. A row's content follows from its log and seq.
 """
 
 import datetime
@@ -152,7 +152,7 @@ def write_parquet(frame: Frame, name: str, folder: Path, trap: Trap) -> int:
 
 
 def install(monkeypatch: pytest.MonkeyPatch, trap: Trap) -> None:
-    """Let archive and rollup run here."""
+    """Make archive and rollup run here."""
 
     def run(
         _options: Options, given: Mapping[str, str], sink: Any, state: Path, _watch: object

@@ -1,6 +1,6 @@
 """One Spark session for all tests of a process: a JVM takes long to start.
 
-The job `nsqcy-pipeline` finds it as a program that has called it before does.
+The job `nsqcy-pipeline` finds this session, like any program in a process with a session.
 """
 
 import os

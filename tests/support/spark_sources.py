@@ -49,7 +49,7 @@ def stream(options: dict[str, str], *names: str) -> NsqStreamReader:
 def rows(reader: NsqReader) -> list[dict[str, Any]]:
     """Return the rows of a batch query, in the order of its tasks.
 
-    PySpark replaces an empty list of tasks by one without a value.
+    PySpark replaces an empty list of tasks with one task without a value.
     """
     found = []
     for part in reader.partitions() or [InputPartition(None)]:

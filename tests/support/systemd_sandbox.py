@@ -63,7 +63,7 @@ def allowed(unit: Path) -> set[str]:
 
 
 def filter_calls(names: set[str]) -> None:
-    """Make every other call fail with EPERM from now on."""
+    """Make every other call fail with EPERM."""
     library = ctypes.CDLL(ctypes.util.find_library("seccomp"), use_errno=True)
     library.seccomp_init.restype = ctypes.c_void_p
     context = ctypes.c_void_p(library.seccomp_init(EPERM))

@@ -1,4 +1,4 @@
-"""taskiq application of tests/integrations: tasks that write what they do to a file.
+"""taskiq application of tests/integrations: tasks that record their runs in a file.
 
 The environment configures it: SHOP_NSQD, SHOP_OPTIONS and SHOP_FILE.
 """

@@ -10,7 +10,7 @@ from loadtest.chaos.proxy import TO_CLIENT, TO_NSQD, Proxy
 
 
 class ThreadedProxy:
-    """Forwards connections to `target`, a port on this host, on a thread of its own. While it is
+    """Forwards connections to `target`, a port on this host, on its own thread. While it is
     cut, neither bytes nor closes pass in either direction; new connections are accepted but receive
     nothing. Once it is healed, everything that it kept is forwarded."""
 

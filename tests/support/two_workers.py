@@ -23,7 +23,7 @@ class Streams(Mesh):
 
 
 class Near(Core):
-    """The worker with the clients; the owner takes turns with it."""
+    """The worker with the clients, which runs in alternation with the owner."""
 
     def __init__(self) -> None:
         memory = mmap.mmap(-1, map_size(2))

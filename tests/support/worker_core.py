@@ -30,7 +30,7 @@ MAX_TURNS = 2000
 
 
 class Log:
-    """Keeps what the daemon would log."""
+    """Records the lines that the daemon would log."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

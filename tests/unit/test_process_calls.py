@@ -1,4 +1,4 @@
-"""Calls between processes: data arrives as it was sent, and a refusal keeps its code."""
+"""Calls between processes: data arrives unchanged, and a refusal keeps its code."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 """Dramatiq's own tests, run with NsqBroker instead of Dramatiq's brokers.
 
-Unpack Dramatiq's source distribution (2.2.1) into a directory of its own, and run there:
+Unpack Dramatiq's source distribution (2.2.1) into its own directory, and run there:
 
     pip install pika    # test_rabbitmq.py imports it
     touch tests/__init__.py
@@ -37,7 +37,7 @@ THREADS = 8
 AMQP = "uses a connection of pika"
 REDIS = "uses the commands of Redis"
 DECLARE = "NSQ has no declarations that can fail"
-CLEARS = "test_exception_from_actor_doesnt_leak"  # the other tests look at exceptions afterwards
+CLEARS = "test_exception_from_actor_doesnt_leak"  # the other tests check exceptions afterwards
 SKIPPED = {
     "test_rabbitmq_broker_stops_retrying_declaring_queues_when_max_attempts_reached": DECLARE,
     "test_rabbitmq_broker_retries_declaring_queues_when_connection_related_errors_occur": DECLARE,
@@ -69,7 +69,8 @@ SKIPPED = {
 
 
 class StandIn(NsqBroker):
-    """NsqBroker with what the tests expect of StubBroker, RabbitmqBroker and RedisBroker."""
+    """NsqBroker with the features of StubBroker, RabbitmqBroker and RedisBroker that the tests
+    use."""
 
     def __init__(self, daemon: Nsqd, *, fail_fast_default: bool = False, **options: Any) -> None:
         super().__init__(
@@ -140,7 +141,7 @@ class StandIn(NsqBroker):
 
 
 class Queues(set[str]):
-    """The names of the declared queues, each of which can be looked at."""
+    """The names of the declared queues, each of which can be inspected."""
 
     def __init__(self, broker: StandIn) -> None:
         super().__init__()
@@ -178,7 +179,7 @@ class QueueView:
 
 
 class RedisClient:
-    """The few commands with which the tests look at queues, for ids of messages."""
+    """The few commands with which the tests inspect queues, for message ids."""
 
     def __init__(self, broker: StandIn) -> None:
         self._broker = broker

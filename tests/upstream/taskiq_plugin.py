@@ -1,11 +1,11 @@
 """taskiq's own tests, run with NsqBroker instead of taskiq's brokers.
 
-Unpack taskiq's source distribution (0.13.0) into a directory of its own, and run there:
+Unpack taskiq's source distribution (0.13.0) into its own directory, and run there:
 
     pip install orjson cbor2 msgpack aiohttp freezegun polyfactory opentelemetry-test-utils
     PYTHONPATH=$NSQCY/tests/upstream python -m pytest -p taskiq_plugin -p no:asyncio tests
 
-Every InMemoryBroker and AsyncQueueBroker of the tests publishes to a queue of its own on one nsqd,
+Every InMemoryBroker and AsyncQueueBroker of the tests publishes to its own queue on one nsqd,
 and consumes it. SKIPPED lists the tests that are about InMemoryBroker itself.
 """
 
@@ -132,7 +132,7 @@ class InMemoryStandIn(StandIn):
 
 
 class Recording(Receiver):
-    """Reports to the broker when a task that it has published is done."""
+    """Reports to the broker when one of its published tasks is done."""
 
     async def callback(self, message: bytes | AckableMessage, raise_err: bool = False) -> None:
         done = None

@@ -1,6 +1,6 @@
 """The quick start of each framework's guide, in a new environment with a wheel and the extra.
 
-The nsqd is this tree's own. The programs are copies of those in examples/.
+The nsqd is from this tree. The programs are copies of those in examples/.
 """
 
 import shutil

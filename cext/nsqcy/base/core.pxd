@@ -61,7 +61,7 @@ cdef extern from "debug.h" nogil:
 cdef enum:
     MAX_HEADERS = 4096         # maximum total bytes of a message's headers
     HEADERS_COUNT = 32
-    HEADERS_SIZE = 2            # size of the length that precedes them
+    HEADERS_SIZE = 2            # bytes of the length that precedes them
     HEADERS_ROOM = 4098         # maximum bytes that they add to a body
 
 # Return whether n bytes are valid headers.
@@ -80,7 +80,7 @@ cdef enum:
 
 cdef struct HeapNode:
     uint32_t index    # its slot, or HEAP_NOWHERE; initialize it to that before the first push
-    uint32_t tag      # for the user; the heap never reads it
+    uint32_t tag      # for the node's owner; the heap never reads it
 
 cdef struct HeapSlot:
     int64_t due
@@ -160,7 +160,7 @@ cdef class IdSource:
         uint64_t _node        # already shifted into place
         uint64_t _next        # the id to return next
         uint64_t _end         # one past the last id of the lease; == _next if used up
-        int64_t _lease_until  # wall clock, ns: from then on the lease is out of date
+        int64_t _lease_until  # wall clock, ns: the lease is out of date from this time on
         Py_buffer _view
 
     cdef void _lease(self, int64_t wall_ns) noexcept nogil

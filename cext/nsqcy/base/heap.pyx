@@ -1,7 +1,7 @@
 """An indexed min-heap, by due time, of nodes embedded in other structs.
 
-Owns the order and its slots, but not the nodes. Does not know what is waiting, and reads no clock.
-"""
+Owns the order and its slots, but not the nodes. Does not know what the nodes stand for, and reads
+no clock. """
 
 # An indexed min-heap by due time.
 #

@@ -46,7 +46,7 @@ def parse_id(text not None):
 
 @cython.final
 cdef class IdSource:
-    """Source of ids; it never sleeps and never fails, whatever the clock does.
+    """Source of ids; it never sleeps and never fails, even if the clock jumps.
 
     All sources of a node share one 8-byte lease word (in shared memory, initially zero).
     """
@@ -80,7 +80,7 @@ cdef class IdSource:
         self._lease_until = <int64_t> (tick + 1 + EPOCH_TICKS) << ID_TICK_NS_BITS
 
     cdef void lift(self, uint64_t id) noexcept nogil:
-        """From now on, return only ids greater than `id`; the same applies to sources without a
+        """Return only ids greater than `id` from now on, also from sources without a
         lease."""
         cdef:
             uint64_t after = (id >> ID_TICK_SHIFT) + 1

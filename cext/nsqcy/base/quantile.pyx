@@ -34,7 +34,7 @@ cdef double LIFT = 0.01         # a quantile is looked up this far above its ran
 # -- sorting --
 
 cdef void sort(int64_t *values, int64_t n) noexcept nogil:
-    """Quicksort: with a callback per comparison, sorting would dominate the cost of a value."""
+    """Quicksort without callbacks: a callback per comparison would dominate the cost of a value."""
     cdef int64_t pivot, value
     cdef int64_t i, j
     while n > 16:

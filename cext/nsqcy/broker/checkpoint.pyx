@@ -1,10 +1,9 @@
 """Checkpoints: the journal of a topic, which lists its channels and every unfinished message.
 
-Decides when the journal is written, and appends deltas to it in between. A snapshot describes the
-topic as it was when the snapshot began. It may or may not contain a message that has been finished
-since then. A topic may have a million deferred messages, so a snapshot can take many turns; the
-channels ensure that no message is omitted (`Channel.pack`).
-"""
+Decides when the journal is written, and appends deltas between two snapshots. A snapshot describes
+the topic as it was when the snapshot began. It may or may not contain a message that has been
+finished since then. A topic may have a million deferred messages, so a snapshot can take many
+turns; the channels ensure that no message is omitted (`Channel.pack`). """
 
 cdef class Snapshot:
     def __init__(self, Log log not None, bytes head not None, list channels not None,
@@ -99,7 +98,7 @@ cdef int deltas_synced(void *arg, int error) except -1:
 cdef class PendingChange:
     """A change that is answered once it is as durable as its topic's class promises.
 
-    A call with None or a reason answers it; later calls do nothing.
+    Call it with None or a reason to answer the change; later calls do nothing.
     """
     cdef Checkpoints topic
     cdef object done

@@ -89,14 +89,14 @@ cdef class TopicHost:
     cdef list hurried                       # topics with readers waiting for memory-only records
     cdef list unreadable                    # topics whose log could not be read
     cdef int64_t next_read                  # when the first of them is due; INT64_MAX: none waits
-    cdef int64_t next_periodic              # when the shard must do this and similar work
+    cdef int64_t next_periodic              # due time of this and similar work
     cdef uint64_t reserved                  # bytes of current and future responses to reads
     cdef bint closing
     cdef public bytes boot                  # identifies the boot of the machine
     cdef readonly str health                # "OK" or "NOK - reason"
     cdef readonly int64_t health_at         # wall clock, ns
     cdef public object probe                # nsqcy.storage.write_probe.WriteProbe, or None
-    cdef readonly int64_t damages           # damaged places found in logs
+    cdef readonly int64_t damages           # damaged parts found in logs
     cdef str refused                        # why writes are refused; None: they are accepted
     cdef str shut                           # why publishes are refused; None: they are accepted
     cdef public uint64_t log_hold_max_bytes     # maximum bytes that cursors keep per topic
@@ -142,7 +142,7 @@ cdef class OpenReads:
     """The reads of one topic that are in progress."""
     cdef TopicHost host
     cdef list open
-    cdef uint32_t polls             # those that wait for new records
+    cdef uint32_t polls             # reads that wait for new records
 
     cdef int begin(self, LogRead read) except -1
     cdef int advanced(self, LogRead read) except -1
@@ -151,7 +151,7 @@ cdef class OpenReads:
 cdef class LogRead:
     cdef RecordWindow window
     cdef OpenReads reads
-    cdef Waiter waiter              # None: the caller is gone
+    cdef Waiter waiter              # None: the caller has left
     cdef uint64_t ticket
     cdef ReadStage stage
     cdef bint reading               # the last piece is being read
@@ -507,7 +507,7 @@ cdef class TopicLog(Checkpoints):
     cdef uint64_t stable                # all available records before it are on disk
     cdef bint rolling                   # the next file begins when pending writes end
     cdef int64_t unreadable_since       # wall clock
-    cdef int64_t read_pause             # until failed reads are tried again; 0: none has failed
+    cdef int64_t read_pause             # time of the next try of failed reads; 0: none has failed
     cdef int64_t read_due               # when they are
     cdef Compaction compaction          # of stragglers; None before the first one
     cdef bint retains                   # the log keeps records that every channel has finished
@@ -577,8 +577,8 @@ cdef class Topic(TopicLog):
     cdef uint64_t *gone_ephemerals      # counters of deleted channels; NULL: none
     cdef bint prunes                    # whether the topic or one of its channels may be pruned
     cdef int64_t used_at                # last time when the topic had channels
-    cdef bint cut_off                   # delivers nothing for now
-    cdef bint moves                     # whether its messages move to the open topic
+    cdef bint cut_off                   # deliveries are stopped for now
+    cdef bint moves                     # whether its messages are moved to the open topic
     cdef readonly str moved_from        # id of the closed group that it is drained from; or None
 
     cdef int apply_policy(self) except -1
@@ -619,11 +619,11 @@ cdef class Shard:
     cdef public int64_t hold_new            # ns; maximum hold of a new topic; 0: none
     cdef public bint announce_new           # a held topic's publishes wait for announced()
     cdef str full                           # why writes are refused: the disk is nearly full
-    cdef readonly str hung                  # ... or an operation does not return
+    cdef readonly str hung                  # ... or a disk operation does not return
     cdef list ticking                       # topics whose tick is due
     cdef list checkpointing                 # topics still to check for a due checkpoint
     cdef int64_t checkpoint_period
-    cdef int64_t next_checkpoint            # INT64_MAX: the ticks are frequent enough
+    cdef int64_t next_checkpoint            # INT64_MAX: ticks come often enough
     cdef int64_t next_hurry                 # earliest time
     cdef int64_t next_tick
     cdef int dispatched                     # records that channels delivered or skipped this turn

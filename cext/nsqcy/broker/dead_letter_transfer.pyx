@@ -1,6 +1,6 @@
 """Dead-letter transfers: move messages from a channel to another topic.
 
-Each message is in exactly one place, even after a crash. Owns the transfers' numbers, order and
+Each message is in exactly one topic, even after a crash. Owns the transfers' numbers, order and
 retries. Reaches the journal only through `topic.journal_transfer`, and the owner of the target
 topic only through `scheduler.publish_once`.
 """
@@ -264,8 +264,8 @@ cdef class DeadLetterTransfer(Transfer):
         return not self.sending
 
     cdef list next_batch(self):
-        """Return the messages in the next batch, with their headers; none until all of them are in
-        memory and in the journal."""
+        """Return the next batch of messages with their headers, or none if some of them are not yet
+        in memory and in the journal."""
         cdef Entry *entry = self.in_flight_list.first
         cdef Entry *following
         cdef Block *block
@@ -275,7 +275,7 @@ cdef class DeadLetterTransfer(Transfer):
         cdef uint64_t size = 0
         run = self.run_of(number)
         group = (number - <uint64_t>run.first) // GROUP
-        # The channel; nothing for messages that no channel had received.
+        # Drop the channel, which messages that no channel had received lack.
         address = b"" if self.source.name == dead_letters.BACKLOG else dead_letters.addressed(
             dead_letters.Origin(self.topic.name, self.source.name, b""))
         messages = []
@@ -304,7 +304,7 @@ cdef class DeadLetterTransfer(Transfer):
         return [] if self.journaling else messages
 
     cdef int end_group(self, object run, uint64_t group) except -1:
-        """Assign no more numbers of a group that is about to be sent."""
+        """Skip the remaining numbers of a group that is about to be sent."""
         cdef uint64_t end = <uint64_t>run.first + (group + 1) * GROUP
         if self.begun and run is self.runs[len(self.runs) - 1]:
             self.next_number = max(self.next_number, end)
@@ -328,5 +328,5 @@ cdef class DeadLetterTransfer(Transfer):
                 self.topic.journal_transferred(self.source.name, entry.seq)
                 self.source.transferred(entry, "")
             else:
-                # The channel existed when the moves began, so it has been deleted since.
+                # The channel existed when the transfers began, so it has been deleted since.
                 self.source.drop_transfer(entry)

@@ -22,8 +22,8 @@ the response. Rules:
 cdef enum:
     LARGEST_PEEK = 1048576          # bytes of JSON, unless a single message is larger
     MAX_LOOKED = 65536             # records; a response ends early at this limit
-    MAX_TAKEN = 16777216           # or at this one, in bytes of blocks
-    MAX_PASSED = 65536             # queued messages; no more pages after these
+    MAX_TAKEN = 16777216           # or at this one, in bytes of the blocks
+    MAX_PASSED = 65536             # maximum number of queued messages on all pages
 
 
 # A message in one of the channel's lists.
@@ -103,7 +103,7 @@ cdef class Peek(LogRead):
     cdef uint64_t looked                # records
     cdef uint64_t taken                 # bytes of blocks
     cdef uint32_t offset                # offset in the block
-    cdef uint64_t clear_to              # there is no hole before it
+    cdef uint64_t clear_to              # no hole precedes it
 
     def __cinit__(self, RecordWindow window not None, Channel channel, str state, int limit, after,
                   uint32_t max_body, done):

@@ -132,7 +132,7 @@ cdef class Recovery:
         topic.minimum = topic.min_seq()
         for channel in topic.channels.values():
             channel.carry(ahead.get(channel.name, 0))
-        topic.journal_due = True     # the current class excludes later publishes
+        topic.journal_due = True     # the current class does not apply to later publishes
         topic.touch_dirty()
         topic.fan_out()
         return 0
@@ -289,7 +289,8 @@ cdef class Recovery:
     cdef Block *restored_block(self, const PackedEntry *packed, uint32_t *within) noexcept:
         """Return the block of a packed entry; NULL if its record no longer exists."""
         cdef Topic topic = self.topic
-        # Never use that number for a new file: a journal may be older than the files that it names.
+        # Never reuse that number for a new file: a journal may be older than the files that it
+        # lists.
         topic.log.last_number = max(topic.log.last_number, packed.segment)
         return self.block_at(packed.segment, packed.offset, within)
 

@@ -3,7 +3,7 @@ order of work in a turn: timers, ticks, dirty topics, dirty channels, and long-r
 
 Owns the budgets: the maximum of each kind of work per turn, so that no kind delays the others.
 Calls topics and channels to do part of their work, without knowing what that work is. Also owns
-the pauses between tries to read a log that cannot be read: each topic waits by itself, others
+the pauses between attempts to read an unreadable log: each topic waits separately, and others
 continue. A topic whose log cannot be read at startup does not exist until it has been restored:
 nothing is written over its files, and no new topic gets its name.
 
@@ -219,7 +219,7 @@ cdef class Shard:
         for channel in topic.channels.values():
             topic.apply_channel_policy(channel)
         topic.set_bounds()
-        topic.journal_stale = True      # its note about the policies has changed
+        topic.journal_stale = True      # the journal's note about the policies has changed
 
     # -- refusing publishes, and disk failures --
 
@@ -257,7 +257,7 @@ cdef class Shard:
             self.host.shut = DRAINING if draining else None
 
     def report_failed_write(self, topic, verb, path, error):
-        if error != ESTALE:     # otherwise, the files belong to another process now
+        if error != ESTALE:     # otherwise, the files now belong to another process
             self.host.set_health(f"{verb} {path}: {os.strerror(error).lower()}")
         return self.failures is not None and self.failures.failed(
             self.scheduler.now, topic, verb, path, error)
@@ -486,7 +486,7 @@ cdef class Shard:
         self.next_tick = self.scheduler.now + SECOND
         self.pool.trim(self.scheduler.now)
         if self.host.probe is not None and self.host.health != "OK":
-            self.host.probe.look()      # nothing else may write, so nothing else would find out
+            self.host.probe.look()      # no other write may happen that would detect the recovery
         self.ticking = self.all_topics()
         return 0
 
@@ -551,7 +551,7 @@ cdef class Shard:
                     topic.try_reads()
 
     cdef int read_again(self) except -1:
-        """Try what is due again."""
+        """Retry what is due."""
         cdef Topic topic
         cdef _Unloaded waiting
         for topic in list(self.host.unreadable):
@@ -599,7 +599,7 @@ cdef class Shard:
             return None
 
     def _probe(self, bytes key not None):
-        """Read what could not be read, without waiting for it; then load the topic."""
+        """Retry the failed read without waiting for it; then load the topic."""
         cdef _Unloaded waiting = self.unloaded[key]
         error = waiting.error
 
@@ -636,7 +636,7 @@ cdef class Shard:
 
     def unreadable(self):
         """Return the topics whose logs cannot be read: topic, path, error (a name like EIO), text,
-        and since (wall clock, ns); the first one first."""
+        and since (wall clock, ns); oldest failure first."""
         cdef Topic topic
         cdef _Unloaded waiting
         found = []

@@ -546,7 +546,8 @@ cdef class Topic(TopicLog):
 
     @property
     def has_lost_journal(self):
-        """Whether the latest journal could not be written. Copies have others."""
+        """Whether the latest journal could not be written. Copied topics have other copies of
+        it."""
         return (self.log is not None and not self.gone and self.log.io is self.host.io
                 and bool(self.log.journal_lost))
 

@@ -9,7 +9,7 @@ cdef enum:
 
 
 cdef enum:
-    SNAPSHOT_BUDGET = 4096          # entries packed for journal snapshots per turn
+    SNAPSHOT_BUDGET = 4096          # journal snapshot entries packed per turn
     MAX_ANSWERS = 67108864         # bytes of pending responses above which responses become shorter
     SHORT_ANSWER = 262144
 
@@ -46,7 +46,7 @@ cdef class TopicHost:
         self.log_cursor_expiry = 7 * 24 * 3600 * SECOND
 
     cdef int read_at(self, int64_t due) except -1:
-        """Try what could not be read again at this time, or earlier."""
+        """Retry failed reads at this time, or earlier."""
         self.next_read = min(self.next_read, due)
         self.next_periodic = min(self.next_periodic, due)
         return 0

@@ -126,7 +126,7 @@ cdef class TopicLog(Checkpoints):
 
         Runs fit into a segment unless a single publish is larger. A publish that may be refused
         is written to a single segment, because otherwise its first part could not be undone. If a
-        write fails, the writes after it must fail too, so writes are queued only for the same file.
+        write fails, the later writes must also fail, so writes are queued only for the same file.
         This does not apply with `at_once`, which is for copies, because copies have no waiter.
         """
         cdef uint64_t maximum = self.log.room()
@@ -293,7 +293,7 @@ cdef class TopicLog(Checkpoints):
             at += record.length
 
     cdef int stable_moved(self, Block *block) except -1:
-        """Advance the stable position: the next records, up to this block, are on disk."""
+        """Advance the stable position to this block: the records before it are on disk."""
         if block.stored == block.size and block.flags & IN_WINDOW:
             self.pass_written(block.next)
         return self.answer_polls() if self.has_polls() else 0
@@ -314,7 +314,7 @@ cdef class TopicLog(Checkpoints):
             return 0
         bad = self.log.unreadable
         if bad is None:
-            return 0        # it has been read in the meantime
+            return 0        # the block has been read in the meantime
         self.unreadable_since = self.scheduler.wall
         self.read_pause = FIRST_READ_PAUSE
         self.read_due = self.scheduler.now + FIRST_READ_PAUSE
@@ -472,8 +472,8 @@ cdef class TopicLog(Checkpoints):
         return self.update_retains()
 
     cdef int drop_unread(self) except -1:
-        """Drop the messages of a topic without a channel that are beyond its retention: no channel
-        has to read them, and they would fill the disk."""
+        """Drop the messages of a topic without a channel that are beyond its retention: no
+        channel needs them, and they would fill the disk."""
         cdef uint64_t seq = min(self.outdated.seq, self.visible.seq)
         if self.channels or self.held_until or self.fanout.seq >= seq:
             return 0

@@ -110,7 +110,7 @@ cdef class Batch:
         raise NotImplementedError
 
     cdef int complete(self, TopicQueue topic) except -1:
-        """Handle the end: all messages are appended."""
+        """Handle the end of the batch: all messages are appended."""
         return 0
 
     cdef int abandon(self, TopicQueue topic) except -1:
@@ -343,7 +343,7 @@ cdef class TopicQueue(RecordWindow):
         self.last_publish = self.scheduler.now
         self.touch_dirty()
         if self.gathering or self.overflowing and self.visible.seq != self.next_seq:
-            self.pending_messages += count      # some were not dropped
+            self.pending_messages += count      # some messages were not dropped
             return 1
         self.cursor_to_end(&self.visible)
         self.fan_out()
@@ -407,7 +407,7 @@ cdef class TopicQueue(RecordWindow):
                 or len(self.named) > 0)
 
     cdef str refusal(self, Durability minimum, uint64_t count, uint64_t body_bytes):
-        """Return why a publish of this size and durability is refused now; None if it is not."""
+        """Return why a publish of this size and durability is refused now, or None."""
         if self.host.shut is not None and not self.gone:
             return self.host.shut
         return self.obstacle(minimum, count, body_bytes)
@@ -771,7 +771,7 @@ cdef class TopicQueue(RecordWindow):
         cdef uint32_t count
         cdef uint64_t bodies = 0
         if not self.gathering:
-            self.seal()         # its records have blocks of their own, which are written together
+            self.seal()         # its records have separate blocks, which are written together
             self.gathered_from = self.next_seq
             try:
                 batch.begin(self)

@@ -120,7 +120,7 @@ cdef class Channel(Dispatch):
         self.touch_dirty()
 
     cdef uint64_t activity(self) noexcept:
-        """Return a number that grows with every message event between two publishes, such as a
+        """Return a counter that changes with every message event between two publishes, such as a
         delivery."""
         return (self.cursor.at.seq + self.taken[0] + self.taken[1] + self.taken[2]
                 + self.finish_count + self.requeue_count + self.timeout_count

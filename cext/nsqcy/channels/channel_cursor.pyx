@@ -1,7 +1,7 @@
 """The cursor of a channel: the next record of its topic that is for this channel.
 
 Owns the position in the window, the ranges at or after it that the channel skips, and the number of
-records to skip. Knows nothing about consumers or what happens to a record that was taken.
+records to skip. Knows nothing about consumers, or about records that have been taken.
 """
 
 cdef inline Record *cursor_record(ChannelCursor *cursor) except? NULL:

@@ -22,7 +22,7 @@ ctypedef struct ChannelCursor:
     uint64_t skipped            # records at or after the cursor that it will skip
     Hole *finished              # ranges at or after the cursor that it skips
     uint32_t finished_count
-    uint64_t replay_end         # earlier records with a delay are not deferred again
+    uint64_t replay_end         # delayed records before this one are not deferred again
     uint64_t carried            # messages from before a restart
 cdef int cursor_add_finished(ChannelCursor *cursor, uint64_t start, uint64_t end) except -1
 cdef bint cursor_passes(const ChannelCursor *cursor, const Record *record) noexcept
@@ -90,7 +90,7 @@ cdef enum:
 # The series in which a topic or channel is shown.
 cdef enum Series:
     UNDECIDED = 0               # not yet decided
-    OWN = 1                     # by themselves
+    OWN = 1                     # on their own
     OTHERS = 2                  # summed with the other series beyond the maximum
     EPHEMERALS = 3              # the series of all ephemeral ones
     SERIES = 4
@@ -223,7 +223,7 @@ ctypedef struct InFlightTable:
     uint32_t mask               # the number of slots, less one
     Entry **outgrown            # the previous slots, while entries remain; NULL: none
     uint32_t outgrown_mask
-    uint32_t outgrown_left      # its slots from this one on are empty
+    uint32_t outgrown_left      # slots from this one on are empty
 
 # -- ready_ring --
 
@@ -234,7 +234,7 @@ cdef enum Locality:
     LOCALITIES = 3
 
 
-# A consumer's place in a ring. `consumer` is borrowed.
+# A consumer's membership in a ring. `consumer` is borrowed.
 ctypedef struct RingPlace:
     RingPlace *prev
     RingPlace *next
@@ -320,8 +320,8 @@ cdef class SchedulerState:
     cdef uint32_t random_state
 
     cdef inline int64_t due_after(self, int64_t delay) noexcept:
-        """Return when a message that is deferred now is due. In a turn, each arrives a nanosecond
-        after the one before, so that equal delays end in order of arrival."""
+        """Return when a message that is deferred now is due. Within a turn, each message arrives a
+        nanosecond after the previous one, so that equal delays end in order of arrival."""
         self.arrival = max(self.now, self.arrival + 1)
         return self.arrival + delay
 
@@ -371,7 +371,7 @@ cdef class UnfinishedMessages:
     cdef set cancelled                      # seqs of records that fan-out skips after a restart
     cdef readonly uint64_t cancelled_count
 
-    # In the queue for redelivery.
+    # A message in the queue for redelivery.
     cdef Entry *queue_first                 # oldest first
     cdef Entry *queue_last
     cdef readonly uint64_t queued
@@ -399,7 +399,7 @@ cdef class UnfinishedMessages:
     cdef uint8_t round                      # number of the latest checkpoint; see pack()
     cdef Packing packing                    # entries of the checkpoint in progress
     cdef InFlightList *unpacked_in_flight_list  # next list that it visits, or NULL
-    cdef Entry *unpacked_in_flight          # its next message; NULL: the end of the list
+    cdef Entry *unpacked_in_flight          # the list's next message; NULL: the end of the list
     cdef Entry *unpacked                    # its next entry in the queue
 
     cdef void become_dirty(self) noexcept
@@ -574,7 +574,7 @@ cdef class Undeliverable(UnfinishedMessages):
 
 cdef class Dispatch(Undeliverable):
     cdef readonly bint paused
-    cdef bint cut_off                       # delivers nothing for now; not a state of the channel
+    cdef bint cut_off                       # deliveries stopped for now; not a state of the channel
     cdef readonly double rate               # messages per second that may be sent; 0: no limit
     cdef double next_send                   # when the rate allows the next message; monotonic, ns
     cdef bint held_back                     # the last dispatch sent everything that the rate allows
@@ -583,7 +583,7 @@ cdef class Dispatch(Undeliverable):
     cdef tuple targets                      # topics that they may be sent to; None: all
     cdef uint64_t wanted                    # the only message to redrive or drop; 0: all
     cdef bint drops_wanted                  # drop it instead of redriving it
-    cdef object wanted_done                 # called with the result; None: there is one already
+    cdef object wanted_done                 # called with the result; None: already called
     cdef bint moves                         # its messages always move to the open topic
     cdef uint64_t full_count                # oldest messages dropped, because there were too many
     cdef readonly uint64_t sampled_count    # consumed without delivery

@@ -2,9 +2,8 @@
 
 Owns where each message is: at the channel's cursor (channel_cursor), deferred, in the queue for
 redelivery, or in flight (inflight_table). Also owns the times when the channel wakes up, the ring
-of consumers with room, the reports about messages in flight, and the walks over all entries. Does
-not know why a message moves from one place to another, or a consumer's output or input.
-"""
+of consumers that can accept messages, the reports about messages in flight, and the walks over all
+entries. Does not know why a message changes its state, or a consumer's output or input. """
 
 cdef enum WalkPart:
     WALK_TIMERS = 0
@@ -245,7 +244,7 @@ cdef class UnfinishedMessages:
         elif self.prefetch.find(entry.seq) != NULL:
             return True
         elif self.prefetch.first_seq == entry.seq:
-            # The record is damaged, or could not be read; loading its block tells which.
+            # The record is damaged or could not be read; loading its block determines which.
             self.window.load(block)
         else:
             self.read_ahead()
@@ -376,7 +375,7 @@ cdef class UnfinishedMessages:
     # -- reports --
 
     cdef void report_to(self, Events events, bytes names) noexcept:
-        """From now on, report message events."""
+        """Start to report message events."""
         self.events = events
         self.event_names = names
         self.watched = True

@@ -53,7 +53,8 @@ cdef inline int table_add(InFlightTable *table, Entry *entry, uint64_t count) ex
     return 0
 
 
-# A pointer: if the compiler sees the function, each finish saves two registers more for it.
+# Called through a pointer: if the compiler saw the function, each finish would save two more
+# registers.
 cdef uint32_t (*find_outgrown)(InFlightTable *, uint64_t, uint32_t) noexcept
 find_outgrown = table_find_outgrown
 

@@ -1,10 +1,10 @@
 """The ready ring of a channel: round-robin over the consumers that can take a message, the nearest
-first. Knows nothing about messages, or about when a consumer is ready.
+first. Knows nothing about messages, or what makes a consumer ready.
 """
 
 
 cdef inline void init_place(RingPlace *place, void *consumer) noexcept nogil:
-    """Initialize a place outside every ring."""
+    """Initialize a member that is in no ring."""
     place.prev = place.next = place
     place.consumer = consumer
 
@@ -16,7 +16,7 @@ cdef inline void init_ring(ReadyRing *ring) noexcept nogil:
 
 
 cdef inline void enter_ring(ReadyRing *ring, int locality, RingPlace *place) noexcept nogil:
-    """Add a place at the end of a locality's ring."""
+    """Add a member at the end of a locality's ring."""
     cdef RingPlace *head = &ring.heads[locality]
     place.prev = head.prev
     place.next = head
@@ -31,7 +31,7 @@ cdef inline void leave_ring(RingPlace *place) noexcept nogil:
 
 
 cdef inline void pass_turn(ReadyRing *ring, int locality, RingPlace *place) noexcept nogil:
-    """Move a place to the end of its ring: consumers take turns."""
+    """Move a member to the end of its ring: consumers take turns."""
     if place.next != place.prev:
         leave_ring(place)
         enter_ring(ring, locality, place)

@@ -7,8 +7,8 @@ counters for such messages. A Transfer sends the message to its dead-letter topi
 the timeouts of messages in flight (channel).
 """
 
-# A channel's messages that are too old, too numerous or out of attempts, and those that move to
-# another topic, and back.
+# A channel's messages that are too old, too numerous or out of attempts, and those that are
+# transferred to another topic, or back.
 
 
 cdef class Undeliverable(UnfinishedMessages):
@@ -98,7 +98,7 @@ cdef class Undeliverable(UnfinishedMessages):
         return False
 
     cdef int drop_expired(self, int budget) except -1:
-        """Drop expired messages from where the next message would be taken, even if there are no
+        """Drop expired messages at the head of the channel, even if it has no
         consumers."""
         cdef Entry *entry
         cdef Record *record

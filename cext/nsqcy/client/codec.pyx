@@ -1,14 +1,13 @@
-"""The client end of a connection: frames become messages, answers become commands.
+"""The client's end of a connection: parses frames into messages and turns answers into commands.
 
 Owns what a client does for every message: splitting input into frames, the Message objects, and the
 commands that answer messages and publish, collected until the connection's owner sends them.
 Independent of sockets, clocks, handshakes and RDY.
 
 One thread may feed and take bytes while others answer messages: everything here runs under the GIL,
-and callbacks run between two changes, never during one. A program's thread that answers a message
-may be interrupted by an exception in Python code: it then has either queued the answer, or changed
-nothing. The loop's thread (`mailbox`) gets answers that affect the flow control.
-"""
+and callbacks run between two changes, never during one. If an exception in Python code
+interrupts a program's thread that answers a message, the thread has either queued the answer or
+changed nothing. The loop's thread (`mailbox`) gets answers that affect the flow control. """
 
 from collections.abc import Mapping
 from numbers import Real
@@ -80,7 +79,7 @@ cdef class Codec:
     cdef size_t piece               # the next of them
     cdef Output output
     cdef bytearray partial          # received bytes of an incomplete frame
-    cdef size_t wanted              # size that `partial` needs before the next try
+    cdef size_t wanted              # size that `partial` must reach before the next try
     cdef uint32_t longest           # maximum bytes of a message's frame
     cdef bint headers               # negotiated: a message begins with its headers
     cdef bint closed
@@ -103,7 +102,7 @@ cdef class Codec:
         self.partial = bytearray()
 
     def expect_headers(self):
-        """From now on, messages begin with their headers."""
+        """Expect messages to begin with their headers from now on."""
         self.headers = True
         if self.longest != MAX_FRAME:
             self.longest += HEADERS_ROOM
@@ -472,7 +471,7 @@ cdef inline Codec codec_of(Message message):
 
 
 cdef int refuse(Message message) except -1:
-    """Raise AlreadyAnswered. A function of its own keeps the callers small."""
+    """Raise AlreadyAnswered. A separate function keeps the callers small."""
     raise AlreadyAnswered(f"message {shown(message)} has already been answered")
 
 
@@ -524,7 +523,7 @@ cdef class Publish:
     cdef readonly bytes body
     cdef public double deadline     # seconds, monotonic
     cdef public int tries           # failed ones
-    cdef public object error        # of the last try that may have been executed
+    cdef public object error        # error of the last try that may have been executed
     cdef readonly object waiter     # notified of the result
     cdef public bint is_abandoned   # its caller was interrupted
 

@@ -5,12 +5,12 @@ cdef class Mailbox:
     """Requests to a loop, in order."""
     cdef object requests            # deque of (function, arguments, size)
     cdef list dirty                 # drivers with pending output
-    cdef list gates                 # of callers that wait until the loop has done their request
+    cdef list gates                 # gates of callers whose request the loop has not handled
     cdef int fd                     # a byte here wakes the loop; -1 before its start
     cdef bint asleep
     cdef bint calls_back            # the loop runs callbacks
     cdef readonly bint is_closed
-    cdef readonly Py_ssize_t size   # of the requests that the loop has not taken
+    cdef readonly Py_ssize_t size   # total size of the requests that the loop has not taken
 
     cdef bint put(self, function, tuple arguments, Py_ssize_t size) except -1
     cdef int rouse(self) except -1

@@ -1,7 +1,7 @@
 # cython: linetrace=False
 """How the threads of a program hand work to the loop of the blocking client, and wait for it.
 
-Owns the steps that must be taken as a whole. A signal handler, a time limit or another thread may
+Owns the steps that must not be interrupted. A signal handler, a time limit or another thread may
 raise an exception between any two instructions of a caller's Python code, but not between two
 instructions here: each function has done its work, or nothing, when the exception is raised. A
 function that waits can be interrupted only there, and then undoes what it has begun. No function
@@ -38,7 +38,7 @@ cdef bint pass_gate(gate, timeout) except -1:
 
     Only the main thread calls signal handlers. A signal ends the system call in which it waits, but
     one that comes just before that call would be handled only when the gate is opened, perhaps
-    never. So the main thread looks again and again.
+    never. So the main thread checks repeatedly.
     """
     check_signals()
     if PyThread_get_thread_ident() != threading.main_thread().ident:
@@ -87,7 +87,8 @@ cdef class Mailbox:
         return True
 
     def do(self, gate, function, *arguments):
-        """Make the loop call a function, and wait until it has; return False if it has ended.
+        """Make the loop call a function, and wait until it returns; return False if the loop has
+        ended.
 
         Does not wait before the loop's start, nor while the loop runs callbacks, which may wait for
         the caller.
@@ -137,7 +138,8 @@ cdef class Mailbox:
         return True
 
     def sleep(self):
-        """Announce that the loop sleeps; return False if there are requests, so it must not."""
+        """Announce that the loop will sleep; return False if there are requests, so it must not
+        sleep."""
         if self.requests or self.dirty:
             return False
         self.asleep = True
@@ -237,7 +239,7 @@ cdef class Waiters:
         return 0
 
     def wake(self, Py_ssize_t count=1):
-        """Wake this many waiters."""
+        """Wake up to `count` waiters."""
         while count > 0 and self.gates:
             self.gates.popleft().release()
             count -= 1
@@ -278,13 +280,13 @@ cdef class Deliveries:
 
     cdef Waiters waiters
     cdef object current             # identity of the caller's thread or greenlet
-    cdef object check_end           # raises what has ended the consumer
+    cdef object check_end           # raises the error that ended the consumer
     cdef object messages            # deque
     cdef readonly bint is_closed
     cdef readonly list callers      # threads or greenlets that iterate or wait
 
     def __cinit__(self, Waiters waiters not None, current, check_end):
-        """check_end: raises what has ended the consumer, unless that was close()."""
+        """check_end: raises the error that ended the consumer, unless close() did."""
         self.waiters = waiters
         self.current = current
         self.check_end = check_end
@@ -292,7 +294,7 @@ cdef class Deliveries:
         self.callers = []
 
     def has_news(self):
-        """Return whether there is a message, or the end."""
+        """Return whether there is a message, or the consumer has ended."""
         return self.is_closed or len(self.messages) > 0
 
     def put(self, list messages):
@@ -350,8 +352,8 @@ cdef class Deliveries:
 
     cdef int wait(self, left) except -1:
         self.waiters.wait_at(self.has_news, left)
-        # A signal may have come while this thread waited for the GIL. Python code handles signals:
-        # now, because no message has been taken.
+        # A signal may have come while this thread waited for the GIL. Python code must handle
+        # it now, before a message is taken.
         try:
             self.current()
         except BaseException:
@@ -371,7 +373,7 @@ cdef class Deliveries:
         return 0
 
     def close(self):
-        """Wake all threads: they get no more messages."""
+        """Wake all threads, which receive no more messages."""
         self.is_closed = True
         self.waiters.wake_all()
 
@@ -406,7 +408,7 @@ cdef class Iteration:
         return message
 
     cdef int begin(self) except -1:
-        """Note the thread that iterates."""
+        """Record the thread that iterates."""
         if self.caller is None:
             self.caller = self.deliveries.current()
             self.deliveries.callers.append(self.caller)

@@ -68,7 +68,7 @@ cdef struct Slot:
     uint32_t pid
     uint32_t generation           # resets of its rings; written only by the master
     uint64_t beat                 # monotonic clock, ns
-    uint32_t state                # its meaning is up to the user
+    uint32_t state                # the caller defines its meaning
     uint32_t busy                 # permille of the last second: running or waiting for a CPU
     uint32_t ran                  # permille of the last second: running
     uint32_t connections
@@ -108,7 +108,7 @@ cdef struct RingRecord:
     const unsigned char *data     # in the ring; valid until ring_release
     uint32_t length
     uint32_t stream
-    uint32_t size                 # its size in the ring
+    uint32_t size                 # size of the record in the ring
     uint8_t kind
 
 # Return -1 if the positions are invalid: the ring is broken.
@@ -206,7 +206,8 @@ cdef class Stream:
     cdef int send(self, const unsigned char *data, size_t n) except -1
     # Report that `n` more bytes from on_data have been processed.
     cpdef void consumed(self, size_t n) noexcept
-    # Deliver sent bytes, then close: the other end receives on_closed, this end no more events.
+    # Deliver sent bytes, then close: the other end receives on_closed, and this end receives no
+    # more events.
     cpdef void close(self) noexcept
     # Close immediately; bytes still waiting here are dropped.
     cpdef void abort(self) noexcept

@@ -1,4 +1,4 @@
-"""Streams between workers: many byte pipes over one ring each way.
+"""Streams between workers: many byte pipes over one ring in each direction.
 
 Owns the numbers, credits and closing of streams, and the allocation of ring space. A ring never
 waits for a session. Bytes that do not fit wait in their stream, bounded by that stream's credit,
@@ -37,7 +37,7 @@ cdef enum:
 
     HALF_WINDOW = STREAM_WINDOW // 2
     WAITING_MIN = 4096
-    PUBLISH_EVERY = 32768      # so a long turn here does not leave the reader idle
+    PUBLISH_EVERY = 32768      # so that a long turn here does not leave the reader idle
     RELEASE_EVERY = 65536      # or leave the writer without room
     RING_TURN = 65536          # bytes read from one ring before moving to the next
 
@@ -499,7 +499,7 @@ cdef class Mesh:
             raise OSError(errno, "a worker cannot be woken")
         return 0
 
-    # Peers come and go.
+    # Allow for peers that appear and disappear.
 
     def peer_up(self, int peer, uint32_t generation):
         """Begin to use the rings shared with a peer; return False if that generation of the peer
@@ -727,7 +727,7 @@ cdef class Mesh:
         return self._sleeping
 
     cpdef void awake(self) noexcept:
-        """Note that the poll is over: the eventfd need not be written."""
+        """Record that the poll is over: peers need not write the eventfd."""
         if self._sleeping:
             self._sleeping = False
             slot_awake(self._slot)

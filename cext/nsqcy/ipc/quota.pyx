@@ -4,9 +4,9 @@ Owns the rows in shared memory and the rate arithmetic. Knows nothing about sess
 reads no clock: times are arguments, in nanoseconds of the machine's monotonic clock.
 
 A rate is enforced by waiting after a publish: a user that has published nothing for a second may
-publish a second's worth in one burst, and after that at the rate. Publishes are paid for up to some
-point in time; while it is more than a second ahead, further publishes wait.
-"""
+publish a second's worth in one burst, and after that at the rate. The row stores the time until
+which the publishes are paid for; while that time is more than a second ahead, further publishes
+wait. """
 
 # Quota usage per user, in memory that all workers of one nsqd share.
 #
@@ -131,7 +131,7 @@ cdef class Quota:
         return minimum
 
     cpdef void begin_wait(self, int64_t now) noexcept:
-        """Note that one more session is waiting."""
+        """Count one more waiting session."""
         self.count_waits(now)
         self.waiting += 1
 

@@ -1,6 +1,7 @@
-"""nsqcy.net: the layers of a connection's bytes: deflate, snappy, and what TLS shares with them.
+"""nsqcy.net: a connection's encodings: deflate, snappy, and the interface that TLS shares with
+them.
 
-tls_stream is a module of its own, because it loads OpenSSL. Each included file says what it owns.
+tls_stream is a separate module, because it loads OpenSSL. Each included file says what it owns.
 """
 
 import zlib

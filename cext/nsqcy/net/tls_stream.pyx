@@ -67,8 +67,8 @@ cdef class TlsStream(ByteLayer):
     cdef void *incoming         # memory BIOs
     cdef void *outgoing
     cdef ByteQueue input        # input not yet passed to OpenSSL
-    cdef public size_t passed   # maximum bytes to pass to OpenSSL at once, which keeps that much
-    cdef public size_t enough   # decode() begins no other record once it has that many bytes
+    cdef public size_t passed   # maximum bytes to pass to OpenSSL at once; its buffer's size
+    cdef public size_t enough   # decode() starts no further record once it has this number of bytes
     cdef bint dry               # OpenSSL needs input to continue
     cdef object failure         # raised again by every later call to decode
 

@@ -1,10 +1,9 @@
 """AUTH and permissions.
 
 The worker that has the socket decides what a client may do, based on the response of an auth
-server, a users file, or the client's certificate; the far end of a stream does not check again.
-Responses expire: a command then blocks until an auth server has responded again. Knows topics only
-by name.
-"""
+server, a users file, or the client's certificate; the far end of a stream does not check them
+again. Responses expire: a command then blocks until an auth server has responded again. Knows
+topics only by name. """
 
 cdef enum:
     MAX_SECRET = 16384          # bytes
@@ -96,8 +95,8 @@ cdef class Authorizer(Connection):
     # -- limits --
 
     cdef int64_t maximum_body(self, int64_t size, int64_t ours) noexcept:
-        """Return the limit for a body of this size. One that NSQ refuses gets the text that NSQ
-        sends, with --max-body-size."""
+        """Return the limit for a body of this size. A body that NSQ refuses gets NSQ's text,
+        with --max-body-size."""
         cdef int64_t configured = self.manager.max_body_size
         return configured if size > configured else min(configured, ours)
 

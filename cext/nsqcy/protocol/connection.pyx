@@ -1,7 +1,7 @@
 """A client's connection: the lower half of a session, and what the sessions of a worker share.
 
 A Connection owns the negotiated options, the answers in the order of their commands, the unfinished
-input, and the timer. Knows no command by name: Session executes commands.
+input, and the timer. Does not interpret commands: Session executes them.
 
 An answer that is not known yet (because a publish is waiting for the log or was forwarded) takes a
 ticket, and all later answers wait. Heartbeats and messages do not wait.
@@ -38,12 +38,12 @@ cdef int64_t NEVER = 0x7fffffffffffffff
 cdef int64_t MAGIC_TIMEOUT = 60 * SECOND        # time for the protocol magic of a new peer
 cdef int64_t PEER_TIMEOUT = 5 * SECOND          # maximum time that a publish waits for its worker
 cdef int64_t FAVOUR = 2 * SECOND                # maximum silence of the favoured session
-cdef int64_t MIN_FAVOUR = SECOND // 5           # the same, if many sessions are waiting
+cdef int64_t MIN_FAVOUR = SECOND // 5           # the same limit, if many sessions are waiting
 
 cdef enum:
     KEPT_FREELY = 65536         # unfinished input that a session may always have
     MAX_MIGRATIONS = 16         # migrations per second before producers must wait
-    NEGOTIATE_BYTES = 65536     # maximum cost of the IDENTIFYs per turn: their bytes, and for each
+    NEGOTIATE_BYTES = 65536     # cost of IDENTIFYs per turn: bytes, plus a fixed cost each
     NEGOTIATE_COST = 1024
     TOPICS_AT_ONCE = 64         # maximum new topics per turn
 
@@ -299,7 +299,7 @@ cdef class ManagerState:
         return 0
 
     cdef int leave_later(self, Connection session) except -1:
-        """Note a session that will end while winding down."""
+        """Record a session that will end while nsqd winds down."""
         self.leaving.add(session)
         return 0
 
@@ -354,7 +354,8 @@ cdef class ManagerState:
         cdef Connection session
         cdef Py_ssize_t _i
         while self.starved and self.favoured is None:
-            # From both ends in turn: neither old nor new sessions keep the others out.
+            # Take sessions from both ends in turn, so that neither old nor new sessions starve the
+            # others.
             self.newest_next = not self.newest_next
             session = self.starved.pop() if self.newest_next else self.starved.popleft()
             session.starved = False
@@ -364,7 +365,7 @@ cdef class ManagerState:
                 break
             session = self.starved.popleft()
             session.starved = False
-            session.check_appetite()        # it may starve again because of its address
+            session.check_appetite()        # the session may starve again because of its address
         return 0
 
     cdef int drop_silent(self) except -1:
@@ -377,10 +378,10 @@ cdef class ManagerState:
     # -- negotiation --
 
     cdef bint may_negotiate(self, Connection session, size_t size) except -1:
-        """Return whether a session may negotiate in this turn, or ask for limits; if not, it
+        """Return whether a session may negotiate in this turn, or query limits; if not, it
         resumes in the next one.
 
-        Any client may send an IDENTIFY, again and again, and parsing one costs as much as a
+        Any client may send IDENTIFY repeatedly, and parsing one costs as much as a
         thousand messages.
         """
         cdef size_t cost = size + NEGOTIATE_COST
@@ -394,7 +395,7 @@ cdef class ManagerState:
         """Return whether a session may create a topic in this turn; if not, it resumes in the next
         one.
 
-        The publishes that are received at once may be to thousands of new topics. Each costs as
+        Publishes received together may name thousands of new topics, and each new topic costs as
         much as hundreds of messages.
         """
         if self.created >= TOPICS_AT_ONCE:
@@ -788,7 +789,7 @@ cdef class Connection(Consumer):
         return 0
 
     cdef int detach(self) except -1:
-        """Release the transport of a closed session. They refer to each other, and only a garbage
-        collection would free them."""
+        """Release the transport of a closed session. The session and the transport refer to each
+        other, so only a garbage collection would free them."""
         self.transport = CLOSED
         return 0

@@ -32,10 +32,10 @@ cdef enum:
     OUTPUT_ENOUGH = 131072      # number of unsent bytes above which a consumer gets no messages
     # Unsent bytes above which commands wait; messages never fill the output that far.
     MAX_ANSWERS = 1048576
-    # The same, for a client that must still authenticate.
+    # The same limit for a client that must still authenticate.
     MAX_UNAUTHENTICATED_ANSWERS = 8192
     RECEIVE_SIZE = 131072       # maximum bytes per receive
-    # The same for a client that must still authenticate, and for all of them per turn.
+    # The same limits for a client that must still authenticate, and for all such clients per turn.
     UNAUTHENTICATED_RECEIVE = 16384
     UNAUTHENTICATED_PER_TURN = 65536
     MAX_TICKETS = 4096          # maximum outstanding answers; further commands wait
@@ -104,8 +104,8 @@ cdef class ManagerState:
     cdef Heap timers
     cdef uint8_t *scratch                   # buffer for one receive
     cdef readonly uint64_t input_bytes      # unfinished input of all sessions
-    cdef uint64_t max_input_bytes           # above this, only small and favoured sessions are read
-    cdef uint64_t max_share                 # the same, for the sessions from one address
+    cdef uint64_t max_input_bytes           # above it, only small and favoured sessions are read
+    cdef uint64_t max_share                 # the same limit for the sessions from one address
     cdef dict shares                        # address -> Share
     cdef object unauthenticated             # InputPool of the clients that must authenticate
     cdef object options
@@ -130,7 +130,7 @@ cdef class ManagerState:
     cdef int64_t heartbeat_default
     cdef readonly bint winding_down         # nsqd exits: only consumers are still served
     cdef set leaving                        # sessions that have yet to end while winding down
-    cdef object on_left                     # called when they have ended
+    cdef object on_left                     # callback for their end
 
     cdef int owner_of(self, bytes key) noexcept
     cdef bint is_up(self, int peer)
@@ -172,7 +172,7 @@ cdef class Connection(Consumer):
     cdef readonly State state
     cdef bint magic_seen
     cdef bint lenient               # a failed publish does not end the session
-    cdef bint transfers             # its publishes have already been accepted by a different topic
+    cdef bint transfers             # a different topic has already accepted its publishes
     cdef bint remote                # far end of a stream: the client is on a different worker
     cdef bint blocked               # parsing is waiting for tickets, a placement or a peer
     cdef bint crammed               # parsing is waiting until the client reads responses
@@ -208,12 +208,12 @@ cdef class Connection(Consumer):
     cdef public bint headers        # headers precede message bodies
     cdef public bint dead_letters   # the client may send DEAD_LETTER
     cdef public bint goodbye        # it is notified when nsqd exits
-    # IDENTIFY sets these, too, each in its own way.
+    # IDENTIFY also sets these, each in its own way.
     cdef readonly Durability durability     # minimum durability of its publishes
     cdef readonly int64_t heartbeat_interval    # ns; 0: none
     cdef int64_t next_heartbeat
     cdef int64_t last_command
-    cdef int64_t waiting_since              # when it began waiting for a peer that is down
+    cdef int64_t waiting_since              # time when it began waiting for a peer that is down
     cdef Timer timer
     cdef bint upgrading             # a TLS handshake is in progress
     cdef readonly bint upgraded     # TLS or a codec was negotiated; only once
@@ -431,7 +431,7 @@ cdef class Forwarder(Authorizer):
 
 
 cdef class SessionManager(ManagerState):
-    """Runs the sessions of a worker; ManagerState is what they know of it."""
+    """Runs the sessions of a worker; they only know its ManagerState."""
     cdef int64_t compare_at                 # time of the next comparison of loads
 
     cdef int64_t turn(self) except? -1

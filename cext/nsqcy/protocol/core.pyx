@@ -1,6 +1,6 @@
 """nsqcy.protocol: sessions, which speak NSQ's V2 protocol to one connection each.
 
-wire is a module of its own: clients use it. Each included file says what it owns.
+wire is a separate module: clients use it. Each included file says what it owns.
 """
 
 import json

@@ -9,7 +9,7 @@ wait for their turn (see Connection).
 
 Migration: a plain session with nothing outstanding may migrate once. If it migrates to the owner of
 its topic, its commands are no longer forwarded. A busy owner gives producers to a less busy worker:
-if messages are published one by one, socket calls take most of the CPU time. The master passes on
+with messages published one by one, socket calls take most of the CPU time. The master passes on
 the socket and the packed state (see nsqcy.nsqd.worker.engine). Decides when a migration pays off;
 does not know how a socket is passed on.
 
@@ -29,8 +29,8 @@ cdef enum:
     MAX_GIVEN = 4096            # bytes of a command after which a busy owner gives a producer away
     MIGRATION_BUSY = 600        # permille of the last second; a busier owner accepts no producers
     MIGRATION_BYTES = 1048576   # publishes to one owner after which a producer migrates there, or
-    MIGRATION_FORWARDS = 256    # that number of publishes over a time long enough for their cost
-cdef int64_t MIGRATION_AFTER = 2 * SECOND       # to be part of the owner's load figure
+    MIGRATION_FORWARDS = 256    # this number of publishes, over a time long enough for their cost
+cdef int64_t MIGRATION_AFTER = 2 * SECOND       # for the owner's load figure to include it
 
 cdef const char *OK = b"\0\0\0\6\0\0\0\0OK"
 

@@ -188,7 +188,7 @@ cdef class TopicCommands(Forwarder):
         return self.manager.limits_of(self.topic_key).max_msg_size
 
     cdef Parsed show_limits(self, Word *words, int count) except RAISED:
-        """Answer LIMITS: a client that has the usual limits asks for those of a topic before a
+        """Answer LIMITS: a client that has the usual limits queries those of a topic before a
         publish above them."""
         cdef Parsed parsed
         if count < 2:
@@ -309,7 +309,7 @@ cdef class TopicCommands(Forwarder):
         cdef size_t end = 0
         cdef size_t have
         cdef uint32_t i
-        cdef bytes fault = None     # after it, faults in the headers of earlier messages come first
+        cdef bytes fault = None     # after it, faults in earlier messages' headers take precedence
         cdef Parsed parsed
         if self.guarded and not self.scanned and not self.may_publish():
             parsed = self.authorize(command, self.topic_key, b"")
@@ -566,7 +566,7 @@ cdef class TopicCommands(Forwarder):
         self.scanned = 0
         if owner != self.manager.index and self.may_migrate(owner):
             return self.migrate_to(owner)
-        self.paid = 0  # having this chunk implies nothing about the next one
+        self.paid = 0  # a stored chunk implies nothing about the next one
         used[0] += 4 + size
         if owner != self.manager.index:
             return self.forward_publish(owner, LOG_PUB, line, used[0], messages)

@@ -736,8 +736,9 @@ cdef class Session(TopicCommands):
 
     cdef int wind_down(self) except -1:
         """Execute no more commands, and close once the executed ones are answered. A client that
-        requested a goodbye gets it after these answers, and closes the connection itself: otherwise
-        its unread commands would make the kernel reset the connection and drop the goodbye."""
+        requested a goodbye receives it after these answers, and closes the connection itself.
+        Otherwise its unread commands would make the kernel reset the connection and drop the
+        goodbye."""
         if self.closed or self.state != INIT or self.remote or self.lenient:
             return 0
         if self.stopping or self.migrating:

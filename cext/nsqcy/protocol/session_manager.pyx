@@ -1,8 +1,8 @@
 """Session manager: runs the sessions of a worker.
 
 Owns the order of work in a turn: timers, resumed sessions, topics, output. Ends the sessions when
-nsqd exits. ManagerState contains the state that sessions share. Knows no command, and no socket.
-"""
+nsqd exits. ManagerState contains the state that sessions share. Knows nothing about commands or
+sockets. """
 
 
 cdef enum:

@@ -29,7 +29,7 @@ cdef enum:
     SMALL_BUFFER = 512          # bytes, for an OK or a small message: cheap to allocate
     SPARES = 4
     SPARE_BUFFER = 262144       # bytes: the size to which a busy consumer's buffer grows
-    MIN_SPARE = 16384           # size at which a growing buffer is replaced by a spare one
+    MIN_SPARE = 16384           # size at which a growing buffer is replaced with a spare one
 
 
 # Spare buffers of that size, from emptied outputs. Only an output that already contains many bytes

@@ -1,6 +1,6 @@
 """nsqcy.server: sessions of a worker on sockets and streams, its publisher, and its metrics.
 
-http_fastpath is a module of its own: other daemons use it. Each included file says what it owns.
+http_fastpath is a separate module: other daemons use it. Each included file says what it owns.
 """
 
 import json

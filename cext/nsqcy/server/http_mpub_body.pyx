@@ -10,7 +10,7 @@ cdef enum:
 
 
 class BadBody(Exception):
-    """The body cannot be published; `code` is NSQ's error code."""
+    """Raised for a body that cannot be published; `code` is NSQ's error code."""
 
     def __init__(self, code):
         super().__init__(code)
@@ -132,7 +132,7 @@ cdef class BodyBatch(Batch):
         return self.count
 
     def __iter__(self):
-        """Yield the messages, for whatever handles them one by one."""
+        """Yield the messages, for callers that handle them one by one."""
         cdef const uint8_t *begin = self.at
         cdef uint32_t length = 0
         found = []

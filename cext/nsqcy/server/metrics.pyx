@@ -111,8 +111,8 @@ cdef int put_label(Labels *labels, bytes before, str name) except -1:
 @cython.final
 cdef class Exposition:
     """One walk over all topics in a shard. Alternate calls to `go_on` with calls to `take` for each
-    family, until the end. The walk keeps so little data at a time that it stays in the CPU cache:
-    fresh memory costs more than the writing itself."""
+    family, until the end. The walk keeps little enough data at a time to stay in the CPU cache:
+    writing to fresh memory costs more than formatting the lines."""
 
     cdef Shard shard
     cdef uint64_t limit         # maximum topics and channels with their own lines
@@ -273,7 +273,8 @@ cdef class Exposition:
         return 0
 
     cdef int put_ages(self, const Histogram *ages) except -1:
-        """Write the buckets, the sum and the count; nothing until a message has been finished."""
+        """Write the buckets, the sum and the count; write nothing until a message has been
+        finished."""
         cdef Text *text = &self.texts[<int>TOPIC_FIGURES]
         cdef Labels labels
         cdef uint64_t total = 0

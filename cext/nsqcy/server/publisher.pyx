@@ -110,8 +110,8 @@ cdef class _Batch:
 
 
 cdef class _Parts:
-    """A batch on its way to another worker, in several commands: the next one follows the answer to
-    the one before.
+    """A batch on its way to another worker, in several commands: each command follows the answer to
+    the previous one.
 
     The batch has failed if the first command was not accepted; if only a later one was not, the
     result is unknown.
@@ -282,8 +282,8 @@ cdef class Publisher:
 
     def publish_once(self, bytes key not None, chunk not None, messages not None,
                      str durability not None, done not None):
-        """Publish messages that were transferred from another topic, exactly once, however often
-        this is tried.
+        """Publish messages that were transferred from another topic, exactly once, even if
+        this is repeated.
 
         chunk: (producer, epoch, number), as for LOG_PUB
         messages: (headers, body) of each; all are published, or none. All of them have the same

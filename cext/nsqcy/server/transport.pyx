@@ -1,8 +1,8 @@
 """Transports of sessions, and the turns of the event loop.
 
-Owns the socket calls and the watchers of a worker's hub; knows nothing about the protocol. A turn
-of the event loop is the batch: one receive for each readable socket, then (right before the poll)
-topics, channels and one send for each socket with output.
+Owns the socket calls and the watchers of a worker's hub; knows nothing about the protocol. Each
+turn of the event loop is one batch: one receive for each readable socket, then (right before the
+poll) topics, channels and one send for each socket with output.
 
 TLS and codecs are layers (net/byte_layer.pyx) between a socket and its session. For a socket
 without layers, this costs only one comparison. With layers, input is decoded while the session
@@ -62,7 +62,7 @@ cdef enum:
     PIECES = 32             # maximum pieces per send
     MAX_DRAIN = 1048576    # unread bytes that are discarded on close, to avoid a reset
     ENCODE_PIECE = 65536    # unencoded bytes processed at once
-    MAX_ENCODE = 262144    # and per session and turn
+    MAX_ENCODE = 262144    # maximum bytes per session and turn
     MAX_DECODE = 262144    # decoded bytes per session and turn
 
 
@@ -714,7 +714,7 @@ cdef class Loop:
         self.manager = manager
         self.handshakes = handshakes
         self.ev = hub.loop
-        # Only at this priority does it run after the callbacks of other greenlets and right before
+        # This priority makes it run after the callbacks of other greenlets and right before
         # the poll.
         self.prepare = self.ev.prepare(priority=-2)
         self.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)

@@ -332,8 +332,8 @@ cdef struct Segment:
     char *path
     uint64_t number      # number in its file name: greater than all earlier ones
     uint64_t end         # space is assigned up to here
-    uint64_t good        # runs are known to be written up to here
-    uint64_t synced      # runs are known to survive a power loss up to here
+    uint64_t good        # runs up to here are known to be written
+    uint64_t synced      # runs up to here are known to survive a power loss
     uint64_t live        # bytes of extents not released
     uint32_t pending     # operations that refer to it
     uint8_t log_id[16]   # log_id from its header; zeros: unknown
@@ -458,7 +458,7 @@ ctypedef struct Entry:
     Entry *prev             # in flight: neighbours in deadline order
     Entry *next             # queued: the next message
     void *in_flight_list    # in flight: the consumer's list; queued: the gate position
-    int64_t timestamp       # in flight: timestamp of its record, which may have left memory
+    int64_t timestamp       # in flight: timestamp of its record, which may no longer be in memory
 
 
 cdef inline uint32_t size_tag(uint64_t body_length) noexcept:
@@ -810,15 +810,15 @@ cdef class LogWriter(SegmentFiles):
 
 
 cdef class Log(LogWriter):
-    # Called as on_damage(path, offset, text) for each damaged place, once.
+    # Called as on_damage(path, offset, text), once for each damaged range.
     cdef public object on_damage
     # Called without arguments when the range in `unreadable` has been read.
     cdef public object on_readable
     # The first range that could not be read (UnreadableRange), until it can be read; or None.
     cdef readonly object unreadable
-    cdef readonly str read_error_text    # of the latest read that failed
+    cdef readonly str read_error_text    # errno of the latest failed read
     cdef bytes _aside                 # directory for damaged files; None: they are not kept
-    cdef set _damaged                 # places reported: (segment number, offset)
+    cdef set _damaged                 # reported damage: (segment number, offset)
     cdef uint32_t _failed_reads       # consecutive
     cdef bint _is_probing
 
@@ -828,7 +828,7 @@ cdef class Log(LogWriter):
     # Failures and damage are not reported.
     cdef int pick(self, IoPick *picks, uint32_t count, IoPicked *into, log_done done,
                   void *arg) except -1
-    # Read the range in `unreadable` again, for on_readable.
+    # Read the range in `unreadable` again, then call on_readable.
     cdef int probe(self) except -1
     cdef int set_aside(self, Segment *segment) except -1
     cdef int set_journal_aside(self, bytes data) except -1
@@ -925,7 +925,7 @@ cdef class RecordWindow:
     # Cursors for retention: if watched, records after them are kept, with or without readers.
     cdef Cursor kept                # kept by retention, or for a named cursor
     cdef Cursor outdated            # retention would have released everything before it
-    cdef Cursor unjournaled              # the journal does not record yet what follows it
+    cdef Cursor unjournaled              # the journal does not yet record what follows it
     cdef Hole *holes
     cdef uint32_t hole_count
     cdef readonly uint64_t next_seq     # sequence number of the next record
@@ -1034,7 +1034,7 @@ cdef class ReadAhead:
     cdef readonly uint64_t first_seq    # seq of the record that is needed first
     cdef readonly bint reading
     cdef Block *block               # the copies, with no other references; NULL: none yet
-    cdef IoPick *picks              # in order of location; once read, in order of seq
+    cdef IoPick *picks              # in order of location; after the read, in order of seq
     cdef uint32_t count
     cdef uint32_t room
     cdef uint64_t bytes             # upper bound of their memory, if their sizes are as expected

@@ -85,8 +85,8 @@ DAMAGE_TEXTS = {
 
 
 def topic_directory(topic):
-    """Return the name of a topic's directory. Topic names are also legal file names, `..`
-    included."""
+    """Return the name of a topic's directory. Topic names are also legal file names, including
+    `..`."""
     if not _TOPIC.fullmatch(topic):
         raise ValueError(f"not a topic name: {topic!r}")
     return f"{topic}.topic"
@@ -104,7 +104,7 @@ cdef str damage_text(const Damage *damage):
 cdef int check_version(str path, uint32_t version) except -1:
     if version > FORMAT_VERSION:
         raise FormatError(
-            f"{path}: format version {version} is newer than this nsqcy reads "
+            f"{path}: format version {version} is newer than this nsqcy supports "
             f"({FORMAT_VERSION}): run the version that wrote it, or a later one"
         )
     return 0

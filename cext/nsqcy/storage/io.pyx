@@ -2,7 +2,7 @@
 
 Owns the open files and the only file system calls (iocalls.h). The threads are C (cext/src).
 Independent of topics and logs; of records, it only knows how to seal and verify them. Tests inject
-faults through a class of their own, io_faults.
+faults through a separate class, io_faults.
 """
 
 # The I/O threads: C threads that perform every file operation of a process. Writes are performed in
@@ -88,7 +88,7 @@ cdef class FileCalls:
 
 
 cdef class IoThread(FileCalls):
-    """The threads and their queues. Call `poll` when `fileno` is readable, and `kick` once per
+    """The I/O threads and their queues. Call `poll` when `fileno` is readable, and `kick` once per
     turn."""
 
     def __cinit__(self, *, int open_limit=OPEN_LIMIT, first_reserved=None, bint stepped=False,

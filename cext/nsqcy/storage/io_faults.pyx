@@ -67,7 +67,8 @@ cdef class FaultyIoThread(IoThread):
         if self.faults is NULL:
             raise MemoryError
         faults_init(self.faults, self.calls)
-        # The threads read the table only when they run an operation, so this comes in time.
+        # The threads read the table only when they run an operation, so it is not too late to
+        # replace it.
         self.calls = self.engine.calls = &self.faults.calls
 
     def __dealloc__(self):
@@ -119,7 +120,7 @@ cdef class FaultyIoThread(IoThread):
         faults_release(self.faults)
 
     def record(self):
-        """From now on, record changes to the disk, and skip real syncs."""
+        """Record changes to the disk from now on, and skip real syncs."""
         self.faults.recording = 1
 
     def recorded(self):

@@ -5,12 +5,11 @@ and the operations in progress (segment_files), and the writes (log_writer). log
 existing files at startup. Independent of channels; does no file I/O itself.
 
 A read that fails says nothing about the data: its caller gets the errno and tries again. A record
-is damaged only if two reads from the disk agree that it is (see iothread.h). Before either becomes
-the caller's, the repairer of the log's file calls may put the range right. The log keeps the range
-that could not be read, until it can be read again, and the second name of a damaged file, which
-keeps its bytes when the segment is deleted. It reads no clock: the caller decides when to try
-again.
-"""
+is damaged only if two reads from the disk agree that it is (see iothread.h). Before the caller
+gets either result, the repairer of the log's file calls may repair the range. The log keeps the
+range that could not be read, until it can be read again, and the second name of a damaged file,
+which keeps its bytes when the segment is deleted. It reads no clock: the caller decides when to try
+again. """
 
 # One topic's log: segments of runs, and a journal.
 #
@@ -24,7 +23,7 @@ again.
 
 cdef enum:
     TRIES_BEFORE_REPAIR = 4       # consecutive failed reads until the log queries its repairer
-    MAX_DAMAGED = 10000           # places that are remembered, so that each is reported once
+    MAX_DAMAGED = 10000           # remembered damaged ranges, each reported once
 
 UnreadableRange = namedtuple(
     "UnreadableRange", "path segment offset bytes first_seq last_seq records error text")
@@ -241,7 +240,7 @@ cdef class Log(LogWriter):
     cdef int _read_failed(self, Task *task, int error) except -1:
         if task.failed:
             return 0
-        task.failed = True    # it counts once, with or without a repairer
+        task.failed = True    # count the failure once, with or without a repairer
         self._failed_reads += 1
         path = os.fsdecode(task.segment.path)
         verb = io_call_verbs[task.result.call].decode()

@@ -161,7 +161,7 @@ cdef int recover_scan(Log log, int fd, uint64_t size, Segment *segment,
             raise MemoryError
         if damages.found:
             read_again(log, fd, segment.path, 0, data)
-            segment.is_aside = is_empty_tail(data, &damages)     # nothing to set aside
+            segment.is_aside = is_empty_tail(data, &damages)     # nothing needs to be set aside
         for i in range(damages.kept):
             into.damages.append((path, damages.at[i].offset, damage_text(&damages.at[i])))
         into.max_id = max(into.max_id, scan.max_id)

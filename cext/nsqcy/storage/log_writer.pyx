@@ -126,7 +126,7 @@ cdef class LogWriter(SegmentFiles):
         """Handle the end of a write. The run may have to wait before it is complete."""
         task.error = error
         if self.journal_lost and task.journal_writes <= self._journal_done:
-            task.refused = EIO    # recovery would not know the lost part of the journal
+            task.refused = EIO    # recovery could not detect the lost part of the journal
         if task.durable or task.goes_on or self._written_last is not NULL \
                 or not self._is_journaled(task):
             return self._wait(task, error)
@@ -194,9 +194,9 @@ cdef class LogWriter(SegmentFiles):
     # -- syncs and commits --
 
     cdef int sync(self, log_done done, void *arg) except -1:
-        """Make everything appended so far survive a power loss; done receives the result. The
-        result includes runs that were written to a file whose sync has failed since the last
-        result."""
+        """Sync everything appended so far, so that it survives a power loss; done receives the
+        result. The result includes runs that were written to a file whose sync has failed since the
+        last result."""
         cdef Task *whole = self._task(NULL, NULL, NULL)
         cdef Task *task
         whole.done = done

@@ -1,10 +1,9 @@
 """File operations of a group of logs that are also performed on other machines.
 
-Passes every operation to the I/O threads and every change to a file to a mirror, in the same order.
-A change is done once it has been made here and the mirror has reported its position as committed.
-The logs above need not know about this: a record is neither visible nor acknowledged until its
-write is done.
-"""
+Passes each operation to the I/O threads, and each change to a file also to a mirror, in the same
+order. A change is done once it has been made here and the mirror has reported its position as
+committed. The logs above need not know about this: a record is neither visible nor acknowledged
+until its write is done. """
 
 # The completion of an operation, until it may be reported.
 cdef struct Relay:
@@ -32,9 +31,8 @@ cdef class MirroredIo(FileCalls):
     rename(path, to) and delete(path). Each returns the position that is committed together with the
     change. Paths are relative to the directory. If data consists of records, their checksums have
     not been filled in yet. failed(error) is called with the errno of the first change that could
-    not be made here. From then on, nothing is reported: other machines may have data that is
-    missing here.
-    """
+    not be made here. After that, no operation is reported as done: other machines may have data
+    that is missing here. """
 
     cdef readonly IoThread io
     cdef object _mirror
@@ -82,7 +80,7 @@ cdef class MirroredIo(FileCalls):
         self._report()
 
     def stop(self):
-        """Make no more changes: the files belong to another process now. Later changes fail here
+        """Make no more changes: the files now belong to another process. Later changes fail here
         and are reported immediately, so that the logs can be closed."""
         self.stopped = True
         self.waits = False
@@ -109,7 +107,7 @@ cdef class MirroredIo(FileCalls):
 
     cdef int link(self, IoLane lane, File *file, const char *to,
                   io_done done, void *arg, IoResult *result) except -1:
-        # The second name is for damaged data, which is only damaged here.
+        # Do not mirror the second name: it is for data that is damaged only here.
         return self.io.link(lane, file, to, done, arg, result)
 
     cdef int wait_for(self, IoLane lane) except -1:
@@ -182,7 +180,7 @@ cdef class MirroredIo(FileCalls):
         cdef Relay *relay = self._relay(done, arg)
         if self.stopped:
             return self._refuse(relay)
-        relay.may_fail = True       # the path may not exist
+        relay.may_fail = True       # it is possible that the path does not exist
         self.io.on_path(lane, kind, path, relay_made, relay, result)
         if kind == IO_UNLINK or kind == IO_RMDIR:
             self.position = self._mirror.delete(self._below(path))

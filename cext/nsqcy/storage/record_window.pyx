@@ -115,7 +115,7 @@ cdef class RecordWindow:
                 block.cursors += 1
 
     cdef void seal(self) noexcept:
-        """Append nothing more to the open block."""
+        """Seal the open block: nothing more is appended to it."""
         cdef Block *block = self.newest
         if block == NULL or block.flags & SEALED:
             return
@@ -173,7 +173,7 @@ cdef class RecordWindow:
             else:
                 grown = <Block **>realloc(self.index, 2 * self.index_room * sizeof(Block *))
                 if grown == NULL:
-                    # It is rebuilt at the next lookup.
+                    # The index is rebuilt at the next lookup.
                     self.drop_index()
                     return
                 self.index = grown
@@ -380,7 +380,7 @@ cdef class RecordWindow:
         return 0
 
     cdef void truncate(self, uint64_t seq) noexcept:
-        """Forget the records from `seq` on: they were never visible, but cursors may be at the
+        """Discard the records from `seq` on: they were never visible, but cursors may be at the
         first of them."""
         cdef Block *block = self.newest
         cdef Record *record
@@ -434,7 +434,7 @@ cdef class RecordWindow:
         self.next_capacity = MIN_BLOCK
 
     cdef void discard(self) noexcept:
-        """Forget everything, because the topic is being deleted. Its entries are already gone."""
+        """Discard everything, because the topic is being deleted. Its entries are already freed."""
         cdef uint32_t i
         self.seal()
         for i in range(self.cursor_count):

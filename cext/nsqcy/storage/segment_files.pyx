@@ -81,7 +81,7 @@ cdef int unlink_ended(Task *task, int error) except -1:
 cdef int directory_ended(Task *task, int error) except -1:
     if not error and task.flags:
         (<SegmentFiles>task.log)._names_synced(task.flags)
-    return 0 if error == ENOENT else change_ended(task, error)      # gone, or not created yet
+    return 0 if error == ENOENT else change_ended(task, error)      # removed, or not created yet
 
 
 @cython.no_gc_clear      # as its Log

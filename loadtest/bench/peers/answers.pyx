@@ -151,7 +151,7 @@ ctypedef Py_ssize_t (*Each)(Bytes data, Py_ssize_t at, Py_ssize_t next, Text *te
 
 cdef Py_ssize_t value_of(Bytes data, Py_ssize_t at, Py_ssize_t next, Text *text,
                          bytes before) except -1:
-    """The element that names a message is the message."""
+    """The element that identifies a message is the message."""
     acknowledge(text, before, data + at, next - at, b"")
     return 1
 
@@ -174,7 +174,7 @@ cdef Py_ssize_t entries_of(Bytes data, Py_ssize_t at, Py_ssize_t next, Text *tex
 
 
 cdef acknowledged(received, bytes before, char kind, Each each):
-    """Replies of one kind, with messages, among those to what was acknowledged before."""
+    """Replies of one kind, with messages, mixed with the replies to earlier acknowledgements."""
     cdef:
         Whole whole = Whole(received)
         Py_ssize_t at = 0, next, end = whole.view.len, messages = 0, count = 0
@@ -195,12 +195,13 @@ cdef acknowledged(received, bytes before, char kind, Each each):
 
 
 def values(received, bytes before not None):
-    """Replies to LMOVE among those to LREM: (acknowledgements, used, messages, replies)."""
+    """Replies to LMOVE, mixed with those to LREM: (acknowledgements, used, messages, replies)."""
     return acknowledged(received, before, c"$", value_of)
 
 
 def entries(received, bytes before not None):
-    """Replies to XREADGROUP among those to XACK: (acknowledgements, used, messages, replies)."""
+    """Replies to XREADGROUP, mixed with those to XACK: (acknowledgements, used, messages,
+    replies)."""
     return acknowledged(received, before, c"*", entries_of)
 
 
@@ -222,7 +223,8 @@ def inserted(received):
 
 
 def jobs(received):
-    """Answers to reserve among those to delete: (acknowledgements, used, messages, answers)."""
+    """Answers to reserve, mixed with those to delete: (acknowledgements, used, messages,
+    answers)."""
     cdef:
         Whole whole = Whole(received)
         Py_ssize_t at = 0, next, past, id, end = whole.view.len, messages = 0, count = 0
@@ -253,7 +255,7 @@ def jobs(received):
 
 
 cdef Py_ssize_t word(Bytes data, Py_ssize_t at, Py_ssize_t skip) noexcept:
-    """Return the start of the word after this number of words."""
+    """Return the start of the word that follows this number of words."""
     while skip:
         if data[at] == c" ":
             skip -= 1

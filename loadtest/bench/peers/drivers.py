@@ -421,7 +421,7 @@ class Nats:
         "a pull consumer with explicit acknowledgement: requests for 500 messages, two at a time; "
         "a `PUB` of `+ACK` for each message; `max_ack_pending` 20,000"
     )
-    stream: ClassVar[dict[str, object]] = {}  # what differs from STREAM
+    stream: ClassVar[dict[str, object]] = {}  # settings that differ from STREAM
 
     def start(self) -> contextlib.AbstractContextManager[Daemon]:
         return servers.started(servers.NATS, self._ready)

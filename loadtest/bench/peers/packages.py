@@ -21,7 +21,7 @@ UNITS = {
     "rabbitmq-server": ["rabbitmq-server.service", "epmd.socket", "epmd.service"],
     "etcd-server": ["etcd.service"],
 }
-PROGRAMS = {"etcd-server": "etcd"}  # where it is not named like the package
+PROGRAMS = {"etcd-server": "etcd"}  # programs whose names differ from their packages'
 
 
 def why_not(packages: Sequence[str]) -> dict[str, str]:

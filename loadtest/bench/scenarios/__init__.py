@@ -62,7 +62,7 @@ SCENARIOS = {
     ),
 }
 
-# Run only if they are named; their rows are not on the page.
+# Scenarios that run only on request; their rows are not on the page.
 UNRECORDED = {
     "misbehaving": Scenario(
         beside.misbehaving, "latency beside abusive clients and many TLS handshakes", False, 120

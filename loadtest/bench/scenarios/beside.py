@@ -136,7 +136,7 @@ def polling(
     team: load.Team,
     index: int,
 ) -> Callable[[], load.Report]:
-    """Requests at an interval, until there were this many or the consumer has its messages."""
+    """Requests at an interval, up to this number or until the consumer has its messages."""
     link = http.client.HTTPConnection(*address)
 
     def ask() -> int:
@@ -246,7 +246,8 @@ def polled(settings: Settings) -> Iterator[Result]:
 
 @contextmanager
 def _inhabited(nsqd: Daemon, topics: list[str], clients: int) -> Iterator[None]:
-    """Channels and subscribed clients; every topic has a finished message and so a histogram."""
+    """Channels and subscribed clients; every topic has a finished message and therefore a
+    histogram."""
     for topic in topics:
         for number in range(CHANNELS):
             load.consumer(nsqd.tcp, topic, f"channel{number}", 0).close()
@@ -274,7 +275,7 @@ def _messages(settings: Settings) -> int:
 
 
 def _alternately(settings: Settings, nsqd: Daemon, others: dict[str, Other]) -> Iterator[Result]:
-    """Measure latency alone and then beside each of the others, in every round."""
+    """Measure latency alone and then beside each of the other loads, in every round."""
     for _ in settings.rounds():
         alone = _latency(settings, nsqd, "latency alone")
         yield alone

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from loadtest.bench.peers.drivers import Driver, Publisher, ReplicatedDriver
 
 CONNECTIONS = 50
-TURNS = 3  # of batches in each round, because they take less than a second
+TURNS = 3  # repetitions of batches in each round, because they take less than a second
 LEASE = 3  # seconds, for the takeover
 
 Topics = dict[Kind, str]
@@ -44,7 +44,7 @@ def copies(settings: Settings) -> Iterator[Result]:
     with on_disk() as folder, copied.running(settings, folder) as cluster:
         topics = {kind: copied.create(cluster, kind) for kind in KINDS}
         for _ in batches(settings, cluster, topics, {}):
-            pass  # warm-up: from now on, memory is recycled
+            pass  # warm-up: the daemon recycles memory afterwards
         # The cost of obtaining memory for the page cache from the host must not be measured.
         touch_memory(6 * settings.count(1_000_000) * settings.size)
         for _ in settings.rounds():

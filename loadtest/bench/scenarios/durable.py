@@ -33,7 +33,7 @@ def durable(settings: Settings) -> Iterator[Result]:
         }
         redis = stack.enter_context(synced_redis(folder))
         for _ in classes(settings, nsqds):
-            pass  # warm-up: from now on, memory is recycled
+            pass  # warm-up: the daemon recycles memory afterwards
         # The page cache takes new memory for each file; the cost of obtaining it from the host must
         # not be measured.
         touch_memory(4 * settings.count(1_000_000) * settings.size)

@@ -55,7 +55,7 @@ def encoded(settings: Settings) -> Iterator[Result]:
     ):
         ways = [way for way in WAYS if is_offered(nsqd, way)]
         for _ in each_kind(settings, nsqd, None, ""):
-            pass  # warm-up: from now on, memory is recycled
+            pass  # warm-up: the daemon recycles memory afterwards
         for _ in settings.rounds():
             plain: dict[str, float] = {}
             for way in ways:

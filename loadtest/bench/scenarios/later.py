@@ -111,7 +111,7 @@ def deferred(settings: Settings) -> Iterator[Result]:
     """Measure messages that become due over a minute; at a smaller scale, over a shorter time at
     the same rate."""
     messages, seconds = settings.count(1_000_000), 60 * settings.scale
-    lead = settings.seconds(8.0) + 0.5  # publishing takes less time than this
+    lead = settings.seconds(8.0) + 0.5  # longer than publishing takes
     size = max(settings.size, load.STAMPS.size)
     with settings.nsqd() as nsqd, settings.topic(nsqd) as topic:
         before = warmed_up(settings, nsqd)
@@ -136,7 +136,7 @@ def restarts(settings: Settings) -> Iterator[Result]:
     messages, size = settings.count(1_000_000), max(settings.size, load.STAMPS.size)
     with Nsqd(durability="os", memory_bytes=64 << 20, max_defer_timeout="744h") as nsqd:
         nsqd.web.create("month", "bench")
-        nsqd.crash()  # from now on, every process has loaded as much
+        nsqd.crash()  # every process has loaded the same amount from now on
         before = warmed_up(settings, started(nsqd))
         chance = random.Random(messages)
         delays = [chance.randrange(HOUR_MS, MONTH_MS) for _ in range(messages)]

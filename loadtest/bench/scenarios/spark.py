@@ -37,12 +37,12 @@ MB = 1_000_000
 PIECE = 4 * MB  # bytes per MPUB
 ROWS = 4_000_000
 RATE = 1000  # messages per second, for latency
-SECONDS = 30.0  # of latency and of the idle query
+SECONDS = 30.0  # seconds of the latency measurement and of the idle query
 WARM_UP = 10.0
 STEPS = 8  # batches of a job
-SAMPLES = 0.2  # seconds between two looks at a job's memory
+SAMPLES = 0.2  # seconds between two measurements of a job's memory
 LOG = {"durability": "os", "retention_time": "24h"}
-JOBS = {  # each with the flag for the rows of a batch
+JOBS = {  # each job with the flag for the rows of a batch
     "archive": (["--once", "--root=archive"], "--option=maxOffsetsPerTrigger="),
     "replay": (["--to=again", "--state=state.json"], "--round-rows="),
     "rollup": (["--once", "--root=rollup", "--plots=no"], "--option=maxOffsetsPerTrigger="),
@@ -283,7 +283,7 @@ def pipeline(settings: Settings) -> Iterator[Result]:
 
 
 def batches(nsqd: Daemon, name: str, rows: int) -> Result:
-    """Return the rate of the median batch, of those after the first."""
+    """Return the rate of the median batch, excluding the first one."""
     words = ["--driver-memory=4g", f"{JOBS[name][1]}{rows // STEPS}"]
     result, lines = job(nsqd, name, "t", rows, f"{STEPS} batches", *words)
     done = [(datetime.datetime.fromisoformat(line["at"]), line["done"]) for line in lines]

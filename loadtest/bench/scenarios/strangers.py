@@ -1,7 +1,7 @@
 """Memory of connections that have not authenticated, for every way in which one can hold memory.
 
-A row is the growth of the daemon for each of COUNT connections, after one has made it load what it
-had not used yet. tests/daemon/test_idle_memory.py checks some of the ways.
+A row is the growth of the daemon for each of COUNT connections, after one connection has made it
+load the code that it had not used yet. tests/daemon/test_idle_memory.py checks some of the ways.
 """
 
 import contextlib
@@ -25,9 +25,9 @@ from nsqcy.testing.wire_client import sized
 from nsqcy.users.hashes import hash_token
 
 COUNT = 100  # connections
-LIMIT = 64 << 10  # bytes for each of them
+LIMIT = 64 << 10  # bytes for each connection
 
-_QUIET = 0.05  # seconds between two looks at the daemon
+_QUIET = 0.05  # seconds between two measurements of the daemon
 _SETTLE_LIMIT = 30.0
 _SEND_LIMIT = 0.2  # seconds to wait for a daemon that does not read
 
@@ -155,7 +155,7 @@ def _http(daemon: str, port: str = "http", *, tls: bool = False) -> Iterator[Way
 
 
 def ways() -> Iterator[Way]:
-    """Return all ways, by daemon."""
+    """Return all ways to hold memory, by daemon."""
     yield from _nsqd()
     yield from _http("nsqd", "https", tls=True)
     yield Way("nsqd", "HTTPS: nothing", "https", (), tls=True)
@@ -195,7 +195,7 @@ def _nsqd() -> Iterator[Way]:
 
 
 def _certificates() -> Iterator[Way]:
-    """Handshakes that stall where the client sends its certificates."""
+    """Handshakes that stall when the client sends its certificates."""
     for policy in ("require", "require-verify"):
         for name, data in {
             "half of the certificates": half_certificates(15_500, 15_000),
@@ -319,8 +319,9 @@ def strangers(settings: Settings) -> Iterator[Result]:
 
 
 def measure(daemon: testing.Daemon, way: Way, patience: float = 0) -> float:
-    """Return by how many bytes the daemon grows for each of COUNT connections. On a busy machine,
-    wait up to `patience` seconds until it has read, and freed, what is above the limit."""
+    """Return the daemon's growth in bytes for each of COUNT connections. On a busy machine, wait up
+    to `patience` seconds until the daemon has read the input, and freed the part above the
+    limit."""
     if first := _begin(daemon, way):
         first.close()
     deadline = time.monotonic() + patience

@@ -2,4 +2,4 @@
 
 import struct
 
-RECORD = struct.Struct("<Id")  # of a task that ran: its number, and a time in seconds
+RECORD = struct.Struct("<Id")  # record of a task that ran: its number, and a time in seconds

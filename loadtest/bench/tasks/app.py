@@ -2,7 +2,7 @@
 TASKS_BROKER (URL), TASKS_OPTIONS (JSON, broker_transport_options) and TASKS_FILE.
 
 A task appends a fixed-size record to the file, in one write, so that records of killed workers are
-whole.
+complete.
 """
 
 import json

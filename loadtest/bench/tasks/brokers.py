@@ -53,7 +53,7 @@ class _Nsqd:
 class _Redis:
     def __init__(self, folder: str, port: int, *flags: str) -> None:
         words = [word.format(port=port, folder=folder) for word in servers.REDIS.words]
-        self._command = [*words, *flags]  # of a flag that is given twice, Redis takes the second
+        self._command = [*words, *flags]  # Redis uses the second value of a repeated flag
         self._address = ("127.0.0.1", port)
         self._killed = 0.0  # CPU seconds of killed processes
         self.url = f"redis://127.0.0.1:{port}/0"
@@ -121,7 +121,7 @@ def _redis(*flags: str) -> Iterator[Broker]:
 
 @contextlib.contextmanager
 def _rabbitmq() -> Iterator[Broker]:
-    from loadtest.bench.peers import drivers  # which may have to be compiled
+    from loadtest.bench.peers import drivers  # importing it may compile an extension
 
     with drivers.Rabbitmq().start() as server:
         yield _RabbitMQ(server)
@@ -138,8 +138,8 @@ PROGRAMS = {"redis": "redis-server", "redis-aof": "redis-server", "rabbitmq": "r
 
 
 def is_installed(name: str) -> bool:
-    """Return whether the broker's program is on this machine. Raises SystemExit for a name that is
-    none."""
+    """Return whether the broker's program is on this machine. Raises SystemExit for an unknown
+    name."""
     if name not in BROKERS:
         raise SystemExit(f"unknown broker {name!r}: choose from {', '.join(BROKERS)}")
     return name not in PROGRAMS or servers.program(PROGRAMS[name]) is not None

@@ -20,11 +20,11 @@ from loadtest.soak.ledger import Account, Ledger
 
 END_LIMIT = 1800.0  # seconds after which a scenario gives up
 POLL = 0.02
-SAMPLE_INTERVAL = 1.0  # of the memory of workers
+SAMPLE_INTERVAL = 1.0  # interval between samples of the workers' memory
 WORKERS = 4
 KILL_INTERVAL = 2.0
 RESTART_INTERVAL = 20.0
-QUIET = 3.0 * REDELIVERY  # seconds without a task, after which none is expected any more
+QUIET = 3.0 * REDELIVERY  # seconds without a task after which no more tasks are expected
 
 Figures = dict[str, object]
 
@@ -64,7 +64,7 @@ def records(workers: Workers) -> list[tuple[int, float]]:
 
 
 def account(workers: Workers, tasks: int) -> Account:
-    """Return what became of this number of published tasks."""
+    """Return the outcome of this number of published tasks."""
     ledger = Ledger()
     ledger.publish("tasks", 0, range(tasks))
     for number, _ in records(workers):
@@ -87,7 +87,7 @@ def finish_publisher(process: "subprocess.Popen[str]") -> Mapping[str, float]:
 
 
 def wait(holds: Callable[[], bool], *periodic: Periodic) -> None:
-    """Poll until `holds`. Raises TimeoutError."""
+    """Poll until the condition `holds`. Raises TimeoutError."""
     deadline = time.monotonic() + END_LIMIT
     while not holds():
         if time.monotonic() > deadline:
@@ -218,7 +218,7 @@ def naive_etas(broker: Broker, options: Options) -> Figures:
 
 # -- the command line
 
-SCENARIOS = {  # each with the brokers that it makes sense for
+SCENARIOS = {  # each with the brokers that support it
     "throughput": (throughput, "nsqd,nsqd-os,redis,redis-aof,rabbitmq"),
     "kills": (kills, "nsqd-os,redis-aof"),
     "etas": (etas, "nsqd-os,redis-aof"),

@@ -82,7 +82,7 @@ class Workers:
             try:
                 total += procfs.memory(procfs.family(worker.pid))["Pss"]
             except OSError:
-                continue  # it, or a process of its pool, has just ended
+                continue  # the worker, or a process of its pool, has just ended
         return total
 
     def cpu_seconds(self) -> float:

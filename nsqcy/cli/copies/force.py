@@ -1,4 +1,4 @@
-"""Command line of `nsqcy copies force`: gives up the lost members of a group.
+"""Command line of `nsqcy copies force`: removes the lost members of a group.
 
 A group without an owner waits until all of its members are back, because only a comparison of all
 copies shows which one is the most recent. This command removes the members that will never return,
@@ -45,7 +45,7 @@ class Refused(NsqError):
 @click.command(cls=TableCommand, sections=SECTIONS)
 @click.argument("group")
 def force(group: str, config: str, yes: bool) -> int:
-    """Give up members of GROUP that will never return.
+    """Remove members of GROUP that will never return.
 
     All messages that only they have are lost. `nsqcy copies status` lists the groups.
     """
@@ -141,7 +141,7 @@ def describe(group: Group, value: Group, contents: Contents) -> str:
         f"group {group.id}: {group.durability}, {group.copies} copies, at least"
         f" {group.min_copies} for publishes",
         "",
-        "members given up, with all messages that only they have:",
+        "members to abandon, with all messages that only they have:",
         *(f"  {node}" for node in group.members if node not in value.members),
         "remaining members:",
     ]
@@ -152,7 +152,7 @@ def describe(group: Group, value: Group, contents: Contents) -> str:
     lines += [
         "",
         "Messages that were acknowledged may be lost, and finished ones may be delivered again.",
-        "Make sure that the nodes given up never return, or that their data may be overwritten.",
+        "Make sure that the abandoned nodes never return, or that their data may be overwritten.",
     ]
     if value.closed:
         lines.append("The group's messages will be moved to the topics with the same names.")

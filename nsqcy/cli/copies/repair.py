@@ -1,10 +1,10 @@
-"""Command line of `nsqcy copies repair`: accepts the registry in etcd, whatever it contains.
+"""Command line of `nsqcy copies repair`: accepts the registry in etcd, with any content.
 
-A node does not use a registry that has lost what the node has seen, or that is another one, while
-other nodes use it. Nor can it restore a group in the registry while members are missing, because
-one of them may know a later value. After this command, it does both. A node that an older version
-has written remembers no groups: its copies are compared with those of the other members.
-"""
+A node does not use a registry that lacks data that the node has seen, or a different registry,
+while other nodes use it. Nor can the node restore a group in the registry while members are
+missing, because one of them may know a later value. After this command, it does both. A node that
+an older version has written remembers no groups: its copies are compared with those of the other
+members."""
 
 from pathlib import Path
 

@@ -23,7 +23,7 @@ WORDS_OF_STATES = {
     copies.MISSING: "lacks copies",
     copies.UNKNOWN: "owner not queried",
 }
-"""States that this command calls by other names than nsqadmin, for scripts that know them."""
+"""States that have other names here than in nsqadmin, because scripts depend on these names."""
 NO_RISKS = (copies.TAKEN_OVER, copies.MENDED)
 """Kinds of problems that have no effect on the messages."""
 

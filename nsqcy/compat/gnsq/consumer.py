@@ -13,8 +13,8 @@ from nsqcy.compat.gnsq.signals import ANY, Signal
 
 
 class Consumer:
-    """Calls the receivers of `on_message` with itself and each message. If they return, the message
-    is finished; NSQRequeueMessage or another exception requeues it after `requeue_delay` ms.
+    """Calls the receivers of `on_message` with itself and each message. A message is finished when
+    they return; NSQRequeueMessage or another exception requeues it after `requeue_delay` ms.
 
     A consumer with several fixed nsqds runs one receiver per nsqd at a time; other consumers run
     one. on_response and on_auth are never sent.

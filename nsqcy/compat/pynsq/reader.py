@@ -175,7 +175,7 @@ class Reader:
             good = bool(await result)
         except Exception:
             log.exception("[%s] the handler failed for message %r", self.name, message.id)
-        finally:  # whatever it raises: nothing else answers the message
+        finally:  # any exception: nothing else would answer the message
             self._answer(message, good)
 
     def _answer(self, message: Message, good: bool) -> None:

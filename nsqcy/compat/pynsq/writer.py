@@ -32,7 +32,7 @@ class Writer:
         self.nsqd_tcp_addresses = addresses(nsqd_tcp_addresses)
         assert self.nsqd_tcp_addresses
         self.name = name or self.nsqd_tcp_addresses[0]
-        kwargs.pop("requeue_delay", None)  # of a connection of either kind
+        kwargs.pop("requeue_delay", None)  # accepted for connections of both kinds
         self._producer = Producer(
             self.nsqd_tcp_addresses,
             name=self.name,
@@ -77,7 +77,7 @@ class Writer:
 
     async def _answer(self, publish: Callable[[], Awaitable[bytes]]) -> bytes:
         core = self._producer.core
-        if core.running and not core.connections:  # and no connection is being established
+        if core.running and not core.connections:  # if no connection is being established
             raise SendError("no open connections")
         try:
             return await publish()
@@ -96,6 +96,6 @@ class Writer:
             if isinstance(data, Error):
                 log.error("[%s] a publish failed: %s", self.name, data)
             return
-        # With several nsqds, it is unknown which of them responded.
+        # With several nsqds, the one that responded is unknown.
         conns = list(self.conns.values())
         callback(conns[0] if len(conns) == 1 else None, data)

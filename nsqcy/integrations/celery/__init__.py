@@ -5,7 +5,7 @@
     app = Celery("shop", broker="nsqcy://127.0.0.1:4150")
 
 Celery does not need the import if nsqcy is installed as a distribution. kombu has no entry points
-for transports, but it loads those of its serializers, and one of them is `SERIALIZER`. Celery loads
+for transports, but it loads those of serializers, and `SERIALIZER` is one of them. Celery loads
 them before it connects; a program that uses kombu alone must import this module.
 """
 
@@ -22,14 +22,14 @@ SERIALIZER = (None, None, "application/x-nsqcy-transport", "utf-8")
 
 
 def register() -> None:
-    """Make `nsqcy://` and `nsqcy+lookupd://` known as broker URLs. May be called repeatedly."""
+    """Register `nsqcy://` and `nsqcy+lookupd://` as broker URLs. May be called repeatedly."""
     TRANSPORT_ALIASES[ALIAS] = TRANSPORT
 
 
 def cancel(app: Any, task_id: str, queue: str | None = None) -> bool:
     """Remove a task with a countdown or an ETA from nsqd, and return whether it was there.
 
-    A task that is due already is not removed; use `app.control.revoke()` for it. `queue` defaults
+    A task that is already due is not removed: use `app.control.revoke()`. `queue` defaults
     to the application's default queue. nsqd is searched over HTTP, through all deferred tasks of
     the queue. Raises ConnectionError if an nsqd does not respond, or has no such API (NSQ's nsqd).
     """

@@ -1,4 +1,4 @@
-"""Celery tasks that become dead letters, with their error, when they fail for good.
+"""Celery tasks that become dead letters, with their error, when they fail permanently.
 
     app = Celery("shop", broker="nsqcy://127.0.0.1:4150", task_cls=DeadLetterTask)
     app.conf.broker_transport_options = {"rejected_queue": "{queue}.dead"}
@@ -14,7 +14,7 @@ from celery.worker.request import Request
 
 from nsqcy.integrations.kombu.rejected import ERROR_HEADER
 
-MAX_ERROR = 500  # characters; in UTF-8, they fit into nsqd's limit for headers
+MAX_ERROR = 500  # characters; encoded in UTF-8, they fit into nsqd's limit for headers
 
 
 class DeadLetterRequest(Request):
@@ -29,7 +29,8 @@ class DeadLetterRequest(Request):
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         error = exc_info.exception
-        self._failure = getattr(error, "exc", error)  # without the wrapper of another process
+        # the error without the wrapper of another process
+        self._failure = getattr(error, "exc", error)
         return super().on_failure(exc_info, *args, **kwargs)
 
     def reject(self, requeue: bool = False) -> None:
@@ -40,7 +41,7 @@ class DeadLetterRequest(Request):
 
 
 class DeadLetterTask(Task):
-    """Base class of tasks that go to the transport's `rejected_queue` when they fail for good.
+    """Base class of tasks that go to the transport's `rejected_queue` when they fail permanently.
 
     A failure is final after the last retry, for an exception that is not retried, after the hard
     time limit, and if the process of the task dies (unless the task has `reject_on_worker_lost`,

@@ -21,6 +21,6 @@ class NsqcyConfig(AppConfig):
 
 
 def _changed(*, setting: str, **_: Any) -> None:
-    """Follow tests that override NSQCY."""
+    """Apply NSQCY when a test overrides it."""
     if setting == "NSQCY":
         forget_settings()

@@ -20,7 +20,7 @@ from nsqcy.integrations.django.configuration import (
 from nsqcy.integrations.web.settings import checked_options
 
 ADDRESS_HINT = "An address is host:port, for example 127.0.0.1:4150."
-OPTIONS_HINT = "OPTIONS has the options of the client, for producers and consumers."
+OPTIONS_HINT = "OPTIONS contains the client's options, for producers and consumers."
 MODULES_HINT = "MODULES lists modules with handlers, as dotted names."
 
 

@@ -29,14 +29,14 @@ def consumer(
 
 
 def discover() -> None:
-    """Import `consumers.py` of each app, and the modules that NSQCY names."""
+    """Import `consumers.py` of each app, and the modules in NSQCY."""
     autodiscover_modules(MODULE)
     for name in handler_modules(given_setting()):
         import_module(name)
 
 
 def with_connections(handler: Handler) -> Handler:
-    """Return a handler that has usable database connections, as a view has."""
+    """Return a handler that has usable database connections, like a view."""
 
     @functools.wraps(handler)
     def handle(*received: Any) -> Any:

@@ -20,8 +20,8 @@ process_producer = ProcessProducer(_new)
 def producer() -> Producer:
     """Return this process's producer, which all threads share.
 
-    It is created on first use, so after a server has forked. Raises ImproperlyConfigured.
-    """
+    It is created on first use, and therefore after a server has forked. Raises
+    ImproperlyConfigured."""
     return process_producer.get()
 
 
@@ -35,7 +35,7 @@ def publish_on_commit(
     using: str | None = None,
     robust: bool = False,
 ) -> None:
-    """Publish a message once the current transaction has been committed, or now without one.
+    """Publish a message once the current transaction has been committed, or now if there is none.
 
     Arguments are those of Producer.publish, and `using` and `robust` of transaction.on_commit. The
     block that commits raises the errors of Producer.publish; with `robust`, Django logs them. A
@@ -53,5 +53,5 @@ def publish_on_commit(
 
 
 def forget_settings() -> None:
-    """Close the producer: the next one has the new settings."""
+    """Close the producer, so that the next one uses the new settings."""
     process_producer.close()

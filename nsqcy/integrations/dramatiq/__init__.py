@@ -7,7 +7,7 @@ A queue is a topic, which all workers consume through one channel. A delayed mes
 message of nsqd in the same topic, so there are no delay queues. The modules:
 
 - broker: NsqBroker, which Dramatiq calls
-- consumer: the messages of one queue, and their answers
+- consumer: the messages of one queue, and the answers to them
 - connections: the producer and the consumers of one process
 """
 

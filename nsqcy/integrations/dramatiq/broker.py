@@ -30,13 +30,14 @@ class NsqBroker(dramatiq.Broker):
     - middleware: as for every broker of Dramatiq
     - channel: the channel through which all workers consume a queue
     - topic_prefix: prefix of the names of all topics, to share nsqds with other applications
-    - dead_letter_queue: queue for messages that have failed, where `{queue}` is their queue; with
-      None, they are dropped
+    - dead_letter_queue: queue for messages that have failed, where `{queue}` is the original queue;
+      with None, they are dropped
     - msg_timeout: seconds until nsqd redelivers the messages of a worker that has died
-    - max_defer: nsqd's limit for deferred messages, in seconds. A longer delay is served in parts
+    - max_defer: nsqd's limit for deferred messages, in seconds. A longer delay is divided into
+      parts
     - publish_timeout: seconds to wait for nsqd's confirmation
     - nsqd_http_addresses: for counting, flushing, joining and cancelling. By default, nsqlookupds
-      report them, and that of a fixed nsqd is the port after its TCP port
+      report them; a fixed nsqd's HTTP port is the one after its TCP port
 
     Other options are the client's, for example `tls_v1`, `auth_secret`, `durability` and `retries`.
     Raises ValueError and TypeError for unknown or invalid options.
@@ -130,14 +131,14 @@ class NsqBroker(dramatiq.Broker):
 
     def emit_before(self, signal: str, *args: Any, **kwargs: Any) -> None:
         """Call the middleware. Raises SkipMessage for a message that has waited in the worker while
-        its connection was lost: nsqd delivers it again."""
+        its connection was lost: nsqd redelivers it."""
         if signal == "process_message" and _is_lost(*args):
-            raise SkipMessage("nsqd delivers it again")
+            raise SkipMessage("nsqd redelivers it")
         super().emit_before(signal, *args, **kwargs)
 
     def emit_after(self, signal: str, *args: Any, **kwargs: Any) -> None:
         """Call the middleware. Dramatiq logs its errors and acknowledges the message regardless,
-        so this notes if the middleware could not publish a retry or the rest of a pipeline."""
+        so record whether the middleware failed to publish a retry or the rest of a pipeline."""
         if signal == "skip_message" and _is_lost(*args):
             return  # the middleware would store a result
         if signal == "process_message":
@@ -177,7 +178,7 @@ class NsqBroker(dramatiq.Broker):
             return self._connections
 
     def close(self) -> None:
-        """Let other workers have unanswered messages, and close the connections."""
+        """Release unanswered messages to other workers, and close the connections."""
         with self._lock:
             connections, self._connections = self._connections, None
         if connections is not None and connections.is_ours:
@@ -186,7 +187,7 @@ class NsqBroker(dramatiq.Broker):
     # -- over HTTP
 
     def get_queue_message_counts(self, queue_name: str) -> tuple[int, int, int]:
-        """Return how many messages of a queue wait, are delayed, and are dead letters.
+        """Return the numbers of waiting messages, delayed messages and dead letters of a queue.
 
         Raises ConnectionFailed if an nsqd does not respond over HTTP.
         """
@@ -197,7 +198,7 @@ class NsqBroker(dramatiq.Broker):
         return counts.waiting, counts.deferred, buried
 
     def flush(self, queue_name: str) -> None:
-        """Drop the messages of a queue, those that are delayed, and its dead letters.
+        """Drop the messages of a queue, including delayed ones, and its dead letters.
 
         Raises ConnectionFailed if an nsqd does not respond over HTTP.
         """
@@ -211,7 +212,7 @@ class NsqBroker(dramatiq.Broker):
             self.flush(queue_name)
 
     def join(self, queue_name: str, *, interval: int = 100, timeout: int | None = None) -> None:
-        """Wait until all messages of a queue have been processed, also those that are delayed.
+        """Wait until all messages of a queue have been processed, including delayed ones.
 
         interval: milliseconds between checks. Raises QueueJoinTimeout after `timeout`
         milliseconds, and ConnectionFailed if an nsqd does not respond over HTTP.
@@ -221,8 +222,8 @@ class NsqBroker(dramatiq.Broker):
         while True:
             with _http_errors():
                 counts = self.management.counts([self.topic(queue_name)])
-            # A message that is retried on another nsqd can escape one look at all nsqds, but not
-            # two between which nothing was published.
+            # A message that is retried on another nsqd can escape one query of all nsqds, but not
+            # two queries between which nothing was published.
             if counts == before and counts.unfinished == 0:
                 return
             before = counts
@@ -232,7 +233,7 @@ class NsqBroker(dramatiq.Broker):
                 time.sleep(interval / 1000)
 
     def cancel(self, message: "Message[Any]") -> bool:
-        """Drop a delayed message that is not due yet; return whether it was there.
+        """Drop a delayed message that is not due yet; return whether it existed.
 
         Searches through all delayed messages of its queue over HTTP. Raises ConnectionFailed if an
         nsqd does not respond, or has no such API (NSQ's nsqd).
@@ -260,7 +261,7 @@ class _Publishing(threading.local):
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Turn the client's errors into Dramatiq's."""
+        """Convert the client's errors to Dramatiq's."""
         try:
             yield
         except NsqdError as error:

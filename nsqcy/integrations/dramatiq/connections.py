@@ -1,6 +1,6 @@
 """The producer, the consumers, and the unanswered messages of one process.
 
-They do not work in a forked child, which opens its own.
+They are unusable in a forked child, which opens its own.
 """
 
 import os
@@ -94,7 +94,7 @@ class Connections:
         return consumer
 
     def close(self) -> None:
-        """Let other workers have the unanswered messages, and end all connections."""
+        """Release the unanswered messages to other workers, and end all connections."""
         consumers = list(self._consumers)
         for consumer in consumers:
             consumer.close(wait=False)

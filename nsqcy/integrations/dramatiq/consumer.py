@@ -16,16 +16,16 @@ from nsqcy.integrations.delays import EARLY
 from nsqcy.integrations.unanswered import Unanswered
 
 ETA = "eta"  # option of a message: milliseconds since 1970, as in Dramatiq's other brokers
-AGAIN = 5.0  # seconds until a message is processed again because nsqd refused one that follows it
+AGAIN = 5.0  # seconds until a message is processed again because nsqd refused a follow-up message
 
 
 class NsqMessage(MessageProxy):
-    """A task with the message of nsqd that it came in."""
+    """A task with the nsqd message that contained it."""
 
     def __init__(self, task: "Task[Any]", received: Message) -> None:
         super().__init__(task)
         self.received = received
-        self.is_incomplete = False  # its retry, or a message that follows it, was not published
+        self.is_incomplete = False  # its retry, or another follow-up message, was not published
 
 
 class NsqConsumer(DramatiqConsumer):
@@ -86,8 +86,8 @@ class NsqConsumer(DramatiqConsumer):
             self._unanswered.finish(received)
 
     def _due(self, task: "Task[Any]") -> "Task[Any]":
-        """Return a task for the worker, which would delay a task with an ETA in its memory, and
-        looks for the consumer under the task's queue."""
+        """Return a task for the worker. The worker would delay a task with an ETA in its memory,
+        and finds the consumer by the task's queue."""
         options = task.options
         if _has_eta(task):
             options = {name: value for name, value in options.items() if name != ETA}
@@ -111,8 +111,8 @@ class NsqConsumer(DramatiqConsumer):
             self._unanswered.finish(message.received)
 
     def _is_answerable(self, message: MessageProxy, how: str) -> TypeGuard[NsqMessage]:
-        """Return whether a message is to be answered. It is processed again if a message that
-        follows it is missing, for example its retry."""
+        """Return whether to answer a message. It is processed again if a follow-up message,
+        for example its retry, was not published."""
         if not isinstance(message, NsqMessage):
             self.logger.warning("Failed to %s message: it was not received from nsqd.", how)
             return False
@@ -128,13 +128,13 @@ class NsqConsumer(DramatiqConsumer):
         return True
 
     def requeue(self, messages: Iterable[MessageProxy]) -> None:
-        """Let other workers have messages that were not processed."""
+        """Release unprocessed messages to other workers."""
         for message in messages:
             if isinstance(message, NsqMessage):
                 self._unanswered.requeue(message.received)
 
     def close(self) -> None:
-        """Stop receiving. Messages that a paused worker still has may be answered later."""
+        """Stop receiving. A paused worker may answer its remaining messages later."""
         self._consumer.close(wait=False)
 
 
@@ -149,7 +149,7 @@ def _has_eta(task: "Task[Any]") -> bool:
 
 
 def _body(message: NsqMessage) -> bytes:
-    """Return the body of a dead letter, with the options that say why it failed."""
+    """Return the body of a dead letter, with the options that describe its failure."""
     try:
         return bytes(message.encode())
     except Exception:  # middleware may have set an option that the encoder does not support

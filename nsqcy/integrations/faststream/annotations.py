@@ -1,4 +1,4 @@
-"""Types for handlers' parameters that FastStream fills in, as in faststream.nats.annotations.
+"""Types of handler parameters that FastStream supplies, as in faststream.nats.annotations.
 
 from nsqcy.integrations.faststream.annotations import NsqMessage
 

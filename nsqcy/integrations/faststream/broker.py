@@ -33,7 +33,7 @@ from nsqcy.integrations.faststream.response import NsqPublishCommand
 
 OWN_OPTIONS = ("max_tries", "max_attempts", "max_in_flight", "msg_timeout", "close_timeout")
 LOOKUPD_PORT = 4161
-# For FastStream's hint about a parameter that it cannot fill in.
+# Used in FastStream's hint about a parameter that it cannot supply.
 ANNOTATIONS = {
     driver: UnderlyingDriverAnnotation(
         type_hint=hint, module="nsqcy.integrations.faststream.annotations", name=driver.__name__
@@ -62,10 +62,12 @@ def _tls_options(security: BaseSecurity | None) -> dict[str, Any]:
 class NsqBroker(NsqRegistrator, BrokerUsecase[Message, Producer, NsqBrokerConfig]):
     """FastStream broker on one or more nsqds, or on those that nsqlookupds report.
 
-    - headers: send and receive message headers: content type, correlation id, reply_to and your
+    - headers: send and receive message headers: content type, correlation id, reply_to and the
+      program's
       own. Set it to False for NSQ's nsqd, which has no headers
     - msg_timeout: seconds until nsqd redelivers the messages of a process that has died
-    - max_defer: nsqd's limit for deferred messages, in seconds. A longer delay is served in parts
+    - max_defer: nsqd's limit for deferred messages, in seconds. A longer delay is divided into
+      parts
     - client_options: options of the client, for example `tls_v1`, `auth_secret`, `durability`
 
     - security: FastStream's BaseSecurity, for TLS
@@ -207,7 +209,7 @@ class NsqBroker(NsqRegistrator, BrokerUsecase[Message, Producer, NsqBrokerConfig
     ) -> None:
         """Publish a message; return once nsqd has confirmed it.
 
-        - headers: names of a-z, 0-9 and -
+        - headers: their names consist of a-z, 0-9 and -
         - reply_to: topic for the result of the handler
         - delay: seconds until nsqd delivers the message
 

@@ -20,9 +20,9 @@ from nsqcy.names import EPHEMERAL, is_ephemeral
 
 
 def valid_name(name: str) -> str:
-    """Return a topic's or channel's name as NSQ allows it; it may end with #ephemeral."""
+    """Return a valid topic or channel name; it may end with #ephemeral."""
     if not name:
-        return name  # refused by the client
+        return name  # the client refuses it
     return nsq_name(name.removesuffix(EPHEMERAL), ephemeral=is_ephemeral(name))
 
 
@@ -45,7 +45,7 @@ class Connections:
 class NsqBrokerConfig(BrokerConfig):
     """Configuration of a broker, which its routers share."""
 
-    producer: Any = field(default_factory=ProducerUnset)  # of a broker: NsqProducer
+    producer: Any = field(default_factory=ProducerUnset)  # the broker's NsqProducer
     connections: Connections | None = None
 
 

@@ -1,4 +1,4 @@
-"""Messages as handlers of FastStream see them, and how they are parsed and answered."""
+"""Messages in the form that FastStream's handlers receive, their parsing and their answers."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -16,7 +16,7 @@ DELAY = "nsqcy-delay"  # seconds after the publish, if longer than nsqd defers a
 
 
 class NsqMessage(StreamMessage[Message]):
-    """A message. `raw_message` has its attempts, timestamp, id and nsqd."""
+    """A message. `raw_message` contains its attempts, timestamp, id and nsqd."""
 
     async def ack(self) -> None:
         """Finish the message."""
@@ -36,7 +36,7 @@ class NsqMessage(StreamMessage[Message]):
 
 
 class NsqBatchMessage(StreamMessage[Sequence[Message]]):
-    """Several messages, which are answered together."""
+    """Several messages with a common answer."""
 
     async def ack(self) -> None:
         """Finish the messages."""
@@ -67,7 +67,7 @@ def _requeue(messages: Iterable[Message], delay: float | None) -> None:
 
 
 def delay_of(message: Message) -> float:
-    """Return a message's delay in seconds, if nsqd did not serve all of it; 0 if malformed."""
+    """Return a message's delay in seconds if it exceeds nsqd's limit; 0 if malformed."""
     with suppress(ValueError):
         return float(message.headers.get(DELAY, 0))
     return 0.0

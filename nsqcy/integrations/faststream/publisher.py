@@ -106,7 +106,7 @@ class NsqTopicPublisher(PublisherUsecase):
 
 
 class NsqReplyPublisher(FakePublisher):
-    """Publishes a handler's result to the topic that the message names."""
+    """Publishes a handler's result to the topic in the message's reply_to."""
 
     def __init__(self, producer: Any, topic: str) -> None:
         super().__init__(producer=producer)

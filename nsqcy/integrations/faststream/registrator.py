@@ -59,9 +59,10 @@ class NsqRegistrator(Registrator[Any, NsqBrokerConfig]):
         - channel: subscribers of the same channel share its messages; each channel gets all of them
         - batch: pass lists of up to `max_in_flight` messages; a list is complete `within` seconds
           after its first message
-        - max_in_flight: messages received ahead; default: `max_workers`, or 100 with `batch`
+        - max_in_flight: maximum number of unanswered messages; default: `max_workers`, or 100 with
+          `batch`
         - max_workers: handlers that run at a time
-        - ack_policy: default: NACK_ON_ERROR, which requeues a message whose handler fails
+        - ack_policy: the default is NACK_ON_ERROR, which requeues a message whose handler fails
 
         The other parameters are FastStream's. Raises SetupError.
         """
@@ -115,7 +116,7 @@ class NsqRegistrator(Registrator[Any, NsqBrokerConfig]):
     ) -> NsqTopicPublisher:
         """Return a publisher to a topic, which also decorates handlers.
 
-        - headers: of all messages
+        - headers: headers of all messages
         - delay: seconds until nsqd delivers a message
         - batch: a handler's result is a list of messages
 

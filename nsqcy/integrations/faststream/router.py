@@ -33,7 +33,8 @@ class NsqRoute(SubscriberRoute):
 
 
 class NsqRouter(NsqRegistrator, BrokerRouter[Any, NsqBrokerConfig]):
-    """Router for `NsqBroker.include_router()`. The prefix begins the names of its topics."""
+    """Router for `NsqBroker.include_router()`. The prefix is prepended to the names of its
+    topics."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ from nsqcy.integrations.faststream.publisher import NsqReplyPublisher
 from nsqcy.integrations.unanswered import Unanswered
 
 START_LIMIT = 5.0  # seconds to wait for subscriptions; slower nsqds are subscribed to later
-CLOSE_TIMEOUT = 1.0  # seconds; graceful_timeout has passed already
+CLOSE_TIMEOUT = 1.0  # seconds; graceful_timeout has already passed
 
 
 class ChannelSubscriber(SubscriberUsecase[Any]):
@@ -71,9 +71,9 @@ class ChannelSubscriber(SubscriberUsecase[Any]):
             await self._consume_with_handlers()
 
     async def stop(self) -> None:
-        """Wait for running handlers, and let other consumers have the rest."""
+        """Wait for running handlers, and release the other messages to other consumers."""
         if self._consumer is not None:
-            self._consumer.pause()  # nsqd would deliver the requeued messages here again
+            self._consumer.pause()  # nsqd would redeliver the requeued messages to this subscriber
         await super().stop()
         if self._unanswered is not None:
             self._unanswered.requeue_all()
@@ -127,7 +127,7 @@ class ChannelSubscriber(SubscriberUsecase[Any]):
             **connections.consumer_options,
         )
         await self._consumer.start()
-        # From here on, the channel gets the messages that the program publishes.
+        # From this point on, the channel receives the messages that the program publishes.
         with suppress(TimeoutError):
             async with asyncio.timeout(START_LIMIT):
                 for _ in connections.nsqds:
@@ -167,7 +167,7 @@ class ChannelSubscriber(SubscriberUsecase[Any]):
 
     @abstractmethod
     def _as_raw(self, message: Message) -> Any:
-        """Return a message as the parser expects it."""
+        """Return a message in the form that the parser expects."""
 
     def _make_response_publisher(self, message: StreamMessage[Any]) -> Iterable[NsqReplyPublisher]:
         return (NsqReplyPublisher(self._outer_config.producer, message.reply_to),)

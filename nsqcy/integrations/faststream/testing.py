@@ -53,7 +53,7 @@ class FakeMessage:
 
 
 class _FakeProducer(NsqProducer):
-    """Passes messages to the subscribers of their topics: one of each channel."""
+    """Passes messages to the subscribers of their topics, one per channel."""
 
     def __init__(self, broker: NsqBroker, brokers: Sequence[NsqBroker]) -> None:
         config = broker.config.broker_config

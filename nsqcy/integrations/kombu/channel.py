@@ -58,7 +58,7 @@ class Channel(virtual.Channel):
         self._is_prioritised = len(self._options.priority_steps) > 1
         self._subscriptions: dict[str, Subscription] = {}  # by consumer tag
         self._ended: list[Subscription] = []
-        self._pulls: dict[str, Subscription] = {}  # by queue, for basic_get()
+        self._pulls: dict[str, Subscription] = {}  # subscriptions by queue, for basic_get()
         self._unacked: dict[str, Unacked] = {}
         self._drops = False  # _drop_lost() is in the inbox
         self._tags = count(1)
@@ -109,7 +109,7 @@ class Channel(virtual.Channel):
         return self._transport.management.purge(self._topics.all_of_queue(queue))
 
     def cancel_deferred(self, queue: str, task_id: str) -> int:
-        """Drop the deferred messages of a task; return how many there were.
+        """Drop the deferred messages of a task; return their number.
 
         Raises ConnectionError.
         """
@@ -139,7 +139,7 @@ class Channel(virtual.Channel):
 
     def _consumer(self, source: Source, ready: int) -> Consumer:
         keywords: Any = QUICK | self._transport.settings.consumer
-        if is_ephemeral(source.topic):  # a reply comes sooner than a query that finds its topic
+        if is_ephemeral(source.topic):  # a reply arrives sooner than a query could find its topic
             keywords["every_nsqd"] = True
         return Consumer(
             source.topic,
@@ -155,8 +155,8 @@ class Channel(virtual.Channel):
         )
 
     def _ready(self, no_ack: bool) -> int:
-        """Return the RDY of each topic. With priorities, there must always be a received message
-        of each priority to choose from, beside those that the program has."""
+        """Return the RDY of each topic. With priorities, one more message of each priority must
+        always be available, in addition to those that the program has."""
         if no_ack:
             return NO_ACK_READY
         factor = 2 if self._is_prioritised else 1
@@ -180,7 +180,7 @@ class Channel(virtual.Channel):
                     return True
             message.enable_async()
             delay = seconds_until(payload, time.time())
-            if delay > EARLY:  # longer than nsqd's limit for deferred messages
+            if delay > EARLY:  # the delay exceeds nsqd's limit for deferred messages
                 message.requeue(min(delay, self._options.max_defer), backoff=False)
                 return None
             tag = self._take(Unacked(message, subscription.queue, source), payload)
@@ -195,7 +195,7 @@ class Channel(virtual.Channel):
         return receive
 
     def _take(self, unacked: Unacked, payload: dict[str, Any]) -> str:
-        """Record a message as unacknowledged, under a tag of its own."""
+        """Record a message as unacknowledged, under a new tag."""
         tag = f"{self.channel_id}.{next(self._tags)}"
         properties = payload["properties"]
         properties["delivery_tag"] = tag
@@ -218,8 +218,8 @@ class Channel(virtual.Channel):
         return True
 
     def _connection_failed(self, error: Error) -> None:
-        """Drop lost messages, in the program's thread. If the consumer itself has failed, make the
-        program connect again."""
+        """Drop lost messages, in the program's thread. If the consumer itself has failed, make
+        the program reconnect."""
         if isinstance(error, Closed):
             self._transport.inbox.put(self, NOT_PRIORITISED, partial(_raise, error))
         elif not self._drops:
@@ -227,7 +227,7 @@ class Channel(virtual.Channel):
             self._transport.inbox.put(self, NOT_PRIORITISED, self._drop_lost)
 
     def _drop_lost(self) -> bool:
-        """Drop tasks that Celery has received and not begun, and that nsqd delivers again."""
+        """Drop tasks that Celery has received but not begun, and that nsqd redelivers."""
         self._drops = False
         lost = {tag for tag, each in list(self._unacked.items()) if each.message.is_lost()}
         if lost and "celery.worker.state" in sys.modules:  # in a worker

@@ -1,4 +1,4 @@
-"""Messages that the client's threads have received and the program has not, most urgent first."""
+"""Messages that the client's threads have received but the program has not, most urgent first."""
 
 import heapq
 import socket
@@ -26,7 +26,7 @@ class Delivery:
 
 
 class Inbox:
-    """Thread-safe. Each source of messages has a queue of its own and may refuse to deliver."""
+    """Thread-safe. Each source of messages has its own queue and may refuse to deliver."""
 
     def __init__(self) -> None:
         # Not a Condition, whose lock an interrupted caller may never release.
@@ -47,7 +47,7 @@ class Inbox:
         self.wake()
 
     def wake(self) -> None:
-        """Let the program look for messages: there are more, or a source is no longer full."""
+        """Let the program check for messages: there are more, or a source is no longer full."""
         self._waiters.wake_all()
         with self._lock:
             if self._waker is not None and not self._is_woken:

@@ -25,7 +25,8 @@ def _decoded(body: bytes) -> Any:
 
 
 def _restored(found: dict[str, Any]) -> Any:
-    """Return the value that kombu has written as an object; other objects stay as they are."""
+    """Return the value that kombu has written as an object; other objects are returned
+    unchanged."""
     try:
         return json.object_hook(found)
     except Exception:  # a type that this program does not know, or not kombu's value

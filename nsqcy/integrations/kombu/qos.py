@@ -25,7 +25,7 @@ class QoS(virtual.QoS):
 
     @property
     def is_full(self) -> bool:
-        """Return whether the program has as many messages as it has asked for."""
+        """Return whether the program has reached its prefetch count."""
         return 0 < self.prefetch_count <= len(self._messages)
 
     def append(self, message: Any, delivery_tag: str) -> None:

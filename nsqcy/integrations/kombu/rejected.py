@@ -1,4 +1,4 @@
-"""Messages that a program has received and not answered, and the dead letters made of them.
+"""Messages that a program has received but not answered, and their dead letters.
 
 Owns the names of the headers of a dead letter. With the headers of nsqd, `redrive` returns a dead
 letter to the channel that it came from.
@@ -11,12 +11,12 @@ from nsqcy.integrations.kombu.payloads import encoded, payload_of
 from nsqcy.integrations.kombu.topics import Source
 from nsqcy.names import printable
 
-ERROR_HEADER = "nsqcy_error"  # of a task: why it failed
+ERROR_HEADER = "nsqcy_error"  # reason why a task failed
 
 
 @dataclass(frozen=True, slots=True)
 class Unacked:
-    """A message that the program has not answered, and where it came from."""
+    """An unanswered message, and its source."""
 
     message: Message
     queue: str

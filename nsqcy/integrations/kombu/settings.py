@@ -20,7 +20,7 @@ from nsqcy.integrations.client_options import (
 
 DEFAULT_LOOKUPD_PORT = 4161
 
-# Options of kombu and Celery that may be in transport_options and have no meaning here.
+# Options of kombu and Celery that may be in transport_options but have no meaning here.
 GENERAL_OPTIONS = {
     "callback",
     "client_properties",
@@ -124,7 +124,7 @@ def _urls(client: Any) -> Iterator[str]:
 
 
 def _hosts(rest: str) -> tuple[list[str], str | None]:
-    """Return the hosts of a URL without its scheme, and the password."""
+    """Return the hosts in a URL, without the scheme, and the password."""
     netloc = rest.partition("/")[0]
     credentials, separator, hosts = netloc.rpartition("@")
     password = credentials.partition(":")[2] if separator else ""

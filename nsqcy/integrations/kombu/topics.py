@@ -1,6 +1,6 @@
-"""The topics and channels of NSQ that stand for kombu's queues and exchanges.
+"""The NSQ topics and channels that represent kombu's queues and exchanges.
 
-A queue is a topic, and one more for each further priority. A fanout or topic exchange is an
+A queue is a topic, plus one topic for each further priority. A fanout or topic exchange is an
 ephemeral topic, and so is a temporary queue on a direct exchange.
 """
 
@@ -23,8 +23,8 @@ class Source:
     topic: str
     channel: str
     wanted: Callable[[str], bool] | None = None  # by routing key
-    news: bool = False  # messages older than the subscription are not for it
-    step: int = 0  # of the queue's priorities
+    news: bool = False  # the subscription must not receive older messages
+    step: int = 0  # index among the queue's priorities
 
 
 class Topics:
@@ -77,7 +77,7 @@ class Topics:
         return [self._of_replies(exchange, routing_key)]
 
     def sources(self, queue: str) -> list[Source]:
-        """Return where the messages of a queue are."""
+        """Return the topics and channels of a queue's messages."""
         is_temporary = queue in self._temporary
         own = nsq_name(f"celery-{uuid.uuid4().hex[:16]}", ephemeral=True)
         found: dict[str, Source] = {}

@@ -26,9 +26,10 @@ class NsqBroker(AsyncBroker):
     - queue_name: the queue of tasks without the label `queue_name`
     - worker_queues: the queues that workers consume; by default, `queue_name`
     - channel: the channel through which all workers consume the queues' topics
-    - max_in_flight: tasks of each queue that a worker process may have, waiting or running
+    - max_in_flight: maximum number of tasks of each queue in a worker process, waiting or running
     - msg_timeout: seconds until nsqd redelivers the tasks of a worker that has died
-    - max_defer: nsqd's limit for deferred messages, in seconds. A longer delay is served in parts
+    - max_defer: nsqd's limit for deferred messages, in seconds. A longer delay is divided into
+      parts
     - publish_timeout: seconds to wait for nsqd's confirmation
     - nsqd_http_addresses: for cancelling schedules; see QueueManagement
 
@@ -69,7 +70,7 @@ class NsqBroker(AsyncBroker):
         self._consumer_options: Any = QUICK | consumer_options
         self._producer_options: Any = producer_options
         self._producer = self._new_producer()
-        self._new_inbox()  # raises for invalid options of consumers
+        self._new_inbox()  # raises an error for invalid options of consumers
         self._inboxes: list[Inbox] = []
         self.management = QueueManagement(
             self._channel,
@@ -95,9 +96,10 @@ class NsqBroker(AsyncBroker):
         await super().startup()
 
     async def shutdown(self) -> None:
-        """Let other workers have what this process has not run, and close the connections.
+        """Release the tasks that this process has not run to other workers, and close the
+        connections.
 
-        startup() opens new ones, also in another event loop.
+        startup() opens new ones, even in another event loop.
         """
         await super().shutdown()
         inboxes, self._inboxes = self._inboxes, []

@@ -1,6 +1,6 @@
-"""The messages that a worker process has received, and their answers.
+"""The messages that a worker process has received, and the answers to them.
 
-A message is touched until it is finished, also while its task waits or runs. It is requeued if
+A message is touched until it is finished, even while its task waits or runs. It is requeued if
 taskiq drops it without an acknowledgement, or if the process ends first.
 """
 
@@ -16,13 +16,13 @@ from nsqcy.integrations.unanswered import Unanswered
 
 Handler = Callable[[Message], None]
 
-WAKE_INTERVAL = 0.2  # seconds; how soon taskiq notices a signal
+WAKE_INTERVAL = 0.2  # seconds within which taskiq notices a signal
 
 
 class Inbox:
     """Messages of one or more queues.
 
-    - consumers: one for each queue; each must call the handler that it is created with
+    - consumers: one for each queue; each must call the handler with which it is created
     - delay: returns the seconds until a message is due
     - msg_timeout: seconds until nsqd redelivers a message
     """
@@ -50,7 +50,7 @@ class Inbox:
                 await consumer.start()
             while True:
                 message = await self._waiting.get()
-                if message.is_lost():  # nsqd delivers it again
+                if message.is_lost():  # nsqd redelivers it
                     self._unanswered.requeue(message)
                     continue
                 yield Delivery(data=message.body, ack=Answer(self, message))
@@ -76,20 +76,20 @@ class Inbox:
         self._unanswered.finish(message)
 
     def drop(self, message: Message) -> None:
-        """Let a worker try a message again, as if it had timed out."""
+        """Requeue a message, as if it had timed out."""
         self._unanswered.requeue(message, 0.0 if self._stopped else self._msg_timeout)
 
     def _stop(self) -> None:
-        """Receive no more messages, and let other workers have those that wait here."""
+        """Stop receiving messages, and release waiting ones to other workers."""
         self._stopped = True
         for consumer in self._consumers:
             if consumer.is_running:
-                consumer.pause()  # or nsqd would deliver the messages to this process again
+                consumer.pause()  # otherwise, nsqd would redeliver the messages to this process
         while not self._waiting.empty():
             self._unanswered.requeue(self._waiting.get_nowait())
 
     async def close(self) -> None:
-        """Let other workers have the unanswered messages, and close the connections."""
+        """Release the unanswered messages to other workers, and close the connections."""
         self._stop()
         self._unanswered.requeue_all()
         for task in self._tasks:

@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-DELAY = "delay"  # seconds after the publish; taskiq's SmartRetryMiddleware sets it too
+DELAY = "delay"  # seconds after the publish; also set by taskiq's SmartRetryMiddleware
 DUE = "nsqcy_due"  # seconds since 1970, set by NsqScheduleSource
 QUEUE = "queue_name"
-SCHEDULE = "schedule_id"  # taskiq's own scheduler sets it too
+SCHEDULE = "schedule_id"  # also set by taskiq's own scheduler
 
 
 def delay_of(labels: Mapping[str, Any], published: float) -> float:

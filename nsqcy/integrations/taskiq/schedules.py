@@ -1,4 +1,4 @@
-"""Schedules that nsqd keeps, as deferred messages."""
+"""Schedules that nsqd stores, as deferred messages."""
 
 from datetime import UTC
 from typing import Any
@@ -17,13 +17,13 @@ class NsqScheduleSource(ScheduleSource):
         source = NsqScheduleSource(broker)
         await task.schedule_by_time(source, at, *arguments)
 
-    nsqd keeps them, so no scheduler has to run. Cron expressions and intervals need one: use
+    nsqd stores them, so no scheduler has to run. Cron expressions and intervals need one: use
     taskiq's LabelScheduleSource for them.
     """
 
     def __init__(self, broker: NsqBroker) -> None:
         self._broker = broker
-        self._queues: set[str] = set()  # of the tasks scheduled here
+        self._queues: set[str] = set()  # queues of the tasks scheduled here
 
     async def get_schedules(self) -> list[ScheduledTask]:
         """Return nothing for a scheduler to send: nsqd delivers the tasks."""

@@ -42,7 +42,7 @@ def checked_addresses(
         raise type(error)(f"{where}: {error}") from error
     if not any(found):
         raise ValueError(
-            f"{where}: give the TCP address of an nsqd, or the HTTP address of an nsqlookupd"
+            f"{where}: specify the TCP address of an nsqd, or the HTTP address of an nsqlookupd"
         )
     return found
 

@@ -10,7 +10,7 @@ from nsqcy.client.common_interface import refuse_coroutine_functions
 from nsqcy.client.options import ConsumerKeywords, consumer_options
 from nsqcy.names import is_valid_name, quote
 
-Handler = Callable[..., Any]  # of a message, or with a codec of a value
+Handler = Callable[..., Any]  # handler of a message or, with a codec, of a value
 H = TypeVar("H", bound=Handler)
 
 
@@ -26,7 +26,7 @@ PARAMETERS = HandlerKeywords.__annotations__.keys() - ConsumerKeywords.__annotat
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A handler, its channel, and its own options. parameters: of Consumer, which are not
+    """A handler, its channel, and its own options. parameters: those of Consumer that are not
     options."""
 
     topic: str

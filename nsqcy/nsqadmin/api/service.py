@@ -126,7 +126,7 @@ def _may_change(app: AppContext, request: Request) -> bool:
     options = app.options
     if app.logins is not None or options.admin_user:
         return app.may_act(request.head)
-    # NSQ has no token, and its rule does not see who is behind a proxy on this machine.
+    # NSQ has no token, and its rule cannot distinguish users behind a proxy on this machine.
     return not options.auth_token_file or access.is_forwarded_inside(
         request.head, options.config_network
     )

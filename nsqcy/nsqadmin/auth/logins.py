@@ -99,7 +99,7 @@ class TooMany(HttpError):
 
 
 def read(path: str) -> tuple[Users, list[str]]:
-    """Return the users in a file that may log in, and warnings. Raises ConfigError."""
+    """Return the users in a file who may log in, and warnings. Raises ConfigError."""
     found, warnings = credentials.read(path)
     ours = {
         name: user for name, user in found.items() if user.role and (user.password or user.token)
@@ -208,7 +208,7 @@ class Logins:
         return self._current(self._verified.get(self._fingerprint(name, password)))
 
     def _current(self, user: User | None) -> User | None:
-        """Return the user as in the current file, with its current role; None if the user's secrets
+        """Return the user from the current file, with its current role; None if the user's secrets
         have changed or the user has been removed."""
         now = self._users.get(user.name) if user else None
         if user is None or now is None:
@@ -250,7 +250,8 @@ class Logins:
 
 
 def _is_right(user: User | None, password: str) -> TypeGuard[User]:
-    """Return whether this is the user's password or token. Takes as long for an unknown user."""
+    """Return whether this is the user's password or token. Takes the same time for an unknown
+    user."""
     secret = user.password if user else None
     by_password = (secret or NOBODY).is_of(password) and secret is not None
     by_token = user is not None and user.token is not None and user.token.is_of(password)

@@ -25,13 +25,14 @@ from nsqcy.nsqadmin.auth.provider import Refused
 from nsqcy.users.user import OPERATE, VIEW, User
 
 DISCOVERY = "/.well-known/openid-configuration"
-ALGORITHMS = ["RS256", "PS256", "ES256", "EdDSA"]  # neither none nor shared secrets
+# excludes `none` and algorithms with shared secrets
+ALGORITHMS = ["RS256", "PS256", "ES256", "EdDSA"]
 MAX_ANSWER = 1 << 20  # bytes
 PIECE = 1 << 16
 TIMEOUT = 10  # seconds for one request to the provider
 MAX_ATTEMPTS = 1000
 MAX_AGE = 600.0  # seconds from the start of an attempt to its end
-LEEWAY = 60  # seconds that the provider's clock may differ
+LEEWAY = 60  # seconds by which the provider's clock may differ
 
 
 class Settings(NamedTuple):
@@ -66,11 +67,12 @@ class Provider:
         self._clock = clock
         self._time = time
         self._lock = threading.Lock()
-        self._attempts: OrderedDict[str, _Attempt] = OrderedDict()  # by state, the oldest first
+        # attempts by state, the oldest first
+        self._attempts: OrderedDict[str, _Attempt] = OrderedDict()
 
     def begin(self, there: str) -> tuple[str, str]:
         """Begin an attempt that leads to the path `there`. Return the provider's URL and the
-        state, which must come back with the browser. Raises Refused."""
+        state, which the browser must return. Raises Refused."""
         state, nonce = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         verifier = secrets.token_urlsafe(48)
         with self._session() as session:
@@ -86,7 +88,7 @@ class Provider:
 
     def finish(self, state: str, kept: str, code: str) -> tuple[User, str]:
         """Finish an attempt. Return the user and the path to show. kept: the state that the
-        browser has kept since the attempt began. Raises Refused."""
+        browser has stored since the attempt began. Raises Refused."""
         attempt = self._take(state, kept)
         if not code:
             raise Refused("the provider sent no code")
@@ -98,7 +100,7 @@ class Provider:
 
     def _take(self, state: str, kept: str) -> _Attempt:
         if not state or not secrets.compare_digest(_bytes(state), _bytes(kept)):
-            raise Refused("the state is not that of this browser")
+            raise Refused("the state belongs to another browser")
         with self._lock:
             attempt = self._attempts.pop(state, None)
         if attempt is None or self._clock() - attempt.begun > MAX_AGE:

@@ -1,4 +1,4 @@
-"""The interface to a log-in provider. oidc.py implements it, which needs an extra package."""
+"""The interface to a log-in provider. oidc.py implements it, and needs an extra package."""
 
 from typing import Protocol
 
@@ -6,16 +6,16 @@ from nsqcy.users.user import User
 
 
 class Refused(Exception):
-    """The log-in failed. The text is for the log: users see none of it."""
+    """The log-in failed. The text is only for the log; users do not see it."""
 
 
 class LoginProvider(Protocol):
     def begin(self, there: str) -> tuple[str, str]:
         """Begin an attempt that leads to the path `there`. Return the provider's URL and the
-        state, which must come back with the browser. Raises Refused."""
+        state, which the browser must return. Raises Refused."""
         ...
 
     def finish(self, state: str, kept: str, code: str) -> tuple[User, str]:
         """Finish an attempt. Return the user and the path to show. kept: the state that the
-        browser has kept since the attempt began. Raises Refused."""
+        browser has stored since the attempt began. Raises Refused."""
         ...

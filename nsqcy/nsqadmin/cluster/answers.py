@@ -104,14 +104,14 @@ MAX_ANSWER = 8 << 20  # maximum bytes of a response
 TOPIC_NOT_FOUND, CHANNEL_NOT_FOUND = "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"
 NODE_NOT_FOUND = "NODE_NOT_FOUND"  # nsqadmin's own
 
-# Refusals by an nsqd that has the feature but not the named target.
+# Refusals by an nsqd that supports the feature but does not have the target.
 _OF_NAMES = frozenset((TOPIC_NOT_FOUND, CHANNEL_NOT_FOUND, "MESSAGE_NOT_FOUND"))
 NOT_SUPPORTED = "not supported by this nsqd version"
 
 
 @dataclass(frozen=True)
 class NodeAnswer:
-    """One nsqd's response: `value` on success, else the error in `message`."""
+    """One nsqd's response: `value` on success, otherwise the error in `message`."""
 
     node: str
     status: int
@@ -131,7 +131,7 @@ class NodeAnswer:
 
     @property
     def unknown(self) -> str:
-        """The error code if this nsqd does not have the topic or channel; else empty."""
+        """The error code if this nsqd does not have the topic or channel; otherwise empty."""
         is_code = self.message in (TOPIC_NOT_FOUND, CHANNEL_NOT_FOUND)
         return self.message if self.status == 404 and is_code else ""
 
@@ -148,7 +148,7 @@ def read_answer(node: str, answer: Answer, form: Form = anything) -> NodeAnswer:
             value = gojson.decode_any(answer.body or b"{}")
     except ValueError:
         value = None
-    # A status below 400 says nothing about a refusal, and would change the framing of our own
+    # A status below 400 does not describe a refusal, and would change the framing of our own
     # response if we passed it on.
     status = answer.status if 400 <= answer.status < 600 else 502
     if not isinstance(value, dict) or (answer.status == 200 and not form(value)):

@@ -1,6 +1,7 @@
-"""Copies of topics as nsqadmin shows them: what nsqds' responses say of groups, topics and nsqds.
+"""Copies of topics as nsqadmin shows them: groups, topics and nsqds according to the nsqds'
+responses.
 
-Pure, apart from the record of what nsqadmin has seen. nsqcy.cluster.copies combines the reports and
+Pure, except for the record of earlier responses. nsqcy.cluster.copies combines the reports and
 judges them.
 """
 

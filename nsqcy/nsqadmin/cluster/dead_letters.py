@@ -38,7 +38,7 @@ class DeadLetterOrigins:
         return self._known.get(topic, ())
 
     def _is_due(self) -> bool:
-        """Return whether this thread has to query. Others do not wait for a slow nsqd."""
+        """Return whether this thread has to query. Other threads do not wait for a slow nsqd."""
         with self._lock:
             is_due = self._clock() >= self._due
             if is_due:

@@ -45,7 +45,8 @@ class Node:
 
     producer: Producer
     at: str = ""
-    remote_addresses: tuple[str, ...] | None = None  # by lookupd; None if there are no nsqlookupds
+    # producers by lookupd; None if there are no nsqlookupds
+    remote_addresses: tuple[str, ...] | None = None
     out_of_date: bool = False
 
     @property
@@ -104,7 +105,7 @@ def with_topics(node: Node, rows: Iterable[TopicStats]) -> Node:
 
 
 class Clients:
-    """A channel's clients, related to the nodes that they are connected to."""
+    """A channel's clients, with the nodes to which they are connected."""
 
     def __init__(self, nodes: Mapping[str, Node], now: float) -> None:
         """nodes: by name. now: seconds since the epoch."""

@@ -1,4 +1,4 @@
-"""Outages: daemons that do not answer, so that each outage is logged once and not for each request.
+"""Outages of daemons: each is logged once, not for every request.
 
 Owns the line that reports the end of an outage; its beginning is logged by the caller, which knows
 what the daemon was queried for. Thread-safe.
@@ -24,8 +24,8 @@ class Outages:
         self._lock = threading.Lock()
 
     def note(self, answered: Iterable[Any], errors: Mapping[Any, RequestError]) -> bool:
-        """Note the results of queries by address; return whether an error has to be logged, because
-        it is not that of a known outage.
+        """Record the results of queries by address; return whether an error has to be logged,
+        because it does not belong to a known outage.
 
         A daemon that does not know the name (404) has answered.
         """

@@ -1,8 +1,7 @@
 """Rates of counters that pages read, and the finish rates of consumers whose nsqd reports none.
 
-Pure: callers pass the time. The sampler of the history measures topics, channels and nodes; this
-measures what only a page reads, such as processes and consumers.
-"""
+Pure: callers pass the time. The history's sampler measures topics, channels and nodes; this module
+measures values that only a page reads, such as those of processes and consumers."""
 
 import threading
 from collections.abc import Hashable
@@ -10,14 +9,15 @@ from dataclasses import replace
 
 from nsqcy.cluster.stats import ChannelStats, ClientStats
 
-_MIN_SPAN = 1.0  # seconds between two readings; the growth over a shorter span says little
+# minimum seconds between two readings; the growth over a shorter span is too imprecise
+_MIN_SPAN = 1.0
 _MAX_SPAN = 120.0  # seconds; a mean over a longer span is not the current value
 _MAX_COUNTERS = 20_000
 
 
 class RateMeter:
-    """Turns readings of counters into rates per second: since the previous reading if it is recent,
-    otherwise since the counter began."""
+    """Converts readings of counters to rates per second: since the previous reading if it is
+    recent, otherwise since the counter began."""
 
     def __init__(self) -> None:
         self._readings: dict[Hashable, tuple[float, float, float]] = {}
@@ -38,7 +38,7 @@ class RateMeter:
             return rate
 
     def _forget(self, now: float) -> None:
-        """Make room: drop the readings that are too old to be used."""
+        """Drop the readings that are too old to be used."""
         if len(self._readings) >= _MAX_COUNTERS:
             old = [key for key, each in self._readings.items() if now - each[0] > _MAX_SPAN]
             for key in old or [*self._readings]:

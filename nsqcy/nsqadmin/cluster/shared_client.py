@@ -1,12 +1,12 @@
 """nsqadmin's client for nsqds and nsqlookupds: users who query the same daemon at the same time
 share its response, and wait only once for a daemon that does not answer.
 
-Threads that make the same GET request while it is under way share its response. RequestCoalescer of
-nsqd begins again for each request, but here that would double the waiting time: nsqadmin's own
-changes end the sharing instead, so that a page shows the change that was made before it.
+Threads that make the same GET request while it is under way share its response. nsqd's
+RequestCoalescer starts again for each request, but here that would double the waiting time.
+Instead, nsqadmin's own changes end the sharing, so that a page shows all earlier changes.
 
-After a timeout, a daemon is not queried for as long as the request was allowed to take, except by
-commands. Then one request finds out whether it answers again. Thread-safe.
+After a timeout, only commands query the daemon for as long as the request was allowed to take.
+After that, one request determines whether it answers again. Thread-safe.
 """
 
 import threading
@@ -22,7 +22,7 @@ from nsqcy.nsqadmin.cluster.outages import NotAsked
 from nsqcy.nsqadmin.metrics import CountedClient, Outcomes
 
 MIN_PAUSE, MAX_PAUSE = 0.1, 30.0  # seconds
-MAX_SILENT = 1000  # daemons; false registrations may name any number
+MAX_SILENT = 1000  # daemons; false registrations could add any number
 
 Place = tuple[str | None, int | None]
 
@@ -44,7 +44,7 @@ class Silent:
             if until is None:
                 return
             if now >= until:
-                self._until[place] = now + self._pause  # this request finds out
+                self._until[place] = now + self._pause  # this request determines it
                 return
         raise NotAsked(f"did not answer, and is not queried again for {self._pause:g} s")
 

@@ -52,7 +52,7 @@ Posted = Outcome[str, None]  # by addresses
 
 
 class Sources(Protocol):
-    """The options that name the daemons to query."""
+    """The options with the addresses of the daemons to query."""
 
     @property
     def lookupd_http_address(self) -> Sequence[str]: ...
@@ -113,8 +113,8 @@ class ClusterView:
         return {topic: sorted(channels) for topic, channels in found.items()}
 
     def nodes(self) -> list[Node]:
-        """Return all nsqds: sorted by hostname if there are nsqlookupds, else in the order of the
-        options."""
+        """Return all nsqds: sorted by hostname if there are nsqlookupds, otherwise in the order of
+        the options."""
         if not self.by_lookupds:
             return [with_topics(node, rows) for node, rows in self._rows_of_nsqds().answers]
         found = discovery.nodes(self.lookupds, web=self._web)
@@ -180,7 +180,8 @@ class ClusterView:
         if any(found for _, found in having):
             return NodeStats(having)
         if channel:
-            self.topic(name)  # raises if the topic itself is unknown: nsqds omit it either way
+            # raises an error if the topic itself is unknown: nsqds omit it in both cases
+            self.topic(name)
             raise self.not_found(CHANNEL_NOT_FOUND)
         raise self.not_found(TOPIC_NOT_FOUND)
 
@@ -414,7 +415,7 @@ class ClusterView:
         daemon: str,
         unknown: Container[Key] = (),
     ) -> list[Value]:
-        """Return the responses, and turn failures into warnings. Raises HttpError if there are no
+        """Return the responses, and convert failures to warnings. Raises HttpError if there are no
         responses. unknown: daemons that answered although they are among the failures."""
         if not outcome.values:
             is_known = bool(outcome.errors) and not self._outages.note((), outcome.errors)
@@ -434,7 +435,7 @@ class ClusterView:
             self._silent.append(_texts(silent))
 
     def warn(self, text: str, *, is_known: bool = False) -> None:
-        """Add a warning, and log it unless it is that of a known outage."""
+        """Add a warning, and log it unless it belongs to a known outage."""
         if not is_known:
             events.upstream_failed(self._log, text)
         self.warnings.append(text)
@@ -485,7 +486,7 @@ class Whole(NamedTuple):
 
 
 class Done(NamedTuple):
-    """A completed action: the nsqds' responses. `cluster` has the warnings."""
+    """A completed action: the nsqds' responses. `cluster` contains the warnings."""
 
     cluster: ClusterView
     answers: Sequence[NodeAnswer] = ()
@@ -499,7 +500,7 @@ def target(topic: str, channel: str) -> tuple[str, dict[str, str]]:
 
 
 def dead_letter_topics(policies: Iterable[NodeAnswer]) -> list[str]:
-    """Return the dead-letter topics that a channel's policies name."""
+    """Return the dead-letter topics in a channel's policies."""
     values = [
         each.value["config"].get("dead_letter_topic", {}) for each in policies if each.is_done
     ]

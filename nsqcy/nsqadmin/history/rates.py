@@ -1,9 +1,8 @@
 """Rates from counters, summed across all nodes.
 
 Pure. A counter that decreased belongs to a restarted nsqd: its growth is unknown, not zero. NSQ
-does not count what leaves a channel, so it is computed: messages received minus the growth of the
-channel's contents.
-"""
+does not count the messages that leave a channel, so they are computed: messages received minus the
+growth of the channel's contents."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple

@@ -1,8 +1,7 @@
 """Sampler: a thread that queries all nsqds once per step.
 
-An nsqd that does not answer is left out; log lines report when that begins and ends. A sample that
-takes longer than a step skips the next ones.
-"""
+An nsqd that does not answer is omitted; log lines report when the omission begins and ends. A
+sample that takes longer than a step skips the next ones."""
 
 import random
 import threading
@@ -23,7 +22,7 @@ from nsqcy.nsqadmin.history.rates import Rates, Reading, reading
 from nsqcy.nsqadmin.history.store import History
 
 PATIENCE = 3.5  # maximum steps over which a rate is averaged
-_SHARE = 0.5  # maximum fraction of a step for a query, whatever the timeouts are
+_SHARE = 0.5  # maximum fraction of a step for a query, regardless of the timeouts
 _COPIES_INTERVAL = 60.0  # seconds between two queries for copies
 _FIRST_WITHIN = 1.0  # maximum seconds from start to first sample
 
@@ -68,7 +67,7 @@ class Sampler:
             time.sleep(max(0.0, due - time.monotonic()))
             try:
                 self.sample()
-            except Exception as error:  # the next sample may succeed
+            except Exception as error:  # ignored: the next sample may succeed
                 self._log.error(f"history: {type(error).__name__}: {error}")
             due = next_due(due, time.monotonic(), self._history.step)
 
@@ -83,7 +82,7 @@ class Sampler:
             self._look_for_copies([nodes[name] for name in outcome.values], len(nodes))
 
     def _look_for_copies(self, answering: Sequence[Node], known: int) -> None:
-        """Note whether nsqds have groups of copies, so that pages link to them."""
+        """Record whether nsqds have groups of copies, so that pages link to them."""
         answers = quiet_view(self._sources, self._web).copies(answering)
         self._sighting.note(answers, of_all=len(answers) == known)
 

@@ -176,7 +176,7 @@ class History:
         return len(self._series)
 
     def add(self, now: float, rows: Mapping[Subject, list[float]]) -> None:
-        """Add a sample. Of several samples in the same step, only the first counts."""
+        """Add a sample. If there are several samples in the same step, only the first counts."""
         if self._tick < 0:
             self._origin = now - self.step / 2
         tick = int((now - self._origin) / self.step)

@@ -1,9 +1,8 @@
-"""Signs that something needs attention: messages without a consumer, errors, dead letters.
+"""Alerts for problems that need attention: messages without a consumer, errors, dead letters.
 
-Pure. nsqcy.cluster.problems decides what is a problem; this module turns problems into signs, and
-adds what only the history knows. A sign has a mark and a background, so that it does not depend on
-colour alone.
-"""
+Pure. nsqcy.cluster.problems decides what counts as a problem; this module converts problems to
+alerts, and adds those that only the history shows. An alert has a mark and a background, so that it
+does not depend on colour alone."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
@@ -16,10 +15,10 @@ from nsqcy.nsqadmin.history.store import Subject
 from nsqcy.nsqadmin.html.formatting import rate
 
 TITLE = "Attention"  # column heading
-_ERRORS = {"requeued": "requeued", "timed_out": "timed out"}  # metric -> verb for it in a sign
-_MIN_RATE = 0.01  # messages per second; lower rates show no sign
+_ERRORS = {"requeued": "requeued", "timed_out": "timed out"}  # metric -> verb for it in an alert
+_MIN_RATE = 0.01  # messages per second; lower rates cause no alert
 _FAILURES = frozenset({"failing", "timeouts"})  # problems that include the rates of errors
-# Signs for several channels; a single channel's sign has its own figures.
+# Alerts for several channels; a single channel's alert has its own figures.
 _OF_SEVERAL = {
     "backing-off": "backing off",
     "failing": "failing",
@@ -53,18 +52,18 @@ class Sign(NamedTuple):
 
 
 def weight(signs: Iterable[Sign]) -> int:
-    """Return the key by which lists are sorted: one error outweighs any number of warnings."""
+    """Return the sort key of lists: one error outweighs any number of warnings."""
     return sum(1000 if each.is_error else 1 for each in signs)
 
 
 def is_critical(lists: Iterable[Iterable[Sign]]) -> bool:
-    """Return whether any of these signs is an error."""
+    """Return whether any of these alerts is an error."""
     return any(each.is_error for signs in lists for each in signs)
 
 
 def of_topic(stats: TopicStats, rates: LatestValues, origins: Sequence[Names] = ()) -> list[Sign]:
-    """Return the signs for a topic and all its channels. origins: the channels that send their dead
-    letters here; then missing consumers are expected."""
+    """Return the alerts for a topic and all its channels. origins: the channels that send their
+    dead letters here; if there are any, missing consumers are expected."""
     if stats.publish_rate is None:
         stats = stats._replace(publish_rate=rates.latest(Subject(topic=stats.name), "in"))
     found = list(map(of_problem, problems.of_topic(stats, origins)))
@@ -81,7 +80,7 @@ def of_topic(stats: TopicStats, rates: LatestValues, origins: Sequence[Names] = 
 
 
 def of_channel(stats: ChannelStats, rates: LatestValues) -> list[Sign]:
-    """Return the signs for a channel across all nodes."""
+    """Return the alerts for a channel across all nodes."""
     known = _known(stats, rates)
     found = list(map(of_problem, known))
     if _FAILURES.intersection(each.kind for each in known):
@@ -90,7 +89,7 @@ def of_channel(stats: ChannelStats, rates: LatestValues) -> list[Sign]:
 
 
 def of_queue(stats: ChannelStats) -> list[Sign]:
-    """Return the signs for a channel on one node or all: consumers may be missing on just this
+    """Return the alerts for a channel on one node or all: consumers may be missing on just this
     node."""
     return list(map(of_problem, _problems(stats)))
 
@@ -128,7 +127,7 @@ def _problems(stats: ChannelStats) -> list[Problem]:
 
 
 def of_problem(problem: Problem) -> Sign:
-    """Return the sign for a problem of a topic, channel or nsqd."""
+    """Return the alert for a problem of a topic, channel or nsqd."""
     place = problem.place
     path = tuple(filter(None, ("topics" if place.topic else "", place.topic, place.channel)))
     return Sign(problem.label, _help(problem), problem.severity, path)
@@ -145,7 +144,7 @@ def _capitalised(sentence: str) -> str:
 
 
 def _by_kind(found: Iterable[Problem], stats: TopicStats) -> list[Sign]:
-    """Return one sign for each kind of problem, with the channel's name or, if there are several,
+    """Return one alert for each kind of problem, with the channel's name or, if there are several,
     their number."""
     in_order = sorted(found, key=lambda each: (-each.severity, each.kind))
     by_kind: dict[str, list[Problem]] = {}
@@ -166,7 +165,8 @@ def _of_channels(found: list[Problem], stats: TopicStats) -> Sign:
 
 
 def _errors(subject: Subject, rates: LatestValues) -> list[Sign]:
-    """Return signs for errors in the last minute: a sign for rare ones would come and go."""
+    """Return alerts for errors in the last minute: an alert for rare errors would appear and
+    disappear."""
     found = []
     path = tuple(filter(None, ("topics", subject.topic, subject.channel)))
     for metric, verb in _ERRORS.items():

@@ -1,6 +1,6 @@
 """Sentences for error codes, as pages show them. The API returns the codes alone.
 
-Pure. A code with a text of its own, such as `INVALID_LIMIT (allowed: ...)`, needs no sentence.
+Pure. A code with its own text, such as `INVALID_LIMIT (allowed: ...)`, needs no sentence.
 """
 
 import re
@@ -32,7 +32,7 @@ _CODE = re.compile(r"(^|: )([A-Z_]+)$", re.MULTILINE)
 
 
 def explained(text: str) -> str:
-    """Put sentences before the codes of an error. Each of its lines is a code or another text,
+    """Insert sentences before the codes of an error. Each of its lines is a code or another text,
     possibly after an nsqd's address."""
 
     def explain(found: re.Match[str]) -> str:

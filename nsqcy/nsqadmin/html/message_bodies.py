@@ -28,7 +28,7 @@ class Shown(NamedTuple):
 
 
 def body_text(body: bytes, *, cut: bool, as_hex: bool = False) -> Shown:
-    """Format a body as JSON, text or hex, whichever it appears to be. cut: the body is truncated,
+    """Format a body as JSON, text or hex, according to its content. cut: the body is truncated,
     possibly within a character."""
     text = None if as_hex else _decoded(body, cut)
     if text is None or _CONTROL.search(text):

@@ -1,6 +1,6 @@
-"""Signs that a node needs attention: it does not answer, its disk is full, workers are down.
+"""Alerts for a node that needs attention: it does not answer, its disk is full, workers are down.
 
-Pure. Signs about topics and channels are in attention.py.
+Pure. Alerts for topics and channels are in attention.py.
 """
 
 from nsqcy.cluster import problems
@@ -22,8 +22,8 @@ _REFUSING = {
 
 
 def gone(ago: str) -> Sign:
-    """Return the sign of a node that is no longer announced."""
-    return Sign(f"gone for {ago}", "nsqadmin had samples of this nsqd, and no longer finds it")
+    """Return the alert for a node that is no longer announced."""
+    return Sign(f"gone for {ago}", "nsqadmin has samples of this nsqd, but can no longer find it")
 
 
 def of_health(health: NodeHealth) -> list[Sign]:

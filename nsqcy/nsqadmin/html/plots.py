@@ -105,8 +105,8 @@ _BACKLOG = Chart("Backlog", "count", 10.0, amount, (("depth", "Backlog"),))
 
 
 def charts(subject: Subject) -> list[Chart]:
-    """Return the charts for a subject. Depth is a figure of one queue. The figure of a topic, a
-    node or the cluster includes all its channels, and is called the backlog."""
+    """Return the charts for a subject. Depth is a figure of one queue. The corresponding figure of
+    a topic, a node or the cluster includes all its channels, and is called the backlog."""
     if subject.channel:
         return [*CHARTS]
     return [_BACKLOG if each.title == "Depth" else each for each in CHARTS]
@@ -205,8 +205,8 @@ class Plots:
 
     @property
     def frame(self) -> str:
-        """The chosen time range, if the history is long enough. By default, all of a history that
-        has just begun."""
+        """The chosen time range, if the history is long enough. The default for a history that has
+        just begun is all of it."""
         is_young = self.history is not None and self.history.age(self.now) < YOUNG
         usual = START if is_young else FRAME
         return next(each for each in (self.chosen, usual, *self.frames) if each in self.frames)

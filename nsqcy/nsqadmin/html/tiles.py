@@ -11,7 +11,7 @@ from nsqcy.nsqadmin.html.tables import Columns, Table, table
 
 class Tile(NamedTuple):
     """A figure. path: segments of the path to its details. detail: text below the figure. spark: a
-    path. is_bad, is_error: whether it is a warning, or even an error."""
+    path. is_bad: whether it is a warning or an error; is_error: whether it is an error."""
 
     title: str
     value: str

@@ -81,7 +81,7 @@ def _messages(
         return answers
     try:
         passing = query.filter
-    except ValueError:  # the page shows what is wrong
+    except ValueError:  # the page shows the error
         return answers
     wanted.pop("from", None)
     return search(
@@ -95,7 +95,7 @@ def _messages(
 def _peek_params(query: MessageQuery, channel: str) -> dict[str, str]:
     """Return the parameters for nsqds, which validate them."""
     given = query.params
-    holding = "queued" if channel else "backlog"  # what a channel's dead letters are in
+    holding = "queued" if channel else "backlog"  # the state of the dead letters
     wanted = {
         "state": holding if query.tab == "dead" else query.tab,
         "count": SIZES[-1] if query.is_filtered else given.get("count", SIZES[0]),
@@ -118,7 +118,8 @@ def download_from_channel(app: AppContext, request: Request) -> Reply:
 
 
 def _download(app: AppContext, request: Request, topic: str, channel: str = "") -> Reply:
-    """Return a message's body as a file. The name says if nsqd has cut a long body."""
+    """Return a message's body as a file. The file's name shows whether nsqd truncated a long
+    body."""
     if refusal(app, request):
         raise HttpError(403, "FORBIDDEN")
     given = params(request)
@@ -126,7 +127,7 @@ def _download(app: AppContext, request: Request, topic: str, channel: str = "") 
     wanted["start"] = given.get("start", "")
     answers = app.cluster().peek(topic, channel, given.get("node", ""), wanted)
     found = [message for each in answers if each.is_done for message in each.value["messages"]]
-    # The message may have moved on since the page was shown; nsqd then returns the one behind it.
+    # The message may have left since the page was shown; nsqd then returns the next one.
     if not found or found[0]["id"] != given.get("id") or found[0]["body"] is None:
         raise HttpError(404, "MESSAGE_NOT_FOUND")
     name = f"{found[0]['id']}{'-beginning' if found[0]['cut'] else ''}.bin"

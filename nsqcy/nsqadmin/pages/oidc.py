@@ -1,4 +1,4 @@
-"""Log-in through an OpenID Connect provider: the redirect to it, and the way back."""
+"""Log-in through an OpenID Connect provider: the redirect to it, and its callback."""
 
 from nsqcy.http.parser import HTML, Reply
 from nsqcy.http.router import Request, Route
@@ -10,7 +10,7 @@ from nsqcy.nsqadmin.html.layout import View, render
 from nsqcy.nsqadmin.pages import login
 from nsqcy.nsqadmin.requests import params
 
-STATE_AGE = 600  # seconds for which the browser keeps the state
+STATE_AGE = 600  # seconds for which the browser stores the state
 
 
 def begin(app: AppContext, request: Request) -> Reply:
@@ -24,8 +24,8 @@ def begin(app: AppContext, request: Request) -> Reply:
 
 
 def finish(app: AppContext, request: Request) -> Reply:
-    """Handle the way back. The page then leads on by itself: after a redirect from another site,
-    browsers would not send the new session cookie, which is strict."""
+    """Handle the callback. The response is a page that navigates automatically: after a redirect
+    from another site, browsers would not send the new session cookie, which is strict."""
     given = params(request)
     kept = cookie(request.head, OIDC_COOKIE)
     try:
@@ -53,8 +53,8 @@ def _failed(app: AppContext, request: Request, refused: Refused) -> Reply:
 
 
 def _flags(app: AppContext, request: Request) -> str:
-    """Return the flags of the state's cookie. It is lax, because the provider's redirect, which
-    comes from another site, must bring it back."""
+    """Return the flags of the state's cookie. The cookie is lax, because it must be sent
+    with the provider's redirect, which comes from another site."""
     flags = f"Path={app.options.base}{LOGIN}; HttpOnly; SameSite=Lax"
     return f"{flags}; Secure" if login.is_secure(app, request.head) else flags
 

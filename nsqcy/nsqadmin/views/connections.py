@@ -61,7 +61,7 @@ def _name(row: Connection) -> str:
 
 
 def _text(row: Connection) -> str:
-    """Return what the search looks at."""
+    """Return the text that the search examines."""
     client = row.client
     words = client_name(client), _consumed(row), *row.published, client.node, client.user_agent
     return "\n".join((*words, client.remote_address)).casefold()

@@ -62,7 +62,7 @@ class MessageQuery:
         return layout.queue("peek", self.topic, self.channel)
 
     def link(self, layout: Layout, **params: str) -> str:
-        """Return a link to this page and tab, with changed parameters; empty ones are left out."""
+        """Return a link to this page and tab, with changed parameters; empty ones are omitted."""
         kept = {"state": self.tab, "count": self.size if self.size != SIZES[0] else ""}
         kept |= {name: self.params.get(name, "") for name in KEPT} | params
         return f"{self.path(layout)}?{urlencode({k: v for k, v in kept.items() if v})}"
@@ -122,7 +122,7 @@ def dead_letters(
 ) -> View:
     """Return the view for a channel's dead letters.
 
-    topics: the dead-letter topics that its policy names. places: (topic, channel) for each channel
+    topics: the dead-letter topics in its policy. places: (topic, channel) for each channel
     of these topics, or for the topics themselves; the view shows the first one.
     """
     found = [MessageQuery.of(topic, channel, {}) for topic, channel in places]
@@ -219,13 +219,13 @@ def _values(
 def _turns(
     layout: Layout, subject: MessageQuery, answers: Sequence[NodeAnswer], key: str
 ) -> Sequence[Turn]:
-    """Return the links to the pages after these, or in a log also before them."""
+    """Return the links to the next pages and, in a log, also to the previous ones."""
     places = [(each.node, each.value.get(key)) for each in answers]
     return [Turn(node, subject.link(layout, node=node, start=at)) for node, at in places if at]
 
 
 def _have_dead_letters(subject: MessageQuery, found: Sequence["Message"]) -> bool:
-    """Return whether a channel has messages that a redrive returns to where they came from."""
+    """Return whether a channel has messages that a redrive returns to their original channels."""
     return bool(subject.channel) and any("origin-channel" in each.headers for each in found)
 
 
@@ -241,7 +241,7 @@ def _time(message: Mapping[str, Any]) -> int:
 
 
 def _problem(subject: MessageQuery) -> str:
-    """Return what is wrong with the filter; empty if nothing."""
+    """Return the error in the filter; empty if there is none."""
     try:
         _ = subject.filter
     except ValueError as error:
@@ -301,8 +301,8 @@ class Ask(NamedTuple):
 
 class Message(NamedTuple):
     """One message. title: its id or number. counted: its attempts, or its number in a log. preview:
-    the beginning of its body, on one line. asks: links to the questions of what can be done with
-    it, shown to users who may act. download: link to the body as a file. body: None if it could not
+    the beginning of its body, on one line. asks: links to the questions of the possible actions,
+    shown to users who may act. download: link to the body as a file. body: None if it could not
     be read from disk."""
 
     id: str
@@ -347,7 +347,7 @@ def _message(
 def _asks(
     layout: Layout, source: MessageQuery, node: str, message: Mapping[str, Any]
 ) -> Sequence[Ask]:
-    """Return what can be done with a deferred or waiting message."""
+    """Return the possible actions on a deferred or waiting message."""
     texts: dict[str, str] = {}
     if source.tab == "deferred":
         texts["cancel"] = "Cancel"
@@ -382,8 +382,8 @@ def _download(layout: Layout, source: MessageQuery, node: str, message: Mapping[
 
 
 def _counted(source: MessageQuery, message: Mapping[str, Any]) -> str:
-    """Return the attempts, and where a dead letter made them. A log does not know the attempts of
-    its messages, but their numbers."""
+    """Return the attempts; for a dead letter, those in its original channel. A log does not contain
+    the attempts of its messages, but their numbers."""
     if source.tab == "log":
         return f"number {number(message['seq'])}"
     headers, counted = message["headers"], plural(attempts(message), "attempt")
@@ -412,7 +412,7 @@ def _facts(source: MessageQuery, message: Mapping[str, Any]) -> list[tuple[str, 
 
 
 def _first_published(headers: Mapping[str, str]) -> str:
-    """Return when a dead letter was published to the topic that it comes from. Producers can set
+    """Return when a dead letter was published to its original topic. Producers can set
     any header, so its value may be anything."""
     text = headers.get("first-time", "") if "origin-channel" in headers else ""
     return _moment(int(text)) if text.isascii() and text.isdigit() and len(text) <= 19 else ""

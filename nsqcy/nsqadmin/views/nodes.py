@@ -112,7 +112,7 @@ class TopicOnNode(NamedTuple):
 
     @property
     def signs(self) -> list[Sign]:
-        """The signs of the channels on this node, which the row hides until it is opened."""
+        """The alerts for the channels on this node, which the row hides until it is opened."""
         return [
             sign._replace(text=f"{sign.text}: {each.name}")
             for each in self.stats.channels.values()
@@ -169,7 +169,7 @@ def node(
 
 
 def _signs(health: NodeHealth) -> list[Sign]:
-    """Return the signs, except for draining, which has its own section."""
+    """Return the alerts, except for draining, which has its own section."""
     return [each for each in node_signs.of_health(health) if each != node_signs.DRAINING]
 
 
@@ -335,7 +335,7 @@ def _left(drain: NodeAnswer) -> str:
     left = drain.value.get("left")
     if left is None:
         return "Number of remaining messages unknown"
-    return f"{plural(left['messages'], 'message')} left in {plural(left['places'], 'place')}"
+    return f"{plural(left['messages'], 'message')} left in {plural(left['places'], 'queue')}"
 
 
 def _drain_question(node: str, drain: NodeAnswer) -> Question:

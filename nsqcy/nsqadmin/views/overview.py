@@ -1,4 +1,4 @@
-"""The first page: figures of the whole cluster, what needs attention, and the last hour.
+"""The first page: figures of the whole cluster, alerts, and the last hour.
 
 Pure: maps fetched data to template values.
 """
@@ -35,7 +35,7 @@ class Cluster(NamedTuple):
     nodes: Sequence[Node]
     silent: Sequence[str]
     health: Mapping[str, NodeHealth]
-    risks: Sequence[Risk] = ()  # of topics with copies
+    risks: Sequence[Risk] = ()  # risks of topics with copies
 
 
 class Item(NamedTuple):
@@ -66,7 +66,7 @@ def overview(cluster: Cluster, location: Location, plots: Plots) -> View:
 
 
 def _gone(cluster: Cluster, plots: Plots) -> dict[str, float]:
-    """Return the nodes that nsqadmin has recently had samples of and no longer finds, with the
+    """Return the nodes that nsqadmin has recently sampled but no longer finds, with the
     seconds since the latest sample."""
     if plots.history is None:
         return {}

@@ -20,8 +20,8 @@ HTTP = "http"  # source of a value that was set over HTTP
 
 
 class Draft(NamedTuple):
-    """A rejected form, and the error text from the nsqds. key: the field that the error is about;
-    empty if it is about none."""
+    """A rejected form, and the error text from the nsqds. key: the field that the error concerns;
+    empty if it concerns none."""
 
     fields: Mapping[str, str]
     key: str
@@ -32,7 +32,7 @@ EMPTY = Draft({}, "", "")
 
 
 def draft(fields: Mapping[str, str], keys: Iterable[str], error: str) -> Draft:
-    """Return the draft for a rejected form. The error names the key that it is about."""
+    """Return the draft for a rejected form. The error contains the key that it concerns."""
     key = next((each for each in keys if f"{each}: " in error), "")
     return Draft(fields, key, error)
 

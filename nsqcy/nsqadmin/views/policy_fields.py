@@ -91,7 +91,7 @@ def _units(key: str, option: Option | None) -> Mapping[str, int]:
 
 
 def _split(value: Any, option: Option | None, units: Mapping[str, int]) -> tuple[str, str]:
-    """Return a value as a number of its largest exact unit. Zero has the unit that is common."""
+    """Return a value as a number of its largest exact unit. Zero gets the most common unit."""
     try:
         amount = parse_duration(value) if units is _SPANS else int(value) if units else 0
     except (TypeError, ValueError):

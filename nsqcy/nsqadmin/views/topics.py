@@ -120,7 +120,7 @@ def backlog(stats: TopicStats) -> int:
 
 
 def signs_by_topic(topics: Mapping[str, TopicStats], plots: Plots) -> dict[str, list[Sign]]:
-    """Return the signs by topic, excluding topics that have none."""
+    """Return the alerts by topic, excluding topics that have none."""
     dead = dead_letter_topics(topics.values())
     found = {
         name: attention.of_topic(stats, plots, dead.get(name, ())) for name, stats in topics.items()
@@ -207,7 +207,8 @@ def channel_subject(stats: ChannelStats) -> Subject:
 def signs_of_channel(
     topic: TopicStats, channel: ChannelStats, plots: Plots, origins: Sequence[Names]
 ) -> list[Sign]:
-    """Return a channel's signs. Dead letters need no consumers: their channel has the topic's."""
+    """Return a channel's alerts. Dead letters need no consumers; `origins` shows whether the topic
+    has dead letters."""
     if origins:
         return attention.of_topic(topic, plots, origins)
     return attention.of_channel(channel, plots)
@@ -303,7 +304,7 @@ def channel(
 
 
 def slowest_first(clients: Iterable[ClientStats]) -> list[ClientStats]:
-    """Sort consumers: those that could take no more messages first, then by finish rate."""
+    """Sort consumers: saturated ones first, then by finish rate."""
     return sorted(clients, key=lambda each: (not each.saturated, each.finish_rate or 0.0))
 
 

@@ -1,7 +1,7 @@
 """Auth server responses: what a client may do, and for how long.
 
-This module only parses responses and decides; client.py sends the queries. No text here, including
-error texts, contains a client's secret.
+This module only parses responses and decides; client.py sends the queries. No text in this module,
+including error texts, contains a client's secret.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from nsqcy.ipc.core import Quota
 from nsqcy.util import gojson
 
 MAX_ANSWER = 1 << 20  # maximum bytes per response
-MAX_EXPRESSIONS = 2000  # per response; bounds the time that a decision takes
+MAX_EXPRESSIONS = 2000  # expressions per response; bounds the time for a decision
 MAX_EXPRESSION = 64 << 10  # maximum bytes per compiled expression
 MAX_STEPS = 100_000  # total size of a response's compiled expressions; bounds memory use
-MAX_DECISIONS = 1000  # maximum cached per response
+MAX_DECISIONS = 1000  # maximum cached decisions per response
 MAX_TTL = 10 * 365 * 86400  # seconds; longer than any connection lasts
 PERMISSIONS = frozenset({"subscribe", "publish"})
 

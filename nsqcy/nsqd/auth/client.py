@@ -176,7 +176,7 @@ class Authorizer:
             self._running -= 1
 
     def _attempt(self, question: Question) -> Authorization | str:
-        """Runs in a thread: return the authorization or the error text. It does not raise, because
+        """Return the authorization or the error text. Runs in a thread, and does not raise, because
         the hub would print the arguments."""
         try:
             return self._servers.query(question)

@@ -1,4 +1,4 @@
-"""The users file in one worker. Creates all objects that depend on it.
+"""The users file in one worker. Creates all objects that depend on the file.
 
 Only the workers of an nsqd with --auth-file import this module.
 """

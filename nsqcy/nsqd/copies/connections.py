@@ -1,7 +1,7 @@
 """A worker's streams, by node and group: it opens some as an owner, and accepts others as a holder.
 
-Owns the listener, and decides who may connect. Passes what arrives to the state machine.
-"""
+Owns the listener, and decides which processes may connect. Passes incoming messages to the state
+machine."""
 
 import secrets
 from collections.abc import Callable

@@ -77,8 +77,8 @@ class CopyFiles:
             uncleanly
         failed: called with the errno of the first change that failed
         fetch: fetches a part of a file from another copy
-        found: called with a file and what is wrong with it, or was
-        mend_journal: replaces a damaged journal, which no other copy has
+        found: called with a file and its present or repaired fault
+        mend_journal: replaces a damaged journal that no other copy has
         Raises Unreadable.
         """
         self._io = io
@@ -89,7 +89,7 @@ class CopyFiles:
         self._found = found
         self._mend_journal = mend_journal
         self.damaged: set[str] = set()
-        """Files with damage that no other copy could mend yet."""
+        """Files with damage that could not yet be repaired from another copy."""
         self._doubtful: dict[str, int] = {}
         """Checksums of journals that looked damaged in the latest pass: the table may have been
         ahead of the disk."""
@@ -103,7 +103,8 @@ class CopyFiles:
         self._synced = 0
         """Changes up to this one are synced."""
         self._syncing = 0
-        """The same for the sync in progress, which has `_syncs` unfinished operations."""
+        """The last change covered by the sync in progress, which has `_syncs` unfinished
+        operations."""
         self._syncs = 0
         self._unsynced: dict[str, None] = {}
         """Files with unsynced changes."""
@@ -128,7 +129,7 @@ class CopyFiles:
         self.mender = Mender(io, root, self.table, fetch, time.monotonic, self._repaired)
         self.damaged.update(self.table.unidentified())
         if self.damaged:
-            self._whole = False  # an owner empties what it cannot compare
+            self._whole = False  # an owner empties files that it cannot compare
 
     # -- the copy as a whole
 
@@ -154,7 +155,7 @@ class CopyFiles:
             self._save_facts()
 
     def own(self, epoch: int) -> None:
-        """From now on, let this process's logs change the files."""
+        """Let this process's logs change the files from now on."""
         self._end_filling()
         self._verified = None
         self.epoch = epoch
@@ -215,7 +216,7 @@ class CopyFiles:
         return self.mender.mends[path]
 
     def mend_open(self, path: str, done: Callable[[bool], object]) -> None:
-        """Mend a segment without a footer, before a recovery reads it."""
+        """Repair a segment without a footer before a recovery reads it."""
         self._verify(path, lambda findings: done(findings.is_final), _at_once, only_open=True)
 
     def answer(self, request: Fetch, reply: Callable[[Fetched], object]) -> None:
@@ -252,7 +253,7 @@ class CopyFiles:
         ]
 
     def scrub(self, path: str, pace: Pace, done: Callable[[], object]) -> None:
-        """Verify a file and mend it."""
+        """Verify a file and repair it."""
         if self._is_filling:
             done()
         elif path.endswith(SEGMENT):
@@ -261,7 +262,7 @@ class CopyFiles:
             pace(self.table.size(path), lambda: self._scrub_journal(path, done))
 
     def _scrub_journal(self, path: str, done: Callable[[], object]) -> None:
-        """Have a journal replaced that is damaged, in the same way, in two passes."""
+        """Request the replacement of a journal that has the same damage in two passes."""
 
         def read(error: int, data: bytes) -> None:
             if not error and path in self.table and not self._is_filling:
@@ -432,8 +433,8 @@ class CopyFiles:
         self._verified = {}
 
     def _change(self, path: str) -> Callable[[int], None]:
-        """Count a change to a file ("" for the copy's facts); return the callback for when it
-        completes."""
+        """Count a change to a file ("" for the copy's facts); return the callback for its
+        completion."""
         self._submitted += 1
         self._unsynced[path] = None
         return self._changed
@@ -458,7 +459,7 @@ class CopyFiles:
             self.sync()
 
     def sync(self) -> None:
-        """Begin to sync what has changed, unless a sync is in progress. In class os, nothing waits
+        """Begin to sync the changes, unless a sync is in progress. In class os, nothing waits
         for it."""
         if self._unsynced and not (self._syncs or self._error):
             self._sync()
@@ -469,7 +470,7 @@ class CopyFiles:
         folders, self._unsynced_folders = self._unsynced_folders, set()
         self._syncing = self._submitted
         paths = [path for path in unsynced if path in self.table]
-        # One more, so that this cannot end before all of them have begun.
+        # Start at one, so that the sync cannot end before all operations have begun.
         self._syncs = len(folders) + len(paths) + 1
         lane = "awaited" if self._durability == "fsync" else "background"
         for path in paths:
@@ -537,7 +538,8 @@ def _at_once(_: int, call: Callable[[], object]) -> None:
 
 
 def _is_journal(data: bytes) -> bool:
-    """Whether a journal is intact. Its last entry may be incomplete: it was never confirmed."""
+    """Whether a journal is intact. Its last entry may be incomplete, because it was never
+    confirmed."""
     try:
         _, _, damaged_at = parse_journal(data)
     except FormatError:
@@ -550,8 +552,8 @@ def _is_journal(data: bytes) -> bool:
 
 
 def _read_facts(root: Path) -> dict[str, Any]:
-    """Return a copy's facts; empty if they are damaged. The version before them is not kept: it may
-    call a copy whole that is no longer."""
+    """Return a copy's facts; empty if they are damaged. The previous version is not kept, because
+    it may describe an incomplete copy as whole."""
     try:
         content = read_start(root / FACTS)
         check(content)

@@ -104,8 +104,8 @@ class FileTable:
 
 
 def read_start(path: Path, limit: int = sys.maxsize) -> bytes:
-    """Return the beginning of a file. Blocks; raises OSError, also if less was read than the file
-    has: the rest may be intact."""
+    """Return the beginning of a file. Blocks; raises OSError, including after a short read:
+    the rest may be intact."""
     with path.open("rb") as opened:
         size = min(os.fstat(opened.fileno()).st_size, limit)
         data = opened.read(size)
@@ -116,7 +116,7 @@ def read_start(path: Path, limit: int = sys.maxsize) -> bytes:
 
 def _read_header(path: Path) -> bytes:
     """Return a segment's header; empty if it is damaged. Blocks; raises OSError."""
-    for _ in range(2):  # what is read again may be intact
+    for _ in range(2):  # a second read may return intact data
         header = read_start(path, HEADER)
         if is_segment_header(header):
             return header

@@ -1,4 +1,4 @@
-"""The copies in a worker process: what the state machine needs from the outside.
+"""The copies in a worker process, and the state machine's environment.
 
 Connects the state machine, the registry, the streams and the files. Knows nothing about topics: it
 calls `Topics` when the process becomes the owner of a group, or stops owning it.
@@ -57,11 +57,11 @@ class Topics(Protocol):
         ...
 
     def write_journal(self, group_id: str, topic: str) -> None:
-        """Write the journal of a topic's log again, because its file is damaged."""
+        """Rewrite the journal of a topic's log, because its file is damaged."""
         ...
 
     def degraded(self, group_id: str) -> None:
-        """Leave pending publishes unanswered: from now on, the group's records are visible as soon
+        """Leave pending publishes unanswered, because the group's records are now visible as soon
         as they are stored here."""
         ...
 
@@ -98,7 +98,7 @@ class _Opening:
         self._left: dict[str, bool] = {
             path: False for path in copy.table.paths() if path.endswith(SEGMENT)
         }
-        """Files that are not mended yet, and whether that is in progress."""
+        """Files to repair, and whether a repair is in progress."""
 
     def is_done(self) -> bool:
         for path, is_busy in list(self._left.items()):
@@ -159,7 +159,7 @@ class CopiesHost:
         self.takeovers = 0
         """Groups that this process has taken over from other nodes."""
         self.mended = 0
-        """Damaged parts of files that were replaced with what another copy has."""
+        """Damaged parts of files that were replaced from another copy."""
         self.verified = 0
         """Bytes of copies that were read to verify them."""
         self._opening: dict[str, _Opening] = {}
@@ -207,7 +207,7 @@ class CopiesHost:
             files.io.wait(False)
 
     def flush(self, limit: float) -> None:
-        """Wait at most `limit` seconds until the holders have all changes to the owned groups."""
+        """Wait up to `limit` seconds until the holders have all changes to the owned groups."""
         deadline = time.monotonic() + limit
         while time.monotonic() < deadline and not self._is_flushed():
             self._io.kick_now()
@@ -224,9 +224,9 @@ class CopiesHost:
         return [group_id for group_id in self._files if self.worker.owner(group_id) is not None]
 
     def release(self) -> int:
-        """Release the groups that this process owns now, each once its members have everything.
-        Return the number of groups left. Later calls do not release groups that it has begun to own
-        since."""
+        """Release the groups that this process owns now, each once its members have all
+        changes. Return the number of groups left. Later calls do not release groups that it has
+        acquired since."""
         if self._released is None:
             self._released = set(self.owned_ids())
         left = self._released.intersection(self.owned_ids())
@@ -287,8 +287,8 @@ class CopiesHost:
         }
 
     def trouble(self) -> str:
-        """Return why copies cannot be protected; empty if they can. An etcd that does not respond
-        is no reason."""
+        """Return why copies cannot be protected; empty if they can. An unresponsive etcd is
+        not a reason."""
         standing = self._registry.standing
         if standing in BROKEN:
             return f"the registry in etcd cannot be used: {REASONS[standing]}"
@@ -318,8 +318,8 @@ class CopiesHost:
         return not mine <= set(opened)
 
     def is_mended(self, group_id: str) -> bool:
-        """Return whether what a recovery reads has been verified, and mended if possible. Begins to
-        do so, and is to be called again later."""
+        """Return whether the files that a recovery reads have been verified, and repaired if
+        possible. Starts this work if necessary; call it again later."""
         opening = self._opening.get(group_id)
         if opening is None:
             self._opening[group_id] = opening = _Opening(
@@ -406,8 +406,8 @@ class CopiesHost:
             owner.release()
 
     def _forget_done(self, now: float) -> None:
-        """Delete the values of groups that ended a while ago: by now, all running members have
-        deleted their copies."""
+        """Delete the values of groups that ended a while ago: all running members have deleted
+        their copies since."""
         done = {group.id: group for group in self.worker.groups() if group.done}
         self._done_since = {each: self._done_since.get(each, now) for each in done}
         for group_id, since in self._done_since.items():
@@ -499,7 +499,7 @@ class CopiesHost:
             self._copies.clear()
 
     def _distrust_copies(self) -> bool:
-        """Return whether this was possible: the disk may be unreadable now."""
+        """Return whether this succeeded: the disk may be unreadable now."""
         try:
             for path in self._root.iterdir():
                 if path.is_dir():
@@ -557,7 +557,8 @@ class CopiesHost:
             self._report_unreadable(group_id, "file of")
 
     def _mend_journal(self, group_id: str, path: str) -> None:
-        """Replace a damaged journal: the owner writes its own again, and fills a holder's copy."""
+        """Replace a damaged journal: an owner rewrites its own, and a holder's copy is filled
+        again."""
         self._enter()
         if self.worker.owner(group_id) is not None:
             self._topics.write_journal(group_id, os.path.dirname(path).removesuffix(SUFFIX))

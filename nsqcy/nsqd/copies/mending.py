@@ -1,4 +1,4 @@
-"""Verifying the segments of a copy, and mending them with what another copy has.
+"""Verification of a copy's segments, and their repair from another copy.
 
 Files with the same header are identical, so a part is fetched from another copy, verified by the
 checksums of its records, and written over the damaged part. Nothing here blocks. Decides what is
@@ -19,8 +19,8 @@ from nsqcy.storage.core import IoThread, find_record, footer_begin, footer_lengt
 PIECE = 256 << 10  # bytes to read at a time; more for larger records
 MAX_PART = 60 << 20  # bytes of a part to fetch; an answer is one frame
 FOOTER_READ = 32 << 10  # bytes; most footers fit into them
-MAX_MENDS = 3  # attempts to mend the same part, after which the disk does not keep what is written
-SAME = 600.0  # seconds after which a failing part counts as another one
+MAX_MENDS = 3  # repairs of the same part after which the disk counts as losing written data
+SAME = 600.0  # seconds after which a failing part counts as a new one
 GAP = 60.0  # seconds without a request after which a part counts as readable; logs retry sooner
 
 
@@ -37,8 +37,8 @@ class Findings:
     unreadable: int = 0
     """Files that could not be read to the end."""
     is_final: bool = True
-    """False if a copy that does not respond may have what is still damaged, or if a file could not
-    be read."""
+    """False if an unresponsive copy may have an intact version of a damaged part, or if a file
+    could not be read."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class _Failing:
 
     since: float
     last: float
-    """Time of the last request to repair it, or of the end of that."""
+    """Time of the last repair request, or of its end."""
     repairs: int = 0
     """Number of times that it has been replaced."""
 
@@ -57,7 +57,7 @@ Pace = Callable[[int, Callable[[], object]], object]
 
 
 class Mender:
-    """Mends the segments in a group's directory."""
+    """Repairs the segments in a group's directory."""
 
     def __init__(
         self,
@@ -70,14 +70,14 @@ class Mender:
     ) -> None:
         """
         fetch: fetches a part from another copy
-        found: called with a file and what became of a part that a log could not read
+        found: called with a file and the outcome for a part that a log could not read
         """
         self.io = io
         self.root = root
         self.table = table
         self.fetch = fetch
         self.mends: Counter[str] = Counter()
-        """How often a part of each file was replaced."""
+        """Number of replaced parts of each file."""
         self._clock = clock
         self._found = found
         self._failing: dict[tuple[str, int], _Failing] = {}
@@ -149,7 +149,7 @@ class Mender:
         *,
         only_open: bool = False,
     ) -> None:
-        """Verify a segment and mend it.
+        """Verify a segment and repair it.
 
         only_open: verify only a segment without a footer, which a recovery reads to the end
         """
@@ -167,7 +167,7 @@ class Mender:
     def overwrite(
         self, path: str, identity: Any, offset: int, data: bytes, done: Callable[[int], object]
     ) -> None:
-        """Replace a part of a file by what it contained when it was written. Calls done(error)."""
+        """Replace a part of a file with its original contents. Calls done(error)."""
         end = offset + len(data)
         if self.table.identity(path) != identity or self.table.size(path) < end:
             done(errno.ESTALE)  # the file has been replaced or truncated since
@@ -198,11 +198,11 @@ class _Pass:
         self._identity = mender.table.identity(path)
         self._size = mender.table.size(path)
         self._end = self._size
-        """End of the records, if that is known; else the end of the file."""
+        """End of the records if known, otherwise the end of the file."""
         self._at = HEADER
         self._want = PIECE
         self._failed_at = -1
-        """Offset at which the last read failed, or did not fit its checksums."""
+        """Offset at which the last read failed, or did not match its checksums."""
         self._mended_at = -1
         self._is_searching = False
         """Whether the next intact record has yet to be found after a damaged part."""
@@ -292,12 +292,12 @@ class _Pass:
             self._next()
         elif self._failed_at != self._at:
             self._failed_at = self._at
-            self._next()  # what is read again may be intact
+            self._next()  # a second read may return intact data
         else:
             self._mend(len(data))
 
     def _needs_more(self, data: bytes) -> bool:
-        """Whether the first record is larger than what was read."""
+        """Whether the first record is larger than the data that was read."""
         length = int.from_bytes(data[:4], "little")
         return len(data) < length <= min(self._end - self._at, MAX_PART)
 
@@ -313,11 +313,11 @@ class _Pass:
             self._give_up()
 
     def _mend(self, size: int, error: int = 0) -> None:
-        """Fetch what begins at a record's beginning."""
+        """Fetch the data from the beginning of a record on."""
         at = self._at
         size = min(max(size, PIECE), self._size - at, MAX_PART)
         if self._mended_at == at:
-            self._skip(Outcome.LATER)  # the disk does not keep what is written
+            self._skip(Outcome.LATER)  # the disk does not keep written data
             return
         self._mended_at = at
 
@@ -353,11 +353,11 @@ class _Pass:
             return
         self._findings.mended += 1
         if self._end == self._size:
-            self._read_footer(min(self._size, FOOTER_READ))  # it may have been the footer
+            self._read_footer(min(self._size, FOOTER_READ))  # the part may have been the footer
         else:
             self._next()
 
-    # -- what cannot be mended
+    # -- parts that cannot be repaired
 
     def _skip(self, outcome: Outcome) -> None:
         self._findings.damaged += 1

@@ -1,4 +1,4 @@
-"""The changes that this process makes to the files of its groups, on their way to the holders.
+"""Forwards this process's changes to the files of its groups to the holders.
 
 Knows the owner of a group, but neither streams nor topics.
 """

@@ -1,10 +1,10 @@
 """A worker's identity among the nodes of a cluster, stored next to its copies.
 
-An empty disk makes a new node. A node's file contains the names of its processes. This reveals a
-disk that has been replaced with an older one: the registry then has a name that is not in the file.
-It also contains the registry's identity, and the values of the node's groups, so that another or an
-older registry is noticed, and the values can be restored (`nsqcy.copies.recall`).
-"""
+A process with an empty disk becomes a new node. A node's file contains the names of its processes.
+This reveals a disk that has been replaced with an older one: the registry then has a name that is
+not in the file. It also contains the registry's identity, and the values of the node's groups, so
+that a different or an older registry is detected, and the values can be restored
+(`nsqcy.copies.recall`)."""
 
 import json
 import secrets
@@ -36,10 +36,10 @@ FLUSH_LIMIT = 2.0  # seconds to wait for the disk
 class Node:
     """A worker's node, for the lifetime of its process.
 
-    A thread writes the file: always the latest content, so that changes share a write. Call `flush`
-    before anything that must not happen unless the file has it.
+    A thread writes the file, always with the latest content, so that changes share a write. Call
+    `flush` before any action that requires the content to be in the file.
 
-    A disk that cannot be written does not keep the process from following the registry: its groups
+    A disk that cannot be written does not stop the process from following the registry: its groups
     are handed over then, and it acknowledges nothing. The file is written again later.
     """
 
@@ -64,7 +64,7 @@ class Node:
         state_file.report(stored, log)
         for fault in stored.faults:
             if fault.is_unreadable:
-                raise OSError(fault.text)  # it may be intact, and would be replaced
+                raise OSError(fault.text)  # the file may be intact, and would be replaced
         found = stored.value or {}
         self.names = _names(found)
         self.revision = _integer(found, "revision")
@@ -87,8 +87,9 @@ class Node:
         self.names.append(self.process)
         self._log = log
         self.is_named = False
-        """Whether the file has the name of this process. Until then, the registry must not have it:
-        the next process would take the disk for an older one."""
+        """Whether the file contains the name of this process. Until it does, the registry must not
+        contain the
+        name: the next process would mistake the disk for an older one."""
         self._is_failing = False
         self._wanted = self._written = 0
         """Number of the latest content, and of the latest one that the file has."""
@@ -98,33 +99,33 @@ class Node:
 
     @property
     def is_saved(self) -> bool:
-        """Whether the file has everything; a node on a failing disk goes on without."""
+        """Whether the file is complete; a node on a failing disk continues without it."""
         return self._written == self._wanted
 
     def flush(self) -> bool:
-        """Wait briefly until the file has everything that is known now; return whether it has."""
+        """Wait briefly until the file contains the current state; return whether it does."""
         wanted = self._wanted
         if self._writer is not None:
             self._writer.join(FLUSH_LIMIT)
         return self._written >= wanted
 
     def close(self) -> None:
-        """Write what is left. Waits at most FLUSH_LIMIT."""
+        """Write the remaining changes. Waits up to FLUSH_LIMIT."""
         if self.flush():
             self._pool.kill()  # otherwise, it would wait for a disk that hangs
 
     def memory(self) -> Memory:
-        """Return what the disk knows about the registry."""
+        """Return the disk's information about the registry."""
         generation = max((each.stamp[0] for each in self.known.values()), default=0)
         return Memory(self.identity, self.revision, self.remembered(), self.mark, generation)
 
     def registered(self) -> None:
-        """Forget all earlier processes, because this one is now in the registry."""
+        """Remove all earlier processes, because this one is now in the registry."""
         self.names = [self.process]
         self._save()
 
     def saw(self, revision: int) -> None:
-        """Note a revision of the registry, which the next save stores."""
+        """Record a revision of the registry, which the next save stores."""
         self.revision = max(self.revision, revision)
 
     def save_revision(self) -> None:
@@ -137,7 +138,7 @@ class Node:
     def adopt(self, identity: Identity) -> None:
         """Use another registry."""
         if self.since is None:
-            # A registry that an older version has used has all of this node's groups.
+            # A registry that an older version has used contains all of this node's groups.
             self.since = identity.generation + self._is_damaged
         self.identity = identity
         self.revision = self.mark = 0
@@ -157,17 +158,17 @@ class Node:
         }
 
     def marked(self, revision: int) -> None:
-        """Note the node's mark in the registry."""
+        """Record the node's mark in the registry."""
         self.mark = revision
         self._save()
 
     def repaired(self) -> None:
-        """Note that all groups are registered again."""
+        """Record that all groups are registered again."""
         self.is_repaired = False
         self._save()
 
     def retry(self) -> None:
-        """Write what could not be written before."""
+        """Retry the failed write."""
         if not self.is_saved and self._writer is None:
             self._save()
 
@@ -212,7 +213,7 @@ def machine_id(root: Path, log: Lines) -> str:
 
     root: directory for all workers' copies
 
-    Raises StartError if no version of the file is good, and OSError.
+    Raises StartError if no version of the file is intact, and OSError.
     """
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = StateFile(str(root), "machine.json")
@@ -225,7 +226,7 @@ def machine_id(root: Path, log: Lines) -> str:
         )
     machine = found.value or secrets.token_hex(8)
     if found.path != file.path:
-        # The file never changes, so the version before it is its copy.
+        # The file never changes, so its previous version is a copy of it.
         try:
             _write(file, {"id": machine})
             _write(file, {"id": machine})
@@ -246,7 +247,7 @@ def _names(found: Mapping[str, Any]) -> list[str]:
     """Return the names of processes."""
     names = found.get("processes")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return []  # the registry has a name that is not here: no copy counts as complete
+        return []  # the registry contains a name that the file lacks: no copy counts as complete
     return names
 
 
@@ -281,7 +282,8 @@ def accept_registry(root: Path) -> bool:
 
 
 def _outcome(file: StateFile, home: Path, content: dict[str, Any]) -> OSError | None:
-    """Write in a thread: return the error, because the pool logs exceptions raised there."""
+    """Write the file in a thread. Return the error, because the pool logs exceptions raised
+    there."""
     try:
         home.mkdir(exist_ok=True, mode=0o700)
         _write(file, content)

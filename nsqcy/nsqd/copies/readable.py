@@ -1,7 +1,7 @@
 """Waits at startup until the small files of all copies can be read.
 
-A file that cannot be read now may be intact. Without it, nsqd would take itself for a new node, its
-copies for incomplete, or its topics for new ones.
+A file that cannot be read now may be intact. Without the file, nsqd would consider itself a new
+node, its copies incomplete, or its topics new.
 """
 
 import os
@@ -26,7 +26,7 @@ def await_readable(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Wait at most LIMIT seconds. Blocks; raises StartError if a file still cannot be read.
+    """Wait up to LIMIT seconds. Blocks; raises StartError if a file still cannot be read.
 
     folder: directory for all workers' copies
     """

@@ -1,15 +1,15 @@
 """A worker's interface to the registry of groups in etcd.
 
 Owns the keys below a cluster's prefix, the lease of this process, and the threads that wait for
-etcd. Passes values on as read; the state machine interprets them.
+etcd. Passes values on unchanged; the state machine interprets them.
 
     identity               the registry's identity; every transaction requires it
     processes/<node>       name of the last process of a node
     marks/<node>           revision of the latest value that the node remembers
-    sessions/<session>     where a running process can be reached; deleted with its lease
+    sessions/<session>     address of a running process; deleted with its lease
     groups/<group>         value of a group
     claims/<group>/<node>  claim of a member; deleted with the lease of its process
-    recalls/<node>         what a node remembers, while it is needed; deleted with the lease
+    recalls/<node>         values that a node remembers, while needed; deleted with the lease
 
 Keys that were last changed before the identity of a later generation do not count.
 """
@@ -115,7 +115,8 @@ class Reader(Protocol):
         ...
 
     def registered(self, *, is_current: bool) -> None:
-        """Note that this process has been registered, and whether the disk has all earlier data."""
+        """Handle the registration of this process. is_current: whether the disk has all earlier
+        data."""
         ...
 
 
@@ -176,7 +177,7 @@ class Registry:
         self._begin(expected, [Put(key, encode_group(value))])
 
     def restore(self, value: Group) -> None:
-        """Begin a transaction that puts a group back, unless its value has changed since it was
+        """Begin a transaction that restores a group, unless its value has changed since it was
         read."""
         key = self._key("groups", value.id)
         self._begin([Expected(key, self._values.get(key))], [Put(key, encode_group(value))])
@@ -220,8 +221,8 @@ class Registry:
         puts: Sequence[Put],
         deletes: Sequence[str] = (),
     ) -> bool:
-        """Wait for a transaction in the registry with this identity. Keys are changed in no other
-        way."""
+        """Wait for a transaction in the registry with this identity. All changes to keys use this
+        method."""
         return self._ask(self._client.transact, [condition, *expected], puts, deletes)
 
     # -- reading
@@ -281,7 +282,7 @@ class Registry:
         )
 
     def _replace(self, standing: Standing, contents: Contents) -> None:
-        """Give the registry an identity; another node may be faster."""
+        """Create the registry's identity, unless another node is faster."""
         name = secrets.token_hex(8)
         identity = Identity(name)
         if standing is not Standing.NEW:
@@ -331,7 +332,7 @@ class Registry:
         if known == self._session.id:
             self._is_registered = True
             self._reader.registered(is_current=self._is_current)
-            self._is_current = True  # its copies have been dealt with
+            self._is_current = True  # its copies have been handled
             return True
         if not self._node.is_named:
             self._node.retry()
@@ -394,7 +395,7 @@ class Registry:
             while self._identity is not None:
                 revision, identity = self._remembered, self._identity
                 if not self._node.flush() or self._identity is not identity:
-                    break  # tried again when everything is read
+                    break  # retried when everything is read
                 put = Put(key, encode_mark(revision))
                 expected = Expected(key, self._values.get(key))
                 is_set = self._transact(identity, [expected], [put])
@@ -405,7 +406,7 @@ class Registry:
                 if self._remembered == revision:
                     break
         except EtcdError:
-            pass  # tried again when everything is read
+            pass  # retried when everything is read
         finally:
             self._is_marking = False
             self._greenlets.remove(gevent.getcurrent())

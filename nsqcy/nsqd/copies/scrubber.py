@@ -1,7 +1,7 @@
 """Background verification of a worker's copies: reads their files at a limited rate, and lets each
-copy mend what is damaged.
+copy repair damaged parts.
 
-Owns the order and the pace. Knows neither the groups' roles nor where intact data comes from.
+Owns the order and the pace. Knows neither the groups' roles nor the source of intact data.
 """
 
 from collections import deque
@@ -34,7 +34,7 @@ class Scrubber:
     ) -> None:
         """
         rate: bytes per second; 0 turns the scrubber off
-        kick: submits what was requested from the I/O threads
+        kick: submits the requested operations to the I/O threads
         """
         self._rate = rate
         self._copies = copies

@@ -1,4 +1,4 @@
-"""Settings for copies, from nsqd's options and the files that they name.
+"""Settings for copies, from nsqd's options and the files in them.
 
 The master checks the settings at startup and passes the secrets on, so that a worker restarted
 later does not depend on files that may be gone.

@@ -1,7 +1,7 @@
 """Connections between workers: one per group and holder.
 
 Owns sockets, greetings and the order of outgoing messages. The state machine interprets the
-messages, and the caller decides who may connect.
+messages, and the caller decides which processes may connect.
 """
 
 import errno
@@ -35,7 +35,7 @@ from nsqcy.process.acceptor import EXHAUSTED, MAX_PAUSE, PAUSE, PauseLog
 if TYPE_CHECKING:
     from OpenSSL import SSL
 
-TITLE = "COPIES"  # of the listener, in the log
+TITLE = "COPIES"  # name of the listener in the log
 TIMEOUT = 5.0  # seconds to connect and exchange greetings
 MAX_GREETING = 64  # accepted connections without a greeting; each may keep 80 KiB for TLS
 MAX_QUEUED = 128 << 20  # maximum unsent bytes
@@ -87,8 +87,8 @@ class Stream:
         writer.join()
 
     def send(self, message: FromOwner | FromHolder) -> None:
-        """Queue a message. A Write's data may be a Piece, which is read now and sent in its
-        turn."""
+        """Queue a message. A Write's data may be a Piece, which is read now and sent in
+        order."""
         if self._is_closed:
             return
         if isinstance(message, Write):

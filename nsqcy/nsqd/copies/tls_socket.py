@@ -1,7 +1,7 @@
 """The accepted end of a TLS connection between workers.
 
 Has the methods of a socket that streams use. Python's SSL socket would buffer 100 KiB of
-certificates from anyone; `nsqd.tls` limits what a handshake keeps. Knows no messages.
+certificates from anyone; `nsqd.tls` limits what a handshake keeps. Knows nothing about messages.
 """
 
 import gevent
@@ -12,7 +12,8 @@ from nsqcy.errors import LayerEnd, LayerError
 from nsqcy.nsqd.tls import TlsLayer
 
 PIECE = 4096  # bytes of a handshake to read at a time
-PASSED = 1024  # bytes of a handshake that OpenSSL gets at a time; it keeps memory for them
+# bytes of a handshake that OpenSSL receives at a time; it keeps a buffer of this size
+PASSED = 1024
 
 
 class TlsSocket:

@@ -1,5 +1,5 @@
-"""A worker's copied topics: which group has a topic, when a topic can be used, and when the log of
-a group that has been taken over is drained.
+"""A worker's copied topics: the group of each topic, the time from which it can be used, and
+the draining of logs that were taken over.
 
 Depends on groups and the shard, but not on streams or the registry.
 """
@@ -33,8 +33,8 @@ class Groups(Protocol):
     def owner(self, group_id: str) -> Owner | None: ...
 
     def is_mended(self, group_id: str) -> bool:
-        """Return whether the files of an owned group that a recovery reads have been mended as far
-        as possible."""
+        """Return whether the files of an owned group that a recovery reads have been repaired as
+        far as possible."""
         ...
 
     def unopened(self, opened: Iterable[str]) -> bool | None:
@@ -107,7 +107,7 @@ class CopiedTopics:
     ) -> None:
         """
         create_channels: called with a topic, which may belong to another worker, the channels that
-            it needs to receive the messages of a drained log, and what to call once it has them
+            it needs to receive the messages of a drained log, and a callback for when it has them
         usable: called with each topic that `may_use` has denied, once the topic can be used
         """
         self._shard = shard
@@ -166,12 +166,12 @@ class CopiedTopics:
             self._load_all()
 
     def become_ready(self) -> None:
-        """From now on, copied topics can be used; topics that are not in any group are created."""
+        """Allow copied topics to be used from now on; create topics that are not in any group."""
         if self._is_ready:
             return
         self._is_ready = True
         self._load_all()
-        for policy in self._policies.copied():  # the first publish then finds a group
+        for policy in self._policies.copied():  # so that the first publish finds a group
             self._group_for(_Kind.of(policy))
         denied, self._denied = self._denied, set()
         for key in denied:
@@ -320,8 +320,8 @@ class CopiedTopics:
         self._refuse(owned)
 
     def _not_opened(self, owned: _OwnedGroup, error: OSError) -> None:
-        """Try again later: what cannot be read now may be intact. If that lasts, another member
-        takes over."""
+        """Retry later: files that cannot be read now may be intact. If the failure lasts, another
+        member takes over."""
         assert self._groups_of is not None
         owner = self._groups_of.owner(owned.group.id)
         now = time.monotonic()
@@ -377,7 +377,7 @@ class CopiedTopics:
             owner.drained()
 
     def _end_unused(self, owned: _OwnedGroup, owner: Owner | None) -> None:
-        """End an open group without topics, if no policy asks for such groups."""
+        """End an open group without topics, if no policy requires such groups."""
         if owner is None or owned.group.closed or not owned.is_unused:
             return
         if _Kind.of(owned.group) not in map(_Kind.of, self._policies.copied()):

@@ -65,7 +65,7 @@ class Greeting:
     node: str
     """Node of the owner."""
     holder: str
-    """Node that the connection is for."""
+    """Node of the holder."""
     group: str
     token: str = ""
     level: int = LEVEL
@@ -96,7 +96,7 @@ def encode(message: Message) -> bytes:
         case Confirm(position):
             return _frame(14, _NUMBER.pack(position))
         case Alive(fetches):
-            # Versions that do not know Fetch ignore the payload, and send none.
+            # Versions without Fetch ignore the payload, and send none.
             return _frame(3, b"\1" if fetches else b"")
         case Fetch(number, path, identity, offset, size):
             name = path.encode()

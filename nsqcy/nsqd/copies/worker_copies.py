@@ -23,7 +23,7 @@ from nsqcy.nsqd.process_calls import Refused
 from nsqcy.nsqd.process_messages.topic_verbs import CreateChannel, CreateTopic, TopicVerb
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
 
-READY_INTERVAL = 0.01  # seconds between checks for whether the groups are open
+READY_INTERVAL = 0.01  # seconds between checks of whether the groups are open
 LOAD_LIMIT = 3.0  # seconds to wait for the groups at startup
 FLUSH_LIMIT = 2.0  # seconds to wait for the holders at exit
 RETRY_INTERVAL = 1.0  # seconds between attempts to create channels
@@ -111,11 +111,11 @@ class Copies:
         return 0
 
     def stop_waiting(self) -> None:
-        """From now on, save without waiting for the holders."""
+        """Save without waiting for the holders from now on."""
         self._host.stop_waiting()
 
     def stop(self) -> None:
-        """Wait until the holders have what was saved, then stop."""
+        """Wait until the holders have the saved changes, then stop."""
         self._host.flush(FLUSH_LIMIT)
         self._host.leave()
         self._host.stop()

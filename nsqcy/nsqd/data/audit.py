@@ -393,7 +393,7 @@ class Audit:
             segment.disagreements += _run_disagreements(run, survey)
 
     def _lost(self, run: _Run, damages: list[Damage], lost: list[tuple[int, int, int]]) -> None:
-        """Note damaged records. lost: (offset, bytes, seq) of each record, sorted by offset. In a
+        """Record damage. lost: (offset, bytes, seq) of each damaged record, sorted by offset. In a
         run with gaps, seqs are approximate."""
         places = self._damaged_places.setdefault(run.segment, [])
         places += merged((at, at + length - 1) for at, length, _ in lost)  # by offset
@@ -482,7 +482,7 @@ class Audit:
     def _missing(
         self, channel: journal.ChannelState, state: journal.TopicState, present: list[Range]
     ) -> int:
-        """Return the number of messages that, according to the journal, a channel needs but that
+        """Return the number of messages that a channel needs according to the journal, but that
         are not on disk."""
         gone = without(_ahead(channel, state, state.next_seq), present)
         entries = journal.unpack_entries(channel.entries)

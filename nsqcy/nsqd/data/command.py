@@ -39,7 +39,7 @@ from nsqcy.util.standard_streams import show
 
 PROGRESS = 0.2  # seconds between progress updates
 
-# Names in a data path: regular files, and leftovers with what nsqd does with them at startup.
+# Names in a data path: regular files, and leftovers with nsqd's action at startup.
 OURS = {metadata.FILE, policy_file.FILE, PREVIOUS}
 LEFTOVERS = {
     TMP: "an incomplete import; nsqd repeats it at the next start",
@@ -151,8 +151,8 @@ def check(data_path: str, bad: bool, as_json: bool, quick: bool, config: str) ->
 
 
 def _locked(data_path: str, work: Callable[[Terminal], int], failed: int = 1) -> int:
-    """Do the work while no nsqd uses the data path; return the exit code. `failed`: that of work
-    that was not done."""
+    """Do the work while no nsqd uses the data path; return the exit code. `failed`: the exit code
+    if the work was not done."""
     terminal = Terminal()
     try:
         with data_path_lock.lock_data_path(data_path, orphans_wait=0):
@@ -205,7 +205,7 @@ class QueueFound:
 
 @dataclass
 class Found:
-    """Everything that a check found."""
+    """The results of a check."""
 
     data_path: str
     topics: list[TopicFound] = field(default_factory=list)
@@ -213,7 +213,7 @@ class Found:
     leftovers: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     refused: str | None = None  # why nsqd would refuse to start
-    unreadable: int = 0  # number of unreadable places
+    unreadable: int = 0  # number of unreadable parts
 
     @property
     def exit_code(self) -> int:
@@ -266,7 +266,7 @@ class Check:
                     self._check_topic(io, known_topics, name)
         finally:
             io.close()
-        self._lines.info(f"{self._data_path}: {found.unreadable} unreadable places")
+        self._lines.info(f"{self._data_path}: {found.unreadable} unreadable parts")
         return found
 
     def _look_around(self) -> None:

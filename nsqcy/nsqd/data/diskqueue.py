@@ -6,9 +6,8 @@
 
 A record is `i32 length, i64 timestamp, u16 attempts, 16 hex digits of id, body`, big-endian,
 without a checksum. Damage is therefore detected only by implausible lengths and ids. Reading
-resumes at the next three consecutive good records, or where only good records follow up to the end
-of the file. The bytes in between are reported and lost. Reading changes nothing.
-"""
+resumes at the next three consecutive valid records, or where only valid records follow up to the
+end of the file. The bytes in between are reported and lost. Reading changes nothing."""
 
 import errno
 import os
@@ -32,7 +31,7 @@ _META = re.compile(rb"(-?\d{1,19})\n(\d{1,18}),(\d{1,18})\n(\d{1,18}),(\d{1,18})
 _LENGTH = 4
 _HEADER = struct.Struct(">iqH16s")  # length (excluding the length field), timestamp, attempts, id
 _MIN_SIZE = _HEADER.size - _LENGTH
-_CHAIN = 3  # consecutive good records that end a damaged range
+_CHAIN = 3  # consecutive valid records that end a damaged range
 # Limits for a plausible header while searching for a record: below 256 MiB, before 2116.
 _PLAUSIBLE = re.compile(rb"(?s)(?=[\x00-\x0f].{3}[\x00-\x3f].{9}[0-9a-f]{16})")
 
@@ -47,7 +46,7 @@ class Record(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """An unreadable place: its position, and its size in bytes."""
+    """An unreadable part of a file: its position, and its size in bytes."""
 
     path: str
     offset: int
@@ -280,7 +279,7 @@ class FileReader:
         return self._next_good(offset + 1, self._bytes.size)
 
     def _next_good(self, offset: int, limit: int) -> int:
-        """Return the first offset at or after `offset` where good records begin; `limit` if there
+        """Return the first offset at or after `offset` where valid records begin; `limit` if there
         is none."""
         while offset < limit:
             n = min(CHUNK, self._bytes.size - offset)
@@ -297,8 +296,8 @@ class FileReader:
         return limit
 
     def _is_good(self, offset: int) -> bool:
-        """Return whether enough consecutive records begin here, or only records up to the end of
-        the file; the last record may be truncated."""
+        """Return whether enough consecutive records, or only records up to the end of the file,
+        begin here; the last record may be truncated."""
         for _ in range(_CHAIN):
             head = self._header(offset)
             if head is None:
@@ -334,7 +333,7 @@ class FileReader:
 class QueueReader:
     """Reader of a queue's messages, oldest first.
 
-    on_damage: called with unreadable places
+    on_damage: called with unreadable parts
     on_note: called with notes for the operator
     """
 

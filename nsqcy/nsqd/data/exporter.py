@@ -43,7 +43,7 @@ _DELAYED = 1
 _HEADERS = 1 << 2
 _HAS_EXPIRES = 1 << 4
 _DAMAGED = 0x8000
-READS = 4  # of a run that cannot be read, until the export fails
+READS = 4  # attempts to read a run before the export fails
 
 
 class Record(NamedTuple):
@@ -147,7 +147,7 @@ class TopicReader:
                         if reader.wants(seq):
                             yield Message(reader.name, 0, False, record)
                 elif run.survivors and self.state is None:
-                    # No journal entry names the channels that need these copies, so every channel
+                    # No journal entry lists the channels that need these copies, so every channel
                     # receives them.
                     for name in self.channels or (None,):
                         yield Message(name, 0, False, record)
@@ -178,7 +178,7 @@ class TopicReader:
         return found
 
     def _read(self, run: _Run) -> bytearray:
-        """Return a run's records. Raises Unreadable after some tries: an export has no gap."""
+        """Return a run's records. Raises Unreadable after some attempts: an export has no gaps."""
         answers: list[tuple[int, bytearray]] = []
         for _ in range(READS):
             self._probe.read(run.handle, lambda error, data: answers.append((error, data)))

@@ -3,7 +3,7 @@
     import.tmp/            import in progress; after a crash, the next import starts over
         <topic>.topic/
         manifest           the imported files, and the directory in which to keep them
-    import.done/           the same, complete and synced; the rename commits the import
+    import.done/           the same files, complete and synced; the rename commits the import
     imported-go-<time>/    the originals
 
 After the rename, the topics are moved into the data path, the originals are moved out of it, and
@@ -154,7 +154,7 @@ class Importer:
         self._commit(queues)
         finish(self._data_path, self._lines)
         self._lines.info(
-            f"import: complete, {self.messages} messages, {self.damages} unreadable places"
+            f"import: complete, {self.messages} messages, {self.damages} unreadable parts"
         )
 
     def _is_readable(self, queue: Queue) -> bool:

@@ -11,7 +11,7 @@ from nsqcy.nsqd.http.context import Context
 
 
 def tls_required(https_port: int) -> Reply:
-    """Return the response to plain HTTP if TLS is required. The spaces are part of it."""
+    """Return the response to plain HTTP if TLS is required. The spaces are part of the response."""
     body = b'{"message": "TLS_REQUIRED", "https_port": %d}' % https_port
     return Reply(403, body, JSON, logged=False)
 

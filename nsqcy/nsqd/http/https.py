@@ -18,8 +18,8 @@ _HTTP = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"OPTIONS ")
 _SPEAK_TLS = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 _PIECES_A_TURN = 16
 _UNAUTHENTICATED_RECEIVE = 4096  # less than for plain HTTP: a decoded record is kept as well
-_PIECES = 4  # about how many pieces are decoded of what was received, one after the other
-_PASSES = 16  # in how many parts OpenSSL gets what was received; it keeps memory for one of them
+_PIECES = 4  # approximate number of pieces into which received data is decoded, one after the other
+_PASSES = 16  # number of parts in which OpenSSL gets received data; it keeps memory for one part
 
 
 class HttpsConnection(HttpConnection):
@@ -34,7 +34,7 @@ class HttpsConnection(HttpConnection):
         "is_pending",
     )
     secure = True
-    events_a_turn = 16  # their answers wait for the socket before they are encoded
+    events_a_turn = 16  # answers wait for the socket before they are encoded
 
     def __init__(
         self, server: HttpServer, sock: socket.socket, peer: str, handshakes: Handshakes
@@ -43,7 +43,7 @@ class HttpsConnection(HttpConnection):
         self.certificate_names: Sequence[str] = ()
         self._silent = True  # the peer has sent nothing
         self._said_goodbye = False
-        self.is_pending = False  # whether something received may not be decoded yet
+        self.is_pending = False  # whether received data may not be decoded yet
         self._handshake: Handshake | None = handshakes.begin(self)
         self._layer = self._handshake.layer
 

@@ -57,7 +57,7 @@ def reload(api: Context, request: Request) -> None:
     """Reload the configuration, as SIGHUP does."""
     whole(request)
     if not api.backend.at_master(Reload()):
-        raise HttpError(400, "INVALID_CONFIGURATION (nsqd's log names the error)")
+        raise HttpError(400, "INVALID_CONFIGURATION (see nsqd's log)")
 
 
 def _option(request: Request) -> Option:

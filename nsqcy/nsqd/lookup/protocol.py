@@ -15,7 +15,7 @@ from nsqcy.util import gojson
 
 MAGIC = b"  V1"
 PING = b"PING\n"
-_HTTP = b"HTTP"  # as a size, more than any limit
+_HTTP = b"HTTP"  # exceeds every limit if read as a size
 _NSQD = b"\x00\x00\x00\x01E_BAD_PROTOCOL"  # nsqd's error frame for our magic
 REGISTER, UNREGISTER = "REGISTER", "UNREGISTER"
 

@@ -1,8 +1,8 @@
 """nsqd's side of discovery: a greenlet per nsqlookupd registers the topics with it.
 
-An nsqlookupd is sent all topics first, and then each change immediately. Nothing is kept for an
-unreachable nsqlookupd: after a reconnect, it is sent all topics again. This module does not depend
-on workers or clients.
+Each nsqlookupd first receives all topics, and then each change immediately. Changes are not queued
+for an unreachable nsqlookupd: after a reconnect, it receives all topics again. This module does not
+depend on workers or clients.
 
     connect ──► IDENTIFY ──► all topics ──► changes, and PING every 15 s
        ▲                                   │
@@ -61,7 +61,7 @@ class Peer:
     def __init__(self, lookup: "Lookup", name: str, targets: tuple[Where, ...]) -> None:
         self.name = name
         self.info: Info | None = None  # the nsqlookupd's last report about itself
-        self.settled = Event()  # it has answered once or failed to answer
+        self.settled = Event()  # whether it has answered once or failed to answer
         self._lookup = lookup
         self._targets = targets
         self._log = lookup.log
@@ -69,14 +69,15 @@ class Peer:
         self._answers = protocol.Answers(lookup.max_answer)
         self._doing = "connecting"
         self._mistake = ""  # why the configured address is wrong, once it is logged
-        self._told = False  # it has been sent all topics that existed when `_sync` was created
+        # whether it has received all topics that existed when `_sync` was created
+        self._told = False
         self._behind = False  # too many changes to send individually
         self._sync: list[bytes] = []
         self._pending: deque[Command] = deque()
         self._changes = self._answered = 0
-        self._waiting: deque[tuple[int, Event]] = deque()  # for this many changes to be answered
+        self._waiting: deque[tuple[int, Event]] = deque()  # number of changes that must be answered
         self._wake = Event()
-        self.caught_up = Event()  # up to date, or not connected
+        self.caught_up = Event()  # set while up to date, or not connected
         self.caught_up.set()
         self._greenlet = gevent.spawn(self._run)
 
@@ -88,7 +89,7 @@ class Peer:
     def change(self, command: Command) -> None:
         """Send the creation or deletion of a topic or channel."""
         if not self._told:
-            return  # `_sync` will include it
+            return  # `_sync` will include the change
         if len(self._pending) < MAX_PENDING:
             self._pending.append(command)
             self._changes += 1
@@ -129,7 +130,8 @@ class Peer:
             wait = min(2 * wait, MAX_RETRY)
 
     def _report(self, error: Exception) -> None:
-        """Log an error; a wrong port only once, because it stays wrong until it is corrected."""
+        """Log an error. A wrong port is logged only once, because it stays wrong until it is
+        corrected."""
         reason = _reason(error)
         if self._mistake and reason == self._mistake:
             self._log.debug(f"LOOKUPD({self.name}): {self._doing} - {reason}")
@@ -181,7 +183,7 @@ class Peer:
         return _dial(self._targets[-1])
 
     def _serve(self) -> None:
-        # Both in the same turn, so that every later change is queued.
+        # Do both in the same turn, so that every later change is queued.
         self._sync = self._lookup.everything()
         self._told = True
         self.caught_up.clear()
@@ -289,7 +291,7 @@ class Address:
 
     def __init__(self, lookup: "Lookup", text: str) -> None:
         self.places: list[tuple[Where, ...]] = []
-        self.settled = Event()  # the name has been resolved once or failed to resolve
+        self.settled = Event()  # set once the name has been resolved, or failed to resolve
         self._lookup = lookup
         self._text = text
         self._greenlet: gevent.Greenlet | None = None
@@ -359,7 +361,7 @@ class Lookup:
         token: str = "",
     ) -> None:
         """max_answer: maximum bytes per response. look_up: blocks, and is called in a thread.
-        token: proves this nsqd to nsqlookupds that support it."""
+        token: authenticates this nsqd to nsqlookupds that support it."""
         self.log = lines
         self.identity = identity
         self.max_answer = max_answer
@@ -454,7 +456,7 @@ class Lookup:
         if not self._withdrawn:
             self._withdrawn = True
             for name in self._known_topics:
-                # Channels first: with a topic, nsqlookupds remove all its channels.
+                # Channels first: nsqlookupds remove all channels together with their topic.
                 for pair in reversed(self._known_topics.pairs(name)):
                     self._tell(Command(UNREGISTER, *pair))
         self._await_all(limit)

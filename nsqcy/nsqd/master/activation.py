@@ -1,7 +1,7 @@
 """Assignment of sockets that a service manager has opened.
 
-Each socket is assigned by the name from the service manager; failing that, by its configured
-address; failing that, in the order tcp, http, https. Imported before the slow modules.
+Each socket is assigned by its name from the service manager, otherwise by its configured
+address, otherwise in the order tcp, http, https. Imported before the slow modules.
 """
 
 from nsqcy.errors import StartError, Stop
@@ -59,6 +59,7 @@ def _by_address(listener: Listener, found: dict[str, Listener], addresses: dict[
 
 def _refuse(text: str, addresses: dict[str, str]) -> StartError:
     return StartError(
-        f"failed to take sockets - {text} (allowed: one socket for each of {', '.join(addresses)},"
+        f"failed to receive sockets - {text} (allowed: one socket for each of"
+        f" {', '.join(addresses)},"
         " identified by FileDescriptorName= or by address, or passed in this order)"
     )

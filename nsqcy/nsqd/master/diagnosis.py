@@ -1,6 +1,6 @@
 """Diagnostics for this nsqd: whether it is ready, and what its processes are doing.
 
-Owns the queries to workers; readiness decides.
+Owns the queries to workers; readiness evaluates the answers.
 """
 
 import os

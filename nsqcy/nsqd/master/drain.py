@@ -31,10 +31,10 @@ class DrainEffects(Protocol):
     """The master's actions; each method may wait."""
 
     def withdraw(self) -> None:
-        """Have nsqlookupds stop sending clients here. Return once they have been notified."""
+        """Make nsqlookupds stop sending clients here. Return once all have been notified."""
 
     def restore(self) -> None:
-        """Have nsqlookupds send clients here again."""
+        """Let nsqlookupds send clients here again."""
 
     def refuse_publishes(self, refuse: bool) -> None:
         """Reject publishes in every worker, including workers that start later. Return when all
@@ -44,8 +44,8 @@ class DrainEffects(Protocol):
         """Return the remaining messages; None if any worker does not answer."""
 
     def hand_over(self) -> int | None:
-        """Hand the groups of copied topics over to other nodes; return how many are left, or None
-        if any worker does not answer."""
+        """Hand the groups of copied topics over to other nodes; return the number of groups left,
+        or None if any worker does not answer."""
 
     def keep(self) -> None:
         """Stop handing over."""
@@ -59,7 +59,7 @@ class Drain:
 
     def __init__(self, effects: DrainEffects, log: Lines) -> None:
         self.since = 0.0  # wall clock, s; 0: not draining
-        self.left: Remains | None = None  # as of the latest count
+        self.left: Remains | None = None  # remaining messages, as of the latest count
         self._effects = effects
         self._log = log
         self._deadline = 0.0  # monotonic, s; 0: none

@@ -1,5 +1,5 @@
-"""Starts worker processes: the descriptors that each worker inherits, and the ends that the master
-keeps.
+"""Starts worker processes: creates the descriptors that each worker inherits, and the ends that the
+master keeps.
 
 Owns everything the processes share: the memory for slots and rings, one wake-up eventfd per worker,
 and the pipe whose end of file signals to the workers that the master is gone. Needs no hub: the
@@ -32,7 +32,7 @@ class Born(NamedTuple):
 class Launcher:
     """Starts workers.
 
-    Every worker receives `context` as JSON; changes to it apply to later workers. `engine` names a
+    Every worker receives `context` as JSON; changes to it apply to later workers. `engine` is a
     module and its factory function.
     """
 
@@ -61,7 +61,8 @@ class Launcher:
         """Fork all workers, which share the modules imported here. No hub may exist yet."""
         run = import_module(WORKER).main
         import_module(self._engine.partition(":")[0])
-        gc.freeze()  # so that garbage collections in the workers do not write to the shared objects
+        # prevents garbage collections in the workers from writing to the shared objects
+        gc.freeze()
         return [
             self._start(
                 worker,

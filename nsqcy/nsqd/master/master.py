@@ -6,7 +6,7 @@ no client protocol.
 
 Start: sockets bound and workers started (by main); nsqd.dat read; all workers up; all topics
 loaded; nsqlookupds connected; nsqd.dat written; accepting. Shutdown: listening sockets closed;
-workers stop and save; nsqd.dat written; "NSQ: bye", and then only what is not saved.
+workers stop and save; nsqd.dat written; "NSQ: bye", followed only by a report of unsaved messages.
 """
 
 import faulthandler
@@ -190,8 +190,8 @@ class Master:
         return f"{what} {where} with {self._launcher.workers} workers"
 
     def _persist_first(self) -> None:
-        """Write nsqd.dat, unless the disk permits no writes: then nsqd can still be drained. The
-        store logs the error and tries again."""
+        """Write nsqd.dat, unless the disk permits no writes, so that nsqd can still be drained.
+        The store logs the error and retries."""
         try:
             self._topics.persist()
         except OSError as error:
@@ -227,7 +227,7 @@ class Master:
         events.failed(self._log, text)
         self._done.set(FAILED)
 
-    # -- what the parts need
+    # -- interfaces for the parts
 
     def _listener_failed(self, text: str) -> None:
         events.failed(self._log, text)
@@ -287,7 +287,7 @@ class Master:
         gevent.spawn(self._reread_settings)
 
     def _reread_settings(self) -> bool:
-        """Return whether the configuration is valid; otherwise it stays unchanged."""
+        """Return whether the configuration is valid; if not, it stays unchanged."""
         reporting = self._phase.started and not self._phase.ending
         if reporting:
             self._notifier.reloading()
@@ -327,7 +327,7 @@ class Master:
             problems += self._lifecycle.stop()
             if self._phase.started and not self._persist_last():
                 problems.append("nsqd.dat is not written")
-        except OSError as error:  # the store has logged it
+        except OSError as error:  # the store has logged the error
             problems.append(f"nsqd.dat is not written: {error.strerror}")
         except Exception:
             events.stop_failed(self._log, traceback.format_exc())

@@ -43,9 +43,8 @@ class _Entry(NamedTuple):
 def load(data_path: str, log: Lines) -> KnownTopics:
     """Read nsqd.dat, and find `.topic` directories that it does not list.
 
-    The newest good version counts. Raises StartError, with NSQ's text, if the only one is unusable:
-    the file was written by NSQ or by hand.
-    """
+    The newest intact version counts. Raises StartError, with NSQ's text, if the only one is
+    unusable: the file was written by NSQ or by hand."""
     found = look(data_path)
     if found.value is None and len(found.faults) == 1:
         _refuse(found.faults[0])
@@ -59,7 +58,7 @@ def load(data_path: str, log: Lines) -> KnownTopics:
 
 
 def look(data_path: str) -> Found[list[tuple[_Entry, list[_Entry]]]]:
-    """Read nsqd.dat: its topics with their channels, with invalid names as well."""
+    """Read nsqd.dat: its topics with their channels, including invalid names."""
     return _file(data_path).look(_topics)
 
 
@@ -213,7 +212,7 @@ class Store:
     callers.
 
     A caller waits for a write that begins after its call, so the file then contains its change.
-    After a failure, the store tries again with growing pauses.
+    After a failure, the store retries with growing pauses.
     """
 
     def __init__(self, known_topics: KnownTopics, data_path: str, log: Lines) -> None:

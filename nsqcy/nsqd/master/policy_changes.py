@@ -60,10 +60,12 @@ class PolicyStore:
 
     def recall(self) -> None:
         """Save the policies that topics' journals have and the saved policies lack. All topics must
-        be loaded: with some of them saved, the others would no longer count as missing.
+        be
+        loaded: if only some of the policies were saved, the others would no longer count as
+        missing.
 
-        The owners of the topics apply them already. If the disk does not take them, the next change
-        saves them, or the next start finds them again.
+        The owners of the topics already apply them. If the write fails, the next change saves
+        them, or the next start finds them again.
         """
         self._topics_are_loaded = True
         with self._lock:
@@ -76,7 +78,7 @@ class PolicyStore:
                     self._keep(self._saved, list(values))
 
     def recalled(self) -> None:
-        """A worker has such policies. Never blocks."""
+        """Handle a worker's report of such policies. Never blocks."""
         if self._topics_are_loaded:
             gevent.spawn(self.recall)
 

@@ -1,7 +1,7 @@
 """policies.json: the topic and channel policies that were set over HTTP.
 
 `SavedPolicies` is the file's content, by topic and by "topic/channel". Calls block, so a process
-with a hub makes them in a thread. A damaged file is set aside; invalid entries stay in the file
+with a hub makes them in a thread. A damaged file is moved away; invalid entries stay in the file
 and are ignored.
 """
 
@@ -26,7 +26,7 @@ FILE = "policies.json"
 VERSION = 1
 MISSING = Version()
 UNNAMED = Version("", 1)
-"""A file of an earlier nsqd."""
+"""File of an earlier nsqd."""
 
 
 class SavedPolicies:
@@ -56,8 +56,8 @@ class SavedPolicies:
         return self._changed(said)
 
     def recall(self, values: Mapping[str, Mapping[str, Any]]) -> "SavedPolicies":
-        """Return the policies with these values for these names, as `Policies.recalled` has
-        them."""
+        """Return the policies with these values for these names, in the form of
+        `Policies.recalled`."""
         said = dict(self._said)
         for name, each in values.items():
             said.pop(name, None)
@@ -105,15 +105,15 @@ class SavedPolicies:
 
 
 def load(data_path: str, lines: Lines) -> SavedPolicies:
-    """Read the newest version of the file that is good, and set the others aside; empty if there is
+    """Read the newest intact version of the file, and move the others away; empty if there is
     none. Raises StartError."""
     file = StateFile(data_path, FILE)
     found = _look(file, data_path)
     state_file.report(found, lines)
     for fault in found.faults:
         if not (fault.is_missing or fault.is_unreadable):
-            with contextlib.suppress(OSError):  # the next write tries it again
-                lines.error(f"it was set aside as {file.set_aside(fault.path)}")
+            with contextlib.suppress(OSError):  # retried by the next write
+                lines.error(f"it was moved to {file.set_aside(fault.path)}")
     if found.value is None:
         return SavedPolicies(data_path)
     if found.faults and not any(fault.is_unreadable for fault in found.faults):
@@ -122,7 +122,7 @@ def load(data_path: str, lines: Lines) -> SavedPolicies:
 
 
 def look(data_path: str) -> Found[SavedPolicies]:
-    """Read the file without changing it. Raises StartError if a later version wrote it."""
+    """Read the file without changing it. Raises StartError if a newer version wrote it."""
     return _look(StateFile(data_path, FILE), data_path)
 
 
@@ -142,7 +142,7 @@ def _parse(data_path: str, path: str, content: bytes) -> SavedPolicies:
     if found["version"] > VERSION:
         raise StartError(
             f"failed to load policies - {path} has version {found['version']}, but this nsqd "
-            f"reads version {VERSION}: a later nsqd wrote it"
+            f"reads version {VERSION}: it was written by a newer nsqd"
         )
     said = found.get("set")
     if not isinstance(said, dict):

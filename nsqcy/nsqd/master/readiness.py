@@ -1,6 +1,6 @@
 """Whether nsqd is ready for clients and, if not, why: for load balancers and start scripts.
 
-Pure functions: they turn the processes' reports into readable lines.
+Pure functions that convert the processes' reports to readable lines.
 """
 
 from collections.abc import Mapping

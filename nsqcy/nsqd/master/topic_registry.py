@@ -110,8 +110,8 @@ class TopicRegistry:
         gevent.spawn(self._introduce, worker, topic)
 
     def await_registration(self) -> None:
-        """Return once the connected nsqlookupds list every topic and channel. One that does not
-        answer in time delays the caller until it counts as lost."""
+        """Return once the connected nsqlookupds list every topic and channel. An nsqlookupd that
+        does not answer in time delays the caller until it counts as lost."""
         if self.lookup is not None:
             self.lookup.await_answers()
 
@@ -140,7 +140,7 @@ class TopicRegistry:
         """Return once nsqd.dat contains all changes. Raises NotWritten."""
         try:
             self._store.catch_up()
-        except OSError:  # a failure is logged
+        except OSError:  # failures are logged
             raise NotWritten from None
 
     def save_now(self, topic: str, channel: str = "") -> None:
@@ -158,7 +158,7 @@ class TopicRegistry:
             self.lookup.change(protocol.Command(verb, topic, channel))
 
     def _introduce(self, worker: int, topic: str) -> None:
-        # First the registration, because publishers wait for it.
+        # Register first, because publishers wait for it.
         self.await_registration()
         handle = self._workers.get(worker)
         if handle is not None:

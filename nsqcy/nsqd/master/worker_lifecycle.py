@@ -31,7 +31,7 @@ from nsqcy.process.handoff import Accepted
 STOP_LIMIT = 600.0  # seconds for workers to save before they are killed
 KILL_LIMIT = 5.0  # seconds for a killed worker to exit
 LOOK = 1.0  # seconds between checks of the workers that have not exited yet
-HUNG_UP_LIMIT = 5.0  # seconds for which a worker may run without its control channel
+HUNG_UP_LIMIT = 5.0  # seconds for which a worker may survive the loss of its control channel
 NAG = 5.0  # seconds between log lines about a worker that does not answer
 
 
@@ -63,7 +63,7 @@ class WorkerLifecycle:
         self.arbiter = Arbiter(launcher.workers, self, log)
 
     def begin(self, born: Iterable[Born]) -> None:
-        """Take over the workers that `main` has started."""
+        """Adopt the workers that `main` has started."""
         for each in born:
             self._workers.add(self._handle(each))
             self.arbiter.born(each.worker, each.pid)
@@ -88,16 +88,17 @@ class WorkerLifecycle:
                 raise StartError(f"failed to load topics - {error}")
 
     def let_in_all(self) -> None:
-        """From now on, give connections to every worker."""
+        """Assign connections to every worker from now on."""
         for handle in self._workers:
             self._let_in(handle)
 
     def stop(self) -> list[str]:
-        """Stop all workers; return what they have not saved, and why. Nothing if they have saved
-        everything."""
+        """Stop all workers; return the messages that they have not saved, with reasons. Empty if
+        they have saved everything."""
         alive = [child for child in self.arbiter.children if child.pid]
         self.arbiter.signal_all(signal.SIGCONT)  # a suspended process must save as well
-        # Before any of them stops: a worker answers its producers with the help of the others.
+        # Do this before any worker stops: a worker answers its producers with the help of the
+        # others.
         self._workers.gather_ready(WindDown())
         for handle in self._workers:
             gevent.spawn(handle.ask, Stop())
@@ -112,8 +113,8 @@ class WorkerLifecycle:
         while not self.arbiter.wait(LOOK):
             left = {child.index for child in self.arbiter.children if child.pid}
             if left <= self._workers.unsaved.keys():
-                # They exit right after they have reported what is not saved, if the kernel lets
-                # them.
+                # Workers exit right after they have reported unsaved messages, if the kernel
+                # permits.
                 return self.arbiter.wait(KILL_LIMIT)
             if time.monotonic() >= deadline:
                 events.workers_killed(self._log, STOP_LIMIT)
@@ -201,7 +202,7 @@ class WorkerLifecycle:
         error = self._load_quietly(handle)
         if error is not None:
             events.topics_not_loaded(self._log, error, worker=handle.index)
-            return  # it exits on its own and is restarted
+            return  # the worker exits on its own and is restarted
         if self._workers.get(handle.index) is not handle or self._phase.ending:
             return
         peer_up = PeerUp(handle.index, self._slots.view(handle.index).generation)

@@ -1,6 +1,6 @@
 """The master's side of the worker processes: a handle for each worker, and calls to all workers.
 
-Owns the control channels. Independent of what the calls mean and of the workers' lifecycle.
+Owns the control channels. Independent of the meaning of the calls and of the workers' lifecycle.
 """
 
 import time
@@ -53,8 +53,8 @@ class WorkerHandle:
         self.index = born.worker
         self.pid = born.pid
         self.up = Event()
-        self.knows_peers = False  # it knows the other workers that are up
-        self.ready = False  # it is up itself
+        self.knows_peers = False  # whether it knows the other workers that are up
+        self.ready = False  # whether it is up itself
         self.channel = Channel(born.control, self)
         self.sender = Sender(born.handoff, acceptor.resume, acceptor.retry_later)
         self._requests = requests
@@ -127,7 +127,7 @@ class Workers:
         return self._handles.pop(index, None)
 
     def on_up(self, index: int) -> None:
-        """A worker has booted."""
+        """Handle the boot of a worker."""
         handle = self.get(index)
         if handle is not None:
             handle.up.set()

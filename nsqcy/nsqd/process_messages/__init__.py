@@ -1,2 +1,2 @@
 """The messages between the processes of one nsqd: each is one class with its fields and its action.
-Types name the parts of a process that an action uses; nothing here imports them."""
+Protocols declare the parts of a process that an action uses; nothing here imports these parts."""

@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-SHOWN = 100  # maximum number of channels to name
+SHOWN = 100  # maximum number of channels to list
 
 
 class Rest(NamedTuple):
@@ -29,7 +29,7 @@ class Rest(NamedTuple):
 
 
 class Remains(NamedTuple):
-    """Totals across this many topics and channels. `places` contains those with the most
+    """Totals across this number of topics and channels. `places` contains those with the most
     messages."""
 
     number: int = 0

@@ -102,8 +102,8 @@ class GetDrain(MasterVerb[dict[str, Any]]):
 
 
 class Reload(MasterVerb[bool]):
-    """Reload the configuration, as SIGHUP does; return False if it is invalid and stays as it
-    was."""
+    """Reload the configuration, as SIGHUP does; return False if it is invalid and therefore
+    unchanged."""
 
     timeout: ClassVar[float] = ALL_TIMEOUT
 

@@ -15,7 +15,8 @@ from nsqcy.nsqd.process_messages import positions
 from nsqcy.nsqd.process_messages.positions import Place
 from nsqcy.util.gotext import json_bytes
 
-BACKLOG, LOG = TOPIC_STATES = ("backlog", "log")  # in no channel yet; all that the topic keeps
+# messages that are not in any channel yet; all that the topic retains
+BACKLOG, LOG = TOPIC_STATES = ("backlog", "log")
 QUEUED, IN_FLIGHT, DEFERRED = CHANNEL_STATES = ("queued", "in_flight", "deferred")
 COUNT, MAX_COUNT = 20, 100
 BYTES, MAX_BYTES = 64 << 10, 512 << 10  # per body
@@ -30,10 +31,10 @@ Placed = tuple[str, PeekedMessage]  # a page's `start`, and its first message
 
 
 class Look(NamedTuple):
-    """A request for at most `maximum` messages after a place, with at most `max_body` bytes per
+    """A request for up to `maximum` messages after a place, with up to `max_body` bytes per
     body.
 
-    place: where to begin in a log; a negative sequence number counts from its end. first: the
+    place: starting point in a log; a negative sequence number counts from its end. first: the
     oldest message of the log.
     """
 
@@ -78,8 +79,8 @@ def _log_place(params: dict[str, str], state: str) -> Place | None:
 
 
 def in_log(look: Look, seq: int, first: int, end: int) -> Look:
-    """Return the look from where it begins in a log that has the messages from `first` to before
-    `end`. seq: position of its place."""
+    """Return the request with its starting point in a log that contains the messages from `first`
+    up to, but not including, `end`. seq: position of its place."""
     begin = look.start[0] if look.start else seq if seq >= 0 else end + seq
     return look._replace(start=(max(begin, first), 0), first=first)
 
@@ -113,7 +114,7 @@ def page(look: Look, peek: Peek) -> bytes:
 
 
 def _previous(look: Look, peek: Peek) -> str | None:
-    """Return the place of as many messages before the page; None at the beginning of the log."""
+    """Return the place of the previous page of the same size; None at the beginning of the log."""
     begin = min(look.start[0] if look.start else 0, peek.next_seq)
     return None if begin <= look.first else f"{max(begin - look.maximum, look.first)}.0"
 

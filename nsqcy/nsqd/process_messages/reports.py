@@ -42,8 +42,8 @@ class Place(WorkerReport[int]):
 
 
 class TopicCreated(WorkerReport[None]):
-    """One of the worker's topics exists. is_held: answer with `Announced`, and with `EndHold`,
-    which contains the topic's channels."""
+    """Report that one of the worker's topics exists. is_held: answer with `Announced`, and with
+    `EndHold`, which contains the topic's channels."""
 
     worker: int
     topic: str
@@ -58,7 +58,7 @@ class TopicCreated(WorkerReport[None]):
 
 
 class ChannelCreated(WorkerReport[None]):
-    """A channel exists in one of the worker's topics."""
+    """Report that a channel exists in one of the worker's topics."""
 
     topic: str
     channel: str
@@ -120,7 +120,7 @@ class ChannelPaused(WorkerReport[None]):
 
 
 class NotSaved(WorkerReport[None]):
-    """The worker exits, and these messages are not on disk, by topic: see `Shard.unsaved`."""
+    """The worker is exiting, and these messages are not on disk, by topic: see `Shard.unsaved`."""
 
     worker: int
     topics: dict[str, int]

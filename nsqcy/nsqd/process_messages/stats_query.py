@@ -1,4 +1,4 @@
-"""A request for /stats, as it goes from HTTP to the master and the workers."""
+"""The request for /stats that HTTP sends to the master and the workers."""
 
 from typing import NamedTuple
 

@@ -17,8 +17,8 @@ SHARE_LIMIT = 5.0  # seconds to return its share of /stats or /metrics
 REMAINS_LIMIT = 5.0  # seconds to count the remaining messages
 INSPECT_LIMIT = 20.0  # seconds to return its debug report
 HEALTH_LIMIT = 2.0  # seconds to report its health, because clients wait
-PEER_HEALTH_LIMIT = 5.0  # seconds for the same, through the master
-ADOPT_LIMIT = 5.0  # seconds to take over a session
+PEER_HEALTH_LIMIT = 5.0  # seconds to report its health through the master
+ADOPT_LIMIT = 5.0  # seconds to adopt a session
 WIND_DOWN_LIMIT = 5.0  # seconds to end the connections of producers; a worker limits itself to less
 
 
@@ -97,7 +97,7 @@ class OptionChanged(ProcessMessage[None]):
 
 
 class WindDown(ProcessMessage[None]):
-    """Take no more connections, and end those of producers once their publishes are answered."""
+    """Accept no more connections, and end those of producers once their publishes are answered."""
 
     timeout: ClassVar[float] = WIND_DOWN_LIMIT
 
@@ -146,7 +146,7 @@ class EngineMessage(Call[Engine, Result]):
 
 
 class AdoptSession(EngineMessage[None]):
-    """Take over another worker's session: its state, its socket, and in `blob` the bytes that it
+    """Adopt another worker's session: its state, its socket, and in `blob` the bytes that it
     has not parsed (`unread` bytes) and not sent."""
 
     timeout: ClassVar[float] = ADOPT_LIMIT
@@ -198,8 +198,8 @@ class EndHold(EngineMessage[None]):
 
 
 class PoliciesChanged(EngineMessage[None]):
-    """changed: all policies that are set, by topic or `topic/channel`; version: of the file that
-    has them."""
+    """changed: all policies that are set, by topic or `topic/channel`; version: that of the file
+    that contains them."""
 
     timeout: ClassVar[float] = CHANGE_LIMIT
     changed: dict[str, dict[str, Any]]
@@ -239,7 +239,7 @@ class SetDraining(EngineMessage[None]):
 
 
 class HandOver(EngineMessage[int]):
-    """Hand the groups of copied topics over to other nodes, or keep those that are left. Return the
+    """Hand the groups of copied topics over to other nodes, or keep the remaining ones. Return the
     number of groups that have yet to be handed over."""
 
     timeout: ClassVar[float] = CHANGE_LIMIT
@@ -282,7 +282,7 @@ class GetRemains(EngineMessage[Any]):
 
 
 class GetCopies(EngineMessage[dict[str, Any] | None]):
-    """Return the worker's groups of copies; None if copies are off."""
+    """Return the worker's groups of copies; None if copies are disabled."""
 
     timeout: ClassVar[float] = SHARE_LIMIT
 

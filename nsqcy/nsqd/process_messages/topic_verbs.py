@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from nsqcy.nsqd.worker.topic_owner import Done, TopicOwner
 
 WRITE_LIMIT = 4.0  # seconds until a change is on disk
-MAX_SEARCHED = 10_000  # waiting messages among which one is searched
-PEEK_LIMIT = 4.0  # seconds to read messages
+MAX_SEARCHED = 10_000  # maximum number of waiting messages to search for one
+PEEK_LIMIT = 4.0  # seconds for reading messages
 
 
 @contextmanager
@@ -79,7 +79,7 @@ class DeleteTopic(TopicVerb[None]):
 
 
 class EmptyTopic(TopicVerb[None]):
-    """Drop the messages that the topic keeps for future channels."""
+    """Drop the messages that the topic stores for future channels."""
 
     topic: str
 
@@ -121,7 +121,7 @@ class DescribeLog(TopicVerb[dict[str, Any]]):
 
 
 class CreateChannel(TopicVerb[None]):
-    """Create a channel, which receives the messages that its topic keeps for future channels."""
+    """Create a channel, which receives the messages that its topic stores for future channels."""
 
     topic: str
     channel: str
@@ -233,7 +233,7 @@ class Redrive(TopicVerb[int]):
 class TakeOut(TopicVerb[None]):
     """Redrive or drop one waiting message; `targets` as for Redrive. Raises Refused."""
 
-    timeout: ClassVar[float] = 10.0  # for the search, and for the write
+    timeout: ClassVar[float] = 10.0  # seconds for the search and for the write
     topic: str
     channel: str
     id: int

@@ -1,4 +1,4 @@
-"""Totals across all workers, for topics and channels that have no series of their own.
+"""Totals across all workers, for topics and channels without their own series.
 
 Prevents a total from decreasing: Prometheus would interpret that as a restart, and count the entire
 total as growth.
@@ -49,7 +49,7 @@ class Summed:
         self._now: list[Mapping[str, Any]] = []
 
     def look(self, shares: Mapping[int, Mapping[str, Any]], generations: Mapping[int, int]) -> None:
-        """Take the shares of the workers that answered."""
+        """Add the shares of the workers that answered."""
         self._now = list(shares.values())
         for worker, found in shares.items():
             counts, seconds = found["ages"]

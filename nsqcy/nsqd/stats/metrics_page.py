@@ -60,7 +60,7 @@ class Page:
 
     def plan(self, shared: SharedBuffer) -> bytes:
         """Return the page's plan: the workers' lines in the buffer, and the lines that the master
-        now adds."""
+        adds now."""
         writer = Writer(shared.fd, 0)
         others = write(
             self._form,
@@ -90,7 +90,7 @@ class Page:
                 yield writer.write(self._pack(lines(summed[family])))
 
     def _summed(self) -> dict[Family, Metric]:
-        """Return the totals for topics and channels that have no lines of their own."""
+        """Return the totals for topics and channels without their own lines."""
         samples: dict[Family, list[tuple[list[str], float]]] = {}
         ages = []
         for summed in self._sums:

@@ -103,8 +103,8 @@ def _walk(lines: "Exposition", slices: int, give_way: Callable[[], None]) -> boo
 
 
 def in_series(values: Mapping[tuple[str, str], int], maximum: int) -> list[tuple[str, str, int]]:
-    """Return the values of channels as topic, channel and value, with at most this many series of
-    their own. The rest and ephemeral ones are summed, as in Exposition."""
+    """Return the values of channels as topic, channel and value, with at most this number of
+    separate series. Others, including ephemeral ones, are summed, as in Exposition."""
     series: Counter[tuple[str, str]] = Counter()
     for (topic, channel), value in values.items():
         key = topic, EPHEMERAL if is_ephemeral(channel) else channel
@@ -132,7 +132,7 @@ def process_figures() -> dict[str, float]:
 class Metrics:
     """The master's answers to /metrics.
 
-    `ask_all` asks every running worker for its share, and returns the shares by worker; its
+    `ask_all` requests the share of every running worker, and returns the shares by worker; its
     arguments are the buffer's descriptor and whether to compress. `whole` returns the master's own
     figures. The page writer is imported on first use.
     """

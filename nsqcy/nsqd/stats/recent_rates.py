@@ -14,7 +14,7 @@ from nsqcy.cluster import rates
 from nsqcy.cluster.rates import Counts, Rates
 
 PERIOD = 5.0  # seconds between samples
-MIN_SECONDS = 1.0  # a mean over less time says nothing
+MIN_SECONDS = 1.0  # minimum time for a meaningful mean
 
 
 class Consumer(Protocol):
@@ -74,7 +74,7 @@ class RecentRates:
 
     def sample(self, topics: Iterable[Topic], step: Callable[[], None] = lambda: None) -> None:
         """Take a sample. `step` is called before each topic and channel. The oldest sample is freed
-        topic by topic: all at once takes as long as a hundred slices."""
+        topic by topic: freeing it at once would take as long as a hundred slices."""
         taken = {}
         for topic in topics:
             step()

@@ -64,7 +64,7 @@ class Form(Protocol):
 
 
 def form(query: Query) -> Form:
-    """Return the format that a query asks for."""
+    """Return the format that a query requests."""
     return JSON if query.json else TEXT
 
 
@@ -80,7 +80,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def pub_counts(counters: Counters, topic: str) -> list[tuple[str, int]]:
-    """Return how many messages a client has published to each topic, or only to this topic."""
+    """Return the number of messages that a client has published to each topic, or only to this
+    topic."""
     counts = counters.get("pub_counts")
     if not counts:
         return []

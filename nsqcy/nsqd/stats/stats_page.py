@@ -49,7 +49,7 @@ AnyClient = TypeVar("AnyClient", bound=Client)
 
 
 class Channel(Counted, recent_rates.Channel, Protocol):
-    """A channel. Without rates, its single counters are not used."""
+    """A channel. Its single counters are used only for rates."""
 
 
 class Topic(Counted, recent_rates.Topic, Protocol):
@@ -141,8 +141,8 @@ class Walk:
 
 
 class Health(NamedTuple):
-    """The outcome of a worker's latest write to a log, the time of that write, and which topics
-    cannot be read and how the disk hangs, if so."""
+    """The outcome and time of a worker's latest write to a log; if applicable, the topics
+    that cannot be read, and the hung disk operation."""
 
     text: str
     at: int
@@ -265,7 +265,7 @@ def page(whole: Whole, query: Query, *, started: int, now: int, draining: bool =
 class StatsPages:
     """The master's answers to requests for the complete page.
 
-    `ask_all` asks every running worker for its share. `started` is nsqd's start, wall clock ns.
+    `ask_all` requests the share of every running worker. `started` is nsqd's start, wall clock ns.
     `is_draining` returns whether nsqd rejects publishes. `give_way` lets other work run.
     """
 

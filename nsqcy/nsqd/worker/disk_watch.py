@@ -1,8 +1,7 @@
-"""A worker's reaction to a disk that hangs: what happens to publishes, and to an exit.
+"""A worker's handling of publishes and of an exit while the disk hangs.
 
-Storage notices it (storage.hung_disk). New publishes that must be written are refused. Publishes
-that already wait keep their outcome open: their connections are closed after a limit.
-"""
+Storage detects the hang (storage.hung_disk). New publishes that must be written are refused.
+Publishes that already wait keep their outcome open: their connections are closed after a limit."""
 
 import os
 import threading
@@ -19,7 +18,7 @@ from nsqcy.process import arbiter
 from nsqcy.storage.hung_disk import SECOND, HungDisk
 
 PERIOD = 1.0  # seconds
-NAG = 5 * SECOND  # between two lines about what an exit waits for
+NAG = 5 * SECOND  # time between two lines about the operation that delays an exit
 
 
 class Io(Protocol):
@@ -27,14 +26,14 @@ class Io(Protocol):
 
 
 class DiskWatch:
-    """Looks at the I/O threads once a second while the worker runs."""
+    """Checks the I/O threads once a second while the worker runs."""
 
     def __init__(
         self, shard: Shard, io: Io, limit: int, enter: Callable[[], None], log: Lines
     ) -> None:
         """
         limit: ns for which a publish waits for a hung disk
-        enter: makes this moment a turn of the event loop
+        enter: called before topics are touched, to begin a turn
         """
         self.hung = HungDisk(log)
         self._shard = shard
@@ -43,14 +42,14 @@ class DiskWatch:
         self._enter = enter
         self._log = log
         self._waiting: dict[str, tuple[int, int]] = {}
-        """By topic: the record that its oldest publish waits for, and since when."""
+        """By topic: the record that its oldest publish waits for, and the start of the wait."""
         self._greenlet = gevent.spawn(self._run)
 
     def stop(self) -> None:
         self._greenlet.kill(block=False)
 
     def look(self, now: int) -> None:
-        """Compare the disk's work with that of the last call. now: monotonic clock, ns."""
+        """Compare the disk's operations with those of the last call. now: monotonic clock, ns."""
         hangs = self.hung.look(now, self._io.under_way())
         if not hangs and self._shard.hung is None:
             return
@@ -63,7 +62,7 @@ class DiskWatch:
 
     @property
     def seconds(self) -> int:
-        """How long the disk has been hanging."""
+        """Return how long the disk has been hanging."""
         return self.hung.age // SECOND
 
     def _run(self) -> None:
@@ -88,7 +87,7 @@ class DiskWatch:
 
 
 class ExitWatch:
-    """Says what an exit waits for, and ends the process if the disk does not respond.
+    """Logs the operation that delays an exit, and ends the process if the disk does not respond.
 
     A thread, because saving blocks the hub. The counts are read while the hub waits.
     """
@@ -106,8 +105,8 @@ class ExitWatch:
     ) -> None:
         """
         limit: ns for which an exit waits for one operation
-        unsaved: returns what is not on disk; report: reports it before the process ends
-        """
+        unsaved: returns the messages that are not on disk; report: reports them before the process
+        ends"""
         self._worker = worker
         self._io = io
         self._hung = hung

@@ -92,7 +92,7 @@ def _https(handshakes: "tls.Handshakes | None") -> Make | None:
     """Return the factory for HTTPS connections, if there is a certificate."""
     if handshakes is None:
         return None
-    from nsqcy.nsqd.http.https import HttpsConnection  # it imports OpenSSL too
+    from nsqcy.nsqd.http.https import HttpsConnection  # this also imports OpenSSL
 
     return functools.partial(HttpsConnection, handshakes=handshakes)
 
@@ -243,7 +243,8 @@ class Engine:
                 self._copies.topics.load(topic["name"], topic["paused"], channels)
             else:
                 self._shard.load_or_wait(topic["name"].encode(), topic["paused"], channels)
-            gevent.sleep(0)  # let the heartbeat run: many topics, or a log to scan, take time
+            # let the heartbeat run: loading many topics, or scanning a log, takes time
+            gevent.sleep(0)
             if self._stopped:  # topics that are not loaded stay on disk unchanged
                 return
             self._loop.enter()
@@ -310,8 +311,8 @@ class Engine:
             self._hold_new_topics()
 
     def _hold_new_topics(self) -> None:
-        """With nsqlookupds, have new topics wait for the channels that nsqlookupds list, and their
-        publishers until nsqlookupds list the topic."""
+        """With nsqlookupds, make new topics wait for the channels that nsqlookupds list, and their
+        publishers wait until nsqlookupds list the topic."""
         self._shard.hold_new = HOLD_LIMIT if self._options.lookupd_tcp_address else 0
         self._shard.announce_new = bool(self._options.lookupd_tcp_address)
 
@@ -382,8 +383,8 @@ class Engine:
         return not unsaved
 
     def _report_unsaved(self, unsaved: dict[str, int]) -> None:
-        """Log what is not on disk, and report it to the master, whose last line repeats it. May run
-        in a thread while the hub waits for the disk."""
+        """Log the messages that are not on disk, and report them to the master, which repeats them
+        in its last line. May run in a thread while the hub waits for the disk."""
         events.exit_unsaved(
             self._log,
             self._index,

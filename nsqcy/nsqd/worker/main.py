@@ -79,7 +79,7 @@ class Engine(Protocol):
         """Return the number of connections; this is called at each heartbeat."""
 
     def placed(self, topic: str, worker: int) -> None:
-        """A topic has been placed."""
+        """Record the placement of a topic."""
 
     def peer_down(self, worker: int) -> None:
         """Waits. Another worker has crashed: close the streams to it. When this returns, nothing
@@ -161,7 +161,8 @@ class Worker:
         self.called(request)
 
     def hung_up(self, reason: str) -> None:
-        """Handle the control channel's end: the master is gone, or has given up on this worker."""
+        """Handle the control channel's end: the master has exited, or no longer uses this
+        worker."""
         gevent.spawn(self._end, arbiter.ORPHANED)
 
     # -- to_worker.Process
@@ -282,5 +283,5 @@ if __name__ == "__main__":
     except BaseException:
         traceback.print_exc()
         status = arbiter.CRASHED
-    # Everything is saved, or cannot be saved: finalisers have nothing to add.
+    # Everything is saved, or cannot be saved, so finalisers are unnecessary.
     os._exit(status)

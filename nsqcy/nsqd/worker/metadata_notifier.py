@@ -20,7 +20,7 @@ from nsqcy.nsqd.process_messages.reports import (
 )
 from nsqcy.nsqd.worker.master_link import MasterLink
 
-AT_ONCE = 64  # events; one takes up to 0.1 ms
+AT_ONCE = 64  # maximum events per turn; each takes up to 0.1 ms
 
 Notify = Callable[[str, str, str | None], None]
 
@@ -29,7 +29,7 @@ class MetadataNotifier:
     """Runs `notify`, which does not block, for each event and in order, soon after the event.
 
     Events occur at the end of a turn, where nothing may be sent. A turn runs it for at most AT_ONCE
-    events: one publish each to thousands of new topics may arrive together.
+    events, because publishes to thousands of new topics may arrive together.
     """
 
     def __init__(self, notify: Notify) -> None:

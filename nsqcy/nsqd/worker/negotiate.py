@@ -1,4 +1,4 @@
-"""IDENTIFY: from a client's JSON to the settings of its connection.
+"""IDENTIFY: converts a client's JSON to the settings of its connection.
 
 Owns the rules of NSQ's IDENTIFY (fields, limits, order of checks) and the response. Pure functions,
 independent of connections. See the tests with the case IDs C050 to C083.
@@ -217,7 +217,8 @@ def _answer(identity: Identity, options: NsqdOptions, longest_timeout: int, star
     if identity.goodbye:
         agreed["goodbye"] = True
     if identity.topic_log:
-        # A copy of a data path has the same log ids: this tells its nsqd from the original's.
+        # A copy of a data path has the same log ids: this id distinguishes its nsqd from the
+        # original's.
         agreed["instance"] = f"{started:x}"
         agreed["topic_log"] = TOPIC_LOG
     return gojson.encode(agreed)

@@ -33,7 +33,7 @@ class SessionMigration:
         self._wake.send()
 
     def adopt(self, fd: int, state: dict[str, Any], unread: bytes, unsent: bytes) -> None:
-        """Take over a session from another worker."""
+        """Adopt a session from another worker."""
         self._loop.enter()
         accept_migration(self._loop, fd, state, unread, unsent)
 

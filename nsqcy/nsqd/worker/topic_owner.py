@@ -1,4 +1,4 @@
-"""The topics of one worker, as the verbs of nsqd/process_messages/topic_verbs.py use them.
+"""The topics of one worker, for the verbs in nsqd/process_messages/topic_verbs.py.
 
 Owns the waiting: for published messages, for the log, for a change to be on disk. Does not
 depend on HTTP or other workers.
@@ -28,7 +28,7 @@ from nsqcy.nsqd.worker.read_health import read_health
 Done = Callable[[str | None], object]
 """Called with None once a change is on disk, or with the reason why it may be lost."""
 
-READ_INTERVAL = 0.002  # seconds between checks for whether a log block has been read
+READ_INTERVAL = 0.002  # seconds between checks of whether a log block has been read
 ARRIVAL_LIMIT = 2.0  # seconds for published messages to reach their channels
 MAX_PEEKS = 8  # concurrent peeks: each may hold some megabytes
 
@@ -44,8 +44,8 @@ class TopicOwner:
         report_names: Callable[[], None],
     ) -> None:
         """
-        enter: makes this moment a turn of the event loop; called before a topic is touched
-        report_names: reports to the master which topics and channels have been created and deleted
+        enter: begins a turn of the event loop; called before a topic is touched
+        report_names: reports created and deleted topics and channels to the master
         """
         self.shard = shard
         self.master = master
@@ -80,7 +80,7 @@ class TopicOwner:
 
     def current(self, name: str) -> Topic:
         """Return the topic once its channels have every message that was published before. Raises
-        Refused, also if nsqlookupds do not answer which channels a new topic has."""
+        Refused, including when nsqlookupds do not report the channels of a new topic."""
         found = self.topic(name)
         with gevent.Timeout(ARRIVAL_LIMIT, Refused("NOT_READ")):
             while found.pass_on():
@@ -110,9 +110,9 @@ class TopicOwner:
         return found, place.seq
 
     def health(self) -> dict[str, Any]:
-        """Return the outcome of this worker's latest write to a log, the time of that write, and
-        how the disk hangs, why copies cannot be protected, or which topics cannot be read, if
-        so."""
+        """Return the outcome and time of this worker's latest write to a log; if applicable, also
+        the hung disk operation, the reason why copies cannot be protected, or the unreadable
+        topics."""
         copies = self.shard.host.copies
         return {
             "health": self.shard.host.health,
@@ -148,8 +148,8 @@ class TopicOwner:
         self.master.notify(paused)
 
     def save_names(self) -> None:
-        """Return once nsqd.dat contains all changes to the names of topics and channels, and to
-        which of them are paused. Raises NotWritten."""
+        """Return once nsqd.dat contains all changes to the names and pauses
+        of topics and channels. Raises NotWritten."""
         self._report_names()
         self.master.call(SaveNames())
 
@@ -160,6 +160,6 @@ class TopicOwner:
             self.master.call(AwaitRegistration())
 
     def wake(self) -> None:
-        """Have the event loop poll without blocking; at the end of a turn, this would otherwise not
-        happen."""
+        """Make the event loop poll without blocking, which would otherwise not happen at the end of
+        a turn."""
         self._wake.send()

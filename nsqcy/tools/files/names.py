@@ -37,7 +37,7 @@ _MONTHS = (
 
 
 class FormatError(NsqError):
-    """A format yields no usable file name; str() has the reason."""
+    """A format yields no usable file name; str() returns the reason."""
 
 
 def format_time(format: str, moment: time.struct_time) -> str:
@@ -155,6 +155,6 @@ def with_revision(name: str, revision: int) -> str:
 
 
 def _check(name: str) -> None:
-    # A topic may be named `..`, but files must stay inside the given directory.
+    # A topic's name may be `..`, but files must stay inside the given directory.
     if name.startswith("/") or ".." in name.split("/") or name == ".":
         raise FormatError(f"--filename-format must stay in its directory: {name}")

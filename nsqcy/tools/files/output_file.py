@@ -1,7 +1,7 @@
 """One output file: append, note, sync, repair.
 
-Owns the order of write, note and sync, and the rule for how far a file is valid. Knows nothing
-about names or directories; the package docstring has the rules.
+Owns the order of write, note and sync, and the rule for the valid length of a file. Knows nothing
+about names or directories; the package docstring contains the rules.
 """
 
 import zlib
@@ -30,7 +30,7 @@ class File:
         self._waiting: list[bytes] = []
         self._room = CHUNK
         self._base = 0  # length at the last sync
-        self._crc = 0  # CRC of the bytes since then
+        self._crc = 0  # CRC of the bytes since the last sync
 
     def repair(self) -> int:
         """Truncate the bytes that were never acknowledged, and sync the rest. Return the number of
@@ -45,7 +45,7 @@ class File:
         return found - sound
 
     def begin(self) -> None:
-        """Write the first note: from now on, the file can be repaired after a crash."""
+        """Write the first note, after which the file can be repaired after a crash."""
         self._disk.set_note(self._fd, Note(self.size, self.size, 0).encoded())
         self._disk.sync(self._fd)
 

@@ -1,9 +1,8 @@
 """Writer for one topic's files: opens, syncs, closes and moves files, and repairs them at startup.
 
 Owns the rotation and revision rules. Callers pass the time. Every call blocks and may raise
-OSError; after an OSError, only abandon() may be called. Messages that are not acknowledged by then
-are redelivered, and the next run truncates any partial data written for them.
-"""
+OSError; after an OSError, only abandon() may be called. Messages that are not acknowledged by that
+time are redelivered, and the next run truncates any partial data written for them."""
 
 import posixpath
 from collections.abc import Iterable, Iterator
@@ -144,8 +143,8 @@ class TopicFiles:
             file.close()
 
     def _replace_removed(self) -> bool:
-        """If the file was removed, write its unsynced messages to a new one: they are not lost, and
-        directories that were removed with it exist again."""
+        """If the file was removed, write its unsynced messages to a new one, so that they are not
+        lost. This also recreates directories that were removed with it."""
         if self._file is None or self._file.links():
             return False
         self._log.warn(f"{self._label} {self._file.path} was removed: opening a new file")
@@ -257,7 +256,7 @@ class TopicFiles:
         try:
             self._disk.link(file.path, target)
         except FileExistsError:
-            # It may already be linked, by a process that died before unlinking it.
+            # A process that died before unlinking the file may already have linked it.
             return file.is_at(target) and file.links() > 1
         return True
 
@@ -266,8 +265,8 @@ class TopicFiles:
         self._disk.sync_folder(posixpath.dirname(file.path))
 
     def _make_folders(self, root: str, relative: str) -> None:
-        """Create a file's directories durably, also `root` if it was removed. Existing directories
-        may not have been synced yet."""
+        """Create a file's directories durably, including `root` if it was removed. Existing
+        directories may not have been synced yet."""
         if not self._disk.exists(root):
             self._make_root(root)
         folder = root
@@ -303,7 +302,7 @@ class TopicFiles:
             try:
                 if self._lock(file, fd):
                     self._repair(file)
-                    file.begin()  # this process may crash too
+                    file.begin()  # this process may also crash
                     self._settle(file, *self._names.open_name(relative))
             finally:
                 file.close()

@@ -2,7 +2,7 @@
 
     processes.py PROGRAM ADDRESS TOPIC
 
-Prints what happened, one word per line.
+Prints the events, one word per line.
 """
 
 import os
@@ -151,7 +151,7 @@ def forked_aio() -> None:
 def patched() -> None:
     """Waiting greenlets let the others run."""
     kind = RUNTIME[0]
-    ready = threading.Barrier(3)  # of greenlets: all three must reach it
+    ready = threading.Barrier(3)  # number of greenlets: all three must reach it
 
     def handle(message: object) -> None:
         ready.wait(10)

@@ -133,7 +133,7 @@ def assert_one_line(*texts: str) -> None:
 
 
 def _page(body: bytes) -> None:
-    """Everything of a page that a link, a header or the next request contains is safe in it."""
+    """Every value of a page that is used in a link, a header or the next request is safe there."""
     for form in (
         answer_forms.PEEKED,
         answer_forms.POLICY,

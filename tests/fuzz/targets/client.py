@@ -1,5 +1,5 @@
-"""Anything that an nsqd may send to a client: the connection continues or ends, however the bytes
-are cut.
+"""Anything that an nsqd may send to a client: the connection continues or ends, no matter how the
+bytes are cut.
 
 Valid frames before the bytes that end a connection may or may not be reported, depending on whether
 they arrived together. Of the frames that arrive together, messages are reported first.

@@ -1,5 +1,5 @@
-"""Compressed streams: the layers return pieces of a bounded size or refuse, however the input is
-cut. They also decode everything that they encode."""
+"""Compressed streams: the layers return pieces of a bounded size or refuse, no matter how the input
+is cut. They also decode everything that they encode."""
 
 import random
 import zlib

@@ -1,4 +1,4 @@
-"""Handlers that the setting NSQCY names."""
+"""Handlers in the setting NSQCY."""
 
 from nsqcy.client import Message
 from nsqcy.integrations.django import consumer, producer

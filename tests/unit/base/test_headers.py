@@ -1,4 +1,4 @@
-"""Message headers: how they are encoded, who receives them, and whether they survive wherever
+"""Message headers: their encoding, their receivers, and whether they survive as long as
 bodies do."""
 
 import shutil

@@ -1,5 +1,5 @@
-"""Publishes that take many turns: each is visible and answered as a whole, whatever happens beside
-it. The work of a turn is counted, never timed."""
+"""Publishes that take many turns: each is visible and answered as a whole, regardless of concurrent
+events. The work of a turn is counted, never timed."""
 
 import errno
 from collections.abc import Callable, Iterator

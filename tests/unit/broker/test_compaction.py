@@ -21,7 +21,7 @@ from nsqcy.storage.core import BlockPool, IoThread
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND
 MESSAGES = 20_000
-KEPT = 500  # one in this many is deferred for an hour
+KEPT = 500  # one message in this number is deferred for an hour
 
 
 class Lines(list[str]):

@@ -352,7 +352,7 @@ def test_messages_in_flight_are_found_in_any_order(make):
 
 
 def test_fins_that_come_together_are_one_after_the_other(make):
-    """This holds however the commands are split, and whatever other commands are among them."""
+    """This holds for any split of the commands, and with any other commands between them."""
     core = make()
     other = core.client().subscribe("t", "c", 1)
     producer = core.client()

@@ -100,7 +100,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.core = Core(path, **self.settings)
         self.producer = self.core.client()
 
-    # -- what both sides do --
+    # -- actions of both sides --
 
     def model(self, topic: str) -> nsq.Topic:
         if topic not in self.topics:
@@ -489,7 +489,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.settle()
 
     def note_overflow(self, topic: str, channel: nsq.Channel, back: list[nsq.Copy]) -> None:
-        """Note that an ephemeral channel had no room for some messages that were put back."""
+        """Record that an ephemeral channel had no room for some requeued messages."""
         real = self.core.topic(topic).channels[channel.name]
         count = real.dropped_count - self.dropped.get((topic, channel.name), 0)
         self.dropped[topic, channel.name] = real.dropped_count

@@ -154,7 +154,7 @@ def test_only_a_durable_publish_waits_for_a_sync(make: Make) -> None:
 
 @pytest.mark.parametrize("asked", ["os", "fsync"])
 def test_messages_published_as_durable_survive_a_kill(make: Make, asked: str) -> None:
-    """The channels that receive them survive as well, whatever the metadata contains."""
+    """The channels that receive them also survive, regardless of the metadata."""
     core = make("memory")
     core.create("t").channel("c")
     core.create("t").channel("gone")
@@ -503,7 +503,7 @@ QUICK = {
 
 @pytest.mark.parametrize(("later", "left"), [(0, 10), (100 * MILLISECOND, 0)])
 def test_a_checkpoint_is_due_with_a_short_sync_timeout(make: Make, later: int, left: int) -> None:
-    """Messages finished that long ago stay finished, whatever the fraction of a second."""
+    """Messages finished that long ago stay finished, for any fraction of a second."""
     core = make("os", log_options=QUICK)
     core.create("t").channel("c")
     client = core.client()
@@ -578,7 +578,7 @@ def test_a_checkpoint_omits_unwritten_records(make: Make) -> None:
     core.client().publish("t", b"first")
     client = core.client()
     client.send(b"DPUB t 60000\n\0\0\0\5later")
-    topic.pause(False)  # makes the journal be written in the same turn
+    topic.pause(False)  # causes a journal write in the same turn
     core.settle()
     assert client.answer() == OK
     again = killed(make, core, "os")
@@ -627,7 +627,7 @@ def test_a_batch_is_there_as_a_whole_or_not_at_all(
     command: Callable[[int, list[bytes]], bytes],
     nth: int,
 ) -> None:
-    """This holds however many writes the batch takes: it is larger than a block, and larger than a
+    """This holds for any number of writes: the batch is larger than a block, and larger than a
     file."""
     core = make(durability, mem_queue_size=8, log_options={"max_bytes_per_file": maximum})
     core.create("t").channel("c")
@@ -673,7 +673,7 @@ def test_a_publish_after_a_lost_journal_record_is_rejected(make: Make, durabilit
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_a_full_disk_refuses_and_heals(make: Make, durability: str) -> None:
-    """Whichever call fails: journals, segments and footers fail too, and consuming continues."""
+    """For any failing call: journals, segments and footers also fail, and consuming continues."""
     core = make(durability, log_options={"max_bytes_per_file": 300})
     core.create("t").channel("c")
     for n in range(9):
@@ -703,7 +703,8 @@ def test_a_full_disk_refuses_and_heals(make: Make, durability: str) -> None:
 
 @pytest.mark.parametrize("jump", [-3600 * SECOND, 3600 * SECOND])
 def test_the_wall_clock_jumps(make: Make, jump: int) -> None:
-    """Delays are measured by the monotonic clock; across a restart, only the wall clock is left."""
+    """Delays are measured by the monotonic clock; across a restart, only the wall clock is
+    available."""
     core = make("os")
     core.create("t").channel("c")
     assert core.client().publish("t", b"soon", delay=60_000) == OK
@@ -831,7 +832,7 @@ def log_id(core: Core) -> str:
 def test_a_log_that_may_have_lost_something_is_another_log(
     make: Make, durability: str, rebooted: bool, same: bool
 ) -> None:
-    """Sequence numbers that clients have seen are used again."""
+    """Sequence numbers that clients have seen are reused."""
     core = make(durability, mem_queue_size=0)
     core.create("t").channel("c")
     assert core.client().publish("t", b"one") == OK

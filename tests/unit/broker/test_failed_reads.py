@@ -1,4 +1,5 @@
-"""A log that cannot be read now: nothing is skipped, the topic waits and tries again, others go on.
+"""A log that cannot be read now: nothing is skipped, the topic waits and retries, and other topics
+continue.
 
 The fault table fails the reads; the clock is the test's.
 """
@@ -99,7 +100,7 @@ def lines(core: Core, part: str) -> list[str]:
 
 
 def heal(core: Core) -> None:
-    """Let reads succeed, and wait for longer than the longest pause."""
+    """Make reads succeed, and wait for longer than the longest pause."""
     core.io.clear_faults()
     core.advance(6 * SECOND)
 
@@ -228,7 +229,7 @@ def test_dead_letters_wait_as_well(make: Make) -> None:
     assert sorted(found) == BODIES
 
 
-# -- what operators are told --
+# -- reports to operators --
 
 
 def test_health_says_it_and_says_when_it_is_over(make: Make) -> None:
@@ -390,7 +391,7 @@ def test_a_start_that_cannot_read_loses_nothing(make: Make, fault: Fault) -> Non
 
 @pytest.mark.parametrize("call", ["open", "pread", "fstat"])
 def test_every_call_of_a_start_may_fail(make: Make, call: str) -> None:
-    """Whichever file it is: segments, their footers, the journal with what is finished."""
+    """For any file: segments, their footers, and the journal with the finished messages."""
     before = make()
     consumer = before.client().subscribe("t", "c", COUNT // 2)
     producer = before.client()
@@ -566,7 +567,7 @@ def test_an_export_fails_instead_of_leaving_a_gap(make: Make) -> None:
     with pytest.raises(Unreadable):
         list(reader.messages())
     io.clear_faults()
-    io.fault("pread", 3, errno.EIO)  # once: it is read again
+    io.fault("pread", 3, errno.EIO)  # once: nsqd repeats the read
     assert len(list(reader.messages())) == COUNT
     io.clear_faults()
     del reader

@@ -1,4 +1,4 @@
-"""Full topics and channels: what is refused, what is dropped, and where that is counted."""
+"""Full topics and channels: refused messages, dropped messages, and their counters."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

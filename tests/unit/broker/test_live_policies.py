@@ -1,5 +1,5 @@
-"""Policies that change while a topic is in use: earlier guarantees still hold, later ones hold from
-then on, and no (log_id, seq) ever names two messages."""
+"""Policies that change while a topic is in use: earlier guarantees still hold, later ones take
+effect immediately, and no (log_id, seq) ever identifies two messages."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""However much there is to do, the work in a turn is bounded: it is counted, never timed."""
+"""The work in a turn is bounded for any amount of pending work: the tests count the work and never
+time it."""
 
 import json
 import struct
@@ -15,7 +16,7 @@ from support.worker_core import MILLISECOND, MOMENT, RESPONSE, SECOND, Client, C
 A_TURN = 4096  # records delivered or skipped, due messages, visited entries
 TOPICS_A_TURN = 256
 TOPICS_AT_ONCE = 64  # created
-OUTPUT_ENOUGH = 131072  # a consumer with this many unsent bytes gets no more messages
+OUTPUT_ENOUGH = 131072  # a consumer with this number of unsent bytes gets no more messages
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""LOG_CURSOR: named cursors in a topic's log, which records they keep, and for how long."""
+"""LOG_CURSOR: named cursors in a topic's log, the records that they keep, and for how long."""
 
 import errno
 import json
@@ -258,7 +258,7 @@ def test_it_is_there_after_a_restart(
 
 
 def test_a_cursor_of_a_topic_that_was_never_on_disk(make: Make) -> None:
-    """The cursor does not refer to any records yet; from then on, the log is written."""
+    """The cursor does not refer to any records yet, but nsqd starts writing the log."""
     core = make(durability="memory")
     core.create("t").channel("c")
     fill(core, 3, 10)
@@ -392,7 +392,7 @@ def test_it_stays_with_the_log_that_a_crash_has_ended(make: Make) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_programs(make: Make, seed: int) -> None:
-    """All records after a cursor exist, whatever happens, unless it was overrun."""
+    """All records after a cursor exist after any events, unless the cursor was overrun."""
     chance = Random(seed)
     policy: dict[str, Any] = chance.choice(
         [{}, {"retention_bytes": 5 * BIG}, {"retention_time": 5 * SECOND}]

@@ -105,7 +105,7 @@ def test_what_is_saved_counts(make: Make, found: Version) -> None:
 
 
 def test_a_policy_that_was_unset_stays_so(make: Make) -> None:
-    """The version before the last one has a time to live."""
+    """The previous version has a time to live."""
     core = written(make, saved(Version("f", 3)))
     policies = saved(Version("f", 2), t={"ttl": SECOND})
     again(make, core, policies)

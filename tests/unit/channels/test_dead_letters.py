@@ -1,5 +1,5 @@
 """Dead letters: after the maximum number of attempts, a message moves to another topic exactly
-once, whatever happens."""
+once, even after a crash."""
 
 import errno
 from collections.abc import Callable, Iterator
@@ -185,7 +185,7 @@ def test_a_message_that_was_moved_at_once_can_be_redriven(make: Make, durability
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_a_kill_after_it_was_moved_at_once(make: Make, durability: str) -> None:
-    """It is in one place, whether it had arrived or not."""
+    """It is in one topic, whether it had arrived or not."""
     core = make(durability)
     client = prepared(core, b"poison", asks=True)
     (poison,) = client.delivered()
@@ -390,7 +390,7 @@ def test_emptied_and_deleted_while_it_moves(make: Make) -> None:
 
 
 def places(core: Core) -> dict[bytes, list[str]]:
-    """Return the places of each message, after completing transfers."""
+    """Return the topics that contain each message, after completing transfers."""
     core.advance(2 * SECOND)
     found: dict[bytes, list[str]] = {}
     for topic, channel in (("t", "c"), ("dead", "look")):

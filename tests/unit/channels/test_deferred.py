@@ -399,7 +399,7 @@ class History:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_killed_at_any_moment_of_a_snapshot(make: Make, seed: int) -> None:
-    """Snapshots take one entry per turn, while messages arrive, leave and change places. At any
+    """Snapshots take one entry per turn, while messages arrive, leave and move. At any
     moment, the disk contains every message that is owed, and none that was cancelled."""
     core = make(snapshot_budget=1)
     history = History(core, seed)
@@ -453,7 +453,7 @@ def test_what_is_touched_while_a_snapshot_passes_is_in_it(make: Make) -> None:
 
 
 def test_what_a_channel_was_emptied_of_stays_away_while_a_snapshot_is_made(make: Make) -> None:
-    """Publishes are answered once the journal has caught up, however long that takes."""
+    """Publishes are answered only once the journal has caught up."""
     core = make(snapshot_budget=1)
     begin(core)
     defer(core, list(range(60_000, 60_050)))

@@ -1,4 +1,4 @@
-"""Message events: their kinds, their content, and what happens to events that cannot be
+"""Message events: their kinds, their content, and the handling of events that cannot be
 published."""
 
 import json
@@ -20,7 +20,7 @@ Done = Callable[[str | None], None]
 
 
 class Published:
-    """Receives batches, and answers them when a test says so."""
+    """Receives batches, and answers them at a test's request."""
 
     def __init__(self) -> None:
         self.batches: list[list[bytes]] = []

@@ -232,7 +232,7 @@ def test_messages_missing_from_disk_are_reported_once(make: Make, file: int) -> 
 
 
 def test_damaged_lengths_where_a_channel_stands(make: Make) -> None:
-    """The block had left memory; the damage changes where records seem to be from now on."""
+    """The block had left memory; the damage changes the apparent positions of later records."""
     core = make(budget=200_000, mem_queue_size=10)
     topic = core.create("t")
     slow, quick = topic.channel("slow"), topic.channel("quick")

@@ -1,4 +1,4 @@
-"""How `nsqcy copies status` merges the nsqds' responses, and what it prints."""
+"""`nsqcy copies status`: how it merges the nsqds' responses, and its output."""
 
 import json
 from collections.abc import Iterator

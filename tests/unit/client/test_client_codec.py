@@ -1,4 +1,4 @@
-"""A client's codec: however the bytes are split, the messages are the same; each is answered
+"""A client's codec: the messages are the same for any split of the bytes; each is answered
 once."""
 
 import struct

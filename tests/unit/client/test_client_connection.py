@@ -473,7 +473,7 @@ def test_any_error(text: bytes, shaken: bool) -> None:
 
 
 def check(error: Error) -> None:
-    """What another program says becomes one short line."""
+    """Another program's text becomes one short line."""
     assert str(error).isprintable()
     assert len(str(error)) < 20_000
 

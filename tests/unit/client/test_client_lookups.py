@@ -35,7 +35,7 @@ def endless_chunks(sock: socket.socket) -> None:
 
 
 def drip(sock: socket.socket, piece: bytes) -> None:
-    """Send a piece now and then, until the client leaves."""
+    """Send pieces at intervals, until the client disconnects."""
     while not select.select([sock], [], [], 0.05)[0]:
         sock.sendall(piece)
 

@@ -188,7 +188,7 @@ def test_a_refused_publish_fails_alone() -> None:
 
 @pytest.mark.parametrize("nsqds", [("a",), ("a", "b")])
 def test_after_a_goodbye_unanswered_publishes_are_sent_again(nsqds: tuple[str, ...]) -> None:
-    """nsqd has executed none of them. It says so as it exits."""
+    """nsqd has executed none of them, and reports this as it exits."""
     pool = Pool(nsqds, script=silent, retries=0).accept()
     publishes = [pool.publish(b"%d" % number) for number in range(4)]
     pool.run()
@@ -215,7 +215,7 @@ def test_after_a_goodbye_unanswered_publishes_are_sent_again(nsqds: tuple[str, .
 
 
 def test_a_publish_after_a_goodbye_fails_with_no_connection() -> None:
-    """It was not executed, and nsqd does not come back."""
+    """It was not executed, and nsqd does not return."""
     pool = Pool(script=silent).accept()
     publish = pool.publish()
     pool.run()
@@ -227,7 +227,7 @@ def test_a_publish_after_a_goodbye_fails_with_no_connection() -> None:
 
 @pytest.mark.parametrize("retries", [0, 3])
 def test_refused_publishes_cost_only_themselves(retries: int) -> None:
-    """More of them than a publish has attempts."""
+    """more of them than a publish has attempts"""
 
     def script(peer: Peer, line: str, body: bytes) -> bool:
         if body == b"bad":
@@ -920,13 +920,13 @@ def test_a_timed_out_publish_is_not_retried() -> None:
     assert pool.core.pending_bytes == 0
 
 
-# -- what an error says
+# -- texts of errors
 
 SENT_BEFORE = "an earlier attempt may have published the message: a:4150: lost"
 
 
 def taken_by_a() -> tuple[Pool, Told]:
-    """A publish that nsqd a has got and not answered before it went away; b does not listen."""
+    """A publish that nsqd a has received and not answered before it exited; b does not listen."""
     pool = Pool(["a", "b"], script=silent)
     pool.net.wires[0].accept()
     publish = pool.publish()
@@ -1511,7 +1511,7 @@ class Histories(RuleBasedStateMachine):
             assert not self.awaited
 
     def finish(self) -> None:
-        """From now on, all nsqds are down."""
+        """Stop all nsqds."""
         for wire in self.net.live():
             wire.lose()
         end = self.net.time + 300

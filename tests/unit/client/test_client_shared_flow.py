@@ -167,7 +167,7 @@ def test_busy_topics_have_equal_shares() -> None:
     lines = world.connect(5)
     for each in lines[:3]:
         world.fill(each)
-    lines[0].seconds = 30  # however long its handler takes
+    lines[0].seconds = 30  # regardless of its handler's duration
     world.run(3 * REVIEW)
     assert [each.ready for each in lines] == [6, 6, 6, 1, 1]
 

@@ -1,4 +1,4 @@
-"""Durations as timedeltas, misspelt options, and what objects show of themselves."""
+"""Durations as timedeltas, misspelt options, and the text representations of objects."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -249,7 +249,7 @@ def test_an_nsqd_that_refuses_is_tried_less_and_less() -> None:
     assert 8 <= len(net.wires) <= 20
 
 
-# -- what errors and logs say
+# -- texts of errors and logs
 
 
 def test_errors_name_the_topic(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""When a consumer or producer requests its next turn, and what happens to those waiting for it.
+"""When a consumer or producer requests its next turn, and the effects on those waiting for it.
 
 If a due time had no effect, the loop would never sleep.
 """
@@ -76,7 +76,7 @@ def test_a_connection_that_cannot_be_made_is_tried_again(net: Net) -> None:
 
 
 def test_while_closing_nothing_else_is_due(net: Net) -> None:
-    """One nsqd has messages in flight, another is gone, and a backoff is in progress."""
+    """One nsqd has messages in flight, another has exited, and a backoff is in progress."""
     core = consumer(net, "a", "b", close_timeout=30.0)
     for connection in net.opened:
         shaken(core, connection, net.time)

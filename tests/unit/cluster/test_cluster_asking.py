@@ -319,7 +319,7 @@ def test_only_proved_nsqds_get_the_token(path: str, server: AuthServer, other: A
     assert tokens(other) == [""]
     other.default = Reply(b'{"message":"UNAUTHORIZED"}', 401)
     (error,) = node_stats([found], web=web).errors.values()
-    assert str(error).startswith("token withheld: the nsqd has not proved itself to nsqlookupd")
+    assert str(error).startswith("token withheld: the nsqd has not authenticated to nsqlookupd")
     assert tokens(other) == [""]
     look(authenticated=True)
     node_stats([found], web=web)
@@ -330,7 +330,7 @@ def test_only_proved_nsqds_get_the_token(path: str, server: AuthServer, other: A
 
 
 def test_an_nsqd_does_not_prove_itself(server: AuthServer, other: AuthServer) -> None:
-    """What it says of itself, or what an nsqlookupd that is not named says, counts for nothing."""
+    """The client ignores nsqd's own statement, and that of an nsqlookupd that is not configured."""
     claims = STATS | nsqd_of(other, authenticated=True)
     server.default = other.default = Reply(json.dumps(claims).encode(), headers=PLAIN)
     web = trusting(server.address)

@@ -1,4 +1,4 @@
-"""What is known of an nsqd from its response to /node."""
+"""The facts about an nsqd in its response to /node."""
 
 from typing import Any
 

@@ -67,6 +67,6 @@ def test_the_sample_file_is_no_wider_than_a_screen(table: OptionTable) -> None:
 def test_every_option_is_explained(option: Option) -> None:
     assert option.help
     assert not option.help.endswith(".")
-    assert "`" not in option.help  # Go's usage text would mistake it for the name of the value
+    assert "`" not in option.help  # Go's usage text would interpret it as the name of the value
     if option.default_text:
         assert type(option.example) is type(option.default)

@@ -1,5 +1,5 @@
-"""conf/helm: Helm takes the chart, its defaults are the manifests of conf/kubernetes, and the
-daemons take the files that it renders."""
+"""conf/helm: Helm accepts the chart, its defaults are the manifests of conf/kubernetes, and the
+daemons accept the files that it renders."""
 
 import re
 from pathlib import Path

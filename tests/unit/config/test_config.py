@@ -458,7 +458,7 @@ def test_our_own_options(write: Write) -> None:
         ("tls_min_version = ssl3.0", "ssl3.0", "tls1.0, tls1.1, tls1.2, tls1.3"),
         ("e2e_processing_latency_percentile = 1, x", "Could not parse: x", "numbers"),
         ('lookupd_tcp_address = ["a:1"]', "arrays are TOML", "values separated by commas"),
-        ("auth_http_address = ,", "there is no value between the commas", "values separated"),
+        ("auth_http_address = ,", "a value is missing between the commas", "values separated"),
         ("[channel]", "unknown section [channel]", "[topic PATTERN] or [channel TOPICPATTERN/"),
         ("[topic]", "unknown section [topic]", "[nsqd], [topic PATTERN] or [channel "),
         ("[topics x]", "unknown section [topics x]", "[nsqd], [topic PATTERN] or [channel "),

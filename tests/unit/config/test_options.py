@@ -650,8 +650,8 @@ def test_an_unknown_client_policy_ends_the_start(policy: str) -> None:
 def test_clients_are_not_verified_by_a_file_without_a_name() -> None:
     verify = ("--tls-cert=c", "--tls-key=k", "--tls-client-auth-policy=require-verify")
     assert str(refusal(*verify, "--tls-root-ca-file=")) == (
-        "failed to instantiate nsqd - --tls-root-ca-file is empty: name a file, or leave the"
-        " option out to accept certificates from all CAs that the system trusts"
+        "failed to instantiate nsqd - --tls-root-ca-file is empty: set it to a file, or omit"
+        " the option to accept certificates from all CAs that the system trusts"
     )
     settings = loader.load(NSQD, verify)
     resolve(settings)

@@ -66,7 +66,7 @@ def test_the_first_intact_answer_counts(nodes: Nodes) -> None:
     "data", [b"", b"goo", b"good!", b"evil", None, "good", 4], ids=lambda data: repr(data)
 )
 def test_a_wrong_answer_is_one_of_a_node_without_the_part(nodes: Nodes, data: Any) -> None:
-    """It may be short, long, damaged there too, or forged."""
+    """It may be short, long, forged, or also damaged there."""
     nodes.fetch("a", "b")
     nodes.answer("", data)
     assert nodes.asked() == ["a", "b"] and nodes.results == []

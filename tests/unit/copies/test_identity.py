@@ -1,4 +1,5 @@
-"""What a registry is to a node, from its identity and what the node has acted on."""
+"""A node's relation to a registry, from the registry's identity and the values that the node has
+acted on."""
 
 import pytest
 
@@ -25,7 +26,7 @@ def found(identity: Identity | None, groups: int = 40, mark: int = 40, revision:
     [
         (found(MINE), Standing.CURRENT),
         (found(MINE, groups=60, mark=40), Standing.CURRENT),
-        (found(MINE, revision=45), Standing.CURRENT),  # nothing that matters to the node is lost
+        (found(MINE, revision=45), Standing.CURRENT),  # nothing relevant to the node is lost
         (found(MINE, groups=39), Standing.OLDER),
         (found(MINE, groups=60, mark=39), Standing.OLDER),
         (found(None), Standing.LOST),

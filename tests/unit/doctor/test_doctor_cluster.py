@@ -415,7 +415,7 @@ def test_growing_backlogs() -> None:
     facts = of(nsqd(1, topic("t", 0, channel("c", 500, client(), rates=growing))))
     told = only("growing-backlog", facts)
     assert told.startswith("warning: channel t/c is falling behind by 8.0/s: it receives 9.0/s")
-    # The same from an nsqd that reports no rates: 16 more messages within 2 s.
+    # An nsqd that reports no rates: 16 more messages within 2 s.
     before = topic("t", 0, channel("c", 500, client(), message_count=1000))
     after = topic("t", 0, channel("c", 516, client(), message_count=1018))
     facts = of(nsqd(1, before, later=[after]), watched=2.0)

@@ -1,4 +1,4 @@
-"""`nsqcy doctor --watch`: what is new and what is gone, and which findings fail a run."""
+"""`nsqcy doctor --watch`: new and resolved findings, and the findings that fail a run."""
 
 import json
 

@@ -342,7 +342,7 @@ def test_an_ignored_chunked_body_is_read_up_to_the_same_size() -> None:
 
 
 def test_tiny_chunks_are_read_in_slices() -> None:
-    """Each call of next_event() reads so many that other connections do not wait."""
+    """Each call of next_event() reads a bounded number, so other connections do not wait."""
     protocol = HttpProtocol(HeadCache())
     count = 5000
     protocol.feed(request(f"POST / HTTP/1.1\n{HOST}Transfer-Encoding: chunked\n\n"))

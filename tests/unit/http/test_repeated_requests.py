@@ -1,4 +1,4 @@
-"""GET requests that pollers repeat: which of them are news for the log."""
+"""GET requests that pollers repeat: the log contains only new ones."""
 
 from nsqcy.http.repeated_requests import REPEAT, Polls
 

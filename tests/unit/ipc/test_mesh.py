@@ -95,7 +95,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def restart(self, data):
-        """A worker dies with all of its state, and is started again."""
+        """A worker dies with all of its state, and is restarted."""
         dead = data.draw(st.integers(0, len(self.generations) - 1))
         workers = self.cluster.workers
         for worker in workers:
@@ -426,7 +426,7 @@ def test_drain_is_bounded_and_goes_round():
     assert mesh.drain(1 << 30) is False
 
 
-# --- peers that come and go ---
+# --- peers that start and exit ---
 
 
 def test_peer_down_closes_all_streams_with_it():

@@ -283,7 +283,7 @@ class Command:
         self.output.close()
 
 
-@pytest.mark.soak  # half a minute of CPU time; the scenarios have tests of their own
+@pytest.mark.soak  # half a minute of CPU time; the scenarios have separate tests
 def test_the_whole_command(drivers: Any, tmp_path: Path) -> None:
     with Command(tmp_path) as command:
         assert command.end() == 0

@@ -1,4 +1,4 @@
-"""The ledger of a load test: what was published, what became of it, and parts of a ledger."""
+"""The ledger of a load test: published messages, their outcomes, and parts of a ledger."""
 
 import sys
 

@@ -176,7 +176,7 @@ def test_what_goes_while_it_is_walked_over_is_counted_once(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("compress", [False, True])
 def test_a_share_is_made_in_slices(compress: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lines of each family are together, whichever slices they come from."""
+    """The lines of each family are together, even if they are from different slices."""
     monkeypatch.setattr(metrics_shares, "SLICE", 2)
     monkeypatch.setattr(metrics_shares, "COMPRESSED_SLICES", 2)
     core = Core(None)

@@ -1,4 +1,4 @@
-"""Snappy and deflate: decoding restores the input, however it is split; broken input is refused."""
+"""Snappy and deflate: decoding restores the input, for any split; broken input is refused."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""The copies page: what it shows for reports that agree, differ or are missing."""
+"""The copies page, for reports that agree, differ or are missing."""
 
 from typing import Any
 

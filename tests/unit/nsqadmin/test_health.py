@@ -1,4 +1,4 @@
-"""The health of nodes: what their responses say, and the signs."""
+"""The health of nodes: the content of their responses, and the alerts."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The history of topics, channels and nodes: rates, rings, and what is kept, with a simulated
+"""The history of topics, channels and nodes: rates, rings, and the kept values, with a simulated
 clock."""
 
 import math
@@ -199,7 +199,7 @@ def test_a_sampler_that_stops_leaves_a_gap() -> None:
     values = kept.read_one(TOPIC, "in", 40, 60, 0)
     assert values is not None
     assert [each == each for each in values] == [False, False, False, True, False, False]
-    kept.add(41, {NODE: [1.0] * len(METRICS)})  # the topic is gone
+    kept.add(41, {NODE: [1.0] * len(METRICS)})  # the topic has been deleted
     assert kept.read_one(TOPIC, "in", 41, 20, 0) is not None
 
 

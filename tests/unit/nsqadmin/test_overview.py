@@ -1,4 +1,4 @@
-"""The overview: figures of the whole cluster, and what needs attention."""
+"""The overview: figures of the whole cluster, and the entries that need attention."""
 
 from typing import Any
 

@@ -147,7 +147,7 @@ def test_what_is_not_kept_is_not_drawn() -> None:
 def test_small_plots_and_the_latest_value() -> None:
     assert plots().latest(TOPIC, "in") == 900
     assert plots().spark(TOPIC, "in").endswith("L58 3")  # the mean of the last three values
-    section = plots().section(TOPIC)  # whose points are means too
+    section = plots().section(TOPIC)  # whose points are also means
     assert section is not None
     assert section.plots[0].lines[0].latest == "900/s"
     assert "In: 900/s now" in section.plots[0].spoken

@@ -133,7 +133,7 @@ def pages(text: str) -> list[Element]:
 @settings(deadline=None, max_examples=60)
 @given(MARKUP)
 def test_text_never_becomes_markup(text: str) -> None:
-    """A page has the same elements as with a plain name, whatever names and errors contain."""
+    """For any names and errors, a page has the same elements as with a plain name."""
     for page, plain in zip(pages(f"a{text}a"), pages("aa"), strict=True):
         assert count(page) == count(plain)
 

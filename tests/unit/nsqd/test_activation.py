@@ -99,6 +99,6 @@ def test_what_is_of_no_use_is_refused(
     allowed = (
         r" \(allowed: one socket for each of tcp, http, https, identified by FileDescriptorName="
     )
-    with pytest.raises(StartError, match=f"^failed to take sockets - {reason}{allowed}"):
+    with pytest.raises(StartError, match=f"^failed to receive sockets - {reason}{allowed}"):
         kinds(three[:2], names, **addresses)
     assert [sock.fileno() for sock in three[:2]] == [-1, -1]

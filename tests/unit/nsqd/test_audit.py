@@ -29,7 +29,7 @@ MESSAGES = 100
 
 
 def run(words: list[str]) -> int:
-    """Return the exit status of `nsqcy data` with these words."""
+    """Return the exit status of `nsqcy data` with these arguments."""
     return int(command.data.main(words, standalone_mode=False))
 
 
@@ -271,7 +271,7 @@ def test_a_newer_format(saved: Path, name: str, capfd) -> None:
     struct.pack_into("<I", content, 12, disk_format.crc32c(bytes(content[:header])))
     path.write_bytes(content)
     assert run(["check", str(saved)]) == 2
-    assert "format version 99 is newer than this nsqcy reads" in capfd.readouterr().err
+    assert "format version 99 is newer than this nsqcy supports" in capfd.readouterr().err
 
 
 # ---- the command

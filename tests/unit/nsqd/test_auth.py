@@ -1,4 +1,4 @@
-"""Auth server responses: what is accepted, what is refused, and the effects for a client."""
+"""Auth server responses: accepted ones, refused ones, and their effects for a client."""
 
 import json
 import string

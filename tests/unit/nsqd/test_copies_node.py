@@ -1,4 +1,4 @@
-"""A node's file: written in a thread, also on a disk that cannot be written for a while."""
+"""A node's file: written in a thread, even on a disk that is temporarily not writable."""
 
 import errno
 import threading
@@ -87,7 +87,7 @@ def test_the_hub_does_not_wait_for_a_write(tmp_path: Path, disk: Disk) -> None:
     assert node.flush()
     disk.hangs = True
     node.remember({"g": Known((1, 7), GROUP)})
-    wait_until(lambda: disk.writes == 2)  # the write has begun, and this greenlet goes on
+    wait_until(lambda: disk.writes == 2)  # the write has begun, and this greenlet continues
     for mark in range(8, 100):
         node.marked(mark)
     flushed = gevent.spawn(node.flush)

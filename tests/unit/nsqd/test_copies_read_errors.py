@@ -1,8 +1,8 @@
-"""A copy's files that cannot be read now: each errno and each short read is the same event.
+"""A copy's files that are temporarily unreadable: each errno and each short read is the same event.
 
 The simulation of copies therefore knows only one kind of failed read
-(`simulation.disk.Disk.fails_to_read`). The I/O thread's reads fail by its fault table, the blocking
-ones by a file that stands in for the real one.
+(`simulation.disk.Disk.fails_to_read`). The I/O thread's fault table makes its reads fail; a
+substitute for the real file makes the blocking reads fail.
 """
 
 import errno
@@ -77,7 +77,7 @@ class Opened:
 
 @pytest.fixture
 def fail_blocking_reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Fault], None]:
-    """Let the blocking reads of the files with this suffix fail."""
+    """Make the blocking reads of the files with this suffix fail."""
     opens = Path.open
 
     def fail(suffix: str, fault: Fault) -> None:
@@ -91,7 +91,7 @@ def fail_blocking_reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Fault
 
 
 class Disk:
-    """A copy's directory, and what the copy has requested from its caller."""
+    """A copy's directory, and the copy's requests to its caller."""
 
     def __init__(self, io: FaultyIoThread, root: Path) -> None:
         self.io = io

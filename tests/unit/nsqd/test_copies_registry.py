@@ -125,7 +125,7 @@ class Etcd:
 
 
 class Reader:
-    """Uses no value, but notes which registry is in use when values arrive."""
+    """Uses no value, but records which registry is in use when values arrive."""
 
     def __init__(self) -> None:
         self.generation = 0
@@ -158,7 +158,7 @@ class Reader:
 
 
 class Process:
-    """A process that has registered in an etcd of its own."""
+    """A process that has registered in its own etcd."""
 
     def __init__(self, path: Path) -> None:
         self.etcd: Any = Etcd()

@@ -1,4 +1,4 @@
-"""Settings for copies: what is checked at startup, and what the workers receive."""
+"""Settings for copies: the checks at startup, and the settings that the workers receive."""
 
 import subprocess
 import sys
@@ -63,7 +63,7 @@ def test_the_id_of_the_machine_stays(tmp_path: Path) -> None:
         assert machine_id(root, lines) == first
         assert machine_id(root, Lines()) == first
     assert [line.split(";")[1] for line in lines.all] == [
-        f" nsqd uses {root}/previous/machine.json, the version before"
+        f" nsqd uses {root}/previous/machine.json, the previous version"
     ] * 2
     for name in ("machine.json", "previous/machine.json"):
         (root / name).write_text("{")

@@ -1,4 +1,4 @@
-"""The port for copies: TLS, and what happens while no descriptors are left."""
+"""The port for copies: TLS, and a lack of descriptors."""
 
 import errno
 import os

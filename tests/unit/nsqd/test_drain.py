@@ -130,7 +130,7 @@ def test_groups_that_are_left_are_kept_when_draining_ends(lines: Lines) -> None:
     around.groups = [1]
     drain = Drain(around, lines)
     drain.begin(None)
-    drain.begin(None, hand_over=True)  # consumers have nothing left, but groups are
+    drain.begin(None, hand_over=True)  # no messages remain for consumers, but groups remain
     gevent.sleep(0.02)
     assert around.code is None
     drain.cancel()

@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["at once", "later", "https"])
 def server(request: pytest.FixtureRequest, start: Callable[..., Server], folder: Path) -> Server:
-    """Server that answers publishes immediately, or in a later turn, or that uses TLS."""
+    """Server that answers publishes immediately or in a later turn, or that uses TLS."""
     args = {"at once": [], "later": ["--slow"], "https": ["--tls", str(folder)]}
     return start(*args[request.param])
 

@@ -128,7 +128,8 @@ def test_a_handshake_that_never_goes_on(start: Callable[..., Server]) -> None:
 def test_deadlines(folder: Path, timeouts: tuple[float, ...], sent: bytes) -> None:
     server = Server("--tls", str(folder), "--timeouts", *map(str, timeouts), "0.05")
     http = server.connect().send(sent) if sent else server.connect()
-    with pytest.raises(ssl.SSLEOFError):  # truncated: clients cannot take this for an orderly end
+    # truncated: clients cannot confuse this with an orderly end
+    with pytest.raises(ssl.SSLEOFError):
         http.rest()
     server.stop()
 

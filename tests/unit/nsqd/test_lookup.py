@@ -172,7 +172,7 @@ def test_many_topics_at_once(make, lookupd):
 
 @pytest.mark.parametrize("fate", ["answers", "hangs up", "is silent", "is away"])
 def test_changes_are_awaited_until_every_lookupd_has_answered(make, lookupd, monkeypatch, fate):
-    """A lookupd that does not answer, or is away, keeps nobody waiting for long."""
+    """A lookupd that does not answer, or is down, delays nobody for long."""
     gate = threading.Event()
     one, other = lookupd(), lookupd()
 

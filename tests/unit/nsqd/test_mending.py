@@ -1,4 +1,4 @@
-"""Mending a segment with what other copies have: their answers, failures in the middle, and disks
+"""Repair of a segment from other copies: their answers, failures during the repair, and disks
 that cannot be read or written."""
 
 import errno
@@ -193,7 +193,7 @@ def test_each_copy_is_damaged_in_another_place(copies: Copies) -> None:
 
 
 def test_all_copies_are_damaged_in_one_place(copies: Copies) -> None:
-    """Everything around it is mended."""
+    """Everything around it is repaired."""
     copies.damage(CLOSED, FIRST + 50, MIDDLE + 50, LAST + 50)
     copies.damage(CLOSED, MIDDLE + 60, nodes="ab")
     assert outcome(copies.verify(CLOSED)) == (True, 1, 0, True)
@@ -313,7 +313,7 @@ FAILURES = [errno.EIO, errno.ETIMEDOUT, errno.ENOMEM, errno.EMFILE]
 @pytest.mark.parametrize("error", FAILURES)
 @pytest.mark.parametrize("call", ["open", "pread"])
 def test_a_read_error_is_no_damage(copies: Copies, call: str, error: int) -> None:
-    """Whichever read it is, once or always."""
+    """For any read, once or always."""
     for nth in itertools.count(1):
         before = copies.io.calls_made(call)
         copies.io.fault(call, nth=nth, error=error)

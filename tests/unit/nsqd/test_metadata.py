@@ -216,7 +216,7 @@ def test_what_is_written_is_read_again(tmp_path_factory, changes):
 
 @given(st.lists(CHANGES, max_size=30))
 def test_each_change_is_written(changes):
-    """However often the content was made before."""
+    """Even if the content was often made before."""
     known_topics = KnownTopics()
     for what, topic, channel in changes:
         change(known_topics, what, topic, channel)
@@ -336,7 +336,7 @@ def test_nsq_or_a_user_may_write_the_file(tmp_path):
     known_topics, lines = read(tmp_path, dump(known_topics_of(u=["c"])))
     assert list(known_topics) == ["u"]
     path = tmp_path / "nsqd.dat"
-    assert lines == [f"{path} was written by another program, or edited: it is used as it is"]
+    assert lines == [f"{path} was written by another program, or edited: using it unchanged"]
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, capfd):

@@ -1,5 +1,5 @@
-"""A log whose changes are mirrored: when they are complete, and whether both places have the same
-files."""
+"""A log whose changes are mirrored: when they are complete, and whether both directories have the
+same files."""
 
 import errno
 import random

@@ -1,4 +1,4 @@
-"""A session that migrates to another worker: who serves it, whatever happens to the request."""
+"""A session that migrates to another worker: who serves it, for any outcome of the request."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
 
 
 class Packed:
-    """A session, reduced to what is needed here, with an open descriptor."""
+    """A session, reduced to the parts needed here, with an open descriptor."""
 
     def __init__(self, fd: int) -> None:
         self.closed = False

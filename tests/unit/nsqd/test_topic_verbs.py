@@ -74,7 +74,7 @@ def look(state: str) -> peeking.Look:
 
 
 def in_backlog(core: Core, owner: TopicOwner) -> list[dict[str, Any]]:
-    """Return the messages that the channel has not received yet; this waits for nothing."""
+    """Return the messages that the channel has not received yet, without waiting."""
     verb = Peek("t", "", look(peeking.BACKLOG))
     found: list[dict[str, Any]] = json.loads(finish(core, gevent.spawn(verb.run, owner)))[
         "messages"
@@ -143,7 +143,7 @@ def test_a_topic_that_waits_for_too_long(
 
 
 def test_a_turn_passes_on_a_share(core: Core, owner: TopicOwner) -> None:
-    """The rest follows, however many messages wait."""
+    """The rest follows, for any number of waiting messages."""
     topic = core.topic("t")
     assert topic is not None
     topic.end_hold()

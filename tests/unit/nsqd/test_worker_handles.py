@@ -19,7 +19,7 @@ CONNECTIONS = 10
 
 
 class Slots:
-    """Every worker had this many connections at its last heartbeat."""
+    """Every worker had this number of connections at its last heartbeat."""
 
     def __init__(self) -> None:
         self.beat = 1

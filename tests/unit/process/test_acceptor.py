@@ -1,4 +1,4 @@
-"""Which worker gets the next connection, and what happens if none can accept it."""
+"""Which worker gets the next connection, and the case that none can accept it."""
 
 import errno
 import socket
@@ -139,7 +139,7 @@ def test_with_only_the_reserve_left_clients_wait_in_the_backlog(front, monkeypat
     """Each socket that a worker takes makes room for one more."""
     worker = Worker()
     front.acceptor.add(0, worker)
-    monkeypatch.setattr(acceptor, "PAUSE", 60.0)  # nothing but `resume` goes on
+    monkeypatch.setattr(acceptor, "PAUSE", 60.0)  # only `resume` continues
     monkeypatch.setattr(descriptors, "first_reserved", lambda: 0)
     front.connect(3)
     wait_until(lambda: worker.taken)
@@ -198,7 +198,7 @@ def test_out_of_descriptors_pauses_and_says_so_once(front, code):
 
 
 class Manual(Acceptor):
-    """Its pauses end when a test says so."""
+    """Its pauses end at a test's request."""
 
     def _start_timer(self, seconds):
         self.waits = [*getattr(self, "waits", []), seconds]
@@ -245,7 +245,7 @@ def test_a_worker_without_descriptors_gets_one_try_per_pause(front):
 
 
 def test_a_pause_ends_after_its_time(front):
-    """The timer of each pause is a new one: libev fires one that is started again at once."""
+    """The timer of each pause is a new one: libev immediately fires a restarted one."""
     started = []
 
     class Watched(Acceptor):

@@ -1,4 +1,5 @@
-"""The control channel: the content of datagrams, calls and their answers, a peer that is gone."""
+"""The control channel: the content of datagrams, calls and their answers, a peer that has
+exited."""
 
 import errno
 import json
@@ -190,7 +191,7 @@ def test_answers_find_their_callers_in_any_order(ends):
 
 
 def test_a_large_blob_moves_a_bounded_step_a_turn(ends, monkeypatch):
-    """However fast the peer is, the hub does other work between its messages."""
+    """Even if the peer is fast, the hub does other work between its messages."""
     turn = 0
     sent, received = Counter(), Counter()
     under_way = deque()

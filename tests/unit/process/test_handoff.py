@@ -30,7 +30,7 @@ def test_any_bytes_are_decoded_or_refused(data):
 
 
 class Ends:
-    """A sender, a receiver that is not started, and the fates of the sockets."""
+    """A sender, a receiver that is not started, and the outcomes of the sockets."""
 
     def __init__(self):
         ours, self.theirs = ancillary.pair()

@@ -1,4 +1,4 @@
-"""Starting processes: what a child inherits and what it does not."""
+"""Starting processes: what a child inherits, and what it does not inherit."""
 
 import json
 import os

@@ -203,7 +203,8 @@ def test_what_is_no_listening_stream_socket_is_refused(hand_over, sock, reason: 
     with pytest.raises(StartError) as caught:
         systemd.inherited(hand_over(listening(), sock(), names="tcp:http"))
     text = (
-        f"failed to take sockets - descriptor {FIRST + 1} (http) from the service manager {reason}"
+        f"failed to receive sockets - descriptor {FIRST + 1} (http) from the service manager "
+        f"{reason}"
     )
     assert str(caught.value).startswith(text)
 

@@ -1,4 +1,4 @@
-"""LOG_PUB: each chunk is published once, however often it is sent, across every kind of exit.
+"""LOG_PUB: each chunk is published once, even if it is resent, across every kind of exit.
 
 A copy of the files at some moment is what a process killed at that moment would leave behind.
 """
@@ -301,7 +301,7 @@ def test_runs_without_chunks_are_not_read(make: Make) -> None:
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 @pytest.mark.parametrize("kept", range(6))
 def test_a_repeat_completes_a_chunk_torn_by_a_crash(make: Make, durability: str, kept: int) -> None:
-    """This number of a chunk's records are left; the repetition publishes the rest."""
+    """This number of a chunk's records remain; the repetition publishes the others."""
     core = make(durability)
     core.create("t").channel("c")
     core.settle()
@@ -450,7 +450,7 @@ def test_the_power_goes_after_a_kill(tmp_path: Path, durability: str, asked: str
 
 
 class Least(Random):
-    """Random choices by which everything that was not synced is lost."""
+    """Random choices that lose all unsynced data."""
 
     def random(self) -> float:
         return 0.0

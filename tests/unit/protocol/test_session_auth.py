@@ -1,4 +1,5 @@
-"""A session whose client needs authorization: what waits for it, and what needs no new decision."""
+"""A session whose client needs authorization: commands that wait for it, and commands that need no
+new decision."""
 
 import struct
 from collections.abc import Callable, Iterator

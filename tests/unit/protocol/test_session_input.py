@@ -164,7 +164,7 @@ def test_only_a_command_that_is_cut_is_kept(make: Make) -> None:
 
 
 def test_an_error_ends_what_was_cut(make: Make) -> None:
-    """Commands after a refused one are not executed, wherever the split was."""
+    """Commands after a refused one are not executed, for any split."""
     core = make()
     producer = core.client()
     stream = pub(b"PUB t\n", b"one") + pub(b"PUB t\n", b"") + pub(b"PUB t\n", b"never")

@@ -1,4 +1,4 @@
-"""Sessions whose user has a quota: which ones wait, which continue, and what is counted."""
+"""Sessions whose user has a quota: which ones wait, which continue, and the counters."""
 
 import mmap
 import struct
@@ -122,7 +122,7 @@ def test_publishes_wait_and_none_is_lost(core: Core, asked: Asked, client: Conne
 
 
 def test_who_waits_is_counted_for_as_long(core: Core, asked: Asked, client: Connect) -> None:
-    """The time is counted once, however often the session is checked again, and even if it
+    """The time is counted once, even if the session is rechecked often, and even if it
     disconnects."""
     quota = asked.make(rate=1)
     one, two = welcome(client()), welcome(client())

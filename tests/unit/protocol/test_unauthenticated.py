@@ -1,4 +1,5 @@
-"""A client that has not authenticated yet: what it may send, and what it can make a worker do."""
+"""A client that has not authenticated yet: its permitted commands, and the work that it can
+cause."""
 
 import json
 import struct

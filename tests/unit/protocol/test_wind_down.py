@@ -1,4 +1,4 @@
-"""Sessions when nsqd exits: what is answered, who gets a goodbye, and when it ends."""
+"""Sessions when nsqd exits: the answered commands, the clients that get a goodbye, and the end."""
 
 import errno
 import struct

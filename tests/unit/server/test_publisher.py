@@ -52,7 +52,7 @@ def test_the_owner_dies_before_it_answers(near: Near) -> None:
 def test_what_was_not_sent_is_certainly_not_there(near: Near) -> None:
     outcomes = Outcomes(near)
     outcomes.publish([b"x" * MEBIBYTE])
-    outcomes.publish(SMALL)  # waits for the answers to that many bytes
+    outcomes.publish(SMALL)  # waits for the answers to that number of bytes
     near.manager.peer_down(OWNER)
     assert outcomes.all() == [[UNKNOWN], ["exiting"]]
 

@@ -1,4 +1,4 @@
-"""A disk operation that does not return is noticed while it is in progress."""
+"""A disk operation that does not return is detected while it is in progress."""
 
 import errno
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def run(core: Core) -> None:
 
 
 def hang(core: Core) -> None:
-    """Have the sync of a publish hang."""
+    """Make the sync of a publish hang."""
     core.io.hold("fdatasync")
     core.client().send(b"PUB f\n\0\0\0\3one")
     run(core)
@@ -95,7 +95,7 @@ def test_a_publish_whose_outcome_is_unknown_is_not_answered(core: Core, watch: D
     core.settle()
     hang(core)
     publisher = core.clients[-1]
-    for second in range(0, 35, 5):  # it is noticed after 5 s
+    for second in range(0, 35, 5):  # it is detected after 5 s
         watch.look(second * SECOND)
         assert not publisher.closed
     watch.look(35 * SECOND)

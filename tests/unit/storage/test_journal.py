@@ -244,7 +244,7 @@ def test_entries_round_trip(found):
 @settings(max_examples=500)
 @given(st.binary(max_size=200), topics, deltas, st.integers(0, 300), st.integers(0, 255))
 def test_fuzz(data, state, delta, at, mask):
-    """Any data is decoded or refused; nothing else may happen."""
+    """Any data is either decoded or refused."""
     for source in (
         data,
         struct.pack("<HH", 1, 1) + data,
@@ -382,7 +382,7 @@ def test_optional_sections_are_skipped_and_others_are_not():
 
 
 def test_a_newer_version_is_refused():
-    with pytest.raises(JournalError, match="version 2 is newer than this nsqcy reads"):
+    with pytest.raises(JournalError, match="version 2 is newer than this nsqcy supports"):
         decode_snapshot(struct.pack("<HH", 1, 2))
     with pytest.raises(JournalError, match="does not start with a snapshot"):
         decode_snapshot(encode_delta(Delta(Kind.CHANNEL_DELETED, "a")))

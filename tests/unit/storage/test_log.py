@@ -1110,7 +1110,7 @@ def test_a_short_read_of_a_long_file_is_no_damage(disk, limit):
     handle = disk.wrote(messages(1, 300, 30))
     answers = []
     disk.io.fault("pread", 1, short=limit)
-    disk.io.fault("pread", 2, short=0)  # nothing, although the file goes on
+    disk.io.fault("pread", 2, short=0)  # nothing, although the file continues
     disk.probe.read(handle, lambda error, data: answers.append(error))
     disk.io.drain_now()
     assert answers == [errno.EIO]
@@ -1131,7 +1131,7 @@ def test_a_file_that_ends_early_is_damaged(disk):
 
 
 def repairs(disk, *answers):
-    """Answer each question of the log with the next of these; return the questions."""
+    """Answer each request of the log with the next of these; return the requests."""
     asked, left = [], list(answers)
 
     def repairer(path, offset, length, error, answer):
@@ -1162,7 +1162,7 @@ def test_a_repairer_puts_damage_right(disk):
 def test_what_cannot_be_repaired_is_damaged(disk):
     handle = disk.wrote(messages(1, 10, 30))
     flip(disk.segments()[0], 200)
-    asked = repairs(disk, True, False)  # not repaired in fact: it is asked again
+    asked = repairs(disk, True, False)  # not repaired in fact: the log requests the repair again
     assert sum(one.damaged for one in disk.read(handle)) == 1
     assert len(asked) == 2 and len(disk.damages) == 1
 
@@ -1435,7 +1435,11 @@ def test_a_newer_format_is_refused(tmp_path):
     struct.pack_into("<I", data, 12, disk_format.crc32c(bytes(data[:64])))
     path.write_bytes(data)
     disk = Disk(tmp_path)
-    with pytest.raises(FormatError, match=r"format version 2 is newer than this nsqcy reads \(1\)"):
+    with pytest.raises(
+        FormatError,
+        match=r"format version 2 is newer than this nsqcy supports "
+        r"\(1\)",
+    ):
         recover_log(disk.log)
     assert path.read_bytes() == data
     del kept
@@ -1531,7 +1535,7 @@ def test_what_was_written_again_is_right_where_it_was_written_last(tmp_path):
 
 
 def test_any_order_of_runs_is_covered_once(tmp_path):
-    """Newest first; each seq once, whatever overlaps."""
+    """Newest first; each seq once, even if segments overlap."""
     disk = Disk(tmp_path, max_bytes_per_file=100)  # one segment per run
     for first, count in ((1, 4), (10, 10), (3, 10), (30, 5), (2, 1), (18, 14), (40, 3), (1, 1)):
         disk.wrote(messages(first, count))
@@ -1658,7 +1662,7 @@ def test_damage_anywhere(tmp_path):
 )
 @given(garbage=st.binary(max_size=700), tail=st.booleans(), seed=st.integers(0, 999))
 def test_any_bytes_as_files(tmp_path, garbage, tail, seed):
-    """Recovery neither crashes nor removes anything, whatever the directory contains."""
+    """Recovery neither crashes nor removes anything, for any content of the directory."""
     path = tmp_path / "fuzz"
     shutil.rmtree(path, ignore_errors=True)
     directory = path / "t.topic"

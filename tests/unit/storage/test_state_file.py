@@ -1,4 +1,4 @@
-"""Small files with a checksum: a bad version is never used, and never destroyed."""
+"""Small files with a checksum: a damaged version is never used, and never destroyed."""
 
 import builtins
 import errno
@@ -81,7 +81,7 @@ def test_a_damaged_version_is_never_used(tmp_path: Path, file: StateFile) -> Non
             assert found.value == 2 and found.path == file.previous
             assert said(file) == [
                 f"{file.path} is damaged: {found.faults[0].error}; "
-                f"nsqd uses {file.previous}, the version before"
+                f"nsqd uses {file.previous}, the previous version"
             ]
 
 
@@ -99,7 +99,9 @@ def test_a_damaged_version_is_set_aside_before_the_next(tmp_path: Path, file: St
 def test_a_missing_version(tmp_path: Path, file: StateFile) -> None:
     (tmp_path / NAME).unlink()
     assert file.look(numbers).value == 2
-    assert said(file) == [f"{file.path} is missing; nsqd uses {file.previous}, the version before"]
+    assert said(file) == [
+        f"{file.path} is missing; nsqd uses {file.previous}, the previous version"
+    ]
     file.write(version(4))
     assert file.look(numbers).value == 4
     assert (tmp_path / PREVIOUS).read_bytes() == version(2)
@@ -161,7 +163,7 @@ def test_a_failed_write_changes_nothing(
 
 
 class TestShared:
-    """A file that other programs write as well, without a checksum in it."""
+    """A file that other programs also write, without a checksum in it."""
 
     @pytest.fixture
     def file(self, tmp_path: Path) -> StateFile:

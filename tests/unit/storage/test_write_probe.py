@@ -1,4 +1,4 @@
-"""The probe: what it reports and logs while the disk fails, and when it works again."""
+"""The probe: its reports and log lines while the disk fails, and after its recovery."""
 
 import errno
 import os

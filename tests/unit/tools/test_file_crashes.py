@@ -1,4 +1,4 @@
-"""nsq_to_file's files and crashes: whichever disk operation is the last, no file contains a partial
+"""nsq_to_file's files and crashes: after a crash at any disk operation, no file contains a partial
 message, and no acknowledged message is missing."""
 
 import errno

@@ -406,7 +406,7 @@ def test_one_folder_by_two_names_loses_nothing(topic: Topic) -> None:
 
 
 def crashed(files: TopicFiles) -> None:
-    """Leave the state of a killed process: everything as it is, but unlocked."""
+    """Leave the state of a killed process: everything unchanged, but unlocked."""
     files.abandon()
 
 

@@ -1,4 +1,4 @@
-"""Debug information: what must not hold up the hub."""
+"""Debug information, which must not delay the hub."""
 
 import _thread
 

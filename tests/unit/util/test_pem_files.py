@@ -1,4 +1,4 @@
-"""Certificate and key files: what is refused, with which words, and what is a warning."""
+"""Certificate and key files: refused ones, the texts of refusals, and warnings."""
 
 import datetime
 from pathlib import Path

@@ -77,7 +77,7 @@ class BatchHandler:
     def run_batch(self, messages: list[Message]) -> None:
         try:
             self._handle_all(messages)
-        except BaseException:  # such as sys.exit(): nothing else answers the messages
+        except BaseException:  # including sys.exit(): nothing else would answer the messages
             self._answer_all(messages, Message.requeue)
             raise
         self._answer_all(messages, Message.finish)
