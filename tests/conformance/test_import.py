@@ -511,7 +511,7 @@ def test_check_reads_both_formats(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [
         "t: 10 messages to deliver",
         "t:c: 100 messages to deliver",
-        f"{go}: 0 unreadable places",
+        f"{go}: 0 unreadable parts",
     ]
     shutil.copytree(go, ours)
     path = data_file(go, "t:c")
@@ -551,7 +551,7 @@ def test_import_with_damage_and_set_aside_files(tmp_path: Path) -> None:
     done = command("import", str(tmp_path), "--bad")
     assert done.returncode == 1
     assert f"error: import: {second} at 450: no complete record in the last 49 bytes" in done.stderr
-    assert "import: complete, 19 messages, 1 unreadable places" in done.stdout
+    assert "import: complete, 19 messages, 1 unreadable parts" in done.stdout
     assert command("import", str(tmp_path)).stdout.endswith("no NSQ files to import\n")
 
 

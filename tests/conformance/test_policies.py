@@ -285,7 +285,7 @@ def test_a_damaged_file_is_set_aside_and_named(nsqd: Starter, content: bytes) ->
     aside = daemon.data / "policies.json.damaged-2"
     assert aside.read_bytes() == content
     assert f"ERROR: {file} is damaged" in daemon.log_text()
-    assert f"it was set aside as {aside}" in daemon.log_text()
+    assert f"it was moved to {aside}" in daemon.log_text()
     put(daemon, "t", ttl="1s")
     daemon.restart()
     assert shown(daemon, "t")["ttl"] == ("1s", "http")
@@ -312,7 +312,7 @@ def test_a_file_of_a_later_nsqcy_is_left_alone(nsqd: Starter) -> None:
     file.write_bytes(b'{"version": 2}')
     daemon.launch()
     assert daemon.wait() == 1
-    assert "a later nsqd wrote it" in daemon.log_text()
+    assert "it was written by a newer nsqd" in daemon.log_text()
     assert file.read_bytes() == b'{"version": 2}'
 
 

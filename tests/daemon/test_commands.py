@@ -309,7 +309,7 @@ def test_ready_and_drain(commands: Commands) -> None:
     assert commands.ok("drain", "--stop").startswith(f"{name} is not draining")
     commands.ok("pub", "t", "hello")
     done = commands.run("drain", "--stop", "--status")
-    assert done.returncode == 2 and b"exclude each other" in done.stderr
+    assert done.returncode == 2 and b"cannot be combined" in done.stderr
     commands.ok("channel", "empty", "t", "c", "--yes")
     commands.ok("drain", "--yes")
     assert commands.nsqds[0].wait() == 0

@@ -165,7 +165,7 @@ def test_the_scrubber_mends_a_holders_copy(scrubbed: list[Machine]) -> None:
     flip(segment_of(scrubbed[1], group_id), *range(100, 3000, 40))
     until(lambda: scrubbed[1].contents(group_id) == contents)
     until(lambda: scrubbed[1].host.figures()["mended"] > 0)
-    assert any("was damaged; mended" in line for line in scrubbed[1].lines.lines)
+    assert any("was damaged; repaired" in line for line in scrubbed[1].lines.lines)
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["owner", "holder"])

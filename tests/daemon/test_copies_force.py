@@ -66,7 +66,7 @@ def test_the_group_is_changed_when_the_user_agrees(
     values.put("claims/g/b", b'{"format":1,"nonce":"n","epoch":2,"size":700}')
     assert values.force() == 1
     out, err = capfd.readouterr()
-    assert "given up, with all messages that only they have:\n  a\nremaining members:\n" in out
+    assert "to abandon, with all messages that only they have:\n  a\nremaining members:\n" in out
     assert "  b at host:1, 700 bytes of epoch 2\n  c at host:1\n" in out
     assert "The group's messages will be moved to the topics with the same names.\n" in out
     assert out.endswith("Nothing was changed. Add --yes to change the group.\n") and not err

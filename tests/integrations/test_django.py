@@ -163,7 +163,7 @@ def test_settings_may_be_overridden(daemon: Nsqd) -> None:
     [
         (None, "E001", "NSQCY must be a dict"),
         ({"NSQD": "127.0.0.1:1"}, "E002", "unknown key 'NSQD'"),
-        ({}, "E003", "give the TCP address"),
+        ({}, "E003", "specify the TCP address"),
         ({"NSQD_TCP_ADDRESSES": "localhost:http"}, "E003", "no port"),
         ({"NSQD_TCP_ADDRESSES": 4150}, "E003", "neither an address nor a list"),
         (NOWHERE | {"LOOKUPD_HTTP_ADDRESSES": [4161]}, "E003", "an address must be a str"),

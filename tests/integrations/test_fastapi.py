@@ -220,7 +220,7 @@ def test_a_missing_lifespan_is_explained_and_a_dependency_replaced() -> None:
 
 
 def test_mistakes_are_refused() -> None:
-    with pytest.raises(ValueError, match="NsqLifespan: give the TCP address of an nsqd"):
+    with pytest.raises(ValueError, match="NsqLifespan: specify the TCP address of an nsqd"):
         NsqLifespan()
     with pytest.raises(TypeError, match="NsqLifespan has no option 'snapy': did you mean 'snap"):
         NsqLifespan("127.0.0.1:1", snapy=True)

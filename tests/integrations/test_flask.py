@@ -138,7 +138,7 @@ def test_tests_can_record_messages() -> None:
 
 
 def test_mistakes_are_refused() -> None:
-    with pytest.raises(ValueError, match="NSQCY_NSQD_TCP_ADDRESSES: give the TCP address"):
+    with pytest.raises(ValueError, match="NSQCY_NSQD_TCP_ADDRESSES: specify the TCP address"):
         Nsq(Flask("shop"))
     with pytest.raises(ValueError, match="NSQCY_NSQD_TCP_ADRESSES: did you mean NSQCY_NSQD_TCP_"):
         Nsq(configured(Flask("shop"), NSQCY_NSQD_TCP_ADRESSES="127.0.0.1:1"))
@@ -148,7 +148,7 @@ def test_mistakes_are_refused() -> None:
         Nsq(configured(Flask("shop"), NSQCY_OPTIONS=7))
     app = configured(Flask("shop"))
     nsq = Nsq(app)
-    with pytest.raises(ValueError, match="has an Nsq extension already"):
+    with pytest.raises(ValueError, match="already has an Nsq extension"):
         nsq.init_app(app)
     with Flask("other").app_context(), pytest.raises(RuntimeError, match="call init_app"):
         _ = nsq.producer

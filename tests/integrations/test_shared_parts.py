@@ -112,7 +112,7 @@ def test_touching_begins_once_a_thread_can_start(
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         unanswered.start_thread()
-    assert "messages are not touched: can't start new thread" in caplog.text
+    assert "failed to touch messages: can't start new thread" in caplog.text
     unanswered.start_thread()
     assert touched.wait(30)
     unanswered.close()

@@ -356,7 +356,7 @@ def test_sink(
         except Killed:
             end = "trapped"
         except Refused as error:
-            assert f"{state} is older than what was published" in str(error)
+            assert f"{state} is older than the published data" in str(error)
             assert len(target.bodies(topic)) == before
             end = "refused"
         ends[end] += 1

@@ -138,7 +138,7 @@ def test_a_batch_that_is_being_written(archive: HandmadeArchive, verify: Lines) 
     manifests.write(archive.root, manifests.describe_batch(archive.root, folder.name, []))
     code, (note,) = verify()
     assert code == 0
-    assert note.startswith("batch 1f3c9a2e-000000003 is not wholly in place")
+    assert note.startswith("batch 1f3c9a2e-000000003 is incomplete")
 
 
 def test_files_of_a_batch_that_was_never_finished(archive: HandmadeArchive, verify: Lines) -> None:

@@ -81,7 +81,7 @@ def test_a_secret_needs_nsqds_that_have_proved_themselves() -> None:
     proved = {"broadcast_address": "a", "tcp_port": 1, "authenticated": True}
     assert http.addresses({"producers": [proved]}, "tcp_port", proved=True) == ["a:1"]
     false = proved | {"broadcast_address": "b", "authenticated": "yes"}
-    with pytest.raises(ValueError, match="authSecret withheld: nsqd 'b:1' has not proved itself"):
+    with pytest.raises(ValueError, match="authSecret withheld: nsqd 'b:1' has not authenticated"):
         http.addresses({"producers": [proved, false]}, "tcp_port", proved=True)
 
 

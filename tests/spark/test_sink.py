@@ -198,7 +198,7 @@ def test_a_batch_comes_again_with_other_rows(
     text = refusal(Refused, writer, given_, rows, stream=True)
     assert "batch 4 is planned again with other rows" in text
     assert "topic 't' has batches up to 4 of this query" in text
-    assert f"{checkpoint} is older than what was published" in text
+    assert f"{checkpoint} is older than the published data" in text
     plan(5, 40)
     run(writer(given_, rows, stream=True), rows, batch=5)
     assert sum(len(broker.bodies()) for broker in brokers) == 60

@@ -258,7 +258,7 @@ def unknown_annotation(order: "Ordr") -> None: ...  # type: ignore[name-defined]
 def test_annotations_may_be_text() -> None:
     pytest.importorskip("pydantic")
     assert decoding(text_annotation, "json")(received(BODY)) == Order(17)
-    with pytest.raises(TypeError, match="an annotation that is not known: name 'Ordr'"):
+    with pytest.raises(TypeError, match="an unknown annotation: name 'Ordr'"):
         decoding(unknown_annotation, "json")
 
 

@@ -413,7 +413,7 @@ def test_silence() -> None:
     talk.now = 120.0
     talk.connection.check(talk.now)
     assert talk.connection.due == 139.0
-    with pytest.raises(ConnectionFailed, match="has been silent for 20 s"):
+    with pytest.raises(ConnectionFailed, match="has sent nothing for 20 s"):
         talk.connection.check(139.0)
 
 

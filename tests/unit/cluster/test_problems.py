@@ -107,7 +107,7 @@ def test_how_to_keep_up() -> None:
     assert "add consumers" in one.advice
     hanging = GROWING._replace(finished=0.0)
     (one,) = found(topic(channel(5000, clients=2, rates=hanging, saturated=1)))
-    assert "finish nothing" in one.advice
+    assert "finish no messages" in one.advice
 
 
 def test_no_consumer() -> None:

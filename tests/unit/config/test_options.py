@@ -662,7 +662,7 @@ def test_clients_are_not_verified_by_a_file_without_a_name() -> None:
 
 @pytest.mark.parametrize("table", [NSQD, NSQLOOKUPD, NSQADMIN], ids=lambda table: table.daemon)
 def test_an_auth_file_has_a_name(table: OptionTable) -> None:
-    with pytest.raises(StartError, match="--auth-file is empty: name a users file, or"):
+    with pytest.raises(StartError, match="--auth-file is empty: set it to a users file, or"):
         RESOLVE[table](loader.load(table, ["--auth-file="]))
 
 

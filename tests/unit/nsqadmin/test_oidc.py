@@ -111,7 +111,7 @@ def test_an_attempt_belongs_to_one_browser(fake: fake_oidc_provider.Provider) ->
     url, state = ours.begin("")
     code, _ = fake.authorize(url)
     for kept in ("", "other", "\udcff"):
-        with pytest.raises(Refused, match="this browser"):
+        with pytest.raises(Refused, match="another browser"):
             ours.finish(state, kept, code)
     _, other = ours.begin("")
     with pytest.raises(Refused, match="invalid_grant"):  # the code is of another verifier

@@ -321,7 +321,7 @@ def test_policies_that_were_set_over_http(saved: Path, capfd) -> None:
     assert run(["check", str(saved)]) == 2
     err = capfd.readouterr().err
     assert "policies.json is damaged: Expecting value" in err
-    assert "a later nsqd wrote it" in err
+    assert "it was written by a newer nsqd" in err
 
 
 def test_the_configuration_says_what_is_retained(saved: Path, tmp_path: Path, capfd) -> None:

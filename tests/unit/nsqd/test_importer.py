@@ -146,7 +146,7 @@ def test_what_an_import_leaves(tmp_path: Path) -> None:
         aside.name,
     }
     assert not is_needed(str(tmp_path))
-    assert lines[-1] == "import: complete, 113 messages, 0 unreadable places"
+    assert lines[-1] == "import: complete, 113 messages, 0 unreadable parts"
     # As specified in docs/DISKFORMAT.md.
     (segment,) = (tmp_path / "t.topic").glob("*.seg")
     records = disk_format.segment_messages(segment)
