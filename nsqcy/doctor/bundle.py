@@ -52,6 +52,7 @@ MAX_LISTED = 10_000  # files of the data path
 MAX_SECRET = 64 << 10  # bytes that are read of a file with a secret
 LOG_LINES = 2_000  # lines of each journal
 LOG_TIMEOUT = 10.0  # seconds
+CONFIG_TIMEOUT = 20.0  # seconds for all options of an nsqd that answers slowly
 
 _SETTING = re.compile(r"\s*([\w.-]+)\s*[=:]\s*(.*)")
 
@@ -376,8 +377,11 @@ def _add_pages(
 
 def running_config(web: WebClient, url: Url) -> dict[str, str]:
     """Return the options of a running nsqd. NSQ's has only some of them."""
-    found = {}
+    found: dict[str, str] = {}
+    deadline = time.monotonic() + CONFIG_TIMEOUT
     for option in NSQD:
+        if time.monotonic() > deadline:
+            break
         answer = web.ask(url._replace(path=f"/config/{option.name}"), maximum=MAX_PART)
         if answer.status == 200:
             text = answer.body.decode("utf-8", "replace").strip()

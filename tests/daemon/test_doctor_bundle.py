@@ -5,11 +5,14 @@ import os
 import stat
 import tarfile
 from pathlib import Path
+from typing import cast
 from urllib.parse import quote
 
 import pytest
+from urllib3.util import Url, parse_url
 
 from nsqcy.cli.main import main
+from nsqcy.cluster.web_client import Answer, WebClient
 from nsqcy.doctor import bundle
 from nsqcy.users.hashes import hash_password, hash_token
 from support import users_file
@@ -141,6 +144,21 @@ def test_a_cluster_that_does_not_answer(tmp_path: Path) -> None:
     assert "_none: No such file or directory" in found["README.txt"]
     assert "data-path.txt: no data path" in found["README.txt"]
     assert '"producers"' in found[f"nsqlookupd/127.0.0.1_{lookupd.web.port}/nodes.json"]
+
+
+def test_a_slow_nsqd_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow:
+        now = 0.0
+
+        def ask(self, url: Url, *, maximum: int) -> Answer:
+            self.now += 1.0
+            return Answer(200, {}, b'"http://anna:password@host/"')
+
+    web = Slow()
+    monkeypatch.setattr(bundle.time, "monotonic", lambda: web.now)
+    found = bundle.running_config(cast(WebClient, web), parse_url("http://127.0.0.1:1"))
+    assert 0 < len(found) <= bundle.CONFIG_TIMEOUT + 1
+    assert set(found.values()) == {"http://[removed]@host/", "[set]"}
 
 
 def test_a_file_that_cannot_be_written(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
