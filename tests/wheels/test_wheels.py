@@ -39,8 +39,8 @@ OF_EXTRAS = {
         "kombu",
         "matplotlib",
     ),
-    *("opentelemetry", "prometheus_client", "pyarrow", "pyspark", "pytest", "starlette", "taskiq"),
-    *("tqdm", "zstandard"),
+    *("opentelemetry", "prometheus_client", "pyarrow", "pyspark", "pytest", "requests"),
+    *("starlette", "taskiq", "tqdm", "zstandard"),
 }
 IMPORT_ALL = """
 import importlib, pkgutil
@@ -149,6 +149,7 @@ def up(room: Room) -> Iterator[dict[int, int]]:
     try:
         at = r"nsqd: +TCP on 127.0.0.1:(\d+), HTTP on 127.0.0.1:(\d+)"
         found = eventually(lambda: re.search(at, log.read_text()), timeout=60)
+        room.environ["NSQCY_NSQD_HTTP_ADDRESS"] = f"127.0.0.1:{found[2]}"  # instead of 4151
         yield {4150: int(found[1]), 4151: int(found[2])}
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, log.read_text()
