@@ -21,8 +21,10 @@ HTTP = os.environ.get("NSQD_HTTP_ADDRESS", "127.0.0.1:4151")
 
 
 def configure_nsqd() -> None:
-    """Set the channel's policy, and create a second channel that keeps the dead letters."""
+    """Set the policies, and create a second channel that keeps the dead letters."""
     admin = NsqdAdmin(HTTP)
+    for topic in ("orders", "orders-dead"):
+        admin.topic_policy(topic, durability="os")  # an accepted message survives `kill -9` of nsqd
     admin.create_channel("orders-dead", "inspect")
     admin.channel_policy("orders", "billing", max_attempts=3, dead_letter_topic="orders-dead")
 

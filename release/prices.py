@@ -14,14 +14,12 @@ def of_classes() -> str:
     for durability in CLASSES:
         row = alone(f"MPUB x200, 2 conn, {durability}", durability)
         cost = f"{row['daemon_us']:.2f} µs"
-        rows.append([f"`{durability}`", short(row["rate"]), f"{times(row['ratio'])} ×", cost])
-    head = ["class", "messages per second", "relative to `memory`", "CPU time per message"]
+        rows.append([f"`{durability}`", f"{times(row['ratio'])} ×", cost])
+    head = ["class", "messages per second, relative to `memory`", "CPU time per message"]
     waiting = alone("nsqcy x100, 16 waiting clients", "fsync")
     return table(head, rows) + (
         f"\n{conditions()}: one worker, 200-byte messages, batches of 200 from two connections, "
-        "with several batches on their way. Rates are medians of all rounds; the relative rate is "
-        "the median of the ratios within each round, because the speed of the machine varies. With "
-        "class `fsync`, 16 clients that each wait for a "
+        "with several batches on their way. With class `fsync`, 16 clients that each wait for a "
         f"sync after every 100 messages publish {short(waiting['rate'])} messages per second.\n"
     )
 
