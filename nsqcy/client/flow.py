@@ -93,7 +93,10 @@ class FlowSettings:
     part of that."""
 
     max_in_flight: int = option(
-        1, INT, "maximum number of messages in flight, across all connections", MAX_IN_FLIGHT
+        1,
+        INT,
+        "maximum messages in flight, across all connections; if not set, concurrency",
+        MAX_IN_FLIGHT,
     )
     low_rdy_idle_timeout: float = option(
         10.0, FLOAT, "seconds without a message after which a connection loses its RDY", POSITIVE

@@ -342,7 +342,10 @@ class ProducerOptions:
     """Options for producers only."""
 
     retries: int = option(
-        3, INT, "number of times that a failed publish is retried on another nsqd", at_least(0)
+        3,
+        INT,
+        "retries of a failed publish; if nsqd may have executed it, only on another nsqd",
+        at_least(0),
     )
     max_pending: int = option(
         64 << 20, INT, "maximum bytes of unanswered publishes; further publishes wait", at_least(1)
