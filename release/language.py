@@ -40,8 +40,26 @@ PATTERNS = {
     r"\b(?:is|are|was|be|been) (?:told|asked)\b": "gets, receives, is queried, is configured",
     r"\bso (?:many|much) (?!that\b|as\b|more\b)": "N, or the number",
     r"(?:^|(?<=[.:;] ))(?:Who|What|Whose|Whatever) (?![^.?]*\?)": "begin with the subject",
+    r"\b[Hh]owever (?:many|often|long|much|fast|far)\b": "for any number, regardless of",
+    r"\breceive[sd]? ahead\b": "may have in flight",
+    r"(?<![/.\w])[Ll]ogins?\b(?!/|\.\w)": "log-in, log-ins",
+}
+# Only in docstrings and comments.
+SOURCE_PATTERNS = {
+    r"\b[Ww]h(?:atever|ichever)\b": "any, regardless of",
+    r"\b[Pp]rov(?:e|es|ed|ing) (?:itself|themselves)\b": "authenticate",
+    r"\b[Mm]end(?:s|ed|ing)?\b": "repair",
+    r"\bsigns? of life\b": "a response, a heartbeat",
+    r"\bbyte layers?\b": "layers",
+    r"\bthe version before\b": "the previous version",
+    r"\bin doubt\b": "the outcome is unknown",
+    r"\b(?:come|comes|came) back\b": "return, is restored",
+    r"\bput(?:s|ting)? (?:it |them )?back\b": "return, requeue",
+    r"\bby (?:itself|themselves)\b": "on its own, automatically",
+    r"\bsays so\b": "reports it",
 }
 _COMPILED = [(re.compile(pattern), advice) for pattern, advice in PATTERNS.items()]
+_SOURCE = [(re.compile(pattern), advice) for pattern, advice in SOURCE_PATTERNS.items()]
 
 _FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]*`")
@@ -80,15 +98,17 @@ def tracked() -> Iterator[Path]:
 def check(path: Path) -> Iterator[Finding]:
     """Find the patterns in one file."""
     text = path.read_text()
-    for line, prose in markdown(text) if path.suffix == ".md" else comments(text):
-        yield from (Finding(path, line + at, found, advice) for at, found, advice in judge(prose))
+    is_page = path.suffix == ".md"
+    for line, prose in markdown(text) if is_page else comments(text):
+        for at, found, advice in judge(prose, is_source=not is_page):
+            yield Finding(path, line + at, found, advice)
 
 
-def judge(prose: str) -> Iterator[tuple[int, str, str]]:
+def judge(prose: str, *, is_source: bool = False) -> Iterator[tuple[int, str, str]]:
     """Yield the patterns found in a text: the number of lines after the first one, the words, and
     the advice."""
     plain = _LINK.sub("]", _CODE.sub(lambda code: "x" * len(code[0]), prose))
-    for pattern, advice in _COMPILED:
+    for pattern, advice in [*_COMPILED, *(_SOURCE if is_source else ())]:
         for found in pattern.finditer(plain):
             yield plain.count("\n", 0, found.start()), found[0].strip(), advice
     start = 0

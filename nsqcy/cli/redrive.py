@@ -26,7 +26,7 @@ def redrive(
 ) -> None:
     """Return the dead letters in CHANNEL of the dead-letter TOPIC to their original channels.
 
-    Messages whose headers contain no origin stay. Needs nsqcy's nsqd.
+    Messages whose headers contain no origin remain. Needs nsqcy's nsqd.
     """
     if id is not None and limit is not None:
         raise click.UsageError("--limit is not allowed with --id")

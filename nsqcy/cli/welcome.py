@@ -41,7 +41,8 @@ def daemons(nsqd: Addresses, data_path: str, lookupd: Addresses) -> str:
 
 
 def nodes(nsqds: Sequence[Node], etcd: str, lookupd: Addresses) -> str:
-    """Return such lines for several nsqds. `etcd`: its description; empty if etcd is not ours."""
+    """Return such lines for several nsqds. `etcd`: its description; empty if `nsqcy up` has not
+    started etcd."""
     lines = [
         f"  {each.name + ':':<11} {_shown(each.addresses)}, data in {each.data_path},"
         f" process {each.pid}\n"

@@ -229,7 +229,7 @@ class Core(Owner, Generic[N]):
         try:
             self.stop(now, graceful=False)
         except BaseException as another:
-            log.error("[%s] ending the client failed too", self.name, exc_info=another)
+            log.error("[%s] failed to end the client", self.name, exc_info=another)
         self.running, self.closing = False, True
         self.tell(self.on_error, self.closed_error)
 

@@ -1,6 +1,6 @@
 """Fetching a part of a file from another copy, because it is damaged or unreadable in this one.
 
-Decides which nodes to query and what their answers mean. A part is missing only if every other
+Selects the nodes to query and interprets their answers. A part is missing only if every other
 member has answered that it does not have it: a member that does not respond, or cannot read its
 disk now, may still have it.
 """

@@ -71,7 +71,7 @@ class Group:
         return replace(self, members=self._without(node), nonce=nonce)
 
     def exchanged(self, node: str, other: str, nonce: str) -> "Group":
-        """Replace the member `node` by `other`."""
+        """Replace the member `node` with `other`."""
         return replace(self, members=(*self._without(node), other), nonce=nonce)
 
     def finished(self, nonce: str) -> "Group":

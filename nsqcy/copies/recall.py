@@ -6,7 +6,7 @@ could take it over. Its value is restored:
 
 - by the process that owns the group. Only this process can have acknowledged publishes since then:
   a successor that the process has not heard of accepts none.
-- otherwise from the members' statements of what they remember. The latest value counts once all of
+- otherwise from the members' statements. The latest value counts once all of
   its members have stated theirs: a later value can only have been acted on by one of them.
 - after `nsqcy copies repair`, also without the members that do not return.
 """

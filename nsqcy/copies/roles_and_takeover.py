@@ -385,8 +385,8 @@ class Worker:
             self.host.propose(member.group, member.group.released(self.host.nonce()))
 
     def _replace_owner(self, member: _Member, now: float) -> None:
-        """Become the owner of a group whose owner is gone, if the group's value and this copy allow
-        it."""
+        """Become the owner of a group without a live owner, if the group's value and this copy
+        allow it."""
         group = member.group
         if self.node not in group.members or not self.recall.is_registered(group.id):
             return

@@ -1,4 +1,4 @@
-"""`nsqcy doctor --watch`: which findings are new, and which are gone.
+"""`nsqcy doctor --watch`: new and resolved findings.
 
 Pure: the caller checks repeatedly, and passes the findings and the time. Findings are the same if
 they differ only in their numbers, such as a count of messages.
@@ -25,7 +25,7 @@ class Watch:
         self._before: list[Judged] | None = None
 
     def changes(self, found: Sequence[Judged]) -> tuple[list[Judged], list[Judged]]:
-        """Return the findings that are new in this round, and those that are gone."""
+        """Return the findings that are new in this round, and the resolved ones."""
         now, before = report.not_ok(found), self._before or []
         self._before = now
         return _missing(now, before), _missing(before, now)

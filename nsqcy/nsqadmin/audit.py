@@ -1,7 +1,7 @@
 """The record of actions: who did what, when and where, and the result.
 
 Owns the latest actions of this process, a limited number in memory, and their log lines. Does not
-know what an action does."""
+know the effect of an action."""
 
 import inspect
 import threading

@@ -438,7 +438,7 @@ class Handshake:
             self._line.enqueue(self)
 
     def cancel(self) -> None:
-        """Stop, because the connection is gone."""
+        """Stop, because the connection has ended."""
         self._stop_waiting()
         self._owner = None
 

@@ -101,7 +101,7 @@ class Logs:
         return reader.option("columns", ",".join(columns)).load().where(f"log_id = '{part.log_id}'")
 
     def given(self, part: Part) -> dict[str, str]:
-        """Return options that read this part and fail if some of its rows are gone."""
+        """Return options that read this part and fail if some of its rows no longer exist."""
         theirs = {
             name: value
             for name, value in self._given.items()

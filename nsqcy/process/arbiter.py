@@ -9,7 +9,7 @@ A child's exit codes are a protocol:
     1  crashed with an unexpected exception
     3  could not boot
     4  could not load its topics
-    5  its parent is gone; everything is saved
+    5  its parent has exited; everything is saved
     6  stopped on request or without its parent, but not everything is saved
 
 A negative code is the signal that killed the child.
@@ -241,7 +241,7 @@ class Arbiter:
         self._check_all_gone()
 
     def wait(self, timeout: float) -> bool:
-        """Wait until all children are gone; return False on timeout."""
+        """Wait until all children have exited; return False on timeout."""
         return bool(self._all_gone.wait(timeout))
 
     def signal_all(self, signum: int) -> None:

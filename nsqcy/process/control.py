@@ -57,7 +57,7 @@ class ControlError(Exception):
 
 
 class ChannelClosed(Exception):
-    """The peer is gone, or exited before it replied."""
+    """The peer has exited, perhaps before it replied."""
 
 
 class CallTimeout(Exception):
@@ -289,7 +289,7 @@ class Channel:
         fds: Sequence[int] = (),
         **args: Any,
     ) -> None:
-        """Send a notification; do nothing if the peer is gone."""
+        """Send a notification; do nothing if the peer has exited."""
         self._send(Message(NOTIFY, _request_header(method, args, None), blob, tuple(fds)))
 
     def call(
@@ -340,7 +340,7 @@ class Channel:
         self._pending.clear()
 
     def drain(self) -> None:
-        """Read the remaining messages from a peer that is gone."""
+        """Read the remaining messages from a peer that has exited."""
         while not self.closed and self._read_batch():
             pass
 
@@ -371,7 +371,7 @@ class Channel:
                     continue
                 if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
                     self._loop.run_callback(self._hang_up, f"send: {error}")
-                self._drop_queue()  # the peer is gone: the reader will report it
+                self._drop_queue()  # the peer has exited: the reader will report it
                 break
             left -= len(self._unsent)
             ancillary.close_all(self._riding)

@@ -90,7 +90,7 @@ class Sender:
         return len(self._pending)
 
     def send(self, item: Accepted) -> bool:
-        """Send a socket; return False if the worker accepts none now, or is gone."""
+        """Send a socket; return False if the worker accepts none now, or has exited."""
         if self.closed or len(self._pending) >= MAX_PENDING:
             return False
         number = self._number + 1
@@ -118,7 +118,7 @@ class Sender:
 
     def _readable(self) -> None:
         if self._drain():
-            self._reader.stop()  # the peer is gone: the process watcher calls close
+            self._reader.stop()  # the peer has exited: the process watcher calls close
         self._taken()
 
     def _drain(self) -> bool:
@@ -187,7 +187,7 @@ class Receiver:
         refused = len(datagram.fds) != 1 or descriptors.is_reserved(datagram.fds[0])
         try:
             self._sock.send(_NUMBER.pack(number << 1 | refused))
-        except OSError:  # the sender is gone, and so are its clients
+        except OSError:  # the sender has exited, and its clients are disconnected
             ancillary.close_all(datagram.fds)
             return
         if refused:

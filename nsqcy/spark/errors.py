@@ -29,7 +29,7 @@ class CopiedDisk(Refused):
 
 
 class DataLoss(NsqError):
-    """Rows that must be read are gone."""
+    """Rows that must be read no longer exist."""
 
 
 class CorruptBlock(NsqError):

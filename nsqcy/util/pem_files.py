@@ -1,4 +1,4 @@
-"""Certificates and keys in PEM files, with errors that name the file and what is allowed.
+"""Certificates and keys in PEM files, with errors that contain the file and the allowed values.
 
 OpenSSL's own errors name neither. Independent of TLS connections and of any option.
 """

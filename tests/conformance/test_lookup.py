@@ -1,4 +1,4 @@
-"""nsqd as a client of scripted lookupds: what it registers, and what it queries.
+"""nsqd as a client of scripted lookupds: its registrations and its queries.
 
 This is section 10.3, NSQ's behaviour towards nsqlookupd, with nsqcy's improvements.
 """

@@ -40,7 +40,7 @@ class Commands:
         )
 
     def ok(self, *words: str, stdin: bytes = b"") -> str:
-        """Run a command that succeeds without a warning; return what it prints."""
+        """Run a command that succeeds without a warning; return its output."""
         done = self.run(*words, stdin=stdin)
         assert (done.returncode, done.stderr) == (0, b""), done
         return done.stdout.decode()

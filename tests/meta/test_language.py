@@ -16,6 +16,8 @@ from release.language import MAX_WORDS, comments, judge, markdown
         "Wait so many seconds.",
         "What is asked of a topic every worker knows.",
         "It works. What is left is dropped.",
+        "It holds however many there are.",
+        "The page needs a login.",
         "word " * (MAX_WORDS + 1),
     ],
 )
@@ -30,11 +32,26 @@ def test_patterns_are_found(text: str) -> None:
         "What happens to a message that fails?",
         "The option `nobody` and [a page](what/nobody.md).",
         "There are so many that a page has only some.",
+        "`/login` and nsqadmin's /login/callback.",
         "| " + " | ".join(["a short cell"] * MAX_WORDS) + " |",
         "first   the first of two columns\n" * MAX_WORDS,
     ],
 )
 def test_plain_text_passes(text: str) -> None:
+    assert list(judge(text)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "An nsqd that proved itself.",
+        "A disk that comes back from a copy.",
+        "The process exits by itself.",
+        "It is mended from another copy.",
+    ],
+)
+def test_patterns_of_sources(text: str) -> None:
+    assert len(list(judge(text, is_source=True))) == 1
     assert list(judge(text)) == []
 
 

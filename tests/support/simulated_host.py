@@ -77,7 +77,7 @@ class BareHost:
 
     def type(self, text: str, *, failing: bool = False) -> str:
         """Run a command, which must succeed, and return its output. failing: commands may report
-        what is wrong by an exit code, which is added to the output."""
+        an error as an exit code, which is added to the output."""
         for usual, ours in self.names.items():
             text = text.replace(usual, ours)
         for usual, port in self.ports.items():

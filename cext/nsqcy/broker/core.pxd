@@ -237,7 +237,7 @@ cdef class ChunkBatch(Batch):
     cdef uint64_t size                  # bytes of the chunk
     cdef list wanted                    # [first, end) of the messages to append
     cdef uint32_t index                 # of the message at `at`
-    cdef list pieces                    # (first_seq, ranges) of what was appended
+    cdef list pieces                    # (first_seq, ranges) of the appended records
 
     cdef uint32_t append_range(self, TopicQueue topic, Produced *produced, uint32_t count,
                                list taken, uint64_t *bodies) except? 0

@@ -143,7 +143,7 @@ cdef class Peek(LogRead):
         return self.next_seq >= self.end
 
     def cancel(self):
-        """Cancel the peek, because its caller is gone."""
+        """Cancel the peek, because its caller has disconnected."""
         self.abandon(None)
 
     # -- selecting messages --

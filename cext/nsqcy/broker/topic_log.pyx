@@ -1,11 +1,10 @@
 """Topic log: which records of a topic are in its log, how long they stay there, and who reads them.
 
-Decides when a topic overflows, which runs of records the log writes, and what is undone when a
-write fails. Decides how long the log keeps records that only replays read: by age, by size, and for
-as long as a named cursor needs them. Owns the copies that compactions make, the position where
-readers stop, and the named cursors. The reads themselves are in log_fetch.pyx. Knows
-publishers only as pending acknowledgements.
-"""
+Decides when a topic overflows, which runs of records the log writes, and the steps that are undone
+when a write fails. Decides how long the log keeps records that only replays read: by age, by size,
+and for as long as a named cursor needs them. Owns the copies that compactions make, the position
+where readers stop, and the named cursors. The reads themselves are in log_fetch.pyx. Knows
+publishers only as pending acknowledgements. """
 
 cdef int write_done(void *arg, int error) except -1:
     cdef Write *write = <Write *>arg

@@ -114,7 +114,7 @@ cdef class Batch:
         return 0
 
     cdef int abandon(self, TopicQueue topic) except -1:
-        """Handle the end of a batch that began, but whose appended messages are gone."""
+        """Handle the end of a batch that began, but whose appended messages no longer exist."""
         return 0
 
     cdef int release(self) except -1:
@@ -792,7 +792,8 @@ cdef class TopicQueue(RecordWindow):
         return 0
 
     cdef int complete_batch(self, Batch batch) except -1:
-        """Make the batch, and what was appended beside it, visible now or when the log has it."""
+        """Make the batch, and the records appended beside it, visible now or when the log has
+        it."""
         cdef bint waits
         batch.complete(self)
         self.gathering = False
@@ -817,7 +818,7 @@ cdef class TopicQueue(RecordWindow):
         return 0
 
     cdef int fail_batches(self, str error) except -1:
-        """Reject all batches, because the topic is gone."""
+        """Reject all batches, because the topic has been deleted."""
         while self.batches:
             self.end_batch(error)
         return self.leave_queue()

@@ -45,7 +45,7 @@ cdef class Dispatch(Undeliverable):
         return budget
 
     cdef int dispatch_at_rate(self, int budget) except -1:
-        """Hand out messages, as far as the rate allows; return what dispatch() returns."""
+        """Hand out messages, as far as the rate allows; return the result of dispatch()."""
         cdef double now = self.scheduler.now
         cdef double gap = SECOND / self.rate
         cdef uint64_t before = self.in_flight_count
@@ -68,7 +68,7 @@ cdef class Dispatch(Undeliverable):
 
     @cython.final
     cdef int hand_out(self, int budget) except -1:
-        """Hand out messages to ready consumers; return what dispatch() returns."""
+        """Hand out messages to ready consumers; return the result of dispatch()."""
         cdef RecordWindow window = self.window
         cdef RingPlace *place
         cdef Entry *entry

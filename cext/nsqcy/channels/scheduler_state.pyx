@@ -5,8 +5,8 @@ other channels wake up. Also holds the worker's block pool, limits and event rec
 nothing: broker/shard owns the order of work in a turn.
 """
 
-# State that a worker's channels share: the turn's clocks, dirty objects, timers; and what they have
-# dropped.
+# State that a worker's channels share: the turn's clocks, dirty objects, timers; and dropped
+# messages.
 
 
 cdef class SchedulerState:

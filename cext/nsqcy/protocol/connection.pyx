@@ -1,4 +1,4 @@
-"""A client's connection: the lower half of a session, and what the sessions of a worker share.
+"""A client's connection: the lower half of a session, and the state that a worker's sessions share.
 
 A Connection owns the negotiated options, the answers in the order of their commands, the unfinished
 input, and the timer. Does not interpret commands: Session executes them.
@@ -9,11 +9,11 @@ ticket, and all later answers wait. Heartbeats and messages do not wait.
 Commands are parsed in the transport's buffer; incomplete and waiting commands are kept here.
 Reading stops while parsing waits, or while the worker's unfinished input exceeds its budget.
 
-ManagerState is what the session manager and all its sessions share: the owners of topics, the
+ManagerState is shared by the session manager and all its sessions: the owners of topics, the
 limits, and the lists of sessions with work. SessionManager runs that work.
 """
 
-# Connection: the lower half of a session, and what the sessions of a worker share.
+# Connection: the lower half of a session, and the state that a worker's sessions share.
 #
 #   Transport ◄──► Connection ──► ManagerState      clocks, owners, limits, lists of those with work
 #                      ▲               ▲

@@ -197,7 +197,7 @@ cdef class FileCalls:
                      io_done done, void *arg, IoResult *result) except -1
     cdef int rename(self, IoLane lane, File *file, const char *to,
                     io_done done, void *arg, IoResult *result) except -1
-    # Give the file a second name, in a directory that need not exist. An existing name stays.
+    # Give the file a second name, in a directory that need not exist. An existing name is kept.
     cdef int link(self, IoLane lane, File *file, const char *to,
                   io_done done, void *arg, IoResult *result) except -1
     # kind: IO_MKDIR IO_UNLINK IO_RMDIR IO_SYNC_DIR

@@ -97,7 +97,7 @@ def give_up(
     if not is_agreed:
         say("\nNothing was changed. Add --yes to change the group.\n")
         return 1
-    # The registry may be replaced in the meantime, and the owner may come back.
+    # The registry may be replaced in the meantime, and the owner may return.
     identity = prefix + IDENTITY
     expected = [
         Expected(identity, contents.values.get(identity)),

@@ -1,4 +1,4 @@
-"""Command line of `nsqcy copies status`: prints a cluster's groups and what is at risk as tables or
+"""Command line of `nsqcy copies status`: prints a cluster's groups and their risks as tables or
 JSON."""
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class Merged:
 @as_json
 @on_cluster
 def status(cluster: Cluster, as_json: bool) -> int:
-    """Show the groups of topics with copies, and what is at risk.
+    """Show the groups of topics with copies, and their risks.
 
     A group consists of the copied logs of one worker of an nsqd.
     """

@@ -117,7 +117,7 @@ class Channel(virtual.Channel):
         return self._transport.management.cancel(topics, lambda body: task_of(body) == str(task_id))
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
-        """Forget a temporary queue. Topics stay, because other workers may use them."""
+        """Forget a temporary queue. Topics are kept, because other workers may use them."""
         self._transport.temporary.discard(queue)
 
     def after_reply_message_received(self, queue: str) -> None:

@@ -389,7 +389,7 @@ class Registry:
 
     def _write_mark(self) -> None:
         """Mark in the registry what this node remembers. A registry with an older mark has lost
-        values since. A delayed transaction must not replace a newer mark by an older one."""
+        values since. A delayed transaction must not replace a newer mark with an older one."""
         key = self._key("marks", self._session.node)
         try:
             while self._identity is not None:

@@ -25,7 +25,7 @@ class Backend(Inspected, Protocol):
     greenlet and may block.
 
     If a call raises an exception, the HTTP response is 500 INTERNAL_ERROR. For NOT_WRITTEN from any
-    process, it is 503 with that text; if a required worker is gone or does not answer, it is 503
+    process, it is 503 with that text; if a required worker has exited or does not answer, it is 503
     UNREACHABLE.
     """
 

@@ -1,4 +1,4 @@
-"""Diagnostics for this nsqd: whether it is ready, and what its processes are doing.
+"""Diagnostics for this nsqd: whether it is ready, and the activity of its processes.
 
 Owns the queries to workers; readiness evaluates the answers.
 """

@@ -2,7 +2,7 @@
 master keeps.
 
 Owns everything the processes share: the memory for slots and rings, one wake-up eventfd per worker,
-and the pipe whose end of file signals to the workers that the master is gone. Needs no hub: the
+and the pipe whose end of file signals to the workers that the master has exited. Needs no hub: the
 first workers are forked before the master has one.
 """
 

@@ -1,7 +1,7 @@
-"""Durability classes of the core: the guarantees of an OK, and what is found at startup after a
+"""Durability classes of the core: the guarantees of an OK, and the state at startup after a
 kill.
 
-A copy of the files at some moment is what a process killed at that moment would leave behind.
+A process killed at some moment would leave a copy of the files at that moment.
 """
 
 import errno

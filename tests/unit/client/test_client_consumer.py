@@ -744,7 +744,7 @@ def test_a_graceful_end_does_not_wait_for_a_superseded_delivery(
 
 class Histories(RuleBasedStateMachine):
     """Nsqds that come and go, lookupds that list some of them, and all kinds of handlers, compared
-    with what the peers have received."""
+    with the data that the peers have received."""
 
     @initialize(
         fixed=st.sets(st.sampled_from("ab")),

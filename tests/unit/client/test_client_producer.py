@@ -1326,7 +1326,7 @@ QUESTION = b""  # in the place of a body
 
 
 class Histories(RuleBasedStateMachine):
-    """Nsqds that come, go and refuse, compared with what each of them has accepted."""
+    """Nsqds that come, go and refuse, compared with the messages that each of them has accepted."""
 
     @initialize(
         fixed=st.sets(st.sampled_from("abc"), min_size=1),

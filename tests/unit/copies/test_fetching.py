@@ -1,4 +1,4 @@
-"""Queries for a part of a file: which nodes are queried, and what their answers mean."""
+"""Queries for a part of a file: the queried nodes, and the meaning of their answers."""
 
 from collections.abc import Callable
 from typing import Any

@@ -66,7 +66,7 @@ def test_a_copy_is_deleted_once_it_can_be_read(host: Host, worker: Worker) -> No
 
 def test_no_conclusion_is_drawn_from_a_copy_that_cannot_be_read(host: Host, worker: Worker) -> None:
     host.is_readable = False
-    worker.sessions = frozenset({"b.1", "c.1"})  # the owner is gone
+    worker.sessions = frozenset({"b.1", "c.1"})  # the owner has exited
     worker.tick(1.0)
     worker.tick(100.0)
     assert host.proposed == []

@@ -1,4 +1,4 @@
-"""The /node object, from what the processes report."""
+"""The /node object, from the reports of the processes."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """LOG_PUB: each chunk is published once, even if it is resent, across every kind of exit.
 
-A copy of the files at some moment is what a process killed at that moment would leave behind.
+A process killed at some moment would leave a copy of the files at that moment.
 """
 
 import errno
