@@ -54,7 +54,7 @@ CHANNEL_POLICY = {"max_attempts": 3, "dead_letter_topic": "payments-dead"}
 # Messages per second.
 ORDERS, PAGE_VIEWS, EMAILS, PAYMENTS, REMINDERS = 20, 60, 20, 10, 2
 
-EMAIL_PHASE = 60.0  # seconds in which the backlog of emails grows, and then again drains
+EMAIL_PHASE = 60.0  # seconds in which the backlog of emails grows, and then shrinks again
 EMAIL_RATES = (10, 40)  # emails per second that are sent in these phases
 VIEWS = 100  # maximum batch of page views
 CONCURRENCY = 9  # maximum in flight of each consumer; each connection needs at least one

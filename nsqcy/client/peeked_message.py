@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class PeekedMessage:
-    """A message in a queue, as it was when nsqd showed it.
+    """A message in a queue, in its state at the time of nsqd's response.
 
     - id: as in `Message.id`, but text; None if nsqd could not read the message from disk
     - timestamp: when it was published, in nanoseconds since 1970; None like `id`

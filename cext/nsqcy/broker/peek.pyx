@@ -58,7 +58,7 @@ cdef class PeekWaiter(Waiter):
 
 @cython.final
 cdef class PeekedMessage:
-    """A message as it was when it was viewed."""
+    """A message in its state at the time of the view."""
     cdef readonly uint64_t seq
     cdef readonly uint64_t id           # 0: unknown
     cdef readonly int64_t timestamp     # wall clock, ns; 0: unknown
