@@ -925,7 +925,7 @@ cdef class RecordWindow:
     # Cursors for retention: if watched, records after them are kept, with or without readers.
     cdef Cursor kept                # kept by retention, or for a named cursor
     cdef Cursor outdated            # retention would have released everything before it
-    cdef Cursor unjournaled              # the journal does not yet record the following changes
+    cdef Cursor unjournaled         # records after it are not yet in the journal
     cdef Hole *holes
     cdef uint32_t hole_count
     cdef readonly uint64_t next_seq     # sequence number of the next record
