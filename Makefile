@@ -187,11 +187,14 @@ simulate: $(BUILT)
 trace:
 	$(MAKE) KIND=trace build
 
+# The path is for the plugin, tests/support/cython_coverage.py.
+COVERAGE = PYTHONPATH="$(CURDIR)/tests" $(BIN)/coverage
+
 cov: trace
 	$(MAKE) KIND=trace $(VENV)/.extra-cov
-	$(BIN)/coverage run -m pytest $(TESTS) $(PYTEST)
-	$(BIN)/coverage combine
-	$(BIN)/coverage report
+	$(COVERAGE) run -m pytest $(TESTS) $(PYTEST)
+	$(COVERAGE) combine
+	$(COVERAGE) report
 
 # -- checking
 
