@@ -84,12 +84,17 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             rewrite._write_pyc(state, code, source, cached)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_finish() -> None:
-    """Exclude imported modules and collected tests from garbage collection. Otherwise, each
-    collection visits a million objects, which takes longer than many tests."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Any:
+    """Disable garbage collection until the tests are collected, and exclude imported modules and
+    collected tests from it. Otherwise, each collection visits a million objects, which takes longer
+    than many tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,7 +20,7 @@ from support.archive_files import rolled_up, rows_by_glob
 from support.nsqd_process import Nsqd
 from support.spark_session import SECRET
 
-pytestmark = [pytest.mark.spark, pytest.mark.ours]
+pytestmark = [pytest.mark.spark, pytest.mark.ours, pytest.mark.timeout(900)]
 
 COUNT = 5000
 HOUR = 3600

@@ -18,7 +18,7 @@ from support.archive_files import LOG, HandmadeArchive
 from support.nsqd_process import Nsqd
 from support.spark_sources import batch, rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.ours]
+pytestmark = [pytest.mark.spark, pytest.mark.ours, pytest.mark.timeout(900)]
 
 Job = Callable[..., list[dict[str, Any]]]
 
