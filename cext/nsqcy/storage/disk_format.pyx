@@ -171,10 +171,11 @@ def is_segment_header(bytes data):
             and header.crc == segment_header_crc(header))
 
 
-def records_end(bytes data, uint64_t at=0):
-    """Return the end of the intact records that begin at an offset."""
+def records_end(bytes data):
+    """Return the end of the intact records at the beginning."""
     cdef const uint8_t *begin = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef uint64_t n = len(data)
+    cdef uint64_t at = 0
     while n - at >= 48 and record_good(begin, n, at):      # the minimum size of a record
         at += record_at(begin, at).length
     return at
