@@ -1,2 +1,1 @@
-"""Topics: publishing, fan-out, retention, checkpoints, recovery and log reads. Also the
-scheduler."""
+"""Topics: publishing, fan-out, retention, checkpoints, recovery, log reads and the scheduler."""

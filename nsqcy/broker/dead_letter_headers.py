@@ -41,7 +41,7 @@ BACKLOG = "~backlog"
 
 
 class Origin(NamedTuple):
-    """A dead letter's origin, and the headers that it had there."""
+    """A dead letter's origin, and the headers that the message had there."""
 
     topic: str
     channel: str
@@ -125,7 +125,7 @@ def addressed(origin: Origin) -> bytes:
 
 
 def split_address(headers: bytes) -> tuple[str | None, bytes]:
-    """Return the channel that these headers are for, and the other headers."""
+    """Return the channel named in these headers, and the remaining headers."""
     head = bytes((len(ADDRESS),)) + ADDRESS.encode()
     if not headers.startswith(head):
         return None, headers

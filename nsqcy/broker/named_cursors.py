@@ -16,7 +16,7 @@ SECOND = 1_000_000_000
 
 
 class TooManyCursors(NsqError):
-    """The topic already has the maximum number of named cursors."""
+    """Error: the topic already has the maximum number of named cursors."""
 
 
 class NamedCursors:

@@ -34,7 +34,7 @@ Ranges = tuple[tuple[int, int], ...]  # [first, end) of a chunk's messages, by i
 
 
 class ChunkError(NsqError):
-    """A chunk is rejected; the text gives the reason."""
+    """Error: a chunk is rejected. The text gives the reason."""
 
 
 class ChunkName(NamedTuple):

@@ -20,12 +20,12 @@ else:
     ParamType = click.ParamType  # generic only in recent versions of click
 
 HELP: dict[str, Any] = {"help_option_names": ["-h", "-help", "--help"]}
-# Short names of flags, as in the other commands.
+# Short names of flags, which are the same in all commands.
 SHORT = {"lookupd-http-address": ["-l"], "nsqd-http-address": ["-n"]}
 
 
 class UnknownCommand(click.UsageError):
-    """Word that is not a command, with commands that are similar."""
+    """Error: a word is not a command. Suggests similar commands."""
 
     def __init__(self, word: str, names: Sequence[str], context: click.Context) -> None:
         super().__init__(f"unknown command {word}", context)
@@ -44,8 +44,8 @@ class Commands(click.Group):
 
 
 class TableCommand(click.Command):
-    """Command whose options are declared in tables, by section of its help. As in Go, one dash is
-    enough."""
+    """Command whose options are declared in tables, by section of its help. As in Go, flags may
+    begin with a single dash."""
 
     def __init__(self, *args: Any, sections: Mapping[str, Iterable[Option]], **more: Any) -> None:
         super().__init__(*args, **more)

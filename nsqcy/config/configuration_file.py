@@ -1,7 +1,7 @@
 """Configuration files: reads a file's text, and chooses between nsqcy's INI and NSQ's TOML.
 
-Independent of particular options; checks a value only for its kind. config/loader.py owns the
-precedence of the sources.
+Independent of particular options; checks only that a value has the right kind. config/loader.py
+owns the precedence of the sources.
 """
 
 import re

@@ -53,7 +53,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_with_days(text: str) -> int:
-    """Parse like parse_duration(), and also days, which people use on a command line: `7d`,
+    """Parse like parse_duration(), but also accept days, which people use on a command line: `7d`,
     `1d12h`."""
     found = _DAYS.fullmatch(text)
     if found is None:

@@ -1,7 +1,7 @@
 """A daemon's settings: the command line overrides the file, which overrides the defaults.
 
-Owns the precedence of the sources. Independent of particular options; checks a value only for its
-kind. Each daemon checks its own rules.
+Owns the precedence of the sources. Independent of particular options; checks only that a value has
+the right kind. Each daemon checks its own rules.
 """
 
 import time

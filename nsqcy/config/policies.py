@@ -252,7 +252,8 @@ class TopicPolicy(NamedTuple):
 
 
 class ChannelPolicy(NamedTuple):
-    """One channel's value for each key of CHANNEL_KEYS; None as in TopicPolicy."""
+    """One channel's value for each key of CHANNEL_KEYS; None has the same meaning as in
+    TopicPolicy."""
 
     mem_queue_size: int | None = None
     msg_timeout: int | None = None
@@ -283,8 +284,8 @@ Values = Mapping[str, Any]
 
 
 class Version(NamedTuple):
-    """The version of the values set over HTTP: the file that they are saved in, and the number of
-    its changes. A missing file has the revision 0; a file of an earlier nsqd has no name."""
+    """The version of the values set over HTTP: the file that contains them, and the number of
+    changes to the file. A missing file has revision 0; a file from an earlier nsqd has no name."""
 
     file: str = ""
     revision: int = 0
@@ -354,8 +355,8 @@ class Policies:
         return json.dumps(noted, separators=(",", ":")).encode()
 
     def recall(self, topic: str, note: bytes) -> bool:
-        """Adopt the values in the journal's note if the saved policies are missing, or older
-        than the note; return whether any value changed."""
+        """Adopt the values in the journal's note if the saved policies are missing or older than
+        the note; return whether any value changed."""
         try:
             noted = json.loads(note)
             file, revision = noted["version"]

@@ -21,7 +21,7 @@ class Options(Protocol):
 
 
 class PublishLimits(NamedTuple):
-    """Sizes are in bytes, the delay in ns."""
+    """Sizes are in bytes, and the delay is in ns."""
 
     max_msg_size: int
     max_body_size: int

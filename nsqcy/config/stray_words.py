@@ -42,8 +42,8 @@ def _warning(flag: str, rest: Sequence[str]) -> str:
 
 
 def _separated(table: OptionTable, argv: Sequence[str], rest: Sequence[str]) -> str:
-    """Return the boolean flag before `rest` if the first of these words was intended as its
-    value."""
+    """Return the boolean flag before `rest` if the first of these words was probably meant as the
+    flag's value."""
     before = argv[-len(rest) - 1] if len(rest) < len(argv) else ""
     option = table.by_flag.get(before.lstrip("-")) if before.startswith("-") else None
     meant = option and option.kind is BOOL and rest[0] in TRUE | FALSE

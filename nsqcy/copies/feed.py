@@ -1,5 +1,5 @@
-"""The owner's end of the stream to one holder: the changes that the holder lacks and has
-confirmed."""
+"""The owner's end of the stream to one holder. Tracks which changes the holder lacks, and which it
+has confirmed."""
 
 from collections.abc import Callable, Mapping
 from enum import IntEnum

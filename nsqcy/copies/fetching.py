@@ -1,4 +1,4 @@
-"""Fetching a part of a file from another copy, because it is damaged or unreadable in this one.
+"""Fetching a part of a file from another copy, because this copy has it damaged or unreadable.
 
 Selects the nodes to query and interprets their answers. A part is missing only if every other
 member has answered that it does not have it: a member that does not respond, or cannot read its
@@ -39,7 +39,7 @@ Done = Callable[[Outcome, Any], object]
 
 
 class _Query:
-    """One part, and the nodes that have yet to be queried for it."""
+    """A part to fetch, and the nodes that have not been queried for it yet."""
 
     __slots__ = ("asked_at", "done", "has_everyone", "node", "nodes", "part")
 
@@ -54,7 +54,7 @@ class _Query:
 
 
 class Fetches:
-    """The queries of one copy, each to one node after another."""
+    """Queries for one copy; each tries the nodes one after another."""
 
     def __init__(self, send: Callable[[str, Fetch], bool]) -> None:
         """

@@ -61,7 +61,7 @@ class Group:
         )
 
     def released(self, nonce: str) -> "Group":
-        """Let any member take over immediately."""
+        """Let any member take over the group immediately."""
         return replace(self, session="", nonce=nonce)
 
     def joined(self, node: str, nonce: str) -> "Group":

@@ -3,8 +3,7 @@
 A registry may lose its data, go back to an older state, or be another cluster's. Its revision does
 not reveal this: other programs' writes increase it as well. The registry therefore has a random id,
 which every node stores on its disk. A registry whose contents cannot be trusted gets a new identity
-with a higher generation. Everything in it from before then no longer counts
-(`nsqcy.copies.recall`).
+with a higher generation. All earlier contents are then ignored (`nsqcy.copies.recall`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,7 +51,7 @@ class Found:
 
 
 class Standing(StrEnum):
-    """Relation of a registry to the one that a node knows."""
+    """Relation between a registry and the one that a node knows."""
 
     CURRENT = "current"
     SUCCESSOR = "successor"

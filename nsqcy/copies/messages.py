@@ -81,7 +81,7 @@ class Delete:
 
 @dataclass(slots=True)
 class Filled:
-    """Complete the copy: it consists of these files."""
+    """Mark the copy as complete, with these files."""
 
     paths: Sequence[str]
     position: int

@@ -2,8 +2,8 @@
 members.
 
 A file change is committed once every other member has stored it; the caller waits for its own disk.
-While the outcome of a proposal is unknown, the proposed members count as well, because the proposal
-may already be the value in the registry."""
+While the outcome of a proposal is unknown, the proposed members also count as members, because the
+proposal may already be the value in the registry."""
 
 from nsqcy.copies.feed import Feed, Status
 from nsqcy.copies.fetching import Done, Fetches, Part
@@ -96,7 +96,7 @@ class Owner:
         return not (self.group.closed or is_short)
 
     def heard(self) -> float:
-        """Return when any holder was last heard from."""
+        """Return the time at which any holder last responded."""
         return max(
             (feed.heard for feed in self.feeds.values() if feed.status >= Status.FILLING),
             default=float("-inf"),
@@ -251,8 +251,8 @@ class Owner:
         """Return whether a holder may use a file after an attempt to repair it here.
 
         A node that joins may replace the member that has the only intact copy. That member gets
-        some time to return. Nodes that have left may have one as well, so the candidates take
-        turns.
+        some time to return. Nodes that have left may also have an intact copy, so the candidates
+        take turns.
         """
         feed.progress = feed.heard
         if is_final or feed.node != self.joiner:

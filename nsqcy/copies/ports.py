@@ -63,8 +63,8 @@ class Copy(Protocol):
         ...
 
     def offered(self) -> dict[str, Extent]:
-        """Return the files with an identity, as far as an owner has verified them: the rest
-        of an unfinished fill does not count."""
+        """Return the files with an identity, up to the point that an owner has verified: the rest
+        of an unfinished fill is left out."""
         ...
 
     def size(self, path: str) -> int: ...

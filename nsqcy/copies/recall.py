@@ -6,9 +6,9 @@ could take it over. Its value is restored:
 
 - by the process that owns the group. Only this process can have acknowledged publishes since then:
   a successor that the process has not heard of accepts none.
-- otherwise from the members' statements. The latest value counts once all of
-  its members have stated theirs: a later value can only have been acted on by one of them.
-- after `nsqcy copies repair`, also without the members that do not return.
+- otherwise from the members' statements. The latest value is used once all of its members have
+  made their statements: only one of them can have acted on a later value.
+- after `nsqcy copies repair`, even without the members that do not return.
 """
 
 from collections.abc import Iterable, Mapping
@@ -71,7 +71,7 @@ class Recall:
         self.entered_at = now
 
     def leave(self) -> None:
-        """Stop using the registry: none of its values counts."""
+        """Stop using the registry, and ignore all its values."""
         self._registered.clear()
         self._statements = {}
 

@@ -123,7 +123,7 @@ class Worker:
         self._protect()
 
     def left(self) -> None:
-        """Stop using the registry: its contents do not count."""
+        """Stop using the registry, and ignore its contents."""
         self.recall.leave()
         self._protect()
 
@@ -187,7 +187,7 @@ class Worker:
             self.host.remember(self.recall.known)
 
     def claimed(self, group_id: str, node: str, claim: Claim) -> None:
-        """Accept the claim of a member whose copy is not whole."""
+        """Accept the claim of a member whose copy is incomplete."""
         member = self._members.get(group_id)
         if member is not None:
             member.claims[node] = claim
@@ -441,10 +441,8 @@ class Worker:
         )
 
     def _claim(self, member: _Member, now: float) -> None:
-        """Take over with a copy that is not whole, if all members are back and none of them has
-        more.
-
-        A claim counts only for a group without a session: while the group has one, the owner could
+        """Take over with an incomplete copy, if all members are back and none of them has more. A
+        claim is valid only for a group without a session: while the group has one, the owner could
         fill the copy of a member that has already made a claim.
         """
         group = member.group

@@ -36,7 +36,7 @@ class InvalidValue(ValueError):
 
 
 def encode_group(group: Group) -> bytes:
-    """Return a group's value, without the id, which is in the key."""
+    """Return a group's value. It omits the id, which is in the key."""
     return _encoded(_fields(group, _GROUP))
 
 
@@ -153,7 +153,7 @@ def _parsed(data: bytes) -> Any:
 def _checked(value: Any, types: Mapping[str, type]) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidValue("not a JSON object")
-    # A newer version may have fields that a change made by this version would remove.
+    # A newer version may add fields that a change by this version would remove.
     if value.get("format") != FORMAT:
         raise InvalidValue(f"format: expected {FORMAT}; all nodes must run compatible versions")
     for name, kind in types.items():

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Credentials:
-    """A user for etcd's own authentication. Client certificates do not name a user, because the
+    """A user for etcd's own authentication. Client certificates cannot identify a user, because the
     JSON gateway hides them from etcd."""
 
     user: str
@@ -92,8 +92,8 @@ class EtcdClient:
     ) -> bool:
         """Put and delete keys if all expectations hold; return whether they did.
 
-        The result can be False although the transaction succeeded, because a request that receives
-        no response is repeated with the next endpoint.
+        The result can be False even though the transaction succeeded, because a request that
+        receives no response is repeated with the next endpoint.
         """
         response = self._call("kv/txn", messages.transaction(expected, puts, deletes))
         return response.get("succeeded") is True

@@ -1,1 +1,1 @@
-"""The daemons' HTTP server: sockets, parsing, routing. Independent of particular daemons."""
+"""The daemons' HTTP server: sockets, parsing, routing. Independent of any particular daemon."""

@@ -1,7 +1,7 @@
-"""Answers of any length, made in slices: other requests are handled in between.
+"""Answers of any length, generated in slices, so that other requests are handled in between.
 
-An answer is a generator of pieces. A short one is made at once, without a greenlet. Knows nothing
-about routes or the meaning of the pieces.
+An answer is a generator of pieces. A short answer is generated immediately, without a greenlet.
+Knows nothing about routes or the meaning of the pieces.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -25,7 +25,7 @@ Built = Reply | Later
 
 
 class Maker(Protocol):
-    """The part of the Api that answers need."""
+    """The part of the Api that long answers need."""
 
     @property
     def give_way(self) -> Callable[[], object]:

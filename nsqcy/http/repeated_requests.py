@@ -15,8 +15,8 @@ class Polls:
         ] = {}  # status and time of the last logged request
 
     def is_news(self, now: float, peer: str, target: str, status: int) -> bool:
-        """Return whether a GET request has another status than the last one of this host for this
-        target, or is the first one for a while; `peer` is `host:port`."""
+        """Return whether a GET request is the first from this host for this target in a while, or
+        its status differs from the last one; `peer` is `host:port`."""
         key = (peer.rpartition(":")[0], target)
         seen = self._seen.get(key)
         if seen is not None and seen[0] == status and now < seen[1] + REPEAT:

@@ -270,8 +270,7 @@ class Gate(Protocol):
     def admit(
         self, route: Route, head: Head, peer: str, certificate_names: Sequence[str]
     ) -> Route | Reply:
-        """Return the route, or a reply that rejects the request. This is called before the body is
-        read."""
+        """Return the route, or a reply that rejects the request. Called before the body is read."""
 
 
 class Api:
@@ -282,8 +281,8 @@ class Api:
     """Headers that handlers and the gate read, besides X-Nsq- headers."""
 
     def __init__(self, limits: Limits, log: DetailedLines, gate: Gate | None = None) -> None:
-        """`gate` is None if all requests are allowed, or if the routes check them; then set
-        `knows_users`."""
+        """`gate` is None if all requests are allowed, or if the routes check them. If the routes
+        do, set `knows_users`."""
         self.limits = limits
         self.log = log
         self.gate = gate

@@ -639,7 +639,7 @@ class HttpConnection(Connection):
                 self.process()
 
     def _sent(self) -> None:
-        """Close, linger or resume reading once all answers have been sent."""
+        """Close, linger or resume reading, once all answers have been sent."""
         if self._protocol.closing and not self._lingering:
             if not self._protocol.unread:
                 self.close()

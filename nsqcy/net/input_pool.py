@@ -83,5 +83,5 @@ class _Address(Generic[Holder]):
 
 
 def address_of(peer: str) -> str:
-    """Return the address in `ip:port`."""
+    """Return the IP address in an `ip:port` name."""
     return peer.rpartition(":")[0]

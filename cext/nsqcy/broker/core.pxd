@@ -453,7 +453,7 @@ cdef class Checkpoints(TopicQueue):
     cdef uint64_t journalled            # activity() at the last journal
     cdef int64_t next_journal           # earliest time of the next journal
     cdef list unsynced_deltas           # callbacks for the next sync of the journal
-    cdef list syncing_deltas            # callbacks for the current one; None: no sync
+    cdef list syncing_deltas            # callbacks for the current sync; None: no sync
     cdef set changes                    # changes that are not answered yet
     cdef int64_t retention_time         # ns; 0: no time limit
     cdef uint64_t retention_bytes       # 0: no size limit

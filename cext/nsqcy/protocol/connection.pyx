@@ -147,8 +147,8 @@ cdef class ManagerState:
         options: the daemon's options
         negotiate: negotiate(identify body, options, session) -> identity, or ClientError
         ask_placement: called with the name of a topic whose owner is not known; placed() follows
-        migrate: called with a session and the worker that it should migrate to; its leave() or
-            stay() follows
+        migrate: called with a session and its target worker; the session's leave() or
+            stay() is called later
         auth: its ask() is called with a session whose client must be authorized; the session's
             authorized() or auth_failed() follows. Its of_certificate() returns the authorization of
             a client by the names in its certificate, or None. None: AUTH is disabled

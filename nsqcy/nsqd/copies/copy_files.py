@@ -522,8 +522,8 @@ def served_topics(data_path: Path, workers: int) -> dict[str, int]:
 
 
 def distrust_copies(data_path: Path) -> int:
-    """Let no copy on this node count as complete until it has been compared with the others; return
-    the number of copies. Blocks; raises OSError. nsqd must not be running."""
+    """Mark all copies on this node as incomplete until they have been compared with the others;
+    return the number of copies. Blocks; raises OSError. nsqd must not be running."""
     count = 0
     for path in (data_path / FOLDER).glob(f"*/*/{FACTS}"):
         facts = _read_facts(path.parent)
@@ -543,7 +543,7 @@ def _is_journal(data: bytes) -> bool:
     try:
         _, _, damaged_at = parse_journal(data)
     except FormatError:
-        return True  # a newer version's
+        return True  # written by a newer version
     if damaged_at is None:
         return True
     rest = data[damaged_at:]

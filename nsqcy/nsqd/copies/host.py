@@ -557,8 +557,7 @@ class CopiesHost:
             self._report_unreadable(group_id, "file of")
 
     def _mend_journal(self, group_id: str, path: str) -> None:
-        """Replace a damaged journal: an owner rewrites its own, and a holder's copy is filled
-        again."""
+        """Replace a damaged journal: an owner rewrites its own, and a holder's copy is refilled."""
         self._enter()
         if self.worker.owner(group_id) is not None:
             self._topics.write_journal(group_id, os.path.dirname(path).removesuffix(SUFFIX))
@@ -625,7 +624,7 @@ class CopiesHost:
         self._registry.claim(group_id, claim)
 
     def candidates(self, group: Group) -> Sequence[str]:
-        """Return nodes on machines without a member; those in other zones and those with the fewest
+        """Return nodes on machines without a member; nodes in other zones and nodes with the fewest
         groups come first."""
         members = [self._sessions[node] for node in group.members if node in self._sessions]
         machines = {session.machine for session in members} | {self._node.machine}

@@ -96,8 +96,8 @@ class Mender:
     def repair(
         self, path: str, offset: int, size: int, error: int, answer: Callable[[bool | None], object]
     ) -> None:
-        """Repair a run of records that a log cannot read. The answer is True: read it again; False:
-        no other copy has it; None: not now."""
+        """Repair a run of records that a log cannot read. The answer is True (read it again), False
+        (no other copy has it) or None (not available now)."""
         below = Path(path).relative_to(self.root).as_posix()
         identity = self.table.identity(below)
         if identity is None or size > MAX_PART:
@@ -209,13 +209,13 @@ class _Pass:
 
     def begin(self) -> None:
         if self._identity is None or self._size < HEADER:
-            # The copy is not whole, and will be filled again; an empty segment has no records.
+            # The copy is incomplete and will be refilled; an empty segment has no records.
             self._findings.is_final = self._size < HEADER
             self._done(self._findings)
         else:
             self._read_footer(min(self._size, FOOTER_READ))
 
-    # -- the footer, which says where the records end
+    # -- the footer, which contains the end of the records
 
     def _read_footer(self, size: int) -> None:
         def read(error: int, tail: bytes) -> None:

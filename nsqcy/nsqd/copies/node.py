@@ -247,7 +247,7 @@ def _names(found: Mapping[str, Any]) -> list[str]:
     """Return the names of processes."""
     names = found.get("processes")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return []  # the registry contains a name that the file lacks: no copy counts as complete
+        return []  # the registry has a name that the file lacks, so no copy is complete
     return names
 
 

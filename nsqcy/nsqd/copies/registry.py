@@ -11,7 +11,7 @@ etcd. Passes values on unchanged; the state machine interprets them.
     claims/<group>/<node>  claim of a member; deleted with the lease of its process
     recalls/<node>         values that a node remembers, while needed; deleted with the lease
 
-Keys that were last changed before the identity of a later generation do not count.
+Keys that were last changed before the identity of a later generation are ignored.
 """
 
 import json
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A running process, as seen by others."""
+    """A running process, as other processes see it."""
 
     id: str
     node: str
@@ -70,12 +70,12 @@ class Session:
 
 @dataclass
 class Contents:
-    """All of a cluster's values that count."""
+    """Contents of a cluster's registry at one revision."""
 
     revision: int = 0
     identity: Identity | None = None
     values: dict[str, bytes] = field(default_factory=dict)
-    """All keys, with their values, including those that do not count."""
+    """All keys with their values, even those that the other fields leave out."""
     groups: list[tuple[Group, int]] = field(default_factory=list)
     """Groups, each with the revision of its value."""
     sessions: list[Session] = field(default_factory=list)
@@ -505,7 +505,7 @@ def decoded(prefix: str, found: Iterable[KeyValue]) -> Contents:
     pairs = list(found)
     contents = Contents(values={each.key: each.value for each in pairs})
     begin = _decode_identity(prefix, pairs, contents)
-    # In order of change: of two sessions of a node, the latest one counts.
+    # In order of change: if a node has two sessions, the latest one is used.
     for each in sorted(pairs, key=lambda each: each.revision):
         kind, _, name = each.key.removeprefix(prefix).partition("/")
         if each.revision < begin:
@@ -530,7 +530,7 @@ def decoded(prefix: str, found: Iterable[KeyValue]) -> Contents:
 
 
 def _decode_identity(prefix: str, found: Sequence[KeyValue], contents: Contents) -> int:
-    """Decode the identity; return the revision from which on values count."""
+    """Decode the identity; return the first revision whose values are valid."""
     pair = next((each for each in found if each.key == prefix + IDENTITY), None)
     if pair is None:
         return 0

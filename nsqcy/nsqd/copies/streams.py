@@ -166,7 +166,7 @@ class Stream:
         return found
 
     def _send_all(self, parts: list[bytes]) -> None:
-        """Send the parts; large ones without copying them, if the connection is not encrypted."""
+        """Send the parts. Large parts are not copied if the connection is not encrypted."""
         if type(self._sock) is not socket.socket or sum(map(len, parts)) < SMALL:
             self._sock.sendall(b"".join(parts))
             return
@@ -229,7 +229,7 @@ def connect(
 
 
 class _Server(StreamServer):  # type: ignore[misc]
-    """Pauses while no descriptors are left, longer each time, as for other connections. gevent
+    """Pauses while no descriptors are left; each pause is longer, as for other connections. gevent
     would print a traceback for each attempt."""
 
     def __init__(

@@ -27,7 +27,7 @@ class TlsSocket:
     def shake(self) -> None:
         """Do the handshake. Blocks its greenlet; raises OSError."""
         while not self._step():
-            gevent.sleep(0)  # a step takes milliseconds
+            gevent.sleep(0)  # each step takes milliseconds
 
     def _step(self) -> bool:
         layer = self._layer

@@ -171,7 +171,7 @@ class CopiedTopics:
             return
         self._is_ready = True
         self._load_all()
-        for policy in self._policies.copied():  # so that the first publish finds a group
+        for policy in self._policies.copied():  # so that a group exists before the first publish
             self._group_for(_Kind.of(policy))
         denied, self._denied = self._denied, set()
         for key in denied:

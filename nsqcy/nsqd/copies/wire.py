@@ -54,7 +54,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class WireError(ValueError):
-    """Bytes that are not a message in this protocol."""
+    """Error: received bytes are not a message in this protocol."""
 
 
 @dataclass(frozen=True, slots=True)

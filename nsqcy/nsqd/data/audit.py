@@ -3,7 +3,8 @@
 The audit runs nsqd's own startup code instead of duplicating its rules: `Log.recover` reads the
 segments and the journal, the log's reads verify the records, and a `Shard` loads the topic as a
 worker does. All of it runs on an I/O thread that cannot write. The audit itself only compares the
-results: whether footers match the records, which seqs are missing, and which channels needed them.
+results: whether footers match the records, which sequence numbers are missing, and which channels
+needed them.
 
 Records are read a few megabytes at a time, regardless of the log size. As at startup, the journal
 and each segment without a footer are read into memory in their entirety.
@@ -103,7 +104,7 @@ class ChannelFound:
     depth: int
     deferred: int
     again: int  # part of depth: delivered at least once
-    lost: int  # part of depth: damaged or not on disk
+    lost: int  # part of depth: damaged, or missing from disk
     missing: int  # not part of depth: in the journal, but not on disk
     beyond: int = 0  # number of records between the last record on disk and the channel's cursor
 

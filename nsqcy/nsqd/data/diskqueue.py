@@ -173,8 +173,8 @@ class _Bytes:
         return self._data, within
 
     def header(self, offset: int) -> tuple[bytes, int]:
-        """Like at(), but for a possible header: keeps the buffer's position, and the header may be
-        truncated."""
+        """Like at(), but for a possible header, which may be truncated. Keeps the buffer's
+        position."""
         within = offset - self._base
         if 0 <= within <= len(self._data) - _HEADER.size:
             return self._data, within

@@ -53,7 +53,7 @@ def redrive(api: Context, request: Request) -> Reply:
     topic, channel = topic_and_channel(request)
     limit = _COUNT.fullmatch(request.params.get("limit", "0"))
     if limit is None or ("limit" in request.params and int(limit[0]) == 0):
-        raise HttpError(400, "INVALID_LIMIT (allowed: a number of messages, not 0)")
+        raise HttpError(400, "INVALID_LIMIT (allowed: a positive number of messages)")
     targets = None if request.user is None else request.user.publishable
     if "id" in request.params:
         if "limit" in request.params:

@@ -14,7 +14,7 @@ from nsqcy.process.control import Answer
 
 CHANGE_LIMIT = 5.0  # seconds for a worker to apply a change
 SHARE_LIMIT = 5.0  # seconds to return its share of /stats or /metrics
-REMAINS_LIMIT = 5.0  # seconds to count the remaining messages
+REMAINS_LIMIT = 5.0  # time limit for counting the remaining messages, in seconds
 INSPECT_LIMIT = 20.0  # seconds to return its debug report
 HEALTH_LIMIT = 2.0  # seconds to report its health, because clients wait
 PEER_HEALTH_LIMIT = 5.0  # seconds to report its health through the master

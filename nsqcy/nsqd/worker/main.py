@@ -96,12 +96,12 @@ class Engine(Protocol):
         value or an Answer. The engine closes the request's descriptors."""
 
     def wind_down(self) -> None:
-        """Waits. Answer the publishes that have been executed, execute no more, and end the
-        connections of producers. Other workers still forward publishes to this one."""
+        """Answer the publishes that have been executed, execute no more, and end the connections of
+        producers. Other workers still forward publishes to this one. Waits."""
 
     def stop(self) -> bool:
-        """Waits. Close all sockets immediately, and save everything. Return whether all of it is
-        saved. A `load` in progress stops."""
+        """Close all sockets immediately and save everything; stop a `load` in progress. Return
+        whether everything was saved. Waits."""
 
 
 class Worker:

@@ -79,8 +79,8 @@ class TopicOwner:
         return found
 
     def current(self, name: str) -> Topic:
-        """Return the topic once its channels have every message that was published before. Raises
-        Refused, including when nsqlookupds do not report the channels of a new topic."""
+        """Return the topic once its channels have every message published before the call. Raises
+        Refused, for example if nsqlookupds do not report a new topic's channels."""
         found = self.topic(name)
         with gevent.Timeout(ARRIVAL_LIMIT, Refused("NOT_READ")):
             while found.pass_on():
