@@ -26,9 +26,11 @@ from support.sanitizer import SANITIZED
 
 TESTS = Path(__file__).parent
 WORKERS = [pytest.param(1, id="w1"), pytest.param(3, id="w3")]
-# For tests without a topic's owner: tests of options, or of commands that a connection refuses.
+# For tests in which the owner of a topic does not matter: tests of options, or of commands that a
+# connection refuses.
 one_worker = pytest.mark.parametrize("workers", WORKERS[:1], indirect=True, scope="session")
-# For tests of clients, which cannot see the number of workers; most data crosses two workers.
+# For tests of clients, which cannot see the number of workers. Most data passes through two
+# workers.
 three_workers = pytest.mark.parametrize("workers", WORKERS[1:], indirect=True, scope="session")
 TUNED: dict[str, Any] = {
     "max_body_size": 1000,
@@ -47,11 +49,11 @@ TUNED: dict[str, Any] = {
 
 numbers = itertools.count(1)
 
-# A deadline would measure the load of the machine.
+# A deadline would depend on the load of the machine.
 settings.register_profile("nsqcy", deadline=None)
 settings.load_profile("nsqcy")
 
-# A shell ignores SIGINT in its background jobs, and programs inherit that from the tests.
+# A shell makes its background jobs ignore SIGINT, and programs inherit this from the tests.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -69,8 +71,8 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Rewrite the assertions of this process's share of the files. The results are cached, so that
-    each process reads those of the others instead of rewriting every file."""
+    """Rewrite the assertions of this process's share of the test files. The results are cached, so
+    each process reads those of the other processes instead of rewriting every file."""
     given = getattr(session.config, "workerinput", None)  # of pytest-xdist
     are_all = any(Path(each).absolute() == TESTS for each in session.config.args)
     if given is None or not are_all or sys.dont_write_bytecode:
@@ -137,7 +139,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 def placed(workers: int) -> dict[str, Any]:
     """Return the options of a daemon with `workers` workers. Connections do not migrate, so most of
-    them use a topic of another worker. Connection migration has its own tests."""
+    them use a topic of another worker. Separate tests cover connection migration."""
     return {"workers": workers, "move_sessions": False if workers > 1 else None}
 
 
@@ -299,7 +301,7 @@ def tuned(tuned_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
 
 @pytest.fixture
 def guarded(guarded_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
-    """Daemon whose clients must be authorized by `auth_server`."""
+    """Daemon whose clients need an authorization from `auth_server`."""
     daemon = guarded_daemon()
     yield daemon
     daemon.hang_up()

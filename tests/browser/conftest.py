@@ -1,4 +1,4 @@
-"""A browser, and a cluster under load, for a module's tests.
+"""A browser and a cluster under load, shared by the tests of a module.
 
 Playwright's event loop blocks its thread for all other asyncio loops, so the browser is closed at
 the end of the module.

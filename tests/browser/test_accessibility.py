@@ -37,5 +37,5 @@ def test_no_page_has_a_violation(live: Lively, visit: Callable[..., Visit]) -> N
                 page.emulate_media(color_scheme=scheme)
                 for rule, targets in page.evaluate(RUN, options):
                     found.append(f"{name} {width} {scheme}: {rule} {targets}")
-    visitor.forgive("404")  # the page not-found
+    visitor.forgive("404")  # the not-found page
     assert found == []

@@ -1,5 +1,5 @@
-"""nsqadmin with a users file in a browser: the view and actions of each role, and the limits for
-other sites.
+"""nsqadmin with a users file in a browser: what each role may see and do, and protection against
+requests from other sites.
 
 One of its two nsqds is down: the pages show the data of the other nsqd and a warning.
 """
@@ -117,7 +117,7 @@ def test_who_may_act(place: Place, visit: Begin) -> None:
 
 
 def test_no_other_site_acts(place: Place, visit: Begin) -> None:
-    """A form on another site acts as if the user had not logged in."""
+    """A form on another site is treated as if the user had not logged in."""
     visitor = visit(url=place.url)
     page = visitor.to("/topics/kept")
     enter(page, "anna")

@@ -1,4 +1,4 @@
-"""The pages that NSQ does not have, in a browser: messages, policies, seeking, single nodes."""
+"""nsqadmin pages that NSQ lacks, in a browser: messages, policies, seeking, single nodes."""
 
 import re
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""nsqadmin's pages in a browser, for a cluster under load: viewing without actions."""
+"""nsqadmin's pages in a browser, for a cluster under load: viewing only, without actions."""
 
 import re
 import signal
@@ -99,7 +99,7 @@ def test_values_are_read_out(live: Lively, visit: Begin) -> None:
 
 
 def test_a_part_of_the_plots_is_enlarged(live: Lively, visit: Begin) -> None:
-    """All plots show the selected part, also after an update."""
+    """All plots show the selected part, even after an update."""
     eventually(lambda: len(sampled(live, topic="orders")) > 2)
     visitor = visit()
     visitor.page.clock.install()
@@ -262,7 +262,7 @@ def test_sorting(visit: Begin) -> None:
 
 
 def test_columns_can_be_hidden(visit: Begin) -> None:
-    """The choice outlives an update and a reload, and applies to this table only."""
+    """The choice survives an update and a reload, and applies to this table only."""
     visitor = visit()
     visitor.page.clock.install()
     page = visitor.to("/topics")

@@ -535,7 +535,7 @@ def test_callbacks_may_be_coroutine_functions(
 
 
 def test_a_handler_does_not_wait_for_itself(nsqd: MockNsqd, run: Run) -> None:
-    """A message is finished when its handler returns; run() returns only after that."""
+    """A message is finished when its handler returns, and run() returns only after that."""
 
     async def main() -> None:
         after: list[bytes] = []
@@ -845,7 +845,7 @@ def test_a_close_while_it_connects(run: Run) -> None:
 
 
 def test_a_close_in_the_turn_of_a_connection(nsqd: MockNsqd, run: Run) -> None:
-    """A connection can be closed in any state and reports nothing afterwards."""
+    """A connection can be closed in any state, and reports nothing afterwards."""
 
     async def main(turns: int) -> None:
         consumer = Consumer("t", "c", nsqd.address)
@@ -1012,7 +1012,7 @@ def test_a_producer_says_all_before_its_loop_ends(nsqd: MockNsqd, run: Run) -> N
 
 
 def test_large_bodies_wait_until_the_transport_has_room(run: Run) -> None:
-    """Copying all of them took ten times as long as sending them."""
+    """Copying all pending publishes took ten times as long as sending them."""
     go_on = threading.Event()
 
     def script(peer: Peer, line: str, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The blocking client with threads and with greenlets, with a daemon."""
+"""The blocking client with threads and with greenlets, connected to a real daemon."""
 
 import signal
 import socket
@@ -73,8 +73,8 @@ class Beside:
         return eventually(look)
 
     def await_counts(self, daemon: Nsqd, topic: str, **counts: int) -> None:
-        """Wait until the channel has these counts. Greenlets continue meanwhile: the last answers
-        may not have been sent yet."""
+        """Wait until the channel has these counts. Other greenlets keep running, because they may
+        not have sent the last answers yet."""
         self.eventually(lambda: channel(daemon, topic).items() >= counts.items())
 
 
@@ -179,7 +179,7 @@ def mute() -> Iterator[Mute]:
 
 
 def test_whoever_waits_for_room_gets_it(beside: Beside, mute: Mute) -> None:
-    """A lost connection also makes room."""
+    """Losing a connection also makes room for more publishes."""
     failed = beside.event()
     with Producer(mute.address, runtime=beside.kind, max_pending=10, retries=0) as producer:
 
@@ -256,7 +256,7 @@ def test_closing_ends_who_iterate(beside: Beside, consume: Callable[..., Consume
 def test_several_iterate(
     producer: Producer, beside: Beside, consume: Callable[..., Consumer], topic: str
 ) -> None:
-    """Each message goes to exactly one iterator, and none is left."""
+    """Each message goes to exactly one iterator, and no message is left over."""
     consumer = consume(max_in_flight=50)
     bodies: list[bytes] = []
 
@@ -451,7 +451,7 @@ def test_what_on_giving_up_has_not_done_comes_again(
 def test_on_giving_up_may_wait(
     producer: Producer, beside: Beside, consume: Callable[..., Consumer], topic: str
 ) -> None:
-    """Meanwhile heartbeats are answered, and other messages are handled."""
+    """While a handler waits, heartbeats are answered and other messages are handled."""
     beats, handled, saved = beside.event(), beside.event(), beside.event()
 
     def handle(message: Message) -> bool:
@@ -682,7 +682,7 @@ class Asynchronous:
     ],
 )
 def test_coroutine_functions_are_refused(kind: Any, name: str, function: Any) -> None:
-    """Their coroutines would never be awaited."""
+    """The coroutines of these functions would never be awaited."""
     names = ("t", "c") if kind is Consumer else ()
     with pytest.raises(TypeError, match=f"{name} cannot be a coroutine function.*nsqcy.client.aio"):
         kind(*names, "a", **{name: function})
@@ -733,7 +733,7 @@ def run(address: str, topic: str) -> Iterator[Callable[..., Process]]:
 def test_a_program_that_closes_nothing(
     run: Callable[..., Process], daemon: Nsqd, topic: str
 ) -> None:
-    """The program exits; its answers and publishes are not lost."""
+    """When the program exits, its answers and publishes are not lost."""
     assert run("forgotten").end() == (0, [], "")
     daemon.web.await_counts(topic, "c", depth=2, message_count=4)
 

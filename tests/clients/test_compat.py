@@ -140,7 +140,8 @@ class Batches(BatchHandler):
 
 
 def test_receivers_of_gnsq_cannot_be_coroutine_functions() -> None:
-    """Their coroutines would never be awaited, and the messages would be finished."""
+    """The coroutines of these handlers would never be awaited, and the messages would be
+    finished."""
     consumer = gnsq.Consumer("t", "c", "127.0.0.1:1")
     for signal in (consumer.on_message, consumer.on_giving_up):
         with pytest.raises(TypeError, match="coroutine function"):
@@ -170,7 +171,7 @@ def test_errors_of_gnsq_that_say_whether_something_was_published() -> None:
 
 
 class Answerable:
-    """A message that records its answer."""
+    """A message that records how it was answered."""
 
     def __init__(self) -> None:
         self.answers: list[str] = []

@@ -41,7 +41,8 @@ def interrupt() -> None:
 def run(
     work: Callable[[], object], at: int, act: Callable[[], object] = interrupt, event: str = "line"
 ) -> int:
-    """Call `work`, and `act` at this point in the client. Return the number of points passed."""
+    """Call `work`, and call `act` at this point in the client. Return the number of points
+    passed."""
     seen = 0
 
     def trace(frame: FrameType, happened: str, _: object) -> Any:
@@ -92,8 +93,8 @@ def ends(work: Callable[[], object]) -> None:
 
 
 class Deliveries:
-    """Script of an nsqd that refuses bodies that request it, each with its own error. It delivers
-    one message at a time: the next one once the last one has been answered."""
+    """Script of an nsqd that refuses a body if the body requests it, each with its own error. It
+    delivers each message only after the previous one was answered."""
 
     def __init__(self) -> None:
         self.delivered = self.answered = self.ready = 0
@@ -170,7 +171,7 @@ def made(nsqd: MockNsqd) -> Iterator[Made]:
         each.close(graceful=False, wait=False)
 
 
-# -- at every place
+# -- at every point
 
 
 def refused(producer: Producer) -> None:
@@ -273,7 +274,7 @@ LIVES: dict[str, Callable[[Made], Callable[[], object]]] = {
 def test_close_ends_after_an_interrupt(
     made: Made, life: str, event: str, record_property: Callable[[str, object], None]
 ) -> None:
-    """The interrupt comes while a client is started, used or closed. Its constructor does not
+    """The interrupt arrives while a client is started, used or closed. Creating a client does not
     start anything."""
     places = at_every_place(lambda: LIVES[life](made), made.have_ended, event=event)
     record_property("places", sum(1 for _ in places))
@@ -371,7 +372,7 @@ def test_an_interrupted_consumer_loses_no_message(
     call: str,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """nsqd sends the next message once it has the answer to the last one."""
+    """nsqd sends the next message once the previous one has been answered."""
     taking = Taking(made.consumer())
     taking.goes_on()
     places = at_every_place(lambda: getattr(taking, call), taking.goes_on)
@@ -595,9 +596,9 @@ class Alarms:
 
 
 def publish_or_take(made: Made, alarms: Alarms, deliveries: Deliveries) -> int:
-    """Publish and consume until there were enough interrupts; check every answer between them.
+    """Publish and consume until enough interrupts have occurred, and check every answer in between.
 
-    Return the number of messages unknown to the program, because the interrupt came between the
+    Return the number of messages unknown to the program, because the interrupt arrived between the
     return of a call and the next statement."""
     producer, taking = made.producer(), Taking(made.consumer())
     unknown = 0

@@ -87,7 +87,7 @@ def test_publish_deferred(library: str, shared: Nsqd, topic: str, publish: Publi
 @one_worker
 @every_library
 def test_publish_to_a_bad_topic(library: str, shared: Nsqd, publish: Publish) -> None:
-    """gnsq also checks the name: regardless of which side refuses, the result is an error and not a
+    """gnsq also checks the name. Whichever side refuses it, the result is an error, and not a
     hang."""
     producer = publish(library, shared, "not$valid")
     producer.publish(bodies(1))
@@ -120,7 +120,7 @@ def test_consume(library: str, rdy: int, shared: Nsqd, topic: str, consume: Cons
 def test_an_idle_consumer_is_served(
     library: str, shared: Nsqd, topic: str, consume: Consume
 ) -> None:
-    """Messages arrive one by one, each once the previous one is finished."""
+    """Messages arrive one at a time, each after the previous one is finished."""
     consumer = consume(library, shared, topic, "c", rdy=10)
     shared.web.create(topic, "c")
     producer = shared.connect()
@@ -290,7 +290,8 @@ def publish_again(producer: Producer, sent: list[bytes]) -> None:
 def test_a_drained_nsqd_is_emptied_first(
     nsqd: Starter, topic: str, consume: Consume, publish: Publish
 ) -> None:
-    """A producer is refused and gets the reason; the consumer gets all messages, and nsqd exits."""
+    """A producer is refused and receives the reason; the consumer receives all messages, and nsqd
+    exits."""
     daemon = nsqd()
     daemon.web.create(topic, "c")
     sent = bodies(2000, 500)

@@ -38,7 +38,7 @@ COUNT = 30
 
 
 def host(name: str) -> tuple[str, ...]:
-    """Return the prefix of a command that sees a different host name."""
+    """Return a command prefix that makes a program see a different host name."""
     return ("unshare", "--map-root-user", "--uts", sys.executable, "-c", RENAMED, name)
 
 
@@ -125,7 +125,7 @@ def test_round_robin(
 def test_fan_out(
     cluster: Cluster, topic: str, produce: Publish, consume_all: Callable[[], Consumer]
 ) -> None:
-    """Every nsqd gets a copy, or as many of them as the producer asks for, in turn."""
+    """Every nsqd gets a copy, or, in rotation, as many nsqds as the producer requests."""
     everywhere, on_two = produce(strategy="fan_out"), produce(strategy="fan_out", nodes=2)
     everywhere.publish(bodies())
     assert everywhere.finish() == ["OK"] * COUNT
@@ -141,8 +141,8 @@ def test_fan_out(
 def test_a_killed_nsqd(
     cluster: Cluster, topic: str, produce: Publish, consume_all: Callable[[], Consumer]
 ) -> None:
-    """The producer retries on another nsqd, and returns to the first one after its restart. New
-    producers only find the others meanwhile."""
+    """The producer retries on another nsqd, and returns to the first one after its restart.
+    Meanwhile, new producers only find the other nsqds."""
     sent = bodies(300)
     producer = produce(retries=60)
     producer.publish(sent)

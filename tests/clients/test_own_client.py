@@ -2,7 +2,7 @@
 
     NSQCY_TEST_NSQD=127.0.0.1:4150           its TCP address
     NSQCY_TEST_NSQD_HTTP=127.0.0.1:4151      its HTTP address
-    NSQCY_TEST_LOOKUPD_HTTP=127.0.0.1:4161   HTTP address of a lookupd that knows it
+    NSQCY_TEST_LOOKUPD_HTTP=127.0.0.1:4161   HTTP address of a lookupd that lists the nsqd
 
     NSQCY_TEST_NSQD=... pytest tests/clients/test_own_client.py
 
@@ -32,7 +32,7 @@ PATIENCE = 30.0
 
 @dataclass(frozen=True)
 class Broker:
-    """Addresses of the broker; "" for those that it does not have."""
+    """Addresses of the broker; "" for each missing one."""
 
     tcp: str
     http: str
@@ -47,7 +47,7 @@ class Broker:
         return body
 
     def channel(self, topic: str, name: str = "c") -> dict[str, Any]:
-        """Return the channel from /stats; empty if it does not exist."""
+        """Return the channel from /stats, or an empty result if it does not exist."""
         page = json.loads(self.web(f"/stats?format=json&topic={topic}"))
         for each in page.get("topics") or []:
             for channel in each["channels"] or []:

@@ -1,4 +1,4 @@
-"""A producer for a pool of nsqds while one of them goes away."""
+"""A producer for a pool of nsqds, one of which stops."""
 
 import asyncio
 import os
@@ -88,7 +88,7 @@ def test_one_of_three_is_stopped(three: list[Nsqd]) -> None:
 
 
 def test_one_of_three_freezes_and_dies(three: list[Nsqd]) -> None:
-    """Publishes that this nsqd has not answered are sent to a different one, and on_retry reports
+    """Publishes that this nsqd has not answered are sent to another one, and on_retry reports
     them."""
     retries: list[Any] = []
 

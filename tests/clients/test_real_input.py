@@ -76,7 +76,7 @@ def publish_all(daemon: Nsqd, lines: list[bytes]) -> None:
 def test_every_line_reaches_every_channel(
     store: str, count: int, nsqd: Starter, lines: list[bytes], consume: Callable[..., Consumer]
 ) -> None:
-    """`memory`: consumers run during publishing. Otherwise, they start after it."""
+    """`memory`: consumers run during publishing. Otherwise, they start afterwards."""
     need_all()
     lines = lines[:count]
     daemon = nsqd(msg_timeout="10m", **STORES[store])

@@ -48,8 +48,8 @@ def bodies(count: int) -> list[bytes]:
 
 
 def create(daemon: Nsqd, topic: str) -> int:
-    """Create a topic with a channel; return its owner: the process whose topic count has
-    changed."""
+    """Create a topic with a channel. Return the topic's owner, which is the process whose topic
+    count has changed."""
     before = daemon.topics_of_workers()
     daemon.web.create(topic, "c")
     after = daemon.topics_of_workers()
@@ -97,7 +97,7 @@ def test_publish_and_consume(
     consume: Callable[..., Consumer],
     publish: Callable[..., Producer],
 ) -> None:
-    """No home owns the topic, so all data passes through the rings."""
+    """No client's home owns the topic, so all data passes through the rings."""
     sent = bodies(90)
     owner = create(secured, topic)
     consumer = elsewhere(

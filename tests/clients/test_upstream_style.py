@@ -20,7 +20,7 @@ VERSION = re.compile(r"[a-z]+ v(\d+\.\d+\.\d+(?:-[a-z]+)?) \(built w/[a-z0-9.-]+
 
 
 class Bare:
-    """A process in a directory, with the given flags and no others."""
+    """A process started in a directory with only the given flags."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -69,8 +69,8 @@ def await_ping(port: int) -> None:
 
 
 def announced(process: "subprocess.Popen[str]", wanted: set[str]) -> dict[str, int]:
-    """gnsq's method of waiting: read lines until every address was announced; each line must be
-    parsable."""
+    """gnsq's method of waiting: read lines until every address has been announced; each line must
+    be parsable."""
     assert process.stderr is not None
     ports: dict[str, int] = {}
     while not wanted <= ports.keys():
@@ -225,7 +225,8 @@ def time_to_stop(bare: Bare) -> float:
 
 
 def test_stops_within_a_second(bare: Bare) -> None:
-    """The suites' time limit. A busy machine may exceed it once or twice, but not three times."""
+    """The time limit of these test suites. A busy machine may exceed it once or twice, but not
+    three times."""
     assert any(time_to_stop(bare) < 1.0 for _ in range(3))
 
 

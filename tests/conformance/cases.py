@@ -1,4 +1,4 @@
-"""Every case id of the specified behaviour, by subject, and the cases that no test covers.
+"""Every case id of the specified behaviour, by subject, and the cases without a test.
 
 Ids:
 
@@ -15,8 +15,8 @@ Ids:
     TOOL-nnn    options common to all tools
     STAT-nnn, TAIL-nnn, FILE-nnn, HTTP-Tnn, NN-nnn, TO-nnn   the individual tools
     Hnn         requirements of third-party harnesses
-    Fn          defects in NSQ's daemons that nsqcy does not have
-    K11         a limitation of NSQ that nsqcy does not have
+    Fn          defects in NSQ's daemons that are absent from nsqcy
+    K11         a limitation of NSQ that is absent from nsqcy
 """
 
 

@@ -1,4 +1,4 @@
-"""AUTH: checks that every daemon makes, and decisions of an auth server."""
+"""AUTH: checks that every daemon makes, and decisions by an auth server."""
 
 import time
 from collections.abc import Callable
@@ -238,7 +238,7 @@ def authorize_briefly(conn: Conn, topic: str, server: AuthServer) -> Callable[[]
     """Authorize for a second; return a function that waits until the authorization has expired."""
     server.says(topic, ttl=1)
     conn.auth(topic)
-    # On the same clock, the daemon began to count before its answer arrived.
+    # By the same clock, the daemon started counting before the test received its answer.
     end = time.monotonic() + 1.0
     return lambda: eventually(lambda: time.monotonic() > end) and None
 

@@ -158,7 +158,7 @@ def test_each_user_can_use_only_its_permissions(daemon: Nsqd) -> None:
 
 
 def test_the_name_that_counts_is_the_one_that_is_used(daemon: Nsqd) -> None:
-    """The first of two parameters with the same name, after percent-decoding."""
+    """If two parameters have the same name after percent-decoding, the first one counts."""
     root, writer = web(daemon, "root"), web(daemon, "writer")
     assert writer.post("/pub?topic=a.x&topic=b", b"m").status == 200
     assert writer.post("/pub?topic=b&topic=a.x", b"m").status == 403

@@ -1,4 +1,4 @@
-"""Values instead of bodies, with a real nsqd, for both interfaces."""
+"""Publishing and consuming values instead of bodies, with a real nsqd and both interfaces."""
 
 from dataclasses import dataclass
 from typing import Any

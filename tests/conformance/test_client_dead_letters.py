@@ -1,4 +1,4 @@
-"""A consumer's own dead letters, with a real nsqd, for both interfaces."""
+"""Dead letters that a consumer publishes itself, with a real nsqd and both interfaces."""
 
 import asyncio
 import threading
@@ -91,7 +91,7 @@ def test_a_closed_consumer_leaves_nothing_behind(face: Face, shared: Nsqd, topic
     eventually(lambda: clients(shared, topic) == [])
 
 
-# -- at once, at the request of the handler
+# -- immediately, when the handler requests it
 
 
 def reject(message: Message) -> None:
@@ -119,7 +119,7 @@ REASONS = {
 def test_a_handler_makes_a_dead_letter_at_once(
     face: Face, nsqd: Callable[..., Nsqd], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """nsqd moves the message, regardless of the topic's worker."""
+    """nsqd transfers the message, regardless of the worker that owns the topic."""
     daemon = nsqd()
     address = f"127.0.0.1:{daemon.tcp_port}"
     admin = NsqdAdmin(f"127.0.0.1:{daemon.http_port}")

@@ -177,7 +177,7 @@ def test_query_now(face: Face) -> None:
 
 @pytest.fixture(params=["full", "shut down"])
 def no_executor(request: pytest.FixtureRequest) -> Iterator[Aio]:
-    """An event loop whose default executor runs nothing for the client."""
+    """An event loop whose default executor does not run any of the client's functions."""
     face, release = Aio(), threading.Event()
 
     def occupy() -> None:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 
 class Odd(BaseException):
-    """A BaseException that is unknown to Python."""
+    """A BaseException that Python does not know."""
 
 
 KINDS = (ValueError, SystemExit, KeyboardInterrupt, GeneratorExit, Odd)
@@ -282,8 +282,8 @@ def test_asyncio_goes_on_after_a_handler_that_ends_the_program(
 
 @pytest.fixture
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Return a function that prevents the start of the client's threads with these words in their
-    names; if the words are empty, all threads can start."""
+    """Return a function that prevents the client from starting threads with these words in their
+    names. If it is called without words, all threads can start."""
     start = threading.Thread.start
     words = ""
 

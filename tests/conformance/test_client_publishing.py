@@ -204,7 +204,7 @@ def test_publish_all_does_not_say_that_nothing_was_published(
     face: Face, mock: Callable[..., MockNsqd]
 ) -> None:
     """nsqd answers the first batch, exits before it executes the second one, and does not
-    return."""
+    restart."""
 
     def script(peer: Peer, line: str, body: bytes) -> bool:
         if line.startswith("MPUB") and b"second" in body:

@@ -62,7 +62,8 @@ def channels(daemon: Nsqd) -> dict[str, list[str]]:
 
 
 class Seen:
-    """A handler that counts messages by topic and body, and the largest number at a time."""
+    """A handler that counts messages by topic and body, and records the maximum number handled at
+    the same time."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, bytes]] = Counter()

@@ -48,7 +48,7 @@ def test_fair_shares(shared: Nsqd, topic: str) -> None:
 
 
 def receiver(consumers: list[Conn]) -> tuple[int, Message]:
-    """Return the consumer that gets the next message, and the message."""
+    """Return the next message and the consumer that receives it."""
     ready, _, _ = select.select([conn.socket for conn in consumers], [], [], 10.0)
     assert len(ready) == 1, ready
     number = [conn.socket for conn in consumers].index(ready[0])

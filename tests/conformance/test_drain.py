@@ -18,7 +18,7 @@ from support.nsqlookupd_process import Lookupd
 pytestmark = pytest.mark.ours
 
 DRAIN = "/config/drain"
-TOPICS = [f"t{number}" for number in range(6)]  # some on every worker
+TOPICS = [f"t{number}" for number in range(6)]  # every worker owns some of them
 COMMANDS = [("PUB", sized(b"x")), ("MPUB", sized(b"\0\0\0\1" + sized(b"x")))]
 COMMANDS += [("DPUB 0", sized(b"x"))]
 
@@ -32,7 +32,7 @@ def drain(daemon: Nsqd, **query: str) -> dict[str, Any]:
 
 
 def left(web: Web) -> int | None:
-    """Return the number of messages left; None if a worker does not report it."""
+    """Return the number of remaining messages, or None if a worker does not report it."""
     found = web.get(DRAIN).json()["left"]
     return None if found is None else int(found["messages"])
 
@@ -279,8 +279,8 @@ class Load:
 
 
 def test_under_load(nsqd: Starter) -> None:
-    """One of two nsqds drains under load. Its consumers empty it, producers continue with the
-    other, and nothing is lost."""
+    """One of two nsqds drains under load. Its consumers empty it, producers continue with the other
+    nsqd, and nothing is lost."""
     face = Blocking()
     with Lookupd() as lookupd:
         ports = [free_port(), free_port()]

@@ -1,4 +1,4 @@
-"""Heartbeats and timeouts: section 9.2. Cases that only wait share one test."""
+"""Heartbeats and timeouts: section 9.2. Cases that only wait run in one test."""
 
 import time
 

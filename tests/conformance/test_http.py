@@ -119,7 +119,7 @@ def test_a_delay_starts_with_the_channel(shared: Nsqd, topic: str) -> None:
     web = shared.web
     web.pub(topic, b"x", defer=1500)
     web.await_counts(topic, depth=1)
-    time.sleep(0.5)  # if the delay had begun, less of it would be left
+    time.sleep(0.5)  # if the delay had begun, less of it would remain
     created = time.monotonic()
     web.create(topic, "c")
     web.await_counts(topic, "c", deferred_count=1, depth=0)

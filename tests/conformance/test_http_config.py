@@ -30,7 +30,7 @@ class Crowd:
         return {self._ask(link, "GET", path) for link in self.links}
 
     def ping(self, word: str) -> None:
-        """Send a different request on each connection: nsqd does not log repeated ones."""
+        """Send a different request on each connection, because nsqd does not log repeated ones."""
         for number, link in enumerate(self.links):
             self._ask(link, "GET", f"/ping?{word}={number}")
 

@@ -363,7 +363,7 @@ def test_no_tls_without_a_certificate(shared: Nsqd) -> None:
 
 
 def test_limits_for_publishes(tmp_path: Path) -> None:
-    """Only for a client that requests them."""
+    """Only clients that request these fields receive them."""
     limits = {
         "max_msg_size": 10,
         "max_body_size": 100,

@@ -1,4 +1,4 @@
-"""A data path written by NSQ's nsqd, opened by nsqcy's nsqd; and the reverse.
+"""A data path written by NSQ's nsqd and opened by nsqcy's nsqd, and the reverse.
 
 The cases about NSQ's files are tested here as import and export.
 """
@@ -222,7 +222,7 @@ def test_export_writes_what_nsq_would(nsqd: Starter, tmp_path: Path) -> None:
         {"name": "other", "paused": True},
     ]
 
-    # nsqd also opens the result.
+    # nsqd can also open the result.
     again = nsqd(data=out)
     again.web.await_counts("t", "c", depth=3)
     again.web.await_counts("t", "other", depth=3, paused=True)
@@ -350,7 +350,7 @@ def test_a_drained_queue_that_rolled_is_no_damage(nsqd: Starter, backlog: int) -
     end = len(nsq_diskqueue.image(first))
     read = len(nsq_diskqueue.image(first[: 10 - backlog]))
     write_meta(data, "t:c", backlog, (0, read), (1, 0))
-    # The same, but the second file does not exist yet.
+    # As before, but the second file does not exist yet.
     data_file(data, "u:c", 0).write_bytes(nsq_diskqueue.image(first))
     write_meta(data, "u:c", backlog, (0, read), (1, 0))
     # A file that NSQ's nsqd has set aside in this state, although it is complete.

@@ -1,4 +1,4 @@
-"""The time from publish to finish: section 10 of the HTTP cases."""
+"""Latency from publish to finish: section 10 of the HTTP cases."""
 
 import re
 from typing import Any

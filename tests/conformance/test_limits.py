@@ -21,7 +21,8 @@ def put(daemon: Nsqd, topic: str, **values: Any) -> None:
 
 
 def ledger(daemon: Nsqd, topic: str, channel: str = "") -> dict[str, Any]:
-    """Return the numbers of dropped messages by reason, and of expired ones, without zeros."""
+    """Return the number of dropped messages for each reason, and the number of expired ones. Zeros
+    are left out."""
     (shown,) = daemon.web.stats(topic=topic, ledger="true")["topics"]
     if channel:
         (shown,) = [each for each in shown["channels"] if each["channel_name"] == channel]

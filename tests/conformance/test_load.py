@@ -1,4 +1,5 @@
-"""The load test with daemons: all kinds of users, a ledger that balances, an exit code."""
+"""The load test with daemons: it simulates all kinds of users, balances its ledger, and returns an
+exit code."""
 
 import importlib.util
 import json
@@ -18,8 +19,8 @@ pytestmark = [
 
 
 def load(tmp_path: Path, *flags: str) -> tuple[int, str, dict[str, Any]]:
-    """Return the exit code, the output and the figures. It runs in a separate process, because
-    locust patches the whole process."""
+    """Run the load test; return its exit code, output and figures. It runs in a separate process,
+    because locust patches the whole process."""
     report = tmp_path / "report.html"
     done = subprocess.run(
         [sys.executable, "-m", "loadtest.swarm", f"--report={report}", "-r100", *flags],

@@ -158,7 +158,8 @@ def test_a_new_topic_has_the_channels_that_lookupds_know(nsqd: Starter, lookupd:
 
 @pytest.mark.case("H11")
 def test_changes_are_reported_at_once(one_worker: Nsqd, lookupd: Make) -> None:
-    """Changes arrive within the time that harnesses allow, on a machine that is sometimes busy."""
+    """Changes arrive within the time that harnesses allow, even on a machine that is sometimes
+    busy."""
     one = lookupd()
     use(one_worker, one)
     times = []
@@ -249,7 +250,7 @@ def test_a_lookupd_that_makes_no_sense(lookupd: Make, one_worker: Nsqd, bad: byt
 @pytest.mark.case("LKP-10")
 @pytest.mark.ours
 def test_a_hanging_lookupd_does_not_delay_others(nsqd: Starter, lookupd: Make) -> None:
-    """Neither other lookupds nor publishers of a new topic have to wait."""
+    """Neither other lookupds nor publishers to a new topic have to wait."""
     silent, good = lookupd(), lookupd()
     silent.answers = lambda command: SILENCE
     good.channels["t"] = ["seeded"]
@@ -365,8 +366,8 @@ def test_an_http_side_that_hangs_or_fails(nsqd: Starter, lookupd: Make) -> None:
 def test_an_http_side_that_hangs_keeps_no_topic_from_the_channels_of_others(
     nsqd: Starter, lookupd: Make
 ) -> None:
-    """This holds even if more topics are created together than a lookupd is sent concurrent
-    queries."""
+    """This holds even if more topics are created together than the number of queries that nsqd
+    sends a lookupd concurrently."""
     silent, good = lookupd(), lookupd()
     silent.http_reply = lambda topic: None
     good.http_reply = lambda topic: b'{"channels":["seeded"]}'
@@ -424,8 +425,8 @@ def test_the_configuration_is_read_again(nsqd: Starter, lookupd: Make) -> None:
 
 
 def test_two_nsqds_and_one_nsqlookupd(nsqd: Starter) -> None:
-    """The second nsqd has the channels of the first before its first message; a stopped nsqd
-    disappears."""
+    """The second nsqd has the first one's channels before it gets its first message. A stopped nsqd
+    is no longer listed."""
     with Lookupd() as one:
         first = nsqd(lookupd_tcp_address=one.tcp_address, broadcast_address="first")
         second = nsqd(lookupd_tcp_address=one.tcp_address, broadcast_address="second")

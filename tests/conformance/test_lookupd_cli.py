@@ -211,7 +211,7 @@ def test_a_hangup_reads_the_log_level_again(tmp_path: Path) -> None:
         number = itertools.count()
 
         def is_quiet() -> bool:
-            """Return whether the log has a line logged after the request, but none about the
+            """Return whether the log contains a line logged after the request, but none about the
             request."""
             target = f"/nodes?{next(number)}"  # the log omits repeated requests
             errors = lookupd.log_text().count("'BAD!'")

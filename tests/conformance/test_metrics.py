@@ -155,7 +155,8 @@ def test_so_many_series_and_no_more(nsqd: Starter, workers: int) -> None:
     summed = partial(found.value, "nsqd_metrics_summed", series="(other)")
     assert summed(kind="topic") == len(topics) - (len(shown) - 1)
     assert summed(kind="channel") == len(topics) - (len(channels) - 1)
-    # A topic with its own series keeps it; others do not get one later, or the sum would decrease.
+    # A topic that has its own series keeps it. Topics in the shared series do not get their own
+    # later, because the sum would decrease.
     for name in topics[:limit]:
         daemon.web.do("delete", name)
     assert scrape(daemon.web).value("nsqd_topic_messages_total", topic="(other)") == found.value(

@@ -507,8 +507,8 @@ def left(nsqd: Nsqd, topic: str) -> int:
 
 
 def pour(running: ToFile, nsqd: Nsqd, topic: str, chunks: int, size: int, kills: int) -> None:
-    """Publish chunks while the tool writes; sometimes send it SIGHUP, and kill it `kills` times."""
-    running.args += [BRIEF, "--max-in-flight=2500"]  # much that is written but not yet synced
+    """Publish chunks while the tool writes. Sometimes send it SIGHUP; kill it `kills` times."""
+    running.args += [BRIEF, "--max-in-flight=2500"]  # a large amount is written but not yet synced
     killed = {chunks * (each + 1) // (kills + 1) for each in range(kills)}
     running.start("--sync-interval=50ms")
     for chunk in range(chunks):

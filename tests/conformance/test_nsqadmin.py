@@ -35,12 +35,12 @@ class Cluster:
         return [f"127.0.0.1:{each.http_port}" for each in self.nsqds]
 
     def publish(self, topic: str, channel: str, *, on: int = 2) -> None:
-        """Create a topic with a channel and a message on the first `on` nsqds, and wait until the
+        """Create a topic with a channel and a message on the first `on` nsqds. Wait until the
         nsqlookupd lists the topic."""
         for nsqd in self.nsqds[:on]:
             nsqd.web.create(topic, channel)
             nsqd.web.pub(topic, b"x")
-        # A later registration would restore what a test deletes.
+        # A later registration would recreate a topic or channel that a test has deleted.
         key = f"channel:{topic}:{channel}"
         eventually(lambda: len(self.lookupd.web.get("/debug").json().get(key, [])) == on)
 
@@ -241,7 +241,7 @@ def test_static_files(admin: Admin) -> None:
 
 @pytest.mark.ours
 def test_browsers_keep_static_files(admin: Admin, below: Admin) -> None:
-    """Their path lets scripts find each other, and changes when the files do."""
+    """The paths of scripts let them import each other, and change when the files change."""
     page = read(admin.web.get("/").body)
     sheet, _ = [each.attributes["href"] for each in page.all("link", rel="stylesheet")]
     folder, _, name = sheet.rpartition("/")

@@ -27,7 +27,7 @@ def run(*args: str) -> subprocess.CompletedProcess[str]:
 
 
 def last_words(*args: str) -> str:
-    """Return the reason why it does not start."""
+    """Return the error with which nsqadmin refuses to start."""
     result = run(*args)
     assert (result.returncode, result.stdout) == (1, "")
     line = result.stderr.splitlines()[-1]

@@ -73,7 +73,7 @@ def test_what_it_tells(admin: Admin, nsqd: Upstream) -> None:
         assert set(values(admin, "depth", **subject)) <= {5.0, None}
         assert set(values(admin, "in_flight", **subject)) <= {2.0, None}
         assert values(admin, "latency", **subject) == []
-    # There are no other queries. The one for copies is due once a minute.
+    # There are no other queries. The query for copies is due once a minute.
     assert nsqd.asked.count(SAMPLE) == len(nsqd.asked) - 1
     assert nsqd.asked.count("GET /copies") == 1
     told = admin.get("/api/history")

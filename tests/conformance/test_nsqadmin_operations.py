@@ -80,7 +80,7 @@ class Cluster:
     @contextmanager
     def telling(self, *actions: str) -> Iterator[None]:
         """Check that the endpoint is notified of these actions, in this order. The notification of
-        an earlier action may be late."""
+        an earlier action may arrive late."""
         before = len(self.endpoint.requests)
 
         def told() -> list[str]:

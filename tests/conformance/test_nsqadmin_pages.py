@@ -432,7 +432,7 @@ def test_programs_get_json(path: str, headers: dict[str, str], admin: Admin) -> 
 
 @pytest.mark.ours
 def test_an_action_on_what_there_is_not(admin: Admin, lookupd: Upstream) -> None:
-    """The error appears once, although both the action and the page encounter it."""
+    """The error appears only once, although both the action and the page encounter it."""
     headers = {"X-Forwarded-User": "me", "Content-Type": "application/x-www-form-urlencoded"}
     known, lookupd.pages["/lookup"] = lookupd.pages["/lookup"], {"producers": []}
     try:

@@ -1,4 +1,4 @@
-"""How nsqadmin treats the answers of daemons: scripted ones, which no real cluster would give."""
+"""How nsqadmin treats answers of scripted daemons that no real cluster would give."""
 
 import json
 import socket
@@ -205,7 +205,7 @@ def test_a_channel_that_there_is_not(cluster: Cluster) -> None:
 
 
 def silent(*addresses: str) -> str:
-    """Return the error for a request that would be a 404 if these had answered."""
+    """Return the error for a request that would return a 404 if these nodes had answered."""
     texts = "\n".join(f"{each}: Connection refused" for each in addresses)
     return f"UPSTREAM_ERROR: not found, but some daemons did not answer: {texts}"
 
@@ -259,7 +259,7 @@ def test_what_a_silent_nsqlookupd_may_know(cluster: Cluster, nobody_ever: str) -
 
 @pytest.mark.ours
 def test_nobody_who_has_it_answers(cluster: Cluster) -> None:
-    """Requests beyond NSQ's do not return empty answers in this case."""
+    """Requests that NSQ lacks do not return empty answers in this case."""
     dead = cluster.add("a", topic("t", channel()))
     dead.close()
     cluster.nsqds.clear()

@@ -1,4 +1,5 @@
-"""The command line with daemons whose responses are not as documented: one line, no traceback."""
+"""The command line when daemons send undocumented responses: it prints one line, and no
+traceback."""
 
 from collections.abc import Iterator
 

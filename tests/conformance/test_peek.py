@@ -1,4 +1,5 @@
-"""Peeking at messages over HTTP, regardless of their worker: not in NSQ."""
+"""Peeking at messages over HTTP, regardless of the worker that owns them. NSQ has no such
+feature."""
 
 import json
 from base64 import b64decode
@@ -83,7 +84,7 @@ def test_every_state_in_every_class(nsqd: Starter) -> None:
 
 
 def test_the_log_of_a_topic(nsqd: Starter) -> None:
-    """Includes finished messages, from any position."""
+    """Peeking includes finished messages, and may start at any position."""
     daemon = nsqd()
     web = daemon.web
     for topic, durability in TOPICS.items():

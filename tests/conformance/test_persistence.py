@@ -1,5 +1,5 @@
-"""Data that a data path preserves: section 9.12, tested as behaviour if NSQ's files differ from
-nsqcy's."""
+"""Data that a data path preserves: section 9.12. Where NSQ's files differ from nsqcy's, the
+behaviour is tested."""
 
 import json
 import stat
@@ -52,7 +52,7 @@ def on_disk(data: Path) -> int:
 
 
 def flip(path: Path, text: bytes) -> None:
-    """Damage a byte within `text`."""
+    """Damage one byte of `text` in a file."""
     content = bytearray(path.read_bytes())
     content[content.index(text) + len(text) // 2] ^= 0x40
     path.write_bytes(content)
@@ -385,8 +385,8 @@ READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@
 @one_worker
 @pytest.mark.ours
 def test_a_data_path_that_may_only_be_read(nsqd: Starter, tmp_path: Path) -> None:
-    """Uses a separate mount namespace, because root may write to any path that is not on a
-    read-only mount."""
+    """This test uses a separate mount namespace: root may write to any path, except on a read-only
+    mount."""
     daemon = stored(nsqd, 40)
     before = {path: path.read_bytes() for path in daemon.data.rglob("*") if path.is_file()}
     inside = ["unshare", "--map-root-user", "--mount", "sh", "-c", READ_ONLY, str(daemon.data)]

@@ -1,5 +1,5 @@
-"""Policies of topics and channels: set in a file and over HTTP, shown, persisted, and their
-effects."""
+"""Policies of topics and channels: how they are set in a file and over HTTP, shown, kept and
+applied."""
 
 import json
 import os
@@ -246,7 +246,7 @@ def test_a_worker_that_is_started_again_knows_it(nsqd: Starter) -> None:
     def refused() -> bool:
         try:
             answers = [daemon.web.post("/pub", b"x" * 11, topic=f"t{n}") for n in range(6)]
-        except RemoteDisconnected:  # it was served by the worker that died
+        except RemoteDisconnected:  # the worker that died served it
             return False
         return [each.status for each in answers] == [413] * 6
 
@@ -410,7 +410,7 @@ def test_a_policy_may_allow_larger_messages_and_longer_delays(nsqd: Starter, wor
 
 @one_worker
 def test_an_answer_over_http_names_the_limit_and_its_option(nsqd: Starter) -> None:
-    """The limit is in a header, because NSQ's messages have no room for it."""
+    """The limit is in a header, because NSQ's message format has no field for it."""
     daemon = nsqd(max_msg_size=1000, max_body_size=5000, max_req_timeout="2s")
     put(daemon, "small", max_msg_size=5, max_defer_timeout="1s")
     put(daemon, "large", max_msg_size=3000)
@@ -461,7 +461,7 @@ def test_a_client_asks_for_the_limits_of_a_topic(nsqd: Starter) -> None:
 
 
 def test_one_publisher_over_http_does_not_fail_for_another(nsqd: Starter) -> None:
-    """The publishes of one worker share a stream to each other worker."""
+    """A worker sends all its publishes to another worker through one stream."""
     daemon = nsqd()
     for n in range(6):
         daemon.web.create(f"t{n}", "c")

@@ -1,4 +1,4 @@
-"""A channel's rate limit, for all of its consumers together. NSQ has no such feature."""
+"""A rate limit that applies to all consumers of a channel together. NSQ has no such feature."""
 
 import time
 from typing import Any
@@ -16,7 +16,7 @@ BURST = 0.01  # seconds; the burst is the rate times this
 
 
 def receive(conns: list[Conn], count: int) -> None:
-    """Receive this number of messages, evenly distributed over the consumers."""
+    """Receive this number of messages, evenly distributed among the consumers."""
     for number in range(count):
         conn = conns[number % len(conns)]
         conn.fin(conn.message())

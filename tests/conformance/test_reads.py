@@ -1,4 +1,4 @@
-"""Ranges of a topic's log, read over an ordinary client connection: not in NSQ."""
+"""Reading ranges of a topic's log over an ordinary client connection. NSQ has no such feature."""
 
 import json
 import os
@@ -105,7 +105,7 @@ def test_everything_that_was_published(kept: Nsqd, topic: str) -> None:
 
 @pytest.mark.parametrize(("tls", "codec"), UPGRADES)
 def test_from_anywhere(tls: bool, codec: str, kept: Nsqd, topic: str) -> None:
-    """Reads use TLS and compression, from any worker's topic."""
+    """Reads use TLS and compression, and work for topics of any worker."""
     conn = encoded_connection.connect(kept, tls=tls, codec=codec, fields={"topic_log": True})
     sent = [b"%d" % i * 50 for i in range(30_000)]
     for n in range(4):
@@ -249,7 +249,7 @@ def test_over_a_clean_restart_it_is_the_same_log(nsqd: Starter, topic: str) -> N
 
 @pytest.mark.parametrize("durability", ["memory", "os", "fsync"])
 def test_after_a_kill(durability: str, nsqd: Starter, topic: str) -> None:
-    """Records that were read still exist. A log of class memory has ended, and a new one has
+    """The records that were read still exist. A log of class memory has ended, and a new one has
     begun."""
     daemon = nsqd(retention_time="1h", durability=durability)
     daemon.connect().mpub(topic, [b"%d" % i for i in range(100)])
@@ -276,7 +276,7 @@ def test_after_a_kill(durability: str, nsqd: Starter, topic: str) -> None:
 
 
 def test_many_readers_do_not_starve_others(kept: Nsqd, topic: str) -> None:
-    """Large responses, which some clients do not read, while a consumer and a publisher
+    """Some clients do not read their large responses. Meanwhile, a consumer and a publisher
     continue."""
     body = b"x" * 1000
     publisher = kept.connect()

@@ -1,4 +1,5 @@
-"""A log that keeps finished messages, and channels that start or continue within it: not in NSQ."""
+"""A log that keeps finished messages, and channels that start or continue within it. NSQ has no
+such feature."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""/stats as a black box: formats, filters, and that it includes everything already answered."""
+"""/stats as a black box: formats, filters, and the effects of all answered commands."""
 
 import http.client
 import json
@@ -222,9 +222,10 @@ class Link:
 
 
 def test_what_was_answered_is_shown_at_once(nsqd: Starter) -> None:
-    """Messages published through one worker are seen through another, under concurrent queries."""
+    """Messages published through one worker are visible through another, even under concurrent
+    queries."""
     daemon = nsqd()
-    topics = [f"topic{number}" for number in range(7)]  # some on every worker
+    topics = [f"topic{number}" for number in range(7)]  # every worker owns some of them
     for name in topics:
         daemon.web.create(name, "c")
     with ExitStack() as stack:
@@ -282,7 +283,7 @@ def test_the_durability_of_a_topic_that_has_one(nsqd: Starter, tmp_path: Path) -
 
 
 def balanced(web: Web, topic: str) -> dict[str, dict[str, int]]:
-    """Return the ledger of each channel, which must balance, without zeros."""
+    """Return the ledger of each channel without zeros. Each ledger must balance."""
     (found,) = web.stats(topic=topic, ledger="true")["topics"]
     ledgers = {}
     for channel in found["channels"]:
@@ -298,7 +299,7 @@ def balanced(web: Web, topic: str) -> dict[str, dict[str, int]]:
 @pytest.mark.ours
 def test_the_ledger_of_a_channel(nsqd: Starter) -> None:
     daemon = nsqd(mem_queue_size=5)
-    for topic in ("a", "b", "c"):  # some on every worker
+    for topic in ("a", "b", "c"):  # every worker owns some of them
         daemon.web.create(topic, "kept", "emptied", "x#ephemeral")
         daemon.connect().pub(topic, *[b"x"] * 9)
         consumer = daemon.connect().sub(topic, "kept", rdy=4)

@@ -1,4 +1,4 @@
-"""statsd pushes as a listener receives them."""
+"""statsd pushes, as a listener receives them."""
 
 import re
 import socket
@@ -33,7 +33,7 @@ class Listener:
         self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
 
     def push(self, last: str) -> list[bytes]:
-        """Receive datagrams up to one with a line whose key ends with this word."""
+        """Receive datagrams until one has a line whose key ends with this word."""
         found = []
         while not found or f"{last}:" not in found[-1].decode():
             found.append(self._socket.recv(65536))
@@ -52,7 +52,7 @@ def statsd() -> Iterator[Listener]:
 
 
 def shape(lines: list[str], prefix: str) -> list[str]:
-    """Return the last word and the type of each key with this prefix."""
+    """Return the type and the last word of each key with this prefix."""
     found = [LINE.fullmatch(line) for line in lines]
     assert all(found), lines
     return [f"{each[2]} {each[4]}" for each in found if each and each[1] == prefix]

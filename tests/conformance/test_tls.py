@@ -82,7 +82,7 @@ def ends(conn: Conn) -> None:
     assert conn.socket.recv(1000) == b""
 
 
-# -- all ways
+# -- all combinations
 
 
 @pytest.mark.case("C091", "C092", "C093", "C103", "C107", "H19")

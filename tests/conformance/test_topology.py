@@ -56,8 +56,8 @@ def consumers(daemon: Nsqd, topic: str, rdy: int, *places: tuple[str, str]) -> l
 
 
 def spread(daemon: Nsqd, topic: str, conns: list[Conn], count: int) -> list[int]:
-    """Publish messages, each once the previous one was received; return the number that each
-    consumer received."""
+    """Publish messages, each after the previous one was received. Return the number of messages
+    that each consumer received."""
     producer = daemon.connect()
     taken = [0] * len(conns)
     for _ in range(count):

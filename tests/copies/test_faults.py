@@ -56,6 +56,6 @@ def test_no_fault_loses_messages(cluster: CopiedNsqds, kinds: list[str]) -> None
 @pytest.mark.timeout(SOAK_LIMIT)
 def test_many_faults_lose_no_messages(cluster: CopiedNsqds) -> None:
     rng = random.Random(SEED)
-    # Every kind occurs before any occurs again.
+    # Every kind occurs once before any kind is repeated.
     rounds = (kind for _ in range(SOAK_FAULTS) for kind in rng.sample(KINDS, len(KINDS)))
     survives(cluster, [next(rounds) for _ in range(SOAK_FAULTS)], rng)

@@ -21,7 +21,8 @@ from crash.history import (
     Requeued,
 )
 
-# nsqd keeps due times by the wall clock, whose rate differs slightly from that of our clock.
+# nsqd measures due times by the wall clock, whose rate differs slightly from that of the test's
+# clock.
 CLOCKS_APART = 0.01
 
 
@@ -102,8 +103,8 @@ class _Published:
         }
 
     def death_between(self, begin: float, end: float) -> Died | None:
-        """Return the first death that can have undone a command sent at `begin`, with an effect
-        visible by `end`."""
+        """Return the first death that may have undone a command. The command was sent at `begin`,
+        and its effect was visible by `end`."""
         at = bisect.bisect_left(self._ends, begin)
         if at < len(self.deaths) and self.deaths[at].began <= end:
             return self.deaths[at]

@@ -45,7 +45,7 @@ BODY = re.compile(rb"(\S+ \d+ (\d+) )\.*")
 
 
 def text_of(body: bytes) -> str:
-    """Return the text that identifies a message. For a damaged body, it is a different text."""
+    """Return the text that identifies a message. A damaged body results in a different text."""
     found = BODY.fullmatch(body)
     if found is None or len(body) != max(int(found[2]), len(found[1])):
         return repr(body)
@@ -81,8 +81,8 @@ class _Publisher(_Client):
         super().__init__(daemon, log, seed)
         self.topic = topic
         self.count = 0
-        # The daemon reads its clock once per turn. A command that it receives after an answer runs
-        # in a turn that began after the answered command was sent.
+        # The daemon reads its clock once per turn. If it receives a command after an answer, the
+        # command runs in a turn that began after the answered command was sent.
         self.sent = 0.0
 
     def body(self) -> bytes:

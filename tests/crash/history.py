@@ -1,4 +1,4 @@
-"""Events of one run, as clients saw a daemon whose processes were killed.
+"""Events of one run, as seen by clients of a daemon whose processes were killed.
 
 Times are from one monotonic clock, in seconds. A message is identified by a text that no other
 message of the run has.
@@ -55,7 +55,7 @@ class Requeued(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The FIN or REQ sent at `sent` arrived too late: the message was no longer in flight."""
+    """A FIN or REQ sent at `sent` arrived too late: the message was no longer in flight."""
 
     at: float
     topic: str
@@ -65,7 +65,7 @@ class Refused(NamedTuple):
 
 
 class Created(NamedTuple):
-    """The creation of a channel was answered."""
+    """A channel's creation was answered."""
 
     at: float
     topic: str
@@ -74,7 +74,7 @@ class Created(NamedTuple):
 
 class Died(NamedTuple):
     """Processes ended between `began` and `at`. `topics` are the topics that they owned; `saved`
-    means that they saved them first."""
+    means that they saved these topics first."""
 
     at: float
     began: float

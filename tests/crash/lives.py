@@ -15,7 +15,8 @@ POWER = 0.7  # fraction of ends that are power losses
 
 class Lives:
     """`core` and `disk` belong to the current life. The I/O thread's operations run one by one, or
-    in `core.settle()`. Call `listen` to process their effects before checking anything."""
+    in `core.settle()`. Call `listen` to process the effects of operations before checking
+    anything."""
 
     policies: Policies
     file_bytes: int

@@ -46,7 +46,7 @@ class Message:
 
 @dataclass
 class Known:
-    """State of a message in a channel according to a journal on disk."""
+    """State of a message in a channel, according to a journal on disk."""
 
     moment: int
     finished: bool
@@ -76,7 +76,7 @@ class Pause:
 
 @dataclass(eq=False)
 class Group:
-    """Channel from its creation to its deletion."""
+    """A channel, from its creation to its deletion."""
 
     topic: str
     name: str
@@ -503,7 +503,7 @@ class Program:
             io.fault(call, nth, self.chance.choice(errors), times=times)
 
     def break_disk(self) -> None:
-        """Make the disk fail for a while, in a way that loses nothing that is already on it."""
+        """Make the disk fail for a while. Nothing that is already on it is lost."""
         call = self.chance.choice(["pwrite", "fdatasync", "fsync", "rename", "open", "pread"])
         error = self.chance.choice([errno.EIO, errno.ENOSPC])
         if call in ("open", "pread"):
@@ -656,7 +656,7 @@ class Program:
         return image
 
     def check(self, cut: int, classes: str, *, power: bool) -> None:
-        """Check the conditions after a start from the state after `cut` calls; see image_after."""
+        """Check the conditions after a start from the state after `cut` calls (see image_after)."""
         image = self.image_after(cut, power=power)
         moment = self.base + cut
         self.name_messages(image, moment)
@@ -687,7 +687,7 @@ class Program:
 
 
 class Checked:
-    """A core started after a cut, and its deliveries."""
+    """A core started after a cut, and the messages that it delivers."""
 
     def __init__(
         self,

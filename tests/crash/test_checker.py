@@ -38,7 +38,7 @@ delays = st.sampled_from([0.0, 0.0, 0.5, 20.0])
 
 @dataclass
 class Faultless:
-    """History in which every guarantee holds, with the outcome for each message."""
+    """History in which every guarantee holds, with each message's outcome."""
 
     events: list[Event] = field(default_factory=list)
     fates: dict[str, bool | None] = field(default_factory=dict)

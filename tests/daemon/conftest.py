@@ -1,5 +1,5 @@
-"""Daemons for these tests: four workers, unless a test requests a different number. An etcd, and
-machines that use it."""
+"""Daemons for these tests, with four workers unless a test requests a different number. Also an
+etcd, and machines that use it."""
 
 from collections.abc import Iterator
 from pathlib import Path

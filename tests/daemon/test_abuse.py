@@ -1,5 +1,5 @@
-"""Clients that abuse the daemon: it does not grow, it serves others, and each connection ends as it
-should."""
+"""Clients that abuse the daemon. The daemon does not grow, it serves other clients, and each
+connection ends as it should."""
 
 import contextlib
 import os
@@ -98,7 +98,7 @@ def test_consumers_that_are_reset_while_their_output_waits(
 
 
 def test_a_client_that_never_reads_its_answers(victim: Nsqd) -> None:
-    """nsqd stops reading from the client instead of letting its answers pile up."""
+    """nsqd stops reading from the client, so its answers do not pile up."""
     with growing_at_most(victim, MAX_BYTES):
         conn = victim.connect(receive_buffer=4096)
         commands = (b"PUB void#ephemeral\n" + sized(b"x")) * 2_000_000

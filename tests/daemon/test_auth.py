@@ -21,7 +21,7 @@ SECRET = "open sesame&<1>"
 
 @pytest.fixture
 def one(starter: Starter, auth_server: AuthServer) -> Nsqd:
-    """Daemon with one worker, so that all clients share a hub, and with a long timeout for the auth
+    """Daemon with one worker, so all clients share a hub, and with a long timeout for the auth
     server."""
     return starter(
         workers=1,
@@ -61,8 +61,8 @@ def test_nobody_waits_for_others(one: Nsqd, auth_server: AuthServer, topic: str)
 def test_who_waits_gets_heartbeats_and_stays(
     one: Nsqd, auth_server: AuthServer, topic: str
 ) -> None:
-    """nsqd waits longer than for a silent client, because the auth server is silent, not the
-    client."""
+    """nsqd waits longer than it would for a silent client, because the auth server is silent
+    here."""
     with auth_server.silent(topic):
         conn = one.connect(pong=False)
         conn.identify(heartbeat_interval=1000)
@@ -137,7 +137,7 @@ def test_a_server_that_comes_back(starter: Starter, topic: str) -> None:
 
 @pytest.fixture
 def deaf() -> Iterator[str]:
-    """Address that accepts no connections: a client waits until its timeout."""
+    """Address that accepts no connections, so a client waits until its timeout."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)

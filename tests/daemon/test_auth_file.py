@@ -91,7 +91,7 @@ def test_an_unverified_certificate_does_not_authenticate(starter: Starter, tmp_p
 
 
 def test_the_file_is_read_again(starter: Starter, file: Path) -> None:
-    """A new file applies to all connections, including one that has already published."""
+    """A new file applies to all connections, even to one that has already published."""
     daemon = starter(workers=2, auth_file=file)
     # The topic exists, so publishes take the fast path.
     web(daemon, "root").create("a.x")

@@ -1,4 +1,4 @@
-"""The `nsqcy` commands that work on a cluster, as programs: on one nsqd, and on three nsqds that an
+"""`nsqcy` commands that work on a cluster, run as programs: on one nsqd, and on three nsqds that an
 nsqlookupd lists."""
 
 import json
@@ -260,7 +260,7 @@ def test_cancel_by_key(commands: Commands) -> None:
 
 
 def test_redrive_one(commands: Commands) -> None:
-    """peek shows its id, and why it failed."""
+    """peek shows the message's id, and why the message failed."""
     commands.ok("topic", "create", "failed")
     commands.ok("channel", "create", "failed", "look")
     commands.ok("topic", "create", "t")

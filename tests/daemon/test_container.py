@@ -1,5 +1,5 @@
-"""nsqd in a container: as process 1, and with the command that Kubernetes runs before stopping
-it."""
+"""nsqd in a container: as process 1, and with the command that Kubernetes runs before it stops the
+container."""
 
 import os
 import signal

@@ -88,7 +88,7 @@ def test_a_restart_within_the_lease_resumes(machines: list[Machine]) -> None:
 def test_a_restart_on_a_disk_that_cannot_be_written(
     machines: list[Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other nodes serve the group meanwhile. Once its disk can be written, the node joins with its
+    """Meanwhile, other nodes serve the group. Once its disk is writable, the node joins with its
     copy and its name."""
     owner = machines[0]
     log = new_log(owner, 3)
@@ -175,7 +175,7 @@ def test_a_lost_member_is_replaced(machines: list[Machine]) -> None:
 
 @pytest.fixture
 def patient(etcd: Etcd, tmp_path: Path) -> Iterator[list[Machine]]:
-    """Machines that wait for silent members for much longer than the duration of a test."""
+    """Machines that wait for silent members much longer than a test takes."""
     settings = Settings(limits=replace(LIMITS, copy_timeout=600.0, fill_timeout=600.0))
     with running(etcd, tmp_path, settings) as machines:
         yield machines

@@ -53,7 +53,8 @@ def flip(path: Path, *offsets: int) -> None:
 
 @contextmanager
 def unreadable(path: Path) -> Iterator[Path]:
-    """Make opening a file fail, even for root; yield the path of its content."""
+    """Make opening a file fail, even for root. Yield a path through which the file's content can be
+    read."""
     kept = path.with_name("unreadable")
     path.rename(kept)
     path.symlink_to(path)

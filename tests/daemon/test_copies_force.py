@@ -27,7 +27,7 @@ def etcd() -> Iterator[Etcd]:
 
 
 class Values:
-    """The etcd values of a separate cluster."""
+    """The values in a separate cluster's etcd."""
 
     def __init__(self, etcd: Etcd, cluster: str, folder: Path) -> None:
         self.client = etcd.client()

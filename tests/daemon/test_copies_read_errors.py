@@ -1,4 +1,4 @@
-"""Three nsqds with copies, whose disks cannot be read for a while or have damaged data: each
+"""Three nsqds with copies, whose disks are temporarily unreadable or contain damaged data: each
 acknowledged message is delivered, and none is skipped."""
 
 import errno
@@ -36,7 +36,8 @@ class Cluster:
         self.disks = disks
 
     def fail_reads(self, *numbers: int) -> None:
-        """Make the logs of only these nsqds unreadable from now on."""
+        """From now on, make the logs of these nsqds unreadable, and the logs of all others
+        readable."""
         for number, disk in enumerate(self.disks):
             disk.fail_with(errno.EIO if number in numbers else 0)
 
@@ -99,7 +100,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(running: Cluster) -> Iterator[Cluster]:
-    """All nsqds run, and have all of their copies."""
+    """Check that all nsqds are running and have all of their copies."""
     for nsqd in running.nsqds:
         if not nsqd.alive():
             nsqd.start()

@@ -65,7 +65,7 @@ def restore(etcd: Etcd, snapshot: Path) -> None:
 
 
 def replace(etcd: Etcd, *_: object) -> None:
-    """Leave only the data of another cluster, whose nodes do not use this etcd."""
+    """Keep only the data of another cluster, whose nodes do not use this etcd."""
     etcd.erase()
     puts = [
         Put(f"{PREFIX}identity", encode_identity(Identity("other"))),
@@ -113,7 +113,7 @@ def test_members_restore_a_group_after_all_were_stopped(
     etcd.raise_revision(seen + 10)
     for machine in machines[:2]:
         machine.start()
-    # A missing member could know a later value.
+    # A missing member might know a later value.
     until(lambda: machines[0].host.status()["unregistered"] == [group_id])
     until(lambda: len(etcd.client().read(f"{PREFIX}recalls/")[0]) == 2)
     assert not etcd.client().read(f"{PREFIX}groups/{group_id}")[0] or damage is restore
@@ -127,7 +127,7 @@ def test_members_restore_a_group_after_all_were_stopped(
 
 
 def test_after_a_repair_the_others_restore_a_group(etcd: Etcd, machines: list[Machine]) -> None:
-    """The owner and its disk are lost together with the data of etcd."""
+    """The owner and its disk are lost at the same time as the data of etcd."""
     log = new_log(machines)
     group_id, contents = log.group.id, machines[0].contents(log.group.id)
     for machine in machines:
@@ -172,7 +172,7 @@ def test_a_registry_that_others_use_is_left_alone(
 
 
 def test_a_registry_without_an_identity_gets_one(etcd: Etcd, machines: list[Machine]) -> None:
-    """Nodes of an older version have used this etcd; they still own the group."""
+    """Nodes of an older version have used this etcd, and they still own the group."""
     log = new_log(machines)
     for machine in machines:
         machine.stop()

@@ -104,7 +104,7 @@ def test_etcd_away(hosts: list[Host], etcd: Etcd) -> None:
 
 
 def test_etcd_replaced(hosts: list[Host], etcd: Etcd) -> None:
-    """One of the hosts is lost together with the data of etcd."""
+    """One of the hosts is lost at the same time as the data of etcd."""
     *others, lost = hosts
     assert lost.web.post("/pub?topic=orders", b"x").status == 200
     for host in hosts:
@@ -133,8 +133,8 @@ def topic_depth(host: Host) -> int:
 
 
 def publish(host: Host) -> bytes:
-    """Return the response; empty if nsqd closed the connection because it did not know the outcome
-    of the publish."""
+    """Return the response, or an empty one if nsqd closed the connection because the publish's
+    outcome was unknown."""
     try:
         return host.web.post("/pub?topic=orders", b"x").body
     except ConnectionError:
@@ -173,7 +173,7 @@ def test_handing_over(hosts: list[Host]) -> None:
 
 
 def depth(host: Host) -> int:
-    """Return the depth of the channel, which the host may not have."""
+    """Return the depth of the channel, which may not exist on the host."""
     topic = host.web.topic("orders")
     channels = topic["channels"] if topic is not None else []
     return sum(channel["depth"] for channel in channels)

@@ -1,4 +1,5 @@
-"""Processes that are killed or stopped: the affected clients, and the restored and lost data."""
+"""Processes that are killed or stopped: which clients are affected, which data is restored, and
+which is lost."""
 
 import itertools
 import os
@@ -198,8 +199,8 @@ def unread(conn: socket.socket) -> bool:
 
 
 def test_http_publishes_when_the_owner_dies(four: Nsqd) -> None:
-    """A publish that the dead owner may have executed gets no answer, because any answer might be
-    wrong. A publish that was never sent to the owner is refused."""
+    """If the dead owner may have executed a publish, nsqd does not answer it, because any answer
+    might be wrong. A publish that never reached the owner is refused."""
     served_by = create(four)
     victim = served_by[KEPT[0]]
     pid = four.workers()[victim]

@@ -1,5 +1,5 @@
-"""Dead letters in a daemon with several workers: each moves once, regardless of the topics' owners
-and the killed processes."""
+"""Dead letters in a daemon with several workers. Each one is transferred once, no matter which
+workers own the topics and which processes are killed."""
 
 import json
 import os
@@ -91,7 +91,7 @@ def test_the_sixth_delivery_never_happens(starter: Starter) -> None:
 
 
 def test_at_once(starter: Starter) -> None:
-    """The consumer requests it, regardless of the topic's worker."""
+    """The consumer requests the transfer, regardless of the worker that owns the topic."""
     daemon = begun(starter, 5)
     for topic, dead in zip(TOPICS, DEAD, strict=True):
         daemon.web.pub(topic, b"poison")
@@ -295,7 +295,7 @@ dead_letter_topic = dead
 
 @needs_etcd
 def test_a_takeover_after_it_was_moved_at_once(etcd: Etcd, tmp_path: Path) -> None:
-    """The copies of both topics record that the message has moved."""
+    """The copies of both topics record that the message was transferred."""
     with copying_nsqds(tmp_path, etcd, COPIED) as (owner, *others):
         owner.web.create("orders", "c")
         owner.web.create("dead", "look")

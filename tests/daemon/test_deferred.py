@@ -1,5 +1,4 @@
-"""Deferred messages over HTTP: listed and cancelled, regardless of their worker, and after a
-kill."""
+"""Deferred messages are listed and cancelled over HTTP, on any worker, even after a kill."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""`nsqcy doctor --bundle`: a file for a bug report, which has no secret of any kind."""
+"""`nsqcy doctor --bundle`: a file for bug reports that contains no secret of any kind."""
 
 import base64
 import os
@@ -103,7 +103,8 @@ def test_a_bundle_has_no_secret(tmp_path: Path, capfd: pytest.CaptureFixture[str
 
 
 def test_a_configuration_with_errors(tmp_path: Path) -> None:
-    """Its secrets are known all the same, also one in the place of the path to its file."""
+    """doctor knows the file's secrets nevertheless, even one that was given instead of the file's
+    path."""
     (tmp_path / "old.log").write_text(f"{LOG}mistaken-secret\n")
     wrong = ["no_such_option = 1", "copies_tls_key = mistaken-secret"]
     ini = config_with_secrets(tmp_path, *wrong)
@@ -118,7 +119,7 @@ def test_a_configuration_with_errors(tmp_path: Path) -> None:
 
 
 def secrets_in(found: dict[str, str]) -> list[str]:
-    """Return the secrets, and other texts that must not be there, in a bundle."""
+    """Return the secrets and other forbidden texts in a bundle."""
     whole = "".join(f"{name}\n{text}" for name, text in found.items())
     forms = {form for each in SECRETS for form in forms_of(each)} | {BODY.decode(), "$sha256$"}
     return [each for each in forms if each in whole]
@@ -129,7 +130,7 @@ def forms_of(secret: str) -> set[str]:
 
 
 def test_a_cluster_that_does_not_answer(tmp_path: Path) -> None:
-    """Also an nsqlookupd, an nsqadmin and a data path that are not there."""
+    """An nsqlookupd, an nsqadmin and a data path may be missing as well."""
     ini = tmp_path / "nsqadmin.ini"
     ini.write_text("[nsqadmin]\nhttp_address = 127.0.0.1:1\nnsqd_http_address = 127.0.0.1:2\n")
     with Lookupd() as lookupd:
@@ -180,7 +181,8 @@ def test_a_file_that_cannot_be_written(tmp_path: Path, capfd: pytest.CaptureFixt
 
 
 def test_a_bundle_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long text is cut where no secret is left; what exceeds the whole is named."""
+    """A long text is cut after its secrets are removed. The bundle lists the parts that exceed its
+    maximum size."""
     monkeypatch.setattr(bundle, "MAX_PART", 1000)
     monkeypatch.setattr(bundle, "EDGE", 100)
     monkeypatch.setattr(bundle, "MAX_BYTES", 2000)

@@ -1,5 +1,5 @@
-"""Durability requested for a single publish to a topic of class memory, on any worker; and other
-operations that are answered only when their effect is on disk."""
+"""Durability requested for a single publish to a topic of class memory, on any worker. Also other
+operations that are answered only once their effect is on disk."""
 
 import http.client
 import json
@@ -258,7 +258,7 @@ def test_changes_share_writes(nsqd: Starter) -> None:
 
 
 def test_in_class_memory_a_change_does_not_wait(nsqd: Starter) -> None:
-    """A directory in place of nsqd.dat makes saving fail, which does not affect a deletion."""
+    """A directory in place of nsqd.dat makes saving fail, but does not affect a deletion."""
     daemon = nsqd()
     daemon.web.create("t", "c")
     eventually(lambda: named(daemon).get("t") == ["c"])
@@ -271,8 +271,9 @@ def test_in_class_memory_a_change_does_not_wait(nsqd: Starter) -> None:
 
 
 def test_what_the_disk_does_not_take_is_refused_in_so_many_words(nsqd: Starter) -> None:
-    """A change that cannot be saved applies until nsqd exits, except to policies, and is saved as
-    soon as possible. A directory in place of the file makes saving fail."""
+    """A change that cannot be saved stays in effect until nsqd exits, and is saved as soon as
+    possible. Changes to policies are the exception. A directory in place of the file makes saving
+    fail."""
     daemon = nsqd(durability="os")
     web = daemon.web
     for topic in TOPICS:

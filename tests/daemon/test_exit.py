@@ -1,4 +1,4 @@
-"""SIGTERM under full load: a prompt exit that loses no acknowledged message."""
+"""SIGTERM under full load: nsqd exits promptly and loses no acknowledged message."""
 
 import itertools
 import signal
@@ -58,7 +58,7 @@ class Ledger:
         consumer.rdy(1)
         while again:
             message = consumer.message()
-            if message.body not in fresh:  # from an earlier run, and due
+            if message.body not in fresh:  # from an earlier run, and already due
                 self.arrived(message.body, message.attempts)
                 consumer.fin(message)
             elif again[message.body]:
@@ -99,7 +99,7 @@ class Ledger:
             self.taken += Counter(taker.bodies())
 
     def settle(self, daemon: Nsqd) -> None:
-        """Consume all remaining messages, and check that every message is accounted for."""
+        """Consume all remaining messages, and account for every message."""
         takers = [Taker(daemon.connect().sub(topic, "c", rdy=2500), topic) for topic in TOPICS]
         loops = [Loop(taker.step) for taker in takers]
         late = daemon.connect().sub(LATE, "c", rdy=100)

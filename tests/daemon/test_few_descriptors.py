@@ -15,8 +15,8 @@ TOPICS = [f"t{number}" for number in range(20)]
 
 
 def flood(daemon: Nsqd, stack: ExitStack, count: int) -> None:
-    """Connect until nsqd accepts no more connections, because a worker or the master has no
-    descriptor left; the others wait in the backlog."""
+    """Open connections until nsqd stops accepting them because a worker or the master has no
+    descriptor left. Further connections wait in the backlog."""
     for _ in range(count):
         sock = socket.socket()
         stack.callback(sock.close)

@@ -1,5 +1,5 @@
-"""A disk that permits no writes: nsqd starts, delivers, refuses publishes that must be written, and
-recovers on its own."""
+"""A disk that permits no writes: nsqd starts, delivers messages, refuses publishes that must be
+written to disk, and recovers automatically."""
 
 import errno
 import http.client
@@ -117,7 +117,7 @@ def test_a_start_without_writes(
 
 @needs_etcd
 def test_a_start_without_writes_with_copies(nsqd: Starter, disk: Path) -> None:
-    """nsqd delivers topics without copies, and joins once the disk can be written."""
+    """nsqd delivers topics without copies, and joins the cluster once the disk is writable."""
     with Etcd() as etcd:
         options = {
             "etcd_endpoints": etcd.members[0].client_url,
@@ -163,7 +163,7 @@ def test_an_exit_says_what_a_full_disk_refused(nsqd: Starter, disk: Path) -> Non
 
 
 def test_an_exit_with_more_topics_than_descriptors(nsqd: Starter) -> None:
-    """The next start does not need more writes either."""
+    """The next start does not need any additional writes."""
     daemon = nsqd.prepare()
     daemon.within = ("prlimit", "--nofile=128:128")
     daemon.start()

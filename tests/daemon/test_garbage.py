@@ -1,4 +1,5 @@
-"""Workers leave no cyclic garbage: survivors of a full collection are never collected again."""
+"""Workers leave no cyclic garbage, because objects that survive a full collection are never
+collected later."""
 
 import contextlib
 import http.client

@@ -24,7 +24,7 @@ AHEAD = 40  # unanswered publishes of each producer
 
 
 class Ledger:
-    """The publishes of one producer, which must all be accepted."""
+    """The publishes of one producer, all of which must be accepted."""
 
     def __init__(self, name: str, address: str) -> None:
         self.name = name

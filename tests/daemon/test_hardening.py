@@ -39,7 +39,7 @@ def units(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_filter_is_in_force() -> None:
-    """Without an active filter, the other test would prove nothing."""
+    """Without an active filter, the other test would not test anything."""
     words = [*confined("nsqd")[:-2], "-c", "import os; os.chown('.', 0, 0)"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert "PermissionError: [Errno 1]" in done.stderr
@@ -47,7 +47,7 @@ def test_the_filter_is_in_force() -> None:
 
 @pytest.mark.parametrize("workers", [2], indirect=True)
 def test_all_three_live_with_it(nsqd: Starter, tmp_path: Path, topic: str) -> None:
-    """All daemons work with disk writes, required client certificates and a restart."""
+    """All daemons work: they write to disk, require client certificates, and restart."""
     files = make("server").save(tmp_path)
     with Lookupd() as lookupd, Admin(lookupd_http_address=lookupd.http_address) as admin:
         one = nsqd(

@@ -148,8 +148,8 @@ def test_half_sent_bodies_keep_nobody_out(door: Door) -> None:
 
 
 def rest_now(sock: socket.socket) -> bytes | None:
-    """Return the answer of a connection that the daemon ended, b"" if it got lost, or None if the
-    connection is open."""
+    """Return the answer of a connection. b"": the daemon ended the connection and its answer was
+    lost. None: the connection is still open."""
     sock.settimeout(0.01)
     try:
         return sock.recv(65536)

@@ -1,4 +1,4 @@
-"""A disk whose calls do not return: nsqd reports it, continues with work that needs no disk, and
+"""A disk whose calls do not return: nsqd reports this, continues with work that needs no disk, and
 can exit."""
 
 import signal

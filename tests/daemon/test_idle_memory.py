@@ -1,4 +1,4 @@
-"""Memory that a connection without credentials can make a daemon keep."""
+"""Memory that a connection without credentials can make a daemon retain."""
 
 import pytest
 

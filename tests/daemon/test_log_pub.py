@@ -1,5 +1,5 @@
-"""LOG_PUB and LOG_CURSOR with several workers: exactly-once publishes no matter which process is
-killed, and durable cursors."""
+"""LOG_PUB and LOG_CURSOR with several workers. Chunks are published exactly once, and cursors
+survive, no matter which process is killed."""
 
 import os
 import random
@@ -133,7 +133,7 @@ def cursor(daemon: Nsqd, topic: str, rest: str) -> dict[str, Any]:
 
 
 def test_the_epochs_of_a_producer(starter: Starter) -> None:
-    """Any connection can query them, regardless of the topic's worker."""
+    """Any connection can query cursors, regardless of the worker that owns the topic."""
     daemon = fixed(starter, durability="os")
     conn = reader(daemon)
     for topic in TOPICS:

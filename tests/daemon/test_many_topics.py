@@ -1,5 +1,5 @@
-"""A very large number of topics: created over both protocols, each with a message, all restored by
-a restart."""
+"""A very large number of topics: clients create them over both protocols, each with a message, and
+a restart restores all of them."""
 
 import pytest
 

@@ -26,7 +26,7 @@ from support.nsqlookupd_process import Lookupd
 
 pytestmark = pytest.mark.ours
 
-# What precedes a text: the date, and the level and name in a FATAL line.
+# The prefix of each line: the date, and in a FATAL line the level and name.
 LOG_PREFIX = re.compile(
     r"^(\[\w+\] )?\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(\.\d+ (INFO|FATAL): | )", re.MULTILINE
 )
@@ -572,7 +572,7 @@ def test_output_to_a_full_disk(words: str) -> None:
 @pytest.mark.parametrize("name", ["nsqd", "nsqlookupd", "nsqadmin", "nsq_tail", "to_nsq"])
 @pytest.mark.parametrize(("word", "stream"), [("--version", "stdout"), ("--help", "stderr")])
 def test_help_and_version_to_a_full_disk(name: str, word: str, stream: str) -> None:
-    """As NSQ's programs do, these print the help on stderr."""
+    """Like NSQ's programs, they print the help on stderr."""
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with open("/dev/full", "wb") as full:
         line = [sys.executable, "-m", module(name), word]
@@ -615,7 +615,7 @@ def started(name: str, home: Path, prefix: list[str]) -> Iterator[Web]:
 
 @pytest.mark.parametrize("name", DAEMONS)
 def test_without_standard_streams(name: str, tmp_path: Path) -> None:
-    """A file in place of standard error would receive the log."""
+    """A file opened in place of standard error would receive the log."""
     with started(name, tmp_path, ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]):
         pass
 

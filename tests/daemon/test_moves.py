@@ -1,4 +1,4 @@
-"""Plain connections that migrate to the owner of their topic; nothing else about them changes."""
+"""Plain connections that migrate to the owner of their topic. Nothing else about them changes."""
 
 import os
 from functools import partial

@@ -1,4 +1,4 @@
-"""docs/runbooks/install.md and add-remove-node.md: a node is installed and joins, and another one
+"""docs/runbooks/install.md and add-remove-node.md: one node is installed and joins, and another one
 leaves, under load."""
 
 import re

@@ -116,7 +116,7 @@ def test_nobody_sees_anything(admin: Admin) -> None:
         assert (answer.status, answer.body) == (303, b"")
         there = urlsplit(answer.headers["location"])
         assert (there.path, parse_qs(there.query)) == ("/b/login", {"next": [f"/b{path}"]})
-        assert admin.web.get(f"/b{path}").status == 401  # a script gets no redirect
+        assert admin.web.get(f"/b{path}").status == 401  # a script is not redirected
     unknown = admin.web.request("GET", "/b/nope", headers=PAGE)
     assert (unknown.status, unknown.headers["location"]) == (303, "/b/login?next=%2Fb%2Fnope")
     refused(pause(admin, {}), 401, "UNAUTHORIZED")
@@ -125,7 +125,7 @@ def test_nobody_sees_anything(admin: Admin) -> None:
 
 
 def test_metrics_are_for_those_who_may_look(admin: Admin) -> None:
-    """A program sends a token; a logged-in browser can read the metrics as well."""
+    """A program sends a token. A logged-in browser can read the metrics as well."""
     answer = admin.web.get("/b/metrics")
     assert (answer.status, answer.body) == (401, b"UNAUTHORIZED")
     before = scrape(admin.web, "/b/metrics", token=LOOKER).value("nsqadmin_sessions")

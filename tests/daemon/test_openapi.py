@@ -31,7 +31,7 @@ PAGES = ("/static", "/fonts")
 
 @dataclass(frozen=True)
 class Call:
-    """Request for an operation, and the status that the daemon must answer."""
+    """A request for an operation, and the status that the daemon must return."""
 
     operation: str
     query: dict[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""A disk that cannot be read for a while: nothing is lost, and nsqd reports the error."""
+"""A temporarily unreadable disk: nothing is lost, and nsqd reports the error."""
 
 import errno
 import json
@@ -22,7 +22,7 @@ OPTIONS = {
 
 
 def filled(nsqd: Starter, path: Path) -> tuple[Nsqd, FailingReads]:
-    """Return an nsqd with messages that are mostly on disk only."""
+    """Return an nsqd most of whose messages are only on disk."""
     data = nsqd.path / "data"
     data.mkdir()
     disk = FailingReads(path, data)

@@ -1,4 +1,4 @@
-"""nsqds that authenticate to nsqlookupd, and false ones, which harm no program."""
+"""nsqds that authenticate to nsqlookupd. False nsqds do no harm."""
 
 import signal
 import subprocess

@@ -1,6 +1,7 @@
 """The commands of docs/runbooks/rolling-upgrade.md, run on three nodes under constant load.
 
-The upgrade drains each node first. The rollback only stops it; its messages wait on its disk.
+The upgrade drains each node first. The rollback only stops each node, whose messages wait on its
+disk.
 """
 
 import contextlib
@@ -24,8 +25,8 @@ WORKERS = 2
 NEW, OLD = "0.2.0", "0.1.0"  # names in the runbook
 TOPIC = "orders"
 BUSY = ("billing", "audit")  # channels with consumers
-PYNSQ = "billing"  # one of them, which pynsq also consumes
-UNREAD = "archive"  # a channel that is paused and has no consumers until the end
+PYNSQ = "billing"  # one of these channels, which pynsq also consumes
+UNREAD = "archive"  # a paused channel without consumers until the end
 POLL = 0.3  # seconds between the consumers' queries to nsqlookupds
 SLICE = 10  # messages per publisher that nsqds must accept while a node is away
 DRAINING = "E_PUB_FAILED PUB failed draining"

@@ -99,7 +99,7 @@ def test_sockets_by_address_and_what_is_missing_is_bound(nsqd: Starter) -> None:
 
 
 def test_clients_wait_while_it_restarts(nsqd: Starter, topic: str) -> None:
-    """Socket activation exists for this: no client is refused during a restart."""
+    """Socket activation ensures that no client is refused during a restart."""
     tcp, http = listening(), listening()
     daemon = nsqd(sockets=[tcp, http])
     daemon.connect().pub(topic, b"before")

@@ -1,5 +1,5 @@
-"""Small files that are missing, damaged, older than the last or unreadable at a start: nsqd starts,
-deletes nothing and reports it."""
+"""Small files that are missing, damaged, outdated or unreadable at startup: nsqd starts, deletes
+nothing, and reports the problem."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from nsqcy.testing.http_requests import eventually
 from support.nsqd_process import Nsqd
 
 WEEK = {"retention_time": "168h"}
-# Without this capability, root may not read what the file's mode forbids.
+# Without this capability, root may not read a file whose mode forbids it.
 UNPRIVILEGED = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
 
 

@@ -1,4 +1,4 @@
-"""Topics on other workers: nothing stalls, nothing is reordered, nothing is lost."""
+"""Topics on other workers: no stream stalls, no message is lost, and the order is kept."""
 
 import itertools
 import time

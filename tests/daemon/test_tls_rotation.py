@@ -45,8 +45,8 @@ def host(tmp_path: Path, old: Identity) -> Iterator[Host]:
 
 
 def client(host: Host, by: Identity, *believed: Identity) -> Producer:
-    """Return a producer with a certificate from authority `by`; it trusts the authorities
-    `believed`."""
+    """Return a producer with a certificate from the authority `by`. The producer trusts the
+    authorities `believed`."""
     folder = host.path / f"client-{by.name}"
     folder.mkdir(exist_ok=True)
     shown = make(f"of-{by.name}", by=by).save(folder)

@@ -167,7 +167,7 @@ def test_the_demo_has_something_to_watch(up: Callable[..., Up], tmp_path: Path) 
     os.killpg(demo.process.pid, signal.SIGINT)
     assert demo.wait() == 0
     assert demo.nothing_left()
-    lines = demo.log().splitlines()  # on a busy machine, some message is being handled
+    lines = demo.log().splitlines()  # even on a busy machine, some message is being handled
     assert [each for each in lines if "] close() waits at most" not in each] == []
     assert not Path(demo.data).exists() and not (tmp_path / "data").exists()
 

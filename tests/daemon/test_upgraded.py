@@ -79,7 +79,8 @@ def test_bad_new_files_change_nothing(nsqd: Starter, workers: int, files: Files)
 
 
 def bomb(size: int) -> bytes:
-    """Return compressed commands that do nothing; decompressed they are a thousand times larger."""
+    """Return compressed commands that do nothing. Decompressed, they are a thousand times
+    larger."""
     line = b"NOP ".ljust(1023, b"x") + b"\n"
     deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
     pieces = [deflater.compress(line * 1024) for _ in range(size // MB)]
@@ -89,8 +90,8 @@ def bomb(size: int) -> bytes:
 @one_worker
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_bombs(tls: bool, nsqd: Starter, files: Files) -> None:
-    """Clients send a gigabyte of commands in a few megabytes: others are served, and memory use
-    stays low."""
+    """Clients send a gigabyte of commands in a few megabytes. Other clients are served, and memory
+    use stays low."""
     daemon = nsqd(**files.options)
     other = connect(daemon, tls=tls, codec="deflate")
     other.usable()
@@ -199,6 +200,6 @@ def test_a_stopping_daemon_says_goodbye(nsqd: Starter, files: Files) -> None:
     start_tls(conn)
     conn.expect_ok()
     daemon.stop()
-    # nsqd announces the end of a TLS connection: the client would report any other end as an error.
+    # nsqd announces the end of a TLS connection; a client would report any other end as an error.
     conn.eof()
     waiting.eof()

@@ -269,7 +269,7 @@ def test_order(daemon: testing.Nsqd) -> None:
 
 
 def test_several_topics(daemon: testing.Nsqd) -> None:
-    """Also the topic that appears later."""
+    """The consumer also receives messages of the topic that appears later."""
     assert run(daemon, "several_topics.py").splitlines() == [
         "shop.orders: 100",
         "shop.refunds: 1",
@@ -278,7 +278,8 @@ def test_several_topics(daemon: testing.Nsqd) -> None:
 
 
 def test_priorities(daemon: testing.Nsqd) -> None:
-    """The urgent messages, which were published last, are handled before the last other one."""
+    """The urgent messages, which were published last, are all handled before the last of the
+    others."""
     *urgent, last = run(daemon, "priorities.py").splitlines()
     assert [line.partition(": ")[2] for line in urgent] == ["password reset"] * 5
     assert last == "message 105: newsletter"

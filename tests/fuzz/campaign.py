@@ -26,13 +26,13 @@ CORPUS = ROOT / "tests/fuzz/corpus"
 WORK = ROOT / "build/fuzz"
 MAX_BYTES = 4096  # maximum size of an input, in bytes
 MAX_KEPT = 24_000  # maximum size of a target's corpus in the repository, in bytes
-MAX_SECONDS = 20  # for one input; a longer run counts as a hang
+MAX_SECONDS = 20  # seconds for one input; a longer run counts as a hang
 MAX_MEMORY = 1500  # MB
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a process with instrumented modules. Python's own allocator would
-    hide errors."""
+    """Return the environment of a process with instrumented modules. It disables Python's own
+    allocator, which would hide errors."""
     library = Path(sysconfig.get_paths()["platlib"]) / "asan_with_fuzzer.so"
     return {
         **os.environ,

@@ -8,8 +8,8 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="module")
 def only_what_is_new() -> Iterator[None]:
-    """Exclude everything that exists from the collections before the counts. Afterwards, collect
-    what has become garbage meanwhile, and exclude the rest again, as tests/conftest.py does."""
+    """Exclude everything that already exists from the collections before the counts. Afterwards,
+    collect the new garbage, and exclude the remaining objects again, as tests/conftest.py does."""
     gc.collect()
     gc.freeze()
     yield

@@ -1,4 +1,4 @@
-"""A conversation with a core that has no other clients, and a check that it leaves no objects."""
+"""A conversation with a core without other clients, and a check that no objects remain."""
 
 import random
 
@@ -8,13 +8,13 @@ from nsqcy.server.core import BytesTransport
 from support.worker_core import SECOND, Core, frames
 
 TURN = b"~TURN~"
-"""Marker in the data of a peer: all data before it is processed before the rest is sent. Without
-it, no message could be delivered before it is answered."""
+"""Marker in a peer's data. The data after the marker is sent only once everything before the marker
+has been processed. Without markers, the peer could not respond to a message that it has already
+received."""
 
 
 def converse(core: Core, data: bytes, cuts: random.Random | None) -> bytes:
-    """Return the answer to a peer that sends `data` and then waits for a minute without
-    heartbeats."""
+    """Return the answer to a peer that sends `data`, and then sends no heartbeats for a minute."""
     transport = BytesTransport(core.manager)
     for part in data.split(TURN):
         for piece in pieces(part, "random" if cuts and len(part) > 1 else "whole", cuts or random):
@@ -35,7 +35,7 @@ def alive(core: Core) -> dict[str, int]:
 
 
 def told(data: bytes, cuts: random.Random | None) -> list[tuple[int, bytes]]:
-    """Return the frames that a new core answers, and check that the conversation leaves no
+    """Return the frames of a new core's answer, and check that the conversation leaves no
     objects."""
     core = Core(None)
     before = alive(core)

@@ -1,5 +1,4 @@
-"""Generators of fuzz inputs: commands and requests that are almost valid, and mutations of valid
-ones.
+"""Generators of fuzz inputs: almost valid commands and requests, and mutations of valid ones.
 
 Every generator uses only the `Random` that it receives, so a seed identifies a test case.
 """
@@ -22,7 +21,7 @@ KEYS = ["client_id", "hostname", "user_agent", "feature_negotiation", "heartbeat
 KEYS += ["output_buffer_size", "output_buffer_timeout", "tls_v1", "snappy", "deflate"]
 KEYS += ["deflate_level", "sample_rate", "msg_timeout", "topology_region", "topology_zone"]
 KEYS += ["short_id", "long_id", "Heartbeat_Interval", "unknown", ""]
-# These features are never negotiated here: everything after them would be noise.
+# These features are never negotiated here, because all subsequent data would be noise.
 NOT_TRUE = {"tls_v1", "snappy", "deflate"}
 ODD_JSON = [b"", b"{", b"null", b"[]", b"1e999", b'"x"', b"[" * 3000, b'{"a":' * 3000, b"{}}"]
 ODD_JSON += [b'{"client_id":"\\ud800\\u0000"}', b'{"hostname":"\xff\xfe"}', b'{"a":NaN}']
@@ -63,7 +62,8 @@ def json_value(chance: random.Random, depth: int = 0) -> Any:
 
 
 def an_identity(chance: random.Random) -> bytes:
-    """Return a body of IDENTIFY: known keys with values of any type, or no object at all."""
+    """Return the body of an IDENTIFY: known keys with values of any type, or something other than
+    an object."""
     if chance.random() < 0.2:
         return chance.choice(ODD_JSON)
     wanted = {key: json_value(chance) for key in chance.sample(KEYS, chance.randint(0, 6))}
@@ -163,7 +163,8 @@ def some_commands(chance: random.Random) -> bytes:
 
 
 def some_identities(chance: random.Random) -> bytes:
-    """Return an IDENTIFY followed by commands, which are read as it has negotiated."""
+    """Return an IDENTIFY followed by commands, which nsqd reads according to the negotiated
+    features."""
     behind = b"".join(a_command(chance) for _ in range(chance.randint(0, 3)))
     return MAGIC + mutated(identify(chance), chance) + behind
 

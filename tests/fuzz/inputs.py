@@ -48,8 +48,8 @@ def _set(running: mmap.mmap, data: bytes) -> None:
 
 
 def write(folder: Path, data: bytes) -> Path:
-    """Write a failing input to a file with the name that libFuzzer would use, and return the
-    file."""
+    """Write a failing input to a file with the name that libFuzzer would use. Return the path of
+    the file."""
     path = folder / f"crash-{hashlib.sha1(data).hexdigest()}"
     path.write_bytes(data)
     return path

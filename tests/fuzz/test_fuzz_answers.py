@@ -53,7 +53,7 @@ VALUES = st.recursive(
 
 
 def almost(each: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """Return a strategy for this object with up to two changed values."""
+    """Return a strategy for variants of this object with up to two changed values."""
     return st.dictionaries(st.sampled_from(sorted(each)), VALUES, max_size=2).map(
         lambda changes: {**each, **changes}
     )

@@ -1,5 +1,5 @@
-"""Garbage for the sessions of one worker in this process: it answers with frames and keeps no
-objects.
+"""Garbage sent to one worker's sessions in this process. The worker answers with frames and keeps
+no objects.
 
 The test controls the clock. Every conversation is fed in pieces to a separate core, and its topics
 are deleted; then no object may be alive. A debug build counts objects; a release build counts
@@ -65,7 +65,7 @@ commands = st.one_of(
     sized_bodies.map(lambda body: b"AUTH\n" + body),
     st.sampled_from([b"CLS\n", b"NOP\n", b"\n", b"\r\n", b"  V2", b"GET / HTTP/1.1\r\n\r\n"]),
 )
-# For a client with headers: before each body comes a single header, or anything else.
+# For a client with headers: each body follows a single header or arbitrary data.
 one_header = st.builds(
     lambda name, value: bytes([len(name)]) + name + len(value).to_bytes(2, "big") + value,
     st.sampled_from([b"a", b"trace-id", b"", b"Up"]),
@@ -99,7 +99,7 @@ conversations = st.one_of(
 )
 
 
-# In the batch, the headers of a message fill it, and a later message is empty.
+# The headers of one message in the batch fill it, and a later message is empty.
 TWO_FAULTS = (
     MAGIC + b'IDENTIFY\n\0\0\0+{"feature_negotiation":true,"headers":true}'
     b"MPUB a\n\0\0\0\x1c\0\0\0\3" + b"\0\0\0\2\0\0" + b"\0\0\0\0" + b"\0\n\0\x08\1a\0\4" + bytes(9)

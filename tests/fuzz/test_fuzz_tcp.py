@@ -84,7 +84,7 @@ def raze(daemon: Nsqd) -> None:
 
 
 def is_bare(found: Counters) -> bool:
-    """Return whether only the objects of streams between workers exist."""
+    """Return whether the only remaining objects belong to streams between workers."""
     maximum = 2 * (len(found) - 1)
     return all(
         count <= (maximum if name in ("sessions", "outputs", "legs", "streams") else 0)
@@ -94,7 +94,7 @@ def is_bare(found: Counters) -> bool:
 
 
 def settled(daemon: Nsqd) -> Counters:
-    """Return the counts of live objects once nothing is left of the deleted topics."""
+    """Return the counts of live objects once nothing of the deleted topics remains."""
 
     def bare() -> Counters:
         found = census(daemon)
@@ -204,8 +204,7 @@ def test_requests(victim: Nsqd, topic: str) -> None:
 
 
 def test_announced_giants(victim: Nsqd, topic: str) -> None:
-    """Announced lengths and half-sent bodies cost only the memory of the bytes that have
-    arrived."""
+    """Announced lengths and incomplete bodies use memory only for the bytes that have arrived."""
     victim.connect().usable()
     before = victim.memory()
     for _ in range(100):

@@ -45,8 +45,8 @@ def replay(daemon: Nsqd, script: Script, topic: str, cut: str, seed: int) -> Non
     with Conn(daemon.address, magic=b"") as conn:
         for side, text in script:
             if side == ">":
-                # In a cut conversation, the last pieces may arrive after nsqd has closed: it
-                # answers them with an RST.
+                # In a cut conversation, the last pieces may arrive after nsqd has closed the
+                # connection, so nsqd answers them with an RST.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     for piece in pieces(octets(text, names), cut, chance):
                         conn.send(piece)

@@ -64,7 +64,7 @@ ENDS = {
 
 @pytest.fixture(params=["exec", "fork"])
 def forks(request: pytest.FixtureRequest) -> bool:
-    """Run the test with both, so that each expectation also holds for `exec`."""
+    """Run the test with both ways of starting, so each expectation also holds for `exec`."""
     return bool(request.param == "fork")
 
 
@@ -77,7 +77,7 @@ def server() -> Iterator[fork_server.Server]:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch, forks: bool, server: fork_server.Server) -> list[int]:
-    """Let a server also start `probe`; contains the pids of its forks."""
+    """Let a server also start `probe`. Return a list that receives the pids of its forks."""
     pids: list[int] = []
 
     def fork(request: dict[str, Any]) -> int:

@@ -39,7 +39,7 @@ def test_a_worker_runs_tasks(shop: CeleryShop, pool: str) -> None:
 
 def test_a_countdown_is_deferred_in_nsqd(shop: CeleryShop) -> None:
     shop.run("note(task='sent'); add.apply_async((1, 1), countdown=2)")
-    shop.start()  # its memory cannot hold a task that was published before it started
+    shop.start()  # its memory cannot contain a task that was published before it started
     sent = shop.notes("sent")[0]["time"]
     assert shop.has_notes("add", 1)[0]["time"] >= sent + 2
 
@@ -178,7 +178,8 @@ with app.connection_for_read() as connection:
 
 
 def test_inspect_finds_workers_through_nsqlookupd(tmp_path: Path) -> None:
-    """The topics of commands and replies do not exist before; no reply topic is left."""
+    """The topics for commands and replies do not exist beforehand, and no reply topic remains
+    afterwards."""
     with (
         nsqlookupd() as lookupd,
         nsqd(lookupd_tcp_address=lookupd.tcp_address) as first,

@@ -1,4 +1,4 @@
-"""Celery's failed tasks as dead letters: with real workers, and returned to their queues."""
+"""Failed Celery tasks become dead letters and are returned to their queues, with real workers."""
 
 import subprocess
 import sys

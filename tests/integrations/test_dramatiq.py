@@ -75,7 +75,7 @@ def shop_on(daemon: Nsqd, home: Path, **options: object) -> Iterator[Shop]:
 
 def start(shop: Shop, *command: str, threads: int = 4) -> "subprocess.Popen[bytes]":
     command = command or ("dramatiq",)
-    shop.environment["dramatiq_worker_timeout"] = "50"  # milliseconds; stops sooner
+    shop.environment["dramatiq_worker_timeout"] = "50"  # milliseconds; the worker stops sooner
     limits = ("--processes", "1", "--threads", str(threads))
     return shop.worker(*command, "dramatiq_shop", *limits, ready="is ready for action")
 

@@ -77,7 +77,7 @@ def test_a_stopping_broker_does_not_get_its_requeued_messages_again(daemon: Nsqd
         await asyncio.sleep(0)
         async with NsqBroker(daemon.tcp_address) as other:
             await other.publish(1, "fsd-stopping")
-            for number in range(50):  # round trips, in which the message could come and go
+            for number in range(50):  # round trips for a message that appears and disappears
                 await other.publish(number, "fsd-elsewhere")
         gate.set()
         await stopping

@@ -43,7 +43,7 @@ dead_letter_topic = dead
 
 
 class Recorder:
-    """Telemetry that keeps its spans and metrics."""
+    """Telemetry that keeps its spans and metrics in memory."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
@@ -59,7 +59,7 @@ class Recorder:
         )
 
     def spans(self, name: str, count: int = 1) -> list[ReadableSpan]:
-        """Wait for this number of spans, and return them in the order of their beginning."""
+        """Wait for this number of spans, and return them in the order in which they began."""
 
         def found() -> list[ReadableSpan]:
             return [each for each in self._exporter.get_finished_spans() if each.name == name]
@@ -363,7 +363,8 @@ def test_every_way_of_publishing(
 
 
 def test_an_nsqd_without_headers(face: Face, recorder: Recorder, topic: str) -> None:
-    """Like NSQ's nsqd, it has no headers in its IDENTIFY response: spans, but no context."""
+    """Like NSQ's nsqd, this nsqd offers no headers in its IDENTIFY response, so there are spans but
+    no context."""
     with MockNsqd() as nsqd:
         producer = face.producer(nsqd.address)
         wrapped = traced(producer, telemetry=recorder.telemetry)
@@ -452,7 +453,7 @@ def test_baggage_reaches_the_handler(program: Program, recorder: Recorder, topic
 def test_baggage_that_does_not_fit_is_left_out(
     program: Program, recorder: Recorder, topic: str
 ) -> None:
-    """The limit of a message's headers is 4096 bytes; the trace context still fits."""
+    """A message's headers are limited to 4096 bytes, and the trace context still fits."""
     found: list[Any] = []
     program.consume(topic, "c", lambda message: found.append(message.headers))
     token = context.attach(baggage.set_baggage("large", "x" * 3000))
@@ -536,7 +537,7 @@ def test_a_message_without_context_belongs_to_the_current_trace(
 
 def test_handlers_stay_functions_or_coroutine_functions() -> None:
     def function(message: Any) -> None:
-        """Handle it."""
+        """Handle the message."""
 
     async def coroutine(message: Any) -> None: ...
 

@@ -70,7 +70,7 @@ class Runs:
     def __init__(self, broker: NsqBroker, **labels: Any) -> None:
         self.times: list[float] = []
         self.labels: list[dict[str, Any]] = []
-        self.failures = 0  # number of runs that are to fail first
+        self.failures = 0  # number of runs that must fail first
 
         @broker.task("run", **labels)
         async def run(number: int, context: Annotated[Context, TaskiqDepends()]) -> None:

@@ -107,7 +107,7 @@ def test_the_checker_sees_an_upward_import() -> None:
 
 
 def test_spark_stands_alone() -> None:
-    """The source runs on machines without the rest of nsqcy, and daemons must not need its
+    """The source runs on machines without the rest of nsqcy. Daemons must not need the source's
     dependencies."""
     inside = {name: imports(path) for name, path in sources() if package(name) == "spark"}
     shared = {name: imports(path) for name, path in sources() if package(name) == "options"}

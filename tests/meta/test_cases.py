@@ -1,4 +1,5 @@
-"""Every case id has a test or a reason for its absence, and every deviation is documented."""
+"""Every case id has a test or a documented reason for lacking one, and every deviation is
+documented."""
 
 import ast
 import re
@@ -19,7 +20,7 @@ def is_case_mark(node: ast.AST) -> bool:
 
 @cache
 def marks() -> dict[str, list[str]]:
-    """Return the tests of each case id."""
+    """Return the tests for each case id."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in TESTS.rglob("test_*.py"):
         for function in ast.walk(ast.parse(path.read_text())):

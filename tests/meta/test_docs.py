@@ -1,4 +1,4 @@
-"""Commands in the documents work on a machine where no other command has been typed before.
+"""Commands in the documents work on a machine where no other command has been run.
 
 A block marked for testing (`tests/support/doc_examples.py`) is run with separate, empty daemons for
 each page: an nsqd registered with an nsqlookupd, and an nsqadmin if the page uses one. Their ports
@@ -207,7 +207,8 @@ def test_the_readme_is_short_and_counts_the_differences_from_nsq() -> None:
 
 
 def test_installing_is_described_in_one_place() -> None:
-    """No index has nsqcy: a page that installs an extra has to link to how to get nsqcy."""
+    """No package index has nsqcy, so a page that installs an extra must link to the installation
+    instructions."""
     for page in PAGES:
         text = page.read_text()
         if page.parent.name != "runbooks":
@@ -286,7 +287,7 @@ def test_every_attack_names_its_test() -> None:
 
 
 def test_tests_that_are_named_exist() -> None:
-    """Check that every test named as proof on a page exists."""
+    """Check that every test that a page cites as proof exists."""
     named = {
         each
         for page in PAGES

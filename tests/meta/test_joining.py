@@ -1,4 +1,4 @@
-"""Contributors rely on this: documented commands exist, and tools can read their configuration."""
+"""Contributors can rely on documented commands, and tools can read their configuration."""
 
 import json
 import re

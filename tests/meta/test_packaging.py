@@ -110,7 +110,7 @@ def test_every_compiled_module_has_its_source() -> None:
 
 
 def test_no_path_of_this_machine_gets_into_a_module() -> None:
-    """The flags of this Python may contain such paths."""
+    """The compiler flags of this Python may contain such paths."""
     compiler = build.compiler(Path(sys.executable), build.THIS, Path("/source"))
     assert compiler.keys() >= {"CC", "CFLAGS", "LDSHARED", "LDFLAGS"}  # replace Python's own
     assert "rpath" not in str(compiler)

@@ -15,8 +15,8 @@ It cannot find:
 - a promise in other words than those that a marker lists
 - a promise that is wrong although its limit is linked or named beside it
 - a limit that no marker states
-- promises in docs/internals (for contributors; what the tests check), code blocks, the CHANGELOG,
-  and texts of the programs
+- promises in docs/internals (for contributors; facts that the tests check), code blocks, the
+  CHANGELOG, and texts of the programs
 """
 
 import re

@@ -1,7 +1,7 @@
 """Every runbook has the same shape: when to use it, what it costs, check, act, verify.
 
-Warnings come before the commands that they are about. Commands are those that a reader types: what
-a test needs around them belongs into the test.
+Warnings precede the commands that they are about. Only commands that a reader types are in a
+runbook; additional steps of a test belong in the test.
 """
 
 import re
@@ -16,7 +16,7 @@ from nsqcy.nsqd.options import NSQD
 from nsqcy.nsqlookupd.options import NSQLOOKUPD
 
 RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"
-# These pages describe, and have nothing to do step by step.
+# These pages describe something, and contain no procedure.
 REFERENCE = {"README", "service"}
 PAGES = [page for page in sorted(RUNBOOKS.glob("*.md")) if page.stem not in REFERENCE]
 
@@ -32,7 +32,7 @@ WARNING = re.compile(r"\b(Never|Do not)\b")
 
 
 def mistakes(text: str) -> Iterator[str]:
-    """Yield what is wrong with the text of a runbook."""
+    """Yield the faults in the text of a runbook."""
     yield from _shape(text)
     for found in BLOCK.finditer(text):
         block = found[0]

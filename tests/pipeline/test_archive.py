@@ -133,7 +133,8 @@ def test_a_batch_that_was_written_is_not_written_again(sink: Files, tmp_path: Pa
 
 
 def test_a_repeated_batch_ends_before_the_rows_of_one_log(sink: Files, tmp_path: Path) -> None:
-    """It has new rows of another log; the rows after it in the first log are not written again."""
+    """The batch has new rows of another log. The rows after it in the first log are not written
+    again."""
     sink.batch(0, {LOG: 31}, {LOG: 1})
     assert sink.batch(0, {LOG: 21, OTHER: 8}, {LOG: 1, OTHER: 1}) == [(OTHER, 1, 8)]
     assert sink.batch(1, {LOG: 41, OTHER: 8}) == [(LOG, 31, 41)]
@@ -167,7 +168,8 @@ def test_a_number_that_comes_again_with_other_rows(
 
 
 def test_rows_between_those_of_another_hour(sink: Files, tmp_path: Path) -> None:
-    """A file may have rows on both sides of another file's: only reading it shows this."""
+    """A file may contain rows on both sides of another file's rows; only reading it reveals
+    this."""
     handmade = sink.handmade
     handmade.batch({LOG: [*range(1, 4), *range(7, 11)]})
     handmade.batch({LOG: range(4, 6)}, "dt=2026-01-31/hr=08")
@@ -275,7 +277,7 @@ def test_one_writer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_once_without_one_of_the_nsqds(
     words: list[str], said: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The others are archived, and the exit code says that some rows may not be."""
+    """The others are archived, and the exit code reports that some rows may be missing."""
     broker = LogBroker()
     broker.topics["orders"] = FakeTopic(LOG, 3)
     try:

@@ -110,7 +110,8 @@ def test_versions_of_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_jvm_is_started_whole(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PySpark loses a JVM if it is interrupted meanwhile: it would run for ever."""
+    """If PySpark is interrupted while it starts a JVM, it loses the JVM, which would run
+    forever."""
     started = []
 
     def start(*_: Any, **__: Any) -> None:

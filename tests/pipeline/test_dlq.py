@@ -1,4 +1,4 @@
-"""Output of dlq, without Spark. test_more_jobs.py tests its input."""
+"""Output of dlq, without Spark; test_more_jobs.py tests its input."""
 
 import datetime
 

@@ -149,7 +149,8 @@ class Lake:
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[LogBroker]:
-    """Jobs that read an archive with Spark end before they start it: they check the files first."""
+    """A job that reads an archive with Spark fails before it starts Spark, because it checks the
+    files first."""
 
     class Absent:
         def __getattr__(self, name: str) -> Any:

@@ -88,7 +88,7 @@ def test_from_topic_to_archive_and_back_from_crashes(
     assert seqs() == list(range(1, COUNT + 41))
     assert job("verify", here)[-1]["problems"] == 0
 
-    # compacted after the hours have ended
+    # compacted after the end of the hours
     before = rows_by_glob(root)
     now = time.time()
     with monkeypatch.context() as patch:
@@ -113,7 +113,7 @@ def test_from_topic_to_archive_and_back_from_crashes(
     assert tuple(bad) == (COUNT, "no json")
     assert found.select("topic", "dt").distinct().first()[0] == "orders"
 
-    # any JSON as a variant, and headers, also after compaction; hours of UTC in any time zone
+    # any JSON as a variant, and headers, even after compaction; UTC hours in any time zone
     zone = "--conf=spark.sql.session.timeZone=Pacific/Kiritimati"
     begun = datetime.datetime.now(datetime.UTC)
     whole = (tmp_path / "jobs.toml").read_text()

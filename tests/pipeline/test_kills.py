@@ -38,7 +38,7 @@ def has_manifest(root: Path, number: int) -> bool:
 
 
 def place(root: Path) -> str:
-    """Return where the dead driver was killed."""
+    """Return the point at which the dead driver was killed."""
     found = state(root)
     if found.planned == found.committed:
         return BETWEEN
@@ -55,7 +55,7 @@ def kill_somewhere(
     *words: str,
     behind_batch_0: bool = False,
 ) -> str:
-    """Run a driver and kill it; return where it was killed."""
+    """Run a driver and kill it; return the point at which it was killed."""
     planned, writing = state(root).planned, manifests.unplaced(root)
     driver = archiving(root, *at(daemon), "--every=100ms", *words)
     try:

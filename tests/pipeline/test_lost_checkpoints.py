@@ -75,8 +75,8 @@ class Runs:
             print(*what, flush=True)
 
     def run(self) -> str:
-        """Run the job until its trap or its end. After a refusal, follow the instruction in its
-        text."""
+        """Run the job until its trap or its end. If it refuses to run, follow the instruction in
+        the error text."""
         code = main([self.job, "--once", "--topic=orders", f"--root={self.root}", *self.words])
         err = self._capsys.readouterr().err
         if self.trap.fired:
@@ -108,7 +108,7 @@ class Runs:
         return "killed"
 
     def moments(self, count: int, rng: random.Random, *, with_kills: bool = False) -> Iterator[int]:
-        """End and damage the job; yield after each moment, and at the end."""
+        """End the job and damage its checkpoint; yield after each moment, and at the end."""
         copy = self.root.parent / "copy"
         for number in range(count):
             for index, send in enumerate(self._publishers):

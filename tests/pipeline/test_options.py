@@ -129,7 +129,7 @@ def test_the_file(tmp_path: Path) -> None:
 
 
 def test_the_token_of_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From an option of the source, a file, or the environment, in this order."""
+    """The value comes from an option of the source, a file, or the environment, in this order."""
 
     def secret(*words: str) -> str | None:
         return parse("job", TABLES, ["--topic=t", *words]).source().get("authSecret")

@@ -80,8 +80,8 @@ def test_pictures_and_the_page(tmp_path: Path) -> None:
 
 
 def figure(minutes: int, latency: Callable[[int], float | None]) -> Any:
-    """Draw a topic with a channel in which something happens only in the second of these minutes,
-    whose percentiles are `latency` in ms."""
+    """Draw the plots of a topic and a channel that are active only in the second of these minutes.
+    Its percentiles are `latency` in ms."""
     topic = [
         row(each, count=60, bytes=600, size_p50=1.0, size_p95=2.0, size_p99=3.0)
         for each in range(minutes)
@@ -125,7 +125,7 @@ def minutes_of(axes: Any) -> set[int]:
 
 @drawn
 def test_every_minute_is_drawn_at_its_time() -> None:
-    """Including the last one, which ends at the end of the axis."""
+    """This includes the last minute, which ends at the end of the axis."""
     rates, volumes, _, _, outcomes, attempts = figure(3, lambda _: 100.0).axes
     assert minutes_of(rates) == minutes_of(volumes) == {0, 1, 2}
     assert minutes_of(outcomes) == minutes_of(attempts) == {1}

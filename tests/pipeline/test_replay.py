@@ -163,7 +163,7 @@ def test_rounds_are_done_once(
 def test_the_same_arguments_for_another_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], done: int
 ) -> None:
-    """Addresses are not arguments of the replay: an nsqd may move, and a cluster may grow."""
+    """Addresses are not arguments of a replay, because an nsqd may move and a cluster may grow."""
     path = tmp_path / "x.json"
     asked = replay.asked_for(options("--topic=orders"), "again")
     publishing_plan.save(path, plan(asked=asked, done=done, rows=250))

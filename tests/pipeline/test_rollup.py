@@ -150,7 +150,7 @@ def test_a_batch_that_is_repeated_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_batch_wrote_is_undone(tmp_path: Path) -> None:
-    """Its rows may not be repeated in one batch: Spark's checkpoint may now be older."""
+    """Rows may not be repeated in one batch, because Spark's checkpoint may be older now."""
     first = [count(orders(0), 10, 5)]
     state = minutes.load(tmp_path)
     minutes.write_days(tmp_path, state, advance(state, *first))
@@ -166,7 +166,7 @@ def test_what_a_killed_batch_wrote_is_undone(tmp_path: Path) -> None:
 
 
 def test_a_state_that_is_older_than_the_files(tmp_path: Path) -> None:
-    """It was removed, or restored from a copy: its minutes would be lost."""
+    """The state file was removed or restored from a copy; its minutes would be lost."""
     state = minutes.load(tmp_path)
     for minute in range(3):
         minutes.write_days(tmp_path, state, advance(state, count(orders(minute * 10), 10, 5)))
@@ -353,7 +353,8 @@ def test_rows_are_counted_once_whatever_the_number_of_their_batch(
 def test_a_repeated_batch_ends_before_the_rows_of_one_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has new rows of another log; the rows after it in the first log are not counted again."""
+    """The batch has new rows of another log. The rows after it in the first log are not counted
+    again."""
     sink = Counts(tmp_path, monkeypatch)
     sink.batch(0, {LOG: 31}, {LOG: 1})
     sink.batch(0, {LOG: 21, OTHER: 8}, {LOG: 1, OTHER: 1})
@@ -362,7 +363,7 @@ def test_a_repeated_batch_ends_before_the_rows_of_one_log(
 
 
 def test_positions_of_an_earlier_nsqcy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It saved the number of its last batch, and Spark knows the end of that batch."""
+    """The query saved the number of its last batch, and Spark knows the end of that batch."""
     sink = Counts(tmp_path, monkeypatch)
     sink.batch(0, {LOG: 11}, {LOG: 1})
     state = minutes.load(tmp_path)

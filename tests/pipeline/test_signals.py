@@ -107,7 +107,7 @@ LETTERS = 400
 PARTS = f"--option=maxOffsetsPerTrigger={LETTERS // 8}"
 ROUNDS = ("--state=plan.json", f"--round-rows={LETTERS // 8}")
 PROGRAM = str(Path(__file__).parents[1] / "support" / "spark_copy_driver.py")
-# Arguments, and the exit status if SIGTERM ends the run.
+# The arguments, and the exit status after SIGTERM.
 RUNS = {
     "archive": (["archive", PARTS, "--once"], 1),
     "archive without an end": (["archive", PARTS, "--every=100ms"], 0),

@@ -191,7 +191,7 @@ def test_a_file_for_so_much_time(tmp_path: Path) -> None:
 
 
 def test_killed_before_the_end_of_a_time_span(tmp_path: Path) -> None:
-    """The next run writes the rows, but not those of an active run."""
+    """The next run writes these rows, but not the rows of an active run."""
     rows = list(rows_of(AT, "n1", GO))
     killed = Files(tmp_path, "parquet", 60)
     killed.add(rows)
@@ -238,7 +238,7 @@ def test_other_content_in_the_place_of_rows(
 
 
 def test_each_flipped_bit_of_the_rows_of_a_killed_run(tmp_path: Path) -> None:
-    """This is detected: the rows become a Parquet file, which has no manifest."""
+    """The truncation is detected: the rows become a Parquet file, which has no manifest."""
     line = as_line(next(rows_of(AT, "n1", GO)))
     content = (with_checksum(line) * 2).encode()
     for place in range(8 * len(content)):

@@ -135,7 +135,7 @@ def test_a_query_whose_nsqd_is_away_is_started_again(
 def test_a_source_that_starts_too_slowly_is_started_again(
     once: bool, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Spark waits ten seconds for its worker."""
+    """Spark waits ten seconds for its Python worker."""
     slow = f"[STREAM_FAILED] Query terminated with exception: {streams.SLOW}. SQLSTATE: XXKST"
     assert run(slow, slow, "", once=once).prepared == 3
     text = "Spark's worker did not start in 10 s, so it is started again"

@@ -25,7 +25,7 @@ SECONDS = 600
 
 @contextmanager
 def terminal(shown: bytearray) -> Iterator[None]:
-    """Give this process a terminal meanwhile, and add its output."""
+    """Give this process a terminal during the block, and then append the terminal's output."""
     ours, theirs = os.openpty()
     termios.tcsetwinsize(theirs, (25, 200))
     before = [os.dup(fd) for fd in STANDARD]

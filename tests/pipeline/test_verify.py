@@ -19,7 +19,7 @@ Lines = Callable[..., tuple[int, list[str]]]
 
 @pytest.fixture
 def archive(tmp_path: Path) -> HandmadeArchive:
-    """Archive of two logs in three batches."""
+    """Archive of two logs, in three batches."""
     archive = HandmadeArchive(tmp_path)
     archive.batch({LOG: range(5, 105), OTHER: range(1, 11)})
     archive.batch({LOG: range(105, 205)})
@@ -91,7 +91,7 @@ def join(rows: "pq.Table", without: int) -> "pq.Table":
 
 
 def test_a_swapped_file(archive: HandmadeArchive, verify: Lines) -> None:
-    """The file is replaced with a different one with the same seqs."""
+    """The file is replaced with a different file that has the same seqs."""
     path = files(archive)[2]
     save(path, table(LOG, range(105, 205), "nobod"))
     code, (changed,) = verify()
@@ -202,7 +202,7 @@ def test_a_log_of_which_nothing_is_there(archive: HandmadeArchive, verify: Lines
 
 
 def test_the_plan_of_a_batch_is_in_its_manifest(archive: HandmadeArchive, verify: Lines) -> None:
-    """Spark keeps its own record of it for some time only."""
+    """Spark keeps its own record of the batch only for some time."""
     name = "1f3c9a2e-000000002"
     path = manifests.manifest_path(archive.root, name)
     manifest = manifests.read_one(path)

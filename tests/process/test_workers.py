@@ -95,7 +95,8 @@ def test_all_workers_killed_at_once(toy):
     for worker in range(3):
         nsqd.wait_line(f"worker {worker}: up again")
     assert {nsqd.connect().worker() for _ in range(6)} == {0, 1, 2}
-    # A worker that was up early is notified of the others; a later one receives them at startup.
+    # A worker that is already up is notified of the others; a later worker learns about them at
+    # startup.
     for worker in range(3):
         events = nsqd.client_of(worker).ask("!events")
         for peer in {0, 1, 2} - {worker}:

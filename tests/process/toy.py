@@ -16,8 +16,8 @@ DEADLINE = 30.0
 
 
 def wait_until(condition, what="a condition"):
-    """Wait until `condition()` is true, and return its value. `what` may be a function, for a text
-    that is only known at the end."""
+    """Wait until `condition()` is true, and return its value. `what` may be a function, for a
+    description that is known only at the end."""
     end = time.monotonic() + DEADLINE
     while time.monotonic() < end:
         value = condition()

@@ -23,7 +23,7 @@ PAGE = (ROOT / "docs" / "SPARK.md").read_text()
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """PATH without an activated environment: its python3 has no packages."""
+    """PATH without an activated environment: its python3 has none of the packages."""
     folder = tmp_path / "bin"
     folder.mkdir()
     python = folder / "python3"
@@ -60,7 +60,8 @@ def programs(typed: list[Block]) -> Iterator[Block]:
 
 @pytest.mark.timeout(600)
 def test_the_quick_start(tmp_path: Path, path: str, up: Up) -> None:
-    """Run the script by the path to its Python, because the environment is not activated."""
+    """Run the script with an explicit Python interpreter, because the environment is not
+    activated."""
     assert up.nsqd.get("/stats", format="json").json()["topics"] == []
     ports = {4150: up.tcp_port, 4151: up.nsqd.port, 4161: up.lookupd.port}
     reader = Reader(tmp_path, ports=ports)

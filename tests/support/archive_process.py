@@ -1,4 +1,4 @@
-"""Programs that use Spark as processes that tests may kill, and the rows that they archive."""
+"""Programs that use Spark, run as processes that tests may kill, and the rows that they archive."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ def at(*daemons: Nsqd) -> list[str]:
 
 
 class Driver:
-    """A run of a program, in its own process group."""
+    """A run of a program in its own process group."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         self._path = folder / "driver.log"
@@ -40,8 +40,9 @@ class Driver:
         )
 
     def kill(self, *, workers: bool = True) -> list[psutil.Process]:
-        """Kill the driver and its JVM, and the Python workers that Spark moves out of the group.
-        Unless `workers` is set, the workers must detect that on their own. Return all of them."""
+        """Kill the driver and its JVM. If `workers` is set, also kill the Python workers, which
+        Spark moves out of the process group. Otherwise, the workers must detect the driver's death
+        themselves. Return all these processes."""
         family = [psutil.Process(self._process.pid)] if self.running else []
         family += [child for each in family for child in each.children(recursive=True)]
         for each in family:
@@ -76,7 +77,7 @@ class Driver:
         return self._path.read_text()[-4000:]
 
     def until(self, condition: Callable[[], bool], seconds: float = START_SECONDS) -> None:
-        """Wait for a condition while this is running."""
+        """Wait for a condition while this program is running."""
         deadline = time.monotonic() + seconds
         while not condition():
             assert self.running and time.monotonic() < deadline, self.said()
@@ -112,8 +113,8 @@ def publish(daemon: Nsqd, first: int, end: int) -> None:
 
 
 class Producer:
-    """Publisher of consecutive numbers that runs until it is stopped, even while nsqd is down.
-    `taken` contains the numbers that nsqd acknowledged. Unanswered numbers are not sent again."""
+    """Publishes consecutive numbers until it is stopped, even while nsqd is down. `taken` contains
+    the numbers that nsqd acknowledged. Unanswered numbers are not sent again."""
 
     def __init__(self, daemon: Nsqd, first: int = 0, pause: float = 0.0) -> None:
         self._daemon = daemon

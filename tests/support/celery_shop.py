@@ -1,4 +1,4 @@
-"""Celery application of tests/integrations: tasks that record their runs in a file.
+"""Celery application for tests/integrations: tasks that record their runs in a file.
 
 The environment configures it: SHOP_BROKER, SHOP_BACKEND, SHOP_OPTIONS (JSON) and
 SHOP_FILE.

@@ -1,4 +1,4 @@
-"""Dramatiq application of tests/integrations: actors that record their runs in a file.
+"""Dramatiq application for tests/integrations: actors that record their runs in a file.
 
 The environment configures it: SHOP_NSQD, SHOP_LOOKUPD, SHOP_OPTIONS and SHOP_FILE.
 """

@@ -1,4 +1,4 @@
-"""FastAPI application of tests/integrations. SHOP_NSQD has the address of nsqd."""
+"""FastAPI application for tests/integrations. SHOP_NSQD contains the address of nsqd."""
 
 import os
 from typing import Annotated

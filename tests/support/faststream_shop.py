@@ -1,4 +1,4 @@
-"""FastStream application of tests/integrations: a handler that records its runs in a file.
+"""FastStream application for tests/integrations: a handler that records its runs in a file.
 
 The environment configures it: SHOP_NSQD and SHOP_FILE.
 """

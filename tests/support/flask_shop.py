@@ -1,4 +1,4 @@
-"""Flask application of tests/integrations. SHOP_NSQD has the address of nsqd."""
+"""Flask application for tests/integrations. SHOP_NSQD contains the address of nsqd."""
 
 import os
 

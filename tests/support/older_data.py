@@ -96,8 +96,8 @@ def taken(consumer: Consumer) -> Any:
 
 
 def stats_of(daemon: Nsqd) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return depth, deferred messages and pause of each channel, by topic; the topic's own under
-    ''."""
+    """Return the depth, deferred count and pause state of each channel, by topic. The topic's own
+    values are under ''."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for topic in call(daemon, "GET", "/stats?format=json&include_clients=false")["topics"]:
         channels = found[topic["topic_name"]] = {"": shown(topic)}
@@ -111,7 +111,8 @@ def shown(stats: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(daemon: Nsqd) -> dict[str, Any]:
-    """Return all that a client can read from a data path. Consumes messages unless deferred."""
+    """Return everything that a client can read from a data path. Consume all messages except
+    deferred ones."""
     stats = stats_of(daemon)
     found: dict[str, Any] = {"stats": stats, "channels": {}, "policies": {}}
     for topic, channels in sorted(stats.items()):

@@ -1,4 +1,4 @@
-"""Workers and programs of a framework as processes, and the file that their tasks write."""
+"""Workers and programs of a framework, run as processes, and the file that their tasks write."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ SUPPORT = Path(__file__).parent
 
 
 def until(holds: Callable[[], Any], what: str, limit: float = LIMIT) -> Any:
-    """Poll until `holds` returns something true, and return it."""
+    """Poll until `holds` returns a true value, and return that value."""
     try:
         return eventually(holds, limit, interval=0.02)
     except AssertionError as error:
@@ -40,7 +40,7 @@ class Shop:
         self.workers: list[subprocess.Popen[bytes]] = []
 
     def run(self, program: str, *arguments: str) -> str:
-        """Run a program that has the names of the application."""
+        """Run a program after importing all names from the application's module."""
         done = subprocess.run(
             [sys.executable, "-c", f"from {self.module} import *\n{program}", *arguments],
             env=self.environment,

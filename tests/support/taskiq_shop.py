@@ -1,4 +1,4 @@
-"""taskiq application of tests/integrations: tasks that record their runs in a file.
+"""taskiq application for tests/integrations: tasks that record their runs in a file.
 
 The environment configures it: SHOP_NSQD, SHOP_OPTIONS and SHOP_FILE.
 """

@@ -1,4 +1,4 @@
-"""Code shared by the client programs: their command line, and their end of the two pipes.
+"""Code shared by the client programs: their command line, and their ends of the two pipes.
 
 A consumer writes one record for each message: a 32-bit length, then the message as NSQ frames it. A
 producer reads records that contain bodies, and writes one line for each answered publish. Both exit

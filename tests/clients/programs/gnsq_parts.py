@@ -1,4 +1,4 @@
-"""The rest of gnsq's API: ADDRESS TOPIC HTTP-ADDRESS"""
+"""Other parts of gnsq's API: ADDRESS TOPIC HTTP-ADDRESS"""
 
 import logging
 import random
@@ -18,7 +18,7 @@ warnings.simplefilter("ignore")
 
 
 def handled(count: int, **options: Any) -> None:
-    """Publish this number of messages, and have them handled."""
+    """Publish this number of messages, and let a consumer handle them."""
     consumer = gnsq.Consumer(TOPIC, "c", ADDRESS, max_backoff_duration=0, **options)
     web.multipublish(TOPIC, [b"%d" % number for number in range(count)])
     consumer.start(block=False)

@@ -2,7 +2,7 @@
 
     processes.py PROGRAM ADDRESS TOPIC
 
-Prints the events, one word per line.
+It prints each event as one word on its own line.
 """
 
 import os
@@ -149,7 +149,7 @@ def forked_aio() -> None:
 
 
 def patched() -> None:
-    """Waiting greenlets let the others run."""
+    """While a greenlet waits, the others run."""
     kind = RUNTIME[0]
     ready = threading.Barrier(3)  # number of greenlets: all three must reach it
 

@@ -1,5 +1,5 @@
 """Answers that daemons receive from nsqlookupds, nsqds and auth servers: each is read or refused,
-and every value that was read can be shown.
+and every value in it can be shown.
 
 The first byte of an input selects the kind of the rest.
 """
@@ -133,7 +133,7 @@ def assert_one_line(*texts: str) -> None:
 
 
 def _page(body: bytes) -> None:
-    """Every value of a page that is used in a link, a header or the next request is safe there."""
+    """Every value of a page is safe to use in a link, a header or the next request."""
     for form in (
         answer_forms.PEEKED,
         answer_forms.POLICY,

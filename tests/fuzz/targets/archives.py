@@ -108,7 +108,7 @@ def _checkpoint(content: bytes) -> None:
 
 
 def _offset(content: bytes) -> None:
-    """Parse an offset. Spark has written it, so only JSON is tried."""
+    """Parse an offset. Spark itself writes offsets, so only JSON is tested."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):

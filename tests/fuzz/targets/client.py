@@ -103,7 +103,8 @@ class Owner:
 
 
 def heard(keywords: dict[str, Any], pieces: list[bytes]) -> tuple[Owner, bool]:
-    """Feed the pieces to a connection; return its owner and whether an error ended it."""
+    """Feed the pieces to a connection. Return the connection's owner, and whether an error ended
+    the connection."""
     owner, ended = Owner(), False
     connection = Connection(Address("a", 1), ConnectionOptions(**keywords), owner)
     connection.begin(0)

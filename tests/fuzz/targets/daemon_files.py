@@ -1,5 +1,5 @@
 """Small files of daemons (nsqd.dat, policies.json, nsqadmin's users): each is read, or refused with
-an error text. Writing what was read does not change its meaning.
+an error text. Reading a file and writing it again does not change its meaning.
 
 The first byte of an input selects the file.
 """

@@ -1,4 +1,4 @@
-"""A topic's journal: it is read or refused, and writing what was read does not change its
+"""A topic's journal: it is read or refused. Reading it and writing it again does not change its
 meaning."""
 
 import random

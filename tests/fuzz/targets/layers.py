@@ -1,5 +1,5 @@
-"""Compressed streams: the layers return pieces of a bounded size or refuse, no matter how the input
-is cut. They also decode everything that they encode."""
+"""Compressed streams: no matter how the input is cut, the layers return pieces of a bounded size or
+refuse the input. They also decode everything that they encode."""
 
 import random
 import zlib

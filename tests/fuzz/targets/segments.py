@@ -1,5 +1,5 @@
-"""Topic files whose intact parts are recovered at startup: nothing fails, and the worker reports
-what `nsqcy data check` has predicted.
+"""Topic files whose intact parts are recovered at startup: nothing fails, and the worker's reports
+match those of `nsqcy data check`.
 
 An input is the topic's files: for each, its number, the length of its content, and the content.
 Number 0 is the journal; other numbers are segments.

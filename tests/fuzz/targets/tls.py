@@ -1,5 +1,5 @@
-"""TLS of an established connection, cut, damaged or mixed with garbage: the layer returns sent data
-or refuses it, and never returns anything else."""
+"""TLS data of an established connection, cut, damaged or mixed with garbage. The layer returns the
+sent data or refuses it, and never returns anything else."""
 
 import contextlib
 import random
@@ -88,7 +88,7 @@ def one(data: bytes) -> None:
         assert plain.startswith(found)
         assert found == plain or kind in (FLIPPED, CUT, FOREIGN)
     if error is not None:
-        # An error is final, and later writes do no harm.
+        # An error is final, and later writes have no effect.
         assert received(layer, [wire]) == (b"", error)
     with contextlib.suppress(LayerError):
         layer.write(plain)

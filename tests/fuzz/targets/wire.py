@@ -37,7 +37,7 @@ def negotiated(**wanted: object) -> bytes:
 
 
 def answered() -> bytes:
-    """Return every kind of answer to a message, twice."""
+    """Return every kind of answer to a message, each of them twice."""
     one, two, three, four = IDS
     once = b"FIN %b\nREQ %b 0\nREQ %b 500\nTOUCH %b\n" % (one, two, three, four)
     return once + TURN + once + b"RDY 0\nCLS\n" + TURN + b"NOP\nFIN %b\n" % four

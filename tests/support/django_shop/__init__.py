@@ -1,1 +1,1 @@
-"""Django project of tests/integrations. SHOP_NSQD has the address of nsqd."""
+"""Django project for tests/integrations. SHOP_NSQD contains the address of nsqd."""

@@ -318,7 +318,7 @@ def test_descriptors_travel(ends):
 
 @pytest.mark.parametrize("limited", ["sender", "receiver"])
 def test_lost_descriptors_fail_only_their_message(ends, monkeypatch, limited):
-    """A process without descriptors, or with too many on their way, keeps its channel."""
+    """A process that runs out of descriptors, or has too many in transit, keeps its channel."""
     before = len(os.listdir("/proc/self/fd"))
     send, receive = ancillary.send, ancillary.receive
 
