@@ -106,12 +106,12 @@ cdef HeapNode *heap_peek(Heap *heap) noexcept nogil
 
 
 cdef inline int64_t heap_first_due(const Heap *heap) noexcept nogil:
-    """Return when the first node is due; the maximum time if the heap is empty."""
+    """Return the due time of the first node; the maximum time if the heap is empty."""
     return heap.slots[0].due if heap.size else 0x7fffffffffffffff
 
 
 cdef inline int64_t heap_due(const Heap *heap, const HeapNode *node) noexcept nogil:
-    """Return when a node of this heap is due."""
+    """Return the due time of a node in this heap."""
     return heap.slots[node.index].due
 
 

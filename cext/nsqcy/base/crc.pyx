@@ -5,7 +5,7 @@ cdef extern from "crc32c.h" nogil:
 
 
 def crc32c(data not None):
-    """Return the checksum of these bytes."""
+    """Return the CRC-32C of these bytes."""
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:

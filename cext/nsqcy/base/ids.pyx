@@ -80,8 +80,7 @@ cdef class IdSource:
         self._lease_until = <int64_t> (tick + 1 + EPOCH_TICKS) << ID_TICK_NS_BITS
 
     cdef void lift(self, uint64_t id) noexcept nogil:
-        """Return only ids greater than `id` from now on, also from sources without a
-        lease."""
+        """Return only ids greater than `id` from now on, even from sources without a lease."""
         cdef:
             uint64_t after = (id >> ID_TICK_SHIFT) + 1
             uint64_t free = load_acquire_u64(self._word)

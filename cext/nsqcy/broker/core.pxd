@@ -32,7 +32,7 @@ ctypedef struct Relocations:
 
 
 cdef class Compaction:
-    """The compactions of one window, one at a time."""
+    """Compactions of one window, which run one at a time."""
     cdef RecordWindow window
     cdef readonly Stage stage
     cdef Block **blocks             # blocks of this compaction; each is pinned
@@ -151,7 +151,7 @@ cdef class OpenReads:
 cdef class LogRead:
     cdef RecordWindow window
     cdef OpenReads reads
-    cdef Waiter waiter              # None: the caller has left
+    cdef Waiter waiter              # None: the caller has disconnected
     cdef uint64_t ticket
     cdef ReadStage stage
     cdef bint reading               # the last piece is being read
@@ -223,7 +223,7 @@ cdef class Batch:
 
 
 cdef class SizedBatch(Batch):
-    """Messages as in an MPUB: each follows its length."""
+    """Messages encoded as in an MPUB: each follows its length."""
     cdef bint headers                   # headers precede the bodies
 
 

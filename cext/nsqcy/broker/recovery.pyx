@@ -51,7 +51,7 @@ cdef int note_error(void *arg, int error) except -1:
 
 cdef int restore(Topic topic, channels) except -1:
     """Restore a topic from its files. `channels`: {name: paused}, from the metadata; None: there
-    are none, and the journal says what is paused.
+    are none, and the journal contains the pauses.
 
     Raises Unreadable if a file cannot be read now. The topic is closed then, and nothing on disk
     has changed: restore another topic from the files later.

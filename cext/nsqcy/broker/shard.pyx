@@ -224,19 +224,19 @@ cdef class Shard:
     # -- refusing publishes, and disk failures --
 
     def set_refusal(self, reason):
-        """Refuse publishes that must be written, because the disk is nearly full; None accepts them
-        again."""
+        """Refuse publishes that must be written to disk, because it is nearly full; None accepts
+        them again."""
         self.full = reason
         self.host.refused = self.hung or self.full
 
     @property
     def is_refusing(self):
-        """Whether publishes that must be written are refused, because the disk is nearly full."""
+        """Whether publishes that must be written to disk are refused, because it is nearly full."""
         return self.full is not None
 
     def set_hung(self, reason):
-        """Refuse publishes that must be written, because the disk hangs; None accepts them again.
-        Those that wait are not answered: see Topic.leave_unanswered()."""
+        """Refuse publishes that must be written to disk, because it hangs; None accepts them again.
+        Pending publishes are not answered: see Topic.leave_unanswered()."""
         self.hung = reason
         self.host.refused = self.hung or self.full
 
@@ -551,7 +551,7 @@ cdef class Shard:
                     topic.try_reads()
 
     cdef int read_again(self) except -1:
-        """Retry what is due."""
+        """Retry the failed reads that are due."""
         cdef Topic topic
         cdef _Unloaded waiting
         for topic in list(self.host.unreadable):

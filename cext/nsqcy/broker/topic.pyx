@@ -1,6 +1,6 @@
 """Topics: a window of records, plus the channels that read them.
 
-A topic is a chain of base classes. Each uses only those above it in this list:
+A topic is a chain of base classes. Each class uses only the classes above it in this list:
 
     RecordWindow records in memory                      storage/record_window.pyx
     TopicQueue   from a publish to the channels         topic_publishing.pyx
@@ -57,7 +57,7 @@ cdef class Topic(TopicLog):
             self.set_retention(policy.retention_time, policy.retention_bytes)
 
     cdef int apply_policy(self) except -1:
-        """Apply the policy that the topic's name has."""
+        """Apply the policy for the topic's name."""
         policies = self.host.policies
         if policies is not None:
             self.set_policy(policies.topic(self.name))
@@ -527,7 +527,7 @@ cdef class Topic(TopicLog):
 
     def unsaved(self):
         """Return the number of acknowledged messages that are needed but not known to be synced.
-        Those of a topic with copies are stored by other machines."""
+        Messages of a topic with copies are stored by other machines."""
         cdef Block *block = self.oldest
         cdef uint64_t first = self.min_seq()
         cdef uint64_t count = 0
@@ -586,7 +586,7 @@ cdef class Topic(TopicLog):
 
     @property
     def is_stalled(self):
-        """Whether a read of the log has failed, and no other has succeeded since."""
+        """Whether a read of the log has failed, and no later read has succeeded."""
         return bool(self.stalled)
 
     @property

@@ -46,7 +46,7 @@ cdef class TopicHost:
         self.log_cursor_expiry = 7 * 24 * 3600 * SECOND
 
     cdef int read_at(self, int64_t due) except -1:
-        """Retry failed reads at this time, or earlier."""
+        """Retry failed reads at this time or earlier."""
         self.next_read = min(self.next_read, due)
         self.next_periodic = min(self.next_periodic, due)
         return 0

@@ -307,7 +307,7 @@ cdef class TopicLog(Checkpoints):
         return 0
 
     cdef int read_failed(self) except -1:
-        """Wait before the next try."""
+        """Wait before the next attempt."""
         self.stalled = True
         if self.read_pause or self.gone:
             return 0

@@ -4,7 +4,7 @@ keeps them.
 
 Owns the layout of a message in a record, the reasons for refusing or dropping a message, the
 pending acknowledgements, the fan-out position and the delayed records at or after it. Knows the log
-only as a condition: `gate` and `overflowing` say what must wait for it.
+only as a condition: `gate` and `overflowing` determine which records wait for it.
 
 A large publish is a batch, which is appended over several turns. Nothing that was appended since
 its beginning is visible or written, so a batch is accepted or rejected as a whole. Other publishes
@@ -79,7 +79,7 @@ cdef class PendingAcks:
         return 0
 
     cdef uint64_t oldest(self) noexcept:
-        """Return the record that the first waiter waits for; 0 if there is none."""
+        """Return the record for which the first waiter waits; 0 if there is no waiter."""
         return self.ring[self.first].seq if self.count else 0
 
     cdef bint publish_goes_on(self, uint64_t seq) noexcept:
@@ -808,7 +808,7 @@ cdef class TopicQueue(RecordWindow):
         return self.end_batch(None)
 
     cdef int end_batch(self, str error) except -1:
-        """Remove the first batch, and answer its waiter unless the log does so later."""
+        """Remove the first batch. Answer its waiter, unless the log will do so later."""
         cdef Batch batch = self.batches.pop(0)
         self.gathering = False
         self.coming -= batch.left

@@ -51,7 +51,8 @@ cdef class Transfer(Consumer):
         raise NotImplementedError
 
     cdef str send_back(self, Entry *entry, const Record *record, tuple targets):
-        """Add a message, and move it to the origin named in its headers. Return None, or why not.
+        """Add a message, and move it to the origin named in its headers. Return None, or the reason
+        for a failure.
 
         targets: patterns of the topics to which it may be moved; None: all
         """

@@ -186,7 +186,7 @@ ctypedef struct InFlightList:
 
 
 cdef inline void list_enter(InFlightList *in_flight_list, Entry *entry) noexcept nogil:
-    """Add a message in order of deadline: it is nearly always the last."""
+    """Add a message in order of deadline: nearly always at the end."""
     cdef Entry *before = in_flight_list.last
     while before != NULL and before.due > entry.due:
         before = before.prev
@@ -287,7 +287,7 @@ cdef enum TransferReason:
 
 
 cdef class Transfer(Consumer):
-    """Holds messages that are being transferred to other topics until they have arrived."""
+    """Holds messages that are being transferred to other topics, until they have arrived."""
     cdef int take_over(self, Entry *entry, TransferReason reason, str client, str text) except -1
     cdef str send_back(self, Entry *entry, const Record *record, tuple targets)
     cdef int restore_transfer(self, Entry *entry, TransferReason reason, uint64_t number) except -1
@@ -320,8 +320,9 @@ cdef class SchedulerState:
     cdef uint32_t random_state
 
     cdef inline int64_t due_after(self, int64_t delay) noexcept:
-        """Return when a message that is deferred now is due. Within a turn, each message arrives a
-        nanosecond after the previous one, so that equal delays end in order of arrival."""
+        """Return the due time of a message that is deferred now. Within a turn, each message
+        arrives a nanosecond after the previous one, so that equal delays end in order of
+        arrival."""
         self.arrival = max(self.now, self.arrival + 1)
         return self.arrival + delay
 
@@ -460,7 +461,8 @@ cdef class UnfinishedMessages:
         self.pool.free_entry(entry)
 
     cdef inline bint queue_is_next(self, const Entry *first) noexcept:
-        """Return whether the first message in the queue, if any, precedes the cursor's."""
+        """Return whether the first message in the queue, if any, precedes the message at the
+        cursor."""
         return first != NULL and (<size_t>first.in_flight_list <= self.cursor.at.seq
                                   or self.cursor.at.seq >= self.window.fanout.seq)
 

@@ -47,7 +47,7 @@ READS = 4  # attempts to read a run before the export fails
 
 
 class Record(NamedTuple):
-    """The content of a record. `expires` is in ns since 1970, or None."""
+    """The content of a record. `expires` is the expiry in ns since 1970, or None."""
 
     timestamp: int
     id: int

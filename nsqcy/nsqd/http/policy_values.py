@@ -18,7 +18,7 @@ from nsqcy.options.option import Option, Value
 
 
 class BadPolicy(Exception):
-    """A value is invalid; the text contains the allowed values."""
+    """Error: a value is invalid. The text contains the allowed values."""
 
     def __init__(self, problem: str, allowed: str) -> None:
         super().__init__(f"{problem} (allowed: {allowed})")
