@@ -73,7 +73,7 @@ def test_the_sdist_is_complete() -> None:
     assert distribution_files.generated(names) == set()
 
 
-@pytest.mark.parametrize("wheel", DIST.glob("*.whl"), ids=lambda path: path.name)
+@pytest.mark.parametrize("wheel", sorted(DIST.glob("*.whl")), ids=lambda path: path.name)
 def test_a_wheel_is_complete(wheel: Path) -> None:
     assert "-manylinux" in wheel.name
     with zipfile.ZipFile(wheel) as archive:
