@@ -123,7 +123,7 @@ perfcheck: $(BUILT) $(VENV)/.run
 
 # Most tests spend most of their time waiting. PYTEST=-n0 runs them one after the other.
 test: $(BUILT) $(VENV)/.extra-test
-	$(BIN)/python -m pytest -n $$(($(JOBS) + 4)) --dist worksteal $(TESTS) $(PYTEST)
+	$(BIN)/python -m pytest -n $$(($(JOBS) + 2)) --dist worksteal $(TESTS) $(PYTEST)
 
 quick: $(BUILT) $(VENV)/.extra-dev
 	$(BIN)/python tests/quick.py --base=$(BASE) -n $(JOBS) --dist worksteal $(ARGS) $(PYTEST)

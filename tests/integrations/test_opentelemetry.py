@@ -544,7 +544,7 @@ def test_handlers_stay_functions_or_coroutine_functions() -> None:
     assert asyncio.iscoroutinefunction(traced_handler(coroutine, "t", "c"))
     wrapped = traced_handler(function, "t", "c")
     assert not asyncio.iscoroutinefunction(wrapped)
-    assert (wrapped.__name__, wrapped.__doc__) == ("function", "Handle it.")
+    assert (wrapped.__name__, wrapped.__doc__) == ("function", "Handle the message.")
     with pytest.raises(TypeError, match="cannot be a coroutine function"):
         client.Consumer(
             "t", "c", "127.0.0.1:1", message_handler=traced_handler(coroutine, "t", "c")

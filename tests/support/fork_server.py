@@ -255,17 +255,21 @@ def serve(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
         data, fds, _, _ = socket.recv_fds(sock, 1, MOST_FDS)
         if not data:
             os._exit(0)  # the test process has exited
-        # A process between the two exits at once, so the test process becomes the parent.
+        # A process between the two exits at once, so the test process becomes the parent. The child
+        # waits for that: `orphaned` ends once no other process holds `held`.
         reading, writing = os.pipe()
+        orphaned, held = os.pipe()
         if between := os.fork():
             os.waitpid(between, 0)
             sock.sendall(os.read(reading, 100))
-            for fd in (reading, writing, *fds):
+            for fd in (reading, writing, orphaned, held, *fds):
                 os.close(fd)
             continue
         if pid := os.fork():
             os.write(writing, str(pid).encode())
             os._exit(0)
+        os.close(held)
+        os.read(orphaned, 1)
         with open(fds[0], "rb", closefd=False) as memory:
             memory.seek(0)
             return json.load(memory), fds[1:]
