@@ -16,17 +16,15 @@ def eventually(predicate: Callable[[], T], timeout: float = 30.0, *, interval: f
     """Wait until `predicate` returns a true value, and return it. After `timeout` seconds, fail and
     report the last value.
 
-    interval: seconds until the second call; the time between later calls grows tenfold
+    interval: seconds between calls
     """
     deadline = time.monotonic() + timeout
-    longest = 10 * interval
     while True:
         value = predicate()
         if value:
             return value
         assert time.monotonic() < deadline, f"not within {timeout} s; last value {value!r}"
         time.sleep(interval)
-        interval = min(1.2 * interval, longest)
 
 
 @dataclass(frozen=True)
