@@ -157,15 +157,11 @@ class ConsumerCore(Core[Nsqd]):
         self._forget(connection.address, nsqd)
 
     def found(self, addresses: Iterable[Address], errors: Iterable[str], now: float) -> None:
+        answered = self._asked  # super() may begin the next round
         super().found(addresses, errors, now)
         for nsqd in self.nsqds.values():
-            if nsqd.retry_at != math.inf or nsqd.lost_in >= self._asked:
-                continue
-            if nsqd.lost_in + 1 < self._asked:
+            if nsqd.retry_at == math.inf and nsqd.lost_in < answered:
                 self._retry_later(nsqd, now)  # the topic still exists
-            else:
-                # A single response might still list a topic that has just been deleted.
-                self._ask_at = min(self._ask_at, now + ASK_SOON)
         found = {address.topic for address, nsqd in self.nsqds.items() if nsqd.listed}
         if found and found.issuperset(self.topics.keys):
             self._in_vain = 0

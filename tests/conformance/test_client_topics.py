@@ -26,7 +26,7 @@ POLL = 0.1  # seconds between queries
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the waits between two turns."""
     monkeypatch.setattr("nsqcy.client.flow_across_topics.REVIEW", 0.1)
-    monkeypatch.setattr("nsqcy.client.consumer.MAX_RETRY", 2.0)
+    monkeypatch.setattr("nsqcy.client.consumer.MAX_RETRY", 0.5)
 
 
 @pytest.fixture
