@@ -174,7 +174,13 @@ def test_doctor_without_java_and_nsqd(
         ["replay", "--topic=t", "--to=u", "--to-option=authSecret=hunter2", "--rate=x"],
     ],
 )
-def test_errors_show_no_secrets(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_show_no_secrets(
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the default of --root is a directory there
     assert main(words) in (1, 2)
     said = "".join(capsys.readouterr())
     assert "hunter2" not in said and said.startswith(f"nsqcy-pipeline {words[0]}: ")
