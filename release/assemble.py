@@ -3,12 +3,10 @@
     python -m release.assemble [VERSION...] [MACHINE...]
 
 Builds the archives twice, in different directories, and fails if their bytes differ. Without
-MACHINE, there are wheels for all of them. Then writes an
-SBOM for each archive, the release notes (a section of CHANGELOG.md), and checksums. Nothing is
-published: docs/RELEASING.md.
+MACHINE, builds wheels for all machines. Then writes an SBOM for each archive, the release notes (a
+section of CHANGELOG.md), and checksums. Nothing is published: docs/RELEASING.md.
 """
 
-import hashlib
 import os
 import re
 import subprocess
@@ -18,6 +16,7 @@ from pathlib import Path
 
 from nsqcy import __version__
 from release import build, sbom
+from release.build import digest, git
 
 NOTES = build.DIST / "NOTES.md"
 CHECKSUMS = build.DIST / "SHA256SUMS"
@@ -25,7 +24,7 @@ PAGES = "{GITHUB_SERVER_URL}/{GITHUB_REPOSITORY}/blob/{GITHUB_REF_NAME}/"
 
 
 def main(words: list[str]) -> int:
-    if changes := _git("status", "--porcelain"):
+    if changes := git("status", "--porcelain"):
         raise SystemExit(f"a release is built from a commit; commit or remove:\n{changes}")
     tag = os.environ.get("GITHUB_REF_NAME")
     if tag not in (None, f"v{__version__}"):
@@ -43,11 +42,6 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def _git(*words: str) -> str:
-    command = ("git", "-C", str(build.ROOT), *words)
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
 def archives(folder: Path) -> list[Path]:
     return sorted([*folder.glob("*.whl"), *folder.glob("*.tar.gz")])
 
@@ -55,7 +49,7 @@ def archives(folder: Path) -> list[Path]:
 def _check_that_it_is_reproducible(words: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="nsqcy-again-") as scratch:
         clone = Path(scratch) / "elsewhere"
-        _git("clone", "-q", str(build.ROOT), str(clone))
+        git("clone", "-q", str(build.ROOT), str(clone))
         subprocess.run([sys.executable, "-m", "release.build", *words], cwd=clone, check=True)
         if different := differences(build.DIST, clone / "dist"):
             raise SystemExit(f"a second build has other bytes: {', '.join(different)}")
@@ -66,10 +60,6 @@ def differences(first: Path, second: Path) -> list[str]:
     """Return the names of the archives that are not the same in both directories."""
     one, other = ({each.name: digest(each) for each in archives(at)} for at in (first, second))
     return sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
-
-
-def digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def checksums(folder: Path) -> str:

@@ -12,6 +12,7 @@ this machine are replaced, and release/constraints.txt determines the packages t
 """
 
 import gzip
+import hashlib
 import io
 import os
 import platform
@@ -43,7 +44,7 @@ def main(words: list[str]) -> int:
         raise SystemExit(f"{' '.join(sorted(unknown))}: must be among {allowed}")
     versions = [word for word in words if word in pythons.VERSIONS] or pythons.VERSIONS
     machines = [word for word in words if word in MACHINES] or [THIS]
-    os.environ.setdefault("SOURCE_DATE_EPOCH", _time_of_commit())
+    os.environ.setdefault("SOURCE_DATE_EPOCH", git("log", "-1", "--format=%ct").strip())
     shutil.rmtree(DIST, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="nsqcy-dist-") as scratch:
         source = _unpack(_make_sdist(), Path(scratch))
@@ -62,9 +63,15 @@ def main(words: list[str]) -> int:
     return 0 if wheels else 1
 
 
-def _time_of_commit() -> str:
-    command = ("git", "-C", str(ROOT), "log", "-1", "--format=%ct")
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+def git(*words: str) -> str:
+    """Return the output of git for this tree."""
+    command = ("git", "-C", str(ROOT), *words)
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file, in hex."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _run(*words: str | Path, **environment: str) -> None:

@@ -61,7 +61,8 @@ SOURCE_PATTERNS = {
 _COMPILED = [(re.compile(pattern), advice) for pattern, advice in PATTERNS.items()]
 _SOURCE = [(re.compile(pattern), advice) for pattern, advice in SOURCE_PATTERNS.items()]
 
-_FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
+"""A code block of a page."""
 _CODE = re.compile(r"`[^`\n]*`")
 _LINK = re.compile(r"\]\([^)]*\)")
 # Matches the end of a sentence, paragraph, list item, or row of a table that is aligned with
@@ -122,7 +123,7 @@ def judge(prose: str, *, is_source: bool = False) -> Iterator[tuple[int, str, st
 
 def markdown(text: str) -> Iterator[tuple[int, str]]:
     """Yield the prose of a page, with code blocks emptied so that lines keep their numbers."""
-    yield 1, _FENCE.sub(lambda fence: "\n" * fence[0].count("\n"), text)
+    yield 1, FENCE.sub(lambda fence: "\n" * fence[0].count("\n"), text)
 
 
 def comments(text: str) -> Iterator[tuple[int, str]]:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from release.language import ROOT, comments
+from release.language import FENCE, ROOT, comments
 
 COUNT = 100  # texts of each kind
 MAX_STRING = 900  # characters; longer strings are programs or pages
@@ -25,7 +25,6 @@ SOURCES = tuple(
     for ending in ("py", "pyx", "pxd", "pyi")
 )
 
-_FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
 _END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"(\[])|\n\s*\n|\n\s*(?=[-*#|>] ?)|\n\s*(?=\d+\. )")
 _PROGRAM = re.compile(r"[;{}]\s*\w+:|^\s*<|function|=>|^SELECT")
 
@@ -40,7 +39,7 @@ def words(text: str) -> int:
 def sentences() -> Iterator[Text]:
     """Yield the sentences, list items and table rows of the pages."""
     for path in _files(*PAGES):
-        for part in _END.split(_FENCE.sub("", path.read_text())):
+        for part in _END.split(FENCE.sub("", path.read_text())):
             sentence = _joined(part)
             if words(sentence) >= 5:
                 yield _place(path), sentence

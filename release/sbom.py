@@ -1,10 +1,9 @@
 """A software bill of materials for each published archive, in CycloneDX's JSON format.
 
-It names everything that is installed with the archive, what these packages contain in compiled
-form, the libraries that are linked into our modules, and the tools that built them.
+It lists everything that is installed with the archive, the libraries in the compiled modules of
+these packages and of nsqcy, and the tools that built nsqcy's.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -92,7 +91,7 @@ def describe(archive: Path, own: Iterable[Component], folder: Path) -> Bom:
     """
     packages = {canonicalize_name(each.name): each for each in distributions(path=[str(folder)])}
     components = {name: _component(name, each) for name, each in packages.items()}
-    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    digest = build.digest(archive)
     root = Component(
         name="nsqcy",
         version=__version__,

@@ -17,12 +17,13 @@ from pathlib import Path
 
 import pytest
 
+from release.language import FENCE
+
 ROOT = Path(__file__).parents[2]
 GENERATED = {"BENCHMARKS.md", "changelog.md"}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 BLOCK = re.compile(r"<!-- begin (?P<name>[^>]+) -->\n.*?<!-- end (?P=name) -->\n", re.DOTALL)
-FENCE = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"`[^`\n]+`")
 
 NUMBER = r"\d[\d.,]*"

@@ -26,6 +26,8 @@ from typing import NamedTuple
 
 import pytest
 
+from release.language import FENCE
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [
@@ -38,7 +40,6 @@ MARKER = re.compile(
     r"<!-- limit (?P<name>[^\n]+?)"
     r"(?:\npromises: (?P<promises>[^\n]+)\nunless: (?P<unless>[^\n]+))? -->\n"
 )
-FENCE = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)[^)]*\)")
 BEGINS = re.compile(r" *(?:[-*|]|\d+\.) ?")

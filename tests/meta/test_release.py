@@ -154,7 +154,7 @@ def test_an_sbom_names_dependencies_and_what_they_contain(
     )
     found = described(wheel, site, monkeypatch)
     root = found["metadata"]["component"]
-    assert root["hashes"] == [{"alg": "SHA-256", "content": assemble.digest(wheel)}]
+    assert root["hashes"] == [{"alg": "SHA-256", "content": build.digest(wheel)}]
     components = {each["name"]: each for each in found["components"]}
     assert components["fast-loop"]["purl"] == "pkg:pypi/fast-loop@2.0"
     assert components["fast-loop"]["licenses"] == [{"license": {"id": "MIT"}}]
