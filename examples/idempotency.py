@@ -4,7 +4,8 @@
     python examples/idempotency.py
 
 The publisher chooses a key for each action that must happen once. The consumer stores the key in
-the same transaction as the change."""
+the same transaction as the change.
+"""
 
 import os
 import sqlite3

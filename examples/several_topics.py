@@ -5,7 +5,8 @@ later.
     python examples/several_topics.py
 
 At most 20 messages of all topics are in flight. A topic with a backlog uses the capacity that idle
-topics do not need."""
+topics do not need.
+"""
 
 import os
 from collections import Counter

@@ -5,7 +5,8 @@
 Checks the installed dependencies, including those of the extras for users, and their own
 dependencies. Exit code 1: a newer version fixes a vulnerability. A vulnerability without a fix, and
 a database that cannot be reached, are only reported; with --strict, for releases, they also count
-as failures."""
+as failures.
+"""
 
 import json
 import subprocess

@@ -7,7 +7,8 @@ both      publishing and consuming in one process at the same time; counts deliv
 
 The rates are those of the client, which has its own core if the machine has enough cores; CPU time
 is the client process's, excluding its startup. Every library is used as its documentation
-recommends."""
+recommends.
+"""
 
 import argparse
 import asyncio

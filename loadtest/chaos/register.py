@@ -3,7 +3,8 @@ excuses.
 
 A publisher has one topic on one nsqd. In class `memory`, nsqd may lose the messages that were not
 finished when one of its workers died, but no others. Independent of clocks and connections; the
-messages themselves are in the ledger."""
+messages themselves are in the ledger.
+"""
 
 from collections import Counter
 from collections.abc import Iterable

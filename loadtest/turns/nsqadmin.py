@@ -2,7 +2,8 @@
 
 Its handlers run in threads, which the probe of event loops cannot see: they delay the loop only
 while they hold the interpreter. A row is therefore the longest wait of a /ping beside a client that
-requests the page repeatedly, in CPU time of nsqadmin: waiting for a CPU does not count."""
+requests the page repeatedly, in CPU time of nsqadmin: waiting for a CPU does not count.
+"""
 
 import itertools
 import time

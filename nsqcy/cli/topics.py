@@ -29,7 +29,8 @@ def list_topics(cluster: Cluster, as_json: bool) -> None:
     """List all topics with their figures, summed across all nsqds.
 
     backlog: messages that wait in the topic and in its channels. messages: all messages received
-    since nsqd started."""
+    since nsqd started.
+    """
     topics = [each for _, each in sorted(cluster.stats().topics.items())]
     if as_json:
         print_json([_json(each) for each in topics])

@@ -32,7 +32,8 @@ class NsqdAdmin:
     --auth-file. `timeout` applies to each request. All methods may be called from any thread, and
     repeatedly with the same result. They raise RequestError if nsqd refuses (`status` is that of
     its response) or does not answer (0), and ValueError for an invalid name. Policies, peek(),
-    redrive() and seek() are features of nsqcy's nsqd."""
+    redrive() and seek() are features of nsqcy's nsqd.
+    """
 
     def __init__(
         self,

@@ -2,7 +2,8 @@
 
 Owns the codecs, the conversion to the type that a handler declares, and which arguments a handler
 gets. Knows nothing about connections or answers: to the consumer, a body that cannot be decoded
-looks like a handler that raises DecodeError."""
+looks like a handler that raises DecodeError.
+"""
 
 import functools
 import inspect

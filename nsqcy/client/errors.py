@@ -82,7 +82,8 @@ class Verdict(Error):
 
     If it is raised because of another exception (`raise Requeue() from error`, or inside an
     `except` block), that exception counts as the failure: it is logged, and recorded in the
-    message's span. With `from None`, there is no failure."""
+    message's span. With `from None`, there is no failure.
+    """
 
     @property
     def failure(self) -> BaseException | None:

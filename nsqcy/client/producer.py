@@ -10,7 +10,8 @@ the caller decides. Publishes that follow a publish that nsqd rejects, or that n
 when it announces its exit, are not executed, so they are retried on any connection. A publish above
 its topic's limits is not sent, because nsqd would close the connection: before a publish above the
 usual limits, the producer queries the limits of the topic. Later publishes to this topic on the
-same connection wait for the answer, so that they do not overtake the large one."""
+same connection wait for the answer, so that they do not overtake the large one.
+"""
 
 import math
 import random
@@ -461,7 +462,8 @@ class ProducerCore(Core[Nsqd]):
         """Retry a publish that nsqd has not executed, on any nsqd.
 
         blameless: another publish or nsqd's exit caused the failure, so it does not count as an
-        attempt"""
+        attempt
+        """
         publish.tries += not blameless
         self._retry_if(publish.tries <= self.options.retries, publish, error)
 

@@ -1,7 +1,8 @@
 """The program's own code that the client runs: callbacks, and the filters and handlers of its log.
 
 An exception in such code, including sys.exit(), is not an error of the client: it must not end a
-thread, or leave a change half done. Uses no locks and no clock."""
+thread, or leave a change half done. Uses no locks and no clock.
+"""
 
 import logging
 import sys

@@ -280,7 +280,8 @@ class NsqdHTTPClient(DaemonClient):
 
         state: `backlog`, messages that are not in any channel yet, or `log`, all messages that the
         topic retains. place: where to begin in the log. start: `next` of the previous page.
-        max_body: as for peek_channel()."""
+        max_body: as for peek_channel().
+        """
         query = {"state": state, "count": str(count), "bytes": str(max_body)}
         query |= _named(topic) | ({"start": start} if start else {})
         query |= {"from": place} if place and not start else {}

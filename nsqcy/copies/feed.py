@@ -123,7 +123,8 @@ class Feed:
 
         A file is verified after it was sent, so that damage does not spread: if a part had
         to be repaired, the file is sent again. may_use: called after each attempt with whether it
-        is final; returns whether the holder may use the file."""
+        is final; returns whether the holder may use the file.
+        """
         while max(self.unacknowledged, len(self.mending)) < limits.fill_window:
             waiting = self.mending | self.postponed
             path = next((path for path in self.unfilled if path not in waiting), None)

@@ -1,4 +1,4 @@
-"""Fetching a part of a file from another copy, because this copy has it damaged or unreadable.
+"""Fetching a part of a file from another copy, because it is damaged or unreadable in this one.
 
 Selects the nodes to query and interprets their answers. A part is missing only if every other
 member has answered that it does not have it: a member that does not respond, or cannot read its

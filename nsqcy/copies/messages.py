@@ -36,7 +36,8 @@ class Align:
     """Truncate a file, which may not exist, to a size that it has already reached.
 
     The owner has verified its own file up to there. After an interrupted fill, a holder offers its
-    files only up to there."""
+    files only up to there.
+    """
 
     path: str
     size: int

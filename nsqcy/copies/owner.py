@@ -3,7 +3,8 @@ members.
 
 A file change is committed once every other member has stored it; the caller waits for its own disk.
 While the outcome of a proposal is unknown, the proposed members also count as members, because the
-proposal may already be the value in the registry."""
+proposal may already be the value in the registry.
+"""
 
 from nsqcy.copies.feed import Feed, Status
 from nsqcy.copies.fetching import Done, Fetches, Part

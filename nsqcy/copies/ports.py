@@ -47,7 +47,8 @@ class Copy(Protocol):
 
     `whole` means that the copy has all changes that it has ever confirmed: with class os, this
     holds until the machine stops uncleanly; with fsync, always. The flag is stored with the copy,
-    and is false after damage."""
+    and is false after damage.
+    """
 
     whole: bool
     epoch: int

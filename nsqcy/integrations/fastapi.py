@@ -34,7 +34,8 @@ class NsqLifespan:
     for up to close_timeout seconds.
 
     Options, including `codec`, are those of the client, for the producer and for all consumers.
-    Raises ValueError and TypeError for invalid options."""
+    Raises ValueError and TypeError for invalid options.
+    """
 
     def __init__(
         self,

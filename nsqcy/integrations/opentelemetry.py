@@ -698,7 +698,8 @@ def traced_handler(
     the message, which is `topic` unless the consumer has several. If the consumer has the option
     headers=True, the span belongs to the trace of the publish, for every delivery of the message
     and of its dead letter. Functions remain functions, and coroutine functions remain coroutine
-    functions."""
+    functions.
+    """
     used = telemetry or _default()
 
     def call(message: Message) -> Any:

@@ -14,7 +14,8 @@ class ProcessProducer:
     """The producer of this process. It is created on first use, and again after a fork.
 
     Needs no lock, because a dict changes atomically. An interrupted caller or a signal handler
-    could make others wait for a lock."""
+    could make others wait for a lock.
+    """
 
     def __init__(self, make: Callable[[], Producer]) -> None:
         self._make = make

@@ -3,7 +3,8 @@
 Over the limit, the connection whose input has been unfinished for the longest time is dropped. A
 client that sends half of a request, or sends it slowly, therefore cannot keep others out. Over an
 address's share, only a connection of that address is dropped; the last one may use more.
-Independent of sockets, protocols and clocks."""
+Independent of sockets, protocols and clocks.
+"""
 
 from collections.abc import Iterator
 from typing import Generic, TypeVar

@@ -1,7 +1,8 @@
 """Filter of the messages page: a text, and a path into JSON bodies.
 
 Pure. Filters the messages that nsqds have returned, so a truncated body is searched only up to its
-end."""
+end.
+"""
 
 import json
 import re

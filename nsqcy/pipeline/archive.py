@@ -3,7 +3,8 @@
 A batch is identified by its rows, not by its number: Spark may return to an older checkpoint,
 and repeat a number with other rows. A batch therefore writes the rows that the archive lacks,
 in files that become a part of the archive atomically (manifests.py). Any Parquet reader can read
-the files without nsqcy."""
+the files without nsqcy.
+"""
 
 import json
 import os

@@ -11,7 +11,8 @@ A batch belongs to the archive once its manifest exists. Its files are first wri
 do not look, then its manifest is written, and then the files are moved into place. A reader of the
 files therefore never sees rows that the job may write again after a crash. Each file contains rows
 from one log. A compaction is a manifest that `replaces` files of other manifests. It takes effect
-once its files are in place, so a crash leaves either the old files or the new ones."""
+once its files are in place, so a crash leaves either the old files or the new ones.
+"""
 
 import fcntl
 import os

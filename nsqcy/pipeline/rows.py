@@ -2,7 +2,8 @@
 
 Both identify rows by (log_id, seq). A job therefore divides its work into parts of a log. It finds
 the same rows in a part at any time, even after retention has removed others or the archive has been
-compacted."""
+compacted.
+"""
 
 import datetime
 import json

@@ -3,7 +3,8 @@
 Spark numbers batches, and tasks publish under that number. If a checkpoint lacks its last files or
 is restored from an older copy, Spark may plan other rows under a number that nsqds already have.
 The driver therefore reads the end of the batch from the checkpoint, and queries nsqds for this
-query's batches before any task publishes. Knows the files of a checkpoint; does not publish."""
+query's batches before any task publishes. Knows the files of a checkpoint; does not publish.
+"""
 
 import json
 import logging

@@ -1,7 +1,8 @@
 """HTTP requests to nsqlookupds and nsqds, with the standard library only.
 
 A request ends at its deadline, no matter how slowly the bytes arrive. Redirects are not followed:
-they may lead anywhere. A response that is too long is not read to its end."""
+they may lead anywhere. A response that is too long is not read to its end.
+"""
 
 import http.client
 import json
@@ -122,7 +123,8 @@ def addresses(found: dict[str, Any], port: str, *, proved: bool = False) -> list
 
     Omits producers with an impossible address, because every nsqd chooses the address that it
     announces. proved: raise ValueError for a producer that has not authenticated with the
-    nsqlookupd, because omitting it would hide its messages."""
+    nsqlookupd, because omitting it would hide its messages.
+    """
     producers = found.get("producers") or []
     if not (isinstance(producers, list) and all(isinstance(each, dict) for each in producers)):
         raise ValueError("the response is not a list of nsqds")

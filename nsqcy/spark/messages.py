@@ -2,7 +2,8 @@
 LOG_PUB.
 
 Works on entire columns. A *prepared* batch has the required columns from PREPARED, under nsqd's
-names, regardless of the user's names for them."""
+names, regardless of the user's names for them.
+"""
 
 import re
 import zlib

@@ -3,7 +3,8 @@
 An offset contains the next seq to read for each topic and log_id. Its `start` contains the start
 of the previous batch in logs that the last offset does not contain: all logs in the first batch,
 whose start Spark does not save; a new log; a log whose rows retention removed. Its `lost` contains
-the positions in logs that no nsqd has: if one of these logs returns, its nsqd was only down."""
+the positions in logs that no nsqd has: if one of these logs returns, its nsqd was only down.
+"""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace

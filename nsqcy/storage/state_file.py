@@ -2,7 +2,8 @@
 
 `NAME` is the newest version and `previous/NAME` the one before it. A reader uses the newest
 intact version. A damaged version is renamed to `NAME.damaged` before anything replaces it. All
-calls block; do not call them on a hub. Independent of the files' content."""
+calls block; do not call them on a hub. Independent of the files' content.
+"""
 
 import contextlib
 import json

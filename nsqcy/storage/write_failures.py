@@ -41,7 +41,8 @@ class WriteFailures:
     when they succeed again.
 
     To limit lines when writes alternately fail and succeed, there is at most one error per topic
-    and PERIOD, and at most LINES per PERIOD."""
+    and PERIOD, and at most LINES per PERIOD.
+    """
 
     def __init__(self, log: Lines) -> None:
         self._log = log

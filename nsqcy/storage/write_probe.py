@@ -1,7 +1,8 @@
 """A small write that shows whether the data path is writable while nothing else is written.
 
 Each worker has one probe. It runs once when nsqd starts, and then whenever it is called: once a
-second while writes fail. Independent of topics; the I/O threads do the work."""
+second while writes fail. Independent of topics; the I/O threads do the work.
+"""
 
 import os
 from collections.abc import Callable

@@ -2,7 +2,8 @@
 
 The kernel returns the lowest free descriptor. A descriptor in the reserve therefore means that all
 others are in use. A process that receives such a descriptor accepts no more clients, and closes
-idle files."""
+idle files.
+"""
 
 import resource
 import sys

@@ -4,7 +4,8 @@ A full collection visits every object that is not frozen, and holds the process 
 with 10,000 topics. Objects that survive a collection are therefore frozen, so that the next one
 visits only newer objects. A frozen object is freed as usual when its last reference is removed;
 only a frozen cycle is never freed. The daemons' connections, topics and requests leave no cycles
-behind."""
+behind.
+"""
 
 import contextlib
 import gc

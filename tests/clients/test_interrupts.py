@@ -3,7 +3,8 @@
 Ctrl-C, a signal handler or a time limit may raise an exception between any two instructions of a
 caller's thread. A trace function does so at one point of a run: a line, or an instruction. The
 tests repeat each call until every point has been interrupted. No change may be half done
-afterwards: each publish gets its own answer, no message is lost, close() ends."""
+afterwards: each publish gets its own answer, no message is lost, close() ends.
+"""
 
 import asyncio
 import ctypes
@@ -599,7 +600,8 @@ def publish_or_take(made: Made, alarms: Alarms, deliveries: Deliveries) -> int:
     """Publish and consume until enough interrupts have occurred, and check every answer in between.
 
     Return the number of messages unknown to the program, because the interrupt arrived between the
-    return of a call and the next statement."""
+    return of a call and the next statement.
+    """
     producer, taking = made.producer(), Taking(made.consumer())
     unknown = 0
     calls = [

@@ -70,7 +70,8 @@ def elsewhere(daemon: Nsqd, owner: int, start: Callable[[], P]) -> P:
 
     A client cannot choose its home, so programs are started until one has a different home.
     Programs whose home is the owner stay connected meanwhile, because a busier worker is less
-    likely to get the next connection."""
+    likely to get the next connection.
+    """
     misses: list[P] = []
 
     def attempt() -> P | None:

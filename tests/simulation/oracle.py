@@ -1,7 +1,8 @@
 """Invariants of every schedule: nothing acknowledged is lost, and nothing refused is delivered.
 
 The oracle sees everything at once, so it detects a broken rule before a crash makes the rule
-matter."""
+matter.
+"""
 
 from collections import Counter
 from typing import TYPE_CHECKING

@@ -2,7 +2,8 @@
 
 Each process has one topic, in its own group, and drains the groups that it takes over into
 that topic. Its consumers receive the messages that the state machine shows, and finish or requeue
-them."""
+them.
+"""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence

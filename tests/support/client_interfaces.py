@@ -1,7 +1,8 @@
 """The blocking and the asyncio client behind one interface for tests.
 
 A test makes all calls through `face.call`: in the thread of the event loop for asyncio, directly
-for the blocking client."""
+for the blocking client.
+"""
 
 import asyncio
 import inspect

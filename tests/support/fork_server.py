@@ -340,7 +340,8 @@ def run(module: str) -> None:
     """Run a module as `python -m` does.
 
     The exit performs all steps that a program may observe, but does not destroy the modules. That
-    would take longer than everything else: after a fork, each touched page is copied."""
+    would take longer than everything else: after a fork, each touched page is copied.
+    """
     status: list[int] = []
 
     def leave() -> None:

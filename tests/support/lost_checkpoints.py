@@ -29,7 +29,8 @@ class Trap:
     line runs, as after SIGKILL. `reached` may add positions between those lines.
 
     Loops run some lines very often. A trap therefore consists of a position and a number of visits:
-    it chooses any of the positions that a run has passed."""
+    it chooses any of the positions that a run has passed.
+    """
 
     def __init__(self, error: type[BaseException] = Killed) -> None:
         self._error = error

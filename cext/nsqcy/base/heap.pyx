@@ -1,7 +1,8 @@
 """An indexed min-heap, by due time, of nodes embedded in other structs.
 
 Owns the order and its slots, but not the nodes. Does not know what the nodes stand for, and reads
-no clock. """
+no clock.
+"""
 
 # An indexed min-heap by due time.
 #

@@ -3,7 +3,8 @@
 Decides when the journal is written, and appends deltas between two snapshots. A snapshot describes
 the topic as it was when the snapshot began. It may or may not contain a message that has been
 finished since then. A topic may have a million deferred messages, so a snapshot can take many
-turns; the channels ensure that no message is omitted (`Channel.pack`). """
+turns; the channels ensure that no message is omitted (`Channel.pack`).
+"""
 
 cdef class Snapshot:
     def __init__(self, Log log not None, bytes head not None, list channels not None,

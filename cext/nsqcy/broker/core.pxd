@@ -507,7 +507,7 @@ cdef class TopicLog(Checkpoints):
     cdef uint64_t stable                # all available records before it are on disk
     cdef bint rolling                   # the next file begins when pending writes end
     cdef int64_t unreadable_since       # wall clock
-    cdef int64_t read_pause             # time of the next try of failed reads; 0: none has failed
+    cdef int64_t read_pause             # pause before failed reads are retried; 0: none has failed
     cdef int64_t read_due               # when they are
     cdef Compaction compaction          # of stragglers; None before the first one
     cdef bint retains                   # the log keeps records that every channel has finished

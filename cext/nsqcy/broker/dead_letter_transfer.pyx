@@ -275,7 +275,7 @@ cdef class DeadLetterTransfer(Transfer):
         cdef uint64_t size = 0
         run = self.run_of(number)
         group = (number - <uint64_t>run.first) // GROUP
-        # Drop the channel, which messages that no channel had received lack.
+        # Messages that no channel had received are not addressed to a channel.
         address = b"" if self.source.name == dead_letters.BACKLOG else dead_letters.addressed(
             dead_letters.Origin(self.topic.name, self.source.name, b""))
         messages = []

@@ -132,7 +132,7 @@ cdef class Recovery:
         topic.minimum = topic.min_seq()
         for channel in topic.channels.values():
             channel.carry(ahead.get(channel.name, 0))
-        topic.journal_due = True     # the current class does not apply to later publishes
+        topic.journal_due = True     # the journal on disk does not cover later publishes
         topic.touch_dirty()
         topic.fan_out()
         return 0

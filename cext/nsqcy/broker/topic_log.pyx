@@ -4,7 +4,8 @@ Decides when a topic overflows, which runs of records the log writes, and the st
 when a write fails. Decides how long the log keeps records that only replays read: by age, by size,
 and for as long as a named cursor needs them. Owns the copies that compactions make, the position
 where readers stop, and the named cursors. The reads themselves are in log_fetch.pyx. Knows
-publishers only as pending acknowledgements. """
+publishers only as pending acknowledgements.
+"""
 
 cdef int write_done(void *arg, int error) except -1:
     cdef Write *write = <Write *>arg

@@ -3,7 +3,8 @@
 Owns where each message is: at the channel's cursor (channel_cursor), deferred, in the queue for
 redelivery, or in flight (inflight_table). Also owns the times when the channel wakes up, the ring
 of consumers that can accept messages, the reports about messages in flight, and the walks over all
-entries. Does not know why a message changes its state, or a consumer's output or input. """
+entries. Does not know why a message changes its state, or a consumer's output or input.
+"""
 
 cdef enum WalkPart:
     WALK_TIMERS = 0

@@ -7,7 +7,8 @@ Independent of sockets, clocks, handshakes and RDY.
 One thread may feed and take bytes while others answer messages: everything here runs under the GIL,
 and callbacks run between two changes, never during one. If an exception in Python code
 interrupts a program's thread that answers a message, the thread has either queued the answer or
-changed nothing. The loop's thread (`mailbox`) gets answers that affect the flow control. """
+changed nothing. The loop's thread (`mailbox`) gets answers that affect the flow control.
+"""
 
 from collections.abc import Mapping
 from numbers import Real

@@ -6,7 +6,8 @@ reads no clock: times are arguments, in nanoseconds of the machine's monotonic c
 A rate is enforced by waiting after a publish: a user that has published nothing for a second may
 publish a second's worth in one burst, and after that at the rate. The row stores the time until
 which the publishes are paid for; while that time is more than a second ahead, further publishes
-wait. """
+wait.
+"""
 
 # Quota usage per user, in memory that all workers of one nsqd share.
 #

@@ -3,7 +3,8 @@
 The worker that has the socket decides what a client may do, based on the response of an auth
 server, a users file, or the client's certificate; the far end of a stream does not check them
 again. Responses expire: a command then blocks until an auth server has responded again. Knows
-topics only by name. """
+topics only by name.
+"""
 
 cdef enum:
     MAX_SECRET = 16384          # bytes

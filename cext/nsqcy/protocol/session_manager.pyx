@@ -2,7 +2,8 @@
 
 Owns the order of work in a turn: timers, resumed sessions, topics, output. Ends the sessions when
 nsqd exits. ManagerState contains the state that sessions share. Knows nothing about commands or
-sockets. """
+sockets.
+"""
 
 
 cdef enum:

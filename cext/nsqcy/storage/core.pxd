@@ -816,7 +816,7 @@ cdef class Log(LogWriter):
     cdef public object on_readable
     # The first range that could not be read (UnreadableRange), until it can be read; or None.
     cdef readonly object unreadable
-    cdef readonly str read_error_text    # errno of the latest failed read
+    cdef readonly str read_error_text    # describes the latest failed read
     cdef bytes _aside                 # directory for damaged files; None: they are not kept
     cdef set _damaged                 # reported damage: (segment number, offset)
     cdef uint32_t _failed_reads       # consecutive

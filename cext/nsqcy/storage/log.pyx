@@ -9,7 +9,8 @@ is damaged only if two reads from the disk agree that it is (see iothread.h). Be
 gets either result, the repairer of the log's file calls may repair the range. The log keeps the
 range that could not be read, until it can be read again, and the second name of a damaged file,
 which keeps its bytes when the segment is deleted. It reads no clock: the caller decides when to try
-again. """
+again.
+"""
 
 # One topic's log: segments of runs, and a journal.
 #

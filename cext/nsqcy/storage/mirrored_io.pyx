@@ -3,7 +3,8 @@
 Passes each operation to the I/O threads, and each change to a file also to a mirror, in the same
 order. A change is done once it has been made here and the mirror has reported its position as
 committed. The logs above need not know about this: a record is neither visible nor acknowledged
-until its write is done. """
+until its write is done.
+"""
 
 # The completion of an operation, until it may be reported.
 cdef struct Relay:
@@ -32,7 +33,8 @@ cdef class MirroredIo(FileCalls):
     change. Paths are relative to the directory. If data consists of records, their checksums have
     not been filled in yet. failed(error) is called with the errno of the first change that could
     not be made here. After that, no operation is reported as done: other machines may have data
-    that is missing here. """
+    that is missing here.
+    """
 
     cdef readonly IoThread io
     cdef object _mirror

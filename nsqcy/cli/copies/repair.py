@@ -4,7 +4,8 @@ A node does not use a registry that lacks data that the node has seen, or a diff
 while other nodes use it. Nor can the node restore a group in the registry while members are
 missing, because one of them may know a later value. After this command, it does both. A node that
 an older version has written remembers no groups: its copies are compared with those of the other
-members."""
+members.
+"""
 
 from pathlib import Path
 

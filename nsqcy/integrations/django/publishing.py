@@ -21,7 +21,8 @@ def producer() -> Producer:
     """Return this process's producer, which all threads share.
 
     It is created on first use, and therefore after a server has forked. Raises
-    ImproperlyConfigured."""
+    ImproperlyConfigured.
+    """
     return process_producer.get()
 
 

@@ -63,8 +63,7 @@ class NsqBroker(NsqRegistrator, BrokerUsecase[Message, Producer, NsqBrokerConfig
     """FastStream broker on one or more nsqds, or on those that nsqlookupds report.
 
     - headers: send and receive message headers: content type, correlation id, reply_to and the
-      program's
-      own. Set it to False for NSQ's nsqd, which has no headers
+      program's own. Set it to False for NSQ's nsqd, which has no headers
     - msg_timeout: seconds until nsqd redelivers the messages of a process that has died
     - max_defer: nsqd's limit for deferred messages, in seconds. A longer delay is divided into
       parts

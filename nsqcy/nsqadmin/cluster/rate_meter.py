@@ -1,7 +1,8 @@
 """Rates of counters that pages read, and the finish rates of consumers whose nsqd reports none.
 
 Pure: callers pass the time. The history's sampler measures topics, channels and nodes; this module
-measures values that only a page reads, such as those of processes and consumers."""
+measures values that only a page reads, such as those of processes and consumers.
+"""
 
 import threading
 from collections.abc import Hashable

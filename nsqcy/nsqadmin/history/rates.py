@@ -2,7 +2,8 @@
 
 Pure. A counter that decreased belongs to a restarted nsqd: its growth is unknown, not zero. NSQ
 does not count the messages that leave a channel, so they are computed: messages received minus the
-growth of the channel's contents."""
+growth of the channel's contents.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple

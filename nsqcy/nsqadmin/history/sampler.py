@@ -1,7 +1,8 @@
 """Sampler: a thread that queries all nsqds once per step.
 
 An nsqd that does not answer is omitted; log lines report when the omission begins and ends. A
-sample that takes longer than a step skips the next ones."""
+sample that takes longer than a step skips the next ones.
+"""
 
 import random
 import threading

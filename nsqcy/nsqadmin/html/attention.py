@@ -2,7 +2,8 @@
 
 Pure. nsqcy.cluster.problems decides what counts as a problem; this module converts problems to
 alerts, and adds those that only the history shows. An alert has a mark and a background, so that it
-does not depend on colour alone."""
+does not depend on colour alone.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol

@@ -1,7 +1,8 @@
 """A worker's streams, by node and group: it opens some as an owner, and accepts others as a holder.
 
 Owns the listener, and decides which processes may connect. Passes incoming messages to the state
-machine."""
+machine.
+"""
 
 import secrets
 from collections.abc import Callable

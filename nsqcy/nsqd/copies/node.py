@@ -4,7 +4,8 @@ A process with an empty disk becomes a new node. A node's file contains the name
 This reveals a disk that has been replaced with an older one: the registry then has a name that is
 not in the file. It also contains the registry's identity, and the values of the node's groups, so
 that a different or an older registry is detected, and the values can be restored
-(`nsqcy.copies.recall`)."""
+(`nsqcy.copies.recall`).
+"""
 
 import json
 import secrets
@@ -88,8 +89,7 @@ class Node:
         self._log = log
         self.is_named = False
         """Whether the file contains the name of this process. Until it does, the registry must not
-        contain the
-        name: the next process would mistake the disk for an older one."""
+        contain the name: the next process would mistake the disk for an older one."""
         self._is_failing = False
         self._wanted = self._written = 0
         """Number of the latest content, and of the latest one that the file has."""

@@ -7,7 +7,8 @@
 A record is `i32 length, i64 timestamp, u16 attempts, 16 hex digits of id, body`, big-endian,
 without a checksum. Damage is therefore detected only by implausible lengths and ids. Reading
 resumes at the next three consecutive valid records, or where only valid records follow up to the
-end of the file. The bytes in between are reported and lost. Reading changes nothing."""
+end of the file. The bytes in between are reported and lost. Reading changes nothing.
+"""
 
 import errno
 import os

@@ -44,7 +44,8 @@ def load(data_path: str, log: Lines) -> KnownTopics:
     """Read nsqd.dat, and find `.topic` directories that it does not list.
 
     The newest intact version counts. Raises StartError, with NSQ's text, if the only one is
-    unusable: the file was written by NSQ or by hand."""
+    unusable: the file was written by NSQ or by hand.
+    """
     found = look(data_path)
     if found.value is None and len(found.faults) == 1:
         _refuse(found.faults[0])

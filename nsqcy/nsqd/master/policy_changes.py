@@ -60,8 +60,7 @@ class PolicyStore:
 
     def recall(self) -> None:
         """Save the policies that topics' journals have and the saved policies lack. All topics must
-        be
-        loaded: if only some of the policies were saved, the others would no longer count as
+        be loaded: if only some of the policies were saved, the others would no longer count as
         missing.
 
         The owners of the topics already apply them. If the write fails, the next change saves

@@ -1,7 +1,8 @@
 """A worker's handling of publishes and of an exit while the disk hangs.
 
 Storage detects the hang (storage.hung_disk). New publishes that must be written are refused.
-Publishes that already wait keep their outcome open: their connections are closed after a limit."""
+Publishes that already wait keep their outcome open: their connections are closed after a limit.
+"""
 
 import os
 import threading

@@ -2,7 +2,8 @@
 
 Owns the rotation and revision rules. Callers pass the time. Every call blocks and may raise
 OSError; after an OSError, only abandon() may be called. Messages that are not acknowledged by that
-time are redelivered, and the next run truncates any partial data written for them."""
+time are redelivered, and the next run truncates any partial data written for them.
+"""
 
 import posixpath
 from collections.abc import Iterable, Iterator
