@@ -1,7 +1,7 @@
 """`nsqcy doctor --bundle`: writes what a bug report needs to a file, without secrets.
 
-Every part is optional: what cannot be collected leaves its reason. Message bodies are not
-collected. A part and the bundle have a maximum size.
+Every part is optional: if one cannot be collected, the bundle contains the reason. Message bodies
+are not collected. The size of each part and of the bundle is limited.
 """
 
 import io
@@ -44,15 +44,15 @@ from nsqcy.nsqd.options import NSQD
 from nsqcy.options.option import Option, Value
 
 MAX_PART = 2 << 20  # characters of one file in the bundle
-EDGE = 16 << 10  # characters that are dropped where a text was cut
-MAX_BYTES = 24 << 20  # bytes of all files: below what issue trackers accept, even uncompressed
+EDGE = 16 << 10  # characters to drop next to a cut
+MAX_BYTES = 24 << 20  # bytes of all files: even uncompressed, below issue trackers' limits
 MAX_FETCHED = 16 << 20  # bytes of a response
-MAX_NODES = 10  # nsqds, and nsqlookupds, that are queried
-MAX_LISTED = 10_000  # files of the data path
-MAX_SECRET = 64 << 10  # bytes that are read of a file with a secret
+MAX_NODES = 10  # queried nsqds, and queried nsqlookupds
+MAX_LISTED = 10_000  # files to list from the data path
+MAX_SECRET = 64 << 10  # bytes to read from a file that contains a secret
 LOG_LINES = 2_000  # lines of each journal
 LOG_TIMEOUT = 10.0  # seconds
-CONFIG_TIMEOUT = 20.0  # seconds for all options of an nsqd that answers slowly
+CONFIG_TIMEOUT = 20.0  # seconds to query all options of an nsqd
 
 _SETTING = re.compile(r"\s*([\w.-]+)\s*[=:]\s*(.*)")
 
@@ -61,7 +61,7 @@ This is a bundle of `nsqcy doctor --bundle`, to attach to a bug report.
 
 It contains no message bodies. Tokens, passwords, keys, credentials in URLs and the paths of URLs
 in options are replaced with {removed}. It does contain the names of topics, channels, users,
-clients, hosts and files, and addresses: look at it before you publish it.
+clients, hosts and files, and addresses: review it before you publish it.
 
 Files:
 {files}
@@ -88,7 +88,7 @@ class NotWritten(NsqError):
 
 
 class Parts:
-    """The files of a bundle, and the reasons why others are missing."""
+    """The files of a bundle, and the reasons why other files are missing."""
 
     def __init__(self, redactor: Redactor) -> None:
         self.files: dict[str, bytes] = {}
@@ -97,12 +97,12 @@ class Parts:
         self._bytes = 0
 
     def add(self, name: str, text: str, *, keep_end: bool = False) -> None:
-        """Add a file: of a long text, its beginning or its end."""
+        """Add a file. Truncate a long text to its beginning or its end."""
         cut = len(text) > MAX_PART
         if cut:
             text = text[-MAX_PART:] if keep_end else text[:MAX_PART]
         text = self._redactor.text(text)
-        if cut:  # a secret at the edge may have lost its beginning, and not be recognized
+        if cut:  # a secret at the cut may be incomplete, and therefore not recognized
             text = f"[cut]\n{text[EDGE:]}" if keep_end else f"{text[:-EDGE]}\n[cut]\n"
         data = text.encode("utf-8", "backslashreplace")
         if self._bytes + len(data) > MAX_BYTES:
@@ -115,7 +115,7 @@ class Parts:
         self.missing.append(self._redactor.text(f"{name}: {reason}"))
 
     def attempt(self, name: str, text: Callable[[], str], *, keep_end: bool = False) -> None:
-        """Add a file whose text may fail."""
+        """Add a file, or the reason why its text cannot be collected."""
         try:
             self.add(name, text(), keep_end=keep_end)
         except RequestError as error:
@@ -132,8 +132,8 @@ class Parts:
 
 
 def write(path: str, look: Callable[[], Seen]) -> str:
-    """Collect everything, write the bundle, and return a line about it. The file must not exist: it
-    is created first, so that a wrong path is reported at once."""
+    """Collect everything, write the bundle, and return a summary. The file must not exist. It is
+    created first, so a wrong path is reported immediately."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
@@ -154,7 +154,7 @@ def write(path: str, look: Callable[[], Seen]) -> str:
     missing = f", {len(parts.missing)} not collected (see README.txt)" if parts.missing else ""
     return (
         f"wrote {path}: {len(parts.files) + 1} files, {size(written)}{missing}\n"
-        "secrets are removed, but names and addresses are not: look at it before you publish it\n"
+        "secrets are removed, but names and addresses are not: review it before you publish it\n"
     )
 
 
@@ -188,7 +188,7 @@ def collect(seen: Seen) -> Parts:
 
 
 def secrets_in(seen: Seen) -> set[str]:
-    """Return the secrets that this host's configuration contains or names."""
+    """Return the secrets in this host's configuration, and in the files that it refers to."""
     values = [(name, text) for name, its in seen.settings.values.items() for text in _texts(its)]
     if seen.file is not None:
         values += as_written(seen.file.path)
@@ -243,7 +243,7 @@ def versions() -> dict[str, object]:
 
 def config_lines(seen: Seen) -> Iterator[str]:
     """Yield the effective configuration: options that are set, then defaults, then policies. A file
-    with errors is shown as it is written, without its comments."""
+    with errors is shown unchanged, without its comments."""
     settings, table = seen.settings, seen.settings.table
     if seen.file is not None and seen.file.error:
         yield f"# {seen.file.path} is not valid for {table.daemon}: see doctor.json\n"
@@ -282,7 +282,7 @@ def journal(unit: str) -> str:
 
 
 def end_of(path: str) -> str:
-    """Return the end of a log file, which is more than a bundle has room for."""
+    """Return the end of a log file: more than a part may contain."""
     with open(path, "rb") as file:
         length = file.seek(0, os.SEEK_END)
         file.seek(max(0, length - 2 * MAX_PART))
@@ -294,7 +294,7 @@ def _add_data_path(parts: Parts, seen: Seen) -> None:
     if path:
         parts.attempt("data-path.txt", partial(listing, str(path)))
     else:
-        parts.miss("data-path.txt", "no data path: name it with --data-path or --config")
+        parts.miss("data-path.txt", "no data path: set --data-path or --config")
 
 
 def listing(path: str) -> str:
@@ -341,7 +341,9 @@ def _add_cluster(parts: Parts, cluster: Cluster, web: WebClient) -> None:
         _add_nsqd(parts, nsqd, web)
     left = len(cluster.nsqds[MAX_NODES:]) + len(cluster.lookupds[MAX_NODES:])
     if left:
-        parts.miss("other daemons", f"{left} more than {MAX_NODES} of a kind: name theirs alone")
+        parts.miss(
+            "other daemons", f"{left} skipped, more than {MAX_NODES} of a kind: specify only these"
+        )
 
 
 def _add_nsqd(parts: Parts, nsqd: Nsqd, web: WebClient) -> None:
@@ -354,8 +356,8 @@ def _add_nsqd(parts: Parts, nsqd: Nsqd, web: WebClient) -> None:
 def _add_pages(
     parts: Parts, web: WebClient, daemon: str, address: str, url: Url, pages: Mapping[str, str]
 ) -> bool:
-    """Add a daemon's pages; return whether it answers. A daemon that does not is not asked for all
-    of them."""
+    """Add a daemon's pages, and return whether it answers. If it does not, skip the remaining
+    pages."""
     for name, page in pages.items():
         path, _, query = page.partition("?")
         where = f"{daemon}/{_as_name(address)}/{name}"
@@ -376,7 +378,7 @@ def _add_pages(
 
 
 def running_config(web: WebClient, url: Url) -> dict[str, str]:
-    """Return the options of a running nsqd. NSQ's has only some of them."""
+    """Return the options of a running nsqd. NSQ's own nsqd returns only some of them."""
     found: dict[str, str] = {}
     deadline = time.monotonic() + CONFIG_TIMEOUT
     for option in NSQD:

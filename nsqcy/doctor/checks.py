@@ -1,4 +1,4 @@
-"""The Check type, and how checks run. Independent of particular checks."""
+"""The Check type, and how checks run. Independent of any particular check."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -227,7 +227,7 @@ def copied_disks(cluster: Cluster) -> Iterator[Finding]:
             text = f"nsqd {other.name} and nsqd {nsqd.name} both have log {log_id} of topic {topic}"
             yield error(
                 f"{text}: one of them runs on a copy of the other's data path",
-                "stop one of them: a second nsqd needs a --data-path of its own, empty at first",
+                "stop one of them: a second nsqd needs its own --data-path, initially empty",
             )
 
 
@@ -246,7 +246,7 @@ _ADVICE = {
     "the kernel log (dmesg), and remount the file system read-write",
     "too many open files": "raise the limit on open files (LimitNOFILE=), or close connections",
 }
-"""Advice, by a part of the reason why an nsqd is not ready or not healthy."""
+"""Advice by a substring of the reason why an nsqd is not ready or is unhealthy."""
 
 
 def _advice(reason: str, otherwise: str) -> str:
@@ -306,7 +306,7 @@ CHECKS = (
     Check(
         "clocks",
         f"nodes whose clock differs by more than {APART:.0f} s from ours or from another node's,"
-        f" according to the Date header of their responses (an error from {FAR_APART:.0f} s)",
+        f" according to the Date header of their responses (an error above {FAR_APART:.0f} s)",
         "all clocks agree, within the precision of the measurement",
         clocks,
         lambda cluster: cluster.answering or cluster.alive,

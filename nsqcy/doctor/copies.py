@@ -32,7 +32,7 @@ def _etcd(copies: CopiesOptions) -> Iterator[Finding]:
     hosts = set(copies.etcd_hosts)
     if len(copies.etcd_hosts) < ENDPOINTS:
         text = f"--etcd-endpoints names fewer than {ENDPOINTS} etcd members"
-        advice = "run etcd on three hosts: without etcd, no machine can take over from another one"
+        advice = "run etcd on three hosts: without etcd, no machine can take over from another"
         yield warning(text, advice)
     elif len(hosts) == 1:
         text = f"all etcd endpoints are on one host: {hosts.pop()}"
@@ -42,7 +42,7 @@ def _etcd(copies: CopiesOptions) -> Iterator[Finding]:
 def state(cluster: Cluster) -> Iterator[Finding]:
     workers = [(nsqd.name, worker) for nsqd in cluster.alive for worker in nsqd.copies]
     for each in by_severity(problems(groups(workers), workers)):
-        if each.kind != SILENT_OWNER:  # doctor may have been given one nsqd of several
+        if each.kind != SILENT_OWNER:  # doctor may query only one of several nsqds
             yield from_problem(each._replace(text=text_with_owner(each)))
 
 
@@ -59,10 +59,10 @@ OF_HOST = (
 OF_CLUSTER = (
     Check(
         "copies",
-        "topics with copies, as `nsqcy copies status` and nsqadmin judge them: groups without an"
-        " owner, more copies than nsqds, missing copies, damaged or unreadable ones, refused"
-        " publishes, nsqds that cannot reach etcd or have not opened their groups, an etcd that has"
-        " lost data or contains another cluster's",
+        "problems of topics with copies, as in `nsqcy copies status` and nsqadmin: groups without"
+        " an owner, more copies than nsqds, missing, damaged or unreadable copies, refused"
+        " publishes, nsqds that cannot reach etcd or have not opened their groups, an etcd that"
+        " has lost data or contains another cluster's data",
         "no copies are missing",
         state,
         lambda cluster: any(each.copies for each in cluster.alive),

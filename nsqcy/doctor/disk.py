@@ -80,7 +80,7 @@ def disk_space(host: Host) -> Iterator[Finding]:
         yield ok(free)
     if disk.files_all and disk.files_free < FREE_SHARE * disk.files_all:
         text = f"{disk.files_free} of {disk.files_all} inodes are free on {disk.path}"
-        yield warning(text, "each topic uses some: find the directory with the most files")
+        yield warning(text, "each topic uses inodes: find the directory with the most files")
 
 
 def disk_latency(host: Host) -> Iterator[Finding]:

@@ -107,7 +107,7 @@ class Wanted:
     workers: int = 1
     memory_bytes: int = 0  # limit per worker, for messages; 0: a share of the free memory
     min_free_disk: int = 0
-    copies: CopiesOptions | None = None  # copies' options; None if etcd is not configured
+    copies: CopiesOptions | None = None  # None if etcd is not configured
     durable: bool = False  # whether some topic's durability class waits for the disk
 
 
@@ -207,7 +207,7 @@ class Nsqd:
     topics: Sequence[TopicStats] = ()
     later: Sequence[TopicStats] | None = None  # the topics a moment later, if queried again
     policies: Mapping[tuple[str, str], Policy] = field(default_factory=dict)  # by topic, channel
-    attempted: Sequence[Attempted] = ()  # a message with the most attempts for each channel
+    attempted: Sequence[Attempted] = ()  # each channel's message with the most attempts
     copies: Sequence[Report] = ()  # reports of its workers; none without etcd
     logs: Mapping[str, str] = field(default_factory=dict)  # ids of logs, by topic
     door: Door | None = None
@@ -234,8 +234,8 @@ class Cluster:
 
     @cached_property
     def rated_topics(self) -> dict[str, TopicStats]:
-        """The latest topics with their rates: those that an nsqd reports, or those between its two
-        responses. For an nsqd that did not answer the second time, the first response counts."""
+        """The latest topics with their rates, as reported by the nsqd or computed from its two
+        responses. If an nsqd did not answer the second time, its first response is used."""
         rows = [
             nsqd.topics if nsqd.later is None else with_rates(nsqd.topics, nsqd.later, self.watched)
             for nsqd in self.nsqds

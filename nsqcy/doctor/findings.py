@@ -1,4 +1,5 @@
-"""Findings of the doctor commands: level, text and advice. Independent of particular doctors."""
+"""Findings of the doctor commands: level, text and advice. Independent of the individual
+commands."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -43,7 +44,7 @@ def from_problem(problem: Problem) -> Finding:
 
 
 def of_kinds(problems: Iterable[Problem], *kinds: str) -> Iterator[Finding]:
-    """Yield those problems that are of these kinds as findings."""
+    """Yield the problems of these kinds as findings."""
     return (from_problem(each) for each in problems if each.kind in kinds)
 
 

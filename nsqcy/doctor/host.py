@@ -10,7 +10,7 @@ from nsqcy.doctor.facts import Host, Port
 from nsqcy.doctor.findings import Finding, error, note, ok, warning
 from nsqcy.process.openfiles import FEW
 
-MIN_FILES = 4_096  # open files; fewer allow only a few thousand clients
+MIN_FILES = 4_096  # open files; a lower limit allows only a few thousand clients
 NEARLY = 0.8  # share of a limit
 STEP = 60.0  # seconds
 MIN_MEMORY = 256 << 20

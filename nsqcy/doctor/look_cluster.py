@@ -1,7 +1,7 @@
 """Collects facts about a cluster: queries all nsqlookupds and nsqds in parallel over HTTP and TCP.
 
-Every response, and every missing response, is a fact. NSQ's own daemons get the same queries; facts
-that they do not support stay unknown.
+Every response, and every missing response, is a fact. NSQ's own daemons receive the same queries;
+facts that they do not provide stay unknown.
 """
 
 import time
@@ -54,7 +54,7 @@ _TOPIC: gojson.Fields = {
     "policy": (gojson.structure(_POLICY), None),
     "channels": (gojson.array(gojson.structure(_CHANNEL), gojson.EMPTY), []),
 }
-# Keys of /stats in addition to the figures; NSQ has only some of them.
+# Keys of /stats in addition to the figures; NSQ's own nsqd has only some of them.
 _HEALTH: gojson.Fields = {
     "health": (answers.line, "OK"),
     "draining": (gojson.flag, False),
@@ -73,7 +73,7 @@ class Addresses:
 
 def look(addresses: Addresses, web: WebClient, watch: float = 0.0) -> Cluster:
     """Return the facts about a cluster. watch: seconds until nsqds are queried a second time, to
-    see changes; 0 queries once."""
+    detect changes; 0 queries once."""
     assumed = addresses.assumed
     lookupds = ask_lookupds(addresses.lookupds, web, assumed=assumed)
     named = [Nsqd(each, Producer("", 0, 0), assumed=assumed) for each in addresses.nsqds]
@@ -207,7 +207,7 @@ def _topics(page: Answer, node: Producer) -> list[TopicStats]:
 
 
 def _unready(web: WebClient, url: Url) -> str:
-    """Return why an nsqd is not ready. Go's nsqd has no /ready."""
+    """Return why an nsqd is not ready. NSQ's own nsqd has no /ready."""
     answer = web.ask(url._replace(path="/ready"), maximum=MAX_TEXT)
     if answer.status in (200, NOT_FOUND):
         return ""
@@ -310,7 +310,7 @@ def _log_id(web: WebClient, url: Url, topic: str) -> str:
 
 
 def _timed(web: WebClient, url: Url) -> tuple[Answer, Offset | None]:
-    """Return a response, and how far its Date is from our clock."""
+    """Return a response, and the offset of its Date from our clock."""
     sent = time.time()
     answer = web.fetch(url, maximum=discovery.MAX_ANSWER)
     return answer, offset(answer.headers.get("date", ""), sent, time.time())

@@ -1,6 +1,6 @@
 """Collects facts about a disk: its space, its file system, and how long a write with sync takes.
 
-A disk that does not respond is also a fact. Changes nothing: the timed file is removed.
+A disk that does not respond is also a fact. Leaves no changes: removes the file that it writes.
 """
 
 import errno

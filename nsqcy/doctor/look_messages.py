@@ -1,6 +1,6 @@
 """Finds messages with many attempts, in channels in which attempts have failed.
 
-Peeks, which changes nothing and fetches no bodies. Does not judge them.
+Peeks at messages without their bodies, which changes nothing. Does not judge them.
 """
 
 from collections.abc import Iterable

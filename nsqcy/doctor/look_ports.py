@@ -1,7 +1,7 @@
 """Finds the addresses in a daemon's options that are free, and the processes that use the others.
 
-Each address is bound as the daemon would bind it, and released immediately. Clients cannot connect
-to it.
+Each address is bound as the daemon would bind it, and released immediately. It is not listened on,
+so clients cannot connect to it.
 """
 
 import errno
@@ -63,7 +63,7 @@ def _unix(flag: str, text: str, path: str) -> Port:
         folder = os.path.dirname(path) or "."
         return Port(flag, text, "" if os.path.isdir(folder) else f"{folder} does not exist")
     try:
-        if listeners.is_abandoned(path):  # a starting daemon replaces it
+        if listeners.is_abandoned(path):  # the daemon replaces it at startup
             return Port(flag, text)
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             return Port(flag, text, "the file is not a socket: move it or choose another path")

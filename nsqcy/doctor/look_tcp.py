@@ -24,7 +24,7 @@ HEAD = struct.Struct(">ii")  # size (including the kind) and kind
 RESPONSE = 0
 MAX_ANSWER = 1 << 20
 IDENTITY = {"feature_negotiation": True, "tls_v1": True, "user_agent": "nsqcy-doctor"}
-IDENTITY |= {"topic_log": True}  # the response then contains an instance
+IDENTITY |= {"topic_log": True}  # the response then identifies the nsqd instance
 
 
 class _Garbage(Exception):

@@ -83,7 +83,8 @@ OUTPUT = (
         "watch",
         INTERVAL,
         0,
-        "check repeatedly until ^C, at this interval or every 10s, and print what is new or gone",
+        "check repeatedly until ^C, at this interval or every 10s, and print new and resolved"
+        " findings",
         rule=NOT_NEGATIVE,
     ),
     Option(
@@ -102,9 +103,14 @@ BUNDLE = (
         "bundle",
         STRING,
         "",
-        "write a .tar.gz for a bug report to this new file, without secrets and message bodies",
+        "write a .tar.gz for a bug report to this new file, without secrets or message bodies",
     ),
-    Option("log-file", WORDS, (), "log file whose end to include; systemd's journal always is"),
+    Option(
+        "log-file",
+        WORDS,
+        (),
+        "log file to include (its end); the systemd journal is always included",
+    ),
 )
 SECTIONS = {"host": HOST, "cluster": CLUSTER, "output": OUTPUT, "bundle": BUNDLE}
 
@@ -179,5 +185,5 @@ def _addresses(flags: dict[str, Any], settings: Settings) -> Addresses:
     if lookupds or nsqds:
         return Addresses(lookupds, nsqds)
     found = look_config.addresses(settings, given=bool(flags["config"]))
-    # If only the cluster is checked, a cluster must be given.
+    # With --host=false, only the cluster is checked, so its addresses must be given.
     return replace(found, assumed=found.assumed and flags["host"])

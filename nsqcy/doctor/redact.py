@@ -1,6 +1,6 @@
 """Removes secrets from text that leaves the host.
 
-Knows what secrets look like, and the values that a caller names. Reads nothing.
+Recognises secrets by their form, and replaces the values that the caller passes. Reads no files.
 """
 
 import base64
@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 from urllib.parse import quote, quote_plus
 
 REMOVED = "[removed]"
-SHORTEST = 4  # characters of a value that is looked for anywhere
+SHORTEST = 4  # characters; shorter values are not replaced
 
-# An option with such a name contains a secret, or names the file of one. Its value is not shown,
-# because the secret itself may have been put there.
+# An option with such a name contains a secret, or the name of a file with one. Its value is not
+# shown, because a user may have entered the secret itself instead of the file name.
 SECRET_NAME = re.compile("secret|password|token|key", re.IGNORECASE)
 _URL = re.compile(r"[a-z][a-z0-9+.-]{0,20}://", re.IGNORECASE)
 _WORDS = "authori[sz]ation|token|secret|passw(?:or)?d|passwd|pwd|api[_-]?key|cookie|signature"
@@ -25,7 +25,7 @@ _RULES: tuple[Rule, ...] = (
         re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*KEY-----|\Z)", re.S),
         REMOVED,
     ),
-    # user:password@ of a URL, also of one without a scheme
+    # user:password@ of a URL, with or without a scheme
     (re.compile(r"(?<=://)[^\s/?#\"'<>]{1,512}@"), f"{REMOVED}@"),
     (re.compile(r"[^\s/?#\"'<>@:=,]{1,64}:[^\s/?#\"'<>@]{1,128}@(?=[\w\[])"), f"{REMOVED}@"),
     # the query of a URL
@@ -50,7 +50,7 @@ def _quoted_like(value: str) -> str:
 
 
 class Redactor:
-    """Removes secrets from texts: those with a known form, and these values in any encoding."""
+    """Removes secrets from texts: those of a known form, and the given values in any encoding."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         forms = {form for secret in secrets for form in _forms(secret.strip())}
@@ -66,7 +66,7 @@ class Redactor:
 
 
 def _forms(secret: str) -> set[str]:
-    """Return the forms that a secret takes in URLs, headers and JSON."""
+    """Return the encodings of a secret in URLs, headers and JSON."""
     if len(secret) < SHORTEST:
         return set()
     coded = base64.b64encode(secret.encode()).decode()
@@ -75,8 +75,8 @@ def _forms(secret: str) -> set[str]:
 
 
 def option_value(name: str, value: str) -> str:
-    """Return the value of an option as it may be shown. Of URLs, only scheme and host remain: a
-    webhook's path is as good as a password."""
+    """Return the value of an option without its secrets. Only the scheme and host of a URL remain,
+    because the path of a webhook is as secret as a password."""
     if not value:
         return value
     if SECRET_NAME.search(name):
@@ -104,8 +104,8 @@ def _partition(text: str) -> tuple[str, str, str]:
 
 
 def secrets_of_value(value: str) -> set[str]:
-    """Return the parts of an option's value that may be secrets: of URLs, the credentials, and path
-    and query if they are long."""
+    """Return the parts of an option's value that may be secrets: the credentials of URLs, and long
+    paths and queries."""
     found = set()
     for part in value.split(","):
         scheme = _URL.match(part.strip())

@@ -12,7 +12,7 @@ from nsqcy.doctor.checks import Check
 from nsqcy.doctor.facts import Attempted, Cluster
 from nsqcy.doctor.findings import Finding, from_problem, of_kinds, warning
 
-MANY_ATTEMPTS = 5  # number of attempts after which most clients give up by default
+MANY_ATTEMPTS = 5  # default maximum number of attempts of most clients
 
 
 def poison_messages(cluster: Cluster) -> Iterator[Finding]:
@@ -54,16 +54,16 @@ def _has_disks(cluster: Cluster) -> bool:
 CHECKS = (
     Check(
         "growing-backlog",
-        "channels whose consumers finish fewer messages than arrive, so that at least"
-        f" {problems.MIN_SECONDS:.0f} s of this growth are waiting",
+        "channels whose consumers finish fewer messages than arrive, with a backlog of at least"
+        f" {problems.MIN_SECONDS:.0f} s of this growth",
         "no channel with consumers is falling behind",
         lambda cluster: of_kinds(cluster.problems, "falling-behind"),
         _has_rates,
     ),
     Check(
         "slow-consumers",
-        f"consumers that finish less than {problems.SLOW_SHARE:.0%} of what the channel's other"
-        " consumers do, and have their maximum in flight",
+        "consumers that have their maximum in flight, but finish messages at less than"
+        f" {problems.SLOW_SHARE:.0%} of the channel's median rate",
         "no consumer is much slower than the others of its channel",
         lambda cluster: of_kinds(cluster.problems, "slow-consumer"),
         _has_rates,

@@ -1,8 +1,7 @@
 """Topic and channel checks: pure functions of the responses from nsqds and nsqlookupds.
 
-nsqcy.cluster.problems judges single topics and channels. This module contains the checks that only
-doctor
-makes: nsqlookupds, limits, and changes of single consumers.
+nsqcy.cluster.problems judges individual topics and channels. This module contains the checks that
+only doctor makes: nsqlookupds, limits, and changes in individual consumers.
 """
 
 from collections.abc import Iterator, Mapping
@@ -151,15 +150,14 @@ CHECKS = (
     ),
     Check(
         "unread-topics",
-        "topics without a channel in which messages are accumulating",
+        "topics that accumulate messages because they have no channel",
         "no topic without a channel has messages",
         lambda cluster: of_kinds(cluster.problems, "no-channel"),
         _any_alive,
     ),
     Check(
         "idle-channels",
-        "channels without a consumer in which messages are waiting, and whether their number is "
-        "growing",
+        "channels with waiting messages but no consumer, and whether the backlog is growing",
         "no channel without a consumer has messages, unless it is paused",
         lambda cluster: of_kinds(cluster.problems, "no-consumer"),
         _any_alive,
