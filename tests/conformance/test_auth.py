@@ -1,4 +1,4 @@
-"""AUTH: checks that every daemon makes, and decisions by an auth server."""
+"""AUTH: the checks that every nsqd makes, and the decisions of an auth server."""
 
 import time
 from collections.abc import Callable
@@ -235,10 +235,10 @@ def test_publishing_is_the_empty_channel(
 
 
 def authorize_briefly(conn: Conn, topic: str, server: AuthServer) -> Callable[[], None]:
-    """Authorize for a second; return a function that waits until the authorization has expired."""
+    """Authorize for one second; return a function that waits until the authorization expires."""
     server.says(topic, ttl=1)
     conn.auth(topic)
-    # By the same clock, the daemon started counting before the test received its answer.
+    # The daemon uses the same clock, and started counting before the test received the answer.
     end = time.monotonic() + 1.0
     return lambda: eventually(lambda: time.monotonic() > end) and None
 

@@ -174,7 +174,7 @@ def test_basic_has_the_token_as_its_password(daemon: Nsqd) -> None:
         assert daemon.web.request("GET", "/stats", headers=header).status == status
 
 
-# -- actions that reach another topic
+# -- actions that affect another topic
 
 
 ORIGIN = {"X-Nsq-Origin-Topic": "payments", "X-Nsq-Origin-Channel": "c"}
@@ -182,7 +182,7 @@ ORIGIN = {"X-Nsq-Origin-Topic": "payments", "X-Nsq-Origin-Channel": "c"}
 
 @pytest.fixture
 def forged(daemon: Nsqd) -> Iterator[str]:
-    """Topic of a user with a message that names another topic as its origin; that topic exists."""
+    """Topic of a user, with a message that names another existing topic as its origin."""
     root, mine = web(daemon, "root"), web(daemon, "mine")
     root.create("payments", "c")
     mine.create("mine-dead", "c")
@@ -202,7 +202,7 @@ def test_a_redrive_needs_permission_for_the_target(daemon: Nsqd, forged: str) ->
     (message_,) = root.get("/channel/peek", topic=forged, channel="c").json()["messages"]
     single = mine.post("/channel/redrive", topic=forged, channel="c", id=message_["id"])
     assert message(single) == (403, "FORBIDDEN")
-    # Queued behind the first one, so the first one's result is final.
+    # This request is queued behind the first one, whose result is then final.
     assert mine.post("/channel/redrive", topic=forged, channel="c").json() == {"redriven": 1}
     other = mine.post("/channel/redrive", topic=forged, channel="c", id="0" * 15 + "1")
     assert message(other) == (404, "MESSAGE_NOT_FOUND")

@@ -17,7 +17,7 @@ Result = subprocess.CompletedProcess[str]
 
 
 def refused(nsqd: Starter, *args: str, config: str | None = None) -> Result:
-    """Run with a separate data path and free ports until it exits."""
+    """Run nsqd with a separate data path and free ports until it exits."""
     daemon = nsqd.prepare()
     if config is not None:
         file = nsqd.path / "nsqd.toml"
@@ -27,7 +27,7 @@ def refused(nsqd: Starter, *args: str, config: str | None = None) -> Result:
 
 
 def configured(nsqd: Starter, text: str, *args: str, **options: object) -> Nsqd:
-    """Start with this config file."""
+    """Start nsqd with this config file."""
     file = nsqd.path / "nsqd.toml"
     file.write_text(text)
     return nsqd(args=(f"--config={file}", *args), **options)

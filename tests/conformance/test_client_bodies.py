@@ -18,7 +18,7 @@ class Order:
 
 
 def keeping(face: Face, kept: list[Order]) -> Any:
-    """Return a handler that keeps orders; for asyncio, a coroutine function."""
+    """Return a handler that records orders; for asyncio, a coroutine function."""
 
     def keep(order: Order) -> None:
         kept.append(order)

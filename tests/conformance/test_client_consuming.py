@@ -1,4 +1,4 @@
-"""A consumer's connections and messages, with a scripted nsqd: sections 4, 5 and 8 to 10."""
+"""A consumer's connections and messages, with a scripted nsqd."""
 
 import threading
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def answered(verb: str, text: str) -> Callable[[Peer, str, bytes], bool]:
 
 @pytest.mark.case("CL-001", "CL-004", "CL-046")
 def test_what_it_says_first(face: Face, mock: Callable[..., MockNsqd]) -> None:
-    """IDENTIFY contains only what was configured, and the client does not wait for SUB's answer."""
+    """IDENTIFY contains only configured fields, and the client does not wait for SUB's answer."""
     nsqd = mock(script=lambda peer, line, body: line.startswith("SUB"))
     face.consumer("t", "c", nsqd.address, auth_secret="s3")
     link = nsqd.subscriber()
@@ -162,7 +162,7 @@ def test_manual_answers(face: Face, mock: Callable[..., MockNsqd]) -> None:
 
 
 def test_one_failing_message_delays_no_other(face: Face, mock: Callable[..., MockNsqd]) -> None:
-    """By default, RDY is unchanged, and messages that the handler refuses are kept."""
+    """By default, a failure does not change RDY, and failed messages are kept."""
 
     def handle(message: Any) -> None:
         if message.attempts == 9:
@@ -273,8 +273,7 @@ def test_an_error_after_the_answer_is_logged(
 
 
 def test_batches_with_a_timeout(face: Face, mock: Callable[..., MockNsqd]) -> None:
-    """A batch is empty if no message has arrived, and the end of the consumer still ends the
-    iteration."""
+    """A batch is empty if no message has arrived. Closing the consumer still ends the iteration."""
     nsqd = mock()
     consumer = face.consumer("t", "c", nsqd.address, max_in_flight=3)
     link = nsqd.subscriber()
@@ -297,7 +296,7 @@ def test_batches_with_a_timeout(face: Face, mock: Callable[..., MockNsqd]) -> No
         batch()
 
 
-# -- keeping a connection, and losing it
+# -- keeping and losing a connection
 
 
 @pytest.mark.case("CL-033")

@@ -14,7 +14,7 @@ from support.client_interfaces import Aio, Face, Kept
 from support.fake_nsqd import MockNsqd
 from support.nsqd_process import Nsqd
 
-ADDRESS = "127.0.0.1:4150"  # address without an nsqd: nothing connects
+ADDRESS = "127.0.0.1:4150"  # no test connects to this address
 
 
 def fail(message: Message) -> bool:
@@ -91,7 +91,7 @@ def test_a_closed_consumer_leaves_nothing_behind(face: Face, shared: Nsqd, topic
     eventually(lambda: clients(shared, topic) == [])
 
 
-# -- immediately, when the handler requests it
+# -- dead letters that a handler requests
 
 
 def reject(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""How a consumer discovers nsqds: section 3."""
+"""How a consumer discovers nsqds."""
 
 import asyncio
 import threading

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 
 class Odd(BaseException):
-    """A BaseException that Python does not know."""
+    """A BaseException that is not built into Python."""
 
 
 KINDS = (ValueError, SystemExit, KeyboardInterrupt, GeneratorExit, Odd)
@@ -199,7 +199,7 @@ def test_a_callback_of_a_producer_fails(
 
 
 def test_asyncio_raises_an_interrupt_once_the_client_is_done(mock: Callable[..., MockNsqd]) -> None:
-    """The program can continue with its event loop."""
+    """Afterwards, the program can continue to use its event loop."""
     nsqd = mock()
     event_loop = asyncio.new_event_loop()
 
@@ -229,7 +229,7 @@ def test_gevent_raises_an_interrupt_once_the_client_is_done(mock: Callable[..., 
 
 
 def test_gevent_raises_the_interrupt_of_a_handler(mock: Callable[..., MockNsqd]) -> None:
-    """Its message is requeued, and the next ones are handled."""
+    """The handler's message is requeued, and later messages are handled."""
     nsqd = mock()
     bomb = Bomb(KeyboardInterrupt)
     consumer = Consumer("t", "c", nsqd.address, message_handler=bomb, runtime="gevent")
@@ -249,7 +249,8 @@ def test_gevent_raises_the_interrupt_of_a_handler(mock: Callable[..., MockNsqd])
 def test_asyncio_goes_on_after_a_handler_that_ends_the_program(
     mock: Callable[..., MockNsqd],
 ) -> None:
-    """Its message is requeued, and the next ones are handled if the event loop runs again."""
+    """The handler's message is requeued, and later messages are handled if the event loop runs
+    again."""
     nsqd = mock()
     event_loop = asyncio.new_event_loop()
     bomb = Bomb(SystemExit)
@@ -384,7 +385,8 @@ def test_no_thread_for_a_handler(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The messages wait until there is a thread. A consumer without messages closes at once."""
+    """The messages wait until a thread is available. A consumer without messages closes
+    immediately."""
     monkeypatch.setattr("nsqcy.client.blocking_loop.NEXT_THREAD", 0.01)
     nsqd = mock()
     no_threads(words)

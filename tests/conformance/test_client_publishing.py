@@ -1,4 +1,4 @@
-"""A producer with a scripted nsqd and with a real one: section 11."""
+"""A producer with a scripted nsqd and with a real one."""
 
 from collections.abc import Callable
 from typing import Any

@@ -24,7 +24,7 @@ POLL = 0.1  # seconds between queries
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the waits between two turns."""
+    """Shorten the pauses between turns."""
     monkeypatch.setattr("nsqcy.client.flow_across_topics.REVIEW", 0.1)
     monkeypatch.setattr("nsqcy.client.consumer.MAX_RETRY", 0.5)
 
@@ -183,7 +183,7 @@ def test_two_nsqds_one_killed_and_started_again(
         lookupd_poll_interval=POLL,
     )
     for daemon in daemons:
-        for name in names[:2]:  # the third does not exist yet
+        for name in names[:2]:  # the third topic does not exist yet
             publish(daemon, name, b"1 from %d" % daemon.tcp_port)
     eventually(lambda: len(seen.counts) == 4)
     daemons[0].kill()
@@ -198,8 +198,8 @@ def test_two_nsqds_one_killed_and_started_again(
 
 
 def test_a_pattern(face: Face, nsqd: Starter, lookupd: Lookupd, topic: str) -> None:
-    """Topics that appear later are consumed, those that do not match are not, and a deleted topic
-    is not created again."""
+    """Matching topics that appear later are consumed, other topics are not, and a deleted topic is
+    not created again."""
     daemon = nsqd(lookupd_tcp_address=lookupd.tcp_address, broadcast_address="127.0.0.1")
     errors: list[Any] = []
     seen = Seen()

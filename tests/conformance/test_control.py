@@ -1,4 +1,4 @@
-"""Pause, empty, delete, and ephemeral topics and channels: section 9.11."""
+"""Pausing, emptying and deleting topics and channels, and ephemeral ones."""
 
 from collections.abc import Iterator
 from pathlib import Path

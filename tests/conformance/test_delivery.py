@@ -1,4 +1,4 @@
-"""Delivery, fan-out and timeouts: section 9.10."""
+"""Delivery, fan-out and timeouts."""
 
 import select
 import time

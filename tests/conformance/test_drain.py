@@ -231,7 +231,7 @@ def test_lookupds_are_notified_first(nsqd: Starter, scripted: FakeLookupd) -> No
         assert [command for command, _ in seen if f" {topic}" in command][-1].endswith(topic)
     refusal(daemon, "t")
 
-    # Neither new channels nor reconnected lookupds get registrations.
+    # nsqd registers neither new channels nor, after a reconnect to a lookupd, existing ones.
     daemon.connect().sub("new", "c")
     scripted.link.close()
     eventually(lambda: len(scripted.links) == 2 and scripted.link.identity)

@@ -1,4 +1,4 @@
-"""FIN, REQ, TOUCH and CLS: section 9.8."""
+"""FIN, REQ, TOUCH and CLS."""
 
 import time
 

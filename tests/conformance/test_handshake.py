@@ -1,4 +1,4 @@
-"""Handshake, framing, line parsing: section 9.1 of the protocol cases."""
+"""Handshake, framing and the parsing of lines."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Heartbeats and timeouts: section 9.2. Cases that only wait run in one test."""
+"""Heartbeats and timeouts. Cases that only wait run in one test."""
 
 import time
 
@@ -26,7 +26,7 @@ SLACK = 1.5
 def identified(daemon: Nsqd, interval: int = 1000) -> tuple[Conn, float]:
     """Return a connection with this heartbeat interval, and a time just before its IDENTIFY."""
     conn = daemon.connect(pong=False)
-    conn.usable()  # the turn in which it was accepted is over
+    conn.usable()  # the turn that accepted the connection is over
     start = time.monotonic()
     conn.identify(heartbeat_interval=interval)
     return conn, start

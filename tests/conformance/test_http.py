@@ -1,4 +1,4 @@
-"""The HTTP API as a black box: section 16 of the HTTP cases, except /stats, /config and /debug."""
+"""The HTTP API as a black box, except /stats, /config and /debug."""
 
 import json
 import re

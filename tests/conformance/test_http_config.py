@@ -1,4 +1,4 @@
-"""GET and PUT /config/:opt: section 7.8, and how flags affect them."""
+"""GET and PUT /config/:opt, and how flags affect them."""
 
 import http.client
 import json
@@ -26,7 +26,7 @@ class Crowd:
             self._ask(link, "GET", "/ping")
 
     def get(self, path: str) -> set[bytes]:
-        """Return the distinct answers to all connections."""
+        """Return the distinct answers on all connections."""
         return {self._ask(link, "GET", path) for link in self.links}
 
     def ping(self, word: str) -> None:

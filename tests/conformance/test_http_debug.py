@@ -1,4 +1,4 @@
-"""/debug/*: section 7.9, and nsqcy's replacements for Go's profiles."""
+"""/debug/*, and nsqcy's replacements for Go's profiles."""
 
 import http.client
 import re

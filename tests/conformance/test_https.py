@@ -1,4 +1,4 @@
-"""HTTPS: section 2 and its cases."""
+"""nsqd's HTTPS port."""
 
 import http.client
 import re

@@ -1,4 +1,4 @@
-"""IDENTIFY: section 9.3, and a check that TLS is not offered without a certificate (C090)."""
+"""IDENTIFY, and a check that TLS is not offered without a certificate (C090)."""
 
 import json
 from pathlib import Path

@@ -222,7 +222,7 @@ def test_export_writes_what_nsq_would(nsqd: Starter, tmp_path: Path) -> None:
         {"name": "other", "paused": True},
     ]
 
-    # nsqd can also open the result.
+    # nsqcy's nsqd can also open the result.
     again = nsqd(data=out)
     again.web.await_counts("t", "c", depth=3)
     again.web.await_counts("t", "other", depth=3, paused=True)

@@ -1,4 +1,4 @@
-"""Latency from publish to finish: section 10 of the HTTP cases."""
+"""Latency from publish to finish."""
 
 import re
 from typing import Any

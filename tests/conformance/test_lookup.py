@@ -1,6 +1,5 @@
-"""nsqd as a client of scripted lookupds: its registrations and its queries.
-
-This is section 10.3, NSQ's behaviour towards nsqlookupd, with nsqcy's improvements.
+"""nsqd as a client of scripted lookupds: its registrations and its queries. It behaves as NSQ's
+nsqd does, with nsqcy's improvements.
 """
 
 import json
@@ -241,7 +240,7 @@ def test_a_lookupd_that_makes_no_sense(lookupd: Make, one_worker: Nsqd, bad: byt
     await_identities(good)
     one_worker.web.pub("nonsense", b"x")
     await_told(good, "REGISTER nonsense")
-    eventually(lambda: one.links)  # it is queried concurrently, perhaps later
+    eventually(lambda: one.links)  # nsqd may query this lookupd later
     assert one.links[0].ended.wait(10)
     eventually(lambda: len(one.links) == 2 and "REGISTER nonsense" in one.told())
     await_log(one_worker, f"ERROR: LOOKUPD({one.address}): IDENTIFY - ")
@@ -366,8 +365,8 @@ def test_an_http_side_that_hangs_or_fails(nsqd: Starter, lookupd: Make) -> None:
 def test_an_http_side_that_hangs_keeps_no_topic_from_the_channels_of_others(
     nsqd: Starter, lookupd: Make
 ) -> None:
-    """This holds even if more topics are created together than the number of queries that nsqd
-    sends a lookupd concurrently."""
+    """This holds even if more topics are created at the same time than nsqd's limit on concurrent
+    queries to a lookupd."""
     silent, good = lookupd(), lookupd()
     silent.http_reply = lambda topic: None
     good.http_reply = lambda topic: b'{"channels":["seeded"]}'

@@ -17,7 +17,7 @@ LATEST = f"{OPENMETRICS};version=1.0.0;q=0.9,text/plain;version=0.0.4;q=0.5,*/*;
 
 
 def use(daemon: Nsqd, topic: str, channel: str, count: int = 1) -> Conn:
-    """Publish this number of messages and finish them; the consumer stays connected."""
+    """Publish and finish this number of messages; the consumer stays connected."""
     consumer = daemon.connect()
     consumer.sub(topic, channel)
     consumer.rdy(count)

@@ -111,7 +111,7 @@ def test_fewer_than_no_messages_are_no_limit(server: socket.socket) -> None:
             nsqd.subscribed(200)
             conn.sendall(message(1) + message(2) + message(3))
             nsqd.until(b"FIN 0000000000000003\n")
-    assert process.returncode == -9  # it would have continued
+    assert process.returncode == -9  # nsq_tail was still running
 
 
 def test_more_messages_than_fit_in_flight(plain: Nsqd, topic: str) -> None:

@@ -27,7 +27,7 @@ from support.nsqlookupd_process import Lookupd
 
 CHANNEL = "nsq_to_file"
 DATE = r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d "
-BRIEF = "--consumer-opt=msg_timeout,1s"  # so a killed process's messages are redelivered soon
+BRIEF = "--consumer-opt=msg_timeout,1s"  # redeliver messages soon after a kill
 Make = Callable[..., ToFile]
 
 
@@ -51,8 +51,8 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory, lookupd: Lookupd) -> Iterator
 
 @pytest.fixture
 def to_file(tmp_path: Path, nsqd: Nsqd, topic: str) -> Iterator[Make]:
-    """Factory for the test's topic. It does not start the tool. Files are named after the topic
-    alone."""
+    """Factory of processes for the test's topic, not yet started. Their files are named after the
+    topic alone."""
     made: list[ToFile] = []
 
     def make(

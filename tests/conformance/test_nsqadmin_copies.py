@@ -114,7 +114,7 @@ def test_a_node_that_is_gone(admin: Admin, cluster: Cluster) -> None:
         f"WARNING: nsqd {cluster.owner.address}: "
     )
     assert "critical group 5b0e: group 5b0e has no owner" in text(page)
-    assert page.table("Groups")[1][1] == cluster.owner.address  # known from an earlier response
+    assert page.table("Groups")[1][1] == cluster.owner.address  # from an earlier response
     linked = {each.text for each in page.one("main").all("a")}
     assert cluster.holder.address in linked and cluster.owner.address not in linked
 

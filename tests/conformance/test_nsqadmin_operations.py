@@ -182,7 +182,8 @@ def test_what_a_topic_has_for_itself(cluster: Cluster, topic: str) -> None:
 
 
 def test_the_log_of_a_topic(cluster: Cluster, topic: str) -> None:
-    """Shows the newest messages first; from there to the beginning, and from a time on."""
+    """The page shows the newest messages first, then older ones up to the beginning, or those from
+    a given time on."""
     cluster.web.put("/topic/config", b'{"retention_time": "1h"}', topic=topic)
     cluster.web.create(topic, "c")
     cluster.web.mpub(topic, [b"%d" % each for each in range(25)])

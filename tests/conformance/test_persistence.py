@@ -1,5 +1,5 @@
-"""Data that a data path preserves: section 9.12. Where NSQ's files differ from nsqcy's, the
-behaviour is tested."""
+"""The data that a data path preserves. Where NSQ's files differ from nsqcy's, the behaviour is
+tested."""
 
 import json
 import stat

@@ -1,4 +1,4 @@
-"""PUB, MPUB and DPUB: section 9.9."""
+"""PUB, MPUB and DPUB."""
 
 import time
 

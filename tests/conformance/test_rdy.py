@@ -1,4 +1,4 @@
-"""RDY: section 9.7."""
+"""RDY and the number of messages in flight."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""SUB and the naming rules: section 9.6."""
+"""SUB and the naming rules."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""TLS and compression: section 9.4, and harness requirements for certificates (H19 to H22)."""
+"""TLS and compression, and harness requirements for certificates (H19 to H22)."""
 
 import json
 import os
@@ -124,8 +124,9 @@ def test_topics_of_every_worker(tls: bool, codec: str, secured: Nsqd, topic: str
 
 @every_way
 def test_a_long_pipeline(tls: bool, codec: str, secured: Nsqd, topic: str) -> None:
-    """The pipeline exceeds what a session may have outstanding and what is decoded per turn. The
-    session stops reading, and later continues with the data that it has already received."""
+    """The pipeline exceeds both a session's limit of unanswered commands and the amount decoded per
+    turn. The session stops reading, and later continues with the data that it has already received.
+    """
     for name in (f"{topic}-{number}" for number in range(3)):
         consumer = secured.connect().sub(name, "c", rdy=2500)
         conn = connect(secured, tls=tls, codec=codec)

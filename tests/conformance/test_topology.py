@@ -1,4 +1,4 @@
-"""Topology-aware delivery: section 9.13."""
+"""Topology-aware delivery."""
 
 import select
 from collections.abc import Iterator

@@ -48,7 +48,7 @@ def save(path: Path, rows: pa.Table) -> None:
 
 
 class HandmadeArchive:
-    """Batches of a query over a root."""
+    """Batches that a query writes to an archive's root."""
 
     def __init__(self, root: Path, topic: str = "orders") -> None:
         self.root = root
@@ -85,7 +85,8 @@ class HandmadeArchive:
         committed: bool = True,
         start: Mapping[str, int] | None = None,
     ) -> None:
-        """Write Spark's checkpoint after batch `number`; `start` is where logs begin in it."""
+        """Write Spark's checkpoint after batch `number`; `start` has the positions at which logs
+        begin."""
         state = manifests.hidden(self.root, "checkpoint")
         for folder in ("offsets", "commits"):
             (state / folder).mkdir(parents=True, exist_ok=True)

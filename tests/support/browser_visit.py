@@ -35,7 +35,7 @@ class Visit:
         return self.page
 
     def look_at(self, path: str) -> Any:
-        """Check light and dark, wide and narrow: wide content scrolls in its own box."""
+        """Check a page in both colour schemes and widths: wide content scrolls in its own box."""
         page = self.to(path)
         assert page.locator("main h1").count() == 1, path
         assert page.title().endswith(" - nsqadmin"), path

@@ -67,6 +67,6 @@ def broker_and_shop(home: Path, **options: object) -> Iterator[tuple[Nsqd, Celer
 
 
 def in_flight(shop: CeleryShop) -> int:
-    """Return the number of messages that the worker has received and not acknowledged."""
+    """Return the number of messages that the worker has received but not acknowledged."""
     topics = shop.web().stats()["topics"]
     return sum(each["in_flight_count"] for topic in topics for each in topic["channels"])

@@ -64,7 +64,7 @@ def give_up(self, number: int) -> None:  # type: ignore[no-untyped-def]
 
 @app.task(base=DeadLetterTask)
 def fail(how: str, gate: str) -> None:
-    """Fail until there is a file."""
+    """Fail until the file exists."""
     if os.path.exists(gate):
         note(task="fail", how=how)
     elif how == "raise":

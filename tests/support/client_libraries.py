@@ -1,7 +1,7 @@
 """Third-party client libraries, each in a separate process, controlled by a test.
 
-Owns the processes and the pipes to them (programs/common.py defines the messages); knows nothing
-about how a library works.
+Owns the processes and the pipes to them (programs/common.py defines the messages); does not depend
+on how a library works.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Cases about elapsed time: several slow cases share one wait, and durations are checked."""
+"""Cases about elapsed time: slow cases wait at the same time, and durations are checked."""
 
 import threading
 import time

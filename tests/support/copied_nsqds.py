@@ -19,7 +19,7 @@ from support.logged_process import Logged
 from support.nsqd_process import Nsqd
 from support.private_network import Network
 
-LEASE = 3.0  # seconds; long enough to be renewed on a busy machine
+LEASE = 3.0  # seconds; a busy machine can still renew it
 WORKERS = 2
 COPIES = 3
 NAMES = ("a", "b", "c")

@@ -12,7 +12,7 @@ from support.copied_nsqds import CopiedNsqd
 
 TOPIC = "orders"
 CHANNELS = UNREAD, HALF, READ = ("unread", "half", "read")
-BATCH = 200  # messages in a publish
+BATCH = 200  # messages per publish
 IN_FLIGHT = 100  # unanswered messages of the channel `unread`
 MAX_READ = 20_000  # maximum number of messages that a channel finishes
 DEFERRED = 200
@@ -24,7 +24,7 @@ PADDING = b"." * 80
 class Backlog:
     """Messages that one nsqd has acknowledged.
 
-    The channel `unread` has finished none, but some are in flight; `half` has finished a part;
+    The channel `unread` has finished none, but some are in flight; `half` has finished some;
     `read` has finished all but the deferred ones, but at most MAX_READ.
     """
 

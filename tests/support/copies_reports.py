@@ -9,7 +9,7 @@ NSQDS = {"a.0": "a:1", "b.0": "b:1", "c.0": "c:1"}
 
 
 def group(role: str, **fields: Any) -> dict[str, Any]:
-    """Return a report of the group g by a node of this role."""
+    """Return the report of a node with this role about group g."""
     found = {
         "group": "g",
         "role": role,
@@ -41,7 +41,7 @@ def worker(node: str, *groups: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 def with_holders(owner: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
-    """Return the owner's worker, which reports this group, and the holders'."""
+    """Return the workers of the owner, which reports this group, and of the holders."""
     holder = group("holder", epoch=owner["epoch"], bytes=1024)
     return [
         worker("a.0", owner, **fields),

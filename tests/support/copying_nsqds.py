@@ -10,7 +10,7 @@ from support.etcd_process import Etcd
 from support.nsqd_process import Nsqd, free_port
 
 NAMES = "abc"
-LEASE = "3s"  # the shortest one that leaves a busy machine time to renew it
+LEASE = "3s"  # short, but a busy machine can still renew it
 BUDGET = 60.0  # seconds within which the cluster must reach a new state
 
 
@@ -38,7 +38,7 @@ def copying_nsqds(
                 workers=1,
                 environ=(environs or {}).get(name),
                 config=home / "nsqd.ini",
-                tcp_address=f"127.0.0.1:{free_port()}",  # the same after a restart
+                tcp_address=f"127.0.0.1:{free_port()}",  # unchanged by a restart
                 http_address=f"127.0.0.1:{free_port()}",
                 broadcast_address="127.0.0.1",
                 etcd_endpoints=etcd.members[0].client_url,

@@ -20,7 +20,7 @@ def told(text: str) -> Counters:
 
 
 def census(daemon: Nsqd) -> Counters:
-    """Return the live objects of each worker."""
+    """Return the number of live objects in each worker."""
     before = len(daemon.log_text())
     workers = daemon.workers()
     for pid in workers:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import zstandard
 
-# A number, the length of the rest, and the rest, which may look like anything.
+# A number, the length of the rest, and the rest, which may contain anything.
 HEAD = re.compile(rb"\[([0-9]+) ([0-9]+)\]")
 
 

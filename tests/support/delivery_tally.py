@@ -76,7 +76,7 @@ class Publisher(threading.Thread):
         self._continues = continues
         self._pause = pause
         self.accepted = 0
-        self.error: Exception | None = None  # errors that its client did not hide
+        self.error: Exception | None = None  # errors that its client raised
         self._tally = tally
         self._ended = threading.Event()
         self._number = 0

@@ -24,7 +24,7 @@ def sources(*patterns: str) -> set[str]:
 
 
 def missing_from_sdist(names: set[str]) -> set[str]:
-    """Return the files needed to build and test nsqcy, and to read about it."""
+    """Return the missing files among those needed to build, test and document nsqcy."""
     wanted = sources("nsqcy/**/*.py", "nsqcy/**/*.pyi", "cext/**/*.pyx", "cext/**/*.pxd")
     wanted |= sources(
         "cext/**/*.h", "cext/src/*.c", "tests/**/*.py", "loadtest/**/*.py", "release/*.py"

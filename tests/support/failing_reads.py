@@ -15,7 +15,7 @@ class FailingReads:
     """Fails the reads of the files below `data`, in processes that get `environ`."""
 
     def __init__(self, path: Path, data: Path, part: str = "") -> None:
-        """part: only files whose paths contain this fail"""
+        """part: fail reads only of files whose paths contain this text"""
         compiler = shutil.which("cc") or shutil.which("gcc")
         if compiler is None:
             pytest.skip("no C compiler")

@@ -21,7 +21,7 @@ class Got:
 
 
 class Server(ThreadingHTTPServer):
-    request_queue_size = 128  # connections of one moment; beyond it they time out
+    request_queue_size = 128  # maximum simultaneous connections; others time out
 
 
 class Destination:
@@ -29,7 +29,7 @@ class Destination:
 
     def __init__(self) -> None:
         self.requests: list[Got] = []
-        self.hold = threading.Event()  # answers to /hold wait for it
+        self.hold = threading.Event()  # answers to /hold wait for this event
         self._server = Server(("127.0.0.1", 0), handler(self))
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]

@@ -57,7 +57,7 @@ class FakeTopic:
         self.publish(count)
 
     def publish(self, *what: int | bytes) -> None:
-        """Publish messages. A number stands for a number of generated messages."""
+        """Publish messages. A number n stands for n generated messages."""
         for each in what:
             for body in [each] if isinstance(each, bytes) else self._bodies(each):
                 log = self.logs[-1]

@@ -20,7 +20,7 @@ class Wire:
         self.closed = False
 
     def accept(self) -> None:
-        """Connect the socket, and let both sides talk until they are done."""
+        """Connect the socket, and exchange data until both sides are idle."""
         self.open = True
         self.net.core.connected(self.connection, self.net.time)
         self.run()

@@ -81,16 +81,16 @@ class Peer:
         script: Script | None = None,
     ) -> None:
         self.settings = SETTINGS | settings if isinstance(settings, dict) else settings or SETTINGS
-        self.limits: dict[str, int] = {}  # of every topic; empty: those in `settings`
+        self.limits: dict[str, int] = {}  # for all topics; if empty, those in `settings`
         self.script = script
         self.lines: list[str] = []  # every command, without its body
-        self.bodies: list[bytes] = []  # of those that have one
+        self.bodies: list[bytes] = []  # of the commands that have a body
         self.identity: dict[str, Any] = {}
         self.hung_up = False  # nothing more is sent
         self._tls = tls
-        self._coders: list[Coder] = []  # the socket's side first
+        self._coders: list[Coder] = []  # the layer next to the socket first
         self._upgrades: list[Coder] = []
-        self._owed = False  # the OK of the last layer
+        self._owed = False  # the OK of the last layer is pending
         self._input = b""
         self._output = b""
         self._magic = False

@@ -16,8 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 from support.nsqd_process import free_port
 
 OK = b"OK"
-HANG_UP = None  # an answer: the connection is closed
-SILENCE = b"\0silence"  # as an answer: none, and the connection stays open
+HANG_UP = None  # as an answer: closes the connection
+SILENCE = b"\0silence"  # as an answer: keeps the connection open and sends nothing
 RAW = b"\0raw"  # prefix of an answer that is sent unchanged
 
 Answer = bytes | None

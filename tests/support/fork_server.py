@@ -64,7 +64,8 @@ LATER = (
     "nsqcy.nsqlookupd.daemon",
     "nsqcy.users.credentials",
 )
-# Programs of the tests: the server does not import them, but most of the modules that they use.
+# The tests' own programs: the server does not import them, but imports most of the modules that
+# they use.
 OTHERS = ("support.memory_http_server",)
 # Variables that are read while Python starts or modules are imported.
 EARLY = ("COVERAGE", "GEVENT", "LANG", "LC_", "LD_", "MALLOC", "OPENSSL", "PROMETHEUS", "PYTHON")
@@ -110,7 +111,7 @@ def uninstall() -> None:
 
 @contextlib.contextmanager
 def real_starts() -> Iterator[None]:
-    """Execute all commands meanwhile."""
+    """Disable the fork server in this block: all commands are executed."""
     kept, Popen.server = Popen.server, None
     try:
         yield
@@ -237,7 +238,7 @@ class Server:
 
 @contextlib.contextmanager
 def _adopting() -> Iterator[None]:
-    """Become the parent of processes below whose parent exits."""
+    """Become the parent of descendants whose parent exits."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:

@@ -184,7 +184,7 @@ class Web:
             calls = self.loop.ready()
             for call in calls:
                 call()
-            gevent.sleep(0)  # the handlers that have a greenlet
+            gevent.sleep(0)  # runs handlers in greenlets
             self.core.settle()
             busy = bool(calls)
             if reading:

@@ -78,7 +78,7 @@ class Trap:
 
 def damage(state: Path, copy: Path, rng: random.Random) -> str:
     """Change the checkpoint of a job that has ended, and return a description of the damage. `copy`
-    is an older copy, which may be renewed."""
+    is an older copy, which may be updated."""
     kind = rng.choice(["files", "files", "files", "torn", "copy", "all"])
     if kind in ("files", "torn"):
         lost = lose_files(state, rng)

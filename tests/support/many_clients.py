@@ -20,7 +20,7 @@ def homes(daemon: Nsqd, conns: Iterable[Conn], pids: list[int] | None = None) ->
 
 
 def homes_of(daemon: Nsqd, sockets: Iterable[Socket], pids: list[int] | None = None) -> list[int]:
-    """Return the same for any sockets."""
+    """Return which worker has each of these sockets; see homes()."""
     ports = [each.getsockname()[1] for each in sockets]
     pids = pids or daemon.workers()
 

@@ -68,7 +68,7 @@ class MemoryDisk(Disk):
             self._lose_bytes(inode)
 
     def contents(self, folder: str) -> dict[str, bytes]:
-        """Return every file below a directory, by its path there."""
+        """Return every file below a directory, by its relative path."""
         found = self._find(folder)
         if not isinstance(found, Folder):
             return {}

@@ -52,7 +52,7 @@ class Connection:
         return self
 
     def half_close(self) -> None:
-        socket.socket.shutdown(self.sock, socket.SHUT_WR)  # SSLSocket's would also end its TLS
+        socket.socket.shutdown(self.sock, socket.SHUT_WR)  # SSLSocket.shutdown would also end TLS
 
     def _more(self) -> None:
         data = self.sock.recv(65536)

@@ -1,5 +1,6 @@
 """Creates objects of every class of a compiled module, with mostly wrong arguments, and calls and
-reads all of their members. Prints each step before it is done: the last one caused a crash."""
+reads all of their members. Prints each step before it is taken, so that the last one printed is the
+one that crashed."""
 
 import importlib
 import inspect

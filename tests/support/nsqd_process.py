@@ -233,7 +233,7 @@ class Nsqd(Logged):
         return self.home_of_port(conn.socket.getsockname()[1])
 
     def home_of_port(self, port: int) -> int | None:
-        """Return the same for any connection, by its client's port."""
+        """Return the process that serves the connection from this client port; see home_of()."""
         for pid in self.workers():
             for each in psutil.Process(pid).net_connections(kind="tcp"):
                 if each.raddr and each.raddr.port == port:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-# A package imports only from rows above its own. Its modules may import each other, but not in a
-# circle.
+# A package imports only from rows above its own. Its modules may import each other, but without
+# cycles.
 ROWS = [
     "nsqcy errors names base logging metrics options util",
     "cluster config copies ipc net storage",
@@ -30,7 +30,7 @@ ROWS = [
 ]
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
 
-# The same within nsqd. A message names the parts of a process that it uses, but only as types.
+# The order within nsqd. Messages import the parts of a process that they use, but only as types.
 NSQD_ROWS = [
     "address_warnings exit_report known_topics process_calls",
     "options",

@@ -27,7 +27,7 @@ GROUPING = re.compile(r"\b(by|without|on|ignoring) *\(([^)]*)\) *")
 
 
 def metrics(expression: str) -> list[str]:
-    """Return the labels that it uses."""
+    """Return the metric names in an expression."""
     return [name for name, _ in METRIC.findall(expression)]
 
 

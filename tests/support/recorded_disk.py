@@ -85,7 +85,7 @@ class File:
         return bytes(content)
 
     def _sectors(self, chance: Random) -> bytes:
-        """Return the content with each sector as it was at some time, and so the size."""
+        """Return the content with each sector, and the size, as they were at some time."""
         content = bytearray(self.durable)
         sizes = [len(content)]
         versions: dict[int, list[bytes]] = {}

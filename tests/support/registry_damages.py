@@ -1,5 +1,5 @@
-"""Damages of the registry in etcd, each followed by the loss of a machine or a restart of all,
-applied one after another to copied nsqds under load."""
+"""Damage to the registry in etcd while copied nsqds are under load. Each case of damage is followed
+by the loss of a machine or a restart of all nsqds."""
 
 import contextlib
 import random
@@ -23,7 +23,7 @@ PREFIX = "/nsqcy/default/"
 PATIENCE = 12 * LEASE
 """Seconds after which the operator runs `nsqcy copies repair`."""
 MAX_PAUSE = 2 * LEASE
-"""Seconds before a damage, and between the damage and the next fault."""
+"""Seconds before the damage, and between the damage and the next fault."""
 
 KINDS = ["lose", "lose_unnoticed", "delete_keys", "restore", "restore_unnoticed", "replace"]
 USABLE = ("current", "successor")
@@ -32,7 +32,7 @@ SEQUELS = ["lose_a_machine", "stop_a_machine", "restart_all", "kill_all"]
 
 @dataclass
 class Damages:
-    """Applies damages, and waits after each until the cluster is in sync."""
+    """Damages the registry, and waits after each case until the cluster is in sync."""
 
     cluster: CopiedNsqds
     load: CopiesLoad
@@ -112,7 +112,7 @@ class Damages:
     # -- sequels
 
     def lose_a_machine(self) -> None:
-        """A new machine takes its place later."""
+        """Lose a machine; an empty one replaces it later."""
         node = self.rng.choice(self.cluster.nodes)
         node.kill_all()
         node.erase()
@@ -142,7 +142,7 @@ class Damages:
         self.cluster.await_sync()
 
     def _is_registered(self) -> bool:
-        """Whether every node uses the registry, and the registry has all groups."""
+        """Return whether every node uses the registry, and the registry has all groups."""
         workers = [each for node in self.cluster.nodes for each in node.copies()]
         return len(workers) == WORKERS * len(self.cluster.nodes) and all(
             each["etcd"]

@@ -18,13 +18,13 @@ def note(**about: object) -> None:
 
 
 def hang(gate: str) -> None:
-    """Block until there is a file; record the begin and the end."""
+    """Block until the file exists; record the start and the end."""
     for _ in _polls(gate):
         time.sleep(0.02)
 
 
 async def hang_on_loop(gate: str) -> None:
-    """Wait until there is a file; record the begin and the end."""
+    """Wait until the file exists; record the start and the end."""
     for _ in _polls(gate):
         await asyncio.sleep(0.02)
 

@@ -30,7 +30,7 @@ class LookupHost(Host):
         self.lookup = Web(self.ports[HTTP])
 
     def nodes(self) -> set[int]:
-        """Return the nsqds that it lists, by their TCP ports."""
+        """Return the TCP ports of the nsqds that this nsqlookupd lists."""
         return {each["tcp_port"] for each in self.lookup.get("/nodes").json()["producers"]}
 
 

@@ -34,7 +34,7 @@ def main(options: str, topic: str, target: str, checkpoint: str) -> None:
     tasks = spark.sparkContext.parallelize(range(8), 8)
     there = tasks.map(lambda _: [name for name in names if is_there(name)]).first()
     tracker = spark.sparkContext._jsc.sc().statusTracker()
-    executors = len(tracker.getExecutorInfos()) - 1  # one is the driver
+    executors = len(tracker.getExecutorInfos()) - 1  # the driver is listed as well
     found = {"batch": list(batch), "on_executors": there, "executors": executors}
     print(json.dumps(found | {"on_driver": [name for name in names if is_there(name)]}))
 

@@ -1,4 +1,4 @@
-"""One Spark session for all tests of a process: a JVM takes long to start.
+"""One Spark session for all tests of a process: a JVM takes a long time to start.
 
 The job `nsqcy-pipeline` finds this session, like any program in a process with a session.
 """

@@ -31,7 +31,7 @@ class Context:
 
 
 def table(columns: dict[str, list[Any]], **types: pa.DataType) -> pa.Table:
-    """Bodies are binary unless `types` says otherwise."""
+    """Return a table of these columns. Bodies are binary unless `types` has another type."""
     types = {"body": pa.binary()} | types
     fields = [pa.field(name, types.get(name)) if name in types else name for name in columns]
     arrays = [pa.array(values, types.get(name)) for name, values in columns.items()]

@@ -35,7 +35,7 @@ async def hang(gate: str) -> None:
 
 @broker.task
 async def crash() -> None:
-    """Kill the worker's process; taskiq starts another."""
+    """Kill the worker process; taskiq starts another."""
     note(task="crash")
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -19,7 +19,7 @@ COMMANDS = ("sh", "bash", "curl", "cat", "sleep")
 class Room:
     """Environment with one installed wheel.
 
-    extra: of nsqcy. packages: more to install.
+    extra: an extra of nsqcy. packages: additional packages to install.
     """
 
     def __init__(self, wheel: Path, folder: Path, extra: str = "", *packages: str) -> None:

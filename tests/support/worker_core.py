@@ -23,7 +23,7 @@ from nsqcy.storage.io_faults import FaultyIoThread
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
 MOMENT = 20_000
-"""More than the time between messages that were deferred in one turn: a nanosecond each."""
+"""Nanoseconds; more than a turn's deferred messages are apart, which is one nanosecond each."""
 EPOCH = 1_700_000_000 * SECOND
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 MAX_TURNS = 2000
