@@ -70,7 +70,7 @@ def test_ephemeral() -> None:
         ("héllo 世界 😀".encode(), '"héllo 世界 😀"'),
         ("\ufffd".encode(), '"\ufffd"'),  # the replacement character itself is printable
         ("\u200b".encode(), r'"\u200b"'),
-        ("\u00a0".encode(), r'"\u00a0"'),  # the only printable blank is the ASCII one
+        ("\u00a0".encode(), r'"\u00a0"'),  # only the ASCII blank is printable
         ("\U000e0001".encode(), r'"\U000e0001"'),
     ],
 )

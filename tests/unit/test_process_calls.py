@@ -139,7 +139,7 @@ def test_descriptors_of_an_unknown_call_are_closed() -> None:
     ours, theirs = os.pipe()
     with pytest.raises(ValueError, match="unknown method Unknown"):
         serve(Request("Unknown", {}, fds=(theirs,)), (Table, []))
-    assert os.read(ours, 1) == b""  # its only writer is closed
+    assert os.read(ours, 1) == b""  # the only writer is closed
     os.close(ours)
 
 

@@ -1,5 +1,4 @@
-"""Message headers: their encoding, their receivers, and whether they survive as long as
-bodies do."""
+"""Message headers: their encoding, their receivers, and their survival together with the bodies."""
 
 import shutil
 import struct
@@ -84,7 +83,7 @@ def test_any_bytes(data: bytes) -> None:
 
 @given(headers, st.data())
 def test_nearly_headers(wanted: dict[str, str], draw: st.DataObject) -> None:
-    """One byte of the headers is changed, or they are truncated."""
+    """Headers with one changed byte, and truncated headers."""
     data = bytearray(headers_from_text(wanted))
     if data:
         at = draw.draw(st.integers(0, len(data) - 1))

@@ -50,7 +50,8 @@ def heap_pop(heap):
     return node
 
 
-# Few different times lead to ties; the extremes would reveal overflowing subtractions.
+# The small number of different times leads to ties; the extremes would reveal overflowing
+# subtractions.
 DUES = st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1)
 
 

@@ -14,7 +14,7 @@ QUANTILES = (1, 0.999, 0.99, 0.98, 0.95, 0.9, 0.5, 0.1, 0.01, 0.001)
 
 
 def mixed(i: int) -> int:
-    """Return scrambled numbers below 2**16, repeating after that number."""
+    """Return scrambled numbers below 2**16, which repeat after 2**16 numbers."""
     return i * 40503 % 65536
 
 

@@ -1,5 +1,5 @@
-"""Publishes that take many turns: each is visible and answered as a whole, regardless of concurrent
-events. The work of a turn is counted, never timed."""
+"""Publishes that take many turns: each is visible and answered as a whole, regardless of other
+events in the meantime. The tests count the work of a turn and never time it."""
 
 import errno
 from collections.abc import Callable, Iterator
@@ -52,7 +52,7 @@ def turn(core: Core) -> None:
 
 
 def begun(core: Core, command: bytes, **identity: Any) -> Client:
-    """Return a client whose batch has been appended in part."""
+    """Return a client whose batch has been partially appended."""
     client = core.client(**identity)
     client.send(command)
     turn(core)
@@ -108,7 +108,7 @@ def test_publishes_beside_a_batch_wait_for_it(make: Make, store: str) -> None:
     core.settle()
     assert (client.answer(), other.answer()) == (OK, OK)
     found = delivered(core, consumer)
-    assert found.index(b"beside") < COUNT  # not after the batch
+    assert found.index(b"beside") < COUNT  # in the middle of the batch
     found.remove(b"beside")
     assert found == bodies()
 
@@ -142,7 +142,7 @@ def test_batches_of_several_clients_take_turns(make: Make) -> None:
 
 
 def test_a_client_that_leaves_has_published(make: Make) -> None:
-    """nsqd had received the complete batch."""
+    """nsqd had received the complete batch when the client disconnected."""
     core = make()
     consumer = core.client().subscribe("t", "c")
     client = begun(core, mpub("t", bodies()))
@@ -258,7 +258,7 @@ def test_a_large_chunk_is_completed_after_a_failure(make: Make) -> None:
     assert delivered(core, consumer) == [b"first", *bodies()]
 
 
-# From within the worker, for HTTP
+# Publishes from within the worker, for HTTP
 
 
 @pytest.mark.parametrize("headers", [b"", b"\1a\0\1b"])

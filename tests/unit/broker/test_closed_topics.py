@@ -105,7 +105,7 @@ def test_messages_move_to_the_channels_that_have_not_finished_them(taken_over: P
 
 
 def test_a_resumed_topic_is_still_paused(taken_over: Path) -> None:
-    """Its group's process has no metadata; the journal says what was paused."""
+    """The group's process has no metadata; the journal contains the pauses."""
     directory = str(taken_over / "copies" / GROUP)
     was_paused = False
     for is_paused in (True, False, False):
@@ -134,7 +134,7 @@ def test_a_restart_moves_each_message_once(taken_over: Path) -> None:
     second.create("t").channel("b")
     second.shard.open_closed(GROUP, b"t", second.shard.io, str(taken_over / "copies" / GROUP))
     second.settle()
-    assert received(second, "b") == Counter()  # nothing moves before its channels exist
+    assert received(second, "b") == Counter()  # no message is transferred before its channels exist
     second.shard.topic(b"t").channel("a")
     second.shard.move_closed(GROUP, b"t")
     second.settle()

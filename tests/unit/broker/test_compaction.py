@@ -21,11 +21,11 @@ from nsqcy.storage.core import BlockPool, IoThread
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND
 MESSAGES = 20_000
-KEPT = 500  # one message in this number is deferred for an hour
+KEPT = 500  # one in 500 messages is deferred for an hour
 
 
 class Lines(list[str]):
-    """Log that keeps its texts."""
+    """Log that records its lines."""
 
     def info(self, text: str, /, **fields: object) -> None:
         self.append(text)

@@ -45,7 +45,7 @@ def restarted(make: Any, core: Core, *channels: str, **settings: Any) -> Core:
 
 
 def after_a_crash(make: Any, core: Core, *channels: str, **settings: Any) -> Core:
-    """Return a new worker on the disk state at the time when this one was killed."""
+    """Return a new worker on the disk state that a kill of this worker would leave."""
     path = core.path.with_name(f"{core.path.name}-crashed")
     shutil.copytree(core.path, path)
     fresh: Core = make(path, now=9 * SECOND, wall=core.wall, **settings)
@@ -232,7 +232,7 @@ def test_an_ephemeral_channel_drops_the_newest_and_delivers_the_oldest(make):
 
 
 def test_a_full_ephemeral_channel_beyond_the_budget(make):
-    """Making room in the channel reads the next messages, so other blocks leave memory."""
+    """When the channel has room again, it reads the next messages, so other blocks leave memory."""
     core = make(mem_queue_size=3, budget=300_000)
     consumer = core.client().subscribe("t", "c#ephemeral", 2500)
     sizes = [1_000_000, 2, 2, 2, 200_000, 1_000_000, 2]
@@ -352,7 +352,7 @@ def test_messages_in_flight_are_found_in_any_order(make):
 
 
 def test_fins_that_come_together_are_one_after_the_other(make):
-    """This holds for any split of the commands, and with any other commands between them."""
+    """FINs have the same effect for any split of the input, and with any commands in between."""
     core = make()
     other = core.client().subscribe("t", "c", 1)
     producer = core.client()
@@ -571,7 +571,7 @@ def test_a_failed_write_leaves_no_empty_block_behind(make):
 
 
 def test_what_cannot_be_read_for_a_while_is_delivered_then(make) -> None:
-    """Out of descriptors, for example: the file exists, so its content is not dropped."""
+    """For example, descriptors have run out: the file exists, so its content is not dropped."""
     core = make(mem_queue_size=0)
     core.create("t").channel("c")
     publisher = core.client()
@@ -616,7 +616,7 @@ def test_the_few_messages_left_of_many_blocks_are_kept_apart(make):
         if i % 20:
             consumer.finish(message.id)
         else:
-            # The first message returns last.
+            # The first message is redelivered last.
             consumer.requeue(message.id, 100_000 - 1000 * (i // 20))
     core.settle()
     before = core.pool.resident_bytes
@@ -728,7 +728,7 @@ def test_a_latency_is_from_publish_to_finish(make):
     took = SECOND + 21 * MILLISECOND
     expected = reference.summary([took], (1, 0.5))
     assert latencies(core, "c") == latencies(core) == expected
-    consumer.finish(message.id)  # it is not in flight
+    consumer.finish(message.id)  # the message is no longer in flight
     assert latencies(core)["count"] == 1
 
 

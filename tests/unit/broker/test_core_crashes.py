@@ -41,7 +41,7 @@ class Consumer:
         self.held: list[Delivery] = []
 
     def receive(self, messages: list[Delivery]) -> None:
-        """Hold messages; one that timed out and was redelivered is held once."""
+        """Hold messages; a message that timed out and was redelivered is held once."""
         again = {each.id for each in messages}
         self.held = [each for each in self.held if each.id not in again] + messages
 
@@ -58,7 +58,7 @@ class CrashMachine(RuleBasedStateMachine):
         self.owed: dict[str, set[bytes]] = {}  # by channel: accepted but not finished
         self.finished: dict[str, set[bytes]] = {}
         self.known: set[str] = set()  # channels in nsqd.dat
-        self.young: set[str] = set()  # created, and nothing has been accepted since
+        self.young: set[str] = set()  # no message has been accepted since their creation
         self.deleted: set[str] = set()
         self.gone: set[str] = set()  # deleted, according to a journal
         self.emptied: dict[str, set[bytes]] = {}
@@ -93,7 +93,7 @@ class CrashMachine(RuleBasedStateMachine):
         self.create_channel("x")
 
     def make(self, path: Path, **at: int) -> Core:
-        """Without threads: the number of a call must not depend on timing."""
+        """Return a core without threads: the number of a call must not depend on timing."""
         io = FaultyIoThread(stepped=True)
         return Core(path, io=io, **at, **self.settings)
 

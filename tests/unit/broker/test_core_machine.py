@@ -27,7 +27,7 @@ TOPICS = ["a", "b", "e#ephemeral"]
 CHANNELS = ["x", "y", "z#ephemeral"]
 SIZES = [1, 30, 500, 6_000, 17_000, 200_000, 1_000_000]
 DELAYS = [1, 700, 5_000, 100_000]
-# Nanoseconds. Equal delays end in order, a nanosecond apart; the reference ends them together.
+# Nanoseconds. Equal delays end in order, one nanosecond apart; in the reference, they end together.
 ORDERED = 1000
 STEPS = [1, 300, 999, 1_000, 2_500, 11_000, 70_000]
 OUTPUT_ENOUGH = 131072
@@ -408,7 +408,7 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(which=pick, other=pick, message=pick)
     def finish_what_another_holds(self, which: int, other: int, message: int) -> None:
         consumer = self.consumer(which)
-        own = self.held(consumer)  # perhaps the same messages, through another channel
+        own = self.held(consumer)  # may include the same messages, through another channel
         held = [id for id in self.held(self.consumer(other)) if id not in own]
         if not held:
             return
@@ -496,7 +496,7 @@ class CoreMachine(RuleBasedStateMachine):
         if count == len(back):
             channel.drop(back)
         elif count:
-            # The daemon may keep any of them.
+            # The daemon may keep any of these messages.
             channel.drop(back[:count])
             real.empty()
             channel.empty()

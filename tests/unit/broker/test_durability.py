@@ -1,7 +1,7 @@
 """Durability classes of the core: the guarantees of an OK, and the state at startup after a
 kill.
 
-A process killed at some moment would leave a copy of the files at that moment.
+The tests simulate a kill with a copy of the files at that moment.
 """
 
 import errno
@@ -132,7 +132,7 @@ def test_publishing_from_within_is_answered_as_late(
 
 
 def test_only_a_durable_publish_waits_for_a_sync(make: Make) -> None:
-    """Later publishes also wait until it is answered: messages keep their order."""
+    """Later publishes also wait for its answer: messages keep their order."""
     core = make("memory")
     core.create("t").channel("c")
     plain, careful, behind = core.client(), core.client(durability="fsync"), core.client()
@@ -503,7 +503,7 @@ QUICK = {
 
 @pytest.mark.parametrize(("later", "left"), [(0, 10), (100 * MILLISECOND, 0)])
 def test_a_checkpoint_is_due_with_a_short_sync_timeout(make: Make, later: int, left: int) -> None:
-    """Messages finished that long ago stay finished, for any fraction of a second."""
+    """Messages finished before the sync timeout stay finished, however short the timeout is."""
     core = make("os", log_options=QUICK)
     core.create("t").channel("c")
     client = core.client()
@@ -627,8 +627,8 @@ def test_a_batch_is_there_as_a_whole_or_not_at_all(
     command: Callable[[int, list[bytes]], bytes],
     nth: int,
 ) -> None:
-    """This holds for any number of writes: the batch is larger than a block, and larger than a
-    file."""
+    """A batch is all or nothing for any number of writes: it is larger than a block, and larger
+    than a file."""
     core = make(durability, mem_queue_size=8, log_options={"max_bytes_per_file": maximum})
     core.create("t").channel("c")
     core.settle()
@@ -653,8 +653,8 @@ def test_a_batch_is_there_as_a_whole_or_not_at_all(
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_a_publish_after_a_lost_journal_record_is_rejected(make: Make, durability: str) -> None:
-    """Otherwise the message would be found at startup, and so would the channel that had been
-    deleted before it."""
+    """Otherwise, nsqd would find the message at startup, along with a channel that had been deleted
+    before it."""
     core = make(durability)
     topic = core.create("t")
     topic.channel("c")
@@ -673,7 +673,7 @@ def test_a_publish_after_a_lost_journal_record_is_rejected(make: Make, durabilit
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_a_full_disk_refuses_and_heals(make: Make, durability: str) -> None:
-    """For any failing call: journals, segments and footers also fail, and consuming continues."""
+    """The failing call may write a journal, a segment or a footer; consuming continues."""
     core = make(durability, log_options={"max_bytes_per_file": 300})
     core.create("t").channel("c")
     for n in range(9):
@@ -757,8 +757,8 @@ def test_one_sync_serves_all_publishes_that_arrived_during_the_last(make: Make) 
 
 
 def test_a_background_sync_blocks_no_client(make: Make) -> None:
-    """It blocks neither writes to its own topic, nor writes to a topic that overflows, nor a sync
-    that a client is waiting for."""
+    """The sync blocks neither writes to its own topic, nor writes to a topic that overflows, nor a
+    sync that a client is waiting for."""
     core = make("memory", mem_queue_size=0)
     topics = {"heavy": "os", "over": "memory", "safe": "fsync"}
     clients = {name: core.client(durability=durability) for name, durability in topics.items()}
@@ -832,7 +832,7 @@ def log_id(core: Core) -> str:
 def test_a_log_that_may_have_lost_something_is_another_log(
     make: Make, durability: str, rebooted: bool, same: bool
 ) -> None:
-    """Sequence numbers that clients have seen are reused."""
+    """The log needs a new id if sequence numbers that clients have seen are reused."""
     core = make(durability, mem_queue_size=0)
     core.create("t").channel("c")
     assert core.client().publish("t", b"one") == OK
@@ -886,7 +886,7 @@ def test_counts_are_right_where_the_journal_is_older_than_the_files(make: Make) 
 def test_a_lost_journal_is_rewritten_before_later_records(
     make: Make, nth: int, times: int, end: str
 ) -> None:
-    """This holds even if nothing had required the journal by the time the disk recovered."""
+    """The journal is rewritten even if nothing had required it by the time the disk recovered."""
     first = make("memory", mem_queue_size=3)
     first.create("t").channel("c")
     for _ in range(4):
@@ -911,7 +911,7 @@ def test_a_lost_journal_is_rewritten_before_later_records(
 
 
 class CountingMirror:
-    """A mirror that only numbers the changes."""
+    """A mirror that only counts the changes."""
 
     def __init__(self) -> None:
         self.position = 0

@@ -501,7 +501,7 @@ def test_damage_that_is_gone_when_read_again_is_none(make: Make) -> None:
     core = loaded(make)
     path = segments(core)[0]
     flip(path, 500)
-    core.io.hold("fadvise")  # between the two reads
+    core.io.hold("fadvise")  # called between the two reads
     consumer = core.client().subscribe("t", "c", 2500)
     core.manager.run_turn(core.now, core.wall)
     core.io.wait_parked()
@@ -567,7 +567,7 @@ def test_an_export_fails_instead_of_leaving_a_gap(make: Make) -> None:
     with pytest.raises(Unreadable):
         list(reader.messages())
     io.clear_faults()
-    io.fault("pread", 3, errno.EIO)  # once: nsqd repeats the read
+    io.fault("pread", 3, errno.EIO)  # a single failure: nsqd repeats the read
     assert len(list(reader.messages())) == COUNT
     io.clear_faults()
     del reader

@@ -166,7 +166,7 @@ def test_the_oldest_of_a_topic_without_channels_go(make: Make) -> None:
 
 
 def test_a_paused_topic_drops_its_own(make: Make) -> None:
-    """Messages that its channels have received are not affected."""
+    """The drop does not affect messages that the topic's channels have received."""
     core = make({"max_depth": 10, "on_full": "drop-oldest"})
     core.create("t").channel("c")
     publish(core, 0, 5)

@@ -13,7 +13,7 @@ import pytest
 from nsqcy.config.policies import Policies, TopicPolicy
 from support.worker_core import MILLISECOND, MOMENT, RESPONSE, SECOND, Client, Core, mpub
 
-A_TURN = 4096  # records delivered or skipped, due messages, visited entries
+A_TURN = 4096  # maximum records delivered or skipped, due messages or visited entries
 TOPICS_A_TURN = 256
 TOPICS_AT_ONCE = 64  # created
 OUTPUT_ENOUGH = 131072  # a consumer with this number of unsent bytes gets no more messages
@@ -297,7 +297,7 @@ def test_a_reader_of_the_log_leaves_the_turns_to_consumers(
     core = make(tmp_path, policies=Policies(TopicPolicy(retention_time=3600 * SECOND)))
     reader = core.client(topic_log=True)
     reader.ask(mpub("t", [b"."] * records))
-    core.advance(SECOND)  # now it is on disk
+    core.advance(SECOND)  # now the batch is on disk
     answer = reader.ask(b"LOG_META t\n")
     assert answer is not None
     log_id = json.loads(answer[1])["log_id"]

@@ -213,8 +213,7 @@ def test_the_log_lacks_what_retention_has_released(make: Make) -> None:
 
 
 def test_what_is_for_nobody_is_not_there(make: Make) -> None:
-    """Messages that were removed by emptying the paused topic, or that were found to be finished
-    after a restart."""
+    """Peeking omits the messages of an emptied topic, and messages finished before a restart."""
     core = make(policies=Policies(TopicPolicy("os")))
     consumer = core.client().subscribe("t", "c", 0)
     topic = core.topic("t")
@@ -231,7 +230,7 @@ def test_what_is_for_nobody_is_not_there(make: Make) -> None:
     assert bodies(pages(core, count=2)) == [*number_of(10)[5:], b"last"]
     assert core.path is not None
     consumer.ready(0)
-    core.advance(2 * SECOND)  # the journal includes it
+    core.advance(2 * SECOND)  # the journal includes the change
     core.copied().rename(core.path.with_name("1"))
     fresh = make(wall=core.wall)
     fresh.shard.load_topic(b"t", False, {})

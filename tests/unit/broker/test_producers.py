@@ -66,7 +66,7 @@ def test_what_was_published_is_not_wanted_again() -> None:
     log = Log()
     assert log.publish(name(5), 3) == ((0, 3),)
     assert log.publish(name(5), 3) == ()
-    assert log.publish(name(4), 3) == ()  # skipped, because parts ascend
+    assert log.publish(name(4), 3) == ()  # already skipped, because numbers ascend within a part
     assert log.publish(name(9), 2) == ((0, 2),)
     assert log.publish(name(5, part=1), 1) == ((0, 1),)
     assert log.publish(name(5, epoch=2), 1) == ((0, 1),)

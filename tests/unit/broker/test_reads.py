@@ -379,7 +379,7 @@ def test_a_disk_that_cannot_be_read_for_a_while(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_no_damage(tmp_path: Path) -> None:
-    """It may be there again: after a mount, for example."""
+    """The file may reappear, for example when its file system is mounted."""
     core, bodies = cold(tmp_path, 4)
     client = core.client(topic_log=True)
     segments = sorted((tmp_path / "t.topic").glob("*.seg"))

@@ -167,7 +167,7 @@ def test_a_channel_that_is_behind_is_not_hurried(make: Make) -> None:
 def test_retention_holds_for_a_topic_without_a_channel(
     make: Make, policy: dict[str, int], restarted: bool
 ) -> None:
-    """No channel has to read its messages. Its first channel gets those within retention."""
+    """Messages expire without a channel; the topic's first channel gets those within retention."""
     core = make(**policy)
     for part in range(10):
         fill(core, 100, size=10_000, first=100 * part)

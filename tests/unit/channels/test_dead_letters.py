@@ -131,7 +131,7 @@ def test_after_max_attempts_it_moves(make: Make, durability: str, delay: int) ->
     assert core.counters("t", "c")["in_flight_count"] == 0
 
 
-# -- at once, at the request of the consumer
+# -- immediate transfers at the request of a consumer
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
@@ -185,7 +185,7 @@ def test_a_message_that_was_moved_at_once_can_be_redriven(make: Make, durability
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_a_kill_after_it_was_moved_at_once(make: Make, durability: str) -> None:
-    """It is in one topic, whether it had arrived or not."""
+    """After the kill, the message is in exactly one topic, whether it had arrived or not."""
     core = make(durability)
     client = prepared(core, b"poison", asks=True)
     (poison,) = client.delivered()
@@ -325,7 +325,8 @@ def test_too_old_is_dead_too(make: Make, durability: str) -> None:
 
 
 def test_the_dead_letter_topic_has_no_dead_letters(make: Make) -> None:
-    """Otherwise one message would become two in a topic with two channels, then four, and so on."""
+    """Otherwise, a topic with two channels would turn one message into two, then four, and so
+    on."""
     core = make(target="t", attempts=2)
     core.create("t").channel("c")
     core.create("t").channel("c2")
@@ -459,7 +460,7 @@ def test_a_clean_exit_while_it_moves(make: Make, durability: str) -> None:
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_later_moves_are_others(make: Make, durability: str) -> None:
-    """After a restart, their numbers do not identify transfers from before the restart."""
+    """The numbers of transfers after a restart do not identify transfers from before it."""
     bodies = []
     core = None
     for life, room in enumerate([3, 8, 100, 100, 100]):
@@ -537,7 +538,7 @@ def test_redrive_puts_them_back(make: Make, durability: str) -> None:
     assert {each.attempts for each in found} == {1}
     assert all(each.headers == {"kind": "x"} for each in found)
     assert dead(core) == []
-    # This applies to that channel only.
+    # Only that channel is affected.
     assert core.counters("t", "other")["depth"] == 400
     assert ledger(core, "t", "other")["received"] == 400
     assert ledger(core)["received"] == 800

@@ -209,7 +209,7 @@ def test_many_are_cancelled_in_any_order(make: Make) -> None:
 
 @pytest.mark.parametrize("journalled", ["before", "after", "never"])
 def test_a_cancelled_message_does_not_come_back(make: Make, journalled: str) -> None:
-    """This holds whether the journal contained the message, its cancellation, or neither."""
+    """A cancellation holds whether the journal contained the message, the cancellation or none."""
     core = make()
     begin(core)
     core.advance(SECOND)
@@ -399,8 +399,8 @@ class History:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_killed_at_any_moment_of_a_snapshot(make: Make, seed: int) -> None:
-    """Snapshots take one entry per turn, while messages arrive, leave and move. At any
-    moment, the disk contains every message that is owed, and none that was cancelled."""
+    """Snapshots take one entry per turn, while messages arrive, leave and change their positions.
+    At any moment, the disk contains every message that is owed, and none that was cancelled."""
     core = make(snapshot_budget=1)
     history = History(core, seed)
     chance = random.Random(-seed)
@@ -433,8 +433,8 @@ def test_killed_at_any_moment_of_a_snapshot(make: Make, seed: int) -> None:
 
 
 def test_what_is_touched_while_a_snapshot_passes_is_in_it(make: Make) -> None:
-    """This holds even if its new deadline is earlier than those of the entries that the snapshot
-    has already passed."""
+    """The snapshot includes the message even if its new deadline is earlier than those of the
+    entries already passed."""
     core = make(snapshot_budget=1)
     consumer = begin(core)
     consumer.ready(10)
@@ -478,7 +478,7 @@ def test_what_a_channel_was_emptied_of_stays_away_while_a_snapshot_is_made(make:
 
 
 def test_a_big_backlog_of_a_topic_without_channels(make: Make) -> None:
-    """The journal contains the first of its delays; the records contain the others."""
+    """The journal contains the first of the topic's delays; the records contain the others."""
     core = make(mem_queue_size=100_000)
     core.create("t")
     count = 17_000

@@ -20,7 +20,7 @@ Done = Callable[[str | None], None]
 
 
 class Published:
-    """Receives batches, and answers them at a test's request."""
+    """Receives batches, and answers them when a test requests it."""
 
     def __init__(self) -> None:
         self.batches: list[list[bytes]] = []
@@ -119,7 +119,7 @@ def test_what_a_client_calls_itself_has_an_end(core: Watched) -> None:
 
 
 def test_what_is_too_old(core: Watched) -> None:
-    """A message that was delivered before it expired, and one that never was."""
+    """One message was delivered before it expired, the other never."""
     publisher = HeaderClient(core)
     for body in (b"held", b"waits"):
         assert publisher.publish_with(body, {"ttl": "1000"}) == OK

@@ -196,7 +196,7 @@ def consume(core: Core, maximum: int) -> int:
 def test_no_start_redelivers_messages_missing_from_disk(
     make: Make, file: int, before: int, delayed: set[int]
 ) -> None:
-    """Nor is a different message dropped instead, at this startup or later ones."""
+    """No other message is dropped instead, at this startup or later ones."""
     core = without_a_file(make, file, delayed)
     consume(core, before)
     core.save()
@@ -209,7 +209,7 @@ def test_no_start_redelivers_messages_missing_from_disk(
 
 
 def test_emptied_messages_count_as_received(make: Make) -> None:
-    """They count even if there were more of them than could be known at startup."""
+    """Emptied messages count even if there were more of them than nsqd could know at startup."""
     core = without_a_file(make, 0, {0, 1})
     assert consume(core, 10) == 10
     core.topic("t").channels["c"].empty()
@@ -261,7 +261,7 @@ def test_damaged_lengths_where_a_channel_stands(make: Make) -> None:
 
 
 def test_damaged_lengths_of_messages_in_flight(make: Make) -> None:
-    """It is no longer known that records start at their positions."""
+    """nsqd no longer knows whether records start at the messages' positions."""
     core = make()
     consumer = core.client().subscribe("t", "c", 9)
     core.client().ask(mpub("t", [b"body %02d" % number + bytes(100) for number in range(9)]))
@@ -283,7 +283,7 @@ def test_damaged_lengths_of_messages_in_flight(make: Make) -> None:
 
 @pytest.mark.slow
 def test_a_compaction_copies_nothing_that_is_not_where_it_was(make: Make) -> None:
-    """Their neighbours have damaged lengths."""
+    """The neighbours of the remaining messages have damaged lengths."""
     small = {"mem_queue_size": 0, "log_options": {"max_bytes_per_file": 500_000}}
     core = make(**small)
     consumer = core.client().subscribe("t", "c", 2500)

@@ -63,7 +63,7 @@ def test_ten_consumers_are_sent_so_many_a_second(core, rate, late):
     # There are no more turns than messages, and at most one per millisecond.
     assert turns <= min(rate, 1000) * seconds * 1.02 + 25
     if not late:
-        # A burst of 10 ms at first, then at most the rate's share every 10 ms.
+        # At first, a burst of 10 ms, then at most a hundredth of the rate every 10 ms.
         maximum = rate / 100 + 1
         first = core.now - seconds * SECOND
         for at in range(0, seconds * 100, 7):
@@ -87,7 +87,7 @@ def test_a_rest_saves_up_no_more_than_a_small_burst(core):
     clients = consumers(core, 1, 500)
     core.advance(60 * SECOND)
     fill(core, 100)
-    assert finish_all(clients) == 6  # a burst of 10 ms, and the one due now
+    assert finish_all(clients) == 6  # a burst of 10 ms, and the message that is due now
     core.advance(10 * MILLISECOND)
     assert finish_all(clients) == 5
 
@@ -135,7 +135,7 @@ def test_what_is_delivered_again_counts_again(core):
     (message,) = client.messages()
     core.topic("t").channels["c"].set_rate(0.25)
     core.advance(1001 * MILLISECOND)
-    (again,) = client.messages()  # timed out; the new rate starts with one message
+    (again,) = client.messages()  # redelivered; the new rate starts with one message
     core.advance(1001 * MILLISECOND)
     assert core.counters("t", "c")["timeout_count"] == 2
     core.advance(2980 * MILLISECOND)

@@ -17,7 +17,7 @@ from support.worker_core import MILLISECOND, MOMENT, RESPONSE, SECOND, Client, C
 Make = Callable[..., Core]
 OS = Policies(TopicPolicy("os"))
 BLOCK = 256 << 10
-FIRST = 10_000  # ms until the first is due
+FIRST = 10_000  # ms until the first message is due
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ SIZES = [1, 3, 1000, 5000, 17_000, 30_000, 100_000, 190_000, 300_000]
 
 @pytest.mark.parametrize("seed", range(4))
 def test_messages_of_all_sizes(make: Make, seed: int) -> None:
-    """This includes requeued messages, whose sizes are unknown."""
+    """Some messages are requeued, so their sizes are unknown."""
     core = make()
     chance = random.Random(seed)
     sizes = [chance.choice(SIZES) for _ in range(100)]

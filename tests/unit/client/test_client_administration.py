@@ -1,4 +1,4 @@
-"""NsqdAdmin, cancel() and queries of nsqlookupds with responses that are not as documented."""
+"""NsqdAdmin, cancel() and queries of nsqlookupds with undocumented responses."""
 
 from collections.abc import Iterator
 from typing import Any

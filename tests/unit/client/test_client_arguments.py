@@ -62,7 +62,7 @@ def wrong_options(parts: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
     for part in parts:
         for each in declared(part):
             for value in WRONG[each.kind.typed]:
-                # Any number of seconds that is finite is allowed for the flow.
+                # Settings of the flow may be any finite number of seconds.
                 if part is not FlowSettings or value not in (1e300, 1 << 70) or value is True:
                     yield each.name, value
         assert {each.name for each in fields(part)} - {each.name for each in declared(part)} <= {

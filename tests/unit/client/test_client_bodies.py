@@ -17,7 +17,7 @@ from nsqcy.client.common_interface import batched, batched_async, is_coroutine_f
 from nsqcy.client.errors import DecodeError
 from support.fake_nsqd import delivery
 
-ADDRESS = "127.0.0.1:4150"  # of no nsqd: nothing connects
+ADDRESS = "127.0.0.1:4150"  # no test connects to this address
 PLAIN = {"id": 17, "name": "Zoë", "lines": [1, 2.5, None, True]}
 
 every_face = pytest.mark.parametrize("face", [aio, blocking])

@@ -37,7 +37,7 @@ def delivery(
 
 
 class Wakes:
-    """A codec that counts its requests to be flushed."""
+    """A codec that counts its requests for a flush."""
 
     def __init__(self, longest: int = 0) -> None:
         self.codec = Codec("nsqd:4150", longest)
@@ -59,7 +59,7 @@ def wakes() -> Wakes:
 
 
 class Flow:
-    """Records the calls that it receives, and the pending output at that moment."""
+    """Records the calls that it receives, and the pending output at each call."""
 
     def __init__(self, codec: Codec, calm: bool = True) -> None:
         self.codec = codec
@@ -273,7 +273,7 @@ def test_a_large_buffer_is_released_and_allocated_again(wakes: Wakes) -> None:
 
 
 def test_a_large_body_is_not_copied(wakes: Wakes) -> None:
-    """It comes in its turn, and the output in between as one piece."""
+    """Large bodies keep their place in the output; the data between two of them is one piece."""
     codec, bodies = wakes.codec, [bytes(1 << 16), bytes(1 << 20)]
     for body in bodies:
         codec.publish(b"PUB t\n", b"small")
@@ -301,7 +301,7 @@ def test_a_large_body_is_not_copied(wakes: Wakes) -> None:
         (lambda m: m.requeue(time_ms=1500), b"REQ %b 1500\n"),
         (lambda m: m.requeue(delay=2, time_ms=3), b"REQ %b 3\n"),
         (lambda m: m.requeue(time_ms=2**53), b"REQ %b 9007199254740992\n"),
-        (lambda m: m.requeue(), b"REQ %b 0\n"),  # no consumer sets a default delay
+        (lambda m: m.requeue(), b"REQ %b 0\n"),  # without a consumer, there is no default delay
     ],
 )
 def test_answers(wakes: Wakes, answer: Callable[[Message], None], text: bytes) -> None:

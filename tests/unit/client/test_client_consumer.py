@@ -1,4 +1,4 @@
-"""A consumer's decisions, on a simulated network: connections, lookups, answers, the end.
+"""A consumer's decisions, on a simulated network: connections, lookups, answers, and closing.
 
 NSQCY_HYPOTHESIS=full tries many more histories.
 """
@@ -115,7 +115,7 @@ def test_a_fixed_nsqd_is_tried_for_ever_and_less_and_less() -> None:
 def test_one_that_subscribes_and_hangs_up_is_tried_less_and_less(
     beats: int, lookups: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If lookupds list it, they list another one each time."""
+    """With lookupds, each response lists a different nsqd."""
     net, core = consumer(() if lookups else "a", "l:4161" if lookups else ())
     answers = 0
     for _ in range(12000):
@@ -346,7 +346,7 @@ def test_consumers_that_start_together_do_not_ask_together() -> None:
 def test_an_unknown_topic_is_looked_for_soon_and_then_less_often(
     address: Any, error: list[str]
 ) -> None:
-    """Also beside a fixed nsqd, which may be another one."""
+    """The lookups are the same if an nsqd is configured as well."""
     net, core = consumer(address, "l:4161")
     queries = []
     began = net.time
@@ -507,7 +507,7 @@ def test_the_hook_of_giving_up_may_answer() -> None:
     ],
 )
 def test_a_hook_of_giving_up_that_fails(error: Exception, said: list[str]) -> None:
-    """Its message is not lost: it is redelivered."""
+    """The message is not lost: it is redelivered."""
 
     def hook(message: Message) -> None:
         raise error
@@ -527,7 +527,7 @@ def test_a_hook_of_giving_up_that_fails(error: Exception, said: list[str]) -> No
 @pytest.mark.case("CL-030", "CL-031")
 @pytest.mark.parametrize("options", [{}, {"max_tries": 0}])
 def test_without_a_limit(options: dict[str, Any]) -> None:
-    """A message is not finished because nothing else is said about it."""
+    """Without a limit, a message is not finished on its own after many attempts."""
     net, _ = connected(**options)
     net.wires[0].deliver(b"m", attempts=65535)
     assert len(net.delivered) == 1
@@ -724,7 +724,8 @@ def test_a_graceful_end_says_what_it_waits_for(caplog: pytest.LogCaptureFixture)
 def test_a_graceful_end_does_not_wait_for_a_superseded_delivery(
     asked: int | None, limits: dict[str, Any], known: bool, touch: bool
 ) -> None:
-    """Unless a channel may have a longer timeout, or the program has touched a message."""
+    """The consumer waits only if a channel may have a longer timeout, or if the program has touched
+    the message."""
     net = Net(settings={"msg_timeout": 2000} | limits)
     net, core = connected(net=net, max_in_flight=5, msg_timeout=asked)
     net.wires[0].deliver(b"1")
@@ -766,7 +767,7 @@ class Histories(RuleBasedStateMachine):
         )
         self.core.start(self.net.time)
         self.answers = 0  # of lookups
-        self.listed: set[Address] = set()  # by the latest answers; errors hide nothing
+        self.listed: set[Address] = set()  # in the latest answers; errors do not remove any
         self.bodies = 0
         self.sent: dict[bytes, Wire] = {}  # every message, by body
         self.held: list[Message] = []
@@ -915,8 +916,8 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def it_ends(self) -> None:
-        """After a stop, it ends once all messages are answered or lost, or the timeout has
-        expired."""
+        """After a stop, the consumer ends once all messages are answered or lost, or the timeout
+        has expired."""
         if hasattr(self, "net") and self.stopped:
             for wire in self.net.live():
                 wire.run()

@@ -47,7 +47,7 @@ def test_no_handlers_at_all(face: Any, concurrency: int) -> None:
 
 @every_face
 def test_max_in_flight_is_what_was_set(face: Any) -> None:
-    """Even where the client has not applied it yet: before the start, and in callbacks."""
+    """The value is returned before the client applies it: before the start, and in callbacks."""
     consumer = face.Consumer("t", "c", "a", max_in_flight=7)
     for _ in range(2):
         consumer.pause()

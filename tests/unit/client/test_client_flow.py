@@ -64,7 +64,7 @@ class Consumer:
     def sent(self, line: Line, raised: bool) -> None:
         self.trace.append(f"{line.name} RDY {line.ready}")
         total = sum(other.ready for other in self.lines)
-        # After the budget has shrunk, the total exceeds it on the way down.
+        # While a shrunk budget takes effect, the total exceeds it.
         assert not raised or total <= self.flow.max_in_flight, self.trace
 
     def connect(self, name: str = "a", max_ready: int = 2500) -> Line:
@@ -259,7 +259,7 @@ def test_the_only_one_of_three_with_messages_gets_its_turn(seed: int) -> None:
     while not busy.ready:
         consumer.tick()
         rounds += 1
-    assert rounds <= 3  # two until the first line counts as idle, one for the other line
+    assert rounds <= 3  # two until the first line counts as idle, then one for the other line
     for _ in range(6):
         assert busy.ready
         consumer.tick()
@@ -285,7 +285,7 @@ def test_it_holds_rdy_for_a_round_however_idle_it_was() -> None:
     first = consumer.connect("a")
     consumer.connect("b")
     consumer.connect("c")
-    consumer.now += 4  # of the five seconds until the next round
+    consumer.now += 4  # one second before the next round
     consumer.lose(first)
     (holder,) = consumer.holders()
     for line in consumer.lines:
@@ -771,7 +771,7 @@ class FlowMachine(RuleBasedStateMachine):
         return 0 < self.budget() < len(self.consumer.lines)
 
     def once(self, act: Callable[[], object]) -> int:
-        """Call `act`; no line gets RDY twice from it. Return the number of lines that got it."""
+        """Call `act`, which sends at most one RDY per line. Return the number of RDYs."""
         self.consumer.written()
         act()
         written = Counter(entry.split()[0] for entry in self.consumer.written() if "RDY" in entry)
@@ -808,8 +808,8 @@ class FlowMachine(RuleBasedStateMachine):
 
     @rule(event=st.sampled_from(["success", "failure", "failure", "neutral"]))
     def result(self, event: str) -> None:
-        """An additional result: of a message from a lost connection, or a second result at the same
-        time."""
+        """Report an additional result: of a message from a lost connection, or at the same time as
+        another one."""
         before = self.state, self.level
         self.state, self.level = outcome(*before, event, self.top)
         sent = self.once(lambda: getattr(self.flow, event)(self.consumer.now))
@@ -867,7 +867,8 @@ class FlowMachine(RuleBasedStateMachine):
             return
         assert sum(ready) == min(budget, sum(line.max_ready for line in lines))
         for line in lines:
-            # No line has two more than another line that could have more.
+            # No line's RDY exceeds that of another line by two, unless the other line is at its
+            # maximum.
             assert line.ready == line.max_ready or max(ready) <= line.ready + 1
 
     @invariant()

@@ -164,7 +164,7 @@ def test_a_publish_waits_for_the_first_connection() -> None:
 
 
 def test_a_refused_publish_fails_alone() -> None:
-    """nsqd does not execute publishes sent after it, so they are retried."""
+    """nsqd does not execute publishes sent after a refused one, so they are retried."""
 
     def script(peer: Peer, line: str, body: bytes) -> bool:
         if body == b"bad":
@@ -188,7 +188,7 @@ def test_a_refused_publish_fails_alone() -> None:
 
 @pytest.mark.parametrize("nsqds", [("a",), ("a", "b")])
 def test_after_a_goodbye_unanswered_publishes_are_sent_again(nsqds: tuple[str, ...]) -> None:
-    """nsqd has executed none of them, and reports this as it exits."""
+    """nsqd has executed none of these publishes, and reports this as it exits."""
     pool = Pool(nsqds, script=silent, retries=0).accept()
     publishes = [pool.publish(b"%d" % number) for number in range(4)]
     pool.run()
@@ -215,7 +215,7 @@ def test_after_a_goodbye_unanswered_publishes_are_sent_again(nsqds: tuple[str, .
 
 
 def test_a_publish_after_a_goodbye_fails_with_no_connection() -> None:
-    """It was not executed, and nsqd does not return."""
+    """The publish was not executed, and nsqd does not return."""
     pool = Pool(script=silent).accept()
     publish = pool.publish()
     pool.run()
@@ -227,7 +227,7 @@ def test_a_publish_after_a_goodbye_fails_with_no_connection() -> None:
 
 @pytest.mark.parametrize("retries", [0, 3])
 def test_refused_publishes_cost_only_themselves(retries: int) -> None:
-    """more of them than a publish has attempts"""
+    """The refused publishes outnumber the attempts of a publish."""
 
     def script(peer: Peer, line: str, body: bytes) -> bool:
         if body == b"bad":
@@ -395,7 +395,7 @@ def test_nsqd_refuses_the_question_for_the_limits_of_a_topic() -> None:
 
 @pytest.mark.parametrize("answer", [b"OK", b"{"])
 def test_a_strange_answer_to_the_question_for_limits(answer: bytes) -> None:
-    """Nothing was published, so all of them are published by the next connection."""
+    """Nothing was published, so the next connection publishes all messages."""
     pool = limited(script=no_limits)
     publishes = [pool.publish(b"m" * 20), pool.publish(b"2"), pool.publish(b"3")]
     pool.run()
@@ -422,11 +422,11 @@ def test_strange_answers_to_the_question_for_limits_have_an_end() -> None:
     assert type(large.end) is NoConnection and pool.core.pending_bytes == 0
 
 
-# -- publishes behind a question
+# -- publishes that wait for an answer to LIMITS
 
 
 def held() -> tuple[Pool, list[Told]]:
-    """Return publishes to one topic, all behind the question of the first, and their pool."""
+    """Return a pool, and publishes to one topic, which wait for its limits."""
     pool = limited(script=no_limits)
     publishes = [pool.publish(body) for body in (b"m" * 20, b"2", b"m" * 15, b"4")]
     pool.run()
@@ -436,7 +436,7 @@ def held() -> tuple[Pool, list[Told]]:
 
 
 def answer(pool: Pool, most: int) -> None:
-    """Answer the question: the topic's messages may have this many bytes."""
+    """Answer LIMITS: messages of the topic may have this number of bytes."""
     pool.net.wires[0].peer.answer(b'{"max_msg_size":%d}' % most)
     pool.run()
 
@@ -710,7 +710,7 @@ def test_a_frame_alone_is_no_reason_to_reconnect_at_once(
 
 
 def test_log_lines_about_one_nsqd_are_limited(caplog: pytest.LogCaptureFixture) -> None:
-    """Each refused publish closes its connection, which has been of use."""
+    """Each refused publish closes its connection, which had worked until then."""
 
     def refuse(peer: Peer, line: str, body: bytes) -> bool:
         if line.startswith("PUB"):
@@ -755,7 +755,7 @@ def test_nothing_waits_for_ever_for_one_that_is_down() -> None:
 
 
 def test_a_long_outage_does_not_make_callers_wait_longer() -> None:
-    """The pauses between reconnects grow while nobody waits for them."""
+    """While no caller waits, the pauses between reconnects grow."""
     pool = Pool(retries=3)
     pool.fail_all(300)
     publish = pool.publish()
@@ -881,7 +881,7 @@ def test_no_answer_in_time() -> None:
     pool.net.tick(6)
     assert isinstance(publish.end, PublishTimeout)
     assert "no OK from a:4150 in time" in str(publish.end)
-    assert pool.core.pending_bytes == 5  # its answer may still arrive, and must be matched to it
+    assert pool.core.pending_bytes == 5  # its answer may still arrive, and must be matched
     pool.net.wires[0].peer.answer()
     pool.run()
     assert other.end == WAITING and pool.core.pending_bytes == 3
@@ -926,7 +926,7 @@ SENT_BEFORE = "an earlier attempt may have published the message: a:4150: lost"
 
 
 def taken_by_a() -> tuple[Pool, Told]:
-    """A publish that nsqd a has received and not answered before it exited; b does not listen."""
+    """A publish that nsqd a received but did not answer before it exited; b does not listen."""
     pool = Pool(["a", "b"], script=silent)
     pool.net.wires[0].accept()
     publish = pool.publish()
@@ -989,7 +989,7 @@ def test_what_was_sent_is_in_doubt_although_lookupds_list_no_nsqd(errors: list[s
 
 @pytest.mark.parametrize("answer", ["goodbye", "E_BAD_MESSAGE"])
 def test_what_was_sent_is_in_doubt_although_the_next_nsqd_did_not_execute_it(answer: str) -> None:
-    """It is behind a publish that the second nsqd refuses, or the second nsqd says goodbye."""
+    """The second nsqd refuses an earlier publish, or answers with a goodbye."""
     pool = Pool(["a", "b"], script=silent, retries=1)
     pool.net.wires[0].accept()
     publish = pool.publish()
@@ -1322,7 +1322,7 @@ def test_a_callback_may_publish() -> None:
 # -- random histories
 
 
-QUESTION = b""  # in the place of a body
+QUESTION = b""  # stands for a LIMITS command in lists of bodies
 
 
 class Histories(RuleBasedStateMachine):
@@ -1347,10 +1347,10 @@ class Histories(RuleBasedStateMachine):
         self.alone = len(fixed) == 1 and not lookups
         self.answers = 0  # of lookups
         self.published: list[Told] = []
-        self.unanswered: dict[Peer, list[bytes]] = {}  # by nsqd, in order of arrival
-        self.arrived: dict[tuple[Peer, str], list[bytes]] = {}  # also by command line
+        self.unanswered: dict[Peer, list[bytes]] = {}  # bodies by nsqd, in order of arrival
+        self.arrived: dict[tuple[Peer, str], list[bytes]] = {}  # bodies by nsqd and command line
         self.retried: set[bytes] = set()
-        self.withdrawn: set[bytes] = set()  # before they were sent
+        self.withdrawn: set[bytes] = set()  # timed out before they were sent
         self.accepted: list[bytes] = []
         self.refused: set[bytes] = set()
         self.stopped = False
@@ -1405,7 +1405,7 @@ class Histories(RuleBasedStateMachine):
         topic=st.sampled_from("tu"),
     )
     def publish(self, count: int, size: int, within: float, topic: str) -> None:
-        for number in range(count):  # the first may be above the usual limit
+        for number in range(count):  # the first may exceed the usual limit
             body = b"%0*d" % (size if number == 0 else 4, len(self.published))
             self.published.append(make(body, self.net.time + within, topic))
             self.core.publish(self.published[-1])

@@ -37,7 +37,7 @@ class Line:
         self.last_message = world.now
         self.backlog = 0.0  # messages in the channel
         self.works = True  # messages are answered
-        self.seconds = 0.01  # that a handler takes
+        self.seconds = 0.01  # duration of a handler's call
         self.lost = False
         self.most = 0  # largest number in flight since it was set to 0
         self._allowed = 0  # RDY that has arrived in nsqd
@@ -167,7 +167,7 @@ def test_busy_topics_have_equal_shares() -> None:
     lines = world.connect(5)
     for each in lines[:3]:
         world.fill(each)
-    lines[0].seconds = 30  # regardless of its handler's duration
+    lines[0].seconds = 30  # the handler's duration has no effect
     world.run(3 * REVIEW)
     assert [each.ready for each in lines] == [6, 6, 6, 1, 1]
 
@@ -208,7 +208,7 @@ def test_many_idle_topics_share_half() -> None:
 
 @pytest.mark.parametrize("count", [2, 10])
 def test_one_message_at_a_time(count: int) -> None:
-    """All topics have a turn, and those without messages a short one."""
+    """All topics get a turn; the turns of topics without messages are short."""
     world = World(max_in_flight=1)
     busy, *others = world.connect(count)
     world.fill(busy)
@@ -332,7 +332,7 @@ class SharedFlowMachine(RuleBasedStateMachine):
 
     @rule(max_in_flight=st.integers(0, 12))
     def change(self, max_in_flight: int) -> None:
-        """Change the budget; a lower one holds for new messages."""
+        """Change the budget; a lower budget applies to new messages."""
         for each in self.world.lines:
             each.answer_all()
         self.world.flow.set_max_in_flight(0, self.world.now)

@@ -1,4 +1,4 @@
-"""Threads of the asyncio client: their number, and one that cannot start."""
+"""Threads of the asyncio client: their number, and a thread that cannot start."""
 
 import asyncio
 import threading

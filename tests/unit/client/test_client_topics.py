@@ -187,7 +187,7 @@ def test_new_topics_of_a_pattern() -> None:
 
 
 def test_a_deleted_topic_is_left() -> None:
-    """Reconnecting before the next query would create it again."""
+    """The consumer waits for the next query, because reconnecting would create the topic again."""
     net, core = pattern_at_two()
     errors: list[Error] = []
     core.on_error = errors.append
@@ -214,7 +214,7 @@ def test_a_lost_connection_of_a_pattern_returns_if_the_topic_is_still_there() ->
 @pytest.mark.parametrize("wait", [0, 0.3], ids=["at once", "when the next query is due"])
 def test_only_a_query_after_the_loss_counts(wait: float) -> None:
     net, core = pattern_at_two()
-    core.ask_now(net.time)  # its response may be older than the loss
+    core.ask_now(net.time)  # the response to this query may be older than the loss
     net.wires[0].lose()
     net.tick(wait)
     core.found([A.of_topic("t1"), A.of_topic("t2")], [], net.time)
@@ -326,7 +326,7 @@ def test_a_pattern_is_one_query(monkeypatch: pytest.MonkeyPatch, every_nsqd: boo
 def test_an_nsqd_that_does_not_respond_keeps_its_topics(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Those of another nsqd are not kept: it has responded without them."""
+    """The topics of an nsqd that has responded without them are not kept."""
     answers: dict[str, Any] = {"a:1": ["t1"], "b:1": ["t1", "t2"]}
 
     def topics_of(addresses: Any, **_: Any) -> Outcome[str, list[str]]:

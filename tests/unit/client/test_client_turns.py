@@ -85,7 +85,7 @@ def test_while_closing_nothing_else_is_due(net: Net) -> None:
     core.lost(net.opened[1], refused(), net.time)
     assert not net.has_stopped
     watch = net.opened[0].due
-    assert core.due == min(watch, net.time + 1.0)  # to log what it waits for
+    assert core.due == min(watch, net.time + 1.0)  # to log which answers the consumer waits for
     core.tick(net.time + 30.0)
     assert net.has_stopped
 
@@ -180,7 +180,7 @@ def error_frame(text: bytes) -> bytes:
 
 
 def test_a_publish_does_not_fail_for_another(net: Net) -> None:
-    """nsqd refuses one, which ends its connection; later publishes wait for the next connection."""
+    """nsqd refuses a publish and closes the connection; later publishes wait for the next one."""
     core = ProducerCore(net, "a", keywords={})
     core.start(net.time)
     core.connected(net.opened[0], net.time)

@@ -244,7 +244,7 @@ def test_a_producer_is_listed_once() -> None:
     first, again, other = Producer("a", 1, 2), Producer("a", 1, 3), Producer("a", 2, 2)
     assert union([[first], [again, other]]) == [first, other]
     assert Found({"x": [first], "y": [other, again]}).producers == [first, other]
-    # Without TCP ports, the HTTP ports distinguish them.
+    # Producers without TCP ports are distinguished by their HTTP ports.
     deaf = [Producer("a", 0, 2), Producer("a", 0, 3)]
     assert union([deaf]) == deaf
 
@@ -296,7 +296,7 @@ def test_old_stats_may_be_wrapped() -> None:
 
 
 def test_invalid_names_are_cleaned() -> None:
-    """An nsqd that sends one must not hide its other topics."""
+    """A topic with an invalid name must not hide the other topics of its nsqd."""
     channel = CHANNEL | {"channel_name": "<c>\x1b"}
     (topic,) = parse_stats(page(TOPIC | {"topic_name": "a\r\nb", "channels": [channel]}), {})
     assert topic.name == "a  b"

@@ -256,7 +256,7 @@ def test_statistics_count_as_long_as_they_are_in_use(server: AuthServer, web: We
         gc.collect()
         return BUDGET.used <= before
 
-    eventually(is_free)  # a thread that has ended may hold it for another moment
+    eventually(is_free)  # a thread that has ended may briefly hold a part of the budget
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -331,7 +331,7 @@ def test_only_proved_nsqds_get_the_token(path: str, server: AuthServer, other: A
 
 
 def test_an_nsqd_does_not_prove_itself(server: AuthServer, other: AuthServer) -> None:
-    """The client ignores nsqd's own statement, and that of an nsqlookupd that is not configured."""
+    """The client ignores what nsqd itself or an unconfigured nsqlookupd states."""
     claims = STATS | nsqd_of(other, authenticated=True)
     server.default = other.default = Reply(json.dumps(claims).encode(), headers=PLAIN)
     web = trusting(server.address)

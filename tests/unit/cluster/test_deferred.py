@@ -18,7 +18,7 @@ MISSING = RequestError("got response 404", 404, b'{"message":"MESSAGE_NOT_FOUND"
 
 
 class FakeNsqd:
-    """An nsqd with pages of messages; it answers the cancelling of some ids with an error."""
+    """An nsqd with pages of messages, which answers requests to cancel some ids with an error."""
 
     def __init__(self, pages: list[list[Any]], errors: dict[str, RequestError]) -> None:
         self.pages = pages

@@ -137,7 +137,7 @@ def test_a_topic_without_a_channel() -> None:
 
 
 def test_dead_letters() -> None:
-    """Their topic needs no consumers."""
+    """A dead-letter topic needs no consumers."""
     source = topic(channel(dead="dead"))
     waiting = topic(channel(4, clients=0, name="look"), name="dead")
     assert kinds(source, waiting) == [("WARNING", "dead-letters")]

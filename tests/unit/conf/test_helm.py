@@ -21,7 +21,7 @@ yaml: Any = pytest.importorskip("yaml")
 CHART = ROOT / "conf" / "helm" / "nsqcy"
 RELEASE = "rel"
 VERSIONS = ("1.28", "1.37")
-ERRORS = 2  # the lowest severity that is not information
+ERRORS = 2  # the lowest severity above "information"
 
 # What the chart adds to an object of conf/kubernetes.
 ADDED = {
@@ -187,7 +187,7 @@ def test_tls_files_are_mounted(tmp_path: Path) -> None:
 
 def test_probes_stay_answered_if_clients_need_tls(tmp_path: Path) -> None:
     options = options_of(rendered(EVERYTHING), "nsqd", tmp_path)
-    assert options.tls_required == 1  # all but plain HTTP
+    assert options.tls_required == 1  # for everything except plain HTTP
     assert options.tls_client_auth_policy == "require-verify"
 
 

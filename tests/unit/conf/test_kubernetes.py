@@ -27,7 +27,7 @@ from support.kubernetes_manifests import (
 
 kubernetes_validate: Any = pytest.importorskip("kubernetes_validate")
 
-OLDEST, NEWEST = "1.28", "1.37"  # the oldest one has a label with the pod's index
+OLDEST, NEWEST = "1.28", "1.37"  # the first version that labels pods with their index
 
 each_workload = pytest.mark.parametrize("workload", WORKLOADS.values(), ids=lambda each: each.name)
 

@@ -20,7 +20,7 @@ from nsqcy.process import systemd as manager
 
 SYSTEMD = Path(__file__).parents[3] / "conf" / "systemd"
 TABLES = [NSQD, NSQLOOKUPD, NSQADMIN]
-EXPOSURE = 20  # tenths, up to 100; systemd 252 reports 11: the daemons listen and read /proc
+EXPOSURE = 20  # tenths, at most 100; systemd 252 reports 11, for listening and reading /proc
 
 each_daemon = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.daemon)
 
@@ -126,7 +126,7 @@ def test_systemd_takes_them(tmp_path: Path) -> None:
 @each_daemon
 @needs("systemd-analyze")
 def test_little_is_exposed(table: OptionTable) -> None:
-    """By systemd's own measure; the command fails above the threshold."""
+    """systemd measures the exposure; the command fails above the threshold."""
     unit = SYSTEMD / f"{table.daemon}.service"
     words = ["security", "--offline=true", f"--threshold={EXPOSURE}", str(unit)]
     assert "Overall exposure level" in systemd("systemd-analyze", "--no-pager", *words)

@@ -141,7 +141,7 @@ def test_a_class_of_options_is_a_table() -> None:
 def test_an_attribute_is_named_like_its_option() -> None:
     with pytest.raises((TypeError, RuntimeError)) as caught:
         type("Mugs", (Options,), {"_all": Section(""), "mugs": Cups.cup_count}, program="mugs")
-    error = caught.value.__cause__ or caught.value  # a RuntimeError wraps it before Python 3.12
+    error = caught.value.__cause__ or caught.value  # wrapped before Python 3.12
     assert str(error) == "Mugs.mugs is the option cup_count"
 
 

@@ -13,7 +13,7 @@ GOOD = b"good"
 
 
 class Nodes:
-    """The other nodes: requests are answered only by the test."""
+    """The other nodes: they answer requests only when the test does."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, Fetch]] = []
@@ -66,7 +66,7 @@ def test_the_first_intact_answer_counts(nodes: Nodes) -> None:
     "data", [b"", b"goo", b"good!", b"evil", None, "good", 4], ids=lambda data: repr(data)
 )
 def test_a_wrong_answer_is_one_of_a_node_without_the_part(nodes: Nodes, data: Any) -> None:
-    """It may be short, long, forged, or also damaged there."""
+    """The data may be too short, too long, forged, or damaged on that node as well."""
     nodes.fetch("a", "b")
     nodes.answer("", data)
     assert nodes.asked() == ["a", "b"] and nodes.results == []
@@ -117,10 +117,10 @@ def test_a_part_may_be_on_a_node_that_is_not_queried(nodes: Nodes) -> None:
 
 def test_answers_that_belong_to_no_request_are_ignored(nodes: Nodes) -> None:
     nodes.fetch("a", "b")
-    nodes.answer("", GOOD, node="b")  # of a node that was not queried
+    nodes.answer("", GOOD, node="b")  # from a node that was not queried
     nodes.answer("", GOOD, number=77)
     assert nodes.results == []
-    nodes.fetches.lost("b", 1.0)  # it is not waited for
+    nodes.fetches.lost("b", 1.0)  # no query waits for this node
     nodes.answer("missing")
     late = nodes.requests[0][1].number
     nodes.answer("", GOOD, node="a", number=late)
@@ -153,7 +153,7 @@ def test_queries_are_independent(nodes: Nodes) -> None:
 
 
 def test_all_queries_end_with_the_role(nodes: Nodes) -> None:
-    """Each is answered once, even if that begins another one."""
+    """Each query is answered once, even if its answer begins another query."""
     nodes.fetch("a", "b")
     nodes.fetch("b")
     nodes.fetches.end()

@@ -26,7 +26,7 @@ def found(identity: Identity | None, groups: int = 40, mark: int = 40, revision:
     [
         (found(MINE), Standing.CURRENT),
         (found(MINE, groups=60, mark=40), Standing.CURRENT),
-        (found(MINE, revision=45), Standing.CURRENT),  # nothing relevant to the node is lost
+        (found(MINE, revision=45), Standing.CURRENT),  # no relevant data is lost
         (found(MINE, groups=39), Standing.OLDER),
         (found(MINE, groups=60, mark=39), Standing.OLDER),
         (found(None), Standing.LOST),
@@ -48,7 +48,7 @@ def test_an_ancestor_is_used_again_if_nothing_has_happened_since() -> None:
     [
         (Memory(None, 0, {}, 0, 0), found(None), Standing.NEW),
         (Memory(None, 0, {}, 0, 0), found(Identity("x")), Standing.SUCCESSOR),
-        # Written by an older version, which only knew revisions.
+        # Values from an older version, which recorded only revisions.
         (Memory(None, 50, {}, 0, 0), found(None), Standing.NEW),
         (Memory(None, 50, {}, 0, 0), found(None, revision=49), Standing.LOST),
         (Memory(None, 50, {}, 0, 0), found(Identity("x"), revision=49), Standing.OLDER),
@@ -70,9 +70,9 @@ def test_a_successor_is_of_a_later_generation_than_both() -> None:
 
 
 def test_all_nodes_accept_a_successor_after_many() -> None:
-    """A registry that was replaced often loses its data again: some nodes know the latest identity,
-    and others an earlier one, which a backup has. Otherwise, they would replace each other's
-    identities for ever."""
+    """A registry that was replaced often loses its data again. Some nodes know the latest identity;
+    others know an earlier one, from a backup. Nodes must not replace each other's identities
+    forever."""
     identities = [Identity("0")]
     for number in range(1, 2 * MAX_ANCESTORS):
         memory = Memory(identities[-1], 5, {}, 0, 0)

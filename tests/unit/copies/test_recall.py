@@ -25,7 +25,7 @@ def test_all_members_must_have_stated() -> None:
     assert agreed("a", a=said(OLD), b=said(OLD)) is None
     assert agreed("a", overdue=True, a=said(OLD), b=said(OLD)) is None  # without a repair
     assert agreed("a", a=said(OLD), b=said(OLD), c=said(OLD)) == OLD.unchanged("new")
-    assert agreed("b", a=said(OLD), b=said(OLD), c=said(OLD)) is None  # the owner does it
+    assert agreed("b", a=said(OLD), b=said(OLD), c=said(OLD)) is None  # the owner restores it
 
 
 def test_the_latest_value_and_its_members_count() -> None:

@@ -71,7 +71,7 @@ def of(*nsqds: Nsqd, lookupds: Iterable[Lookupd] = (), watched: float = 0.0) -> 
 
 
 def said(check: Callable[[Cluster], Iterable[Finding]] | str, facts: Cluster) -> list[str]:
-    """check: a check, or its name."""
+    """Return the texts of a check's findings. check: the check, or its name."""
     if isinstance(check, str):
         (check,) = (each.judge for each in CHECKS if each.name == check)
     found = list(check(facts))
@@ -165,7 +165,7 @@ def test_versions() -> None:
     assert "nsqds run 2 versions: most run 1.0.0, 10.0.0.3:4151 runs 1.1.0" in told
     facts = of(lookupds=[lookupd("l1"), lookupd("l2", version="")])
     assert "l2 runs an unknown version" in only(cluster.versions, facts)
-    # One kind of daemon may be newer than the other.
+    # nsqlookupds may be newer than nsqds.
     assert not said(cluster.versions, of(nsqd(), lookupds=[lookupd(version="1.2.0")]))
 
 
@@ -193,7 +193,7 @@ def test_clocks(seconds: float, within: float, level: str) -> None:
 
 
 def test_clocks_apart() -> None:
-    """Each is close enough to our clock, but they are too far apart."""
+    """Each clock is close enough to ours, but the two are too far apart."""
     two = of(nsqd(1, offset=Offset(-2, 0.5)), nsqd(2, offset=Offset(2, 0.5)))
     assert "10.0.0.2:4151 is at least 3 s ahead of 10.0.0.1:4151" in only(cluster.clocks, two)
 
@@ -287,7 +287,7 @@ def test_topics_without_a_channel() -> None:
     assert only("unread-topics", growing).startswith(
         "warning: topic t has no channel, and 7 messages are waiting, 1.0/s more ->"
     )
-    # The second nsqd loses the topic in the meantime: 10 messages become 7, not 12.
+    # The second nsqd loses the topic in the meantime: the 10 messages become 7, not 12.
     shrinking = of(nsqd(1, before, later=[after]), nsqd(2, before, later=[]), watched=2.0)
     assert "and 7 messages are waiting" in only("unread-topics", shrinking)
     assert not said("unread-topics", of(nsqd(1, topic("t", 0), topic("u", 1, channel("c")))))

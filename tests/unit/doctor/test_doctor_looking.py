@@ -331,7 +331,7 @@ def failing(name: str, failures: int, depth: int = 1) -> dict[str, Any]:
 
 
 def test_messages_with_many_attempts(node: Node) -> None:
-    """doctor peeks only where attempts have failed, and messages are left."""
+    """doctor peeks only at channels with failed attempts and remaining messages."""
     channels = [failing("c", 5), failing("empty", 5, depth=0), failing("well", 0)]
     messages = [{"id": "1", "attempts": 3}, {"id": "2", "attempts": 12}, {"id": "3"}]
     stats = {"topics": [{"topic_name": "t", "channels": channels}]}
@@ -417,7 +417,7 @@ def test_a_door() -> None:
 
 
 def answer(data: bytes) -> tuple[socket.socket, int]:
-    """Server that sends this to its first client, and closes."""
+    """Server that sends these bytes to its first client, and closes."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:

@@ -1,4 +1,4 @@
-"""HTTP framing, without sockets: golden requests split at any place, and input that must be
+"""HTTP framing, without sockets: golden requests split at any position, and input that must be
 refused."""
 
 import random
@@ -342,7 +342,7 @@ def test_an_ignored_chunked_body_is_read_up_to_the_same_size() -> None:
 
 
 def test_tiny_chunks_are_read_in_slices() -> None:
-    """Each call of next_event() reads a bounded number, so other connections do not wait."""
+    """Each call of next_event() reads a limited number of chunks."""
     protocol = HttpProtocol(HeadCache())
     count = 5000
     protocol.feed(request(f"POST / HTTP/1.1\n{HOST}Transfer-Encoding: chunked\n\n"))
@@ -581,7 +581,8 @@ FRAGMENTS = [
 def test_any_input_means_the_same_in_any_cutting(
     fragments: list[bytes], data: st.DataObject
 ) -> None:
-    """In addition, nothing raises, and a connection after an error holds no data."""
+    """The events are the same for any split, nothing raises, and after an error a connection holds
+    no data."""
     whole = b"".join(fragments)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
     pieces = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]

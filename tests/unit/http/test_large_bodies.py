@@ -1,4 +1,4 @@
-"""Large bodies that are complete at the same moment: one is handled in each loop iteration."""
+"""Large bodies that are complete at the same time: each loop iteration handles one of them."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Answers that are made in slices: the work between two slices is counted."""
+"""Answers that are built in slices: the tests count the work between two slices."""
 
 import json
 
@@ -77,5 +77,5 @@ def test_names_are_sorted_in_slices(count: int) -> None:
 
     maker = Maker()
     assert answer(maker, pieces()).body.split() == [name.encode() for name in sorted(names)]
-    # Sorting a run takes as long as a slice.
+    # Sorting a run counts as a whole slice.
     assert len(maker.slices) >= count // RUN

@@ -1,4 +1,4 @@
-"""Requests that have arrived when the server ends: they are answered, and the connections close."""
+"""Requests that have arrived when the server stops are answered, and the connections close."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ CLOSE = b"\r\nConnection: close"
 @pytest.fixture
 def web() -> Iterator[Web]:
     web = Web(send_buffer=1)  # the kernel's minimum
-    web.client().ask(REQUEST + b"warm")  # teaches the fast path
+    web.client().ask(REQUEST + b"warm")  # the fast path learns this request
     yield web
     web.close()
 

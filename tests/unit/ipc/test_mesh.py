@@ -52,7 +52,7 @@ class Machine(RuleBasedStateMachine):
         self.generations = [0] * workers
 
     def pick(self, data) -> End:
-        """Return the end of some stream."""
+        """Return an end of some stream."""
         pair = data.draw(st.sampled_from(self.pairs))
         side = data.draw(st.integers(0, 1))
         return pair.end(side) or pair.end(0)
@@ -123,7 +123,7 @@ class Machine(RuleBasedStateMachine):
     def check_settled(self, pair: Pair):
         first, second = pair.end(0), pair.end(1)
         if second is None:
-            # The stream was aborted before the peer was notified.
+            # The stream was aborted before the peer knew about it.
             assert first.asked_to_close
             return
         for end, other in ((first, second), (second, first)):
@@ -264,7 +264,7 @@ def test_on_writable_comes_only_after_a_write_was_cut_short():
     assert home.write(NOISE[: WINDOW + 1]) == WINDOW
     cluster.settle()
     assert (home.writables, home.stream.room) == (0, 0)
-    owner.consume(1)  # a little, but the window is more than half used
+    owner.consume(1)  # a small amount, but more than half of the window is used
     cluster.settle()
     assert (home.writables, home.stream.room) == (1, 1)
 
@@ -467,7 +467,7 @@ def test_what_came_before_peer_up_is_read_after_it():
 
 
 class Mad:
-    """Worker 0, replaced by code that writes anything into the ring to worker 1."""
+    """Worker 0, replaced with code that writes arbitrary data into the ring to worker 1."""
 
     def __init__(self) -> None:
         self.cluster = Cluster(2)

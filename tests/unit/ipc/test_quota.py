@@ -80,7 +80,7 @@ def test_no_limit_counts_nothing() -> None:
     st.integers(1, 500),
 )
 def test_workers_keep_a_rate_together(steps: list[tuple[int, int, int]], rate: int) -> None:
-    """Never more than the rate, plus the credit of a second, plus the last batch."""
+    """Workers never publish more than the rate, plus one second's credit, plus the last batch."""
     workers = quotas(3, rate=rate)
     now, published, last = START, 0, START
     for who, after, count in steps:
@@ -105,7 +105,7 @@ def test_the_connection_limit_counts_all_workers() -> None:
     assert not three.enter() and three.connections() == 2
     two.leave()
     assert three.enter() and not two.enter()
-    one.join()  # it was already counted
+    one.join()  # the connection was already counted
     assert one.connections() == 3
     one.leave()
     assert not one.enter() and one.connections() == 2
@@ -165,7 +165,7 @@ def test_the_time_that_all_have_waited_is_counted() -> None:
     one.begin_wait(START + 2 * SECOND)
     other.begin_wait(START + 3 * SECOND)
     assert one.figures(START + 3 * SECOND)[4] == 4 * SECOND
-    assert one.figures(START + SECOND)[4] == 4 * SECOND  # an earlier clock reading
+    assert one.figures(START + SECOND)[4] == 4 * SECOND  # with an earlier clock reading
     one.end_wait(START + 4 * SECOND)
     other.end_wait(START + 4 * SECOND)
     one.end_wait(START + 5 * SECOND)

@@ -79,7 +79,7 @@ class Memory:
 
 
 class Ring:
-    """The ring from worker 0 to worker 1 in a memory, with both of its ends."""
+    """The ring from worker 0 to worker 1 in a memory, with both ends."""
 
     def __init__(self, start: int = 0) -> None:
         self.memory = Memory()
@@ -96,7 +96,7 @@ class Ring:
         return written
 
     def read(self) -> tuple[int, int, bytes] | int:
-        """Return a record, or 0 or -1."""
+        """Return a record, or the code of ring_read() if there is none."""
         record = Record()
         got = ring_read(self.reader, record)
         if got != 1:
@@ -232,7 +232,7 @@ def test_a_tail_that_cannot_be_breaks_the_writer(tail):
         (RECORD_MAX + 1 | 1 << 16, RING_BYTES),  # too long for any record
         (100 | 1 << 16, 64),  # longer than the published data
         (8 | 1 << 16 | 1 << 24, 64),  # the byte that must be zero is not
-        (0, 64),  # a skip to beyond the head
+        (0, 64),  # a skip beyond the head
     ],
 )
 def test_a_header_that_cannot_be_is_broken(word, available):

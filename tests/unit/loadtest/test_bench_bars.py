@@ -1,4 +1,4 @@
-"""The targets of the benchmark: each refers to a row that was recorded, and is met or missed."""
+"""The targets of the benchmark: each one refers to a recorded row, and is met or missed."""
 
 import json
 from pathlib import Path

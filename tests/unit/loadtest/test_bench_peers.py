@@ -1,6 +1,6 @@
 """Other brokers in the benchmark: their protocols, their lifecycle and their installation.
 
-Conversations are tested with the real brokers that are installed, by the soak tests.
+The soak tests cover the protocols, with the real brokers that are installed.
 """
 
 import argparse
@@ -32,7 +32,7 @@ Pieces = list[tuple[Any, ...]]
 
 @pytest.fixture(scope="module")
 def drivers() -> Any:
-    """Imported late, because inner loops may have to be compiled."""
+    """Return the drivers, imported late because their inner loops may have to be compiled."""
     from loadtest.bench.peers import drivers
 
     return drivers
@@ -206,7 +206,7 @@ def test_the_real_one_loses_no_message(drivers: Any, kind: str) -> None:
         pytest.skip(f"{driver.package} is not installed")
     settings = work.Settings(messages=int(1200 / driver.share))
     with driver.start() as server:
-        runs = list(work.Turn(driver, server, settings).all())  # raises if a message is left
+        runs = list(work.Turn(driver, server, settings).all())  # raises if any message remains
     assert {run.result.scenario for run in runs} == set(work.SCENARIOS)
     assert runs[1].result.messages == 1200
     assert procfs.listener(server.tcp[1]) == 0

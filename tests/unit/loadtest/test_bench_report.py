@@ -68,7 +68,7 @@ def page(tmp_path: Path) -> str:
 
 
 def cells(page: str, first: str) -> list[list[str]]:
-    """Return the rows of all tables that begin with this."""
+    """Return the rows of all tables whose first cell is this text."""
     lines = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("|")]
     return [line for line in lines if line[0] == first]
 
@@ -83,7 +83,7 @@ def test_figures_stand_beside_those_of_nsqcy(page: str) -> None:
 
 
 def test_the_page_of_the_docs_is_that_of_its_figures() -> None:
-    """A text changed in only one of them would be lost in the next run."""
+    """The next run would overwrite a text that was changed on the page only."""
     docs = Path(__file__).parents[3] / "docs"
     figures = json.loads((docs / "benchmarks.json").read_text())
     assert (docs / "BENCHMARKS.md").read_text() == report.page(figures)

@@ -92,7 +92,7 @@ def test_consumers_have_as_many_as_they_were_to(ground: Daemon, many: bool) -> N
 
 @pytest.mark.parametrize("many", [False, True], ids=["one", "crowd"])
 def test_messages_behind_a_heartbeat_are_seen(many: bool) -> None:
-    """No other data may arrive for a long time."""
+    """After the message, no data may arrive for a long time."""
     message = b"".join((b"\0\0\0\x1f", b"\0\0\0\2", bytes(10), b"0123456789abcdef", b"x"))
     with socket.create_server(("127.0.0.1", 0)) as server, load.Team(1) as team:
         slots = slice(0, 1)
@@ -175,7 +175,8 @@ def test_a_row_has_medians_and_multiples_are_those_of_one_round() -> None:
         ("name", "a", 3),
         ("name", "b", 1),
     ]
-    # Not 2 / 1, the ratio of the medians: the ratios of the rounds were 3, 1 and 0.5.
+    # The ratios of the rounds are 3, 1 and 0.5. The result is their median, not 2 / 1, the ratio of
+    # the medians.
     assert [(each["daemon_us"], each["floors"]) for each in rows] == [(20_000, 1), (70_000, 0)]
 
 

@@ -107,7 +107,7 @@ def test_a_death_excuses_memory_alone_and_only_what_was_there(
 def test_what_was_not_answered_when_it_died_is_excused_as_well(
     ledger: Ledger, register: Register
 ) -> None:
-    """Its OK may be in transit."""
+    """The OK of an unanswered publish may be in transit."""
     publisher = register.enter("t", 0, "memory")
     numbers = register.attempt(publisher, 5)
     register.died(0)

@@ -50,7 +50,7 @@ def test_what_was_published_and_not_finished_is_lost() -> None:
     ledger.publish("t", 1, range(1000))
     finish(ledger, 1, *(n for n in range(1000) if n not in (513, 514)))
     finish(ledger, 1, 3)
-    finish(ledger, 2, 0)  # its publish was not answered
+    finish(ledger, 2, 0)  # the publish was not answered
     assert account(ledger) == {
         "published": 1000,
         "finished": 999,
@@ -97,8 +97,8 @@ def test_what_is_excused_is_forgotten_unless_it_was_finished() -> None:
 
 
 def test_ledgers_of_processes_add_up() -> None:
-    """Two processes consume one channel, and both finish the same message; what was already
-    reported is not sent again."""
+    """Two processes consume one channel, and both finish the same message. Numbers that were
+    already reported are not sent again."""
     first, second, whole = Ledger(), Ledger(), Ledger()
     first.publish("t", 1, range(4))
     first.refuse("t", 1, [4])

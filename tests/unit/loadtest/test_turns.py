@@ -42,7 +42,7 @@ def test_nsqlookupd(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nsqadmin() -> None:
-    """Every page and answer that needs no topic, and may therefore show all of them."""
+    """Every page and answer that needs no topic may show all topics, so it has a row."""
     known = routes(
         (*overview.ROUTES, *topics.ROUTES, *channels.ROUTES, *nodes.ROUTES, *queries.ROUTES)
     )

@@ -85,7 +85,7 @@ def test_rows_are_told_apart_and_well_formed() -> None:
 
 
 def test_runbooks_name_events_that_there_are() -> None:
-    """For example `worker_died`, in the sentence about the log in a runbook's symptoms."""
+    """Runbooks name events such as `worker_died` in the symptoms' sentence about the log."""
     for page in (ROOT / "docs" / "runbooks").glob("*.md"):
         for sentence in re.findall(r"the log\s+has ([^;.]+)", page.read_text()):
             assert set(re.findall(r"`(\w+)`", sentence)) <= BY_NAME.keys(), page

@@ -58,7 +58,7 @@ def test_names_follow_the_rules_of_prometheus() -> None:
 
 
 def test_the_table_has_a_family_for_each_figure() -> None:
-    """They are in the order that the compiled part uses."""
+    """The families are in the same order as in the compiled code."""
     for prefix, families, figures in (
         ("nsqd_topic_", TOPICS, TOPIC_NAMES),
         ("nsqd_channel_", CHANNELS, CHANNEL_NAMES),
@@ -80,7 +80,7 @@ def test_buckets_are_where_the_compiled_part_has_them() -> None:
 
 
 def test_names_are_escaped() -> None:
-    """No client can create such a topic."""
+    """Escaping is tested with names that no client can create."""
     core = Core(None)
     core.create('a"b\\c\nd').channel('e"')
     found, _ = walked(core)
@@ -100,8 +100,8 @@ def test_the_longest_names_have_room() -> None:
 
 
 def test_ages_of_messages_that_are_finished(tmp_path: Path) -> None:
-    """A FIN that arrives alone counts with its message's own age; FINs that arrive together count
-    with the age of the first."""
+    """A FIN that arrives alone counts with the age of its message; FINs that arrive together count
+    with the age of the first message."""
     core = Core(tmp_path)
     consumer = core.client().subscribe("t", "c", ready=10)
     producer = core.client()
@@ -199,7 +199,7 @@ def test_a_share_is_made_in_slices(compress: bool, monkeypatch: pytest.MonkeyPat
 
 
 class Watched:
-    """Return the lines of a walk, and whether anything was requested from them."""
+    """Lines of a walk that record whether any of them was requested."""
 
     def __init__(self, lines: Exposition) -> None:
         self._lines = lines

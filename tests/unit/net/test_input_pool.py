@@ -39,7 +39,7 @@ def test_over_the_limit_the_oldest_one_is_dropped(pool: Pool) -> None:
     for name in ("a1", "b1", "c1"):
         pool.keep(name, 33)
     assert pool.keep("d1", 33) == ["a1"]
-    pool.keep("b1", 34)  # a client that sends slowly stays the oldest
+    pool.keep("b1", 34)  # a slow client remains the oldest
     assert pool.keep("e1", 33) == ["b1"]
     pool.keep("c1", 0)
     pool.keep("c1", 33)

@@ -43,7 +43,7 @@ def drained(layer: ByteLayer) -> bytes:
 
 
 def cut(data: bytes, at: Iterable[int]) -> list[bytes]:
-    """Return the data in pieces, split at these places."""
+    """Return the data in pieces, split at these positions."""
     ends = [*sorted({place % (len(data) + 1) for place in at}), len(data)]
     return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
@@ -99,7 +99,7 @@ def test_a_flipped_bit_never_passes_for_data(data: bytes, place: int, bit: int) 
         received = drained(layer)
     except LayerError:
         return
-    # A longer or skippable chunk swallows the rest; earlier output is correct.
+    # A chunk with a larger length or a skippable type hides the rest; earlier output is correct.
     assert data.startswith(received)
 
 
@@ -114,7 +114,7 @@ def test_snappy_is_what_other_implementations_read_and_write() -> None:
     assert drained(layer) == data
 
 
-# Repetitions, near and far, short and long, between incompressible bytes.
+# Short and long repetitions, at short and long distances, between incompressible bytes.
 TEXT = st.builds(
     lambda seed, words, n: b"".join(random.Random(seed).choices(words, k=n)),
     st.integers(0, 99),
@@ -133,7 +133,7 @@ def test_blocks_are_what_another_library_reads_and_writes(data: bytes) -> None:
 
 
 def test_threads_do_not_share_what_is_being_coded() -> None:
-    """The blocking client has a thread for each consumer and producer."""
+    """Threads matter because the blocking client has one for each consumer and producer."""
 
     def work(seed: int) -> bool:
         data = random.Random(seed).randbytes(30000) + bytes([seed]) * 30000
@@ -362,7 +362,7 @@ def test_the_end_of_the_stream_is_the_end() -> None:
 
 
 def test_a_bomb_comes_out_in_pieces() -> None:
-    """The output is a thousand times larger than the input, and comes one piece at a time."""
+    """The output is a thousand times larger than the input, and is produced one piece at a time."""
     deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
     bomb = deflater.compress(bytes(64 << 20)) + deflater.flush(zlib.Z_SYNC_FLUSH)
     layer = DeflateLayer()

@@ -273,7 +273,7 @@ def test_a_listener_removes_no_file_of_another(tmp_path):
 
 
 def test_the_file_goes_before_the_socket(tmp_path, monkeypatch):
-    """Otherwise another daemon could take over the path in between, and lose its file."""
+    """Otherwise, another daemon could bind the path in between, and then lose its file."""
     path = str(tmp_path / "s")
     listener = bind(path, "tcp")
     real = os.unlink

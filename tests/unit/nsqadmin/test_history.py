@@ -74,7 +74,7 @@ def test_rates_are_what_counters_grow_by() -> None:
     assert first[TOPIC] == {"depth": 57, "in_flight": 5, "deferred": 0}
     now = channel(message_count=140, depth=30, in_flight_count=10, requeue_count=3, timeout_count=5)
     found = shown(rates, 20, a=topic(250, 7, now))
-    # 40 arrived, and the number held fell by 15, so 55 left.
+    # 40 messages arrived, and the number in the channel fell by 15, so 55 left.
     assert found[CHANNEL]["in"] == 4
     assert found[CHANNEL]["out"] == 5.5
     assert (found[CHANNEL]["requeued"], found[CHANNEL]["timed_out"]) == (0.2, 0.5)
@@ -93,7 +93,7 @@ def test_an_nsqd_that_was_started_again_has_no_rate_at_first() -> None:
     rates = Rates(60)
     shown(rates, 10, a=topic(100), b=topic(10))
     found = shown(rates, 20, a=topic(3), b=topic(30))
-    assert found[TOPIC]["in"] == 2  # of the other node only
+    assert found[TOPIC]["in"] == 2  # the rate of the other node only
     assert "in" not in found[NODE]
     assert shown(rates, 30, a=topic(13), b=topic(30))[TOPIC]["in"] == 1
 

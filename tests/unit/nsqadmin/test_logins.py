@@ -1,4 +1,4 @@
-"""Users of nsqadmin: their file, their sessions, and how others are rejected."""
+"""Users of nsqadmin: their file, their sessions, and the rejection of other requests."""
 
 import base64
 import hmac
@@ -294,7 +294,7 @@ def test_sessions_end_when_they_are_not_used() -> None:
         assert table.find(key) == user
     now.time += 60.1
     assert table.find(key) is None
-    now.time -= 60.1  # it does not reappear
+    now.time -= 60.1  # the session does not reappear
     assert table.find(key) is None
     other = table.begin(user)
     table.end(other)
@@ -330,7 +330,7 @@ def test_repeated_failures_cause_a_delay() -> None:
     now.time += RECOVERY
     assert table.wait("a") == 0
     assert table.add("a") == 0
-    for _ in range(5):  # it does not grow
+    for _ in range(5):  # the wait does not grow
         assert table.add("a") == RECOVERY
     assert table.wait("a") == RECOVERY
     now.time += MAX_FAILURES * RECOVERY
@@ -475,8 +475,8 @@ def test_failures_are_limited_and_those_who_are_in_stay_in(made: Made) -> None:
         assert status(attempt) == 429
     lines = len(log.lines)
     assert status(lambda: users_.admit(bearer("wrong"))) == 429 and len(log.lines) == lines
-    # From other addresses, with a session, with a token, or with verified credentials, users still
-    # get in.
+    # Requests from other addresses, with a session, a token or verified credentials are still
+    # admitted.
     assert users_.enter(request("10.0.0.2:5"), "anna", SECRET)
     assert users_.admit(by_session(key)) and users_.admit(bearer(TOKEN))
     assert users_.admit(by_name("bot", TOKEN))

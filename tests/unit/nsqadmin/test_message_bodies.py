@@ -34,7 +34,7 @@ def test_what_a_body_seems_to_be(body: bytes, kind: str, text: str) -> None:
 
 
 def test_a_body_that_is_cut() -> None:
-    """Truncated in the middle of a character, or of JSON."""
+    """The body is truncated in the middle of a character, or of JSON."""
     assert message_bodies.body_text("ä".encode()[:1], cut=True)[:2] == ("text", "")
     assert message_bodies.body_text(b"[1]", cut=True).kind == "text"
 

@@ -45,7 +45,7 @@ def test_a_user_logs_in(fake: fake_oidc_provider.Provider) -> None:
     assert returned == state
     user, there = ours.finish(state, state, code)
     assert (user.name, user.role, there) == ("anna@example.com", "operate", "/topics")
-    with pytest.raises(Refused, match="unknown"):  # an attempt counts once
+    with pytest.raises(Refused, match="unknown"):  # an attempt can be used once
         ours.finish(state, state, code)
 
 
@@ -114,7 +114,7 @@ def test_an_attempt_belongs_to_one_browser(fake: fake_oidc_provider.Provider) ->
         with pytest.raises(Refused, match="another browser"):
             ours.finish(state, kept, code)
     _, other = ours.begin("")
-    with pytest.raises(Refused, match="invalid_grant"):  # the code is of another verifier
+    with pytest.raises(Refused, match="invalid_grant"):  # the code belongs to another verifier
         ours.finish(other, other, code)
 
 

@@ -102,7 +102,7 @@ def test_a_section_of_plots() -> None:
 def test_time_frames_are_those_that_are_kept() -> None:
     assert plots(length=172800.0).frames == ["15m", "1h", "6h", "12h", "24h", "48h", "start"]
     short = plots(length=1000.0, chosen="12h")
-    assert (short.frames, short.frame) == (["15m", "start"], "start")  # it has just begun
+    assert (short.frames, short.frame) == (["15m", "start"], "start")  # the history is still short
     old = replace(plots(), now=10_000.0)
     assert (old.frame, replace(old, chosen="nonsense").frame) == ("1h", "1h")
     assert replace(plots(length=1000.0), now=10_000.0).frame == "15m"
@@ -147,7 +147,7 @@ def test_what_is_not_kept_is_not_drawn() -> None:
 def test_small_plots_and_the_latest_value() -> None:
     assert plots().latest(TOPIC, "in") == 900
     assert plots().spark(TOPIC, "in").endswith("L58 3")  # the mean of the last three values
-    section = plots().section(TOPIC)  # whose points are also means
+    section = plots().section(TOPIC)  # each of its points is also a mean
     assert section is not None
     assert section.plots[0].lines[0].latest == "900/s"
     assert "In: 900/s now" in section.plots[0].spoken
@@ -159,7 +159,7 @@ def test_small_plots_and_the_latest_value() -> None:
 
 
 def rows(**params: str) -> list[tuple[str, int, str]]:
-    """Return the rows of a table sorted this way."""
+    """Return the rows of a table in this sort order."""
     columns: Columns[tuple[str, int, str]] = [
         ("Name", lambda row: row[0]),
         ("In-Flight", lambda row: row[1]),

@@ -16,7 +16,7 @@ def test_rates() -> None:
     meter, counter = RateMeter(), ("n:1", "0")
     assert meter.rate(counter, 100.0, 50.0, 5.0) == pytest.approx(0.1)  # since the start
     assert meter.rate(counter, 110.0, 60.0, 10.0) == pytest.approx(0.5)
-    assert meter.rate(counter, 110.5, 60.5, 10.4) == pytest.approx(0.5)  # too early for a rate
+    assert meter.rate(counter, 110.5, 60.5, 10.4) == pytest.approx(0.5)  # too soon for a new rate
     assert meter.rate(counter, 112.0, 62.0, 12.0) == pytest.approx(1.0)
     assert meter.rate(counter, 113.0, 1.0, 0.2) == pytest.approx(0.2)  # restarted
     assert meter.rate(counter, 1113.0, 1001.0, 100.1) == pytest.approx(0.1)  # too long ago

@@ -1,4 +1,4 @@
-"""Requests to daemons that several users make at the same time."""
+"""The same request to daemons for several users at the same time."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -90,7 +90,7 @@ def test_a_request_under_way_is_shared(
     waiting(lambda: len(flight.done._cond._waiters), 8)  # type: ignore[attr-defined]
     server.go.set()
     assert [each.result() for each in (first, *others)] == [b"1"] * 9
-    assert get(client) == b"2"  # a later request is a new one
+    assert get(client) == b"2"  # a later request is sent again
     assert client._flights == {}
 
 

@@ -39,7 +39,7 @@ def core_at(path: Path) -> Core:
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    """Data path after a clean exit: five messages are finished, five were requeued."""
+    """Data path after a clean exit, with five finished and five requeued messages."""
     path = tmp_path / "data"
     path.mkdir()
     core = core_at(path)
@@ -158,7 +158,7 @@ def test_after_a_kill(saved: Path) -> None:
 
 
 def test_a_journal_ahead_of_the_files(saved: Path) -> None:
-    """The files look as if some had been copied earlier than others."""
+    """The files are as if the journal had been copied later than the segments."""
     for each in segments(saved)[-2:]:
         each.unlink()
     found = audit(saved)

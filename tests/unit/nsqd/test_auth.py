@@ -1,4 +1,4 @@
-"""Auth server responses: accepted ones, refused ones, and their effects for a client."""
+"""Responses of auth servers: the accepted and the refused ones, and their effects on clients."""
 
 import json
 import string
@@ -55,7 +55,7 @@ def test_decisions(
     grants: list[Any], allowed: list[tuple[str, str]], denied: list[tuple[str, str]]
 ) -> None:
     found = parse(answer(*grants))
-    for _ in range(2):  # the second time from the cache
+    for _ in range(2):  # the second answer is from the cache
         assert [each for each in allowed if not found.permits(*each)] == []
         assert [each for each in denied if found.permits(*each)] == []
 
@@ -129,7 +129,7 @@ def test_size_is_bounded() -> None:
 
 
 def test_nothing_of_an_answer_is_in_the_reason() -> None:
-    """A server may echo the secret."""
+    """The response of a server may contain the secret."""
     for body in (
         answer(grant("sesame(")),
         answer(grant(channels=[r"\p{sesame}"])),

@@ -26,7 +26,7 @@ class Disk:
         self.hangs = False
         self.writes = 0
         self.turns = threading.Semaphore(0)
-        """Released for each write of a disk that hangs."""
+        """Semaphore that permits one write each while the disk hangs."""
         write = StateFile.write
 
         def attempt(file: StateFile, content: bytes) -> None:
@@ -87,7 +87,7 @@ def test_the_hub_does_not_wait_for_a_write(tmp_path: Path, disk: Disk) -> None:
     assert node.flush()
     disk.hangs = True
     node.remember({"g": Known((1, 7), GROUP)})
-    wait_until(lambda: disk.writes == 2)  # the write has begun, and this greenlet continues
+    wait_until(lambda: disk.writes == 2)  # the write has begun, but does not block this greenlet
     for mark in range(8, 100):
         node.marked(mark)
     flushed = gevent.spawn(node.flush)

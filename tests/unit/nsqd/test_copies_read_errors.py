@@ -1,4 +1,5 @@
-"""A copy's files that are temporarily unreadable: each errno and each short read is the same event.
+"""A copy's files that are temporarily unreadable: every errno and every short read has the same
+effect.
 
 The simulation of copies therefore knows only one kind of failed read
 (`simulation.disk.Disk.fails_to_read`). The I/O thread's fault table makes its reads fail; a
@@ -40,7 +41,7 @@ FAULTS = {
     "ENOMEM": Fault(errno.ENOMEM),
     "nothing": Fault(0, 0),
 }
-SHORT = {**FAULTS, "short": Fault(0, 1)}  # a short read of the I/O thread is continued
+SHORT = {**FAULTS, "short": Fault(0, 1)}  # the I/O thread continues short reads
 every_fault = pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
 every_blocking_fault = pytest.mark.parametrize("fault", SHORT.values(), ids=SHORT.keys())
 ALWAYS = 1 << 40

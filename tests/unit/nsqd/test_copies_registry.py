@@ -125,7 +125,7 @@ class Etcd:
 
 
 class Reader:
-    """Uses no value, but records which registry is in use when values arrive."""
+    """Ignores the values, but records which registry is in use when they arrive."""
 
     def __init__(self) -> None:
         self.generation = 0
@@ -169,7 +169,7 @@ class Process:
         wait_until(lambda: self.etcd.watches)
 
     def replace(self, generation: int) -> None:
-        """Give the registry another identity, and report that."""
+        """Give the registry another identity, and report the change."""
         value = encode_identity(Identity(f"r{generation}", generation, (self._identity().id,)))
         self.etcd.transact([], [Put(IDENTITY, value)])
         self.etcd.watches[-1].report(IDENTITY)
@@ -229,6 +229,6 @@ def test_the_registry_may_be_replaced_while_a_lease_is_granted(process: Process)
 
     etcd.granting = replace
     etcd.has_lease = False
-    process.registry.end_session("m.0.2")  # everything is read again once it is answered
+    process.registry.end_session("m.0.2")  # the registry reads everything again after the answer
     wait_until(lambda: 2 in reader.read_in)
     assert set(reader.read_in) == {1, 2}

@@ -1,4 +1,4 @@
-"""The port for copies: TLS, and a lack of descriptors."""
+"""The port for copies: TLS, and running out of descriptors."""
 
 import errno
 import os

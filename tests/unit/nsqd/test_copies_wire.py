@@ -1,4 +1,4 @@
-"""Messages between workers: each one survives any split, and any other data is refused."""
+"""Messages between workers: each one can be split anywhere, and any other data is refused."""
 
 import json
 import struct

@@ -205,7 +205,7 @@ def test_an_unfinished_fill_offers_only_what_was_verified(disk: Disk) -> None:
     for each in (copy, disk.open()):
         sizes = {path: extent.size for path, extent in each.offered().items()}
         assert sizes == {SEGMENT: HEADER + 7, OTHER: HEADER + 8}
-        assert each.whole  # it has everything that it has ever confirmed
+        assert each.whole  # the copy has all data that it has ever confirmed
         each.begin_filling()
         assert {path: extent.size for path, extent in each.offered().items()} == sizes
         assert disk.stored(each)
@@ -280,7 +280,7 @@ def test_a_journal_that_is_damaged_in_two_passes_is_replaced(disk: Disk) -> None
 
     damaged = intact[:-2] + b"xx"
     scrub(damaged)
-    scrub(intact)  # it was being replaced
+    scrub(intact)  # the file was being replaced
     scrub(damaged)
     scrub(intact[:-3] + b"yyy")
     scrub(damaged)

@@ -120,7 +120,7 @@ def test_queues_are_found_by_their_names(tmp_path: Path) -> None:
     t = found["t"]
     assert sorted(t.files) == [0, 12, 1234567]
     assert t.meta == "t.diskqueue.meta.dat"
-    # nsqd never writes such a number: the file is not read, but it is moved along with the others.
+    # nsqd never uses a number of this form: the file is not read, but is moved with the others.
     assert t.leftovers == ["t.diskqueue.0000001.dat", "t.diskqueue.meta.dat.9182736455.tmp"]
     assert len(t.names) == 6
     assert (found["t:c"].topic, found["t:c"].channel, list(found["t:c"].bad)) == ("t", "c", [3])
@@ -351,7 +351,7 @@ def test_a_missing_last_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_read_may_be_gone(tmp_path: Path) -> None:
-    """nsqd deletes it, and is killed before it updates its metadata."""
+    """NSQ's nsqd deleted the file, and was killed before it updated the metadata."""
     several = messages(0, 20)
     write_queue(tmp_path, "t:c", several, read=4, limit=500)
     data_file(tmp_path, "t:c", 0).unlink()

@@ -16,7 +16,7 @@ ONE = summed([Rest("t", "c", 1, 0, 0)])
 
 
 class Around:
-    """Returns the given remains one by one; the last one is repeated."""
+    """Returns the given remaining work one by one; the last one is repeated."""
 
     def __init__(self, *looks: Remains | None) -> None:
         self.looks = list(looks)

@@ -667,7 +667,7 @@ def test_a_peer_that_takes_no_answer_is_closed() -> None:
     count = 100
     http.send(request("GET", "/stats?format=json") * count)
     watcher = server.connect()
-    # The server closes on its own: its end of the connection disappears from its table.
+    # The server closes on its own: its end of the connection disappears.
     process = psutil.Process(server.process.pid)
     port = http.sock.getsockname()[1]
 
@@ -681,8 +681,8 @@ def test_a_peer_that_takes_no_answer_is_closed() -> None:
 
 @pytest.mark.slow
 def test_unfinished_bodies_are_bounded_together(fresh: Server) -> None:
-    """The limit of the test server is 1 MiB, and half of it for an address; a complete request is
-    never refused."""
+    """The limit of the test server is 1 MiB in total, and half of that per address. A complete
+    request is never refused."""
     held = [fresh.connect() for _ in range(250)]
     for http in held:
         http.send(request("POST", "/mpub?topic=t", b"x\n" * 2499)[:-1])

@@ -73,7 +73,7 @@ def test_an_answer_larger_than_any_buffer(start: Callable[..., Server]) -> None:
 def test_the_end_is_said(start: Callable[..., Server]) -> None:
     http = start().connect()
     assert http.request("GET", "/ping", Connection="close").headers["connection"] == "close"
-    assert http.sock.recv(1) == b""  # no SSLEOFError: there was a close_notify
+    assert http.sock.recv(1) == b""  # no SSLEOFError, because of the close_notify
 
 
 def test_the_peers_end_is_understood(start: Callable[..., Server]) -> None:

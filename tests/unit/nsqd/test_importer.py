@@ -47,8 +47,8 @@ class Crash(BaseException):
 
 @pytest.fixture
 def crash(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """crash(n): the n-th call that changes something, and every such call after it, raises.
-    crash(0) turns this off. Each returns the number of such calls since the previous crash()."""
+    """crash(n) makes the n-th disk-changing call, and every one after it, raise; crash(0) disables
+    this. Both return the number of such calls since the previous crash()."""
     state = {"left": -1, "made": 0}
 
     def wrap(real: Any) -> Any:
@@ -147,7 +147,7 @@ def test_what_an_import_leaves(tmp_path: Path) -> None:
     }
     assert not is_needed(str(tmp_path))
     assert lines[-1] == "import: complete, 113 messages, 0 unreadable parts"
-    # As specified in docs/DISKFORMAT.md.
+    # The import follows docs/DISKFORMAT.md.
     (segment,) = (tmp_path / "t.topic").glob("*.seg")
     records = disk_format.segment_messages(segment)
     everything = queues["t"] + queues["t:a"] + queues["t:b"]

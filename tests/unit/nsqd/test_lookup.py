@@ -172,7 +172,7 @@ def test_many_topics_at_once(make, lookupd):
 
 @pytest.mark.parametrize("fate", ["answers", "hangs up", "is silent", "is away"])
 def test_changes_are_awaited_until_every_lookupd_has_answered(make, lookupd, monkeypatch, fate):
-    """A lookupd that does not answer, or is down, delays nobody for long."""
+    """A lookupd that does not answer, or is down, delays no caller for long."""
     gate = threading.Event()
     one, other = lookupd(), lookupd()
 
@@ -278,7 +278,7 @@ def test_a_name_beside_the_address_it_stands_for_is_one_lookupd(make, lookupd):
 
 
 def test_the_other_family_of_one_lookupd(make, lookupd):
-    """Only its second address leads to the listener."""
+    """The lookupd listens only at its second address."""
     one = lookupd()
     nobody = ("127.0.0.9", one.port)
     lookup = make()

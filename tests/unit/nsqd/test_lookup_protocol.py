@@ -36,7 +36,7 @@ def test_answers_in_pieces(step):
         while (answer := answers.next()) is not None:
             found.append(answer)
     assert found == [b"OK", b"", b"x" * 50]
-    assert answers  # the beginning of the next one
+    assert answers  # holds the beginning of the next answer
 
 
 @pytest.mark.parametrize("size", [-1, 51, -(2**31), 2**31 - 1])

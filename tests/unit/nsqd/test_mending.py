@@ -193,7 +193,7 @@ def test_each_copy_is_damaged_in_another_place(copies: Copies) -> None:
 
 
 def test_all_copies_are_damaged_in_one_place(copies: Copies) -> None:
-    """Everything around it is repaired."""
+    """Everything around the damage is repaired."""
     copies.damage(CLOSED, FIRST + 50, MIDDLE + 50, LAST + 50)
     copies.damage(CLOSED, MIDDLE + 60, nodes="ab")
     assert outcome(copies.verify(CLOSED)) == (True, 1, 0, True)
@@ -313,7 +313,7 @@ FAILURES = [errno.EIO, errno.ETIMEDOUT, errno.ENOMEM, errno.EMFILE]
 @pytest.mark.parametrize("error", FAILURES)
 @pytest.mark.parametrize("call", ["open", "pread"])
 def test_a_read_error_is_no_damage(copies: Copies, call: str, error: int) -> None:
-    """For any read, once or always."""
+    """Any read may fail, once or always."""
     for nth in itertools.count(1):
         before = copies.io.calls_made(call)
         copies.io.fault(call, nth=nth, error=error)
@@ -374,7 +374,7 @@ def test_repairs_for_logs_are_reported(copies: Copies) -> None:
     copies.damage(CLOSED, MIDDLE + 50)
     copies.damage(CLOSED, MIDDLE + 50, nodes="ab")
     assert copies.repair(MIDDLE) is False
-    assert copies.repair(MIDDLE, error=errno.EIO) is None  # it may be intact
+    assert copies.repair(MIDDLE, error=errno.EIO) is None  # the data may be intact
     assert copies.found == [(CLOSED, Findings(mended=1)), (CLOSED, Findings(damaged=1))]
 
 

@@ -216,7 +216,7 @@ def test_what_is_written_is_read_again(tmp_path_factory, changes):
 
 @given(st.lists(CHANGES, max_size=30))
 def test_each_change_is_written(changes):
-    """Even if the content was often made before."""
+    """Changes are written even if the content was encoded many times before."""
     known_topics = KnownTopics()
     for what, topic, channel in changes:
         change(known_topics, what, topic, channel)
@@ -352,7 +352,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, capfd):
     assert (tmp_path / "nsqd.dat").read_text() == "old"
     assert lines.all[-1][0] == "error"
     assert "no space left on device" in lines.all[-1][1]
-    assert capfd.readouterr().err == ""  # it is only logged, not also printed by the thread pool
+    assert capfd.readouterr().err == ""  # the thread pool does not print the error
 
 
 class SlowWrites:

@@ -33,8 +33,7 @@ def test_there_is_a_line_for_each_reason() -> None:
 
 
 def test_a_failed_write_is_no_reason_for_ever() -> None:
-    """Otherwise a balancer that sends no clients until nsqd is ready would never see it ready
-    again."""
+    """Otherwise, a balancer that waits until nsqd is ready would never send it clients again."""
     assert reasons(1, {0: ill(REMEMBERED - 1)}, None, NOW)
     assert reasons(1, {0: ill(REMEMBERED)}, None, NOW) == []
     assert reasons(1, {0: ill(-REMEMBERED)}, None, NOW) == []  # the clock was set back

@@ -131,7 +131,7 @@ def test_rates_since_the_first_sample() -> None:
 def test_a_rate_covers_between_one_and_two_periods() -> None:
     world = World()
     world.sample()
-    world.work(received=1000)  # before both samples that are kept
+    world.work(received=1000)  # before both of the retained samples
     world.sample()
     world.work(received=50)
     world.sample()

@@ -9,7 +9,7 @@ from nsqcy.util.slices import Turns
 
 
 class Work:
-    """Answers with its number, once a test lets it continue."""
+    """Returns the number of the call, once a test opens its gate."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -73,7 +73,7 @@ def _error(rounds: RequestCoalescer[str, int]) -> str:
 
 
 def test_one_goes_on_in_each_turn() -> None:
-    """In each iteration of the loop, one of the waiting ones continues, in order of arrival."""
+    """In each iteration of the loop, one of the waiting tasks continues, in order of arrival."""
     turns = Turns()
     polls = 0
     done: list[tuple[int, str]] = []

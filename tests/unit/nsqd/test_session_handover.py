@@ -1,4 +1,4 @@
-"""A session that migrates to another worker: who serves it, for any outcome of the request."""
+"""A session that migrates to another worker: which worker serves it after each outcome."""
 
 import errno
 import os

@@ -201,7 +201,7 @@ def test_key_order() -> None:
 
 
 def test_every_value_is_behind_its_key() -> None:
-    """No values are swapped: each value is unique."""
+    """Each value is unique, so swapped values would be noticed."""
     strings = ["client_id", "hostname", "remote_address", "user_agent", "topology_zone"]
     strings += ["topology_region", "tls_cipher_suite", "tls_version", "tls_negotiated_protocol"]
     numbers = ["state", "ready_count", "in_flight_count", "message_count", "finish_count"]
@@ -260,7 +260,7 @@ def test_null_and_empty() -> None:
 
 @pytest.mark.case("HTTP-066", "HTTP-067")
 def test_pub_counts() -> None:
-    """All topics, sorted; NSQ shows an arbitrary one."""
+    """nsqcy shows all topics, sorted; NSQ shows an arbitrary one."""
     (producer,) = merged()["producers"]
     assert producer["pub_counts"] == [{"topic": "t1", "count": 4}, {"topic": "t2", "count": 5}]
     (producer,) = merged(topic="t2")["producers"]
@@ -461,7 +461,7 @@ def test_shares_are_merged_in_slices() -> None:
     turns: list[None] = []
     whole = stats_page.merge([share], 1, lambda: turns.append(None))
     assert whole.topics == sorted(topics)
-    assert len(turns) == 2  # between the slices, and before they are sorted
+    assert len(turns) == 2  # between the slices, and before sorting
 
 
 def test_ledgers() -> None:

@@ -264,13 +264,14 @@ def test_pushes_come_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gevent, "sleep", sleep)
     with pytest.raises(gevent.GreenletExit):
         pusher._run()
-    # The third push took more than two intervals: of the two missed pushes, one is made up for.
+    # The third push took more than two intervals, so two pushes were missed. One of them is made up
+    # for.
     assert pushes == [60, 120, 180, 310, 360, 420]
 
 
 @pytest.mark.case("STATSD-01", "STATSD-03")
 def test_a_push_is_spread_over_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pauses, including the one after the last packet, fill all but the last second."""
+    """The pauses, with one after the last packet, fill the interval except its last second."""
     pauses: list[float] = []
     monkeypatch.setattr(gevent, "sleep", pauses.append)
     listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -374,7 +374,7 @@ def test_a_silent_peer_is_given_up(line: Callable[..., Handshakes]) -> None:
 
 
 def test_our_own_time_is_not_the_peers(line: Callable[..., Handshakes]) -> None:
-    """Before its turn, the loop is busy for longer than a peer's time limit."""
+    """Before the connection's turn, the loop is busy for longer than the time limit of a peer."""
     log: list[str] = []
     peer = Conversation(line(0.1), log)
     peer.speak()

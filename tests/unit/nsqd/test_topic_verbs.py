@@ -1,4 +1,4 @@
-"""Verbs that view or take a channel's messages, right after these were published."""
+"""Verbs that view or take a channel's messages immediately after they are published."""
 
 import json
 from collections.abc import Iterator
@@ -143,7 +143,7 @@ def test_a_topic_that_waits_for_too_long(
 
 
 def test_a_turn_passes_on_a_share(core: Core, owner: TopicOwner) -> None:
-    """The rest follows, for any number of waiting messages."""
+    """Later turns fan out the rest, for any number of waiting messages."""
     topic = core.topic("t")
     assert topic is not None
     topic.end_hold()

@@ -71,7 +71,7 @@ def test_a_session_that_migrates_is_counted_at_once(
 ) -> None:
     forward(handles, AdoptSession.__name__)
     assert [handle.load() for handle in handles] == [CONNECTIONS - 1, CONNECTIONS + 1]
-    slots.beat = 2  # the counts of this heartbeat include it
+    slots.beat = 2  # this heartbeat's count includes the session
     assert [handle.load() for handle in handles] == [CONNECTIONS] * 2
 
 

@@ -150,8 +150,7 @@ def test_what_is_held_is_what_arrived() -> None:
 
 
 def test_a_line_in_many_pieces() -> None:
-    """Each piece is examined once: re-reading the growing line a million times would take
-    minutes."""
+    """Each piece is examined once. Otherwise, a line that grows byte by byte would take minutes."""
     client = Client()
     client.say(b"  V1")
     for _ in range(MAX_LINE // 16):

@@ -1,4 +1,4 @@
-"""nsqlookupd's connections on a hub: many that have input at once take turns."""
+"""nsqlookupd's connections on a hub: if many have input at the same time, they take turns."""
 
 import socket
 from collections import Counter
@@ -18,7 +18,7 @@ from support.gevent_hub import Lines, wait_until
 
 
 def test_connections_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop polls between the commands of two connections, so that others do not wait."""
+    """The loop polls between the commands of two connections, so others do not wait."""
     iteration, executed = [0], Counter[int]()
     polls = gevent.get_hub().loop.check()
     polls.start(lambda: iteration.__setitem__(0, iteration[0] + 1))

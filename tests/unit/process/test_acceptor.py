@@ -1,4 +1,4 @@
-"""Which worker gets the next connection, and the case that none can accept it."""
+"""Which worker gets the next connection, and what happens if none can accept it."""
 
 import errno
 import socket
@@ -14,7 +14,7 @@ from support.gevent_hub import Lines, wait_until
 
 
 class Worker:
-    """A target that takes `room` sockets."""
+    """A target that accepts `room` sockets."""
 
     def __init__(self, room=1000, load=0, lagging=False):
         self.room = room
@@ -136,7 +136,7 @@ def test_a_refused_socket_is_tried_again_after_a_pause(front):
 
 
 def test_with_only_the_reserve_left_clients_wait_in_the_backlog(front, monkeypatch):
-    """Each socket that a worker takes makes room for one more."""
+    """Each socket that a worker accepts permits one more."""
     worker = Worker()
     front.acceptor.add(0, worker)
     monkeypatch.setattr(acceptor, "PAUSE", 60.0)  # only `resume` continues
@@ -192,13 +192,13 @@ def failing(front, code, failures):
 def test_out_of_descriptors_pauses_and_says_so_once(front, code):
     sock, worker = failing(front, code, 3)
     wait_until(lambda: worker.taken)
-    assert sock.calls <= 5  # it does not busy-loop
+    assert sock.calls <= 5  # the acceptor does not busy-loop
     assert front.lines.all == ["TCP: accept: so it is; pausing"]
     assert front.failures == []
 
 
 class Manual(Acceptor):
-    """Its pauses end at a test's request."""
+    """An acceptor whose pauses a test ends."""
 
     def _start_timer(self, seconds):
         self.waits = [*getattr(self, "waits", []), seconds]
@@ -245,7 +245,7 @@ def test_a_worker_without_descriptors_gets_one_try_per_pause(front):
 
 
 def test_a_pause_ends_after_its_time(front):
-    """The timer of each pause is a new one: libev immediately fires a restarted one."""
+    """Each pause has a new timer, because libev fires a restarted timer immediately."""
     started = []
 
     class Watched(Acceptor):

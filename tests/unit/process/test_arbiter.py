@@ -1,4 +1,4 @@
-"""Supervised children: their states, silence, deaths, and the end."""
+"""Supervised children: their states, their silence, their deaths, and the shutdown."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ class House:
 
     def __init__(self, count=2, silence=30 * SECOND):
         self.now = 0
-        self.next_pid = 1_000_000_000  # beyond any real one
+        self.next_pid = 1_000_000_000  # larger than any real pid
         self.beats = [0] * count
         self.sent = []
         self.left = []
@@ -138,7 +138,7 @@ def test_a_stopping_child_may_be_silent(house):
 
 
 def test_who_is_unheard(house):
-    house.stopped.add(house.children[1].pid)  # which makes no difference here
+    house.stopped.add(house.children[1].pid)  # stopping it has no effect here
     house.pass_time(3, beating=[0])
     assert house.arbiter.unheard(3 * SECOND) == []
     house.pass_time(1, beating=[0])

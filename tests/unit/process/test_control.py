@@ -119,7 +119,7 @@ def test_a_message_too_large_is_refused_on_both_sides(monkeypatch):
 
 
 class Peer:
-    """A handler that records what it receives; `answers` by method."""
+    """A handler that records the received requests; `answers` has the answers by method."""
 
     def __init__(self, **answers):
         self.answers = answers
@@ -312,7 +312,7 @@ def test_descriptors_travel(ends):
     assert answer.value == 2
     assert os.read(reader, 100) == b"through a descriptor" * 2
     ancillary.close_all(answer.fds)
-    assert os.read(reader, 100) == b""  # every copy of the write end is closed
+    assert os.read(reader, 100) == b""  # all copies of the write end are closed
     os.close(reader)
 
 

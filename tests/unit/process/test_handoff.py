@@ -95,7 +95,7 @@ def test_what_was_never_taken_comes_back(ends):
     items = [ends.accepted(number) for number in range(5)]
     for item in items:
         ends.sender.send(item)
-    # The receiver accepts two and dies.
+    # The receiver takes two sockets and dies.
     for _ in range(2):
         ends.receiver._take(ancillary.receive(ends.theirs, 4096))
     ends.theirs.close()

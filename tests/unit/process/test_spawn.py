@@ -1,4 +1,4 @@
-"""Starting processes: what a child inherits, and what it does not inherit."""
+"""Starting processes: what a child does and does not inherit."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def test_a_fork_has_the_same(tmp_path):
     done = subprocess.run(fork, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("7\n", "")
     fds, blocked, stdin, _ = json.loads((tmp_path / "report").read_text())
-    assert len(fds) <= 5  # the standard ones, the kept one, and one for listing them
+    assert len(fds) <= 5  # standard, kept, and the one that lists them
     assert set(blocked) == {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     assert stdin == "/dev/null"
 

@@ -19,7 +19,7 @@ from support.service_manager import Manager
 
 
 class Lines(list[str]):
-    """Log that keeps its texts."""
+    """Log that records its lines."""
 
     def info(self, text: str, /, **fields: object) -> None:
         self.append(text)
@@ -118,7 +118,7 @@ def test_a_manager_that_does_not_read_holds_nobody_up(
 ) -> None:
     monkeypatch.setattr(systemd, "SEND_LIMIT", 0.001)
     notifier = Notifier(manager.address)
-    for _ in range(1000):  # more than its queue holds
+    for _ in range(1000):  # more than the manager's queue holds
         notifier.alive()
     assert notifier.heard
     assert 0 < len(manager.hear_all()) < 1000

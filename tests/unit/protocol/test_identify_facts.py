@@ -1,4 +1,4 @@
-"""What a client agrees on with IDENTIFY is known to each worker that executes its commands."""
+"""Every worker that executes a client's commands has the settings that IDENTIFY negotiated."""
 
 import json
 import struct

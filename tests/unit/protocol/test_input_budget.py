@@ -1,4 +1,4 @@
-"""Unfinished commands: clients that use up the input budget do not keep others out."""
+"""Unfinished commands: clients that exhaust the input budget do not block others."""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from nsqcy.server.core import BytesTransport
 from support.worker_core import ERROR, RESPONSE, SECOND, Core, frames
 
 KIB, MIB = 1 << 10, 1 << 20
-BUDGET = 16 * MIB  # 3/4 of it until reading stops, and half of that for one address
+BUDGET = 16 * MIB  # reading stops at 3/4 of it, or at half of that per address
 OK = (RESPONSE, b"OK")
 
 Make = Callable[..., Core]

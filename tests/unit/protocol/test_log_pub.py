@@ -1,6 +1,6 @@
 """LOG_PUB: each chunk is published once, even if it is resent, across every kind of exit.
 
-A process killed at some moment would leave a copy of the files at that moment.
+The tests simulate a kill with a copy of the files at that moment.
 """
 
 import errno
@@ -222,7 +222,7 @@ def test_a_refusal_costs_no_repeat(make: Make) -> None:
 
 @pytest.mark.parametrize("durability", DURABILITIES)
 def test_over_clean_exits(make: Make, durability: str) -> None:
-    """This holds even for a topic that no longer has any messages."""
+    """Chunks are remembered even if the topic no longer has any messages."""
     core = make(durability)
     core.create("t").channel("c")
     for chunk in range(5):
@@ -292,7 +292,7 @@ def test_runs_without_chunks_are_not_read(make: Make) -> None:
     for n in range(500):
         assert core.client().publish("t", b"%d" % n) == OK
     after = killed(make, core, "os", retention_time=3600 * SECOND)
-    # Only the run in the log that contains a chunk and extends beyond the journal is read.
+    # Only the run that contains a chunk, and extends beyond the journal, is read from the log.
     assert after.topic("t").memory_bytes <= 4096 < after.topic("t").log_bytes // 4
     assert publish(after, 1, b"one") == OK
     assert after.counters("t")["message_count"] == 0
@@ -301,7 +301,7 @@ def test_runs_without_chunks_are_not_read(make: Make) -> None:
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 @pytest.mark.parametrize("kept", range(6))
 def test_a_repeat_completes_a_chunk_torn_by_a_crash(make: Make, durability: str, kept: int) -> None:
-    """This number of a chunk's records remain; the repetition publishes the others."""
+    """`kept` records of a chunk remain; the repetition publishes the others."""
     core = make(durability)
     core.create("t").channel("c")
     core.settle()

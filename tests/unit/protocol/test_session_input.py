@@ -129,7 +129,7 @@ def test_too_much_is_too_much_wherever_it_is_cut(
 
 @pytest.mark.parametrize("length", [1, 4, 20, 5000])
 def test_what_was_read_is_what_is_forwarded(length: int) -> None:
-    """Commands after it are not part of it, and reach the owner in order."""
+    """Later commands are not part of the forwarded one, and reach the owner in order."""
     near = Near()
     try:
         producer = near.client()

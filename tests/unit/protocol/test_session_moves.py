@@ -10,7 +10,7 @@ OK = (RESPONSE, b"OK")
 SMALL, BATCH = b"x" * 200, mpub("t", [b"x" * 1000] * 100)
 MANY = 256  # publishes that justify a migration if they take long enough
 LONG = 2 * SECOND
-BATCHES = 11  # enough batches for a mebibyte
+BATCHES = 11  # batches that exceed a mebibyte
 AT_ONCE = 16  # maximum sessions that leave a worker per second
 BUSY = 600
 
@@ -223,7 +223,7 @@ def test_many_messages_arrive_whole_and_are_finished_at_once(near):
 
 
 def test_a_command_sent_during_a_turn_runs_in_the_next_one(near):
-    """By then the owner has read its clock again, so a delay begins after the command was sent."""
+    """By then, the owner has read its clock again, so a delay begins after the command was sent."""
     client = consumer(near, 1)
     [message] = client.messages()
     owner = near.owner

@@ -122,8 +122,7 @@ def test_publishes_wait_and_none_is_lost(core: Core, asked: Asked, client: Conne
 
 
 def test_who_waits_is_counted_for_as_long(core: Core, asked: Asked, client: Connect) -> None:
-    """The time is counted once, even if the session is rechecked often, and even if it
-    disconnects."""
+    """The waiting time is counted once, even if the session is rechecked often or disconnects."""
     quota = asked.make(rate=1)
     one, two = welcome(client()), welcome(client())
     one.send(pub() * 3)
@@ -187,7 +186,7 @@ def test_connections_of_a_user_share(core: Core, asked: Asked, client: Connect) 
 def test_a_command_pays_once(
     core: Core, asked: Asked, client: Connect, command: bytes, messages: int
 ) -> None:
-    """This includes commands that arrive in pieces and are checked repeatedly."""
+    """A command counts once even if it arrives in pieces and is checked repeatedly."""
     quota = asked.make(rate=100)
     one = welcome(client(topic_log=True))
     left = 100

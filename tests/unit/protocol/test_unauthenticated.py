@@ -112,7 +112,7 @@ def test_a_body_after_auth_waits_for_its_answer(guarded: Core, servers: Servers)
 
 
 def test_a_turn_parses_few_identifies(core: Core) -> None:
-    """Clients that send many of them at once do not delay others."""
+    """Clients that send many IDENTIFYs at once do not delay others."""
     one = identify(heartbeat_interval=60_000)
     clients = [core.client() for _ in range(3)]
     core.settle()
@@ -136,7 +136,7 @@ def test_a_turn_parses_one_large_identify(core: Core) -> None:
     for turn in range(len(clients)):
         for client in clients:
             client.look()
-        # The first one arrived between two turns.
+        # The first IDENTIFY arrived between two turns.
         assert sum(len(client.heard) for client in clients) == 1 + turn
         core.manager.run_turn(core.now, core.wall)
     assert [client.answer() for client in clients] == [OK] * 5

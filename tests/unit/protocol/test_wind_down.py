@@ -1,4 +1,4 @@
-"""Sessions when nsqd exits: the answered commands, the clients that get a goodbye, and the end."""
+"""Sessions when nsqd exits: the answered commands, the goodbyes, and the end of the connections."""
 
 import errno
 import struct
@@ -81,7 +81,7 @@ def test_publishes_that_wait_for_the_log_are_answered_first(core: Core) -> None:
 
 
 def test_a_publish_that_fails_is_answered_with_its_error(core: Core) -> None:
-    """Its error says as much as a goodbye."""
+    """The error tells the client as much as a goodbye."""
     client = core.client(goodbye=True)
     assert client.publish("t", b"first") == OK
     core.io.fault("fdatasync", 1, errno.EIO, times=100)

@@ -82,7 +82,7 @@ def test_headers_of_messages(make: Callable[..., Web], short: bool) -> None:
 
 def test_headers_that_cannot_be_are_refused(web: Web) -> None:
     client = web.client()
-    for _ in range(2):  # its head is not cached
+    for _ in range(2):  # the head is not cached
         answer = client.ask(pub(b"a", X_Nsq_Key="v1", X_Nsq_KEY="v2"))
         assert answer.startswith(b"HTTP/1.1 400 ")
         assert b'{"message":"INVALID_HEADERS (header \\"key\\" twice)"}' in answer
@@ -127,7 +127,7 @@ def test_many_at_once_and_the_rest_goes_the_general_way(web: Web) -> None:
     ],
 )
 def test_whatever_is_unusual_goes_the_general_way(web: Web, data: bytes) -> None:
-    for _ in range(2):  # the second time its head is cached
+    for _ in range(2):  # the head is cached the second time
         client = web.client()
         client.ask(data)
         assert general(client).startswith(data)
@@ -213,7 +213,7 @@ def test_a_bug_costs_one_connection(web: Web, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_client_that_reads_nothing(make: Callable[..., Web]) -> None:
-    """Its answers wait, and until they are read, nothing is read from it."""
+    """The client's answers wait, and nothing is read from the client until it has read them."""
     web = make(send_buffer=4096)
     client = web.client()
     for number in range(200):

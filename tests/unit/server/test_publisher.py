@@ -10,7 +10,7 @@ from support.two_workers import OWNER, Near
 from support.worker_core import SECOND
 
 MEBIBYTE = 1 << 20
-PATIENCE = 5 * SECOND  # how long a worker may be down
+PATIENCE = 5 * SECOND  # maximum time for which a worker may be down
 SMALL = [b"x"]
 BIG = [b"x" * 100_000] * 21  # needs three commands
 
@@ -52,7 +52,7 @@ def test_the_owner_dies_before_it_answers(near: Near) -> None:
 def test_what_was_not_sent_is_certainly_not_there(near: Near) -> None:
     outcomes = Outcomes(near)
     outcomes.publish([b"x" * MEBIBYTE])
-    outcomes.publish(SMALL)  # waits for the answers to that number of bytes
+    outcomes.publish(SMALL)  # waits until the first mebibyte is answered
     near.manager.peer_down(OWNER)
     assert outcomes.all() == [[UNKNOWN], ["exiting"]]
 

@@ -22,7 +22,7 @@ def io():
 
 
 class Results(list):
-    """Collects the errors of ops by name."""
+    """Collects the errors of operations by name."""
 
     def named(self, name):
         return lambda error: self.append((name, error))

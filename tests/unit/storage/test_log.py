@@ -161,8 +161,7 @@ def balanced():
 
 
 def recovered(path, topic="t"):
-    """Return everything that is found at startup and can be read: {seq: message}, recovered, damage
-    found while reading."""
+    """Return the readable messages at startup, what was recovered, and the damage found."""
     disk = Disk(path, topic)
     found = recover_log(disk.log)
     readable = {}
@@ -269,7 +268,7 @@ def test_failures_are_reported_in_the_order_of_the_runs(disk):
     assert told == [(1, 0), (11, errno.ENOSPC)]
 
 
-# ---- runs that continue in the next one ----
+# ---- runs that the next run continues ----
 
 
 def parts(disk, count, durable=False):
@@ -672,7 +671,7 @@ def test_records_after_a_sync_request_share_its_failure(disk):
 
 
 def test_no_write_waits_for_a_background_sync(disk, tmp_path):
-    """Neither the writes of the same log wait, nor the durable runs of a different one."""
+    """Writes of the same log do not wait, and neither do durable runs of another log."""
     other = Log(disk.io, tmp_path, "other")
     done = []
     kept = [disk.wrote(messages(1, 1))]
@@ -853,7 +852,7 @@ def test_disk_full_and_room_again(disk):
     results = []
     first = disk.wrote(messages(1, 3))
     path = disk.segments()[0]
-    disk.io.fault("pwrite", 2, short=100)  # a record and a half, then nothing more
+    disk.io.fault("pwrite", 2, short=100)  # one and a half records, then an error
     disk.io.fault("pwrite", 3, errno.ENOSPC)
     batches = {seq: messages(seq, 3) for seq in (4, 7, 10)}
     into = None
@@ -992,7 +991,7 @@ def test_disk_full_at_every_call_in_turn(tmp_path, times):
         if made < nth:
             disk.io.fault("any", nth - made, errno.ENOSPC, times)
         handle = disk.wrote(messages(100, 2))
-        if disk.errors[-1]:  # the fault affected this run, or a journal not written since
+        if disk.errors[-1]:  # the fault hit this run or a pending journal
             disk.probe.retract(handle, handle.bytes, 100, 2)
             disk.io.clear_faults()
             disk.probe.write_snapshot(b"snapshot again")
@@ -1048,7 +1047,7 @@ def test_a_lost_length_costs_that_record_too(disk):
 @pytest.mark.parametrize("dense", [True, False])
 def test_a_length_that_points_at_a_later_record_is_not_believed(dense):
     image = run(messages(1, 5, 8), crc=True)
-    struct.pack_into("<I", image, 48, 96)  # of the second record, pointing to the third
+    struct.pack_into("<I", image, 48, 96)  # the length of the second record
     assert len(scan_segment(bytes(64) + bytes(image))[1]) == 1
     assert sum(one[2] for one in scan_segment(bytes(64) + bytes(image))[0]) == 4
     verify_run(image, 1, 5, dense)
@@ -1110,7 +1109,7 @@ def test_a_short_read_of_a_long_file_is_no_damage(disk, limit):
     handle = disk.wrote(messages(1, 300, 30))
     answers = []
     disk.io.fault("pread", 1, short=limit)
-    disk.io.fault("pread", 2, short=0)  # nothing, although the file continues
+    disk.io.fault("pread", 2, short=0)  # reads no bytes, although the file continues
     disk.probe.read(handle, lambda error, data: answers.append(error))
     disk.io.drain_now()
     assert answers == [errno.EIO]
@@ -1131,7 +1130,7 @@ def test_a_file_that_ends_early_is_damaged(disk):
 
 
 def repairs(disk, *answers):
-    """Answer each request of the log with the next of these; return the requests."""
+    """Answer the log's requests for repair one by one; return the requests."""
     asked, left = [], list(answers)
 
     def repairer(path, offset, length, error, answer):
@@ -1162,7 +1161,7 @@ def test_a_repairer_puts_damage_right(disk):
 def test_what_cannot_be_repaired_is_damaged(disk):
     handle = disk.wrote(messages(1, 10, 30))
     flip(disk.segments()[0], 200)
-    asked = repairs(disk, True, False)  # not repaired in fact: the log requests the repair again
+    asked = repairs(disk, True, False)  # True is wrong: the log requests the repair again
     assert sum(one.damaged for one in disk.read(handle)) == 1
     assert len(asked) == 2 and len(disk.damages) == 1
 
@@ -1400,7 +1399,7 @@ def test_clean_exit_needs_no_scan(tmp_path):
     assert [one[:4] for one in recovered_runs(found)] == [(1, 1000, 1000, 0)]
     assert found.clean and found.log_id == disk.log.log_id == log_id
     assert (found.next_seq, found.max_id) == (1001, 16001)
-    assert disk.io.calls_made("pread") == 2  # the header, and 64 kB at the end
+    assert disk.io.calls_made("pread") == 2  # the header, and the last 64 kB
     assert disk.messages(recovered_runs(found)[0][6]) == messages(1, 1000)
     del kept, found
     disk.stop()
@@ -1505,7 +1504,7 @@ def test_survivors_of_a_crash_are_seen_as_such(tmp_path):
 
 
 def test_few_records_with_gaps_are_no_survivors(tmp_path):
-    """Records that only some publishers requested to have on disk."""
+    """The records are on disk because only some publishers requested durability."""
     disk = Disk(tmp_path)
     for seq in (1, 3, 9):
         disk.wrote([message(seq)])

@@ -70,8 +70,8 @@ def damaged(content: bytes) -> list[bytes]:
 
 
 def test_a_damaged_version_is_never_used(tmp_path: Path, file: StateFile) -> None:
-    """One flipped bit may also turn the last line feed into a character that JSON skips, or the
-    checksum's key into one that nothing reads; the content is intact then."""
+    """A flipped bit may also turn the last line feed into a character that JSON skips, or the
+    checksum's key into an unknown one. In these cases, the content is intact."""
     for content in damaged(version(3)):
         (tmp_path / NAME).write_bytes(content)
         found = file.look(numbers)

@@ -89,7 +89,7 @@ def test_a_port_that_is_in_use_is_skipped(three: list[int]) -> None:
 def test_a_lock_file_of_another_user_is_skipped(
     three: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """If the file cannot be opened, the file's user may hold the port."""
+    """If the file cannot be opened, another user may have reserved the port."""
     monkeypatch.setattr(ports, "_folder", lambda: str(tmp_path))
     (tmp_path / str(three[0])).mkdir()
     with Ports() as mine:

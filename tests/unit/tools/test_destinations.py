@@ -81,7 +81,7 @@ def test_a_success_makes_it_one_of_the_others_again() -> None:
     assert 0 in chosen(pool, 30, 2)
     pool.succeeded(0, 31, 0.1)
     assert chosen(pool, 31, 4).count(0) == 2
-    pool.failed(0, 40)  # and it starts again with half a minute
+    pool.failed(0, 40)  # the backoff starts again at 30 s
     assert chosen(pool, 69.9, 2) == [1, 1]
     assert 0 in chosen(pool, 70, 2)
 
@@ -116,7 +116,7 @@ def test_epsilon_greedy_explores_less_and_less() -> None:
 
     pool = EpsilonGreedy(2, low)
     pool.succeeded(0, 0, 0.1)
-    assert chosen(pool, 0, 4) == [0, 1, 0, 1]  # exploration: in turn, though only one is known
+    assert chosen(pool, 0, 4) == [0, 1, 0, 1]  # explores in turn, though only one is known
     assert len(drawn) == 4
     # 0.3 * 0.9 ** 4 = 0.197: a draw of 0.2 no longer explores.
     numbers = scripted(0.2, 0.0, 0.19, 0.18)

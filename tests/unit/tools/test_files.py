@@ -271,7 +271,7 @@ def test_a_member_for_each_sync(topic: Topic) -> None:
         files.write([body], topic.now)
         files.sync()
     data = topic.files()["t-000000.log.gz"]
-    header = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"  # without name and time, for an unknown system
+    header = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"  # no name, no time, unknown system
     assert data.startswith(header) and data.count(header) == 3
     assert gzip.decompress(data) == b"one\ntwo\nthree\n"
     files.sync()
@@ -321,7 +321,7 @@ def test_finished_files_are_moved(topic: Topic) -> None:
 @pytest.mark.parametrize("work", [False, True])
 @pytest.mark.parametrize("codec", [Plain(), Gzip(6)])
 def test_a_removed_directory_is_created_again(topic: Topic, codec: Codec, work: bool) -> None:
-    """Unsynced messages are not lost with it."""
+    """Unsynced messages are not lost with the directory."""
     files = topic.open(work=work, codec=codec)
     files.write([b"synced", b"first", b"second"], topic.now)
     assert files.synced == 1

@@ -19,7 +19,7 @@ def test_a_line_after_one_more_than_so_many() -> None:
     meter = StatusMeter("[aggregate]:", 2)
     lines = [meter.add(seconds) for seconds in (0.001, 0.002, 0.003, 0.004, 0.0051)]
     assert [line is not None for line in lines] == [False, False, True, False, True]
-    # The first covers 2 and 3 ms, the second 4 and 5.1 ms.
+    # The first line covers 2 and 3 ms, the second one 4 and 5.1 ms.
     assert lines[2] == "[aggregate]: finished 2 - 99th: 3.00ms - 95th: 3.00ms - avg: 2.50ms"
     assert lines[4] == "[aggregate]: finished 2 - 99th: 5.10ms - 95th: 5.10ms - avg: 4.55ms"
 

@@ -1,4 +1,4 @@
-"""Users as daemons see them: their permissions, and how the gate answers others."""
+"""Users as daemons see them: their permissions, and the gate's answers to other requests."""
 
 import base64
 import mmap
@@ -25,7 +25,7 @@ from support.users_file import section, token
         (("a*",), "aa", "", True),
         (("a/c",), "a", "c", True),
         (("a/c",), "a", "cc", False),
-        (("a/c",), "a", "", False),  # its log needs access to more than one channel
+        (("a/c",), "a", "", False),  # the topic's log needs access to all channels
         (("a/*",), "a", "", True),
         (("a/c*", "b"), "b", "x", True),
         (("*",), "x#ephemeral", "c#ephemeral", True),
@@ -153,7 +153,7 @@ def test_only_a_client_with_repeated_failures_has_to_wait() -> None:
     assert ("Retry-After", str(int(RECOVERY) + 1)) in waits.headers
     assert status(door.ask(Need.KNOWN)) == 401
     assert status(door.ask(Need.KNOWN, f"Bearer {token('a')}")) == 200
-    assert len(door.log.lines) == MAX_FAILURES  # failures that are not checked are not logged
+    assert len(door.log.lines) == MAX_FAILURES  # unchecked failures are not logged
     assert not any("s3cret" in line or token("a") in line for line in door.log.lines)
     door.time += RECOVERY
     assert status(door.ask(Need.KNOWN, "Bearer s3cret")) == 401

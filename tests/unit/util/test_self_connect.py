@@ -1,4 +1,4 @@
-"""TCP self-connections: a free port in the ephemeral range may be both ends of one."""
+"""TCP self-connections: a free port in the ephemeral range may be both ends of a connection."""
 
 import asyncio
 import socket
