@@ -1,4 +1,4 @@
-# The declarations of nsqcy.base that other packages use.
+# Declarations of nsqcy.base for other packages.
 
 cimport cython
 from libc.stddef cimport size_t
@@ -45,13 +45,13 @@ cdef extern from "bytes.h" nogil:
     void store_le16(void *p, uint16_t v)
     void store_le32(void *p, uint32_t v)
 
-    # Exactly 16 lower-case digits; parsing returns -1 for anything else.
+    # Exactly 16 lower-case hex digits; hex16_parse() returns -1 for other text.
     void hex16_format(void *out, uint64_t v)
     int hex16_parse(const void *text, uint64_t *v)
 
 # -- debug --
 
-# The debug build's switch: code in `if NSQCY_DEBUG:` is compiled out of a release build.
+# Whether this is a debug build: a release build omits code in `if NSQCY_DEBUG:`.
 cdef extern from "debug.h" nogil:
     const bint NSQCY_DEBUG
 
@@ -61,8 +61,8 @@ cdef extern from "debug.h" nogil:
 cdef enum:
     MAX_HEADERS = 4096         # maximum total bytes of a message's headers
     HEADERS_COUNT = 32
-    HEADERS_SIZE = 2            # bytes of the length that precedes them
-    HEADERS_ROOM = 4098         # maximum bytes that they add to a body
+    HEADERS_SIZE = 2            # bytes of the length field before the headers
+    HEADERS_ROOM = 4098         # maximum bytes that headers add to a body
 
 # Return whether n bytes are valid headers.
 cdef bint headers_are_valid(const uint8_t *at, size_t n) noexcept nogil
@@ -79,8 +79,8 @@ cdef enum:
     HEAP_NOWHERE = 0xFFFFFFFF   # the index of a node that is not in a heap
 
 cdef struct HeapNode:
-    uint32_t index    # its slot, or HEAP_NOWHERE; initialize it to that before the first push
-    uint32_t tag      # for the node's owner; the heap never reads it
+    uint32_t index    # slot in the heap; initialize to HEAP_NOWHERE before the first push
+    uint32_t tag      # free for use by the node's owner; unused by the heap
 
 cdef struct HeapSlot:
     int64_t due
@@ -92,16 +92,16 @@ cdef struct Heap:
     uint32_t capacity
 
 cdef void heap_init(Heap *heap) noexcept nogil
-# Frees the memory; nodes still in the heap are not changed.
+# Free the heap's memory; nodes still in the heap are not changed.
 cdef void heap_free(Heap *heap) noexcept nogil
-# 0, or -1 if out of memory (the heap is then unchanged). The node must not be in a heap.
+# Return 0, or -1 if out of memory (the heap is then unchanged). The node must not be in a heap.
 cdef int heap_push(Heap *heap, HeapNode *node, int64_t due) noexcept nogil
-# A node that is not in a heap is left unchanged.
+# Remove a node; do nothing if the node is not in a heap.
 cdef void heap_remove(Heap *heap, HeapNode *node) noexcept nogil
-# The node must be in this heap.
+# Change the due time of a node, which must be in this heap.
 cdef void heap_update(Heap *heap, HeapNode *node, int64_t due) noexcept nogil
-# The node that is due first, or NULL. The order of nodes with equal times depends only on the calls
-# so far.
+# Return the node that is due first, or NULL. The order of nodes with equal times depends only on
+# the calls so far.
 cdef HeapNode *heap_peek(Heap *heap) noexcept nogil
 
 
@@ -123,7 +123,7 @@ cdef inline int heap_check(int status) except -1:
 
 # -- histogram --
 
-# Durations, counted by powers of four; see histogram.h.
+# Histograms of durations, with bounds at powers of four; see histogram.h.
 
 
 cdef extern from "histogram.h" nogil:
@@ -138,7 +138,7 @@ cdef extern from "histogram.h" nogil:
     void histogram_merge(Histogram *into, const Histogram *other)
 
 
-# The exponent of the first bound (2^n ns) for each kind of duration.
+# For each kind of duration, the exponent n of the histogram's first bound (2^n ns).
 cdef enum:
     FIRST_OF_AGES = 18          # age of messages when they are finished: 0.26 ms to 18 minutes
     FIRST_OF_SYNCS = 16         # 66 us to 4.6 minutes
@@ -156,11 +156,11 @@ cdef inline tuple histogram_facts(const Histogram *h):
 @cython.final
 cdef class IdSource:
     cdef:
-        uint64_t *_word       # shared: the first tick that is not leased
-        uint64_t _node        # already shifted into place
+        uint64_t *_word       # shared between sources: the first unleased tick
+        uint64_t _node        # node id, shifted to its position in an id
         uint64_t _next        # the id to return next
         uint64_t _end         # one past the last id of the lease; == _next if used up
-        int64_t _lease_until  # wall clock, ns: the lease is out of date from this time on
+        int64_t _lease_until  # wall clock, ns: when the lease expires
         Py_buffer _view
 
     cdef void _lease(self, int64_t wall_ns) noexcept nogil

@@ -1,6 +1,6 @@
-"""nsqcy.base: numbers, bytes and data structures that know nothing about messages.
+"""nsqcy.base: numbers, bytes and data structures that are independent of messages.
 
-Each included file says what it owns.
+Each included file states its responsibilities.
 """
 
 cimport cython

@@ -1,6 +1,6 @@
 """Message headers: validation, and conversion between bytes and Python.
 
-Owns their format, which is the same on the wire and in a record. Independent of messages and
+Defines their format, which is the same on the wire and in a record. Independent of messages and
 connections.
 """
 
@@ -19,7 +19,7 @@ cdef enum Fault:
     FAULTLESS = 0
     TOO_LONG = 1
     TOO_MANY = 2
-    CUT = 3             # a header extends beyond the last byte
+    CUT = 3             # the header extends beyond the end of the headers
     BAD_NAME = 4
     TWICE = 5           # a duplicate name
     BAD_TTL = 6
@@ -40,7 +40,7 @@ cdef inline bint is_name(const uint8_t *name, size_t length) noexcept nogil:
 
 
 cdef inline bint is_ttl(const uint8_t *header) noexcept nogil:
-    """Return whether a header, which begins with its name's length, is named `ttl`."""
+    """Return whether a header is named `ttl`. `at` points to the length of its name."""
     return memcmp(header, b"\3ttl", 4) == 0
 
 
@@ -85,7 +85,7 @@ cdef Fault find_fault(const uint8_t *at, size_t n, size_t *place, size_t *number
         if not is_name(at + place[0] + 1, at[place[0]]):
             return BAD_NAME
         for i in range(count):
-            # The length byte is compared together with the name.
+            # Compares the length byte together with the name.
             if memcmp(at + starts[i], at + place[0], name_end - place[0]) == 0:
                 return TWICE
         if is_ttl(at + place[0]) and ttl_of(at + name_end + 2, load_be16(at + name_end)) < 0:
@@ -123,7 +123,7 @@ cdef str headers_fault(const uint8_t *at, size_t n):
 
 
 def encode_headers(pairs not None):
-    """Encode (name, value) pairs of bytes. Raises ValueError with a description of the error."""
+    """Encode (name, value) pairs of bytes. Raises ValueError if a pair is invalid."""
     cdef bytearray whole = bytearray()
     cdef bytes headers
     cdef uint8_t size[2]

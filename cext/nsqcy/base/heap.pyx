@@ -1,7 +1,6 @@
 """An indexed min-heap, by due time, of nodes embedded in other structs.
 
-Owns the order and its slots, but not the nodes. Does not know what the nodes stand for, and reads
-no clock.
+Owns the order and the slots, but not the nodes. Independent of the nodes' meaning and of the clock.
 """
 
 # An indexed min-heap by due time.
@@ -11,7 +10,7 @@ no clock.
 # its index.
 
 cdef enum:
-    ARITY = 4             # a slot's children fill one cache line
+    ARITY = 4             # the children of a slot fill one cache line
     CAPACITY_MIN = 16
 
 

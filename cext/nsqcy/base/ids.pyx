@@ -1,7 +1,6 @@
 """Message ids: 63 bits of time, node and sequence, unique across all workers of a node.
 
-Owns the generation and the format of ids. Knows nothing about messages or topics, and reads no
-clock.
+Generates ids and defines their format. Independent of messages, topics and the clock.
 """
 
 # Message ids.
@@ -80,7 +79,7 @@ cdef class IdSource:
         self._lease_until = <int64_t> (tick + 1 + EPOCH_TICKS) << ID_TICK_NS_BITS
 
     cdef void lift(self, uint64_t id) noexcept nogil:
-        """Return only ids greater than `id` from now on, even from sources without a lease."""
+        """Ensure that all later ids are greater than `id`, even from sources without a lease."""
         cdef:
             uint64_t after = (id >> ID_TICK_SHIFT) + 1
             uint64_t free = load_acquire_u64(self._word)
@@ -90,7 +89,7 @@ cdef class IdSource:
             self._end = self._next
 
     def raise_above(self, uint64_t id):
-        """Start after `id`, the largest id on disk."""
+        """Start after `id`, which is the largest id on disk."""
         self.lift(id)
 
     def next_id(self, int64_t wall_ns):

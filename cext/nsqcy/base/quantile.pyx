@@ -1,12 +1,12 @@
 """Quantiles of a stream of numbers over a rolling window, in bounded memory.
 
-Owns the samples. Knows nothing about messages or channels, and reads no clock.
+Owns the samples. Independent of messages, channels and the clock.
 
 The sketch is the one by Greenwald and Khanna ("Space-Efficient Online Computation of Quantile
-Summaries", 2001), with a buffer in front: it determines any rank among n values to within ERROR *
-n, even after several sketches have been merged. (NSQ uses the targeted variant, for quantiles with
-different accuracies. With a single accuracy, that variant saves almost nothing, and for some input
-orders it keeps all values.)
+Summaries", 2001), with a buffer in front: its error in rank among n values is at most ERROR * n,
+even after several sketches have been merged. (NSQ uses the targeted variant, for quantiles with
+different accuracies. With a single accuracy, that variant saves almost no memory, and for some
+input orders it keeps all values.)
 """
 
 # Quantiles of a stream of numbers over a rolling window.
@@ -81,7 +81,7 @@ cdef void clear(Sketch *sketch) noexcept nogil:
 
 
 cdef int reserve(Sketch *sketch, uint32_t room) noexcept nogil:
-    """Reserve room for `room` samples; return -1 if out of memory."""
+    """Reserve memory for `room` samples; return -1 if out of memory."""
     cdef Sample *samples
     if room <= sketch.room:
         return 0

@@ -2,8 +2,8 @@
 
 Decides when the journal is written, and appends deltas between two snapshots. A snapshot describes
 the topic as it was when the snapshot began. It may or may not contain a message that has been
-finished since then. A topic may have a million deferred messages, so a snapshot can take many
-turns; the channels ensure that no message is omitted (`Channel.pack`).
+finished since. A topic may have a million deferred messages, so a snapshot can take many turns; the
+channels ensure that no message is omitted (`Channel.pack`).
 """
 
 cdef class Snapshot:
@@ -43,7 +43,7 @@ cdef class Snapshot:
         return 0
 
     cdef int end(self, log_done done, void *arg) except -1:
-        """Replace the journal with the complete snapshot. Raises MemoryError if packing failed."""
+        """Replace the journal with the complete snapshot. Raise MemoryError if packing failed."""
         cdef Channel channel
         for channel in self.channels:
             if channel.packing.failed:
@@ -63,7 +63,7 @@ cdef class Snapshot:
 
 cdef enum:
     JOURNAL_TICKS = 16              # cost of a due journal, in topic ticks
-    DELAYED_PACKED = 16384          # maximum delayed records in a snapshot; recovery finds the rest
+    DELAYED_PACKED = 16384          # maximum delayed records in a snapshot; recovery finds others
 
 
 cdef int journal_done(void *arg, int error) except -1:
@@ -97,7 +97,7 @@ cdef int deltas_synced(void *arg, int error) except -1:
 
 
 cdef class PendingChange:
-    """A change that is answered once it is as durable as its topic's class promises.
+    """A change to answer once it is as durable as the topic's durability class requires.
 
     Call it with None or a reason to answer the change; later calls do nothing.
     """
@@ -147,8 +147,8 @@ cdef class Checkpoints(TopicQueue):
     # -- deltas --
 
     cdef int journal_channel(self, kind, Channel channel, done=None) except -1:
-        """Record that a channel was created or deleted, before any record that is fanned out
-        afterwards. `done`, unless None, is called as for an answered change."""
+        """Record the creation or deletion of a channel, before any record that is fanned out later.
+        `done`, unless None, is called as in pending_change()."""
         change = None if channel.ephemeral else self.pending_change(done)
         if channel.ephemeral and done is not None:
             done(None)
@@ -185,7 +185,7 @@ cdef class Checkpoints(TopicQueue):
 
     cdef object when_synced(self, done):
         """Return the callback for a delta: it calls `done` once the delta is as durable as the
-        topic's class promises."""
+        topic's durability class requires."""
         if done is None or self.promised != FSYNC:
             return done
         return lambda error: self.delta_written(error, done)
@@ -198,7 +198,7 @@ cdef class Checkpoints(TopicQueue):
         self.sync_deltas()
 
     cdef int sync_deltas(self) except -1:
-        """Sync all deltas written so far that a caller waits for; only one sync runs at a time."""
+        """Sync all written deltas that callers wait for; only one sync runs at a time."""
         if self.syncing_deltas is not None or not self.unsynced_deltas or self.gone:
             return 0
         self.syncing_deltas, self.unsynced_deltas = self.unsynced_deltas, []
@@ -217,9 +217,9 @@ cdef class Checkpoints(TopicQueue):
     # -- answered changes --
 
     cdef object pending_change(self, done):
-        """Return the callback with which a change is answered; None if none is needed.
+        """Return the callback that answers a change, or None if no callback is needed.
 
-        Calls done(None) now if a restart would recover no more than the topic's name, or
+        Calls done(None) immediately if a restart would recover no more than the topic's name, or
         done(reason) if too few copies respond.
         """
         cdef PendingChange change
@@ -252,7 +252,7 @@ cdef class Checkpoints(TopicQueue):
         return len(self.changes) > 0
 
     cdef int answer_changes(self, str reason) except -1:
-        """Answer all pending changes with a reason: they may or may not be lost."""
+        """Answer all pending changes with a reason: the changes may or may not be lost."""
         for change in list(self.changes):
             change(reason)
         return 0
@@ -271,7 +271,7 @@ cdef class Checkpoints(TopicQueue):
     # -- snapshots --
 
     cdef int write_journal(self, bint records_wait, done=None) except -1:
-        """Write a snapshot of the channels' positions and entries.
+        """Write a snapshot of the channels' positions and entries to the journal.
 
         A large snapshot continues over the following turns. With `records_wait`, later records wait
         for it. `done`, unless None, is called with None or the error.
@@ -327,8 +327,7 @@ cdef class Checkpoints(TopicQueue):
         self.snapshot = None
         self.end_snapshot(snapshot)
         if self.snapshot_due:
-            # Begin immediately: while a snapshot is in progress, the files that the journal names
-            # are kept.
+            # Begin immediately: a snapshot in progress keeps all files that the journal lists.
             self.begin_journal(self.journal_due)
         elif snapshot.records_wait:
             self.touch_dirty()
@@ -345,7 +344,7 @@ cdef class Checkpoints(TopicQueue):
             raise
 
     cdef int forget_snapshot(self, Snapshot snapshot, str reason) except -1:
-        """Account for a discarded snapshot and report `reason` to its callbacks."""
+        """Update the state for a discarded snapshot, and pass `reason` to its callbacks."""
         self.class_writes -= snapshot.tells_class
         self.journal_stale = True
         for done in snapshot.waiters:
@@ -353,7 +352,7 @@ cdef class Checkpoints(TopicQueue):
         return 0
 
     cdef int finish_journal(self) except -1:
-        """Complete the snapshot in progress, including any that must follow it."""
+        """Complete the snapshot in progress, and any that must follow it."""
         while self.snapshot is not None:
             self.go_on_with_journal(INT_MAX)
         return 0
@@ -421,7 +420,7 @@ cdef class Checkpoints(TopicQueue):
 
     @property
     def first_seq(self):
-        """Return the oldest record that a channel could start with."""
+        """Return the oldest record at which a channel could start."""
         return self.first_kept()
 
     cdef uint64_t first_kept(self) noexcept:
@@ -449,7 +448,7 @@ cdef class Checkpoints(TopicQueue):
     # -- durability --
 
     cdef int set_durability(self, str name) except -1:
-        """Set the durability class of future publishes; earlier ones keep theirs."""
+        """Set the durability class of future publishes; earlier publishes keep their class."""
         cdef Durability wanted = durability_of(name)
         if wanted == self.promised:
             return 0
@@ -489,9 +488,9 @@ cdef class Checkpoints(TopicQueue):
                          run not None, bint delayed, done not None):
         """Record in the journal that a channel's message is being transferred.
 
-        `packed` is the location of its record, in journal format. Calls done(None) once a restart
-        would recover the transfer, or done(error). Returns False, and does not call `done`, if
-        transfers of this topic do not survive a restart.
+        `packed` is the location of the message's record, in journal format. Calls done(None) once a
+        restart would recover the transfer, or done(error). Returns False, and does not call `done`,
+        if transfers of this topic do not survive a restart.
         """
         if self.log is None or self.promised == MEMORY or is_ephemeral(channel):
             return False

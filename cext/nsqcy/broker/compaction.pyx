@@ -1,7 +1,7 @@
-"""Compaction: release memory and disk space that a few remaining messages would keep in use.
+"""Compaction: releases memory and disk space that a few remaining messages would keep in use.
 
 Copies still-needed records out of mostly dead blocks, in bounded steps, and points the entries at
-the copies. Knows windows and channels, but not topics: the window writes the copies.
+the copies. Depends on windows and channels, but not on topics: the window writes the copies.
 """
 
 # Compaction: copies still-needed records out of mostly dead blocks, over many turns.
@@ -16,7 +16,7 @@ the copies. Knows windows and channels, but not topics: the window writes the co
 #   REDIRECT    visit every entry again and point it at its copy
 #   REDIRECTED  if any block was on disk: the owner writes the journal, then releases the blocks
 #
-# Meanwhile, entries come and go. An entry that a walk missed keeps its block; the next compaction
+# Meanwhile, entries come and go. An entry missed by a walk keeps its block; the next compaction
 # considers the block again.
 
 
@@ -27,11 +27,11 @@ ctypedef struct Relocation:
 
 
 cdef enum:
-    SLACK = 1048576                 # bytes of stragglers that are not worth a compaction
+    SLACK = 1048576                 # bytes of stragglers below which compaction is not worthwhile
     READ_BACK = 67108864            # maximum bytes read back per compaction
     BLOCKS = 1024                   # maximum blocks per compaction
     LOADS = 4                       # maximum concurrent reads
-    BYTES_A_STEP = 256              # bytes that cost as much as one entry or record
+    BYTES_A_STEP = 256              # copying this many bytes costs as much as one entry
 
 
 cdef int compare_relocations(const void *a, const void *b) noexcept nogil:
@@ -252,8 +252,8 @@ cdef class Compaction:
         return budget
 
     cdef void gather(self, const Deferred *entry, Relocations *relocations) noexcept:
-        """Note a record to copy. Skip an entry whose record is no longer at its offset: the entry
-        will be dropped at dispatch."""
+        """Note a record to copy. Skip an entry whose record is no longer at its offset: dispatch
+        will drop the entry."""
         cdef Block *block = entry.block
         if block.data != NULL and (<Record *>(block.data + entry.offset)).seq != entry.seq:
             return
@@ -336,9 +336,9 @@ cdef class Compaction:
         return target
 
     cdef Block *survivor_block(self, uint32_t length, uint64_t seq) except NULL:
-        """Return an open block for copies, with room for `length` bytes of records from `seq` on.
+        """Return an open block for copies with space for `length` bytes of records from `seq` on.
 
-        Records ascend within a block, so that it can be read back as a run.
+        Records ascend within a block, so the block can be read back as a run.
         """
         cdef Block *block = self.survivor
         if block != NULL and block.capacity - block.size >= length and block.last_seq < seq:

@@ -1,4 +1,4 @@
-# The declarations of nsqcy.broker that other packages use.
+# Declarations of nsqcy.broker for other packages.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -32,7 +32,7 @@ ctypedef struct Relocations:
 
 
 cdef class Compaction:
-    """Compactions of one window, which run one at a time."""
+    """Compactions of one window, run one at a time."""
     cdef RecordWindow window
     cdef readonly Stage stage
     cdef Block **blocks             # blocks of this compaction; each is pinned
@@ -88,8 +88,8 @@ cdef class TopicHost:
     cdef list reads                         # log reads that can continue
     cdef list hurried                       # topics with readers waiting for memory-only records
     cdef list unreadable                    # topics whose log could not be read
-    cdef int64_t next_read                  # when the first of them is due; INT64_MAX: none waits
-    cdef int64_t next_periodic              # due time of this and similar work
+    cdef int64_t next_read                  # when the first retry is due; INT64_MAX: none
+    cdef int64_t next_periodic              # due time of this and other periodic work
     cdef uint64_t reserved                  # bytes of current and future responses to reads
     cdef bint closing
     cdef public bytes boot                  # identifies the boot of the machine
@@ -99,7 +99,7 @@ cdef class TopicHost:
     cdef readonly int64_t damages           # damaged parts found in logs
     cdef str refused                        # why writes are refused; None: they are accepted
     cdef str shut                           # why publishes are refused; None: they are accepted
-    cdef public uint64_t log_hold_max_bytes     # maximum bytes that cursors keep per topic
+    cdef public uint64_t log_hold_max_bytes     # maximum bytes kept by named cursors per topic
     cdef public int64_t log_cursor_expiry       # ns until an unused cursor expires
     cdef uint64_t own_series                # topics and channels with their own series
     cdef Sums gone[<int>SERIES]             # totals of deleted topics without their own series
@@ -119,7 +119,7 @@ cdef class TopicHost:
 
 
 cdef enum:
-    LARGEST_ANSWER = 8388608        # maximum bytes, unless a single message is larger
+    LARGEST_ANSWER = 8388608        # bytes in a response, unless a single message is larger
 
 
 cdef enum ReadStage:
@@ -134,7 +134,7 @@ cdef enum ReadStage:
 # A block used by a read.
 cdef struct Piece:
     Block *block            # pinned
-    uint8_t *data           # its records; NULL: unreadable
+    uint8_t *data           # the block's records; NULL: unreadable
     uint8_t *owned          # buffer read from disk for this read; NULL: the block's own data
 
 
@@ -151,7 +151,7 @@ cdef class OpenReads:
 cdef class LogRead:
     cdef RecordWindow window
     cdef OpenReads reads
-    cdef Waiter waiter              # None: the caller has disconnected
+    cdef Waiter waiter              # receives the result; None: the caller has disconnected
     cdef uint64_t ticket
     cdef ReadStage stage
     cdef bint reading               # the last piece is being read
@@ -175,7 +175,7 @@ cdef class LogRead:
 
 # Durability class: what must happen to a record before its publish is acknowledged.
 cdef enum Durability:
-    MEMORY = 0                  # nothing
+    MEMORY = 0                  # no requirement
     OS = 1                      # written: it survives the end of any process
     FSYNC = 2                   # written and synced: it survives a power loss
 
@@ -193,7 +193,7 @@ ctypedef struct PendingAck:
 
 
 cdef class PendingAcks:
-    """Publishes to answer when their records are in the log."""
+    """Publishes to answer when their records are visible."""
     cdef PendingAck *ring       # ordered by seq
     cdef uint32_t first
     cdef uint32_t count
@@ -210,8 +210,8 @@ cdef class Batch:
     cdef readonly bytes source          # owns the messages
     cdef const uint8_t *at              # the next message
     cdef uint32_t left                  # messages not appended yet
-    cdef uint64_t left_bytes            # their bodies, or a little more
-    cdef Durability minimum             # required by the publisher
+    cdef uint64_t left_bytes            # total size of their bodies, or slightly more
+    cdef Durability minimum             # durability required by the publisher
     cdef Waiter waiter                  # receives the outcome; None: already answered
     cdef uint64_t ticket
 
@@ -223,8 +223,8 @@ cdef class Batch:
 
 
 cdef class SizedBatch(Batch):
-    """Messages encoded as in an MPUB: each follows its length."""
-    cdef bint headers                   # headers precede the bodies
+    """Messages encoded as in an MPUB: a length precedes each message."""
+    cdef bint headers                   # each message has headers before its body
 
 
 cdef class ChunkBatch(Batch):
@@ -236,7 +236,7 @@ cdef class ChunkBatch(Batch):
     cdef bytes address                  # ... and are for this channel only, unless None
     cdef uint64_t size                  # bytes of the chunk
     cdef list wanted                    # [first, end) of the messages to append
-    cdef uint32_t index                 # of the message at `at`
+    cdef uint32_t index                 # index of the message at `at`
     cdef list pieces                    # (first_seq, ranges) of the appended records
 
     cdef uint32_t append_range(self, TopicQueue topic, Produced *produced, uint32_t count,
@@ -251,7 +251,7 @@ cdef class TopicQueue(RecordWindow):
     cdef readonly bint gone
     cdef readonly bint started
     cdef int64_t held_until             # fan-out is held until end_hold() or this time; 0: not held
-    cdef bint unannounced               # publishes are answered by announced()
+    cdef bint unannounced               # publishes stay unanswered until announced() is called
     cdef bint dirty
     cdef TopicHost host
     cdef SchedulerState scheduler
@@ -272,7 +272,7 @@ cdef class TopicQueue(RecordWindow):
     cdef bint bounded                   # the topic or one of its channels limits depth or bytes
     cdef bint may_drop                  # the topic drops messages when it is full
     cdef uint64_t full_count            # messages dropped because the topic was full
-    cdef readonly uint64_t dropped_count    # overflow of an ephemeral topic
+    cdef readonly uint64_t dropped_count    # messages dropped on overflow of an ephemeral topic
     cdef uint64_t expired_count         # messages that expired in the topic
     # Conditions that a publish waits for.
     cdef Durability gate                # current class; a publisher may require a stronger one
@@ -289,9 +289,9 @@ cdef class TopicQueue(RecordWindow):
     cdef object named                   # nsqcy.broker.named_cursors.NamedCursors
     cdef bint has_unjournaled       # chunks are missing from the journal: `unjournaled` is watched
     cdef bytes address                  # the only channel that receives the current publish
-    cdef list batches                   # the first one is being appended if the topic is gathering
+    cdef list batches                   # the topic appends the first batch while gathering
     cdef bint gathering                 # a large batch is being appended: nothing becomes visible
-    cdef uint64_t gathered_from         # its first record
+    cdef uint64_t gathered_from         # first record of that batch
     cdef uint64_t coming            # messages of accepted batches that are not appended yet
     cdef uint64_t coming_bytes
     cdef readonly uint64_t message_count
@@ -427,11 +427,11 @@ cdef class Snapshot:
     cdef list channels              # channels in the snapshot; deltas record deletions
     cdef Py_ssize_t packed          # number of channels packed so far
     cdef list deltas                # changes made since the snapshot began
-    cdef readonly bint records_wait     # later records must wait for the snapshot
-    cdef list waiters               # callbacks for its completion
-    cdef bint tells_class           # it records a change to the topic's durability
+    cdef readonly bint records_wait     # whether later records wait for the snapshot
+    cdef list waiters               # callbacks for the snapshot's completion
+    cdef bint tells_class           # whether it records a durability change
 
-    # Pack up to `budget` entries. Return the unused budget; it is positive only at the end.
+    # Pack up to `budget` entries. Return the unused budget, which is positive only at the end.
     cdef int step(self, int budget) except -1
     cdef bint is_complete(self) noexcept
     cdef int write_entries(self, Channel channel) except -1
@@ -443,7 +443,7 @@ cdef class Checkpoints(TopicQueue):
     cdef readonly str durability        # "memory", "os" or "fsync"
     cdef Durability promised            # default for all publishers
     cdef Durability floor               # minimum until the journal records `promised`
-    cdef uint32_t class_writes          # pending journal writes that record it
+    cdef uint32_t class_writes          # pending journal writes that record `promised`
     cdef bint was_restored              # the topic has data from an earlier process
     cdef bint is_last                   # the journal being written is the last one
     cdef bint journal_stale             # the journal is out of date
@@ -502,18 +502,18 @@ cdef struct Write:
 
 
 cdef class TopicLog(Checkpoints):
-    cdef uint64_t writes                # pending
-    cdef uint64_t pending_writes        # pending and gated
-    cdef uint64_t stable                # all available records before it are on disk
+    cdef uint64_t writes                # pending writes
+    cdef uint64_t pending_writes        # pending writes that are gated
+    cdef uint64_t stable                # all available records before this one are on disk
     cdef bint rolling                   # the next file begins when pending writes end
     cdef int64_t unreadable_since       # wall clock
     cdef int64_t read_pause             # pause before failed reads are retried; 0: none has failed
-    cdef int64_t read_due               # when they are
-    cdef Compaction compaction          # of stragglers; None before the first one
+    cdef int64_t read_due               # when failed reads are retried
+    cdef Compaction compaction          # None before the first compaction
     cdef bint retains                   # the log keeps records that every channel has finished
-    cdef uint64_t held_bytes            # between `kept` and `outdated`: kept only for named cursors
+    cdef uint64_t held_bytes            # between `kept` and `outdated`, for named cursors only
     cdef uint64_t log_first             # first record of this process's log
-    cdef OpenReads reads                # None before the first one
+    cdef OpenReads reads                # None before the first read
     cdef bint hurried                   # write memory-only records before the next tick
 
     cdef int write_overflow(self) except -1
@@ -570,16 +570,16 @@ cdef class TopicLog(Checkpoints):
 
 cdef class Topic(TopicLog):
     cdef int64_t prune_after            # ns; 0: never
-    cdef bint prune_messages            # even if it contains messages
+    cdef bint prune_messages            # whether a topic with messages is pruned too
     cdef dict unusual                   # non-default policy, shown by /stats
     cdef Histogram ages                 # ages of messages when finished, in all channels
     cdef Series series                  # the metrics series that includes this topic's counters
     cdef uint64_t *gone_ephemerals      # counters of deleted channels; NULL: none
     cdef bint prunes                    # whether the topic or one of its channels may be pruned
     cdef int64_t used_at                # last time when the topic had channels
-    cdef bint cut_off                   # deliveries are stopped for now
+    cdef bint cut_off                   # deliveries are stopped temporarily
     cdef bint moves                     # whether its messages are moved to the open topic
-    cdef readonly str moved_from        # id of the closed group that it is drained from; or None
+    cdef readonly str moved_from        # id of the closed group that is being drained, or None
 
     cdef int apply_policy(self) except -1
     cdef int apply_channel_policy(self, Channel channel) except -1
@@ -610,7 +610,7 @@ cdef class Shard:
     cdef readonly str data_path
     cdef dict log_options
     cdef readonly object policies           # nsqcy.config.policies.Policies, or None
-    cdef object has_room                    # callable: whether a topic may be created; or None
+    cdef object has_room                    # callable: whether a topic may be created, or None
     cdef object failures                    # nsqcy.storage.write_failures.WriteFailures, or None
     cdef readonly dict topics               # bytes name -> Topic
     cdef readonly dict closed               # (group, bytes name) -> Topic that is being drained
@@ -619,14 +619,14 @@ cdef class Shard:
     cdef public int64_t hold_new            # ns; maximum hold of a new topic; 0: none
     cdef public bint announce_new           # a held topic's publishes wait for announced()
     cdef str full                           # why writes are refused: the disk is nearly full
-    cdef readonly str hung                  # ... or a disk operation does not return
+    cdef readonly str hung                  # why writes are refused: a disk operation hangs
     cdef list ticking                       # topics whose tick is due
     cdef list checkpointing                 # topics still to check for a due checkpoint
     cdef int64_t checkpoint_period
     cdef int64_t next_checkpoint            # INT64_MAX: ticks come often enough
-    cdef int64_t next_hurry                 # earliest time
+    cdef int64_t next_hurry                 # earliest next call of write_hurried()
     cdef int64_t next_tick
-    cdef int dispatched                     # records that channels delivered or skipped this turn
+    cdef int dispatched                     # records delivered or skipped in this turn
 
     cdef Topic find(self, bytes key)
     cdef Topic find_or_create(self, bytes key)
@@ -638,7 +638,7 @@ cdef class Shard:
     cdef bint dispatch(self) except -1
 
     cdef inline bint has_long_work(self) noexcept:
-        """Return whether there is work that takes many turns, which is rare."""
+        """Return whether there is work that takes many turns. Such work is rare."""
         cdef TopicHost host = self.host
         if host.gathering or host.compacting or host.journalling or self.scheduler.discarded \
                 or host.reads or host.unsettled:
@@ -646,7 +646,7 @@ cdef class Shard:
         return False
 
     cdef inline bint has_work(self) noexcept:
-        """Return whether anything has become dirty since the turn ended."""
+        """Return whether a topic or channel has become dirty since the turn ended."""
         if self.host.dirty_topics or self.scheduler.dirty_channels:
             return True
         return False

@@ -1,6 +1,6 @@
 """nsqcy.broker: topics: publishing, the log, its readers, checkpoints, compaction, recovery.
 
-Each included file says what it owns.
+Each included file states its responsibilities.
 """
 
 import errno as _errno

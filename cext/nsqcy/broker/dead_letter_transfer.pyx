@@ -1,7 +1,7 @@
-"""Dead-letter transfers: move messages from a channel to another topic.
+"""Dead-letter transfers: moving messages from a channel to another topic.
 
-Each message is in exactly one topic, even after a crash. Owns the transfers' numbers, order and
-retries. Reaches the journal only through `topic.journal_transfer`, and the owner of the target
+Each message is in exactly one topic, even after a crash. Manages the numbers, order and retries of
+transfers. Reaches the journal only through `topic.journal_transfer`, and the owner of the target
 topic only through `scheduler.publish_once`.
 """
 
@@ -17,9 +17,9 @@ topic only through `scheduler.publish_once`.
 
 
 cdef enum:
-    SENT_AT_ONCE = 64           # maximum number sent per turn
+    SENT_AT_ONCE = 64           # maximum messages sent per turn
     GROUP = 128                 # messages from a closed log that are sent together
-    GROUP_BYTES = 524288        # a batch ends with the message that reaches this size
+    GROUP_BYTES = 524288        # a batch ends at the message that reaches this size
 
 cdef int64_t RETRY_PAUSE = 1000000000  # ns between attempts after a failure
 
@@ -44,12 +44,12 @@ cdef class DeadLetterTransfer(Transfer):
     cdef RecordWindow window
     cdef object topic                   # the same object, for the topic's methods
     cdef Channel source
-    cdef bytes producer                 # producer id for the chunks of its transfers
+    cdef bytes producer                 # producer id for the chunks of the channel's transfers
     cdef readonly list runs             # ranges of numbers (journal.TransferRun), ascending
     cdef bint begun                     # the last run belongs to this process
     cdef uint64_t next_number
     cdef dict clients                   # number -> the client that had the message last
-    cdef dict texts                     # number -> its reason for rejecting the message
+    cdef dict texts                     # number -> the client's reason for rejecting the message
     cdef set unjournaled                # numbers to be written to the journal
     cdef set journaling                 # numbers being written to the journal
     cdef uint64_t batch_end             # number of the last transfer in the batch being sent
@@ -82,7 +82,7 @@ cdef class DeadLetterTransfer(Transfer):
         origin = self.origin_of(own_headers(record))
         if origin is None:
             return "NOT_A_DEAD_LETTER"
-        # Any publisher can write these headers, so they grant nothing.
+        # Any publisher can write these headers, so they grant no permissions.
         if targets is not None and not any(fnmatchcase(origin.topic, each) for each in targets):
             return "FORBIDDEN"
         self.begin(entry, REDRIVEN, "", BACK)
@@ -207,8 +207,8 @@ cdef class DeadLetterTransfer(Transfer):
         return 0
 
     cdef object origin_of(self, bytes own):
-        """Return a message's origin; None if it is not a dead letter. Every message in a closed log
-        has an origin: the same topic and channel."""
+        """Return a message's origin, or None if the message is not a dead letter. Every message in
+        a closed log has an origin: the same topic and channel."""
         if self.topic.moved_from is not None:
             return dead_letters.Origin(self.topic.name, self.source.name, own)
         return dead_letters.origin_of(own)
@@ -245,8 +245,8 @@ cdef class DeadLetterTransfer(Transfer):
         """Send the next messages in a closed log to the open topic; return whether they have
         already arrived.
 
-        Groups of numbers are fixed, so that a batch is the same when it is sent again. The chunk
-        has the number of its last message.
+        Groups of numbers are fixed, so a resent batch has the same messages. The chunk's number is
+        that of its last message.
         """
         cdef list messages
         if self.sending or self.in_flight_list.first == NULL \
@@ -264,8 +264,8 @@ cdef class DeadLetterTransfer(Transfer):
         return not self.sending
 
     cdef list next_batch(self):
-        """Return the next batch of messages with their headers, or none if some of them are not yet
-        in memory and in the journal."""
+        """Return the next batch of messages with their headers. Return no messages if some of them
+        are not yet in memory and in the journal."""
         cdef Entry *entry = self.in_flight_list.first
         cdef Entry *following
         cdef Block *block
@@ -275,7 +275,7 @@ cdef class DeadLetterTransfer(Transfer):
         cdef uint64_t size = 0
         run = self.run_of(number)
         group = (number - <uint64_t>run.first) // GROUP
-        # Messages that no channel had received are not addressed to a channel.
+        # Messages that no channel had received have no channel in their address.
         address = b"" if self.source.name == dead_letters.BACKLOG else dead_letters.addressed(
             dead_letters.Origin(self.topic.name, self.source.name, b""))
         messages = []

@@ -1,13 +1,12 @@
 """Reads of a topic's log: fetch ranges as blocks of columns, find records by time, wait for more.
 
 Owns the layout of the blocks that answer LOG_FETCH (docs/PROTOCOL.md). The caller passes the part
-of a window that may be read. This module knows nothing about topics or the names of logs. Rules:
+of a window that may be read. This module is independent of topics and of the names of logs. Rules:
 
 1. A read pins the blocks that it needs; retention drops them afterwards.
 2. The I/O threads read blocks that are only on disk into the read's own memory, one at a time.
-Other
-   writes and reads can therefore run in between, and no block that a consumer needs leaves memory.
-3. A step does a bounded amount of work; the shard then takes the next one.
+Therefore, other writes and reads can run in between, and blocks that consumers need stay in memory.
+3. A step does a bounded amount of work; the shard then runs the next step.
 """
 
 # Reads of a topic's log that take more than one turn: fetch a range as a block of columns, find a
@@ -32,7 +31,7 @@ cdef enum Column:
     BODIES = 16
 
 
-# The parts of a row in the response.
+# The values of one row in the response.
 cdef struct Row:
     int64_t timestamp
     uint64_t id
@@ -96,7 +95,7 @@ cdef class OpenReads:
         read.reads = self
         self.open.append(read)
         self.polls += isinstance(read, Poll)
-        # Take the first step now, so that the first records cannot be dropped beforehand.
+        # Take the first step now, before the first records can be dropped.
         read.step(1)
         if read.stage != ENDED and not read.reading:
             self.advanced(read)
@@ -182,7 +181,7 @@ cdef class LogRead:
         return 0
 
     cdef int abandon(self, bytes error) except -1:
-        """End the read early; the waiter is notified only if there is an error."""
+        """End the read early; the waiter is notified only of an error."""
         if self.stage == ENDED:
             return 0
         if error is None:
@@ -204,7 +203,7 @@ cdef class Fetch(LogRead):
     """Fetch records [first, end) of a window, as many as fit, as a block of columns."""
 
     cdef bytes log_id
-    cdef uint64_t first             # the first record of the response
+    cdef uint64_t first             # first record of the response
     cdef uint32_t columns
     cdef uint64_t maximum           # maximum bytes of a response with more than one record
     cdef uint64_t collected         # bytes of records
@@ -214,7 +213,7 @@ cdef class Fetch(LogRead):
     cdef uint64_t header_bytes
     cdef uint64_t body_bytes
     cdef bytes block                # the answer
-    cdef size_t starts[5]           # offsets of its columns
+    cdef size_t starts[5]           # offsets of the response's columns
     cdef uint32_t row               # rows filled
     cdef uint64_t headers_filled
     cdef uint64_t bodies_filled
@@ -331,7 +330,7 @@ cdef class Fetch(LogRead):
         return True
 
     cdef uint64_t size(self, uint64_t rows, uint64_t headers, uint64_t bodies) noexcept:
-        """Return the size of a block in bytes; store the offsets of its columns."""
+        """Return the size of a response block in bytes; store the offsets of its columns."""
         cdef uint64_t at = BLOCK_HEADER
         cdef int i
         for i in range(5):
@@ -366,7 +365,8 @@ cdef class Fetch(LogRead):
         return 0
 
     cdef int add_row(self, const Row *row) noexcept:
-        """Add a row. A damaged record, or one without headers, may have no source to copy from."""
+        """Add a row. A damaged record has no data to copy, and a record without headers has no
+        headers to copy."""
         cdef uint8_t *block = <uint8_t *>PyBytes_AS_STRING(self.block)
         cdef uint32_t i = self.row
         cdef uint8_t *values

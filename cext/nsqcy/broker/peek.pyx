@@ -20,10 +20,10 @@ the response. Rules:
 
 
 cdef enum:
-    LARGEST_PEEK = 1048576          # bytes of JSON, unless a single message is larger
-    MAX_LOOKED = 65536             # records; a response ends early at this limit
-    MAX_TAKEN = 16777216           # or at this one, in bytes of the blocks
-    MAX_PASSED = 65536             # maximum number of queued messages on all pages
+    LARGEST_PEEK = 1048576          # bytes of JSON in a response, unless one message is larger
+    MAX_LOOKED = 65536             # records examined; a response ends early at this limit
+    MAX_TAKEN = 16777216           # bytes of blocks; a response also ends early at this limit
+    MAX_PASSED = 65536             # maximum queued messages on all pages together
 
 
 # A message in one of the channel's lists.
@@ -58,15 +58,15 @@ cdef class PeekWaiter(Waiter):
 
 @cython.final
 cdef class PeekedMessage:
-    """A message in its state at the time of the view."""
+    """A message, in the state that it had when the peek selected it."""
     cdef readonly uint64_t seq
     cdef readonly uint64_t id           # 0: unknown
     cdef readonly int64_t timestamp     # wall clock, ns; 0: unknown
-    cdef readonly int64_t place         # as in Held
+    cdef readonly int64_t place         # due time, monotonic; queued: its gate, as in Held
     cdef readonly int64_t time          # due time, wall clock, ns; 0: never
     cdef readonly uint32_t attempts
-    cdef readonly int64_t size          # of the body; -1: unreadable record
-    cdef readonly bytes body            # up to the requested size
+    cdef readonly int64_t size          # bytes of the body; -1: unreadable record
+    cdef readonly bytes body            # the body, up to the requested size
     cdef readonly bytes headers
     cdef readonly tuple client          # (client id, address); None: not in flight
 
@@ -91,7 +91,7 @@ cdef class Peek(LogRead):
     cdef uint32_t held_count
     cdef uint32_t read_count            # messages already read
     cdef uint32_t wanted                # messages to read
-    cdef list clients                   # their clients; empty: not in flight
+    cdef list clients                   # clients of the messages; empty: not in flight
     cdef readonly list entries          # PeekedMessage objects read so far
     cdef readonly list records          # PeekedMessage objects of the window
     cdef readonly bint more_held        # the channel has more entries
@@ -99,11 +99,11 @@ cdef class Peek(LogRead):
     cdef int64_t ahead                  # wall clock minus monotonic clock
     cdef int limit                      # maximum messages of each kind
     cdef uint32_t max_body
-    cdef uint64_t bytes                 # of the response, for the current kind
-    cdef uint64_t looked                # records
+    cdef uint64_t bytes                 # JSON bytes in the response, for the current kind
+    cdef uint64_t looked                # records examined
     cdef uint64_t taken                 # bytes of blocks
     cdef uint32_t offset                # offset in the block
-    cdef uint64_t clear_to              # no hole precedes it
+    cdef uint64_t clear_to              # no hole precedes this record
 
     def __cinit__(self, RecordWindow window not None, Channel channel, str state, int limit, after,
                   uint32_t max_body, done):
@@ -156,7 +156,7 @@ cdef class Peek(LogRead):
             entry = entry.next
             passed -= 1
         while entry != NULL and self.held_count < <uint32_t>self.limit:
-            # Only once the cursor has reached it: see Channel.queue_is_next.
+            # Include the queue only once the cursor has reached it: see Channel.queue_is_next.
             self.add_held(<const Deferred *>entry, <int64_t><size_t>entry.in_flight_list, 0)
             entry = entry.next
         self.more_held = entry != NULL
@@ -323,7 +323,7 @@ cdef class Peek(LogRead):
     cdef int skip_holes(self) noexcept:
         """Skip holes and records that the channel has finished; return the cost.
 
-        Stores in `clear_to` where the next hole or finished range begins.
+        Stores the start of the next hole or finished range in `clear_to`.
         """
         cdef uint32_t count = self.window.hole_count
         self.clear_to = <uint64_t>-1
@@ -365,7 +365,7 @@ cdef class Peek(LogRead):
         seen.body = PyBytes_FromStringAndSize(
             <const char *>record_body(record), min(record.body_length, self.max_body))
         seen.headers = PyBytes_FromStringAndSize(<const char *>headers, length)
-        # Worst case of base64 and escapes.
+        # The maximum size after base64 encoding or escaping.
         self.bytes += 4 * <uint64_t>len(seen.body) // 3 + 6 * length
         return seen
 
@@ -380,9 +380,9 @@ cdef class Peek(LogRead):
 
 
 cdef tuple client_of(const Entry *entry):
-    """Return the client of a message in flight.
+    """Return the client of a message in flight, or None.
 
-    Return None if the client has left or the message is in a dead-letter transfer.
+    None means that the client has left or that the message is in a dead-letter transfer.
     """
     cdef const InFlightList *in_flight_list = <const InFlightList *>entry.in_flight_list
     if in_flight_list.consumer == NULL or entry.due >= <int64_t>NEVER:

@@ -1,6 +1,6 @@
 """Recovery: rebuilds a topic from its files when a worker starts.
 
-Owns the order of the steps: turn runs of records into blocks that are not in memory, read the
+Controls the order of the steps: turn runs of records into blocks that are not in memory, read the
 channels' positions from the last checkpoint, and read later events from the records. Uses every
 part of a topic; the topic does not import this module.
 """
@@ -38,7 +38,7 @@ cdef object name_of(const Produced *produced):
 
 
 cdef bint is_next(const Produced *stretch, uint32_t end, const Produced *produced) noexcept:
-    """Return whether a message directly follows [stretch.index, end) in its chunk."""
+    """Return whether a message directly follows messages [stretch.index, end) of a chunk."""
     return (produced.index == end and produced.chunk == stretch.chunk
             and produced.part == stretch.part and produced.epoch == stretch.epoch
             and produced.producer == stretch.producer and produced.count == stretch.count)
@@ -50,11 +50,11 @@ cdef int note_error(void *arg, int error) except -1:
 
 
 cdef int restore(Topic topic, channels) except -1:
-    """Restore a topic from its files. `channels`: {name: paused}, from the metadata; None: there
-    are none, and the journal contains the pauses.
+    """Restore a topic from its files. `channels`: {name: paused}, from the metadata; None: there is
+    no metadata, and the journal contains the pauses.
 
-    Raises Unreadable if a file cannot be read now. The topic is closed then, and nothing on disk
-    has changed: restore another topic from the files later.
+    Raises Unreadable if a file cannot be read now. In that case, the topic is closed and nothing on
+    disk has changed: restore another topic from the files later.
     """
     cdef Recovery recovery = Recovery(topic)
     try:
@@ -66,7 +66,7 @@ cdef int restore(Topic topic, channels) except -1:
 
 
 cdef class Recovery:
-    """State that exists only while a topic is restored."""
+    """State that exists only during the restore of a topic."""
     cdef Topic topic
     cdef Place *places                  # blocks, ordered by location
     cdef size_t place_count
@@ -100,7 +100,7 @@ cdef class Recovery:
         self.restore_blocks(found, min(minimum, self.first_unjournaled(found, unjournaled), held))
         topic.update_retains()
         if topic.oldest != NULL and (topic.retains or state is None):
-            minimum = topic.oldest.first_seq     # earlier records have no known readers
+            minimum = topic.oldest.first_seq     # the readers of earlier records are unknown
         self.find_missing(minimum, () if state is None else state.missing)
         self.name_logs(found, state)
         topic.named.end_at(topic.log.log_id, topic.next_seq)
@@ -127,18 +127,18 @@ cdef class Recovery:
         self.release_unneeded()
         topic.settle_all()
         topic.started = True
-        # Records that readers have seen are not necessarily synced.
+        # Readers may have seen records that are not synced.
         topic.journal_due = topic.promised == FSYNC
         topic.minimum = topic.min_seq()
         for channel in topic.channels.values():
             channel.carry(ahead.get(channel.name, 0))
-        topic.journal_due = True     # the journal on disk does not cover later publishes
+        topic.journal_due = True     # later publishes are not covered by the journal on disk
         topic.touch_dirty()
         topic.fan_out()
         return 0
 
     cdef object restore_state(self, Recovered found, dict names):
-        """Return the last checkpoint, or None; add its channels to `names`."""
+        """Return the last checkpoint, or None; add the checkpoint's channels to `names`."""
         cdef Topic topic = self.topic
         state = journal.replay(found.journal)
         if state is not None and state.policies and topic.moved_from is None:
@@ -171,8 +171,8 @@ cdef class Recovery:
     cdef int name_logs(self, Recovered found, state) except -1:
         """Determine the logs of the recovered records, and whether the last log continues.
 
-        It ends if records that readers may have seen are lost: their sequence numbers would be
-        reused.
+        The last log ends if records that readers may have seen are lost, because their sequence
+        numbers would be reused.
         """
         cdef Topic topic = self.topic
         cdef bytes log_id = topic.log.log_id
@@ -214,8 +214,8 @@ cdef class Recovery:
         return found
 
     cdef bint sync_found(self) except -1:
-        """Sync records written by a killed process, so that they survive a power loss; return
-        whether that succeeded."""
+        """Sync records written by a killed process, so that they survive a power loss. Return
+        whether the sync succeeded."""
         cdef Topic topic = self.topic
         cdef int error = 0
         topic.log.sync_found(note_error, &error)
@@ -225,8 +225,8 @@ cdef class Recovery:
     # -- blocks --
 
     cdef int restore_blocks(self, Recovered found, uint64_t minimum) except -1:
-        """Turn runs on disk into blocks that are not in memory: in the window, or stragglers before
-        it."""
+        """Turn runs on disk into blocks that are not in memory: blocks in the window, or stragglers
+        before it."""
         cdef Topic topic = self.topic
         cdef RecoveredRun *run
         cdef Block *block
@@ -289,15 +289,15 @@ cdef class Recovery:
     cdef Block *restored_block(self, const PackedEntry *packed, uint32_t *within) noexcept:
         """Return the block of a packed entry; NULL if its record no longer exists."""
         cdef Topic topic = self.topic
-        # Never reuse that number for a new file: a journal may be older than the files that it
-        # lists.
+        # Never reuse that number for a new file: a journal may be older than the files listed in
+        # it.
         topic.log.last_number = max(topic.log.last_number, packed.segment)
         return self.block_at(packed.segment, packed.offset, within)
 
     cdef int find_missing(self, uint64_t seq, told) except -1:
         """Record and report the records from `seq` on that are missing from all files.
 
-        Ranges in `told` were already reported at an earlier startup, and are not reported again.
+        Ranges in `told` are not reported again: they were reported at an earlier startup.
         """
         cdef Topic topic = self.topic
         cdef Block *block = topic.oldest
@@ -332,7 +332,7 @@ cdef class Recovery:
         return 0
 
     cdef int load_now(self, Block *block) except -1:
-        """Load a block, waiting for the disk. Raises Unreadable."""
+        """Load a block, and wait for the disk. Raises Unreadable."""
         cdef Topic topic = self.topic
         if block.data == NULL:
             topic.load(block)
@@ -410,11 +410,11 @@ cdef class Recovery:
 
     cdef int restore_transfer(self, Channel channel, const PackedEntry *packed, Block *block,
                               uint32_t within) except -1:
-        """Continue the transfer of a message."""
+        """Continue the dead-letter transfer of a message."""
         cdef Topic topic = self.topic
         cdef Entry *entry
         cdef Record *record
-        topic.ref(block)         # keeps the record in memory after it was read
+        topic.ref(block)         # keeps the record in memory after it is read
         try:
             self.load_now(block)
         except Unreadable:
@@ -442,9 +442,9 @@ cdef class Recovery:
     cdef int64_t restore_finished(self, Channel channel, finished) except -1:
         """Restore the records that a channel's cursor can skip.
 
-        Since the snapshot, these records have been either transferred, or delivered, requeued and
-        cancelled. Return the number of records that are fanned out again and therefore delivered
-        once more.
+        Since the snapshot, each of these records has been transferred, or delivered, requeued and
+        cancelled. Return the number of records that are fanned out, and therefore delivered, a
+        second time.
         """
         cdef Topic topic = self.topic
         cdef uint64_t fanout = topic.fanout.seq
@@ -514,8 +514,8 @@ cdef class Recovery:
     cdef int restore_new_delays(self, uint64_t seq, bint fanned_out) except -1:
         """Restore delayed records from `seq` on that are not in the journal.
 
-        The journal lists those that were on disk when it was written. If a channel existed, the
-        delay began at the publish; otherwise it begins now.
+        The journal lists the delayed records that were on disk when it was written. If a channel
+        existed, the delay began at the publish; otherwise, it begins now.
         """
         cdef Topic topic = self.topic
         cdef size_t i
@@ -589,7 +589,8 @@ cdef class Recovery:
         if topic.has_unjournaled:
             topic.producers.found_all(topic.scheduler.wall)
         if topic.has_unjournaled and topic.promised != FSYNC:
-            # A resent chunk is acknowledged immediately, but its producer may require a sync.
+            # If a chunk is resent, it is acknowledged immediately, although its producer may
+            # require a sync.
             self.sync_found()
         return 0
 
@@ -598,7 +599,7 @@ cdef class Recovery:
         cdef Topic topic = self.topic
         cdef Record *record
         cdef Produced produced
-        cdef Produced stretch       # messages in one chunk, up to `end`
+        cdef Produced stretch       # messages of one chunk, up to `end`
         cdef uint32_t end = 0
         cdef uint32_t at = 0
         while at < block.size:

@@ -2,16 +2,16 @@
 order of work in a turn: timers, ticks, dirty topics, dirty channels, and long-running work.
 
 Owns the budgets: the maximum of each kind of work per turn, so that no kind delays the others.
-Calls topics and channels to do part of their work, without knowing what that work is. Also owns
+Calls topics and channels to do part of their work; the details of that work are theirs. Also owns
 the pauses between attempts to read an unreadable log: each topic waits separately, and others
 continue. A topic whose log cannot be read at startup does not exist until it has been restored:
 nothing is written over its files, and no new topic gets its name.
 
-A shard knows nothing about workers or placement: the caller decides which topics belong here.
+A shard is independent of workers and placement: the caller decides which topics it contains.
 """
 
 cdef enum:
-    # Maximum of each kind of work per turn; the rest is left for the next turn.
+    # Maximum amount of each kind of work per turn; the next turn continues with the rest.
     DISPATCH_BUDGET = 4096          # records that channels deliver or skip
     EXPIRE_BUDGET = 4096            # messages that are due or have timed out
     GATHER_BUDGET = 4096            # messages of batches that are appended
@@ -19,8 +19,8 @@ cdef enum:
     TICK_BUDGET = 256               # topics whose tick or checkpoint is due
     DISCARD_BUDGET = 4096           # dropped messages that are freed
     READ_BUDGET = 2048              # records that log reads visit, or equivalent cost
-    READ_SLICE = 1024               # maximum for one read before the next one continues
-    MIN_READ_BUDGET = 256           # in a turn that delivers messages
+    READ_SLICE = 1024               # maximum for one read before another read continues
+    MIN_READ_BUDGET = 256           # visited by log reads in a turn that delivers messages
 
 cdef int64_t MIN_CHECKPOINT_PERIOD = SECOND // 100
 cdef int64_t HURRY = SECOND // 10   # interval between writes for waiting log readers
@@ -39,7 +39,7 @@ def boot_id():
 
 
 cdef class _Unloaded:
-    """A topic that waits to be restored."""
+    """A topic waiting to be restored."""
     cdef bint paused
     cdef object channels
     cdef object error           # Unreadable
@@ -65,7 +65,7 @@ cdef class Shard:
         io, data_path: where topics keep their logs; None: memory only
         log_options: keyword arguments for each Log
         policies: topic(name) returns the policy of a topic; None: all topics use the default
-        has_room: has_room() returns whether another topic may be created; None: always
+        has_room: function that returns whether another topic may be created; None: always
         on_event: called as on_event(kind, topic, channel) when one is created or deleted
         log: object with info(), warn() and error() methods, for operators
         """
@@ -137,7 +137,8 @@ cdef class Shard:
                    on_recovery=self.report_written_again, **self.log_options)
 
     def open_topic(self, bytes key not None, FileCalls files not None, str directory not None):
-        """Open a topic whose files are elsewhere, and restore it from them. Raises Unreadable."""
+        """Open a topic whose files are in another directory, and restore it from them. Raises
+        Unreadable."""
         cdef Topic topic = Topic(self.host, key)
         topic.log = self.make_log(topic.name, files, directory)
         topic.apply_policy()
@@ -149,8 +150,8 @@ cdef class Shard:
         return topic
 
     def lose_topic(self, bytes key not None):
-        """Close a topic whose files belong to another process now. Publishers with pending
-        publishes are disconnected."""
+        """Close a topic whose files another process has taken over. Disconnects publishers with
+        pending publishes."""
         cdef Topic topic = self.topics.pop(key)
         topic.lose()
         self.host.event("topic_deleted", topic.name, None)
@@ -182,7 +183,7 @@ cdef class Shard:
         return topic
 
     def move_closed(self, str group not None, bytes key not None):
-        """Move the messages of such a log to the open topic of the same name: each message to the
+        """Move the messages of a closed log to the open topic of the same name: each message to the
         channels that have not finished it. These channels must exist."""
         cdef Topic topic = self.closed[group, key]
         topic.move()
@@ -193,13 +194,13 @@ cdef class Shard:
         topic.close(True)
 
     def lose_closed(self, str group not None, bytes key not None):
-        """Close a log being drained whose files belong to another process now."""
+        """Close a log that is being drained and whose files another process has taken over."""
         cdef Topic topic = self.closed.pop((group, key))
         topic.lose()
 
     def delete_topic(self, bytes key not None, done=None):
-        """Delete a topic with its channels, messages and files. `done` is as for the changes of a
-        topic."""
+        """Delete a topic with its channels, messages and files. `done` is called as for other
+        changes of a topic."""
         cdef Topic topic = self.find(key)
         if topic is None:
             return False
@@ -219,30 +220,31 @@ cdef class Shard:
         for channel in topic.channels.values():
             topic.apply_channel_policy(channel)
         topic.set_bounds()
-        topic.journal_stale = True      # the journal's note about the policies has changed
+        topic.journal_stale = True      # the policy note in the journal has changed
 
     # -- refusing publishes, and disk failures --
 
     def set_refusal(self, reason):
-        """Refuse publishes that must be written to disk, because it is nearly full; None accepts
-        them again."""
+        """Refuse publishes that must be written to disk, because the disk is nearly full; None
+        accepts them again."""
         self.full = reason
         self.host.refused = self.hung or self.full
 
     @property
     def is_refusing(self):
-        """Whether publishes that must be written to disk are refused, because it is nearly full."""
+        """Whether publishes that must be written to disk are refused because the disk is nearly
+        full."""
         return self.full is not None
 
     def set_hung(self, reason):
-        """Refuse publishes that must be written to disk, because it hangs; None accepts them again.
-        Pending publishes are not answered: see Topic.leave_unanswered()."""
+        """Refuse publishes that must be written to disk, because the disk hangs; None accepts them
+        again. Pending publishes are not answered: see Topic.leave_unanswered()."""
         self.hung = reason
         self.host.refused = self.hung or self.full
 
     def unsaved(self):
-        """Return the number of messages of each topic that are not known to be on disk. It is 0 if
-        only the topic's journal is not."""
+        """Return the number of messages of each topic that are not known to be on disk. The number
+        is 0 if only the topic's journal is not on disk."""
         cdef Topic topic
         found = {}
         for topic in self.all_topics():
@@ -252,12 +254,13 @@ cdef class Shard:
         return found
 
     def set_draining(self, bint draining):
-        """Refuse all publishes, so that consumers can drain the topics; or accept them again."""
+        """Refuse all publishes, so that consumers can drain the topics, or accept publishes
+        again."""
         if not self.host.closing:
             self.host.shut = DRAINING if draining else None
 
     def report_failed_write(self, topic, verb, path, error):
-        if error != ESTALE:     # otherwise, the files now belong to another process
+        if error != ESTALE:     # otherwise, another process has taken over the files
             self.host.set_health(f"{verb} {path}: {os.strerror(error).lower()}")
         return self.failures is not None and self.failures.failed(
             self.scheduler.now, topic, verb, path, error)
@@ -268,9 +271,9 @@ cdef class Shard:
     # -- a turn --
 
     cdef int64_t turn(self) except? -1:
-        """Do the work at the end of a turn.
+        """Do the end-of-turn work.
 
-        Return the monotonic time (ns) of the next call: `scheduler.now` if work is left.
+        Return the monotonic time (ns) of the next call, which is `scheduler.now` if work is left.
         """
         cdef int64_t now = self.scheduler.now
         cdef Topic topic
@@ -303,7 +306,7 @@ cdef class Shard:
         return min(due, self.host.next_periodic)
 
     cdef int go_on(self) except -1:
-        """Do one turn's share of the work."""
+        """Do this turn's share of the long-running work."""
         cdef Topic topic
         if self.host.gathering:
             self.gather()
@@ -332,9 +335,9 @@ cdef class Shard:
         return 0
 
     cdef bint dispatch(self) except -1:
-        """Deliver messages from dirty channels; return whether any could continue.
+        """Deliver messages from dirty channels; return whether any channel could continue.
 
-        Channels that did not fit into the budget come first in the next turn.
+        Channels beyond the budget come first in the next turn.
         """
         cdef bint left = False
         cdef int budget = DISPATCH_BUDGET
@@ -364,7 +367,8 @@ cdef class Shard:
         return left
 
     cdef int gather(self) except -1:
-        """Append a slice of the first batch; another topic's batch follows in the next turn."""
+        """Append a slice of the first topic's batch; another topic's batch follows in the next
+        turn."""
         cdef Topic topic = self.host.gathering.pop(0)
         try:
             topic.append_batches(GATHER_BUDGET)
@@ -464,7 +468,7 @@ cdef class Shard:
         return [*self.topics.values(), *self.closed.values()]
 
     cdef int do_periodic(self) except -1:
-        """Do the work that is due at certain times, or continue it."""
+        """Start or continue the periodic work that is due."""
         cdef int64_t now = self.scheduler.now
         if now >= self.next_tick and not self.ticking:
             self.tick()
@@ -482,11 +486,11 @@ cdef class Shard:
         return 0
 
     cdef int tick(self) except -1:
-        """Start the work that is done about once a second."""
+        """Start the work that is due about once a second."""
         self.next_tick = self.scheduler.now + SECOND
         self.pool.trim(self.scheduler.now)
         if self.host.probe is not None and self.host.health != "OK":
-            self.host.probe.look()      # no other write may happen that would detect the recovery
+            self.host.probe.look()      # there may be no other write that would detect the recovery
         self.ticking = self.all_topics()
         return 0
 
@@ -580,7 +584,8 @@ cdef class Shard:
     def load_or_wait(self, bytes key not None, bint paused, channels):
         """Load a topic at startup; return None if its log cannot be read now.
 
-        It is then loaded as soon as that is possible, and `on_loaded` is called with its key.
+        In that case, the topic is loaded as soon as possible, and `on_loaded` is called with its
+        key.
         """
         cdef _Unloaded waiting
         try:
@@ -631,7 +636,7 @@ cdef class Shard:
         return 0
 
     def is_unloaded(self, bytes key not None):
-        """Return whether a topic exists, but waits for its log to be readable."""
+        """Return whether a topic exists but waits for its log to become readable."""
         return key in self.unloaded
 
     def unreadable(self):
@@ -669,7 +674,7 @@ cdef class Shard:
         while self.scheduler.discarded:
             self.free_discarded()
         if self.io is not None:
-            self.io.drain()         # ends a running compaction
+            self.io.drain()         # end a running compaction
         for topic in self.all_topics():
             topic.save_records()
         if self.io is not None:

@@ -8,7 +8,7 @@ A topic is a chain of base classes. Each class uses only the classes above it in
     TopicLog     the log: writes, retention, readers    topic_log.pyx
     Topic        channels, policy, statistics, saving and closing
 
-Knows nothing about connections, clocks or the event loop. The life of a record:
+Independent of connections, clocks and the event loop. The life of a record:
 
     appended ──► visible ──► fanned out ──► taken by each channel's cursor
              │           │
@@ -71,7 +71,8 @@ cdef class Topic(TopicLog):
         if policies is not None:
             policy = policies.channel(self.name, channel.name)
             if policy.dead_letter_topic == self.name:
-                # The message would return to this channel and to all other channels in the topic.
+                # Otherwise, the message would return to this channel and to all other channels in
+                # the topic.
                 policy = policy._replace(max_attempts=0, dead_letter_topic="")
             channel.set_policy(policy)
             channel.unusual = policies.unusual_of_channel(self.name, channel.name)
@@ -79,7 +80,7 @@ cdef class Topic(TopicLog):
         return 0
 
     cdef int recall_policies(self, bytes note) except -1:
-        """Apply a journal's note about the topic's policies, if they are not saved otherwise."""
+        """Apply the policy note in a journal, unless the topic's policies are saved elsewhere."""
         policies = self.host.policies
         if policies is None or not policies.recall(self.name, note):
             return 0
@@ -166,8 +167,8 @@ cdef class Topic(TopicLog):
         }
 
     def ledger(self):
-        """Return how many messages the topic accepted, and how many it dropped itself before any
-        channel received them."""
+        """Return the number of messages that the topic accepted, and the number that it dropped
+        before any channel received them."""
         return {
             "dropped": {"full": self.full_count, "overflow": self.dropped_count},
             "expired": self.expired_count,
@@ -247,8 +248,8 @@ cdef class Topic(TopicLog):
             channel.report_to(self.scheduler.events, event_names(self.name, name))
         return channel
 
-    # The methods with a callback `done`, unless it is None, call done(None) once the change is as
-    # durable as the topic's class promises, or done(reason) if it may be lost.
+    # The methods with a callback `done` call done(None) once the change is as durable as the
+    # topic's class requires, or done(reason) if the change may be lost. `done` may be None.
 
     def delete_channel(self, str name not None, done=None):
         """Delete a channel with its messages; its consumers are disconnected."""
@@ -331,7 +332,7 @@ cdef class Topic(TopicLog):
         self.fan_out()
 
     def empty(self, done=None):
-        """Drop messages that have not been fanned out; channels keep theirs."""
+        """Drop messages that have not been fanned out; channels keep their messages."""
         if self.visible.seq > self.fanout.seq:
             self.drop_front(self.visible.seq)
         self.record(done)
@@ -363,7 +364,7 @@ cdef class Topic(TopicLog):
         self.leave_batches(UNKNOWN)
 
     def lose(self):
-        """Close the topic and its channels. Its files belong to another process, which may have
+        """Close the topic and its channels. Another process has taken over its files, and may have
         accepted the publishes that are pending here."""
         self.end(False, UNKNOWN)
 
@@ -374,7 +375,7 @@ cdef class Topic(TopicLog):
         if self.unannounced:
             self.announced()
         if self.log is not None and not delete:
-            # Do this first, so that the files are kept even if runs are released afterwards.
+            # Call this first, so that the files are kept even if runs are released afterwards.
             self.log.close(NULL, NULL)
         for channel in list(self.channels.values()):
             self.forget_channel(channel)
@@ -400,7 +401,7 @@ cdef class Topic(TopicLog):
     # -- turns and ticks --
 
     cdef int settle_turn(self) except -1:
-        """Do the topic's end-of-turn work if it changed during the turn."""
+        """Do the end-of-turn work of a topic that changed during the turn."""
         cdef Channel channel
         self.dirty = False
         if self.gone:
@@ -527,7 +528,7 @@ cdef class Topic(TopicLog):
 
     def unsaved(self):
         """Return the number of acknowledged messages that are needed but not known to be synced.
-        Messages of a topic with copies are stored by other machines."""
+        For a topic with copies, other machines store the messages."""
         cdef Block *block = self.oldest
         cdef uint64_t first = self.min_seq()
         cdef uint64_t count = 0
@@ -546,8 +547,8 @@ cdef class Topic(TopicLog):
 
     @property
     def has_lost_journal(self):
-        """Whether the latest journal could not be written. Copied topics have other copies of
-        it."""
+        """Whether the latest journal could not be written. Copied topics have other copies of their
+        journal."""
         return (self.log is not None and not self.gone and self.log.io is self.host.io
                 and bool(self.log.journal_lost))
 
@@ -560,7 +561,7 @@ cdef class Topic(TopicLog):
     def save_journal(self):
         """Write the last snapshot, after save_records() and after the log has finished.
 
-        A topic without messages leaves no files.
+        A topic without messages leaves no files behind.
         """
         if self.log is None or self.gone:
             return
@@ -574,7 +575,7 @@ cdef class Topic(TopicLog):
         self.finish_journal()
 
     cdef int move(self) except -1:
-        """Move all messages to the open topic of the same name, as soon as they are due."""
+        """Move each message to the open topic of the same name as soon as it is due."""
         cdef Channel channel
         self.pause(False)
         if not self.channels and (self.fanout.seq != self.next_seq or self.delayed_count):
@@ -602,8 +603,8 @@ cdef class Topic(TopicLog):
 
     @property
     def moved_channels(self):
-        """Return the channels that the open topic needs before the messages in a closed log move to
-        it."""
+        """Return the channels that the open topic needs before a closed log can move its messages
+        there."""
         return [name for name in self.channels if name != _BACKLOG]
 
     cdef bint needs_nothing(self) noexcept:

@@ -1,11 +1,11 @@
 """Topic host: what the topics of a shard share: ids, the I/O threads, work lists and reports.
 
-The lists contain work that later turns do for topics. The shard empties them. This module does not
+The lists contain work for topics in later turns. The shard empties the lists. This module does not
 import topics, so that topics can import it.
 """
 
 cdef enum:
-    FIRST_READ_PAUSE = 100000000    # ns from a failed read to the next try
+    FIRST_READ_PAUSE = 100000000    # ns from a failed read to the first retry
 
 
 cdef enum:
@@ -19,8 +19,8 @@ cdef int64_t SECOND = 1000000000
 EXITING = "exiting"
 DRAINING = "draining"
 
-# Passed instead of a reason if it is unknown whether a message was published. The publisher's
-# connection then ends without a response.
+# Passed as the reason if it is unknown whether a message was published. In this case, the
+# publisher's connection closes without a response.
 UNKNOWN = "unknown"
 
 
@@ -54,8 +54,8 @@ cdef class TopicHost:
     cdef uint64_t answer_room(self, uint64_t wanted) noexcept:
         """Return the maximum size of a response to a read.
 
-        It shrinks as the total size of all responses grows, including responses that clients have
-        not read yet.
+        The maximum shrinks as the total size of all responses grows, including responses that
+        clients have not read yet.
         """
         cdef uint64_t room = 0
         if self.reserved < MAX_ANSWERS:
@@ -71,7 +71,7 @@ cdef class TopicHost:
         return 0
 
     def set_health(self, reason):
-        """Set the result of the latest log write: None, or the error."""
+        """Set the result of the latest log write: None, or an error."""
         self.health = "OK" if reason is None else f"NOK - {reason}"
         self.health_at = self.scheduler.wall
         if reason is not None and self.probe is not None:
@@ -96,8 +96,8 @@ cdef class TopicHost:
     cdef int report_missing(self, str name, str what) except -1:
         """Report at startup that the journal refers to missing data.
 
-        The journal is only written at intervals, so the missing messages may have been finished by
-        a process that was killed.
+        The journal is written only at intervals, so a process that was killed may have finished the
+        missing messages.
         """
         if self.log is not None:
             events.records_missing(self.log, topic=name, records=what)
@@ -111,7 +111,8 @@ cdef class TopicHost:
         return 0
 
     cdef int report_recalled(self, str topic) except -1:
-        """Report at startup that a journal has policies that were set over HTTP and not saved."""
+        """Report at startup that a journal contains policies that were set over HTTP and not
+        saved."""
         if self.log is not None:
             events.policies_recalled(self.log, topic=topic)
         return self.event("policies_recalled", topic, None)

@@ -1,10 +1,10 @@
 """Topic log: which records of a topic are in its log, how long they stay there, and who reads them.
 
-Decides when a topic overflows, which runs of records the log writes, and the steps that are undone
-when a write fails. Decides how long the log keeps records that only replays read: by age, by size,
-and for as long as a named cursor needs them. Owns the copies that compactions make, the position
-where readers stop, and the named cursors. The reads themselves are in log_fetch.pyx. Knows
-publishers only as pending acknowledgements.
+Decides when a topic overflows, which runs of records the log writes, and what is undone when a
+write fails. Decides how long the log keeps records that only replays read: by age, by size, and for
+as long as a named cursor needs them. Owns the copies that compactions make, the position where
+readers stop, and the named cursors. The reads themselves are in log_fetch.pyx. Sees publishers only
+as pending acknowledgements.
 """
 
 cdef int write_done(void *arg, int error) except -1:
@@ -44,8 +44,8 @@ cdef class TopicLog(Checkpoints):
     cdef int write_overflow(self) except -1:
         """Write waiting records to the log, one run per block, up to the budget.
 
-        End the overflow when all are written and the queue is short again. An incomplete batch is
-        not written: the log accepts or rejects a publish as a whole.
+        End the overflow when all records are written and the queue is short again. Skip an
+        incomplete batch: the log accepts or rejects a publish as a whole.
         """
         cdef Block *block = self.newest
         cdef int budget = OVERFLOW_BUDGET
@@ -90,7 +90,7 @@ cdef class TopicLog(Checkpoints):
         return 0
 
     cdef int undo_pending(self) except -1:
-        """Undo the publishes that were waiting for the log, because the log failed."""
+        """Undo the publishes that were waiting for the log, after the log has failed."""
         cdef str error = self.error
         cdef Entry *entry = self.delayed_first
         cdef Entry *last = NULL
@@ -122,12 +122,12 @@ cdef class TopicLog(Checkpoints):
     # -- runs of records --
 
     cdef int write_run(self, Block *block, bint gated, bint at_once=False) except -1:
-        """Queue bytes [written, size) of a block for the log; return whether some must wait.
+        """Queue bytes [written, size) of a block for the log; return whether some bytes must wait.
 
-        Runs fit into a segment unless a single publish is larger. A publish that may be refused
-        is written to a single segment, because otherwise its first part could not be undone. If a
-        write fails, the later writes must also fail, so writes are queued only for the same file.
-        This does not apply with `at_once`, which is for copies, because copies have no waiter.
+        Runs fit into a segment unless a single publish is larger. A publish that may be refused is
+        written to a single segment: across segments, its first part could not be undone. If a write
+        fails, the later writes must also fail, so writes are queued only for the same file. This
+        does not apply to copies, which use `at_once`, because copies have no waiter.
         """
         cdef uint64_t maximum = self.log.room()
         cdef uint32_t start = block.written
@@ -182,7 +182,7 @@ cdef class TopicLog(Checkpoints):
         if block.flags & SURVIVORS:
             flags |= RUN_SURVIVORS
         if self.log.journal_lost and not self.log.is_telling():
-            # Its last write failed, and no publisher has requested a write since.
+            # The last write failed, and no publisher has requested a write since then.
             self.journal_due = True
         if (self.was_restored or self.log.journal_lost) and (
                 self.journal_due or self.waits_for_journal()):
@@ -203,7 +203,7 @@ cdef class TopicLog(Checkpoints):
             tried = block.written > written
             self.host.io.drain()
             if tried and block.written <= written:
-                # The write failed, and there is no publisher left to notify.
+                # The write failed, and no publisher is left to notify.
                 return 0
             written = block.written
         return 0
@@ -278,7 +278,7 @@ cdef class TopicLog(Checkpoints):
     cdef void pass_written(self, Block *block) noexcept:
         """Advance the stable position from this block over records already written.
 
-        Later blocks may have been written before earlier records.
+        Blocks may have been written out of order.
         """
         cdef Record *record
         cdef uint32_t at = 0
@@ -323,7 +323,7 @@ cdef class TopicLog(Checkpoints):
         return self.host.report_unreadable(self.name, bad.path, bad.error)
 
     cdef int try_reads(self) except -1:
-        """Let blocks be loaded again after a failed read."""
+        """Allow blocks to be loaded again after a failed read."""
         self.stalled = False
         self.wake_channels()
         return 0
@@ -331,7 +331,8 @@ cdef class TopicLog(Checkpoints):
     cdef int compact(self) except -1:
         """Begin to copy still-needed records out of mostly dead blocks.
 
-        Keeps memory and disk usage below about four times the size of the needed records.
+        Compaction keeps memory and disk usage below about four times the size of the needed
+        records.
         """
         if self.stragglers == NULL or self.stalled or not is_worthwhile(self):
             return 0
@@ -376,7 +377,7 @@ cdef class TopicLog(Checkpoints):
                 continue
             budget = compaction.step(budget)
             if compaction.stage == REDIRECTED:
-                # Do this before the old blocks are released.
+                # Write the journal before the old blocks are released.
                 self.write_journal(False)
                 compaction.stop()
         return budget
@@ -406,7 +407,8 @@ cdef class TopicLog(Checkpoints):
     cdef int update_retains(self) except -1:
         """Start or stop keeping records that every channel has finished.
 
-        The policy and the named cursors decide. Keeping starts with the oldest available record.
+        The policy and the named cursors determine this. Keeping starts at the oldest available
+        record.
         """
         cdef bint wanted = (self.retention_time or self.retention_bytes
                             or self.held_seq() != NOTHING_HELD)
@@ -472,8 +474,8 @@ cdef class TopicLog(Checkpoints):
         return self.update_retains()
 
     cdef int drop_unread(self) except -1:
-        """Drop the messages of a topic without a channel that are beyond its retention: no
-        channel needs them, and they would fill the disk."""
+        """Drop messages that exceed the retention of a topic without channels. No channel needs
+        these messages, and they would fill the disk."""
         cdef uint64_t seq = min(self.outdated.seq, self.visible.seq)
         if self.channels or self.held_until or self.fanout.seq >= seq:
             return 0
@@ -501,8 +503,7 @@ cdef class TopicLog(Checkpoints):
                 or self.retention_bytes and held > self.retention_bytes)
 
     cdef void cool(self) noexcept:
-        """Evict from memory the blocks that every reader has passed: only replays read them
-        again."""
+        """Evict blocks that every reader has passed from memory: only replays read them again."""
         cdef Block *block = self.last_reader().block
         if block != NULL:
             block = block.prev
@@ -531,26 +532,28 @@ cdef class TopicLog(Checkpoints):
     def set_cursor(self, str name not None, bytes log_id not None, uint64_t seq, done not None):
         """Place a named cursor before record `seq`, which must exist or be the next record.
 
-        The cursor keeps the records from there on. Calls done(None) once the journal records it as
-        safely as the topic's class promises, or done(reason).
-        Raises nsqcy.broker.named_cursors.TooManyCursors, leaving everything unchanged.
+        The cursor keeps that record and all later ones. Calls done(None) once the cursor is as
+        durable as the topic's class requires, or done(reason). Raises
+        nsqcy.broker.named_cursors.TooManyCursors, without changing anything, if there are too many
+        cursors.
         """
         cursor = journal.NamedCursor(name, log_id, seq, self.scheduler.wall)
         self.named.set(cursor)
         self.update_retains()
         if self.retains and seq < self.kept.seq:
-            self.keep_all()     # so far, only a channel keeps the record
+            self.keep_all()     # until now, only a channel keeps the record
         self.journal_cursor(cursor, False, done)
 
     def find_cursor(self, str name not None):
-        """Return a named cursor (storage.journal.NamedCursor) and mark it as used, or None."""
+        """Return a named cursor (storage.journal.NamedCursor) and mark it as used; None if it does
+        not exist."""
         self.journal_stale = True
         return self.named.use(name, self.scheduler.wall)
 
     def delete_cursor(self, str name not None, done not None):
         """Delete a named cursor; return whether it existed.
 
-        If so, calls `done` as set_cursor() does.
+        If it did, calls `done` as in set_cursor().
         """
         cursor = self.named.delete(name)
         if cursor is None:
@@ -586,7 +589,7 @@ cdef class TopicLog(Checkpoints):
     cdef uint64_t stable_seq(self) except? 0:
         """Return the position where readers of the log stop.
 
-        Records before it are on disk, with the durability that the topic promises.
+        Records before it are on disk, as durable as the topic's class requires.
         """
         cdef uint64_t first = self.first_kept()
         if self.stable < first:
@@ -598,7 +601,8 @@ cdef class TopicLog(Checkpoints):
     cdef list logs(self):
         """Return the logs with available records, as (log_id, first, end), oldest first.
 
-        These are logs of earlier processes and the current one, up to the stable position.
+        The list contains the logs of earlier processes and the current log, up to the stable
+        position.
         """
         cdef uint64_t first = self.first_kept()
         cdef uint64_t stable = self.stable_seq()
@@ -644,8 +648,8 @@ cdef class TopicLog(Checkpoints):
         return 0 if self.log is None else self.log.disk_bytes
 
     cdef int64_t time_of(self, uint64_t seq) except? 0:
-        """Return when a record was published. If its block is not in memory, this is the time of
-        the block's first or last record."""
+        """Return when a record was published. If its block is not in memory, return the time of the
+        block's first or last record."""
         cdef Block *block = self.block_of(seq)
         cdef uint32_t at
         if block == NULL:
@@ -658,7 +662,7 @@ cdef class TopicLog(Checkpoints):
     def seq_at(self, int64_t time):
         """Return the first record published at `time` (wall clock, ns) or later.
 
-        Return None if a block must be read first; then call this again.
+        Return None if a block must be read first; in that case, call this again afterwards.
         """
         cdef Block *block = self.oldest
         cdef Record *record

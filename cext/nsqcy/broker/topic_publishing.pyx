@@ -1,14 +1,14 @@
-"""Topic queue: from a publish to the channels. Turns messages into records, and makes them visible:
-immediately, or once the log has them. Passes visible records to the channels; until then, the topic
-keeps them.
+"""Topic queue: from a publish to the channels. Turns messages into records, and makes the records
+visible: immediately, or once the log has them. Passes visible records to the channels; until then,
+the topic keeps them.
 
 Owns the layout of a message in a record, the reasons for refusing or dropping a message, the
-pending acknowledgements, the fan-out position and the delayed records at or after it. Knows the log
-only as a condition: `gate` and `overflowing` determine which records wait for it.
+pending acknowledgements, the fan-out position and the delayed records at or after it. Sees the log
+only as a condition: `gate` and `overflowing` determine which records wait for the log.
 
-A large publish is a batch, which is appended over several turns. Nothing that was appended since
-its beginning is visible or written, so a batch is accepted or rejected as a whole. Other publishes
-to the topic are appended in between and wait for the batch. The creator of a batch has checked its
+A large publish is a batch, which is appended over several turns. No record appended since the batch
+began is visible or written, so a batch is accepted or rejected as a whole. Other publishes to the
+topic are appended in between and wait for the batch. The creator of a batch has checked its
 messages. A producer's chunk is published once, even if it is resent after a failure.
 """
 
@@ -22,7 +22,7 @@ messages. A producer's chunk is published once, even if it is resent after a fai
 
 cdef enum:
     FAN_OUT_BUDGET = 4096           # delayed records fanned out per step
-    DROP_AT_ONCE = 4096             # delayed records that are freed immediately
+    DROP_AT_ONCE = 4096             # delayed records freed immediately; others are freed in steps
     TICK_EXPIRES = 4096             # maximum messages in a topic's own backlog that expire per tick
     ADDRESS_HEADER = 16             # size of an address header, excluding its value
 
@@ -43,7 +43,7 @@ cdef class PendingAcks:
         free(self.ring)
 
     cdef int add(self, uint64_t seq, Waiter waiter, uint64_t ticket) except -1:
-        """Answer `waiter` when everything up to `seq` is visible or has failed."""
+        """Answer `waiter` when all records up to `seq` are visible or have failed."""
         cdef PendingAck *grown
         cdef PendingAck *ack
         cdef uint32_t i
@@ -114,11 +114,11 @@ cdef class Batch:
         return 0
 
     cdef int abandon(self, TopicQueue topic) except -1:
-        """Handle the end of a batch that began, but whose appended messages no longer exist."""
+        """Handle the end of a batch that began but whose appended messages no longer exist."""
         return 0
 
     cdef int release(self) except -1:
-        """Handle the end of the topic's use of the source."""
+        """Handle the end of the topic's use of `source`."""
         return 0
 
 
@@ -180,7 +180,7 @@ cdef class ChunkBatch(Batch):
         while self.index < end:
             produced.index = self.index
             if not topic.add_produced(produced, self.at, self.headers, bodies):
-                # A full topic dropped it; it counts as published.
+                # The topic is full and dropped the message, which counts as published.
                 if begun < self.index:
                     taken.append((begun, self.index))
                 begun = self.index + 1
@@ -227,7 +227,7 @@ cdef class TopicQueue(RecordWindow):
 
     cdef Record *new_headered(self, uint32_t body_length, int64_t delay, const uint8_t *headers,
                               uint16_t length) except? NULL:
-        """Append a record with headers, which have been checked and are `length` bytes long."""
+        """Append a record with checked headers of `length` bytes."""
         cdef uint32_t before = RECORD_EXT_DELAY_SIZE if delay else 0
         cdef int64_t ttl = headers_ttl(headers, length)
         cdef Record *record
@@ -247,7 +247,7 @@ cdef class TopicQueue(RecordWindow):
 
     cdef inline void put_headers(self, Record *record, uint8_t *at, const uint8_t *headers,
                                  uint16_t length, int64_t ttl) noexcept:
-        """Write the headers of the newest record, and the expiry that they define."""
+        """Write the headers of the newest record, and the expiry that the headers define."""
         at = record_extend(at, RECORD_EXT_HEADERS, headers, length)
         record.attributes |= RECORD_HEADERS
         if ttl:
@@ -259,7 +259,7 @@ cdef class TopicQueue(RecordWindow):
     cdef size_t new_batch(self, const uint8_t *batch, uint32_t count) except? 0:
         """Append `count` records without a delay, with their bodies; return the bytes used.
 
-        Each message follows its length, as in an MPUB; the lengths have been checked.
+        A length precedes each message, as in an MPUB; the lengths have been checked.
         """
         cdef const uint8_t *start = batch
         cdef Record *record
@@ -276,7 +276,7 @@ cdef class TopicQueue(RecordWindow):
 
     cdef uint32_t add_headered(self, const uint8_t *message, uint32_t length,
                                int64_t delay) except? 0:
-        """Append a checked message with headers: their length, the headers, the body.
+        """Append a checked message: length of the headers, headers, body.
 
         Return the size of the body.
         """
@@ -314,7 +314,7 @@ cdef class TopicQueue(RecordWindow):
         return record
 
     cdef int set_delay(self, Record *record, int64_t delay) except -1:
-        """Set the delay of the newest record, which has room for it."""
+        """Set the delay of the newest record, which has space for a delay."""
         cdef uint16_t *ext = <uint16_t *>(<uint8_t *>record + sizeof(Record))
         cdef Entry *entry
         record.attributes = RECORD_DELAYED
@@ -336,8 +336,8 @@ cdef class TopicQueue(RecordWindow):
     # -- a publish --
 
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1:
-        """Publish `count` records with complete bodies; return whether their answer must
-        wait: for the log, or for a new topic's registration."""
+        """Publish `count` records with complete bodies; return whether the response must wait for
+        the log or for the registration of a new topic."""
         self.message_count += count
         self.message_bytes += body_bytes
         self.last_publish = self.scheduler.now
@@ -350,8 +350,8 @@ cdef class TopicQueue(RecordWindow):
         return self.unannounced
 
     cdef int acknowledge_later(self, Waiter waiter, uint64_t ticket) except -1:
-        """Answer `waiter` when everything appended so far is visible, in a topic that is announced,
-        or has failed."""
+        """Answer `waiter` when all records appended so far are visible and the topic is announced,
+        or when they have failed."""
         return self.acks.add(self.next_seq - 1, waiter, ticket)
 
     @property
@@ -390,14 +390,14 @@ cdef class TopicQueue(RecordWindow):
     # -- accepting a publish --
 
     cdef void demand(self, Durability minimum) noexcept:
-        """Require at least this durability for a publisher's records; call it right before
+        """Require at least this durability for a publisher's records; call this immediately before
         appending them.
 
         Until the publisher is answered, records appended later have the same class.
         """
         if self.log is not None and self.gate < minimum:
             if not self.is_kept():
-                # Until now, a restart would have recovered nothing: write the channels first.
+                # Until now, a restart would have recovered nothing, so write the channels first.
                 self.journal_due = True
             self.gate = minimum
 
@@ -447,8 +447,8 @@ cdef class TopicQueue(RecordWindow):
         """Append the missing messages of a chunk at once.
 
         Outputs the number of appended messages and the bytes of their bodies. The caller passes
-        them to published(), even if there are none: an earlier attempt may be pending, and its
-        outcome is decisive. If the chunk cannot be accepted, appends nothing and raises ChunkError.
+        these numbers to published(), even if they are 0: an earlier attempt may be pending, and its
+        outcome decides. If the chunk cannot be accepted, appends nothing and raises ChunkError.
         """
         self.open_chunk(chunk)
         added[0] = chunk.left
@@ -523,7 +523,7 @@ cdef class TopicQueue(RecordWindow):
             return False
         at = <uint8_t *>record + sizeof(Record)
         if address:
-            # A delay of zero makes the message an entry of that channel only.
+            # With a delay of zero, the message becomes an entry of that channel only.
             self.set_delay(record, 0)
             self.delayed_last.timestamp = <int64_t>record_address_of(self.address, address)
             record.attributes |= RECORD_ADDRESSED
@@ -539,7 +539,8 @@ cdef class TopicQueue(RecordWindow):
     cdef int keep_untold(self) except -1:
         """Keep the records of the next chunk until the journal covers the chunk.
 
-        Otherwise a crash could erase every trace of the chunk, which would then be published again.
+        Otherwise, a crash could erase every trace of the chunk, which would then be published
+        again.
         """
         if self.gate != MEMORY and not self.has_unjournaled:
             self.watch(&self.unjournaled)
@@ -621,7 +622,7 @@ cdef class TopicQueue(RecordWindow):
     # -- depth and bytes --
 
     cdef bint drops(self, uint32_t body_bytes) noexcept:
-        """Return whether the full topic drops the next message; if so, count it."""
+        """Return whether the topic is full and drops the next message; if so, count the message."""
         if self.bounded and self.on_full == DROP_NEWEST and (
                 self.exceeds_depth(1) or self.exceeds_bytes(1, body_bytes)):
             self.full_count += 1
@@ -671,7 +672,7 @@ cdef class TopicQueue(RecordWindow):
         return False
 
     cdef int set_bounds(self) except -1:
-        """Apply the limits after they have changed, or after a channel was added."""
+        """Apply the limits after a change to them, or after a channel was added."""
         cdef Channel channel
         cdef uint64_t messages
         self.bounded = self.max_depth != 0 or self.max_bytes != 0
@@ -709,7 +710,8 @@ cdef class TopicQueue(RecordWindow):
     # -- expiry --
 
     cdef int drop_expired(self) except -1:
-        """Drop expired messages, once a second. Channels drop theirs when they dispatch."""
+        """Drop expired messages, once a second. Channels drop their own expired messages at
+        dispatch."""
         cdef Channel channel
         cdef uint64_t seq
         cdef int budget = TICK_EXPIRES
@@ -771,7 +773,7 @@ cdef class TopicQueue(RecordWindow):
         cdef uint32_t count
         cdef uint64_t bodies = 0
         if not self.gathering:
-            self.seal()         # its records have separate blocks, which are written together
+            self.seal()         # the batch's records have separate blocks, written together
             self.gathered_from = self.next_seq
             try:
                 batch.begin(self)
@@ -792,8 +794,8 @@ cdef class TopicQueue(RecordWindow):
         return 0
 
     cdef int complete_batch(self, Batch batch) except -1:
-        """Make the batch, and the records appended beside it, visible now or when the log has
-        it."""
+        """Make the batch, and the records appended in between, visible now or once they are in the
+        log."""
         cdef bint waits
         batch.complete(self)
         self.gathering = False
@@ -830,14 +832,15 @@ cdef class TopicQueue(RecordWindow):
         return 0
 
     cdef int leave_batches(self, str error) except -1:
-        """Answer the waiters of all batches now; the batches may be accepted or not."""
+        """Answer the waiters of all batches now; the batches may or may not be accepted later."""
         cdef Batch batch
         for batch in self.batches:
             self.answer_batch(batch, error)
         return 0
 
     cdef int answer_batch(self, Batch batch, str error) except -1:
-        """Answer the waiter of a batch once, and release it: it may refer to the batch."""
+        """Answer the waiter of a batch once, and release the waiter, because it may refer to the
+        batch."""
         cdef Waiter waiter = batch.waiter
         batch.waiter = None
         if waiter is not None:
@@ -845,7 +848,7 @@ cdef class TopicQueue(RecordWindow):
         return 0
 
     cdef int break_batch(self, str error) except -1:
-        """Reject the batch whose first slices have been appended, if there is one."""
+        """Reject the partly appended batch, if there is one."""
         if self.gathering:
             (<Batch>self.batches[0]).abandon(self)
             self.end_batch(error)
@@ -862,7 +865,7 @@ cdef class TopicQueue(RecordWindow):
         return self.visible.seq - self.fanout.seq
 
     cdef void wake_channels(self) noexcept:
-        """Wake the channels: records that they are waiting for may now be in memory or may be
+        """Wake the channels: records that channels are waiting for may now be in memory or may be
         requested again."""
         cdef Channel channel
         for channel in self.channels.values():
@@ -905,7 +908,7 @@ cdef class TopicQueue(RecordWindow):
             budget -= 1
             due = self.scheduler.due_after(entry.due)
             for channel in self.channels.values():
-                # A restored channel may be younger than the record.
+                # A restored channel may be newer than the record.
                 if channel.cursor.at.seq <= entry.seq:
                     if entry.timestamp == 0:
                         channel.defer_record(entry, due)
@@ -923,16 +926,15 @@ cdef class TopicQueue(RecordWindow):
         return False
 
     def pass_on(self):
-        """Fan out visible records now, up to a turn's share. Return whether some are left that the
-        channels will receive without further action."""
+        """Fan out visible records now, up to a turn's share. Return whether records are left that
+        the channels will receive without further action."""
         if self.fanout.seq == self.visible.seq or self.paused:
             return False
         return self.held_until != 0 or self.fan_out() != 0
 
     @property
     def held(self):
-        """Return whether fan-out is held until channels that are known elsewhere have been
-        created."""
+        """Return whether fan-out is held until the topic's known channels have been created."""
         return self.held_until != 0
 
     def end_hold(self):
@@ -944,7 +946,7 @@ cdef class TopicQueue(RecordWindow):
 
     @cython.final
     cdef void add_delayed(self, Entry *entry) noexcept:
-        """Remember a delayed record until it is fanned out.
+        """Keep a delayed record until it is fanned out.
 
         `due` is its delay. `timestamp` is the address of its only channel, or 0 for all channels.
         """
@@ -960,7 +962,7 @@ cdef class TopicQueue(RecordWindow):
         self.delayed_count += 1
 
     cdef int drop_delayed(self, uint64_t seq) except -1:
-        """Drop the delayed entries of records before `seq`. If these are all entries, only a few
+        """Drop the delayed entries of records before `seq`. If all entries are dropped, only a few
         are freed immediately."""
         cdef Entry *entry
         cdef Discarded discarded

@@ -1,10 +1,10 @@
 """Channels: the lifecycle of a message until it is finished.
 
 Owns the consumer commands for messages in flight, the effects of time on messages, and the
-channel's policy and counters. Its bases own the rest: which message comes next and who receives it
-(dispatch), which messages must not be delivered (undeliverable), and where each message is
-(deferred_and_in_flight). Knows blocks and entries, but nothing about connections or clocks: the
-caller sets `scheduler.now`.
+channel's policy and counters. Its base classes own the rest: which message comes next and which
+consumer receives it (dispatch), which messages must not be delivered (undeliverable), and where
+each message is (deferred_and_in_flight). Depends on blocks and entries, but not on connections or
+clocks: the caller sets `scheduler.now`.
 
 Invariant: received = finished + queued + in flight + deferred + dropped + sampled out; see
 Channel.ledger().
@@ -23,13 +23,13 @@ Channel.ledger().
 
 
 cdef enum:
-    DROP_AT_ONCE = 4096             # messages freed immediately; others are freed in pieces
+    DROP_AT_ONCE = 4096             # messages freed immediately; others are freed in steps
 
 cdef double MAX_RATE = 1e9
 
 
 cdef OnFull on_full_of(str name) except *:
-    """Return the action with this name in policies."""
+    """Return the action that has this name in policies."""
     return <OnFull><int>_ON_FULL.index(name)
 
 
@@ -103,7 +103,7 @@ cdef class Channel(Dispatch):
     # -- numbers --
 
     cdef void carry(self, uint64_t ahead) noexcept:
-        """Finish the restore: the channel's messages are those from before a restart. `ahead`: the
+        """Finish the restore: the channel's messages are from before a restart. `ahead`: the
         number of records to skip that have not been fanned out again yet."""
         self.born_seq = self.window.fanout.seq
         self.cursor.skipped -= cursor_surplus(&self.cursor) + ahead
@@ -111,8 +111,8 @@ cdef class Channel(Dispatch):
         self.cursor.skipped += ahead
 
     cdef void replay(self, uint64_t skipped) noexcept:
-        """Account for a cursor that has been moved back, with this many records to skip after it.
-        Redelivered messages have no delay."""
+        """Update the counts after the cursor has moved back, with this many records to skip after
+        it. Redelivered messages have no delay."""
         self.cursor.skipped = skipped
         self.cursor.finished_count = 0
         self.cursor.replay_end = self.window.fanout.seq
@@ -128,7 +128,8 @@ cdef class Channel(Dispatch):
 
     @property
     def message_count(self):
-        """Return the messages received from the topic since the channel was created or loaded."""
+        """Return the number of messages received from the topic since the channel was created or
+        loaded."""
         return self.window.fanout.seq - self.born_seq
 
     def counters(self):
@@ -258,14 +259,14 @@ cdef class Channel(Dispatch):
             self.defer_entry(entry, self.scheduler.due_after(delay))
             return DONE
         if self.ephemeral:
-            # Messages that were fanned out earlier precede it in the queue.
+            # Messages fanned out earlier precede this one in the queue.
             self.collect()
         self.queue_entry(entry, 0)
         return DONE
 
     cdef Outcome reject(self, Consumer consumer, uint64_t id, int64_t delay, str text) except *:
-        """Move a message to the dead-letter topic at once; requeue it if there is no such topic.
-        `text`: the consumer's reason."""
+        """Move a message to the dead-letter topic immediately; requeue the message if there is no
+        dead-letter topic. `text`: the consumer's reason."""
         cdef Outcome outcome
         cdef Entry *entry
         if not self.dead_letter_topic:
@@ -292,14 +293,14 @@ cdef class Channel(Dispatch):
         if in_flight_list.consumer != <void *>consumer:
             return NOT_OWNER
         # Milliseconds modulo 2^32: enough for attempts of up to 24 days. The delivery time was
-        # rounded up and the result is rounded down, so that a message never times out early.
+        # rounded up and the result is rounded down, so a message never times out early.
         delivered = entry.node.tag
         held = <int64_t><int32_t>(<uint32_t>(self.scheduler.now // 1000000) - delivered) * 1000000
         held = max(<int64_t>0, held)
         if held + consumer.msg_timeout >= self.scheduler.max_msg_timeout:
             deadline = self.scheduler.now + self.scheduler.max_msg_timeout - held
         if entry.round != self.round:
-            # A snapshot in progress does not need to find the message again.
+            # A snapshot in progress does not need this message again.
             self.pack(<Deferred *>entry)
         self.list_remove(entry)
         self.list_add_uninlined(in_flight_list, entry, deadline)
@@ -340,7 +341,8 @@ cdef class Channel(Dispatch):
             self.timeout_count += 1
             if self.watched:
                 self.report(TIMEOUT, entry)
-            # The last message held by a client that has left: the client's list is freed with it.
+            # This is the last message of a client that has left: the client's list is freed with
+            # it.
             is_last = in_flight_list.count == 1 and in_flight_list.consumer == NULL
             if self.is_exhausted(entry):
                 self.dead_letter_timed_out(entry)
@@ -383,10 +385,10 @@ cdef class Channel(Dispatch):
         self.touch_dirty()
 
     def redrive(self, uint64_t limit, tuple targets=None):
-        """Send the next waiting messages, at most this many (0: all), back to the topics named in
-        their headers. Messages without these headers stay in the channel, and so do messages from
-        topics that no pattern in `targets` matches (None: all topics do). Return the number of
-        messages to check: none while take_out() or a redrive with different targets checks them."""
+        """Send up to this many waiting messages (0: all) back to the topics named in their headers.
+        Messages without these headers stay in the channel, as do messages from topics that match no
+        pattern in `targets` (None: all topics match). Return the number of messages to check: none
+        while take_out() or a redrive with different targets checks them."""
         cdef uint64_t count = self.depth()
         if self.redriving and (self.wanted or self.targets != targets):
             return 0
@@ -401,8 +403,9 @@ cdef class Channel(Dispatch):
         """Send the waiting message with this id back to the topic named in its headers, or drop it.
 
         Checks each waiting message once, in several turns. Calls done(None), or done(reason) if no
-        waiting message has this id, it has no such headers, or no pattern in `targets` matches the
-        topic (None: all topics do). Return False if messages are being redriven already.
+        waiting message has this id, the message has no such headers, or the topic matches no
+        pattern in `targets` (None: all topics match). Returns False if messages are already being
+        redriven.
         """
         if self.redriving:
             return False
@@ -459,8 +462,8 @@ cdef class Channel(Dispatch):
         return 0
 
     cdef Entry *drop_in_flight(self) noexcept:
-        """Take all messages away from the consumers; return the messages in flight, followed by the
-        queued ones."""
+        """Take all messages back from the consumers. Return the messages in flight, followed by the
+        queued messages."""
         cdef Entry *entries = self.queue_first
         cdef InFlightList *in_flight_list = self.in_flight_lists
         cdef InFlightList *following
@@ -479,7 +482,7 @@ cdef class Channel(Dispatch):
         return entries
 
     cdef int close(self) except -1:
-        """Close the channel: notify its consumers and drop its messages."""
+        """Close the channel: notify consumers and drop messages."""
         cdef Consumer consumer
         if self.gone:
             return 0

@@ -1,7 +1,7 @@
-"""The cursor of a channel: the next record of its topic that is for this channel.
+"""The cursor of a channel: the topic's next record for this channel.
 
 Owns the position in the window, the ranges at or after it that the channel skips, and the number of
-records to skip. Knows nothing about consumers, or about records that have been taken.
+records to skip. Independent of consumers and of records that have been taken.
 """
 
 cdef inline Record *cursor_record(ChannelCursor *cursor) except? NULL:
@@ -13,7 +13,7 @@ cdef inline Record *cursor_record(ChannelCursor *cursor) except? NULL:
             and not block.flags & LOADING and cursor.finished_count == 0
             and at.seq < (<RecordWindow>cursor.window).fanout.seq
             and (<RecordWindow>cursor.window).hole_count == 0):
-        # In the middle of a block, only a gap is possible.
+        # Within a block, only a gap can follow.
         record = <Record *>(block.data + at.offset)
         if record.seq == at.seq:
             return record
@@ -28,8 +28,8 @@ cdef inline void cursor_step(ChannelCursor *cursor, const Record *record) noexce
 # ---- numbers ----
 
 cdef uint64_t cursor_ahead(const ChannelCursor *cursor) noexcept:
-    """Return the number of records to skip that have not been fanned out yet: recovery found them
-    finished."""
+    """Return the number of records to skip that have not been fanned out yet. Recovery found these
+    records finished."""
     cdef uint64_t end = max(<uint64_t>(<RecordWindow>cursor.window).fanout.seq,
                             <uint64_t>cursor.at.seq)
     cdef uint64_t count = 0
@@ -42,8 +42,8 @@ cdef uint64_t cursor_ahead(const ChannelCursor *cursor) noexcept:
 cdef uint64_t cursor_surplus(const ChannelCursor *cursor) noexcept:
     """Return how many of the records to skip are missing on disk.
 
-    Each of these was subtracted from the number of restored records, whenever and wherever it was
-    lost; their number is only known once the cursor approaches the end.
+    Each missing record was subtracted from the number of restored records, whenever and wherever it
+    was lost. The number is known only when the cursor approaches the end.
     """
     cdef uint64_t end = (<RecordWindow>cursor.window).fanout.seq
     cdef uint64_t room = cursor_ahead(cursor)
@@ -55,7 +55,7 @@ cdef uint64_t cursor_surplus(const ChannelCursor *cursor) noexcept:
 # ---- reading ----
 
 cdef Record *cursor_find(ChannelCursor *cursor) except? NULL:
-    """Return what cursor_record() returns, wherever the cursor is."""
+    """Return the same as cursor_record(), for any position of the cursor."""
     cdef RecordWindow window = <RecordWindow>cursor.window
     cdef Block *block
     cdef Record *record
@@ -70,8 +70,8 @@ cdef Record *cursor_find(ChannelCursor *cursor) except? NULL:
                 cursor.skipped = cursor_ahead(cursor)
             return NULL
         if cursor.at.seq != seq and (window.hole_count or cursor.finished_count):
-            # This comes after skipping the records that are missing on disk, which may be in the
-            # middle of a range.
+            # First, skip the records that are missing on disk, which may be in the middle of a
+            # range.
             skip_missing(cursor, seq, cursor.finished, cursor.finished_count)
             skip_missing(cursor, seq, window.holes, window.hole_count)
             continue
@@ -85,7 +85,7 @@ cdef Record *cursor_find(ChannelCursor *cursor) except? NULL:
         record = <Record *>(block.data + cursor.at.offset)
         if record.seq >= cursor.at.seq:
             return record
-        # The cursor was restored, or jumped over a hole, to the middle of the block.
+        # The cursor was restored to the middle of the block, or jumped there over a hole.
         cursor.at.offset += record.length
 
 
@@ -133,7 +133,7 @@ cdef void skip_missing(ChannelCursor *cursor, uint64_t seq, const Hole *ranges,
 
 
 cdef bint cursor_passes(const ChannelCursor *cursor, const Record *record) noexcept:
-    """Return whether a record is not for the cursor: it is damaged, or already an entry."""
+    """Return whether a record is not for the cursor, because it is damaged or already an entry."""
     return record.attributes & RECORD_DAMAGED or record.attributes & RECORD_DELAYED and (
         record.seq >= cursor.replay_end
         or record.attributes & RECORD_ADDRESSED and record_address(record) != cursor.address)

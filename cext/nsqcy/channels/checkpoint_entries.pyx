@@ -1,6 +1,6 @@
 """Entries of a channel in journal format: locations of their records, and due times.
 
-Collects entries as they are visited; the journal writer takes them in pieces.
+Collects entries as they are visited; the journal writer takes them in parts.
 """
 
 cdef enum:

@@ -1,9 +1,9 @@
 """The interfaces through which channels and topics reach a client.
 
 A Consumer receives the messages of one channel; a Waiter receives the outcome of a publish or of a
-log command. Owns the counters of a client in /stats. Knows nothing about connections or how a
-message is sent: sessions implement both. A Transfer is the consumer that moves messages to other
-topics.
+log command. Owns the counters of a client in /stats. Independent of connections and of how a
+message is sent: sessions implement these interfaces. A Transfer is the consumer that moves messages
+to other topics.
 """
 
 cdef class Waiter:
@@ -41,8 +41,8 @@ cdef class Consumer(Waiter):
 
 cdef class Transfer(Consumer):
     cdef int take_over(self, Entry *entry, TransferReason reason, str client, str text) except -1:
-        """Add a message with a known id and timestamp, and move it. `client`: its last consumer;
-        `text`: the consumer's reason."""
+        """Add a message with a known id and timestamp, and move it. `client`: the message's last
+        consumer; `text`: the consumer's reason."""
         raise NotImplementedError
 
     cdef int restore_transfer(self, Entry *entry, TransferReason reason, uint64_t number) except -1:

@@ -1,4 +1,4 @@
-# The declarations of nsqcy.channels that other packages use.
+# Declarations of nsqcy.channels for other packages.
 
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -16,13 +16,13 @@ from nsqcy.storage.core cimport (
 
 
 ctypedef struct ChannelCursor:
-    void *window                # RecordWindow; borrowed from the channel
+    void *window                # RecordWindow, borrowed from the channel
     Cursor at
     uint64_t address            # seqs of records that are only for this channel
-    uint64_t skipped            # records at or after the cursor that it will skip
-    Hole *finished              # ranges at or after the cursor that it skips
+    uint64_t skipped            # number of records to skip at or after the cursor
+    Hole *finished              # ranges to skip at or after the cursor
     uint32_t finished_count
-    uint64_t replay_end         # delayed records before this one are not deferred again
+    uint64_t replay_end         # delayed records before it are not deferred again
     uint64_t carried            # messages from before a restart
 cdef int cursor_add_finished(ChannelCursor *cursor, uint64_t start, uint64_t end) except -1
 cdef bint cursor_passes(const ChannelCursor *cursor, const Record *record) noexcept
@@ -30,12 +30,12 @@ cdef bint cursor_passes(const ChannelCursor *cursor, const Record *record) noexc
 # -- checkpoint_entries --
 
 
-# The format in a journal; see docs/DISKFORMAT.md.
+# An entry in the format of a journal; see docs/DISKFORMAT.md.
 cdef packed struct PackedEntry:
     uint64_t seq
     uint64_t segment
     uint64_t offset
-    int64_t due                 # wall clock, ns; not fanned out: delay; transferred: number
+    int64_t due                 # wall clock, ns; delay if not fanned out; transfer number
     uint16_t attempts
     uint8_t state
     uint8_t reason              # moving: MoveReason
@@ -44,10 +44,10 @@ cdef packed struct PackedEntry:
 
 cdef class Packing:
     cdef PackedEntry *entries
-    cdef uint64_t *ids              # of them
+    cdef uint64_t *ids              # ids of the messages
     cdef uint32_t count
     cdef uint32_t room
-    cdef bint failed                # out of memory, so it is incomplete
+    cdef bint failed                # out of memory: the entries are incomplete
 
     # Add an entry in any state; omit it if its record is only in memory.
     cdef void add(self, const Deferred *entry, int64_t due) noexcept
@@ -57,8 +57,8 @@ cdef class Packing:
 
 # -- counters --
 
-# Metrics of topics and channels, by number: first counters, whose totals outlive their owner, then
-# gauges.
+# Metrics of topics and channels, by number. The first ones are counters, whose totals outlive their
+# owner; the others are gauges.
 
 
 cdef enum:
@@ -87,12 +87,12 @@ cdef enum:
     CHANNEL_FIGURES = 12
 
 
-# The series in which a topic or channel is shown.
+# The metrics series that includes a topic or channel.
 cdef enum Series:
     UNDECIDED = 0               # not yet decided
-    OWN = 1                     # on their own
-    OTHERS = 2                  # summed with the other series beyond the maximum
-    EPHEMERALS = 3              # the series of all ephemeral ones
+    OWN = 1                     # its own series
+    OTHERS = 2                  # the sum of all series beyond the maximum number
+    EPHEMERALS = 3              # the sum of all ephemeral topics or channels
     SERIES = 4
 
 
@@ -112,17 +112,17 @@ cdef inline void add_counters(uint64_t *into, const uint64_t *figures, int count
 
 
 cdef class Listing:
-    cdef HeapSlot *slots        # a heap; its first node is its last message
+    cdef HeapSlot *slots        # heap whose first node is the latest message
     cdef int count
     cdef int limit
-    cdef uint32_t left_out      # bits of the tag of a node that is not a message
-    cdef HeapSlot border        # the last message before the wanted ones ...
+    cdef uint32_t left_out      # tag bits of a node that is not a message
+    cdef HeapSlot border        # the last message before the wanted messages ...
     cdef uint64_t border_seq    # ... and its seq
 
     cdef inline bint is_later(self, const HeapSlot *one, const HeapSlot *other) noexcept
     cdef inline bint is_wanted(self, const HeapSlot *slot) noexcept
     cdef void offer(self, const HeapSlot *slot) noexcept
-    # Return whether later messages are not needed, if messages are offered in order of time.
+    # Return whether later messages are unnecessary, if messages are offered in order of time.
     cdef bint is_beyond(self, int64_t due) noexcept
     cdef void sift_up(self, int hole, const HeapSlot *slot) noexcept
     cdef void sift_down(self, const HeapSlot *slot) noexcept
@@ -143,8 +143,8 @@ ctypedef struct Event:
     uint64_t id
     int64_t in_flight       # ns
     int64_t age             # ns since the publish
-    void *names             # owned bytes: topic and channel, as in the line
-    void *client            # owned str
+    void *names             # owned bytes: topic and channel, as in the JSON line
+    void *client            # owned str: client id
     uint16_t attempts
     uint8_t kind
 
@@ -220,10 +220,10 @@ cdef inline void list_leave(InFlightList *in_flight_list, Entry *entry) noexcept
 # one gradually: a few slots with each new entry, and every entry that is looked up.
 ctypedef struct InFlightTable:
     Entry **slots
-    uint32_t mask               # the number of slots, less one
+    uint32_t mask               # number of slots minus one
     Entry **outgrown            # the previous slots, while entries remain; NULL: none
     uint32_t outgrown_mask
-    uint32_t outgrown_left      # slots from this one on are empty
+    uint32_t outgrown_left      # slots at or after this index are empty
 
 # -- ready_ring --
 
@@ -255,7 +255,7 @@ cdef class Waiter:
 
 
 cdef class Consumer(Waiter):
-    """A client as its channel sees it: a ready count and a destination for messages."""
+    """A client from the channel's perspective: a ready count and a destination for messages."""
     cdef object channel             # the Channel
     cdef InFlightList *in_flight_list
     cdef RingPlace ring_place
@@ -263,7 +263,7 @@ cdef class Consumer(Waiter):
     cdef readonly uint32_t ready_count
     cdef readonly int64_t in_flight
     cdef public int64_t msg_timeout         # ns
-    cdef public bint asked_timeout          # the client requested it
+    cdef public bint asked_timeout          # the client requested this timeout
     cdef public uint32_t sample_rate
     cdef readonly uint8_t locality
     cdef readonly uint64_t message_count
@@ -283,11 +283,11 @@ cdef enum TransferReason:
     OUT_OF_ATTEMPTS = 0         # the message is out of attempts
     TOO_OLD = 1
     REDRIVEN = 2                # the message returns to its origin
-    REJECTED = 3                # by its consumer
+    REJECTED = 3                # the consumer rejected the message
 
 
 cdef class Transfer(Consumer):
-    """Holds messages that are being transferred to other topics, until they have arrived."""
+    """Holder of messages in transfer to other topics, until they have arrived."""
     cdef int take_over(self, Entry *entry, TransferReason reason, str client, str text) except -1
     cdef str send_back(self, Entry *entry, const Record *record, tuple targets)
     cdef int restore_transfer(self, Entry *entry, TransferReason reason, uint64_t number) except -1
@@ -296,19 +296,19 @@ cdef class Transfer(Consumer):
 # -- scheduler_state --
 
 
-# A heap node that knows its owner; `owner` is borrowed.
+# A heap node with a borrowed reference to its owner.
 ctypedef struct Timer:
     HeapNode node
     void *owner
 
 
 cdef class SchedulerState:
-    """Work of a turn (dirty objects), and wake-ups (timers)."""
+    """The work of a turn (dirty objects), and wake-ups (timers)."""
     cdef public int64_t now                 # monotonic, ns; read once per turn
     cdef public int64_t wall                # wall clock, ns
-    cdef int64_t arrival                    # of the latest deferral, see due_after()
+    cdef int64_t arrival                    # time of the latest deferral; see due_after()
     cdef list dirty_channels
-    cdef list discarded                     # to be freed, see Discarded
+    cdef list discarded                     # messages to be freed; see Discarded
     cdef Heap channel_timers
     cdef BlockPool pool
     cdef public uint64_t mem_queue_size     # messages
@@ -321,8 +321,7 @@ cdef class SchedulerState:
 
     cdef inline int64_t due_after(self, int64_t delay) noexcept:
         """Return the due time of a message that is deferred now. Within a turn, each message
-        arrives a nanosecond after the previous one, so that equal delays end in order of
-        arrival."""
+        arrives 1 ns after the previous one, so equal delays end in order of arrival."""
         self.arrival = max(self.now, self.arrival + 1)
         return self.arrival + delay
 
@@ -331,7 +330,7 @@ cdef class SchedulerState:
 
 @cython.final
 cdef class Discarded:
-    """Messages of an emptied or deleted channel, to be freed in pieces."""
+    """Messages of an emptied or deleted channel, to be freed in steps."""
     cdef RecordWindow window
     cdef Entry *entries         # linked by `next`
     cdef Pages pages
@@ -341,7 +340,7 @@ cdef class Discarded:
 # -- unfinished --
 
 
-# The lowest bit of a timer's tag.
+# Values of the lowest bit of a timer's tag.
 cdef enum TimerKind:
     ENTRY_TIMER = 0
     IN_FLIGHT_TIMER = 1
@@ -351,7 +350,7 @@ cdef enum TimerKind:
 # an entry that moves may be missed, or visited twice.
 ctypedef struct Walk:
     uint8_t part            # WalkPart
-    uint32_t left           # in the timers or the table: slots before this one remain
+    uint32_t left           # in the timers or the table: number of slots left to visit
     Entry *queued           # in the queue: the next entry
 
 
@@ -372,11 +371,11 @@ cdef class UnfinishedMessages:
     cdef set cancelled                      # seqs of records that fan-out skips after a restart
     cdef readonly uint64_t cancelled_count
 
-    # A message in the queue for redelivery.
+    # Messages queued for redelivery.
     cdef Entry *queue_first                 # oldest first
     cdef Entry *queue_last
     cdef readonly uint64_t queued
-    cdef ReadAhead prefetch                 # of the queue; None: all its blocks are in memory
+    cdef ReadAhead prefetch                 # queue read-ahead; None: all blocks are in memory
     cdef readonly uint64_t dropped_count    # dropped messages of an ephemeral channel
 
     # In flight.
@@ -392,16 +391,16 @@ cdef class UnfinishedMessages:
     cdef readonly Latency latency           # latency from publish to finish; None: not kept
     cdef Events events                      # None: no events
     cdef bytes event_names
-    cdef bint watched                       # there is a latency to record, or events to report
-    cdef Histogram *ages                    # ages of finished messages of its topic; NULL: not kept
+    cdef bint watched                       # whether latencies are recorded or events reported
+    cdef Histogram *ages                    # ages of the topic's finished messages; NULL: not kept
 
     # Walks.
     cdef Walk place                         # position of the compaction in progress
     cdef uint8_t round                      # number of the latest checkpoint; see pack()
     cdef Packing packing                    # entries of the checkpoint in progress
-    cdef InFlightList *unpacked_in_flight_list  # next list that it visits, or NULL
+    cdef InFlightList *unpacked_in_flight_list  # next list that the checkpoint visits, or NULL
     cdef Entry *unpacked_in_flight          # the list's next message; NULL: the end of the list
-    cdef Entry *unpacked                    # its next entry in the queue
+    cdef Entry *unpacked                    # the checkpoint's next entry in the queue
 
     cdef void become_dirty(self) noexcept
     cdef void set_alarm(self) noexcept
@@ -475,7 +474,7 @@ cdef class UnfinishedMessages:
         return entry
 
     cdef inline int queue_due(self, Deferred *deferred) except -1:
-        """Handle a deferred message that is due: make it an entry at the tail of the queue."""
+        """Make a deferred message that is due an entry at the tail of the queue."""
         cdef Entry *entry = self.pool.new_entry()
         cdef uint32_t size = deferred.node.tag
         heap_remove(&self.timers, &deferred.node)
@@ -526,7 +525,7 @@ cdef class UnfinishedMessages:
         self.in_flight_count -= 1
 
     cdef inline void record_ages(self, int64_t age, uint64_t count) noexcept:
-        """Record the finish of `count` messages; the first has this age."""
+        """Record that `count` messages finished; the first message has this age."""
         if self.ages != NULL:
             histogram_add(self.ages, FIRST_OF_AGES, age, count)
 
@@ -535,18 +534,18 @@ cdef class UnfinishedMessages:
 
 cdef class Undeliverable(UnfinishedMessages):
     cdef uint16_t max_attempts              # 0: any number
-    cdef bint sifts                         # queued messages may be too old, or out of attempts
+    cdef bint sifts                         # queued messages may be too old or out of attempts
     cdef int64_t ttl                        # ns from the publish; 0: forever
-    cdef uint64_t max_messages             # the oldest messages beyond it are dropped; 0: no limit
+    cdef uint64_t max_messages             # limit: older messages are dropped; 0: no limit
     cdef uint64_t max_bytes
     cdef int stepped                        # records skipped in this dispatch
-    cdef uint64_t expired_count             # too old to be delivered
+    cdef uint64_t expired_count             # messages too old to be delivered
     cdef readonly str dead_letter_topic     # "": none
     cdef object new_transfer                # called as new_transfer(window, channel)
-    cdef Transfer transfer                  # None: nothing has been transferred yet
+    cdef Transfer transfer                  # None: no message has been transferred yet
     cdef readonly uint64_t dead_lettered_count
     cdef uint64_t redriven_count
-    cdef uint64_t exhausted_count           # out of attempts, without a dead-letter topic
+    cdef uint64_t exhausted_count           # dropped: out of attempts, without a dead-letter topic
 
     cdef void set_ttl(self, int64_t ttl) noexcept
     cdef void keep_at_most(self, uint64_t messages, uint64_t bytes) noexcept
@@ -576,19 +575,19 @@ cdef class Undeliverable(UnfinishedMessages):
 
 cdef class Dispatch(Undeliverable):
     cdef readonly bint paused
-    cdef bint cut_off                       # deliveries stopped for now; not a state of the channel
-    cdef readonly double rate               # messages per second that may be sent; 0: no limit
+    cdef bint cut_off                       # deliveries are stopped, but the channel is not paused
+    cdef readonly double rate               # maximum messages sent per second; 0: no limit
     cdef double next_send                   # when the rate allows the next message; monotonic, ns
-    cdef bint held_back                     # the last dispatch sent everything that the rate allows
-    cdef Timer pacer                        # its timer in the scheduler, until the rate allows more
+    cdef bint held_back                     # the last dispatch reached the limit of the rate
+    cdef Timer pacer                        # timer until the rate allows more messages
     cdef uint64_t redriving                 # number of waiting messages to redrive, or to check
-    cdef tuple targets                      # topics that they may be sent to; None: all
+    cdef tuple targets                      # target topics of a redrive; None: all
     cdef uint64_t wanted                    # the only message to redrive or drop; 0: all
-    cdef bint drops_wanted                  # drop it instead of redriving it
-    cdef object wanted_done                 # called with the result; None: already called
-    cdef bint moves                         # its messages always move to the open topic
-    cdef uint64_t full_count                # oldest messages dropped, because there were too many
-    cdef readonly uint64_t sampled_count    # consumed without delivery
+    cdef bint drops_wanted                  # drop the wanted message instead of redriving it
+    cdef object wanted_done                 # callback for the result; None: already called
+    cdef bint moves                         # whether its messages always move to the open topic
+    cdef uint64_t full_count                # messages dropped as the oldest of too many
+    cdef readonly uint64_t sampled_count    # messages consumed without delivery
 
     cdef int dispatch(self, int budget) except -1
     cdef int dispatch_at_rate(self, int budget) except -1
@@ -610,7 +609,7 @@ cdef class Dispatch(Undeliverable):
 # Action of a full topic or channel when the next message arrives.
 cdef enum OnFull:
     REJECT = 0                  # publishes are rejected
-    DROP_OLDEST = 1             # the message that has waited longest is dropped
+    DROP_OLDEST = 1             # the oldest waiting message is dropped
     DROP_NEWEST = 2             # the new message is dropped
 
 cdef OnFull on_full_of(str name) except *
@@ -627,18 +626,18 @@ cdef enum Outcome:
 cdef class Channel(Dispatch):
     cdef readonly str name
     cdef readonly bint gone                 # deleted or closed
-    cdef uint64_t max_depth                 # in messages; 0: no limit
+    cdef uint64_t max_depth                 # messages; 0: no limit
     cdef OnFull on_full
     cdef int64_t prune_after                # ns; 0: never
     cdef bint prune_messages                # prune the channel even if it has messages
-    cdef dict unusual                       # the part of its policy that /stats shows
-    cdef int64_t used_at                    # time when it was last in use
-    cdef uint64_t born_seq                  # fan-out position when it was created
+    cdef dict unusual                       # the part of the policy that /stats shows
+    cdef int64_t used_at                    # time when the channel was last in use
+    cdef uint64_t born_seq                  # fan-out position when the channel was created
     cdef readonly uint64_t emptied_count
     cdef readonly uint64_t requeue_count
     cdef readonly uint64_t timeout_count
     cdef readonly uint64_t finish_count
-    cdef Series series                      # the metrics series that includes its counters
+    cdef Series series                      # the metrics series that includes the counters
 
     cdef bint is_unused(self) noexcept
     cdef void carry(self, uint64_t ahead) noexcept

@@ -1,6 +1,6 @@
-"""nsqcy.channels: what a topic's channels still have to deliver, and to which consumers.
+"""nsqcy.channels: the messages that a topic's channels still have to deliver, and their consumers.
 
-Each included file says what it owns.
+Each included file states its responsibilities.
 """
 
 import json

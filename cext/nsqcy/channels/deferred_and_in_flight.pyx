@@ -1,9 +1,9 @@
-"""The messages of a channel that are not finished, and the consumers that hold some of them.
+"""The unfinished messages of a channel, and the consumers that hold some of them.
 
-Owns where each message is: at the channel's cursor (channel_cursor), deferred, in the queue for
-redelivery, or in flight (inflight_table). Also owns the times when the channel wakes up, the ring
-of consumers that can accept messages, the reports about messages in flight, and the walks over all
-entries. Does not know why a message changes its state, or a consumer's output or input.
+Owns the location of each message: at the channel's cursor (channel_cursor), deferred, in the queue
+for redelivery, or in flight (inflight_table). Also owns the times when the channel wakes up, the
+ring of consumers that can accept messages, the reports about messages in flight, and the walks over
+all entries. Independent of why a message changes its state, and of a consumer's input and output.
 """
 
 cdef enum WalkPart:
@@ -37,7 +37,7 @@ cdef class UnfinishedMessages:
 
     def __dealloc__(self):
         while self.in_flight_lists != NULL:
-            # The heap also contains entries, which may be freed with their pool.
+            # The heap also contains entries, which may have been freed together with their pool.
             self.in_flight_lists.timer.index = HEAP_NOWHERE
             self.free_in_flight_list(self.in_flight_lists)
         table_free(&self.table)
@@ -67,7 +67,8 @@ cdef class UnfinishedMessages:
     # -- numbers --
 
     cdef uint64_t depth(self) noexcept:
-        """Return the number of messages waiting for a consumer, neither in flight nor deferred."""
+        """Return the number of messages that are waiting for a consumer, neither in flight nor
+        deferred."""
         cdef uint64_t end = self.window.fanout.seq
         cdef uint64_t waiting = 0
         if end > self.cursor.at.seq + self.cursor.skipped:
@@ -103,7 +104,7 @@ cdef class UnfinishedMessages:
         return True
 
     cdef Deferred *defer(self, const Deferred *message, int64_t due) except NULL:
-        """Defer a message until `due`; its fields are copied."""
+        """Defer a message until `due`; copy its fields."""
         cdef Deferred *deferred = self.pool.new_deferred(&self.pages, message.id)
         deferred[0] = message[0]
         deferred.state = DEFERRED
@@ -116,7 +117,7 @@ cdef class UnfinishedMessages:
         return deferred
 
     cdef int defer_entry(self, Entry *entry, int64_t due) except -1:
-        """Defer a message that was delivered; it becomes a smaller object."""
+        """Defer a message that was delivered, by converting it to a smaller object."""
         cdef Deferred *deferred = self.defer(<const Deferred *>entry, due)
         cdef Block *block = entry.block
         deferred.node.tag = ENTRY_TIMER
@@ -159,9 +160,9 @@ cdef class UnfinishedMessages:
         return seq
 
     def upcoming(self, int limit, after):
-        """Return the next deferred messages in order of due time, at most `limit`: (place, seq,
-        due, id, attempts, size) each, with the due time on the wall clock. `after`: return messages
-        after this place; None: start from the beginning."""
+        """Return up to `limit` deferred messages in order of due time, each as (place, seq, due,
+        id, attempts, size). `due` is on the wall clock. `after`: return messages after this place;
+        None: start from the beginning."""
         cdef Listing listing = Listing(limit, after, IN_FLIGHT_TIMER)
         cdef int64_t ahead = self.scheduler.wall - self.scheduler.now
         cdef const Deferred *deferred
@@ -197,8 +198,8 @@ cdef class UnfinishedMessages:
         return 0
 
     cdef void queue_entry(self, Entry *entry, uint32_t size) noexcept:
-        """Queue a message at the tail: after everything that has been fanned out so far. A full
-        ephemeral channel drops it. `size`: the body's size, in the form of size_tag."""
+        """Queue a message at the tail, after all messages fanned out so far. A full ephemeral
+        channel drops the message. `size`: the body's size, in the form of size_tag."""
         if self.ephemeral and self.queued >= self.mem_queue_size:
             self.dropped_count += 1
             self.drop_entry(entry)
@@ -267,8 +268,8 @@ cdef class UnfinishedMessages:
         return 0
 
     cdef Record *record_of(self, const Entry *entry) noexcept:
-        """Return the record for a message that is, or has just been, queued; NULL if it is not in
-        memory, or damaged."""
+        """Return the record of a message that is queued or has just left the queue; NULL if the
+        record is damaged or not in memory."""
         cdef Block *block = entry.block
         cdef Record *record
         if block.data != NULL and not block.flags & LOADING:
@@ -280,8 +281,8 @@ cdef class UnfinishedMessages:
 
     cdef int list_add_uninlined(
             self, InFlightList *in_flight_list, Entry *entry, int64_t deadline) except -1:
-        """Like list_add(), but for infrequent callers: compilers do not inline a function that has
-        many callers, and delivery needs list_add() inlined."""
+        """Like list_add(), for infrequent callers. Compilers do not inline a function that has many
+        callers, and delivery needs list_add() inlined."""
         return self.list_add(in_flight_list, entry, deadline)
 
     cdef InFlightList *new_in_flight_list(self, void *consumer) except NULL:
@@ -317,13 +318,13 @@ cdef class UnfinishedMessages:
         free(in_flight_list)
 
     cdef void visit_in_flight_list(self, InFlightList *in_flight_list) noexcept:
-        """Continue visiting messages in flight with this list; NULL: none."""
+        """Continue the visit of in-flight messages with this list; NULL: none."""
         self.unpacked_in_flight_list = in_flight_list
         self.unpacked_in_flight = NULL if in_flight_list == NULL else in_flight_list.first
 
     cdef int64_t age_of(self, uint64_t id) noexcept:
-        """Return the time since the publish of a message in flight, in ns; 0 if it is not in
-        flight."""
+        """Return the time since the publish of an in-flight message, in ns; 0 if the message is not
+        in flight."""
         cdef const Entry *entry = self.table.slots[table_find(&self.table, id)]
         return 0 if entry == NULL else self.scheduler.wall - entry.timestamp
 
@@ -338,7 +339,7 @@ cdef class UnfinishedMessages:
         return 0
 
     cdef void remove_consumer(self, Consumer consumer) noexcept:
-        """Handle a client that left; its messages stay in flight until their deadlines."""
+        """Handle the departure of a client; its messages stay in flight until their deadlines."""
         cdef InFlightList *in_flight_list = consumer.in_flight_list
         if consumer.waiting:
             consumer.waiting = False
@@ -411,10 +412,10 @@ cdef class UnfinishedMessages:
         self.place.queued = NULL
 
     cdef bint walk(self, Deferred **entry) noexcept:
-        """Take one step of a walk; return the entry there, or NULL; False at the end.
+        """Take one step of a walk; output the entry there, or NULL. Return False at the end.
 
-        The walk visits arrays backwards, because the heap and the table fill their gaps from the
-        end, so deferred messages move in that direction.
+        The walk visits arrays backwards: the heap and the table fill gaps from the end, so deferred
+        messages move in the same direction.
         """
         cdef Walk *place = &self.place
         cdef HeapNode *node

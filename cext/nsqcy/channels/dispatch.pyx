@@ -1,11 +1,11 @@
 """Dispatch: the next message of a channel, and the consumer that receives it.
 
 Owns the order of delivery, which is the same as in NSQ's single queue, and the channel's rate.
-Knows consumers only through their ready ring, and only the scheduler's clock.
+Accesses consumers only through their ready ring, and time only through the scheduler's clock.
 """
 
 cdef enum:
-    REDRIVEN_AT_ONCE = 256          # messages that are redriven
+    REDRIVEN_AT_ONCE = 256          # messages redriven per turn
 
     # Times of the rate limit, in ns: unused credit expires after BURST; a late turn may catch up on
     # MAKE_UP, which maintains the rate even on a busy machine.
@@ -25,7 +25,7 @@ cdef class Dispatch(Undeliverable):
 
     cdef int dispatch(self, int budget) except -1:
         """Deliver messages or skip records, at most `budget` in total. Return the unused budget, or
-        0 if more could be delivered now."""
+        0 if more messages could be delivered now."""
         if self.redriving:
             budget = self.redrive_some(budget)
         if self.wanted:
@@ -45,7 +45,7 @@ cdef class Dispatch(Undeliverable):
         return budget
 
     cdef int dispatch_at_rate(self, int budget) except -1:
-        """Hand out messages, as far as the rate allows; return the result of dispatch()."""
+        """Deliver as many messages as the rate allows; return the result of dispatch()."""
         cdef double now = self.scheduler.now
         cdef double gap = SECOND / self.rate
         cdef uint64_t before = self.in_flight_count
@@ -68,7 +68,7 @@ cdef class Dispatch(Undeliverable):
 
     @cython.final
     cdef int hand_out(self, int budget) except -1:
-        """Hand out messages to ready consumers; return the result of dispatch()."""
+        """Deliver messages to ready consumers; return the result of dispatch()."""
         cdef RecordWindow window = self.window
         cdef RingPlace *place
         cdef Entry *entry
@@ -86,13 +86,13 @@ cdef class Dispatch(Undeliverable):
 
     cdef int collect(self) except -1:
         """Turn the messages fanned out to an ephemeral channel into explicit entries, because
-        nothing else may keep them; drop the newest beyond mem-queue-size."""
+        nothing else may keep the messages. Drop the newest messages beyond mem-queue-size."""
         cdef Record *record
         cdef uint64_t seq
         while self.cursor.at.seq < self.window.fanout.seq:
             if self.queued >= self.mem_queue_size:
-                # Drop before using the record: dropping reads other records, which may push its
-                # block out of memory.
+                # Drop messages before using the record: this reads other records, which may evict
+                # the record's block from memory.
                 seq = self.cursor.at.seq
                 self.dispatch(1)
                 if self.cursor.at.seq != seq:
@@ -107,7 +107,8 @@ cdef class Dispatch(Undeliverable):
                 self.dropped_count += 1
             else:
                 self.queue_entry(self.entry_at_cursor(record), size_tag(record.body_length))
-                # The cursor is about to pass the record, so the record does not wait for anything.
+                # The cursor is about to pass the record, so the message waits for no earlier
+                # record.
                 self.queue_last.in_flight_list = NULL
             cursor_step(&self.cursor, record)
         return 0
@@ -130,7 +131,7 @@ cdef class Dispatch(Undeliverable):
 
     @cython.final
     cdef Entry *take_sifted(self, int maximum) except? NULL:
-        """Do what take() does if the next message may not be deliverable."""
+        """Like take(), for when the next message may not be deliverable."""
         cdef Entry *entry
         cdef Record *record
         while True:
@@ -245,8 +246,8 @@ cdef class Dispatch(Undeliverable):
         return max(0, budget - self.stepped)
 
     cdef int check_wanted(self, Entry *entry, Record *record) except -1:
-        """Redrive or drop the wanted message. Every other message goes to the tail of the queue;
-        once all of them have, they are in their previous order."""
+        """Redrive or drop the wanted message. Every other message goes to the tail of the queue, so
+        the messages end up in their previous order."""
         if entry.id != self.wanted:
             self.queue_entry(entry, size_tag(record.body_length))
         elif self.drops_wanted:

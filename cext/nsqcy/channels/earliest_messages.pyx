@@ -1,4 +1,4 @@
-"""The first few of many messages, ordered by time.
+"""Selection of the first few of many messages, ordered by time.
 
 Selects them from the offered entries, which must stay in place until they are read.
 """
@@ -6,7 +6,8 @@ Selects them from the offered entries, which must stay in place until they are r
 
 @cython.final
 cdef class Listing:
-    """limit: maximum number. after: select only messages after this (time, seq); None: all."""
+    """limit: maximum number of messages. after: select only messages after this (time, seq); None:
+    all."""
 
     def __cinit__(self, int limit, after, uint32_t left_out):
         self.slots = <HeapSlot *>malloc(max(1, limit) * sizeof(HeapSlot))
@@ -27,8 +28,8 @@ cdef class Listing:
         return (<const Deferred *>one.node).seq > (<const Deferred *>other.node).seq
 
     cdef inline bint is_wanted(self, const HeapSlot *slot) noexcept:
-        """Offer a node. The node is read only if its due time is not decisive, because a million
-        nodes may be scattered in memory."""
+        """Return whether to select a node. Reads the node only if its due time is not decisive,
+        because a million nodes may be scattered in memory."""
         cdef const HeapSlot *last = &self.slots[0]
         if slot.due < self.border.due or (self.count == self.limit and slot.due > last.due):
             return False
@@ -61,7 +62,7 @@ cdef class Listing:
         self.slots[hole] = slot[0]
 
     cdef void sift_down(self, const HeapSlot *slot) noexcept:
-        """Replace the last message."""
+        """Replace the latest selected message."""
         cdef int hole = 0
         cdef int child
         while 2 * hole + 1 < self.count:

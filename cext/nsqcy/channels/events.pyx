@@ -1,7 +1,7 @@
 """Message events: collected as they happen, published in batches, one JSON line each.
 
 Owns the ring between channels and the publisher, the selection of messages, and the line format.
-Knows nothing about channels or topics. Events that find no room are counted and dropped: events
+Independent of channels and topics. If the ring is full, events are counted and dropped: events
 never delay messages.
 """
 
@@ -18,7 +18,7 @@ cdef extern from "Python.h":
 
 
 cdef enum:
-    RING = 16384            # maximum number of waiting events; they take a mebibyte
+    RING = 16384            # maximum waiting events, which occupy 1 MiB
     BATCH = 1024            # maximum number of lines written per turn
     MAX_CLIENT = 512       # maximum characters of a client's name
 
@@ -77,7 +77,7 @@ cdef class Events:
         Py_INCREF(client)
 
     cdef int flush(self) except -1:
-        """Publish waiting events: one batch per turn, and only after the previous one was
+        """Publish waiting events: one batch per turn, and only after the previous batch was
         accepted."""
         cdef list lines
         if self.waiting == 0 or self.under_way:

@@ -1,7 +1,7 @@
-"""The in-flight table of a channel: messages with a consumer, by id, until they are finished or
-time out.
+"""The in-flight table of a channel: messages held by consumers, by id, until they finish or time
+out.
 
-Owns the slots and their growth. Knows nothing about consumers or deadlines: the channel owns the
+Owns the slots and their growth. Independent of consumers and deadlines: the channel owns the
 entries, and their lists by deadline (InFlightList).
 """
 
@@ -14,7 +14,7 @@ cdef inline uint32_t home_slot(uint32_t mask, uint64_t id) noexcept nogil:
 
 
 cdef inline uint32_t find_slot(Entry **slots, uint32_t mask, uint64_t id) noexcept nogil:
-    """Return the slot of an id, or of the NULL that ends the search."""
+    """Return the slot of an id, or the empty slot that ends the search."""
     cdef uint32_t slot = home_slot(mask, id)
     while slots[slot] != NULL and slots[slot].id != id:
         slot = (slot + 1) & mask
@@ -29,7 +29,7 @@ cdef inline void enter_slot(Entry **slots, uint32_t mask, Entry *entry) noexcept
 
 
 cdef inline void clear_slot(Entry **slots, uint32_t mask, uint32_t slot) noexcept nogil:
-    """Empty a slot, and move up later entries that had been pushed past it."""
+    """Empty a slot, and move up later entries that had been displaced past it."""
     cdef uint32_t hole = slot
     cdef uint32_t home
     while True:
@@ -44,7 +44,7 @@ cdef inline void clear_slot(Entry **slots, uint32_t mask, uint32_t slot) noexcep
 
 
 cdef inline int table_add(InFlightTable *table, Entry *entry, uint64_t count) except -1:
-    """Add an entry; `count`: the number of those in the table."""
+    """Add an entry; `count`: the number of entries in the table."""
     if 2 * count > table.mask:
         table_grow(table)
     if table.outgrown != NULL:
@@ -53,14 +53,13 @@ cdef inline int table_add(InFlightTable *table, Entry *entry, uint64_t count) ex
     return 0
 
 
-# Called through a pointer: if the compiler saw the function, each finish would save two more
-# registers.
+# Call through a pointer: with a direct call, each finish would save two more registers.
 cdef uint32_t (*find_outgrown)(InFlightTable *, uint64_t, uint32_t) noexcept
 find_outgrown = table_find_outgrown
 
 
 cdef inline uint32_t table_find(InFlightTable *table, uint64_t id) noexcept:
-    """Return the slot of an id, or of the NULL that ends the search."""
+    """Return the slot of an id, or the empty slot that ends the search."""
     cdef uint32_t slot = find_slot(table.slots, table.mask, id)
     if table.slots[slot] == NULL and table.outgrown != NULL:
         return find_outgrown(table, id, slot)
@@ -89,7 +88,7 @@ cdef void table_free(InFlightTable *table) noexcept:
 
 
 cdef void table_forget_all(InFlightTable *table) noexcept:
-    """Empty the table; the entries have other owners."""
+    """Empty the table; the entries are owned elsewhere."""
     memset(table.slots, 0, (<size_t>table.mask + 1) * sizeof(Entry *))
     table.outgrown_left = 0
     table_move_some(table, 0)
@@ -110,8 +109,8 @@ cdef int table_grow(InFlightTable *table) except -1:
 
 
 cdef void table_move_some(InFlightTable *table, uint32_t slots) noexcept:
-    """Empty this many more slots of the outgrown table, starting from its end: the entries that a
-    search passes must stay while its target does."""
+    """Empty this many more slots of the outgrown table, from its end: as long as an entry is in the
+    table, the entries before it on its search path must stay."""
     while slots and table.outgrown_left:
         slots -= 1
         while table.outgrown[table.outgrown_left - 1] != NULL:

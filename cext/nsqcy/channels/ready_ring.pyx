@@ -1,10 +1,10 @@
-"""The ready ring of a channel: round-robin over the consumers that can take a message, the nearest
-first. Knows nothing about messages, or what makes a consumer ready.
+"""The ready ring of a channel: round-robin over the consumers that can receive a message, nearest
+first. Independent of messages, and of what makes a consumer ready.
 """
 
 
 cdef inline void init_place(RingPlace *place, void *consumer) noexcept nogil:
-    """Initialize a member that is in no ring."""
+    """Initialize a member that is not in a ring."""
     place.prev = place.next = place
     place.consumer = consumer
 
@@ -16,7 +16,7 @@ cdef inline void init_ring(ReadyRing *ring) noexcept nogil:
 
 
 cdef inline void enter_ring(ReadyRing *ring, int locality, RingPlace *place) noexcept nogil:
-    """Add a member at the end of a locality's ring."""
+    """Add a member to the end of a locality's ring."""
     cdef RingPlace *head = &ring.heads[locality]
     place.prev = head.prev
     place.next = head
@@ -38,7 +38,7 @@ cdef inline void pass_turn(ReadyRing *ring, int locality, RingPlace *place) noex
 
 
 cdef inline RingPlace *next_in_turn(ReadyRing *ring) noexcept nogil:
-    """Return the next consumer that can take a message; NULL if none can."""
+    """Return the next consumer that can receive a message; NULL if there is none."""
     cdef int i
     for i in range(LOCALITIES):
         if ring.heads[i].next != &ring.heads[i]:

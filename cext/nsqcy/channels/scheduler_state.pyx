@@ -1,8 +1,8 @@
-"""The scheduler's state that topics and channels see: clocks, dirty channels, timers.
+"""The part of the scheduler's state that topics and channels use: clocks, dirty channels, timers.
 
 Owns the input of a turn: both clocks as data, the channels with work to do, and the times when
-other channels wake up. Also holds the worker's block pool, limits and event receiver. Decides
-nothing: broker/shard owns the order of work in a turn.
+other channels wake up. Also holds the worker's block pool, limits and event receiver. Makes no
+decisions: broker/shard owns the order of work in a turn.
 """
 
 # State that a worker's channels share: the turn's clocks, dirty objects, timers; and dropped
@@ -38,14 +38,14 @@ cdef class SchedulerState:
 
 
 @cython.final
-@cython.no_gc_clear      # or it could not release its part of the window
+@cython.no_gc_clear      # otherwise, it could not release its part of the window
 cdef class Discarded:
-    """Owns the entries and pages until all are freed, a bounded number per turn: freeing a million
-    of them in one turn would delay every other client. Does not know the channel or when it is
-    called."""
+    """Owns the entries and pages until all are freed, a bounded number per turn. Freeing a million
+    entries in one turn would delay every other client. Independent of the channel."""
 
     cdef int free_some(self, int budget) noexcept:
-        """Free messages up to the budget; return the unused budget; 0 if messages may be left."""
+        """Free messages up to the budget. Return the unused budget, which is 0 if messages may be
+        left."""
         cdef Entry *entry
         cdef Page *page
         cdef Deferred *deferred

@@ -1,14 +1,14 @@
-"""A channel's messages that must no longer be delivered.
+"""The messages of a channel that must no longer be delivered.
 
-Owns the limits: the age of a message, its attempts, and the number of waiting messages. Decides
-where a message goes that is too old, out of attempts, rejected or redriven, and owns the channel's
-counters for such messages. A Transfer sends the message to its dead-letter topic, and back
-(implemented by broker/dead_letter_transfer.pyx). Knows nothing about the order of delivery, or
+Owns the limits: the age of a message, its attempts, and the number of waiting messages. Decides the
+destination of messages that are too old, out of attempts, rejected or redriven, and owns the
+channel's counters for these messages. A Transfer sends the message to its dead-letter topic, and
+back (implemented by broker/dead_letter_transfer.pyx). Independent of the order of delivery, and of
 the timeouts of messages in flight (channel).
 """
 
-# A channel's messages that are too old, too numerous or out of attempts, and those that are
-# transferred to another topic, or back.
+# The messages of a channel that are too old, too numerous or out of attempts, and the messages
+# transferred to another topic or back.
 
 
 cdef class Undeliverable(UnfinishedMessages):
@@ -54,7 +54,7 @@ cdef class Undeliverable(UnfinishedMessages):
         return False
 
     cdef bint drop_spoiled(self, Entry *entry) except -1:
-        """Drop a message that is damaged or too old; return whether it was."""
+        """Drop a message if it is damaged or too old; return whether it was dropped."""
         cdef const Record *record = self.record_of(entry)
         if record == NULL:
             self.drop_entry(entry)
@@ -82,7 +82,7 @@ cdef class Undeliverable(UnfinishedMessages):
                             self.scheduler.wall - record.timestamp, self.event_names, "")
 
     cdef bint leaves_out(self, Record *record) except -1:
-        """Skip the record at the cursor if it must not be delivered from there."""
+        """Skip the record at the cursor if it must not be delivered there."""
         cdef Entry *entry
         if not record.attributes and not self.ttl:
             return False
@@ -91,7 +91,7 @@ cdef class Undeliverable(UnfinishedMessages):
             return True
         if self.is_expired(record):
             entry = self.entry_at_cursor(record)
-            # This comes first: publishing a dead letter may push the record's block out of memory.
+            # Do this first: publishing a dead letter may evict the record's block from memory.
             cursor_step(&self.cursor, record)
             self.dead_letter_expired(entry, record)
             return True
