@@ -1,4 +1,4 @@
-"""Fixtures of the black-box tests: daemons of one and of three workers, and names to use."""
+"""Fixtures of the black-box tests: daemons with one and with three workers, and unused names."""
 
 import gc
 import itertools

@@ -1,4 +1,4 @@
-"""Take the screenshots in docs/images/nsqadmin: every page, wide and narrow, light and dark.
+"""Takes the screenshots in docs/images/nsqadmin: every page, wide and narrow, light and dark.
 
 The pages show half an hour of load, or the time in NSQADMIN_SCREENSHOT_MINUTES;
 NSQADMIN_SCREENSHOT_PAGES selects some of them. Run it with

@@ -780,7 +780,7 @@ def test_a_cancelled_close_of_a_producer_goes_on(run: Run) -> None:
         with nsqd.link() as link:
             link.answer()
         assert await publishing == b"OK"
-        await producer.close()  # also waits for the end
+        await producer.close()  # close() also waits for the end
         assert not producer.transports
 
     with MockNsqd(script=mute) as nsqd:

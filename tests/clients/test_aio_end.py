@@ -12,7 +12,7 @@ def test_who_iterates_learns_of_the_end_before_he_has_answered(shared: Nsqd, top
         await consumer.start()
         message = await anext(consumer)
         waiting = asyncio.ensure_future(anext(consumer, None))
-        await asyncio.sleep(0)  # now it is waiting
+        await asyncio.sleep(0)  # now the task is waiting
         closing = asyncio.ensure_future(consumer.close())
         assert await asyncio.wait_for(waiting, 10) is None
         assert not closing.done()

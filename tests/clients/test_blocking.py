@@ -59,7 +59,7 @@ class Beside:
         return gevent.event.Event() if self.kind == "gevent" else threading.Event()
 
     def sleep(self) -> None:
-        """Let the other threads or greenlets run."""
+        """Yield to the other threads or greenlets."""
         if self.kind == "gevent":
             gevent.sleep(0.01)
         else:

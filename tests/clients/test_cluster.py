@@ -24,7 +24,7 @@ from support.client_libraries import Consumer, absent
 from support.tcp_proxy import ThreadedProxy
 
 MESSAGES = 100_000
-RATE = 8_000  # messages per second: each consumer can do more
+RATE = 8_000  # messages per second: each consumer can handle more
 TASKS = 100
 TOPIC, CHANNEL = "flow", "workers"
 CLIENTS = ("aio", "blocking", "pynsq", "nsqjs")

@@ -422,7 +422,7 @@ def test_a_signal_handler_closes_during_get(
     made: Made, handler: Callable[[Callable[[], object]], None], nsqd: MockNsqd
 ) -> None:
     consumer = made.consumer(max_in_flight=1)
-    assert consumer.get(LIMIT)  # and the program does not answer it
+    assert consumer.get(LIMIT)  # the program does not answer the message
     handler(consumer.close)
     once(lambda: consumer._inside)
     assert consumer.get() is None
@@ -491,7 +491,7 @@ def test_an_interrupted_publish_is_not_sent_later(
 
 
 def test_close_does_not_wait_for_an_nsqd_that_hangs(hanging: Made) -> None:
-    """Nothing is in flight."""
+    """No message is in flight."""
     consumer = hanging.consumer(timeout=0.1)
     consumer.start()
     eventually(lambda: consumer.connections and consumer.total_ready_count)

@@ -134,7 +134,7 @@ def test_each_channel_gets_a_copy(
     each = {name: Kept() for name in ("one", "two#ephemeral")}
     for name, kept in each.items():
         consume(kept, channel=name)
-        # otherwise, it is too late
+        # a channel created later would not receive the message
         eventually(lambda name=name: broker.channel(topic, name), PATIENCE)
     face.call(producer.publish, topic, b"m")
     for kept in each.values():

@@ -83,7 +83,7 @@ def test_one_of_three_is_stopped(three: list[Nsqd]) -> None:
 
     found = asyncio.run(story())
     assert len(found) == PUBLISHES
-    # Retried messages may have been published before; no others arrive twice.
+    # Retried messages may have been published before; no other message arrives twice.
     assert found.total() - PUBLISHES <= len(retries)
 
 

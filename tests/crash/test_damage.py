@@ -218,7 +218,7 @@ class Loaded(NamedTuple):
     lines: set[str]
     channels: dict[str, tuple[int, int]]  # depth and number of deferred messages
     next_seq: int
-    log_id: str | None  # None: a new log
+    log_id: str | None  # None for a new log
 
     @classmethod
     def of(cls, core: Core) -> "Loaded":

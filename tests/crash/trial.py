@@ -61,7 +61,7 @@ class Trial:
         self.random = random.Random(seed)
         self.owner = owners(workers, TOPICS)
         self.events: list[Event] = []
-        self.deaths = [0] * workers  # since the master was started
+        self.deaths = [0] * workers  # number since the master was started
         for topic in TOPICS:
             for channel in CHANNELS:
                 self.create(topic, channel)

@@ -168,7 +168,7 @@ def test_sub_without_a_channel_gets_copies(commands: Commands) -> None:
     finally:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=TIMEOUT)
-    assert (process.returncode, errors) == (130, b"\n")  # after ^C, as click ends the line
+    assert (process.returncode, errors) == (130, b"\n")  # click ends the line after ^C
 
 
 def test_deferred_messages_are_listed_and_cancelled(commands: Commands) -> None:

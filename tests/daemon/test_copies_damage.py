@@ -232,7 +232,7 @@ def test_a_copy_that_cannot_be_read_is_kept(machines: list[Machine]) -> None:
 
 
 def test_a_copy_that_cannot_be_read_is_deleted_later(machines: list[Machine]) -> None:
-    """The group ends while the machine is stopped."""
+    """While the machine is stopped, the group ends."""
     log = filled_log(machines)
     group_id, holder = log.group.id, machines[1]
     holder.stop()

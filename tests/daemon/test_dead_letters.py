@@ -225,7 +225,7 @@ def test_a_redrive_that_a_kill_interrupts(starter: Starter, durability: str) -> 
     daemon.destroy()
     daemon.start()
 
-    # The transfers in progress are completed.
+    # nsqd completes the transfers in progress.
     daemon.web.await_counts(dead, "look", in_flight_count=0)
     left = daemon.web.counts(dead, "look")["depth"]
     daemon.web.await_counts(topic, "c", depth=count - left)

@@ -103,8 +103,7 @@ def test_a_bundle_has_no_secret(tmp_path: Path, capfd: pytest.CaptureFixture[str
 
 
 def test_a_configuration_with_errors(tmp_path: Path) -> None:
-    """doctor knows the file's secrets nevertheless, even one that was given instead of the file's
-    path."""
+    """doctor still finds the secrets in the file, even one that was given instead of a path."""
     (tmp_path / "old.log").write_text(f"{LOG}mistaken-secret\n")
     wrong = ["no_such_option = 1", "copies_tls_key = mistaken-secret"]
     ini = config_with_secrets(tmp_path, *wrong)

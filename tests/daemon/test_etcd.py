@@ -164,7 +164,7 @@ def test_users_and_expired_tokens() -> None:
         with pytest.raises(EtcdError, match="permission denied"):
             client.read("/other/")
 
-        # A change of users invalidates all earlier tokens, as does a restart.
+        # A change to the users invalidates all earlier tokens, as does a restart.
         etcd.control("--user=root:secret", "user", "add", "another:secret")
         assert client.transact([], [Put("/nsqcy/a", b"2")])
         etcd.members[0].kill()

@@ -120,7 +120,7 @@ USES += [encrypted, encrypted_pages, broken_handshakes]
 
 
 def check(daemon: Nsqd, use: Callable[[], object]) -> None:
-    use()  # imports the needed modules
+    use()  # also imports the required modules
     collected(daemon)  # so does this
     before = collected(daemon)
     for _ in range(20):

@@ -1,9 +1,9 @@
 """No input blocks an event loop for long: this runs every command and route with the largest input.
 
-Measured in CPU time of the loop's thread, or of nsqadmin while a /ping waits, relative to a known
-loop; the shortest of several measurements counts. Waiting for the CPU does not add to it, and
-without slices the rows take at least several times the limit, so a busy machine can neither fail
-the test nor hide a missing slice.
+The test measures the CPU time of the loop's thread (or of nsqadmin, while a /ping waits) relative
+to a known loop. The shortest of several measurements counts. The time does not include waiting for
+the CPU, and without slices the rows take several times the limit. A busy machine can therefore
+neither fail the test nor hide a missing slice.
 """
 
 import pytest

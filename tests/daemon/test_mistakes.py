@@ -615,7 +615,7 @@ def started(name: str, home: Path, prefix: list[str]) -> Iterator[Web]:
 
 @pytest.mark.parametrize("name", DAEMONS)
 def test_without_standard_streams(name: str, tmp_path: Path) -> None:
-    """A file opened in place of standard error would receive the log."""
+    """Otherwise, a file opened in place of standard error would receive the log."""
     with started(name, tmp_path, ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]):
         pass
 

@@ -232,7 +232,7 @@ def test_pages_of_other_sites_cannot_log_a_user_in_or_out(admin: Admin) -> None:
 
 def test_too_many_failures(admin: Admin) -> None:
     far = {"X_Forwarded_For": "10.1.1.1"}
-    # Failures expire over time, but more slowly than these arrive.
+    # Failures expire over time, but these arrive faster.
     statuses = [enter(admin, "anna", "wrong", **far).status for _ in range(MAX_FAILURES)]
     assert set(statuses) == {401}
     eventually(lambda: enter(admin, "anna", "wrong", **far).status == 429)

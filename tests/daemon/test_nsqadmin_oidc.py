@@ -14,7 +14,7 @@ from support.fake_oidc_provider import Provider
 from support.nsqadmin_process import Admin
 from support.strict_html import read
 
-REDIRECT = "http://127.0.0.1/login/callback"  # the test itself follows it
+REDIRECT = "http://127.0.0.1/login/callback"  # the tests follow this redirect themselves
 
 
 @pytest.fixture(scope="module")

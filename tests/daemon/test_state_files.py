@@ -75,7 +75,7 @@ EACH = (
     damaged_twice,
     missing_twice,
 )
-SILENT = (older, missing_twice)  # as far as the file itself can show
+SILENT = (older, missing_twice)  # the file itself does not show the problem
 
 
 def filled(nsqd: Starter, files: tuple[str, ...], **options: object) -> Nsqd:

@@ -1,4 +1,4 @@
-"""`nsqcy up`: all daemons from one command, with a common start and a common end."""
+"""`nsqcy up`: one command runs all daemons, which start and stop together."""
 
 import json
 import os

@@ -39,7 +39,7 @@ def test_a_worker_runs_tasks(shop: CeleryShop, pool: str) -> None:
 
 def test_a_countdown_is_deferred_in_nsqd(shop: CeleryShop) -> None:
     shop.run("note(task='sent'); add.apply_async((1, 1), countdown=2)")
-    shop.start()  # its memory cannot contain a task that was published before it started
+    shop.start()  # the task was published before this worker started
     sent = shop.notes("sent")[0]["time"]
     assert shop.has_notes("add", 1)[0]["time"] >= sent + 2
 

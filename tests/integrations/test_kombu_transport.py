@@ -122,7 +122,7 @@ def test_options_reach_the_client() -> None:
         ("2026-01-01T00:00:10+00:00", 10),
         ("2026-01-01T01:00:10+01:00", 10),
         ("2025-01-01T00:00:00+00:00", 0),
-        ("2026-01-01T00:00:10", 0),  # in an unknown time zone
+        ("2026-01-01T00:00:10", 0),  # unknown time zone
         ("tomorrow", 0),
         (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=3), 3),
     ],

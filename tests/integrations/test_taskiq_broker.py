@@ -279,7 +279,7 @@ def test_a_task_that_is_dropped_without_an_acknowledgement_runs_again(
         if len(begun) > 1:
             await context.ack()
 
-    task: Any = manual  # the type does not know that taskiq passes the context
+    task: Any = manual  # the type includes the context, which taskiq passes
 
     async def main() -> None:
         async with working(broker, ack_type=AcknowledgeType.MANUAL):

@@ -23,8 +23,8 @@ from support.package_order import (
     sources,
 )
 
-# A test drives these with bytes and its own clock, so they may not use real sockets or clocks. An
-# entry is a module or a whole package.
+# Tests drive these modules with bytes and their own clock, so the modules may not use real sockets
+# or clocks. An entry is a module or a whole package.
 WORLD = {"gevent", "socket", "select", "selectors", "asyncio", "ssl", "sys/socket.h"}
 PURE = ["base", "broker", "copies", "ipc", "protocol", "storage", "server.publisher"]
 PURE += [

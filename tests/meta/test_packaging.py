@@ -98,7 +98,7 @@ def test_what_an_index_shows_of_the_project() -> None:
     promised = {f"Programming Language :: Python :: {each}" for each in pythons.VERSIONS}
     found = set(project["classifiers"])
     assert {each for each in found if re.search(r"Python :: 3\.\d", each)} == promised
-    # The SPDX expression replaces it.
+    # An SPDX expression replaces the license classifier.
     assert not [each for each in found if each.startswith("License ::")]
 
 
@@ -110,7 +110,7 @@ def test_every_compiled_module_has_its_source() -> None:
 
 
 def test_no_path_of_this_machine_gets_into_a_module() -> None:
-    """The compiler flags of this Python may contain such paths."""
+    """The compiler flags of this Python may contain paths of this machine."""
     compiler = build.compiler(Path(sys.executable), build.THIS, Path("/source"))
     assert compiler.keys() >= {"CC", "CFLAGS", "LDSHARED", "LDFLAGS"}  # replace Python's own
     assert "rpath" not in str(compiler)

@@ -1,4 +1,4 @@
-"""What accompanies the archives of a release, and the workflows that build and publish them."""
+"""Files that accompany the archives of a release, and the workflows that publish them."""
 
 import io
 import json

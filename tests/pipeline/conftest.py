@@ -1,4 +1,4 @@
-"""Skips if pyspark, pyarrow or java is missing, and fixtures that run jobs with a real nsqd."""
+"""Fixtures that run jobs with a real nsqd; skips tests without pyspark, pyarrow or java."""
 
 import json
 from collections.abc import Callable, Iterator

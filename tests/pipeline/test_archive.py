@@ -122,7 +122,7 @@ def verified(root: Path) -> bool:
 
 
 def test_a_batch_that_was_written_is_not_written_again(sink: Files, tmp_path: Path) -> None:
-    """Spark had not recorded it. Its hours may have been compacted since."""
+    """Spark had not recorded the batch, whose hours may have been compacted since."""
     assert sink.batch(0, {LOG: 11}, {LOG: 1}) == [(LOG, 1, 11)]
     assert sink.batch(1, {LOG: 21}) == [(LOG, 11, 21)]
     assert sink.batch(1, {LOG: 21}) == []
@@ -277,7 +277,7 @@ def test_one_writer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_once_without_one_of_the_nsqds(
     words: list[str], said: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The others are archived, and the exit code reports that some rows may be missing."""
+    """The other nsqds are archived, and the exit code reports that some rows may be missing."""
     broker = LogBroker()
     broker.topics["orders"] = FakeTopic(LOG, 3)
     try:

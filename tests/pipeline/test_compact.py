@@ -184,7 +184,7 @@ def test_a_manifest_that_lies(archive: HandmadeArchive, capsys: pytest.CaptureFi
 def test_a_damaged_file_is_not_merged(
     archive: HandmadeArchive, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its hour is unchanged; others are merged."""
+    """The file's hour is unchanged; other hours are merged."""
     for start in (301, 401):
         archive.batch({LOG: range(start, start + 100)}, NEXT_HOUR)
     path = archive.root / files(archive)[0]

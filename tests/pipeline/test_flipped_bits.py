@@ -20,7 +20,7 @@ from support.spark_on_disk import install
 
 pytestmark = pytest.mark.ours
 
-BITS = 6  # of each file, chosen at random
+BITS = 6  # bits to flip in each file, chosen at random
 READS = "Spark would read now"
 LOCKS = {"lock", "compact.lock"}
 ORPHAN, PLAN = "part-9.parquet", "plan.json"
@@ -52,7 +52,7 @@ MATRIX = {
     "plots": [DAY, "_rollup/days.json"],
     "stats": [OPEN],
 }
-NEEDED = (DATA, UNPLACED, STATE)  # which cannot be absent
+NEEDED = (DATA, UNPLACED, STATE)  # files that cannot be absent
 PAIRS = [(job, kind) for job, kinds in MATRIX.items() for kind in kinds]
 
 

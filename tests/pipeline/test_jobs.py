@@ -56,7 +56,7 @@ def test_from_topic_to_archive_and_back_from_crashes(
     assert seqs() == list(range(1, COUNT + 1))
     assert job("verify", here)[-1]["rows"] == COUNT
 
-    # killed after writing the files, before writing their manifest, by an earlier nsqcy
+    # an earlier nsqcy, killed after it wrote the files and before it wrote their manifest
     state = manifests.hidden(root, "checkpoint")
     last = checkpoint.read(state).committed
     (written,) = manifests.hidden(root, "manifests").glob(f"*-{last:09}.json")

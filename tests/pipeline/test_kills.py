@@ -61,7 +61,7 @@ def kill_somewhere(
     try:
         if behind_batch_0:
             driver.until(lambda: state(root).planned > 0)
-        # A retried batch is not planned again.
+        # A batch that is retried is not planned again.
         driver.until(
             lambda: (
                 state(root).planned > planned or not set(manifests.unplaced(root)) <= set(writing)

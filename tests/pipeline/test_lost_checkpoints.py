@@ -37,7 +37,7 @@ SPARK_MOMENTS = int(os.environ.get("NSQCY_SPARK_MOMENTS", "200"))
 SEED = int(os.environ.get("NSQCY_MOMENTS_SEED", "1"))
 EACH = 60
 BATCHES = 3
-KILLS = 20  # with Spark, one moment in this number is the kill of a driver
+KILLS = 20  # with Spark, one in 20 moments is the kill of a driver
 SINKS = {"archive": archive.Files, "rollup": rollup.Counts}
 JOBS = pytest.mark.parametrize("job", list(SINKS))
 

@@ -85,7 +85,7 @@ def replayed(
     assert job(*words)[-1]["rows"] == 1000  # the replay is already complete
     assert bodies(daemon, "again") == odd
 
-    # part of an archive
+    # replay a part of an archive
     archive = HandmadeArchive(tmp_path / "archive")
     archive.batch({LOG: range(1, 101)}, "dt=2026-01-31/hr=07")
     archive.batch({LOG: range(101, 111)}, "dt=2026-01-31/hr=08")

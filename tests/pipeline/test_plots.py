@@ -125,7 +125,7 @@ def minutes_of(axes: Any) -> set[int]:
 
 @drawn
 def test_every_minute_is_drawn_at_its_time() -> None:
-    """This includes the last minute, which ends at the end of the axis."""
+    """The last minute, which ends at the end of the axis, is drawn as well."""
     rates, volumes, _, _, outcomes, attempts = figure(3, lambda _: 100.0).axes
     assert minutes_of(rates) == minutes_of(volumes) == {0, 1, 2}
     assert minutes_of(outcomes) == minutes_of(attempts) == {1}

@@ -198,7 +198,7 @@ def test_a_program_that_is_stopped(
 def test_a_checkpoint_belongs_to_one_archive(
     trap: Trap, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two archives would each have some of its rows."""
+    """Otherwise, two archives would each have some of the rows."""
     state = tmp_path / "state"
     with archive.claimed(state):
         line = ["archive", *words, f"--root={tmp_path}/other", f"--checkpoint={state}"]

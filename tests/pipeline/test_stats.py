@@ -191,7 +191,7 @@ def test_a_file_for_so_much_time(tmp_path: Path) -> None:
 
 
 def test_killed_before_the_end_of_a_time_span(tmp_path: Path) -> None:
-    """The next run writes these rows, but not the rows of an active run."""
+    """The next run writes the rows of a killed run, but not those of an active run."""
     rows = list(rows_of(AT, "n1", GO))
     killed = Files(tmp_path, "parquet", 60)
     killed.add(rows)
@@ -201,7 +201,7 @@ def test_killed_before_the_end_of_a_time_span(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
     content = path.read_text()
     assert killed._open is not None
-    killed._open.close()  # as the kernel does; the last line may be incomplete
+    killed._open.close()  # as the kernel does at a kill, which may leave an incomplete last line
     path.write_text(content + content[:50])
     for _ in range(2):
         with Files(tmp_path, "parquet", 60):

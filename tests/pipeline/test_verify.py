@@ -202,7 +202,7 @@ def test_a_log_of_which_nothing_is_there(archive: HandmadeArchive, verify: Lines
 
 
 def test_the_plan_of_a_batch_is_in_its_manifest(archive: HandmadeArchive, verify: Lines) -> None:
-    """Spark keeps its own record of the batch only for some time."""
+    """The manifest has the plan because Spark keeps its own record only for some time."""
     name = "1f3c9a2e-000000002"
     path = manifests.manifest_path(archive.root, name)
     manifest = manifests.read_one(path)

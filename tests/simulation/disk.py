@@ -172,7 +172,7 @@ class Image:
         return any(self.damages(path) for path in self.files)
 
     def has_damage_of_others(self, disk: "Disk", since: float) -> bool:
-        """Whether an item was damaged on another disk, since a time, before it was sent here."""
+        """Return whether an item was damaged on another disk after `since` and then sent here."""
         return any(
             isinstance(item, Damaged) and item.life.disk is not disk and item.at > since
             for items in self.files.values()
@@ -228,11 +228,11 @@ class Disk:
         self.is_repaired = False
         self.slowness = 1.0
         self.read_errors = 0.0
-        """Probability that a read fails. All errors are the same event, and so is a read that
+        """Probability that a read fails. All errors have the same effect, as has a read that
         returns too little: tests/unit/nsqd/test_copies_read_errors.py."""
         self.failing_until = 0.0
         self.failing_reads = 0
-        """Number of the next reads that fail."""
+        """Number of reads that fail from now on."""
         self.is_rolled_back = False
         """Whether outdated copies look complete, because no process has detected the rollback
         yet."""
@@ -265,7 +265,7 @@ class Disk:
         self._write()
 
     def kill(self) -> None:
-        """The process dies; the machine keeps running."""
+        """Kill the process; the machine keeps running."""
         self._restore(0 if self.durability == "memory" else self._written, whole=True)
 
     def lose_power(self) -> None:

@@ -109,7 +109,7 @@ class Oracle:
     ) -> None:
         if message in self.refused:
             raise Violation(f"{message} was refused, but is delivered to {name}")
-        # After a damage of the registry, an owner that has missed a takeover may continue.
+        # After damage to the registry, an owner that has missed a takeover may continue.
         is_owner = (
             not self.world.is_registry_damaged
             and self.world.values[log.group_id].session == process.session
@@ -133,11 +133,11 @@ class Oracle:
                 raise Violation(f"{log.group_id} {seq} was finished in {name}, but is moved")
 
     def is_intact(self, node: str, group_id: str) -> bool:
-        """Whether a node's copy has all committed changes, and can read them."""
+        """Return whether a node's copy has all committed changes, and can read them."""
         return self.has_all(node, group_id) and self.world.disks[node].read_errors < 1.0
 
     def _is_filled(self, node: str, group_id: str) -> bool:
-        """Whether a node has received everything that was committed.
+        """Return whether a node has received everything that was committed.
 
         It may be damaged if its owner has waited for an intact copy for long enough.
         """
@@ -149,7 +149,7 @@ class Oracle:
         return len(image.records()) >= len(self.contents.get(group_id, []))
 
     def has_all(self, node: str, group_id: str) -> bool:
-        """Whether a node's copy has all committed changes, undamaged."""
+        """Return whether a node's copy has all committed changes, undamaged."""
         image = self.world.disks[node].whole_image(group_id)
         if image is None or image.is_damaged():
             return False

@@ -33,7 +33,7 @@ class Contents:
 
 @dataclass(frozen=True)
 class Reading:
-    """The values that count, for one node."""
+    """The values that are valid for one node."""
 
     revision: int
     identity: Identity | None
@@ -68,7 +68,7 @@ class Registry:
         return self.contents.identity[1] if self.contents.identity else None
 
     def counts(self, revision: int) -> bool:
-        """Whether a value that was set at a revision counts."""
+        """Return whether a value that was set at a revision is valid."""
         begin, identity = self.contents.identity or (0, None)
         return identity is None or identity.generation == 1 or revision >= begin
 
@@ -111,7 +111,7 @@ class Registry:
         self.changed(old, value)
 
     def restore(self, identity: Identity, value: Group) -> None:
-        """Set the value of a group unless there is one that counts."""
+        """Set the value of a group unless it has a valid one."""
         revision, _ = self.groups.get(value.id, (-1, None))
         if identity == self.identity and (revision < 0 or not self.counts(revision)):
             self._set(value)

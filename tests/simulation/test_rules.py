@@ -1,4 +1,4 @@
-"""Single rules of the state machine, each on disks of the simulation, without a schedule."""
+"""Single rules of the state machine, each on simulated disks, without a schedule."""
 
 from collections.abc import Callable
 from random import Random

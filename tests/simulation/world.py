@@ -158,7 +158,7 @@ class World:
         self.clock.after(seconds, process.resume)
 
     def _may_lose(self, node: str) -> bool:
-        """Whether every group keeps an intact copy without the node.
+        """Return whether every group keeps an intact copy without the node.
 
         Pending transactions count as well: one of them may remove the other members.
         """
@@ -266,7 +266,7 @@ class World:
             process.disk.roll_back(backup)
 
     def _is_noticed(self, process: Process) -> bool:
-        """Whether the registry has the name of a process, which an older disk lacks."""
+        """Return whether the registry has the name of a process, which an older disk lacks."""
         revision, name = self.registry.contents.processes.get(process.node, (0, ""))
         return name == process.session and self.registry.counts(revision)
 
@@ -303,12 +303,12 @@ class World:
         self.clock.after(delay, self.registry.set_available, True)
 
     def _damage_registry(self) -> None:
-        """Make the registry lose its data, or replace them with a backup or with another cluster's
+        """Make the registry lose its data, or replace its data with a backup or another cluster's
         data.
 
         Other programs may have increased its revision.
         """
-        if self.durability == "memory":  # a repair stops all processes
+        if self.durability == "memory":  # a repair would stop all processes, and lose their memory
             return
         if any(disk.is_rolled_back for disk in self.disks.values()):
             return  # a limit: docs/REPLICATION.md
@@ -415,7 +415,8 @@ class World:
         self._fail_reads_of(self.disks[node], kind)
 
     def _fail_reads_of(self, disk: Disk, kind: str) -> None:
-        """A long fault may begin before the process reads, and continue until the end."""
+        """Make reads fail. A long fault may begin before the process reads, and may last to the
+        end."""
         probability, duration = READ_FAULTS[kind]
         if not duration:
             disk.failing_reads += 1
@@ -514,7 +515,7 @@ class World:
                 self.clock.after(5.0, self.network.heal)
 
     def _is_elsewhere(self, node: str, group_id: str, path: str, index: int) -> bool:
-        """Whether an item of a log is intact on another disk, even if it is not committed yet."""
+        """Return whether another disk has an item of a log intact, even if not committed yet."""
         if not is_log(path):
             return True
         mine = self.disks[node].images[group_id].files.get(path, [])
@@ -682,7 +683,7 @@ class World:
         return {group_id: known.group for group_id, known in found.items()}
 
     def _can_be_restored(self, group_id: str) -> bool:
-        """Whether a member remembers a group; otherwise no node has ever acted on it."""
+        """Return whether a member remembers a group; otherwise, no node has ever acted on it."""
         group = self._remembered().get(group_id)
         return group is not None and any(
             group_id in self.disks[node].known for node in group.members

@@ -193,8 +193,8 @@ def test_topics_by_pattern(brokers: list[LogBroker]) -> None:
 
 
 def test_a_topic_that_begins_to_match_between_two_batches(brokers: list[LogBroker]) -> None:
-    """It is read from its beginning; topics that are deleted, recreated, or not listed for a while
-    do not affect the others."""
+    """The new topic is read from its beginning. Topics that are deleted, recreated or unlisted for
+    a while do not affect the others."""
     first, second = brokers
     with Pages({"t": [first.address]}) as one:
         options = {
@@ -300,7 +300,8 @@ def test_an_nsqd_on_a_copy_of_a_disk(brokers: list[LogBroker]) -> None:
 
 
 def test_an_nsqd_that_moves_without_a_word(brokers: list[LogBroker]) -> None:
-    """Its last connection stays open, as after a network failure: the copy is not a second one."""
+    """The last connection stays open, as after a network failure. The log at the new address is not
+    mistaken for a copied disk."""
     first, moved = brokers
     with Pages({"t": [first.address]}) as one:
         options = {
@@ -322,7 +323,7 @@ def test_an_nsqd_that_moves_without_a_word(brokers: list[LogBroker]) -> None:
 
 
 def test_an_nsqd_on_a_copy_of_a_disk_with_a_log_of_its_own(brokers: list[LogBroker]) -> None:
-    """Both had been killed, so each began a new log after the rows that they have in common."""
+    """Both nsqds had been killed, so each began a new log after the rows that both have."""
     for number, broker in enumerate(brokers):
         broker.topics["t"] = FakeTopic("a" * 32, 3)
         broker.topics["t"].begin(f"{number}" * 32)

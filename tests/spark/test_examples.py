@@ -1,4 +1,4 @@
-"""The Spark examples, in the session of the tests: a JVM takes long to start."""
+"""The Spark examples, in the session of the tests: a JVM takes a long time to start."""
 
 import json
 import runpy
@@ -44,7 +44,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Run:
-    """Run an example to its end, which leaves the session to the next one."""
+    """Run an example to its end, and leave the session open for the next one."""
     monkeypatch.setenv("NSQD_TCP_ADDRESS", daemon.tcp_address)
     monkeypatch.setattr(type(spark), "stop", lambda _: None)
 
@@ -102,7 +102,7 @@ def check_a_minute_is_written_once_the_watermark_has_passed(
     views("07:00:10", "07:01:05", "07:00:40", "07:20:00")
     done = run("spark_windows.py", *words)
     assert (done.status, done.stdout) == (0, "07:00 /: 2\n07:01 /: 1\n"), done.stderr
-    views("07:00:50", "07:20:30", "07:40:00")  # the first one is too late
+    views("07:00:50", "07:20:30", "07:40:00")  # the first view is too late
     done = run("spark_windows.py", *words)
     first = "07:00 /: 2\n07:01 /: 1\n"
     assert (done.status, done.stdout) == (0, f"{first}07:20 /: 2\n"), done.stderr

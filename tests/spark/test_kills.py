@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.ours, pytest.mark.soak]
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("NSQCY_KILLS", "25"))
 ROWS = int(os.environ.get("NSQCY_ROWS", "5000000"))
-IN_FIRST_BATCH = 0.2  # fraction of the kills
+IN_FIRST_BATCH = 0.2  # fraction of the kills that hit the first batch
 BATCHES = 10
 PROGRAM = str(ROOT / "tests/support/spark_copy_driver.py")
 
@@ -69,7 +69,7 @@ def test_from_topic_to_topic(idempotent: bool, daemon: Nsqd, tmp_path: Path) -> 
         driver = Driver(tmp_path, *words)
         try:
             if kill < kills * IN_FIRST_BATCH:
-                more = size // kills  # all of them together stay within the first batch
+                more = size // kills  # all of these kills stay within the first batch
             else:
                 more = chance.randrange(ROWS // kills)
             goal = min(count(daemon, "to") + max(1, more), ROWS - 1)

@@ -87,7 +87,7 @@ def test_the_rest_of_an_old_log_and_then_the_new_one() -> None:
 
 def test_an_old_log_that_was_read_is_let_go() -> None:
     assert settled({"old": 11, "new": 12}, OLD, NEW).pos == {"t": {"new": 12}}
-    # The same applies if more records were read than remain after a crash.
+    # The old log is also dropped if more records were read than remain after a crash.
     found = settled({"old": 15}, OLD, NEW)
     assert (found.pos, found.losses) == ({"t": {"new": 11}}, [])
 
@@ -131,7 +131,7 @@ def test_what_is_away_is_held() -> None:
 
 
 def test_a_lost_log_that_comes_back_continues_where_it_was() -> None:
-    """Its nsqd was only down, and its nsqlookupds had forgotten it."""
+    """The log's nsqd was only down, and nsqlookupds no longer listed it."""
     other = Log("other", 1, 8, ended=False)
     shards = Shard("t", "a:1", (NEW,)), Shard("t", "b:1", (other,))
     found = settle(Offset({"t": {"new": 15, "other": 5}}), view(shards[0]), {}, ["t"])

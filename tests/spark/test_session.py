@@ -98,7 +98,7 @@ FILTERS = [
 
 
 def check_filters_that_are_pushed_down(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
-    """They select the same rows as in a cached DataFrame, where Spark itself applies them."""
+    """Filters select the same rows as in a cached DataFrame, where Spark applies them."""
     cached = spark.read.format("nsq").options(**given(daemon)).load().cache()
     for condition in FILTERS:
         live = spark.read.format("nsq").options(**given(daemon, pushdown="true")).load()

@@ -158,7 +158,7 @@ def test_a_batch_with_a_name(broker: ChunkBroker) -> None:
 
 
 def test_a_stream_s_batch_that_is_repeated(broker: ChunkBroker) -> None:
-    """After a crash of the driver, with a new writer."""
+    """The driver has crashed, so a new writer repeats the batch."""
     first, second = table({"body": bodies(50)}), table({"body": bodies(10, 50)})
     run(writer(to(broker), first, stream=True), first, batch=0)
     for _ in range(2):
@@ -188,7 +188,7 @@ def plan(tmp_path: Path) -> Callable[[int, object], str]:
 def test_a_batch_comes_again_with_other_rows(
     plan: Callable[[int, object], str], brokers: list[ChunkBroker]
 ) -> None:
-    """Nothing is published, even if its rows now belong to other nsqds or topics."""
+    """Nothing is published, even if the batch's rows now belong to other nsqds or topics."""
     checkpoint = plan(4, 30)
     given_ = to(*brokers, checkpointLocation=checkpoint)
     rows = table({"body": bodies(30)})
@@ -237,7 +237,7 @@ def test_topics_of_a_batch_that_comes_again(
 
 @pytest.mark.parametrize("where", ["s3a://lake/checkpoint", "/nowhere"])
 def test_a_checkpoint_that_cannot_be_read(where: str, broker: ChunkBroker) -> None:
-    """A batch is then known by its number and its rows only."""
+    """Without the checkpoint, only its number and its rows identify a batch."""
     rows = table({"body": bodies(3)})
     for _ in range(2):
         made = writer(to(broker, checkpointLocation=where), rows, stream=True)

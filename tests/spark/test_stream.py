@@ -105,7 +105,7 @@ def test_latest_is_pinned_by_the_first_batch(query: Start, broker: LogBroker) ->
 
 
 def test_the_beginning_stays_where_it_is(query: Start, broker: LogBroker) -> None:
-    """Spark queries it twice, and messages may arrive in between."""
+    """Spark queries the initial offset twice, and messages may arrive in between."""
     reader = query(startingOffsets="latest").reader
     first = reader.initialOffset()
     broker.topics["t"].publish(3)
@@ -287,7 +287,7 @@ def test_projection_leaves_bodies_where_they_are(query: Start, broker: LogBroker
 
 
 def test_a_repeated_batch_has_the_same_tasks(query: Start, broker: LogBroker) -> None:
-    """Even with fewer cores or a different minPartitions: sinks identify rows by their task."""
+    """Tasks do not depend on cores or minPartitions, because sinks identify rows by task."""
     checkpoint = Checkpoint()
     with pytest.raises(Crash):
         query(checkpoint, minPartitions="3").trigger("plan")
@@ -332,7 +332,7 @@ def test_the_named_cursor(query: Start, broker: LogBroker) -> None:
 def test_a_cursor_that_does_not_move_is_set_again(
     query: Start, broker: LogBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the cursor would expire."""
+    """Otherwise, the cursor would expire."""
     engine = query(cursor="archive")
     engine.run()
     assert not engine.trigger()
@@ -439,14 +439,14 @@ class TestManyNodes:
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        """Its positions are kept even if a query to it is already open; the others wait for it only
+        """The nsqd's positions are kept even if a query to it is open; others wait for it only
         once."""
         monkeypatch.setattr("nsqcy.spark.cluster.PATIENCE", 1.0)
         engine, address = everywhere(pollTimeoutMs="1" if watched else "0"), brokers[2].address
         engine.run()
         if watched:
             eventually(lambda: not engine.trigger() and all(each.is_asked for each in brokers))
-            engine.reader._opened()._watches["t", address].since -= 60  # its answer is overdue
+            engine.reader._opened()._watches["t", address].since -= 60  # the answer is overdue
         brokers[2].silent = True
         brokers[0].topics["t"].publish(5)
         brokers[0].answer_waiting()

@@ -18,7 +18,7 @@ warnings.simplefilter("ignore")
 
 
 def handled(count: int, **options: Any) -> None:
-    """Publish this number of messages, and let a consumer handle them."""
+    """Publish this number of messages, and handle them in a consumer."""
     consumer = gnsq.Consumer(TOPIC, "c", ADDRESS, max_backoff_duration=0, **options)
     web.multipublish(TOPIC, [b"%d" % number for number in range(count)])
     consumer.start(block=False)

@@ -325,8 +325,7 @@ def test_too_old_is_dead_too(make: Make, durability: str) -> None:
 
 
 def test_the_dead_letter_topic_has_no_dead_letters(make: Make) -> None:
-    """Otherwise, a topic with two channels would turn one message into two, then four, and so
-    on."""
+    """Otherwise, a topic with two channels would double the messages again and again."""
     core = make(target="t", attempts=2)
     core.create("t").channel("c")
     core.create("t").channel("c2")

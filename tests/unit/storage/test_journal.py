@@ -164,8 +164,7 @@ def test_snapshots_round_trip(state):
     ),
 )
 def test_entries_may_follow_in_pieces(state, pieces):
-    """Entries in pieces have ids and keep their order; entries next to a channel's name have no
-    ids."""
+    """Entries in pieces have ids and keep their order; entries of a channel itself have no ids."""
     image = encode_snapshot(state)
     expected = {one.name: (list(unpack_entries(one.entries)), []) for one in state.channels}
     followed = set()
