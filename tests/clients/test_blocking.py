@@ -551,7 +551,7 @@ def test_batches(producer: Producer, consume: Callable[..., Consumer], topic: st
 def test_starved(
     producer: Producer, beside: Beside, consume: Callable[..., Consumer], topic: str
 ) -> None:
-    """A consumer is not starved while it still holds messages that were not taken."""
+    """A consumer that still holds untaken messages is not starved."""
     producer.multipublish(topic, [b"x"] * 5)
     consumer = consume(max_in_flight=5)
     consumer.start()

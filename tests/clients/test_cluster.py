@@ -2,8 +2,8 @@
 
 There are two nsqlookupds, three nsqds (one of them behind a proxy), and a producer for the pool.
 Four consumers of one channel discover the nsqds, each with a different client library. 100,000
-numbered messages flow. Meanwhile, an nsqd and a nsqlookupd are restarted, and the network between
-one nsqd and all clients is cut for some time.
+numbered messages are published. Meanwhile, an nsqd and a nsqlookupd are restarted, and the network
+between one nsqd and all clients is cut for some time.
 """
 
 import asyncio

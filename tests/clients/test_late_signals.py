@@ -1,6 +1,6 @@
 """A signal between the client's last check for signals and the system call in which it waits.
 
-Such a signal does not interrupt the call. Its handler is nevertheless called soon.
+Such a signal does not interrupt the call, but its handler is still called soon.
 """
 
 import os

@@ -131,7 +131,7 @@ def test_a_disk_that_is_nearly_full(nsqd: Starter, small_disk: Path) -> None:
         consumer.fin(message)
     eventually(lambda: web.post("/pub", b"x", topic="memory").status == 200)
 
-    # A worker that starts later also learns about it.
+    # A worker that starts later also detects the full disk.
     daemon.kill_worker(0)
     eventually(lambda: text(web.get("/ready")) == (503, line), timeout=20)
     assert refused(web, "safe")

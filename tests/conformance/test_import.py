@@ -124,7 +124,7 @@ def test_a_data_path_of_nsq_opens(nsqd: Starter) -> None:
     web.do("unpause", "t")
     assert consumed(daemon, "t", "done") == backlog[3:]
     assert consumed(daemon, "t", "first") == backlog[3:]
-    # Only once: a restart does not import them again.
+    # A restart does not import the queues again.
     daemon.restart()
     daemon.web.await_counts("t", "second", depth=17)
     daemon.web.await_counts("t", "first", depth=0)

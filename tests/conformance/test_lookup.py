@@ -365,7 +365,7 @@ def test_an_http_side_that_hangs_or_fails(nsqd: Starter, lookupd: Make) -> None:
 def test_an_http_side_that_hangs_keeps_no_topic_from_the_channels_of_others(
     nsqd: Starter, lookupd: Make
 ) -> None:
-    """This holds even if more topics are created at the same time than nsqd's limit on concurrent
+    """The topics get their channels even if there are more of them than nsqd's limit on concurrent
     queries to a lookupd."""
     silent, good = lookupd(), lookupd()
     silent.http_reply = lambda topic: None

@@ -165,8 +165,7 @@ def test_so_many_series_and_no_more(nsqd: Starter, workers: int) -> None:
 
 
 def test_what_is_ephemeral_has_one_series(nsqd: Starter) -> None:
-    """This holds for any number of consumers, each with its own channel; the counts remain when
-    they disconnect."""
+    """All ephemeral channels share one series, whose counts remain when consumers disconnect."""
     daemon = nsqd()
     daemon.web.create("t", "c")
     for number in range(3):

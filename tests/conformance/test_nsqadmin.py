@@ -83,7 +83,7 @@ def graphite() -> Iterator[Upstream]:
 
 @pytest.fixture(scope="module")
 def running(cluster: Cluster, graphite: Upstream) -> Iterator[Admin]:
-    """Its notifications cannot be sent; the failures must appear only in its log."""
+    """nsqadmin whose notifications cannot be sent; the failures must appear only in its log."""
     with Admin(
         lookupd_http_address=cluster.lookupd.http_address,
         graphite_url=f"http://{graphite.address}/",

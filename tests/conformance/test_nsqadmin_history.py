@@ -91,8 +91,8 @@ def test_what_it_does_not_tell(admin: Admin) -> None:
 
 
 def test_an_nsqd_that_fails_for_a_while(admin: Admin, nsqd: Upstream) -> None:
-    """One line is logged when the failures begin and one when they end; meanwhile, no values are
-    known."""
+    """nsqadmin logs one line at the first failure and one at the end; values in between are
+    unknown."""
     eventually(lambda: values(admin, "depth", topic="t0"))
     page, nsqd.pages["/stats"] = nsqd.pages["/stats"], 500
     eventually(lambda: f"history: {nsqd.address} is omitted: got response 500" in admin.log_text())

@@ -357,7 +357,7 @@ def test_a_node_that_is_down(cluster: Cluster) -> None:
 
 @pytest.mark.ours
 def test_each_nsqd_is_queried_directly_without_lookupds() -> None:
-    """This includes nsqds that announce a different address, or the same address."""
+    """nsqadmin also queries nsqds that announce a different address, or the same one twice."""
     told = {"broadcast_address": "nowhere.invalid", "tcp_port": 1, "http_port": 2, "hostname": "h"}
     with (
         Upstream(info=told, stats={"topics": [topic(depth=2)]}) as one,

@@ -207,7 +207,7 @@ def test_what_follows_the_last_message_is_the_next_command(shared: Nsqd, topic: 
 @pytest.mark.case("F3")
 @pytest.mark.ours
 def test_the_messages_of_an_mpub_may_not_exceed_max_body_size(tuned: Nsqd, topic: str) -> None:
-    """This applies to any declared size. Only the count is excluded from the limit."""
+    """The limit applies to any declared size, and to everything except the count."""
     tuned.web.create(topic)
     for last, announced in ((188, 1000), (188, 1), (189, 1000), (189, 1)):
         conn = tuned.connect()

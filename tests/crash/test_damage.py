@@ -34,7 +34,7 @@ SETTINGS = {
 
 class Stored(NamedTuple):
     folder: Path  # state after the kill
-    older: Path  # state some time before it
+    older: Path  # state some time before the kill
     owed: dict[str, set[bytes]]  # messages to deliver, by channel
     finished: dict[str, set[bytes]]  # messages that a journal records as finished, by channel
     places: dict[bytes, tuple[str, int, int]]  # file, start and end of each record

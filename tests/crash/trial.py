@@ -20,7 +20,7 @@ from loadtest.many_clients import Loop, owners
 from nsqcy.testing.http_requests import eventually
 from support.nsqd_process import Nsqd, free_port
 
-TOPICS = ["a", "b", "c"]  # the order in which they are placed at startup
+TOPICS = ["a", "b", "c"]  # in the order of their placement at startup
 CHANNELS = ["x", "y"]
 NAMES = len(TOPICS) * (1 + len(CHANNELS))
 SYNC_TIMEOUT_MS = 200

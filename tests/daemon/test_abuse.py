@@ -200,7 +200,7 @@ def limit_files(pid: int, room: int) -> None:
 
 
 def test_more_connections_than_descriptors(victim: Nsqd) -> None:
-    """nsqd pauses instead of trying to accept them in a loop, and serves the connected clients."""
+    """nsqd pauses instead of retrying accept in a loop, and serves the connected clients."""
     client = victim.connect()
     client.usable()
     assert victim.process is not None

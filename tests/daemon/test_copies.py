@@ -88,8 +88,8 @@ def test_a_restart_within_the_lease_resumes(machines: list[Machine]) -> None:
 def test_a_restart_on_a_disk_that_cannot_be_written(
     machines: list[Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Meanwhile, other nodes serve the group. Once its disk is writable, the node joins with its
-    copy and its name."""
+    """Other nodes serve the group while the disk is not writable. Afterwards, the node joins with
+    its copy and its name."""
     owner = machines[0]
     log = new_log(owner, 3)
     group_id = log.group.id

@@ -1,4 +1,4 @@
-"""nsqadmin and false daemons: their answers, their redirects, and the ways to add such a daemon."""
+"""nsqadmin and false daemons: their answers, their redirects, and how one can be added."""
 
 import json
 from collections.abc import Iterator

@@ -24,7 +24,7 @@ AHEAD = 40  # unanswered publishes of each producer
 
 
 class Ledger:
-    """The publishes of one producer, all of which must be accepted."""
+    """Publishes of one producer; all of them must be accepted."""
 
     def __init__(self, name: str, address: str) -> None:
         self.name = name

@@ -128,7 +128,7 @@ def test_half_sent_bodies_keep_nobody_out(door: Door) -> None:
     ended = {}
 
     def are_read() -> bool:
-        """Each of the 2 workers keeps 5 of the bodies, which are an address's share."""
+        """Return whether all bodies are refused except those that fit: 5 in each of 2 workers."""
         for sock in half:
             if sock not in ended and (rest := rest_now(sock)) is not None:
                 ended[sock] = rest

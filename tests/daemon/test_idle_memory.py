@@ -17,7 +17,7 @@ TESTED = {
     ("nsqlookupd", "HTTP: one header"),
     ("nsqadmin", "HTTP: one header"),
 }
-"""The ways that once exceeded the limit; the scenario `strangers` contains all ways."""
+"""Cases that once exceeded the limit; the scenario `strangers` contains all cases."""
 
 
 @pytest.mark.ours

@@ -1,4 +1,5 @@
-"""No input blocks an event loop for long: this runs every command and route with the largest input.
+"""No input blocks an event loop for long. The test runs every command and route with the largest
+input.
 
 The test measures the CPU time of the loop's thread (or of nsqadmin, while a /ping waits) relative
 to a known loop. The shortest of several measurements counts. The time does not include waiting for

@@ -58,7 +58,7 @@ def _loses_nodes(cluster: CopiesWithAdmin) -> None:
     eventually(lambda: any(each.startswith(text) for each in texts(cluster)), BUDGET)
     found = cluster.copies()
     assert found["risks"][0]["severity"] == "critical"
-    # nsqlookupd no longer knows the other two; nsqadmin still has their earlier addresses.
+    # nsqlookupd no longer lists the other two nsqds; nsqadmin still has their earlier addresses.
     members = [member for each in found["groups"] for member in each["members"]]
     assert {each["node"] for each in members} == {*cluster.nodes}
     assert {each["node"] for each in members if each["answers"]} == {second}

@@ -1,7 +1,7 @@
 """Requirements that third-party test suites and scripts place on the command, beyond the protocol.
 
-The requirements are numbered H01 to H22. Those that the protocol's cases contain have their tests
-in tests/conformance.
+The requirements are numbered H01 to H22. Requirements that are also protocol cases are tested in
+tests/conformance.
 """
 
 import contextlib

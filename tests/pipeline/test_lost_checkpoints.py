@@ -43,7 +43,7 @@ JOBS = pytest.mark.parametrize("job", list(SINKS))
 
 
 class Runs:
-    """Runs of one job over two nsqds, the second of which gets the topic later."""
+    """Runs of one job over two nsqds; the second one gets the topic later."""
 
     def __init__(
         self,

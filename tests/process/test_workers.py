@@ -1,4 +1,4 @@
-"""Workers that die, hang or stop, and the sockets that the master hands over meanwhile."""
+"""Workers that die, hang or stop, and the sockets that the master passes on in the meantime."""
 
 import os
 import re
@@ -95,7 +95,7 @@ def test_all_workers_killed_at_once(toy):
     for worker in range(3):
         nsqd.wait_line(f"worker {worker}: up again")
     assert {nsqd.connect().worker() for _ in range(6)} == {0, 1, 2}
-    # A worker that is already up is notified of the others; a later worker learns about them at
+    # A worker that is already up is notified of the others; a later worker receives their list at
     # startup.
     for worker in range(3):
         events = nsqd.client_of(worker).ask("!events")
@@ -259,8 +259,8 @@ def test_a_master_out_of_descriptors_pauses_and_goes_on(toy):
     nsqd.connect().worker()
     pid = nsqd.process.pid
     limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    # Below every descriptor that may become free: the master may still close the one of the
-    # connection that it just passed on.
+    # The limit is below every descriptor that may become free: the master may still close that of
+    # the connection just passed on.
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, limits[1]))
     client = nsqd.connect()
     client.send("hello")

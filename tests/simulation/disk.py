@@ -30,7 +30,7 @@ class Record(NamedTuple):
 
 
 class Damaged(NamedTuple):
-    """An item of a file that no longer fits its checksum."""
+    """An item of a file that no longer matches its checksum."""
 
     was: Any
     life: "Life"
@@ -280,8 +280,8 @@ class Disk:
         self._operations.clear()
         self._restore(0, whole=True)
         self.names = []
-        # A real node gets a new name with its disk, so that its statements never differ from
-        # forgotten ones of the old disk.
+        # A real node gets a new name with its disk, so its statements never contradict those of the
+        # old disk.
         self.since = NEVER
         self.identity = None
         self.revision = self.mark = 0

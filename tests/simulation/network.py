@@ -23,7 +23,7 @@ class Stream:
         self.holder = holder
         self.group_id = group_id
         self.last = [0.0, 0.0]
-        """When the last message in each direction arrives: to the holder, then to the owner."""
+        """Times at which the last messages arrive: at the holder, and at the owner."""
         self.waiting: list[list[Any]] = [[], []]
         """Messages in each direction that a partition is holding up."""
         self.cut = False

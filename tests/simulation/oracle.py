@@ -91,9 +91,8 @@ class Oracle:
         """Return the value of a group that determines which nodes need its owner's data.
 
         If the registry has been restored from a backup, an owner that accepts publishes may not
-        know the latest
-        value: only a process that took the group over has acted on that. Such a process accepts
-        none, so it has no new data.
+        know the latest value: only a process that took the group over has acted on it. Such a
+        process accepts no publishes, so it has no new data.
         """
         owner = process.worker.owner(group_id)
         if not self.world.is_registry_damaged or owner is None:

@@ -243,7 +243,7 @@ class Process:
     def _register(self, identity: Identity, known: str) -> None:
         """Replace the name of the last process in the registry, and check the previous name.
 
-        If the disk does not have that name, it has been replaced by an older disk since.
+        If the disk does not have that name, an older disk has replaced it since.
         """
         if known == self.session:
             self._is_registered = True

@@ -161,7 +161,7 @@ class Registry:
             self.contents.statements[node] = session, made
 
     def mark(self, identity: Identity, node: str, known: int, revision: int) -> bool:
-        """Replace a node's mark if it is `known`; return whether it was."""
+        """Replace a node's mark if it is `known`; return whether it was replaced."""
         at, found = self.contents.marks.get(node, (0, 0))
         is_known = identity == self.identity and known == (found if self.counts(at) else 0)
         if is_known:

@@ -1,4 +1,4 @@
-"""Random schedules of faults around the state machine of copies, and the same with broken rules.
+"""Random schedules of faults for the state machine of copies, with intact and with broken rules.
 
 `python -m simulation` runs any number of schedules: docs/internals/copies.md.
 """

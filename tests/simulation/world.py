@@ -185,7 +185,7 @@ class World:
     # -- faults
 
     def _faults(self) -> list[Callable[[], None]]:
-        """Return the kinds of fault in this schedule; if they are few, they coincide more often."""
+        """Return the kinds of fault in this schedule; a few kinds coincide more often than many."""
         kinds = [
             self._kill,
             self._lose_power,
@@ -436,7 +436,7 @@ class World:
             self._kill_for_long(process)
 
     def _drain(self, node: str) -> None:
-        """Hand a process's groups over, so that another one moves their messages."""
+        """Hand a process's groups over, so another process moves their messages."""
         process = self.network.processes.get(node)
         if process is not None and not process.is_paused:
             process.hand_over()

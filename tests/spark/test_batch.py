@@ -195,7 +195,7 @@ def matches(row: dict[str, Any], one: Filter) -> bool:
 @drawn(st.lists(comparisons(), max_size=4))
 @settings(max_examples=60, deadline=None)
 def test_any_filters_leave_the_rows_that_match(filters: list[Filter]) -> None:
-    """Spark filters once more, so more rows may come, but none may be missing."""
+    """Spark filters the rows again: the source may return too many rows, but never too few."""
     with contextlib.closing(LogBroker()) as broker:
         broker.topics["t"] = FakeTopic(A, 10)
         named = ("seq", "topic", "nsqd", "log_id", "timestamp", "body")

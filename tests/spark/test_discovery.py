@@ -291,7 +291,7 @@ def test_an_nsqd_on_a_copy_of_a_disk(brokers: list[LogBroker]) -> None:
         lookupd.topics["t"].append(copy.address)
         with pytest.raises(CopiedDisk, match=text):
             engine.trigger()
-        # the way out
+        # the remedy
         copy.close()
         first.topics["t"].publish(1)
         engine.run()

@@ -1,4 +1,4 @@
-"""The connection: TLS and AUTH; no output contains the secret."""
+"""The connection to nsqd: TLS and AUTH; no output contains the secret."""
 
 import ssl
 from collections.abc import Iterator

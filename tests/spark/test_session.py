@@ -1,4 +1,4 @@
-"""Tests with Spark itself. They are one test, so that they run in one process."""
+"""Tests with Spark itself. They form a single test, so they run in one process."""
 
 import urllib.request
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
 """Tally of published messages and their deliveries to each channel, with publishers that keep a
-tally while nsqds come and go.
+tally while nsqds stop and restart.
 
 A body contains its publisher's name and a number, which identify the message.
 """

@@ -142,7 +142,7 @@ def handler(server: AuthServer) -> type[BaseHTTPRequestHandler]:
                 while reply.again and not server.closing.is_set():
                     self.send(reply.body, reply.trickle)
             except OSError:
-                pass  # nsqd has gone away
+                pass  # nsqd has disconnected
 
         def send(self, data: bytes, pause: float) -> None:
             if not pause:

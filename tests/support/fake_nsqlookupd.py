@@ -108,7 +108,7 @@ class FakeLookupd:
             with link.sock, link.sock.makefile("rb") as stream:
                 self._converse(link, stream)
         except OSError:
-            pass  # nsqd has gone away
+            pass  # nsqd has disconnected
         finally:
             link.ended.set()
 

@@ -1,6 +1,6 @@
 """Creates objects of every class of a compiled module, with mostly wrong arguments, and calls and
-reads all of their members. Prints each step before it is taken, so that the last one printed is the
-one that crashed."""
+reads all of their members. Prints each step before it is taken: the last printed step caused a
+crash."""
 
 import importlib
 import inspect

@@ -83,7 +83,7 @@ def free_port() -> int:
 
 
 def is_worker(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):  # a zombie, say
+    with contextlib.suppress(psutil.NoSuchProcess):  # for example, a zombie
         return process.name().startswith("nsqd-worker-")
     return False
 
@@ -155,7 +155,7 @@ class Nsqd(Logged):
         )
 
     def await_ready(self, *, is_healthy: bool = True) -> None:
-        """Wait for the listening lines, then for `/ping` to say OK if nsqd is healthy."""
+        """Wait for the listening lines, then for `/ping` to answer OK if nsqd is healthy."""
         deadline = time.monotonic() + START_BUDGET
         wanted = {"TCP"} | ({"HTTP"} if self.options["http_address"] else set())
         if self.options.get("tls_cert") and self.options["https_address"]:

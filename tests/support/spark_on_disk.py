@@ -1,8 +1,9 @@
 """Spark's micro-batch engine for the jobs' queries, without a JVM: its checkpoint is on disk, and
 its frames are ranges of rows. `install` lets archive and rollup run on it.
 
-Owns the order in which Spark calls a source and a sink and writes its checkpoint (see
-spark_engine.py), and the results of the executors. A row's content follows from its log and seq.
+Defines the order in which Spark calls a source and a sink and writes its checkpoint (see
+spark_engine.py), and computes the results of the executors. A row's content follows from its log
+and seq.
 """
 
 import datetime

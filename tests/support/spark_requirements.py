@@ -13,7 +13,7 @@ import pytest
 
 from support.nsqd_process import environment
 
-# For JVMs that run only for seconds: less than two thirds of the CPU time needed otherwise.
+# JVMs that run only for seconds need less than two thirds of the CPU time with these options.
 QUICK_JAVA = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"

@@ -44,7 +44,7 @@ class Certificates:
         certificates.make("server").save(folder)
         for name in names:
             certificates.make(name, by=authority, names=()).save(folder)
-        # Its common name is the first client's, but the certificate is for another name.
+        # The impostor's certificate has the first client's common name, but is for another name.
         impostor = certificates.make(names[0], by=authority, names=("impostor.example.com",))
         replace(impostor, name=IMPOSTOR).save(folder)
 

@@ -1,4 +1,4 @@
-"""Other parts of gnsq's API: ADDRESS TOPIC HTTP-ADDRESS"""
+"""Uses other parts of gnsq's API. Arguments: ADDRESS TOPIC HTTP-ADDRESS."""
 
 import logging
 import random

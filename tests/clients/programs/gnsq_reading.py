@@ -1,4 +1,4 @@
-"""The ways in which a gnsq consumer handles messages: ADDRESS TOPIC"""
+"""Handles messages in all ways that a gnsq consumer offers. Arguments: ADDRESS TOPIC."""
 
 import logging
 import sys

@@ -1,4 +1,4 @@
-"""The results and errors of a gnsq producer: ADDRESS TOPIC"""
+"""Checks the results and errors of a gnsq producer. Arguments: ADDRESS TOPIC."""
 
 import logging
 import sys

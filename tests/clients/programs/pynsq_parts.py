@@ -1,4 +1,4 @@
-"""The parts of pynsq that do not need an event loop: ADDRESS TOPIC"""
+"""Uses the parts of pynsq that need no event loop. Arguments: ADDRESS TOPIC."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The ways in which a pynsq reader handles messages: ADDRESS TOPIC"""
+"""Handles messages in all ways that a pynsq reader offers. Arguments: ADDRESS TOPIC."""
 
 import asyncio
 import sys
@@ -11,7 +11,7 @@ BODIES = [
     b"true", b"false", b"raises", b"coroutine", b"coroutine false", b"later", b"requeued",
     b"invalid", b"hopeless", b"touched",
 ]  # fmt: skip
-# The publish, the first deliveries, the second deliveries, and giving up on "hopeless".
+# Number of log entries: the publish, first and second deliveries, and giving up on "hopeless".
 WANTED = 1 + 10 + 5 + 1
 log: list[str] = []
 loop = asyncio.new_event_loop()

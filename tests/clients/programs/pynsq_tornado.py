@@ -1,4 +1,4 @@
-"""A handler that returns None, on tornado's loop or until SIGTERM: ADDRESS TOPIC HOW"""
+"""Runs a handler that returns None, on tornado's loop or until SIGTERM."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The results and errors of a pynsq writer: ADDRESS TOPIC"""
+"""Checks the results and errors of a pynsq writer. Arguments: ADDRESS TOPIC."""
 
 import asyncio
 import sys

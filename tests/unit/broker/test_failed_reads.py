@@ -391,7 +391,7 @@ def test_a_start_that_cannot_read_loses_nothing(make: Make, fault: Fault) -> Non
 
 @pytest.mark.parametrize("call", ["open", "pread", "fstat"])
 def test_every_call_of_a_start_may_fail(make: Make, call: str) -> None:
-    """For any file: segments, their footers, and the journal with the finished messages."""
+    """The call may read a segment, a footer, or the journal with the finished messages."""
     before = make()
     consumer = before.client().subscribe("t", "c", COUNT // 2)
     producer = before.client()

@@ -312,7 +312,7 @@ def test_cancelling(face: Face) -> None:
 
 
 def refused_early(face: Face, call: Callable[..., Any], *args: Any, **options: Any) -> None:
-    """The call raises TypeError or ValueError, so that nothing is sent."""
+    """The call raises TypeError or ValueError, and nothing is sent."""
     try:
         result = face.call(call, *args, **options)
     except (TypeError, ValueError) as error:

@@ -744,8 +744,8 @@ def test_a_graceful_end_does_not_wait_for_a_superseded_delivery(
 
 
 class Histories(RuleBasedStateMachine):
-    """Nsqds that come and go, lookupds that list some of them, and all kinds of handlers, compared
-    with the data that the peers have received."""
+    """Nsqds that start and exit, lookupds that list some of them, and all kinds of handlers,
+    compared with the data that the peers have received."""
 
     @initialize(
         fixed=st.sets(st.sampled_from("ab")),

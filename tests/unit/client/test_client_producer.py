@@ -1326,7 +1326,7 @@ QUESTION = b""  # stands for a LIMITS command in lists of bodies
 
 
 class Histories(RuleBasedStateMachine):
-    """Nsqds that come, go and refuse, compared with the messages that each of them has accepted."""
+    """Nsqds that start, exit and refuse, compared with the messages that each has accepted."""
 
     @initialize(
         fixed=st.sets(st.sampled_from("abc"), min_size=1),

@@ -42,7 +42,7 @@ FULL = {
     "topology_region": "r",
 }
 
-# -- where to ask
+# -- the addresses to query
 
 
 @pytest.mark.parametrize(

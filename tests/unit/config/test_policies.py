@@ -130,7 +130,7 @@ def test_only_what_is_unusual_is_shown() -> None:
 
 
 def test_the_longest_timeout_of_any_channel() -> None:
-    """The longest timeout never decreases, because clients may know it."""
+    """The longest timeout never decreases, because clients may have received it."""
     assert Policies().longest_timeout == 0
     found = Policies(TopicPolicy(msg_timeout=1), [("t*", {"msg_timeout": 2})])
     assert found.longest_timeout == 2

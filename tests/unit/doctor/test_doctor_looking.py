@@ -205,7 +205,7 @@ class Node:
                     self.send_header("Date", node.date)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                with suppress(OSError):  # the client has gone
+                with suppress(OSError):  # the client has disconnected
                     self.wfile.write(data)
 
             def log_message(self, *args: object) -> None:

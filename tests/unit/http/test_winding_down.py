@@ -13,7 +13,7 @@ CLOSE = b"\r\nConnection: close"
 @pytest.fixture
 def web() -> Iterator[Web]:
     web = Web(send_buffer=1)  # the kernel's minimum
-    web.client().ask(REQUEST + b"warm")  # the fast path learns this request
+    web.client().ask(REQUEST + b"warm")  # caches the head for the fast path
     yield web
     web.close()
 

@@ -1,7 +1,7 @@
 """A copy's files that are temporarily unreadable: every errno and every short read has the same
 effect.
 
-The simulation of copies therefore knows only one kind of failed read
+The simulation of copies therefore has only one kind of failed read
 (`simulation.disk.Disk.fails_to_read`). The I/O thread's fault table makes its reads fail; a
 substitute for the real file makes the blocking reads fail.
 """

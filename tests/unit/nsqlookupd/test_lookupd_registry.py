@@ -50,7 +50,7 @@ class Model:
 
 
 class Machine(RuleBasedStateMachine):
-    """Four nsqds that come and go, two of them at the same address, and an operator."""
+    """Four nsqds that connect and disconnect, two of them at the same address, and an operator."""
 
     @initialize()
     def start(self) -> None:

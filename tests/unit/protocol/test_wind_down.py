@@ -81,7 +81,7 @@ def test_publishes_that_wait_for_the_log_are_answered_first(core: Core) -> None:
 
 
 def test_a_publish_that_fails_is_answered_with_its_error(core: Core) -> None:
-    """The error tells the client as much as a goodbye."""
+    """The error is as clear to the client as a goodbye."""
     client = core.client(goodbye=True)
     assert client.publish("t", b"first") == OK
     core.io.fault("fdatasync", 1, errno.EIO, times=100)
