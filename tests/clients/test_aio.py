@@ -444,7 +444,7 @@ def test_on_giving_up_at_the_end(nsqd: MockNsqd, graceful: bool, run: Run) -> No
         await waiting.wait()
         await consumer.close(graceful=graceful)
         await until(lambda: ends)
-        await until(link.ended.is_set)  # nsqd requeues it
+        await until(link.ended.is_set)  # nsqd requeues the message
         assert link.said("FIN") == []
 
     run(main())

@@ -61,7 +61,7 @@ def test_both_say_the_same(script: str, daemon: Nsqd, topic: str) -> None:
 @pytest.mark.parametrize("how", ["tornado", "term"])
 def test_what_pynsq_does_not_do(how: str, daemon: Nsqd, topic: str) -> None:
     """A message is finished if its handler returns None. A message published before the connection
-    is open is sent once it is."""
+    is open is sent afterwards."""
     assert said("pynsq-shim", "pynsq_tornado", daemon, topic, how) == "at once\nb'OK'\n"
     daemon.web.await_counts(f"{topic}-pynsq-shim", "c", depth=0, in_flight_count=0)
 

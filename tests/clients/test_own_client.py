@@ -90,7 +90,7 @@ def topic(broker: Broker, face: Face) -> Iterator[str]:
         try:
             broker.web(f"/topic/delete?topic={name}", "POST")
         except OSError:
-            pass  # the test has not created it, or has deleted it
+            pass  # the test has not created the topic, or has deleted it
 
 
 @pytest.fixture

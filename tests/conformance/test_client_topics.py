@@ -232,7 +232,7 @@ def test_a_pattern(face: Face, nsqd: Starter, lookupd: Lookupd, topic: str) -> N
     assert [str(each) for each in errors] == [
         f"127.0.0.1:{daemon.tcp_port}/{topic}.a: nsqd closed the connection"
     ]
-    publish(daemon, f"{topic}.a", b"4")  # it exists again
+    publish(daemon, f"{topic}.a", b"4")  # the topic exists again
     eventually(lambda: seen.counts[f"{topic}.a", b"4"])
 
 

@@ -272,7 +272,7 @@ def test_garbage_beside_those_who_speak(lookupd: Lookupd, topic: str) -> None:
     for _ in range(100):
         other = lookupd.connect(magic=dice.choice([b"  V1", b"  V1", b"  V", b"GET / "]))
         for _ in range(3):
-            with contextlib.suppress(OSError):  # nsqlookupd may have closed it already
+            with contextlib.suppress(OSError):  # nsqlookupd may have closed the connection already
                 other.send(b"".join(dice.choices(words, k=dice.randint(1, 6))))
         steady.register(topic, f"c{dice.randint(1, 9)}")
         if dice.random() < 0.5:

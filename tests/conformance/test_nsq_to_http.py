@@ -115,7 +115,7 @@ def test_failures(
     plain.web.await_counts(
         topic, "c", requeue_count=1, deferred_count=1, in_flight_count=0, depth=0
     )
-    assert plain.web.client(topic, "c")["ready_count"] == 0  # it is backing off
+    assert plain.web.client(topic, "c")["ready_count"] == 0  # nsq_to_http is backing off
     assert len(destination.requests) == 1
     said = end(process)
     assert f"ERR    1 [{topic}/c] got status code {path[1:]} from " in said

@@ -38,7 +38,7 @@ class Message:
     sent: int
     due: int = 0  # wall-clock time of the earliest delivery
     acked: int | None = None
-    dropped: int | None = None  # moment when it was emptied with the topic's own backlog
+    dropped: int | None = None  # moment when the topic's own backlog was emptied
     given: int | None = None  # moment when a channel received it
     # moment from which no channel may deliver it, because of an answered deletion
     gone: int | None = None

@@ -17,7 +17,7 @@ HEADER = 64  # bytes
 
 @pytest.fixture
 def scrubbed(etcd: Etcd, tmp_path: Path) -> Iterator[list[Machine]]:
-    """Machines that verify their copies all the time."""
+    """Machines that constantly verify their copies."""
     with running(etcd, tmp_path, Settings(scrub_rate=100 << 20)) as machines:
         yield machines
 

@@ -243,7 +243,7 @@ def test_changes_share_writes(nsqd: Starter) -> None:
     names = [f"c{number}" for number in range(40)]
     daemon.web.create("t", *names)
     before = daemon.log_text().count("persisting topic/channel metadata")
-    daemon.process.send_signal(signal.SIGSTOP)  # until all requests wait for it
+    daemon.process.send_signal(signal.SIGSTOP)  # until all requests are waiting
     try:
         asked = [ask_to_delete(daemon, "t", name) for name in names]
     finally:

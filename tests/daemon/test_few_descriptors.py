@@ -1,4 +1,4 @@
-"""More connections than descriptors: nsqd keeps a reserve for itself, regardless of its limit."""
+"""More connections than descriptors: nsqd reserves some for itself, whatever its limit."""
 
 import http.client
 import json

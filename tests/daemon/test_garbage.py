@@ -121,7 +121,7 @@ USES += [encrypted, encrypted_pages, broken_handshakes]
 
 def check(daemon: Nsqd, use: Callable[[], object]) -> None:
     use()  # also imports the required modules
-    collected(daemon)  # so does this
+    collected(daemon)  # also imports modules
     before = collected(daemon)
     for _ in range(20):
         use()

@@ -572,7 +572,7 @@ def test_output_to_a_full_disk(words: str) -> None:
 @pytest.mark.parametrize("name", ["nsqd", "nsqlookupd", "nsqadmin", "nsq_tail", "to_nsq"])
 @pytest.mark.parametrize(("word", "stream"), [("--version", "stdout"), ("--help", "stderr")])
 def test_help_and_version_to_a_full_disk(name: str, word: str, stream: str) -> None:
-    """Like NSQ's programs, they print the help on stderr."""
+    """Like NSQ's programs, nsqcy's programs print the help on stderr."""
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with open("/dev/full", "wb") as full:
         line = [sys.executable, "-m", module(name), word]

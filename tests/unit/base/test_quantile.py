@@ -1,4 +1,4 @@
-"""Quantiles over a window: their error, which values they keep, and when they drop them."""
+"""Quantiles over a window: their error, and when values are kept and dropped."""
 
 from collections.abc import Callable, Sequence
 

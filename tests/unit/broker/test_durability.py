@@ -132,7 +132,7 @@ def test_publishing_from_within_is_answered_as_late(
 
 
 def test_only_a_durable_publish_waits_for_a_sync(make: Make) -> None:
-    """Later publishes also wait for its answer: messages keep their order."""
+    """Publishes after the durable one also wait for its answer: messages keep their order."""
     core = make("memory")
     core.create("t").channel("c")
     plain, careful, behind = core.client(), core.client(durability="fsync"), core.client()
@@ -154,7 +154,7 @@ def test_only_a_durable_publish_waits_for_a_sync(make: Make) -> None:
 
 @pytest.mark.parametrize("asked", ["os", "fsync"])
 def test_messages_published_as_durable_survive_a_kill(make: Make, asked: str) -> None:
-    """The channels that receive them also survive, regardless of the metadata."""
+    """The channels that receive the messages also survive, regardless of the metadata."""
     core = make("memory")
     core.create("t").channel("c")
     core.create("t").channel("gone")

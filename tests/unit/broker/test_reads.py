@@ -212,7 +212,7 @@ def test_what_was_answered_is_read(durability: str, tmp_path: Path) -> None:
 
 
 def test_what_comes_before_an_overflow_is_written_as_well(tmp_path: Path) -> None:
-    """The record was only in memory; it is written because of the overflow after it."""
+    """The record was only in memory; a later overflow writes it to disk."""
     core = Core(tmp_path, policies=kept(), mem_queue_size=3)
     client = core.client(topic_log=True)
     core.create("t")
@@ -438,7 +438,7 @@ def test_the_next_answer_waits_until_the_one_before_has_left(tmp_path: Path) -> 
     core.close()
 
 
-# ---- which log it is ----
+# ---- the identity of a log ----
 
 
 def test_a_clean_restart_goes_on_with_the_log(core: Core) -> None:

@@ -45,7 +45,7 @@ def fill(core: Core, count: int = 100, size: int = 10, first: int = 0) -> None:
 
 
 def drain(core: Core, channel: str) -> list[int]:
-    """Return the numbers of all messages in a channel; they are finished."""
+    """Finish all messages in a channel, and return their numbers."""
     consumer = core.client().subscribe("t", channel, 2500)
     found = []
     while True:

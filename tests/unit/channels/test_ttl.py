@@ -1,4 +1,4 @@
-"""Messages with a time to live: delivered before it ends, counted when it has ended."""
+"""Messages with a time to live: delivered before they expire, counted afterwards."""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ def publish(core: Core, *bodies: bytes) -> None:
 
 
 def received(consumer: Client) -> list[bytes]:
-    """Return the delivered messages; they are finished."""
+    """Finish the delivered messages, and return them."""
     consumer.core.settle()
     found = consumer.messages()
     for message in found:

@@ -19,7 +19,7 @@ from support.fake_http_daemon import Upstream
 
 
 def seen(*workers: dict[str, Any]) -> Merged:
-    """Return a cluster with one nsqd per worker, whose responses are read as if they were sent."""
+    """Return a cluster with one nsqd per worker; responses are encoded and parsed."""
     pages = [gojson.encode({"workers": [each]}) for each in workers]
     read = [answers.read(page, {}, copies.FIELDS)["workers"] for page in pages]
     return merged([Answer(NSQDS[its[0]["node"]], its) for its in read])

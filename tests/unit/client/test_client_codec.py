@@ -273,7 +273,7 @@ def test_a_large_buffer_is_released_and_allocated_again(wakes: Wakes) -> None:
 
 
 def test_a_large_body_is_not_copied(wakes: Wakes) -> None:
-    """Large bodies keep their place in the output; the data between two of them is one piece."""
+    """Large bodies keep their position in the output; the data between two of them is one piece."""
     codec, bodies = wakes.codec, [bytes(1 << 16), bytes(1 << 20)]
     for body in bodies:
         codec.publish(b"PUB t\n", b"small")

@@ -64,7 +64,7 @@ class Consumer:
     def sent(self, line: Line, raised: bool) -> None:
         self.trace.append(f"{line.name} RDY {line.ready}")
         total = sum(other.ready for other in self.lines)
-        # While a shrunk budget takes effect, the total exceeds it.
+        # While a reduced budget takes effect, the total may exceed it.
         assert not raised or total <= self.flow.max_in_flight, self.trace
 
     def connect(self, name: str = "a", max_ready: int = 2500) -> Line:
@@ -245,7 +245,7 @@ def test_a_lost_connection_is_forgotten() -> None:
     assert gone() is None
 
 
-# Fewer than one per connection
+# Less than one message per connection
 
 
 @pytest.mark.case("CL-011")

@@ -859,7 +859,7 @@ def test_an_error_that_is_for_consumers() -> None:
     pool.net.wires[0].peer.answer()
     pool.run()
     assert publish.end is None
-    assert pool.publish().end == WAITING  # it was sent
+    assert pool.publish().end == WAITING  # the publish was sent
     assert not pool.core.waiting
 
 
@@ -1104,7 +1104,7 @@ def test_a_publish_that_every_nsqd_would_reject_is_tried_once() -> None:
 
 
 def test_the_error_of_one_publish_is_no_reason_for_others() -> None:
-    """The other nsqd is down when one refuses a publish."""
+    """While one nsqd refuses a publish, the other is down."""
 
     def script(peer: Peer, line: str, body: bytes) -> bool:
         if body == b"bad":
@@ -1126,7 +1126,7 @@ def test_the_error_of_one_publish_is_no_reason_for_others() -> None:
 
 
 def test_rounds_are_counted_with_many_that_overlap() -> None:
-    """A connection attempt is always in progress; this is no reason to wait forever."""
+    """A connection attempt is always in progress, but callers do not wait forever."""
     pool = Pool([f"h{number}" for number in range(50)], retries=2)
     publish = pool.publish()
     for _ in range(400):
@@ -1489,7 +1489,7 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def nothing_overtakes(self) -> None:
-        """On one connection, publishes to one topic arrive in their order."""
+        """On one connection, publishes to one topic arrive in order."""
         if not hasattr(self, "net"):
             return
         for bodies in self.arrived.values():

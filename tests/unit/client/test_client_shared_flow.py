@@ -26,7 +26,7 @@ PROFILE = settings.get_profile(os.environ.get("NSQCY_HYPOTHESIS", "ci"))
 
 
 class Line:
-    """A connection to one topic, and its nsqd. The client knows its messages only on arrival."""
+    """A connection to one topic, and its nsqd. The client sees messages only on arrival."""
 
     def __init__(self, world: "World", max_ready: int = 2500) -> None:
         self.world = world

@@ -314,7 +314,7 @@ def test_only_proved_nsqds_get_the_token(path: str, server: AuthServer, other: A
         return lookup([server.address], "t", web=web).producers
 
     (found,) = look()
-    assert tokens(server) == ["Bearer sesame"]  # it is named
+    assert tokens(server) == ["Bearer sesame"]  # the user named this server
     other.default = Reply(json.dumps(STATS).encode(), headers=PLAIN)
     assert node_stats([found], web=web).errors == {}
     assert tokens(other) == [""]

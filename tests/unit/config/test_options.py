@@ -590,7 +590,7 @@ def test_any_value_of_any_flag_is_read_or_a_stop(flag: str, text: str) -> None:
             ["--max-input-bytes=5242879"],
             "--max-input-bytes must be >= --max-msg-size and --max-body-size (5242880)",
         ),
-        # Of several errors, the one that NSQ checks first is reported.
+        # nsqd reports the error that NSQ checks first.
         (["--node-id=-1", "--max-deflate-level=0"], "--max-deflate-level must be [1,9]"),
         (
             ["--tls-required", "--sync-timeout=0", "-auth-http-request-method=x"],

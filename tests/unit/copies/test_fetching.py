@@ -36,7 +36,7 @@ class Nodes:
     def answer(
         self, outcome: str = "", data: Any = None, node: str = "", number: int | None = None
     ) -> None:
-        """Answer the last request. node, number: use these instead of the right ones"""
+        """Answer the last request. node, number: used instead of the correct ones"""
         asked, request = self.requests[-1]
         number = request.number if number is None else number
         self.fetches.received(node or asked, Fetched(number, outcome, data), 0.0)

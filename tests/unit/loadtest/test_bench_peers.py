@@ -336,7 +336,7 @@ def test_each_figure_is_the_median_of_its_own(drivers: Any) -> None:
 
 
 def test_multiples_are_those_of_one_round(drivers: Any) -> None:
-    """If the machine becomes slower, it does so for all brokers."""
+    """If the machine becomes slower, the change affects all brokers."""
     from loadtest.bench.peers import work
 
     def run(name: str, number: int, seconds: float) -> Any:

@@ -113,7 +113,7 @@ def test_ages_of_messages_that_are_finished(tmp_path: Path) -> None:
     consumer.finish(first.id)
     core.advance(MILLISECOND)
     consumer.send(*(b"FIN %b\n" % message.id for message in others))
-    consumer.finish(first.id)  # it is no longer in flight
+    consumer.finish(first.id)  # no longer in flight, so not counted
     found, _ = walked(core)
     name = "nsqd_topic_e2e_latency_seconds"
     counts = [found[f"{name}_bucket t {bound!r}"] for bound in AGE_BOUNDS]

@@ -1,4 +1,4 @@
-"""A start while the small files of copies cannot be read: it waits, and concludes nothing."""
+"""A start while the small files of copies cannot be read waits, and draws no conclusions."""
 
 import errno
 from pathlib import Path
@@ -16,7 +16,7 @@ PATHS = ["machine.json", "node.0.json", f"0/group/{FACTS}"]
 
 
 class Disk:
-    """Small files, one of which cannot be read for a while; time passes only in `sleep`."""
+    """Small files; one of them cannot be read for a while. Time passes only in `sleep`."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root

@@ -255,7 +255,7 @@ def test_a_record_in_a_body_is_no_record(tmp_path: Path) -> None:
     nested = message(1)._replace(body=image(messages(50, 10)))
     several = [message(0), nested, message(2), message(3)]
     assert read_bytes(tmp_path / "f", image(several)) == (several, [])
-    # The record after it is damaged: the nested record is still part of its body.
+    # The next record is damaged: the nested record is still part of the body.
     content = bytearray(image(several))
     at = len(image(several[:2]))
     content[at + 20] = 0xFF

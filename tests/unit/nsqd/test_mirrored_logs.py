@@ -1,5 +1,4 @@
-"""A log whose changes are mirrored: when they are complete, and whether both directories have the
-same files."""
+"""A log with mirrored changes: when changes are complete, and that both directories are equal."""
 
 import errno
 import random

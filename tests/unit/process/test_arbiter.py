@@ -138,7 +138,7 @@ def test_a_stopping_child_may_be_silent(house):
 
 
 def test_who_is_unheard(house):
-    house.stopped.add(house.children[1].pid)  # stopping it has no effect here
+    house.stopped.add(house.children[1].pid)  # stopping the child has no effect here
     house.pass_time(3, beating=[0])
     assert house.arbiter.unheard(3 * SECOND) == []
     house.pass_time(1, beating=[0])

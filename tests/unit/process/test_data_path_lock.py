@@ -28,7 +28,7 @@ def never(seconds):
 
 
 class Master:
-    """A master with one worker, which lives until `end_worker`."""
+    """A master with one worker, which runs until `end_worker`."""
 
     def __init__(self, path):
         worker_in, self.worker_out = os.pipe()

@@ -213,7 +213,7 @@ def test_a_bug_costs_one_connection(web: Web, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_client_that_reads_nothing(make: Callable[..., Web]) -> None:
-    """The client's answers wait, and nothing is read from the client until it has read them."""
+    """Until the client reads its answers, nsqd reads nothing from it."""
     web = make(send_buffer=4096)
     client = web.client()
     for number in range(200):

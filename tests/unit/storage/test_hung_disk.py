@@ -95,7 +95,7 @@ def test_a_publish_whose_outcome_is_unknown_is_not_answered(core: Core, watch: D
     core.settle()
     hang(core)
     publisher = core.clients[-1]
-    for second in range(0, 35, 5):  # it is detected after 5 s
+    for second in range(0, 35, 5):  # the hang is detected after 5 s
         watch.look(second * SECOND)
         assert not publisher.closed
     watch.look(35 * SECOND)

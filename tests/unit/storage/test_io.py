@@ -397,7 +397,7 @@ def test_only_so_many_files_are_open(tmp_path):
         io.drain_now()
         assert io.open_files == 4
     assert io.calls_made("open") == 60
-    files[19].write(b"x", 6)  # still open, because it was used last
+    files[19].write(b"x", 6)  # still open, because this file was used last
     io.drain_now()
     assert io.calls_made("open") == 60
     for n in range(20):

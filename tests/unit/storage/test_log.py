@@ -1255,7 +1255,7 @@ def test_damage_that_recovery_finds_is_kept(tmp_path):
     disk.stop()
     content = bytearray(path.read_bytes())
     content[200] ^= 1
-    path.write_bytes(content[:-100])  # no footer: it is scanned
+    path.write_bytes(content[:-100])  # without a footer, the segment is scanned
     fresh = Disk(tmp_path, aside=tmp_path / "damaged")
     found = recover_log(fresh.log)
     assert found.damages

@@ -104,7 +104,7 @@ class Door:
         return found
 
     def publish(self, name: str, messages: int) -> Route | Reply:
-        """Send a request; if it is admitted, publish."""
+        """Send a request; publish if the request is admitted."""
         header = f"Bearer {token(name)}"
         found = self.ask(Need.PUBLISH, header, handler=lambda *_: Published(messages))
         if isinstance(found, Route):

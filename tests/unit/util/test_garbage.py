@@ -1,4 +1,4 @@
-"""Full garbage collections visit only what was created since the last one."""
+"""Full garbage collections visit only objects created since the last one."""
 
 import gc
 
