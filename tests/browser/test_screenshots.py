@@ -87,7 +87,7 @@ def take(browser: Any, name: str, url: str) -> None:
             page = context.new_page()
             page.goto(url)
             page.locator("#theme:visible").wait_for()  # scripts have run
-            # The whole page fits, so that a bar at the bottom of the window is at its end.
+            # The window is as tall as the page, so a bar at its bottom is at the end of the page.
             height = page.evaluate("document.documentElement.scrollHeight")
             page.set_viewport_size({"width": width, "height": height})
             picture = small(page.screenshot(full_page=True))

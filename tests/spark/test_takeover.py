@@ -223,7 +223,7 @@ def test_a_query_reads_moved_messages_as_new_rows(nodes: list[Node], topic: str)
     assert numbers(again.checkpoint.rows) == MOVED
     again.close()
 
-    # The same applies to a running query once the nsqd is back, because its log is new.
+    # Once the nsqd is back, a running query also treats the rows as lost, because the log is new.
     lost.start()
     with pytest.raises(DataLoss, match=is_lost):
         eventually(strict.trigger, BUDGET)

@@ -40,7 +40,7 @@ SHIMS = tuple(f"{name}-shim" for name in IMPORTS)
 
 
 def absent(library: str) -> str:
-    """Return why a library cannot be used here; empty if it can."""
+    """Return the reason why a library cannot be used here; empty if it can be used."""
     if library not in JAVASCRIPT:
         return ""
     if shutil.which("node") is None:

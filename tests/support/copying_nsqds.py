@@ -22,7 +22,7 @@ def copying_nsqds(
     environs: dict[str, dict[str, str]] | None = None,
     **options: Any,
 ) -> Iterator[list[Nsqd]]:
-    """Run the nsqds, each with its name as the name of its data path.
+    """Run the nsqds. The name of each nsqd is also the name of its data path.
 
     policies: sections of the configuration file
     environs: environment variables by nsqd

@@ -1,7 +1,5 @@
-"""Scripted OpenID Connect provider in a thread of the test.
-
-Owns one listening socket, one key and the authorization requests. It checks PKCE as a real
-provider does. Knows nothing about nsqadmin.
+"""Scripted OpenID Connect provider in a thread of the test. Owns one listening socket, one key and
+the authorization requests. Checks PKCE as a real provider does. Knows nothing about nsqadmin.
 """
 
 import base64

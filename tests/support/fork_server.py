@@ -365,7 +365,7 @@ def run(module: str) -> None:
 
 def main() -> None:
     del sys.path[0]  # this directory
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for the tests
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is meant for the test process
     for name in (*PROGRAMS, *LATER):
         importlib.import_module(name)
     for name in PROGRAMS:

@@ -33,7 +33,7 @@ def ip(*words: str) -> str:
 
 
 def reason_not_available() -> str:
-    """Return why this process cannot create namespaces; empty if it can."""
+    """Return the reason why this process cannot create namespaces; empty if it can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     if shutil.which("ip") is None:

@@ -1,7 +1,7 @@
 """A log that cannot be read now: nothing is skipped, the topic waits and retries, and other topics
 continue.
 
-The fault table fails the reads; the clock is the test's.
+The fault table makes the reads fail, and the tests control the clock.
 """
 
 import errno
