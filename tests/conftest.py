@@ -73,7 +73,7 @@ def pytest_unconfigure() -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Rewrite the assertions of this process's share of the test files. The results are cached, so
     each process reads those of the other processes instead of rewriting every file."""
-    given = getattr(session.config, "workerinput", None)  # of pytest-xdist
+    given = getattr(session.config, "workerinput", None)  # set by pytest-xdist
     are_all = any(Path(each).absolute() == TESTS for each in session.config.args)
     if given is None or not are_all or sys.dont_write_bytecode:
         return

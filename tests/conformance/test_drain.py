@@ -18,7 +18,7 @@ from support.nsqlookupd_process import Lookupd
 pytestmark = pytest.mark.ours
 
 DRAIN = "/config/drain"
-TOPICS = [f"t{number}" for number in range(6)]  # every worker owns some of them
+TOPICS = [f"t{number}" for number in range(6)]  # every worker owns some of these topics
 COMMANDS = [("PUB", sized(b"x")), ("MPUB", sized(b"\0\0\0\1" + sized(b"x")))]
 COMMANDS += [("DPUB 0", sized(b"x"))]
 

@@ -12,7 +12,7 @@ EVENTS = "_nsqcy.events"
 def test_events_of_all_workers(nsqd: Starter) -> None:
     daemon = nsqd(events=True)
     reader = daemon.connect().sub(EVENTS, "r", rdy=100)
-    topics = [f"t{number}" for number in range(4)]  # every worker owns some of them
+    topics = [f"t{number}" for number in range(4)]  # every worker owns some of these topics
     for topic in topics:
         conn = daemon.connect()
         conn.identify(client_id="me")

@@ -59,7 +59,7 @@ def test_a_message_with_a_time_to_live(shared: Nsqd, topic: str) -> None:
         answer = connection.getresponse()
         assert (answer.status, answer.read()) == (200, b"OK")
     published = time.time()
-    eventually(lambda: time.time() > published + 0.002)  # so the last one has expired as well
+    eventually(lambda: time.time() > published + 0.002)  # the last message has expired
     consumer = shared.connect().sub(topic, "c", rdy=200)
     assert [each.body for each in consumer.messages(100)] == [b"%d" % n for n in range(0, 200, 2)]
     eventually(lambda: ledger(shared, topic, "c") == {"expired": 100})

@@ -221,7 +221,7 @@ def test_what_was_set_outlives_nsqd(nsqd: Starter, killed: bool) -> None:
         put(daemon, f"t{n}", max_depth=n + 1)
         put(daemon, f"t{n}", "c", rate=n + 1)
     daemon.web.create("t5", "c")
-    daemon.web.do("pause", "t5")  # so its name is on disk
+    daemon.web.do("pause", "t5")  # writes the topic's name to disk
     put(daemon, "t0", max_depth=None)
     if killed:
         kill_all(daemon)
@@ -246,7 +246,7 @@ def test_a_worker_that_is_started_again_knows_it(nsqd: Starter) -> None:
     def refused() -> bool:
         try:
             answers = [daemon.web.post("/pub", b"x" * 11, topic=f"t{n}") for n in range(6)]
-        except RemoteDisconnected:  # the worker that died served it
+        except RemoteDisconnected:  # the dead worker had this connection
             return False
         return [each.status for each in answers] == [413] * 6
 

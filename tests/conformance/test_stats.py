@@ -225,7 +225,7 @@ def test_what_was_answered_is_shown_at_once(nsqd: Starter) -> None:
     """Messages published through one worker are visible through another, even under concurrent
     queries."""
     daemon = nsqd()
-    topics = [f"topic{number}" for number in range(7)]  # every worker owns some of them
+    topics = [f"topic{number}" for number in range(7)]  # every worker owns some of these topics
     for name in topics:
         daemon.web.create(name, "c")
     with ExitStack() as stack:
@@ -299,7 +299,7 @@ def balanced(web: Web, topic: str) -> dict[str, dict[str, int]]:
 @pytest.mark.ours
 def test_the_ledger_of_a_channel(nsqd: Starter) -> None:
     daemon = nsqd(mem_queue_size=5)
-    for topic in ("a", "b", "c"):  # every worker owns some of them
+    for topic in ("a", "b", "c"):  # every worker owns some of these topics
         daemon.web.create(topic, "kept", "emptied", "x#ephemeral")
         daemon.connect().pub(topic, *[b"x"] * 9)
         consumer = daemon.connect().sub(topic, "kept", rdy=4)

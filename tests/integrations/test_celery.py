@@ -193,7 +193,7 @@ def test_inspect_finds_workers_through_nsqlookupd(tmp_path: Path) -> None:
         )
         shop.start()
         until(lambda: all(map(commanded, webs)), "the worker subscribes to commands everywhere")
-        for _ in range(3):  # to either nsqd
+        for _ in range(3):  # the command may go to either nsqd
             done = shop.celery("inspect", "ping", "--timeout", "10", "-j", "-d", "w0@test")
             assert done.returncode == 0, done.stdout + done.stderr
             assert json.loads(done.stdout) == {"w0@test": {"ok": "pong"}}

@@ -322,7 +322,7 @@ def test_a_checkpoint_with_a_damaged_file(tmp_path: Path, name: str, content: st
     (state / "metadata").write_text('{"id":"1f3c9a2e-0000-0000-0000-000000000000"}')
     streams.check(state)
     if name == "commits/1" and content.startswith("v1\n{}"):
-        return  # as Spark writes it
+        return  # Spark writes the same content
     (state / name).write_text(content)
     with pytest.raises(checkpoint.Unreadable) as raised:
         streams.check(state)

@@ -143,7 +143,7 @@ class Lake:
         for _ in range(3):
             files.add(rows)
         (path,) = self.root.glob(".open-*.jsonl")
-        files._open.close()  # as if it had been killed
+        files._open.close()  # as if the process had been killed
         path.rename(self.root / OPEN)
 
 

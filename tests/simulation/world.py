@@ -311,7 +311,7 @@ class World:
         if self.durability == "memory":  # a repair would stop all processes, and lose their memory
             return
         if any(disk.is_rolled_back for disk in self.disks.values()):
-            return  # a limit: docs/REPLICATION.md
+            return  # a limitation: docs/REPLICATION.md
         kind = self.random.choice(("lost", "restored", "replaced"))
         old = self.registry.contents.revision
         revision = self.random.choice((0, old + 50))

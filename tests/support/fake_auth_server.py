@@ -46,7 +46,7 @@ class Reply:
     raw: bytes | None = None
     open: threading.Event | None = None
     trickle: float = 0.0  # seconds between two bytes
-    again: bool = False  # the body is sent repeatedly
+    again: bool = False  # whether the body is sent repeatedly
 
 
 @dataclass(frozen=True)

@@ -369,7 +369,7 @@ def main() -> None:
     for name in (*PROGRAMS, *LATER):
         importlib.import_module(name)
     for name in PROGRAMS:
-        del sys.modules[name]  # each becomes __main__
+        del sys.modules[name]  # each program becomes __main__
     gc.collect()
     gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as sock:

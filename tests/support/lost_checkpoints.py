@@ -34,8 +34,8 @@ class Trap:
 
     def __init__(self, error: type[BaseException] = Killed) -> None:
         self._error = error
-        self.fired = ""  # the place
-        self._visits: Counter[str] = Counter()  # in the longest run
+        self.fired = ""  # the position
+        self._visits: Counter[str] = Counter()  # number in the longest run
         self._passed: Counter[str] = Counter()
         self._place, self._left = "", 0
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from support.any_http_answer import answer
 
-MESSAGE: dict[str, Any] = {  # as documented
+MESSAGE: dict[str, Any] = {  # a message as documented
     "id": "0123456789abcdef",
     "seq": 1,
     "timestamp": 1,

@@ -48,7 +48,7 @@ class Change(NamedTuple):
 class File:
     def __init__(self, durable: bytes = b"") -> None:
         self.durable = durable
-        self.changes: list[Change] = []  # since the last sync
+        self.changes: list[Change] = []  # changes since the last sync
         self.failed = False  # a sync failed: later ones do not cover these changes
 
     def content(self, changes: int | None = None) -> bytearray:

@@ -133,7 +133,7 @@ def test_publishes_to_a_new_topic_are_answered_once_it_is_announced(make, durabi
     assert (producer.ask(), other.ask()) == (None, None)
     consumer = core.client().subscribe("t", "c", 10)
     core.topic("t").end_hold()
-    assert bodies(consumer) == [b"first", b"second", b"third", b"fourth"]  # only answers wait
+    assert bodies(consumer) == [b"first", b"second", b"third", b"fourth"]  # only the answers wait
     core.topic("t").announced()
     assert [producer.ask(), producer.ask(), other.ask()] == [OK] * 3
     assert producer.ask(pub(b"fifth")) == OK
@@ -443,7 +443,7 @@ def test_a_touch_beyond_the_limit_ends_before_other_deadlines(make):
     core.settle()
     (touched,) = consumer.messages()
     core.advance(3 * SECOND)
-    consumer.touch(touched.id)  # until 6 s, not 7 s
+    consumer.touch(touched.id)  # extends the timeout to 6 s, not 7 s
     producer.publish("t", b"other")
     consumer.ready(2)
     core.settle()

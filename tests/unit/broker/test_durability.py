@@ -378,7 +378,7 @@ def test_a_change_is_answered_once_it_is_as_safe_as_a_publish(
     if change.startswith("delete the"):
         call = "unlink"
     elif not change.startswith(("delete", "cancel", "place")):
-        call = "rename"  # of a snapshot
+        call = "rename"  # ends the write of a snapshot
     before = core.io.calls_made(call)
     answers: list[str | None] = []
     CHANGES[change](core, answers.append)

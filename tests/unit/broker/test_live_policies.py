@@ -105,7 +105,7 @@ def test_less_is_not_promised_before_the_journal_says_so(make: Make) -> None:
     core.create("t").channel("c")
     publish(core, b"before")
     core.settle()
-    core.io.hold("rename")  # of the journal
+    core.io.hold("rename")  # ends the write of the journal
     change(core, durability="memory")
     client = core.client()
     core.manager.run_turn(core.now, core.wall)

@@ -714,7 +714,7 @@ def test_a_graceful_end_says_what_it_waits_for(caplog: pytest.LogCaptureFixture)
         (2, {"limits": {}}, True),
         (None, {}, True),  # NSQ's nsqd
         (None, {"limits": {"longest_msg_timeout": 2000}}, True),
-        (None, {"limits": {"longest_msg_timeout": 3000}}, False),  # of some channel
+        (None, {"limits": {"longest_msg_timeout": 3000}}, False),  # some channel has this timeout
         (None, {"limits": {}}, False),
         (None, {"limits": {"longest_msg_timeout": "x"}}, False),
         (None, {"limits": None}, False),
@@ -766,7 +766,7 @@ class Histories(RuleBasedStateMachine):
             rng=Random(seed),
         )
         self.core.start(self.net.time)
-        self.answers = 0  # of lookups
+        self.answers = 0  # number of answered lookups
         self.listed: set[Address] = set()  # in the latest answers; errors do not remove any
         self.bodies = 0
         self.sent: dict[bytes, Wire] = {}  # every message, by body

@@ -78,7 +78,7 @@ class Pool:
         self.core = self.net.core = ProducerCore(
             self.net, nsqds, lookupds, keywords=options, rng=Random(0)
         )
-        self.answers = 0  # of lookupds
+        self.answers = 0  # number of answered lookups
         self.core.start(self.net.time)
 
     def accept(self) -> "Pool":
@@ -1345,7 +1345,7 @@ class Histories(RuleBasedStateMachine):
             rng=Random(seed),
         )
         self.alone = len(fixed) == 1 and not lookups
-        self.answers = 0  # of lookups
+        self.answers = 0  # number of answered lookups
         self.published: list[Told] = []
         self.unanswered: dict[Peer, list[bytes]] = {}  # bodies by nsqd, in order of arrival
         self.arrived: dict[tuple[Peer, str], list[bytes]] = {}  # bodies by nsqd and command line

@@ -41,7 +41,7 @@ class Line:
         self.lost = False
         self.most = 0  # largest number in flight since it was set to 0
         self._allowed = 0  # RDY that has arrived in nsqd
-        self._sent = 0  # in flight, as nsqd sees it
+        self._sent = 0  # number in flight, as nsqd sees it
         self._kept = 0  # messages that the program has not answered
 
     def send_ready(self, count: int) -> None:

@@ -23,7 +23,7 @@ def agreed(node: str, overdue: bool = False, **statements: Statement) -> Group |
 
 def test_all_members_must_have_stated() -> None:
     assert agreed("a", a=said(OLD), b=said(OLD)) is None
-    assert agreed("a", overdue=True, a=said(OLD), b=said(OLD)) is None  # without a repair
+    assert agreed("a", overdue=True, a=said(OLD), b=said(OLD)) is None  # not without a repair
     assert agreed("a", a=said(OLD), b=said(OLD), c=said(OLD)) == OLD.unchanged("new")
     assert agreed("b", a=said(OLD), b=said(OLD), c=said(OLD)) is None  # the owner restores it
 

@@ -72,7 +72,7 @@ def test_no_limit_counts_nothing() -> None:
     st.lists(
         st.tuples(
             st.integers(0, 2),  # who
-            st.integers(0, 300 * MILLISECOND),  # after how long
+            st.integers(0, 300 * MILLISECOND),  # time since the previous step
             st.integers(1, 40),  # how many
         ),
         max_size=200,

@@ -186,7 +186,7 @@ def test_no_more_requests_than_are_useful(drivers: Any) -> None:
     assert asking.more(1, 1) == b"pp"
     assert asking.more(2, 2) == b"pppp"
     assert asking.more(0, 0) == b""
-    assert asking.more(3, 2) == b""  # one is still in transit, and nothing has arrived
+    assert asking.more(3, 2) == b""  # one request is in transit, and nothing has arrived
     assert asking.more(1, 0) == b"w"
     assert asking.more(1, 1) == b"pp"
 

@@ -92,7 +92,7 @@ def test_every_range_is_tried() -> None:
     assert {name for name, rule in OPTIONS.items() if rule.low is not None} == BOUNDS.keys()
 
 
-DEFAULTS: dict[str, Any] = {  # of NSQ's client
+DEFAULTS: dict[str, Any] = {  # defaults of NSQ's client
     "max_tries": 5,
     "requeue_delay": 90.0,
     "requeue_strategy": "linear",
