@@ -1,4 +1,4 @@
-"""Benchmarks of an nsqd: its speed, and its cost in CPU time and memory.
+"""Benchmarks of nsqd: speed, CPU time and memory.
 
 python -m loadtest.bench [speed] [--help]     messages per second, CPU per message, latency;
                                               --help has the list of scenarios

@@ -93,7 +93,7 @@ def allow_many_files() -> None:
 
 
 def leave(signum: int, frame: object) -> None:
-    """Stop all child processes when this process is terminated. An exception could be lost, because
+    """Stop all child processes when this process is terminated. Raising an exception is not enough:
     Python ignores exceptions in destructors and during a fork."""
     for each in ENDING:  # the cleanup must not be interrupted
         signal.signal(each, signal.SIG_IGN)

@@ -1,6 +1,6 @@
 """nsqd's bars (performance targets), each with the row that contains its figure.
 
-Measures nothing. Rows come from loadtest.bench.report: rows for nsqd alone (`nsqd`), and for all
+Measures nothing. The rows come from loadtest.bench.report, for nsqd alone (`nsqd`) and for all
 brokers (`peers`).
 """
 
@@ -14,14 +14,14 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure in a row. `key`: its field, or one of the "figures" that only some scenarios have.
+    """A figure in a row. `key` is its field, or one of the "figures" that only some scenarios have.
     For most figures, smaller is better; `more` marks figures for which larger is better."""
 
     about: str
     key: str
     unit: str
     more: bool = False
-    scale: float = 1.0  # from the row's unit to this one
+    scale: float = 1.0  # converts the row's unit to `unit`
     digits: int = 2
 
     def of(self, row: Row) -> float:

@@ -1,4 +1,4 @@
-"""Bar charts as SVG, readable on light and dark pages. Independent of the meaning of the bars."""
+"""Bar charts as SVG, readable on light and dark pages. Independent of what the bars mean."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 WIDTH, LEFT, BAR, GAP, HEAD = 880, 150, 16, 5, 44
 PANEL = (WIDTH - LEFT) // 2
-LABEL = 80  # room for a figure after its bar
+LABEL = 80  # space for a figure after its bar
 STYLE = """
   text { font: 12px system-ui, sans-serif; fill: #333 }
   .head { font-weight: 600; font-size: 14px }
@@ -33,7 +33,7 @@ class Bar(NamedTuple):
 
 @dataclass
 class Group:
-    """One piece of work."""
+    """The bars for one kind of work."""
 
     title: str
     bars: Sequence[Bar]

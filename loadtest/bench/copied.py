@@ -42,7 +42,7 @@ KINDS = (ONE, TWO, THREE, SYNCED)
 
 @contextmanager
 def running(settings: Settings, folder: Path, **options: Any) -> Iterator[Cluster]:
-    """Nodes that know each other."""
+    """A cluster whose nodes have found each other."""
     if not servers.program("etcd"):
         raise NotOffered("etcd is not installed")
     config = folder / "nsqd.ini"
@@ -60,7 +60,7 @@ def running(settings: Settings, folder: Path, **options: Any) -> Iterator[Cluste
             path.mkdir()
             nodes.append(stack.enter_context(settings.nsqd(data_path=path, **options)))
         for node in nodes:
-            _until(lambda node=node: node.sessions() == NODES, "nodes to know each other")
+            _until(lambda node=node: node.sessions() == NODES, "nodes to find each other")
         yield Cluster(nodes)
 
 

@@ -39,7 +39,7 @@ class Daemon:
         return sum(self.cpu_of_each())
 
     def cpu_of_each(self) -> list[float]:
-        """Return the CPU seconds of each of its processes."""
+        """Return the CPU seconds of each process of the daemon."""
         return [procfs.cpu_seconds(pid) for pid in self.pids]
 
     def memory(self) -> dict[str, int]:
@@ -63,7 +63,7 @@ class Daemon:
         return [group for worker in workers for group in worker["groups"]]
 
     def sessions(self) -> int:
-        """Return the number of nodes that every worker knows, itself included; 0 if a worker is
+        """Return the number of nodes that every worker knows, including its own; 0 if a worker is
         not ready for copies."""
         workers = self.web.get("/copies").json()["workers"]
         return min((len(each["sessions"]) if each["ready"] else 0 for each in workers), default=0)
@@ -107,5 +107,5 @@ def private(workers: int, **options: Any) -> Iterator[Daemon]:
         try:
             yield started(nsqd, workers)
         finally:
-            # Its directory is temporary, so it need not save its messages.
+            # The data path is temporary, so nsqd need not save its messages.
             procfs.end(procfs.family(nsqd.process.pid))

@@ -1,4 +1,4 @@
-"""Sockets through TLS, snappy or deflate, for the load.
+"""Sockets with TLS, snappy or deflate, for the load.
 
 Owns the encoding; implements only the socket methods that the loads use.
 """
@@ -10,13 +10,13 @@ from typing import Any
 from nsqcy.net.core import ByteLayer, DeflateLayer, SnappyLayer
 
 RECEIVE = 1 << 20
-_room = memoryview(bytearray(RECEIVE))  # for received bytes until they are decoded
+_room = memoryview(bytearray(RECEIVE))  # holds received bytes until they are decoded
 LAYERS = {"snappy": SnappyLayer, "deflate": DeflateLayer}
 
 
 class EncodedSocket:
-    """A connected socket whose bytes pass through a layer. All other methods are the wrapped
-    socket's."""
+    """A connected socket whose bytes pass through a layer. All other methods are those of the
+    wrapped socket."""
 
     def __init__(self, inner: socket.socket, layer: ByteLayer) -> None:
         self._inner = inner

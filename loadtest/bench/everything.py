@@ -64,7 +64,7 @@ def run_all(args: argparse.Namespace, say: Say) -> int:
 
 
 def find(args: argparse.Namespace, say: Say) -> tuple[list[Any], dict[str, str]]:
-    """Return the contestants, and the missing ones with their reasons."""
+    """Return the contestants, and the missing ones, each with the reason."""
     from loadtest.bench.peers import drivers, packages
 
     wanted = set(args.brokers.split(",")) - {""}

@@ -87,12 +87,12 @@ def exactly(sock: socket.socket, n: int) -> bytes:
 
 
 def frame(sock: socket.socket) -> bytes:
-    """The data of the next frame."""
+    """Return the data of the next frame."""
     return exactly(sock, int.from_bytes(exactly(sock, 4), "big"))[4:]
 
 
 def response(sock: socket.socket) -> bytearray:
-    """The data of the next frame, which is a response and may be large."""
+    """Return the data of the next frame, a response that may be large."""
     size, kind = FRAME.unpack(exactly(sock, FRAME.size))
     data = bytearray(size - 4)
     left = memoryview(data)
@@ -304,7 +304,7 @@ def paced(
     index: int,
     open: Callable[[Address], socket.socket] = producer,
 ) -> Callable[[], Report]:
-    """Publishes single messages on a schedule, without waiting for responses. Each message contains
+    """Publish single messages on a schedule, without waiting for responses. Each message contains
     its due time and its send time; late messages are sent immediately, so that stalls count."""
     maximum = 256
     sock = open(address)
@@ -419,8 +419,8 @@ def log_reader(address: Address) -> socket.socket:
 
 
 def log_of(sock: socket.socket, topic: str, seq: int) -> dict[str, Any]:
-    """Wait until a topic's log has been written beyond `seq`, which takes a second for class
-    memory; return its metadata."""
+    """Wait until a topic's log has been written beyond `seq`, which takes a second for durability
+    class memory; return its metadata."""
     sock.sendall(command(b"LOG_META", topic.encode(), b"%d" % LOG_WAIT, b"%d" % seq))
     found: dict[str, Any] = json.loads(response(sock))
     return found

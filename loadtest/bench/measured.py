@@ -16,7 +16,7 @@ class Row(NamedTuple):
     """A field in a row of the tables "nsqd alone" and "cost of durability classes"."""
 
     scenario: str
-    field: str  # field of the row, or in its `figures`
+    field: str  # a field of the row or of its `figures`
     unit: str
     durability: str = "memory"
 

@@ -19,7 +19,8 @@ def _stat(pid: int) -> list[str]:
 
 
 def started(pid: int) -> int:
-    """Return the start time of a process, in ticks since boot, because process ids are reused."""
+    """Return the start time of a process, in ticks since boot. It distinguishes processes with the
+    same, reused id."""
     return int(_stat(pid)[19])
 
 

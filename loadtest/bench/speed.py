@@ -98,7 +98,7 @@ class Settings:
         return max(minimum, int(things * self.scale))
 
     def seconds(self, usual: float) -> float:
-        """Return a duration that is shorter at a small scale, and never longer."""
+        """Return a duration, shortened if the scale is below 1."""
         return usual * min(1.0, self.scale)
 
     @property
@@ -189,7 +189,7 @@ def topic_name() -> str:
 
 
 def on(nsqd: Daemon) -> str:
-    """Return the end of a scenario's name, for scenarios that compare numbers of workers."""
+    """Return the suffix of a scenario's name, for scenarios that compare numbers of workers."""
     return f", {nsqd.workers} worker{'s' * (nsqd.workers > 1)}" if nsqd.workers else ""
 
 
@@ -229,7 +229,7 @@ def consume(
 
 
 def percentiles(nanoseconds: list[int]) -> dict[str, float]:
-    """p50, p99 and p99.9 in microseconds."""
+    """Return p50, p99 and p99.9 in microseconds."""
     ordered = sorted(nanoseconds) or [0]
     last = len(ordered) - 1
     shares = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
@@ -237,7 +237,7 @@ def percentiles(nanoseconds: list[int]) -> dict[str, float]:
 
 
 def told(name: str, figures: dict[str, float], unit: float = 1.0, digits: int = 0) -> str:
-    """Percentiles for a note."""
+    """Format percentiles for a note."""
     p50, p99, p999 = (figures[each] / unit for each in ("p50", "p99", "p999"))
     return f"{name} p50 {p50:.{digits}f}, p99 {p99:.{digits}f}, p99.9 {p999:.{digits}f}"
 

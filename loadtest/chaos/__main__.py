@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def _told_to_end(options: Options) -> Outcome:
-    """SIGTERM ends the run like Ctrl-C: it leaves no processes or files."""
+    """SIGTERM ends the run like Ctrl-C, and leaves no processes or files."""
     task = asyncio.current_task()
     assert task is not None
     with contextlib.suppress(ValueError):  # raised outside the main thread

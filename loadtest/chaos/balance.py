@@ -36,7 +36,7 @@ def left(node: Node) -> dict[str, int]:
 
 def unbalanced(node: Node) -> list[str]:
     """Return the channels whose ledgers do not balance: everything received must be finished,
-    because nothing is dropped here. After a worker is killed, messages may be missing after the
+    because nothing is dropped here. If a worker was killed, messages may be missing after its
     restart: they were lost with the worker, or were finished just before and their files are
     gone."""
     found = []

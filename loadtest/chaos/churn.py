@@ -1,7 +1,7 @@
 """Temporary topics and channels, and clients that misbehave.
 
-Nothing here is in the ledger: messages of these topics may be emptied, dropped or deleted. Other
-clients must not be affected, and no byte of these topics may appear elsewhere.
+Nothing here is in the ledger: these topics may be emptied or deleted, and their messages dropped.
+Other clients must not be affected, and no byte of these topics may appear elsewhere.
 """
 
 import asyncio
@@ -135,7 +135,7 @@ async def _half_a_line(load: Load, _: asyncio.StreamReader, writer: asyncio.Stre
 
 
 async def _never_reads(load: Load, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Keep the received messages until they have timed out, or the topic is gone."""
+    """Keep the received messages until they time out or the topic is gone."""
     identity = json.dumps({"heartbeat_interval": 1000}).encode()
     writer.write(b"  V2IDENTIFY\n" + FRAME.pack(len(identity)) + identity)
     writer.write(b"SUB os-a wild\nRDY 100\n")

@@ -49,7 +49,8 @@ class ChaoticNsqd(Nsqd):
 
 @contextlib.contextmanager
 def added_to_environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Applies to child processes started in the meantime; only one thread at a time may use it."""
+    """Set environment variables for child processes started in this context; only one thread at a
+    time may use it."""
     with _environment:
         before = {name: os.environ[name] for name in values if name in os.environ}
         os.environ.update(values)
@@ -62,7 +63,7 @@ def added_to_environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 class Node:
-    """One nsqd. `disk`: set if the disk can be slowed; `small_disk`: set if it can be filled."""
+    """One nsqd. `disk` is set if the disk can be slowed down, `small_disk` if it can be filled."""
 
     def __init__(self, number: int, folder: Path, library: Path | None, mounts: bool) -> None:
         self.number = number
@@ -99,14 +100,14 @@ class Node:
         return {"direct": self.daemon.tcp_address, "proxied": f"127.0.0.1:{self.proxy.port}"}
 
     def make_channels(self) -> None:
-        """Return whether all workers are up, so that the next kill finds a running nsqd."""
+        """Create all channels, and wait until nsqd.dat lists them."""
         for topic, channel in PLACES:
             self.web.create(topic, channel)
         eventually(lambda: (self.data / "nsqd.dat").read_text().count('"name"') >= NAMES)
 
 
 class Cluster:
-    """The last of `nsqds` nsqds and the second of two nsqlookupds are never killed."""
+    """The last nsqd and the second of the two nsqlookupds are never killed."""
 
     def __init__(self, nsqds: int, workers: int) -> None:
         self._stack = contextlib.ExitStack()
@@ -179,7 +180,7 @@ class Cluster:
         return [each.http_address for each in self.lookupds]
 
     def processes(self) -> dict[int, str]:
-        """Return the role of each process, by its id."""
+        """Return the role of each process by process id."""
         found: dict[int, str] = {}
         for name, daemon in self.daemons.items():
             with contextlib.suppress(DaemonError):  # the daemon is down

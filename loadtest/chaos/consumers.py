@@ -74,7 +74,7 @@ async def _finish_all(load: Load, place: Place, way: str, number: int) -> None:
 
 
 async def _be_wild(load: Load, place: Place) -> None:
-    """Run consumers one after another, each with its own behaviour and its own way to end."""
+    """Run consumers one after another, each with its own behaviour and its own kind of end."""
     while not load.quiet.is_set():
         manner = load.chance.choice((_slow, _requeueing, _late, _touching, _dying))
         with contextlib.suppress(*FAILURES):
@@ -117,7 +117,7 @@ async def _requeueing(load: Load, place: Place, message: Message) -> None:
 
 
 async def _late(load: Load, place: Place, message: Message) -> None:
-    """Keep some messages too long: nsqd delivers them elsewhere, and ignores our late responses."""
+    """Keep some messages too long: nsqd redelivers them, and ignores the late responses."""
     if load.chance.random() < 0.2:
         await asyncio.sleep(1.5 * MSG_TIMEOUT)
         message.requeue(0, backoff=False)
@@ -126,7 +126,7 @@ async def _late(load: Load, place: Place, message: Message) -> None:
 
 
 async def _touching(load: Load, place: Place, message: Message) -> None:
-    """Keep some messages longer than the timeout, with TOUCH."""
+    """Keep some messages longer than the timeout by sending TOUCH."""
     if load.chance.random() < 0.2:
         for _ in range(3):
             await asyncio.sleep(0.5 * MSG_TIMEOUT)

@@ -44,15 +44,15 @@ class SlowDisk:
 
 
 def own_mounts() -> bool:
-    """Hide our mounts from other processes from now on; return False if that is not allowed. Call
-    it before there are threads."""
+    """Hide this process's mounts from other processes; return False if that is not allowed. Call it
+    before any thread is started."""
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) < 0:
         return False
     return _run("mount", "--make-rprivate", "/")
 
 
 def small_disk(path: Path) -> bool:
-    """Mount a disk of size SMALL on that directory; return whether this was possible."""
+    """Mount a disk of size SMALL on the directory; return whether this was possible."""
     return _run("mount", "-t", "tmpfs", "-o", f"size={SMALL}", "tmpfs", str(path))
 
 
@@ -68,8 +68,7 @@ def _run(*words: str) -> bool:
 
 
 def fill(path: Path) -> None:
-    """Fill all free space in a directory's file system; call it again to fill space that has become
-    free."""
+    """Fill all free space in a directory's file system. A repeated call fills space freed since."""
     with (path / "filling").open("ab") as file:
         while free := os.statvfs(path).f_bavail * os.statvfs(path).f_frsize:
             try:

@@ -1,6 +1,6 @@
-"""The faults of a schedule: their injection and their end.
+"""Injects the faults of a schedule, and ends them.
 
-Each fault is a coroutine with the name of its kind: it returns when the fault is over, and leaves
+Each fault is a coroutine named after its kind: it returns when the fault is over, and leaves
 nothing behind. Faults that end or stop processes of the same daemon wait for each other; others
 overlap.
 """

@@ -25,7 +25,7 @@ T = TypeVar("T")
 FAILURES = (Error, OSError, http.client.HTTPException, TimeoutError, asyncio.IncompleteReadError)
 SIZES = Sizes.parse("12-100:60,100-1000:30,1000-10000:9,10000-102400:1", minimum=MIN_BYTES)
 MILLISECOND = 1_000_000  # in ns
-EARLY = 50 * MILLISECOND  # tolerance, because clocks are adjusted
+EARLY = 50 * MILLISECOND  # tolerance for clock adjustments
 REMEMBERED = 10_000  # refusals
 WAYS: tuple[ConnectionKeywords, ...] = (
     {},
@@ -65,7 +65,7 @@ class Load:
     # -- connections
 
     def way(self, number: int) -> ConnectionKeywords:
-        """Encoding of a client's connection: plain, compressed, encrypted."""
+        """Encoding of a client's connection: plain, compressed or encrypted."""
         way = WAYS[number % len(WAYS)].copy()
         if way.get("tls_v1"):
             way["tls_options"] = {"ca_certs": str(self.cluster.certificate.certificate)}
@@ -115,7 +115,7 @@ class Load:
         self.ledger.finish(place, stamp.publisher, stamp.number)
 
     def _forgets(self, place: Place, stamp: Stamp) -> bool:
-        """Return whether the ledger ignores the topic, regardless of how often its messages are
+        """Return whether the ledger ignores the topic, no matter how often its messages are
         delivered."""
         key = place, stamp.publisher, stamp.number
         if len(self._forgotten) < self.forget and TOPICS[place[0]] != MEMORY:

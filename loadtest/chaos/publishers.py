@@ -27,8 +27,8 @@ REFUSED = 503
 
 
 def start(load: Load, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
-    """Create a publisher over TCP and one over HTTP for each topic of each nsqd; the latter has a
-    fifth of the rate."""
+    """Create a publisher over TCP and one over HTTP for each topic of each nsqd; the HTTP publisher
+    has a fifth of the rate."""
     each = load.rate / len(load.cluster.nodes) / len(TOPICS)
     tasks = []
     for node in load.cluster.nodes:

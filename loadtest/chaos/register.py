@@ -1,9 +1,9 @@
 """The publishers, the messages that they attempted, and the losses that the death of a worker
 excuses.
 
-A publisher has one topic on one nsqd. In class `memory`, nsqd may lose the messages that were not
-finished when one of its workers died, but no others. Independent of clocks and connections; the
-messages themselves are in the ledger.
+A publisher has one topic on one nsqd. In durability class `memory`, nsqd may lose the messages that
+were not finished when one of its workers died, but no others. Independent of clocks and
+connections; the messages themselves are in the ledger.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from loadtest.soak.ledger import Account, Ledger, Place
 
 MEMORY = "memory"  # the durability class that may lose messages
-# such messages are in no account
+# messages that are in no account
 GUARANTEED = ("lost", "unasked", "unexpected", "early", "corrupt", "foreign")
 
 

@@ -20,7 +20,7 @@ from loadtest.soak.ledger import Account
 THREADS = 64  # threads for blocking calls
 LOOK = 2.0  # seconds between two samples
 DRAIN = 120.0  # seconds within which everything must be delivered
-SURE = 1.0  # seconds with nothing left after which nothing more is expected
+SURE = 1.0  # seconds; if nothing is left for this long, nothing more is expected
 SETTLE = 30.0  # seconds within which the number of descriptors must be as before
 AGAIN = 0.5
 
@@ -103,8 +103,8 @@ async def _look(watch: Watch, cluster: Cluster) -> None:
 
 
 async def _drain(load: Load, outcome: Outcome) -> None:
-    """Wait until nothing is left, according to both nsqd and the ledger, or until missing messages
-    must be considered lost."""
+    """Wait until nothing is left according to both nsqd and the ledger, or until the missing
+    messages count as lost."""
     begun = time.monotonic()
     empty_since = begun
     left: dict[str, Any] = {}

@@ -20,7 +20,7 @@ NSQD, KILLABLE, SLOW_DISK, SMALL_DISK, LOOKUPD, KILLABLE_LOOKUPD = (
 
 @dataclass(frozen=True)
 class Kind:
-    """`seconds`: duration of such a fault; for a fault that ends processes, the time until their
+    """`seconds` is the duration of the fault; for a fault that ends processes, the time until their
     restart."""
 
     name: str
@@ -50,7 +50,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Fault:
-    """`chance` decides the details, such as the worker or the slowness of the disk."""
+    """`chance` decides the details, such as the worker or the delay of the disk."""
 
     at: float  # seconds since the load began
     kind: str

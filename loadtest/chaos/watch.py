@@ -1,4 +1,4 @@
-"""Resources of processes over their lifetimes (memory, descriptors, threads), and whether these
+"""Resources of processes over their lifetimes (memory, descriptors, threads), and whether they
 grow.
 
 Owns samples from /proc. The caller names the processes.
@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 from loadtest.bench import procfs
 
 WARM = 120.0  # seconds to skip, at most a fifth of a process's lifetime
-FLOOR = 30.0  # seconds; only the minimum memory in each counts, because the rest is backlog
+FLOOR = 30.0  # seconds; only the minimum memory of each interval counts: the rest is backlog
 LONG_ENOUGH = 1200.0  # further seconds that are required to judge a slope
 MAX_SHARE, MAX_BYTES = 0.05, 20 << 20  # limits on growth per hour; the larger one applies
 SLACK = {"fds": 8, "threads": 2}  # allowed increase at the end

@@ -1,7 +1,7 @@
 """The command line: count, compare with the committed figures, report changes.
 
 Figures are valid for one combination of processor architecture, CPython and compiler: figures.json
-has an entry for each recorded combination. Exit status 1: something takes more instructions than
+has an entry for each recorded combination. Exit status 1: some work takes more instructions than
 before; 2: nothing was compared.
 """
 
@@ -22,7 +22,7 @@ from nsqcy.protocol import core as protocol
 
 FIGURES = Path(__file__).with_name("figures.json")
 TOLERANCE = 0.05
-SHOWN = 0.01  # share of the total: functions below it are summed up
+SHOWN = 0.01  # share of the total; functions below it are summed
 COMPILED_BY = re.compile(rb"(GCC): \([^)]*\) ([\d.]+)|(clang) version ([\d.]+)")
 
 AGAIN = "make perfcheck UPDATE=1"

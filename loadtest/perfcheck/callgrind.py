@@ -13,13 +13,13 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-MAX_SECONDS = 600  # seconds; it takes about fifteen
+MAX_SECONDS = 600  # seconds; a run takes about fifteen
 VALGRIND = ["valgrind", "-q", "--tool=callgrind", "--dump-before=getppid", "--dump-line=no"]
 
-# The environment contains nothing from the caller, because its size moves the stack. libc's copies
-# use loops without `rep` instructions, because valgrind counts those once per byte. A large buffer
-# grows by moving pages; otherwise the memory after the buffer would decide whether it grows in
-# place or is copied.
+# The environment contains nothing from the caller, because its size moves the stack. libc copies
+# memory in loops without `rep` instructions, because valgrind counts those once per byte. A large
+# buffer grows by moving pages; otherwise the memory after the buffer would decide whether it grows
+# in place or is copied.
 ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "PYTHONPATH": str(ROOT),
@@ -99,8 +99,8 @@ def self_costs(lines: Iterable[str]) -> Counter[tuple[str, str]]:
 
 
 def fixed_addresses() -> list[str]:
-    """Return the command prefix that disables address randomization, if that is allowed. Without
-    the prefix, figures differ by a few tenths of a percent between runs."""
+    """Return the command prefix that disables address randomization, if permitted. Without the
+    prefix, figures differ by a few tenths of a percent between runs."""
     words = ["setarch", "-R"]
     try:
         subprocess.run([*words, "true"], check=True, capture_output=True)
@@ -129,7 +129,7 @@ def count() -> dict[str, Count]:
         if done.returncode:
             raise Failure(f"the work has failed\n{done.stderr}")
         found = json.loads(done.stdout)
-        dumps = len(os.listdir(folder)) - 1  # the last dump covers the work after the last stretch
+        dumps = len(os.listdir(folder)) - 1  # the last dump counts the work after the last stretch
         if not found or dumps != found[-1][0]:
             raise Failure(f"callgrind has written {dumps} dumps\n{done.stderr}")
         return gather(Path(folder), found)

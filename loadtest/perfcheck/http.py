@@ -15,7 +15,7 @@ ANSWER = 4096  # bytes; larger than any response
 
 
 class Watcher:
-    """`started`: whether the loop would notice its event."""
+    """`started` is whether the loop would report the watcher's event."""
 
     def __init__(self) -> None:
         self.started = False

@@ -1,9 +1,9 @@
-"""The counted work: a worker's core and HTTP, and a client's codec; with recorded bytes and a
+"""The counted work: a worker's core and HTTP, and a client's codec. It uses recorded bytes and a
 simulated clock.
 
 Runs under callgrind (see `counting`). Each stretch of work is between two calls to getppid, at
 which callgrind writes its counts since the previous call; nothing else here calls getppid. At the
-end, it prints for each stretch the number of dumps written by the end of the stretch, its name, and
+end, it prints a line for each stretch: the number of dumps written by then, the stretch's name, and
 its number of messages.
 """
 
@@ -33,7 +33,7 @@ PIPE = 100  # single commands that arrive together
 CROWD = 10  # connections with one command each per turn
 READY = 2500
 ROUNDS = 4
-IDLE = 200  # number of idle topics, and of idle consumers
+IDLE = 200  # number of idle topics and of idle consumers
 KEPT = 25  # HTTP connections with one request each per turn
 RECEIVED = 65536  # maximum bytes that a client reads from its socket per call
 TIMEOUT = SECOND
@@ -51,8 +51,8 @@ MPUB = command_with_body(b"MPUB", (b"topic",), mpub_body([BODY] * BATCH))
 
 
 class Stretches:
-    """Record of the counted stretches. `counts` is False during the warm-up, in which everything
-    runs once."""
+    """Record of the counted stretches. `counts` is False during the warm-up, which runs everything
+    once."""
 
     def __init__(self) -> None:
         self.counts = False
@@ -196,7 +196,7 @@ def defer(stretches: Stretches) -> None:
                 producer.send(DPUBS)
                 worker.turn()
         producer.expect_oks(READY)
-        worker.now += DELAY * SECOND // 1000 + READY  # the messages arrived a nanosecond apart
+        worker.now += DELAY * SECOND // 1000 + READY  # the messages arrived one nanosecond apart
         with stretches.of("due", READY):
             worker.settle()
         consumer.send(consumer.finish_lines(READY))
@@ -244,7 +244,7 @@ def post(stretches: Stretches) -> None:
 
 
 class Streams(Mesh):
-    """The mesh of one of two workers in the same process; the workers take turns and wake no
+    """The mesh of one of two workers in this process. The workers run in turn, and wake no
     process."""
 
     home: SessionManager
@@ -311,7 +311,7 @@ def afar(stretches: Stretches) -> None:
 
 
 def encoded(stretches: Stretches) -> None:
-    """One command and one response per encoded piece, as for a client that waits for each OK."""
+    """One command and one response per encoded block, as for a client that waits for each OK."""
     for name, (layer, encode) in layers().items():
         for _ in range(ROUNDS):
             pieces = [encode(PUB) for _ in range(READY)]

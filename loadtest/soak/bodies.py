@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 NAME, CHECKSUM, DUE = struct.Struct(">II"), struct.Struct(">I"), struct.Struct(">?q")
-MIN_BYTES = NAME.size + CHECKSUM.size  # minimum bytes of a body
-TIMED_BYTES = MIN_BYTES + DUE.size  # minimum bytes of a body with its due time
+MIN_BYTES = NAME.size + CHECKSUM.size  # minimum size of a body
+TIMED_BYTES = MIN_BYTES + DUE.size  # minimum size of a body with its due time
 MAX_BYTES = 64 << 20
 SHIFTS = 1021  # number of fill patterns, so that a mixture of two messages is invalid
 
@@ -84,7 +84,8 @@ class Bodies:
         return name + self._checksum(name, rest) + rest
 
     def read(self, body: bytes) -> Stamp | None:
-        """Return None if the body was changed, or belongs to a different run."""
+        """Return the stamp of a body; None if the body was changed, or belongs to a different
+        run."""
         name, checksum, rest = body[: NAME.size], body[NAME.size : MIN_BYTES], body[MIN_BYTES:]
         if len(body) < MIN_BYTES or self._checksum(name, rest) != checksum:
             return None

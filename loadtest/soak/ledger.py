@@ -102,7 +102,7 @@ class Account:
     lost: int = 0  # acknowledged with OK, never finished, and not excused
     forgotten: int = 0  # acknowledged with OK, never finished, and excused
     unasked: int = 0  # rejected, but finished anyway
-    unexpected: int = 0  # finished, but never sent, if it is known what was sent
+    unexpected: int = 0  # finished, but never sent; 0 if the sent messages are unknown
     unconfirmed: int = 0  # finished although their publish was not answered with OK
     duplicates: int = 0  # finished again
     again: int = 0  # deliveries with more than one attempt
@@ -121,7 +121,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.counters: Counter[tuple[str, str, str]] = Counter()
-        # By kind and topic; for consumers, also by channel.
+        # Keyed by kind and topic; for consumers, also by channel.
         self._marks: dict[tuple[str, ...], Marks] = {}
 
     # -- entries

@@ -1,5 +1,5 @@
-"""Plots of lines over time as SVG, in the style of loadtest.bench.chart. Independent of their
-meaning."""
+"""Line plots over time as SVG, in the style of loadtest.bench.chart. Independent of what they
+show."""
 
 import math
 from collections.abc import Iterable, Sequence

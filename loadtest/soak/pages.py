@@ -1,4 +1,4 @@
-"""Common parts of reports: the frame of a page, and requests over time as lines.
+"""Common parts of reports: the frame of a page, and line plots of requests over time.
 
 A page is self-contained, and has a light and a dark theme.
 """

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 FINE = 7  # number of significant bits of a latency
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999, "max": 1.0}
-SPANS = 600  # maximum; beyond it, pairs of spans are merged
+SPANS = 600  # maximum number of spans; beyond it, pairs of spans are merged
 
 Name = tuple[str, str]  # request type and subject
 K = TypeVar("K", bound=tuple[Any, ...])
@@ -56,7 +56,8 @@ class Cell:
             self.latencies[key] = self.latencies.get(key, 0) + count
 
     def percentile(self, share: float) -> float | None:
-        """Return it in milliseconds, for successful requests; None if there are none."""
+        """Return a percentile of the latencies of successful requests, in milliseconds; None if
+        there are none."""
         left = share * sum(self.latencies.values())
         for key in sorted(self.latencies):
             left -= self.latencies[key]
@@ -66,7 +67,7 @@ class Cell:
 
 
 class Key(NamedTuple):
-    span: int  # its first second, since the epoch
+    span: int  # its first second since the epoch
     kind: str
     name: str
 

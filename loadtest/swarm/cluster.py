@@ -9,7 +9,7 @@ from nsqcy.cluster.web_client import Terms, WebClient
 
 
 class Unreachable(Exception):
-    """There are no nsqds to test."""
+    """No nsqd to test was found."""
 
 
 def tcp_addresses(options: Options) -> list[str]:

@@ -90,7 +90,7 @@ class ConsumeUser(User):
 
     def _first(self, place: Place, message: Message, stamp: Stamp, order: Order, now: int) -> None:
         """Record the lateness of a message's first delivery."""
-        assert stamp.due is not None  # every body is long enough for it
+        assert stamp.due is not None  # every body is long enough for a due time
         late = (now - stamp.due) / MILLISECOND
         if late < 0:
             self.test.ledger.count(place, "early" if stamp.deferred else "ahead")

@@ -26,7 +26,7 @@ class Machine:
         self._find()
 
     def _find(self) -> None:
-        """Return their processes, looked up again when one has ended."""
+        """Look up the processes; called again when one has ended."""
         masters = filter(None, map(procfs.listener, self._ports))
         self._pids = [pid for master in masters for pid in procfs.family(master)]
         self._cpu: tuple[float, float] | None = None

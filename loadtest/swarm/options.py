@@ -1,7 +1,7 @@
 """The flags that this load test adds to locust's.
 
-Each has an environment variable: NSQ_LOAD_ and its name. In distributed runs, the master's flags
-apply. Independent of locust; opens no connections.
+Each has an environment variable: NSQ_LOAD_ followed by its name. In distributed runs, the master's
+flags apply. Independent of locust; opens no connections.
 """
 
 import argparse
@@ -108,7 +108,7 @@ class Options:
 
     @property
     def https(self) -> list[str]:
-        """Return the nsqds' HTTP addresses that were given."""
+        """Return the HTTP addresses of the nsqds, as given."""
         given = _split(self.nsqd_http_address)
         return given or ([HTTP] if self.nsqds == [TCP] else [])
 
@@ -149,7 +149,7 @@ class Options:
 
     @cached_property
     def connection(self) -> ConnectionKeywords:
-        """Keyword arguments for clients."""
+        """Return keyword arguments for clients."""
         told: ConnectionKeywords = {"timeout": CONNECT, "user_agent": "nsqcy-load"}
         if self.tls:
             told |= {"tls_v1": True, "tls_options": self.tls}

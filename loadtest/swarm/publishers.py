@@ -82,7 +82,7 @@ class Publishing(User):
 
     @contextmanager
     def attempt(self, count: int, delay: int = 0) -> Iterator[Attempt]:
-        """The next publish, recorded while it is in progress."""
+        """Yield the next publish, recorded while it is in progress."""
         if self.test.quiet.halted:
             raise StopUser
         topic = random.choice(self.test.options.all_topics)

@@ -44,7 +44,7 @@ class Strain(NamedTuple):
 
 
 class Strains(dict[int, Strain]):
-    """By second, for all processes together."""
+    """The maximum strain of each second, over all processes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Run:
     """`current` is the run in this process; there is one at a time.
 
     number: identifies the messages of this test
-    process: which of the processes of the load this is
+    process: the number of this load process
     consumes: whether published messages are delivered in this test
     https: URLs of nsqds, if there are users that need them
     """
@@ -147,11 +147,11 @@ class Run:
         return self._now() if self._seconds is None else self._seconds
 
     def ended(self) -> None:
-        """Called when publishing has ended."""
+        """Handle the end of publishing."""
         self._seconds = self._now()
 
     def drained(self) -> None:
-        """Handle the end: everything has been delivered, or the time for that has run out."""
+        """Handle the end of deliveries: everything has been delivered, or time has run out."""
         self._drained = self._now()
 
     def _now(self) -> float:

@@ -68,7 +68,7 @@ class Knee:
 
     @property
     def knee(self) -> Step | None:
-        """None: even the first step exceeded a limit, or no step has ended."""
+        """The last step within the limits; None if there is none."""
         good = self.steps[:-1] if self.crossed else self.steps
         return good[-1] if good else None
 

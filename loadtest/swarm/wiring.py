@@ -104,7 +104,7 @@ class Wiring:
             self._samples.append(machine.sample(self._runner.user_count))
 
     def _beat(self, run: Run) -> None:
-        """Run something on a schedule, as users do, and measure its lateness."""
+        """Wake up on a schedule, as users do, and measure the lateness."""
         while True:
             begun, late = time.monotonic(), 0.0
             for number in range(1, BEATS + 1):

@@ -14,7 +14,7 @@ from loadtest.many_clients import Loop
 from loadtest.turns.nsqd import Clients, create_topics
 from loadtest.turns.rows import Row, Sizes
 
-REQUESTS = 4  # for the page; a /ping may have to wait during each
+REQUESTS = 4  # requests for the page; a /ping may have to wait during each
 PAGES = ("/", "/topics", "/channels", "/nodes", "/nodes/:node", "/lookup", "/counter")
 API = ("/api/topics", "/api/nodes", "/api/nodes/:node", "/api/counter")
 

@@ -41,7 +41,7 @@ def to_new_topics() -> bytes:
 
 
 def headered(count: int) -> bytes:
-    """Return such a body with a header in each message."""
+    """Return the body of an MPUB of messages with one header each, without its length."""
     header = encode_headers(((b"a", b"b"),))
     message = struct.pack(">H", len(header)) + header + b"x"
     return struct.pack(">i", count) + sized(message) * count

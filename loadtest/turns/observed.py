@@ -1,6 +1,6 @@
 """Daemons whose event loops report their longest iteration (see `probe`).
 
-Owns the directory of the reports. Knows nothing about commands and routes.
+Owns the directory of the reports. Independent of commands and routes.
 """
 
 import contextlib

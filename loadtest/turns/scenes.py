@@ -74,7 +74,7 @@ D = TypeVar("D", bound=testing.Daemon)
 
 @contextlib.contextmanager
 def _killed(daemon: D) -> Iterator[D]:
-    """Start a daemon; saving its state at the end would only take time."""
+    """Start a daemon, and end it without saving its state, which would only take time."""
     try:
         daemon.start()
         yield daemon

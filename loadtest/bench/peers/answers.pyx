@@ -1,8 +1,8 @@
-"""Answers of peers, parsed as little as possible: counted, and acknowledged.
+"""Peers' answers, parsed as little as possible: counted and acknowledged.
 
 Every function takes received bytes and parses the complete answers in them. `used` is the number of
-their bytes; the rest is passed again together with the following bytes. An acknowledgement is
-`before`, the bytes that name the message, copied as they were received, and `after`.
+their bytes; the rest is passed again together with the following bytes. An acknowledgement consists
+of `before`, the bytes that identify the message (copied as received), and `after`.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -12,8 +12,8 @@ from libc.string cimport memchr, memcmp, memcpy
 ctypedef const unsigned char *Bytes
 
 cdef class Whole:
-    """Received bytes, kept while this object lives. (The C code of a memoryview takes a long time
-    to compile.)"""
+    """Received bytes, kept for the lifetime of this object. (The C code of a memoryview takes a
+    long time to compile.)"""
 
     cdef Py_buffer view
 
@@ -29,7 +29,7 @@ cdef enum:
     FAILED = -2
 
 
-# -- what is sent back
+# -- bytes to send
 
 
 cdef struct Text:
@@ -131,7 +131,7 @@ cdef Py_ssize_t reply(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept:
 
 
 def replies(received):
-    """Replies of any kind: (used, count)."""
+    """Count replies of any kind: (used, count)."""
     cdef:
         Whole whole = Whole(received)
         Py_ssize_t at = 0, next, end = whole.view.len, count = 0
@@ -151,16 +151,16 @@ ctypedef Py_ssize_t (*Each)(Bytes data, Py_ssize_t at, Py_ssize_t next, Text *te
 
 cdef Py_ssize_t value_of(Bytes data, Py_ssize_t at, Py_ssize_t next, Text *text,
                          bytes before) except -1:
-    """The element that identifies a message is the message."""
+    """Acknowledge a list's element: its value identifies it."""
     acknowledge(text, before, data + at, next - at, b"")
     return 1
 
 
 cdef Py_ssize_t entries_of(Bytes data, Py_ssize_t at, Py_ssize_t next, Text *text,
                            bytes before) except -1:
-    """The entries of one stream."""
+    """Acknowledge the entries of one stream."""
     cdef Py_ssize_t past, n, _each
-    at = line(data, at, next)  # the only stream there is
+    at = line(data, at, next)  # the only stream
     at = line(data, at, next)  # the pair of name and entries
     at = reply(data, at, next)
     n = number(data, at + 1)
@@ -174,7 +174,7 @@ cdef Py_ssize_t entries_of(Bytes data, Py_ssize_t at, Py_ssize_t next, Text *tex
 
 
 cdef acknowledged(received, bytes before, char kind, Each each):
-    """Replies of one kind, with messages, mixed with the replies to earlier acknowledgements."""
+    """Parse replies of one kind, with messages, mixed with replies to earlier acknowledgements."""
     cdef:
         Whole whole = Whole(received)
         Py_ssize_t at = 0, next, end = whole.view.len, messages = 0, count = 0
@@ -195,13 +195,12 @@ cdef acknowledged(received, bytes before, char kind, Each each):
 
 
 def values(received, bytes before not None):
-    """Replies to LMOVE, mixed with those to LREM: (acknowledgements, used, messages, replies)."""
+    """Parse replies to LMOVE and LREM, mixed: (acknowledgements, used, messages, replies)."""
     return acknowledged(received, before, c"$", value_of)
 
 
 def entries(received, bytes before not None):
-    """Replies to XREADGROUP, mixed with those to XACK: (acknowledgements, used, messages,
-    replies)."""
+    """Parse replies to XREADGROUP and XACK, mixed: (acknowledgements, used, messages, replies)."""
     return acknowledged(received, before, c"*", entries_of)
 
 
@@ -209,7 +208,7 @@ def entries(received, bytes before not None):
 
 
 def inserted(received):
-    """Answers to put: (used, count)."""
+    """Count answers to put: (used, count)."""
     cdef:
         Whole whole = Whole(received)
         Py_ssize_t at = 0, next, end = whole.view.len, count = 0
@@ -223,8 +222,7 @@ def inserted(received):
 
 
 def jobs(received):
-    """Answers to reserve, mixed with those to delete: (acknowledgements, used, messages,
-    answers)."""
+    """Parse answers to reserve and delete, mixed: (acknowledgements, used, messages, answers)."""
     cdef:
         Whole whole = Whole(received)
         Py_ssize_t at = 0, next, past, id, end = whole.view.len, messages = 0, count = 0
@@ -284,7 +282,7 @@ cdef Py_ssize_t nats(
 
 
 def stored(received):
-    """JetStream's answers to publishes: (used, count, pings)."""
+    """Count JetStream's answers to publishes: (used, count, pings)."""
     cdef:
         Whole whole = Whole(received)
         Py_ssize_t at = 0, next, body, end = whole.view.len, count = 0, pings = 0
@@ -299,7 +297,7 @@ def stored(received):
 
 
 def pulled(received):
-    """Messages of a pull consumer: (acknowledgements, used, messages, pings)."""
+    """Parse messages of a pull consumer: (acknowledgements, used, messages, pings)."""
     cdef:
         Whole whole = Whole(received)
         Py_ssize_t at = 0, next, body, end = whole.view.len, messages = 0, pings = 0, answer
@@ -355,7 +353,7 @@ cdef enum:
 
 
 def confirms(received, unsigned long long tag):
-    """Publisher confirms: (used, the tag up to which all are confirmed, confirmed tags after
+    """Parse publisher confirms: (used, the tag up to which all are confirmed, confirmed tags after
     it)."""
     cdef:
         Whole whole = Whole(received)
@@ -378,7 +376,7 @@ def confirms(received, unsigned long long tag):
 
 
 def deliveries(received, bytes before not None):
-    """Deliveries: (acknowledgements, used, messages)."""
+    """Parse deliveries: (acknowledgements, used, messages)."""
     cdef:
         Whole whole = Whole(received)
         Py_ssize_t at = 0, next, past, tag, end = whole.view.len, messages = 0

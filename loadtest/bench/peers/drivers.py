@@ -1,8 +1,8 @@
 """The client-side protocols of the peers: the bytes for each operation.
 
 A driver creates queues and connections. A connection receives bytes and returns the bytes to send;
-after its creation, it never waits. The bytes are those that the peer's own client libraries send
-for the same calls, prepared in advance as far as possible.
+after its creation, it never waits. It sends the bytes that the peer's own client libraries send for
+the same calls, prepared in advance as far as possible.
 """
 
 import contextlib
@@ -509,7 +509,7 @@ class Nats:
 class ReplicatedNats(Nats):
     """A cluster of three servers."""
 
-    durability = "os"  # it syncs every two minutes
+    durability = "os"  # each server syncs every two minutes
     stream: ClassVar[dict[str, object]] = {"storage": "file", "num_replicas": servers.REPLICAS}
 
     @contextlib.contextmanager

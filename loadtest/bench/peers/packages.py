@@ -1,6 +1,6 @@
 """Debian packages of the peers: their versions, and the installation of missing packages.
 
-Newly installed services are not started, neither now nor at the next boot. Packages that are
+Newly installed services are started neither now nor at the next boot. Packages that are
 already installed stay unchanged.
 """
 

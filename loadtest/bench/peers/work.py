@@ -37,7 +37,7 @@ class Settings(speed.Settings):
     messages: int = 1_000_000
 
     def part(self, share: float) -> int:
-        """Return the number of messages of a contestant with this share of them."""
+        """Return the number of messages for a contestant with this share."""
         minimum = 2 * BATCH
         return max(minimum, int(self.messages * share) // minimum * minimum)
 
@@ -382,8 +382,8 @@ def run(drivers: Sequence[Driver], settings: Settings, say: Callable[[str], None
 
 
 def medians(runs: Sequence[Run], base: str) -> list[dict[str, Any]]:
-    """Return a row for each scenario and contestant. Each figure is a separate median; multiples
-    are relative to the contestant `base`."""
+    """Return a row for each scenario and contestant. The median of each figure is taken separately;
+    multiples are relative to the contestant `base`."""
     rows = []
     names = dict.fromkeys(run.contestant for run in runs)
     for scenario in SCENARIOS:

@@ -136,7 +136,7 @@ def polling(
     team: load.Team,
     index: int,
 ) -> Callable[[], load.Report]:
-    """Requests at an interval, up to this number or until the consumer has its messages."""
+    """Send up to this number of requests at an interval, until the consumer has its messages."""
     link = http.client.HTTPConnection(*address)
 
     def ask() -> int:
@@ -217,8 +217,8 @@ def _pile_up(settings: Settings, nsqd: Daemon, topic: str, channels: list[str]) 
 
 
 def polled(settings: Settings) -> Iterator[Result]:
-    """Measure requests for /metrics and /stats that follow one another (their rate, and CPU time of
-    each), and latency beside one of each per second."""
+    """Measure back-to-back requests for /metrics and /stats (their rate, and the CPU time of each),
+    and latency beside one of each per second."""
     requests = settings.some(20, 2)
     for workers in settings.numbers(1, 3):
         with (

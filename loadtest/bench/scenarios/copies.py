@@ -1,4 +1,4 @@
-"""Cost of copies on other machines, compared with other brokers' replicas, and of a takeover.
+"""Cost of copies on other machines, compared with other brokers' replicas, and cost of a takeover.
 
 All nodes run on this machine: they compete for its cores, and there is no network between them.
 """
@@ -64,7 +64,7 @@ def copies(settings: Settings) -> Iterator[Result]:
 
 
 def batches(settings: Settings, cluster: Cluster, topics: Topics, ours: Ours) -> Iterator[Result]:
-    """Publish to a topic of each kind and consume, in turns. Adds the results to `ours`."""
+    """Publish to and consume from each kind of topic in turn. Adds the results to `ours`."""
     messages = settings.count(1_000_000)
     for kind, topic in topics.items():
         name = f"MPUB x200, 2 conn, {kind.title}"

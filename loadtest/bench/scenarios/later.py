@@ -136,7 +136,7 @@ def restarts(settings: Settings) -> Iterator[Result]:
     messages, size = settings.count(1_000_000), max(settings.size, load.STAMPS.size)
     with Nsqd(durability="os", memory_bytes=64 << 20, max_defer_timeout="744h") as nsqd:
         nsqd.web.create("month", "bench")
-        nsqd.crash()  # every process has loaded the same amount from now on
+        nsqd.crash()  # from now on, every process is a restarted one, which loads the same code
         before = warmed_up(settings, started(nsqd))
         chance = random.Random(messages)
         delays = [chance.randrange(HOUR_MS, MONTH_MS) for _ in range(messages)]

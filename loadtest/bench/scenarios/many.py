@@ -1,4 +1,4 @@
-"""Large numbers of channels, topics, connections or messages; their cost, including memory."""
+"""Cost, including memory, of large numbers of channels, topics, connections or messages."""
 
 import time
 from collections.abc import Iterator

@@ -23,7 +23,7 @@ CLUSTERS = ((10, 500, 2), (50, 500, 3))  # nsqds, topics, channels of each topic
 PAGES = 10
 INTERVAL = "5s"
 SAMPLES = 4
-ANSWERS = 20  # different answers of each nsqd to /stats; the counters of each are higher
+ANSWERS = 20  # /stats answers of each nsqd; the counters grow from one to the next
 
 
 def pages(settings: Settings) -> Iterator[Result]:

@@ -1,7 +1,7 @@
-"""Memory of connections that have not authenticated, for every way in which one can hold memory.
+"""Memory of unauthenticated connections, for every way in which a client can hold memory.
 
-A row is the growth of the daemon for each of COUNT connections, after one connection has made it
-load the code that it had not used yet. tests/daemon/test_idle_memory.py checks some of the ways.
+A row is the growth of the daemon for each of COUNT connections, after one connection has made the
+daemon load the code that it needs. tests/daemon/test_idle_memory.py checks some of these cases.
 """
 
 import contextlib
@@ -76,7 +76,7 @@ def half_certificates(announced: int, sent: int) -> bytes:
 
 
 def shake(sock: socket.socket, count: int, kept_back: int = 0) -> None:
-    """Do a TLS 1.3 handshake with several certificates, but keep back some of the last bytes."""
+    """Do a TLS 1.3 handshake with several certificates, but withhold some of the last bytes."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with tempfile.TemporaryDirectory() as name:

@@ -15,7 +15,7 @@ from loadtest.bench.peers import servers
 from loadtest.daemons import Nsqd
 from nsqcy.testing.ports import Ports
 
-REDELIVERY = 10  # seconds until the tasks of a killed worker are delivered again
+REDELIVERY = 10  # seconds until the tasks of a killed worker are redelivered
 START_BUDGET = 60.0
 
 
@@ -26,10 +26,10 @@ class Broker(Protocol):
     options: dict[str, Any]  # broker_transport_options
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time of its processes, including those that were killed."""
+        """Return the CPU time of the broker's processes, including killed ones."""
 
     def crash(self) -> None:
-        """Kill it with SIGKILL, and start it again with its data."""
+        """Kill the broker with SIGKILL, and restart it with its data."""
 
 
 class _Nsqd:

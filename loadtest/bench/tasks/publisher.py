@@ -29,7 +29,7 @@ def publish(kind: str, number: int, start: float, step: float) -> None:
 
 def main(kind: str, count: int, seconds: float = 0.0) -> None:
     started, cpu = time.time(), time.process_time()
-    lead = seconds and count / 500  # the first ETAs are after the publishes at 500 per second
+    lead = seconds and count / 500  # at 500 per second, all publishes precede the first ETA
     for number in range(count):
         publish(kind, number, started + lead, seconds / count)
     times = {"seconds": time.time() - started, "cpu": time.process_time() - cpu}

@@ -18,7 +18,7 @@ from loadtest.bench.tasks.brokers import BROKERS, REDELIVERY, Broker, is_install
 from loadtest.bench.tasks.workers import Workers
 from loadtest.soak.ledger import Account, Ledger
 
-END_LIMIT = 1800.0  # seconds after which a scenario gives up
+END_LIMIT = 1800.0  # seconds after which a scenario fails
 POLL = 0.02
 SAMPLE_INTERVAL = 1.0  # interval between samples of the workers' memory
 WORKERS = 4
