@@ -1,9 +1,8 @@
-"""Topics, channels and policies of an nsqd, for programs that create them, and a view of
-its messages.
+"""Topics, channels and policies of an nsqd, for programs that manage them, and a view of its
+messages.
 
 Chooses the requests; cluster/http_clients.py sends them. That module imports urllib3, which is slow
-to import, so it is imported when an NsqdAdmin is created. Does not know consumers or
-producers.
+to import, so it is imported when an NsqdAdmin is created. Independent of consumers and producers.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +28,7 @@ class NsqdAdmin:
         admin.channel_policy("orders", "billing", max_attempts=3, dead_letter_topic="orders-dead")
 
     `auth_secret` is the token of a user with the required permissions, for an nsqd with
-    --auth-file. `timeout` applies to each request. All methods may be called from any thread, and
+    --auth-file. `timeout` applies to each request. All methods are thread-safe, and may be called
     repeatedly with the same result. They raise RequestError if nsqd refuses (`status` is that of
     its response) or does not answer (0), and ValueError for an invalid name. Policies, peek(),
     redrive() and seek() are features of nsqcy's nsqd.
@@ -87,7 +86,7 @@ class NsqdAdmin:
             return _existed(self._nsqd.delete_channel, topic, channel)
 
     def empty_topic(self, topic: str) -> None:
-        """Drop the messages that wait in a topic, outside its channels."""
+        """Drop the messages in the topic itself, but not those in its channels."""
         with self._errors_with_address():
             self._nsqd.empty_topic(topic)
 

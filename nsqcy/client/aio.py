@@ -120,7 +120,7 @@ ValueHandler = Callable[[Any], Outcome] | Callable[[Any, Message], Outcome]  # w
 
 
 class _Driver(asyncio.Protocol):
-    """Moves the bytes of one connection."""
+    """Sends and receives the bytes of one connection."""
 
     def __init__(self, face: "_Face", connection: Connection) -> None:
         self._face = face
@@ -251,7 +251,7 @@ class _Face:
     def abandon(self) -> None:
         """End in a forked child process, which does not run the parent's event loop."""
         self.core.abandon()
-        self._ended = asyncio.Event()  # the parent's has waiters in the parent's loop
+        self._ended = asyncio.Event()  # the parent's event has waiters in the parent's loop
         self._ended.set()
 
     def enter(self, change: Callable[..., object], *about: object) -> None:
@@ -264,7 +264,7 @@ class _Face:
 
     def fail(self, error: Exception) -> None:
         """End because of an internal error of the client: a half-changed core would wait
-        for ever."""
+        forever."""
         self.core.fail(error, self.now())
         self.stopped()
 
@@ -286,7 +286,7 @@ class _Face:
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = self.loop.create_task(work)
-        self._tasks.add(task)  # a loop does not keep references to its tasks
+        self._tasks.add(task)  # an event loop keeps only weak references to its tasks
         task.add_done_callback(self._tasks.discard)
         return task
 
@@ -439,11 +439,10 @@ class _Batches(_Iteration):
 class Consumer(ConsumerView, _Face):
     """Consumer of one channel, from fixed nsqds, from nsqds found by lookupds, or from both.
 
-    `topic` is one topic, or several: `max_in_flight` then limits all of them together, and
-    `message.topic` distinguishes their messages. `topics_pattern` instead is a regular expression
-    for the entire names of topics; topics created later are also found, through lookupds, or
-    through `nsqd_http_addresses`: the HTTP address of each of `nsqd_tcp_addresses`, in the same
-    order.
+    `topic` is one topic or several. With several, `max_in_flight` limits all of them together, and
+    `message.topic` distinguishes their messages. Instead, `topics_pattern` is a regular expression
+    that matches entire topic names. Topics created later are also found: through lookupds, or
+    through `nsqd_http_addresses`, the HTTP addresses of `nsqd_tcp_addresses` in the same order.
 
     The program takes messages by iteration (`async for`, `batches`) and answers them. Or it passes
     a `message_handler`, a function or coroutine function. The handler's result answers the message:
@@ -460,8 +459,8 @@ class Consumer(ConsumerView, _Face):
       requeued
     - on_heartbeat(connection): nsqd sent a heartbeat
     - on_ready(connection): a connection has subscribed
-    - on_giving_up(message): a message has had too many attempts. It is awaited. The message is
-      finished when the callback returns, and requeued when it raises.
+    - on_giving_up(message): a message has had too many attempts. The callback is awaited. When it
+    returns, the message is finished; if it raises, the message is requeued.
 
     With `codec`, the handler gets the decoded body instead of the message, converted to the type of
     its first parameter. A second parameter gets the message. A handler that declares
@@ -698,7 +697,7 @@ class Consumer(ConsumerView, _Face):
         return batch
 
     def _put_back(self, messages: list[Message]) -> None:
-        """Return messages that a cancelled caller has not received."""
+        """Put back messages that a cancelled caller has not received."""
         if self._closed:
             for message in messages:
                 message.requeue(0, backoff=False)
@@ -823,7 +822,7 @@ class Consumer(ConsumerView, _Face):
             told = self.core.report(message, error)
             if inspect.isawaitable(told):
                 await self._awaited(told)
-        finally:  # also if it is cancelled
+        finally:  # also if the task is cancelled
             self.core.log_failure(message, error, was_answered=was_answered)
         self.core.take_back(message, error)
 

@@ -43,7 +43,7 @@ class NsqdAdmin:
         return await self._threads.call(self._admin.delete_channel, topic, channel)
 
     async def empty_topic(self, topic: str) -> None:
-        """Drop the messages that wait in a topic, outside its channels."""
+        """Drop the messages in the topic itself, but not those in its channels."""
         await self._threads.call(self._admin.empty_topic, topic)
 
     async def empty_channel(self, topic: str, channel: str) -> None:

@@ -128,4 +128,4 @@ def _of_family(family: int, sources: Resolved) -> Any:
     for each, _, _, _, source in sources:
         if each == family:
             return source
-    raise OSError("local_address and the nsqd's address belong to different address families")
+    raise OSError("local_address and the nsqd's address are of different address families")

@@ -1,7 +1,7 @@
 """Arguments of the client's public classes and methods, other than the options of options.py.
 
-Owns the allowed values of each argument, regardless of the method. Checks them at the call, so that
-an invalid value does not cause a failure later and elsewhere.
+Owns the allowed values of each argument, regardless of the method. Checks them on each call, so
+that an invalid value does not cause a failure elsewhere later.
 """
 
 from collections.abc import Callable

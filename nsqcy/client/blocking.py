@@ -9,8 +9,8 @@
             message.finish()
 
 This module owns all waiting: for messages, responses, buffer space and shutdown. consumer.py and
-producer.py make the decisions. loop.py handles bytes and time in its own thread, so heartbeats are
-answered while handlers are busy. Messages may be answered in any thread.
+producer.py make the decisions. blocking_loop.py handles bytes and time in its own thread, so
+heartbeats are answered while handlers are busy. Messages may be answered in any thread.
 
 Ctrl-C, a signal handler or a time limit may raise an exception in a caller's thread, between any
 two instructions. Callers therefore change state only through single calls to mailbox.pyx and the
@@ -88,11 +88,10 @@ GivingUp = Callable[[Message], bytes | None]
 class Consumer(ConsumerView):
     """Consumer of one channel, from fixed nsqds, from nsqds found by lookupds, or from both.
 
-    `topic` is one topic, or several: `max_in_flight` then limits all of them together, and
-    `message.topic` distinguishes their messages. `topics_pattern` instead is a regular expression
-    for the entire names of topics; topics created later are also found, through lookupds, or
-    through `nsqd_http_addresses`: the HTTP address of each of `nsqd_tcp_addresses`, in the same
-    order.
+    `topic` is one topic or several. With several, `max_in_flight` limits all of them together, and
+    `message.topic` distinguishes their messages. Instead, `topics_pattern` is a regular expression
+    that matches entire topic names. Topics created later are also found: through lookupds, or
+    through `nsqd_http_addresses`, the HTTP addresses of `nsqd_tcp_addresses` in the same order.
 
     The program takes messages by iteration, get() or batches(), and answers them in any thread. Or
     it passes a `message_handler`, which `concurrency` threads run. The handler's result answers the
@@ -110,8 +109,8 @@ class Consumer(ConsumerView):
     - on_heartbeat(connection): nsqd sent a heartbeat
     - on_ready(connection): a connection has subscribed
     - on_giving_up(message): a message has had too many attempts. It runs in its own thread, one
-      message at a time. The message is finished when the callback returns, and requeued when it
-      raises.
+      message at a time. When it returns, the message is finished; if it raises, the message is
+      requeued.
 
     With `codec`, the handler gets the decoded body instead of the message, converted to the type of
     its first parameter. A second parameter gets the message. A handler that declares
@@ -201,9 +200,9 @@ class Consumer(ConsumerView):
         # Threads that iterate, wait for messages, handle them, or await the end.
         self._inside = self._queue.callers
         self._hopeless: deque[Message] = deque()  # delivered messages, for on_giving_up
-        self._gives_up = False  # threads handle messages
+        self._gives_up = False  # whether a thread calls on_giving_up
         self._handlers: deque[Event] = deque()  # events of workers that are continuing
-        self._max_in_flight = self.core.flow.max_in_flight  # the loop may not have set it yet
+        self._max_in_flight = self.core.flow.max_in_flight  # the loop may not have applied it yet
         self._paused = 0  # max_in_flight before the pause
 
     def _publisher(self, producer: "Producer", topic: str) -> GivingUp:
@@ -291,7 +290,7 @@ class Consumer(ConsumerView):
 
     def _end(self) -> None:
         self._queue.close()
-        self._queue.take_all()  # in a forked child, they belong to the parent
+        self._queue.take_all()  # in a forked child, the messages belong to the parent
         self._hopeless.clear()
         if self._dead_letters is not None:
             self._dead_letters.close(graceful=False, wait=False)
@@ -361,9 +360,9 @@ class Consumer(ConsumerView):
                 else:
                     self.core.handled(message, result)
         except Closed:
-            pass  # exception of the client's failure, which is logged
+            pass  # the client has failed, which is already logged
         except BaseException as error:
-            log.error("[%s] a handler's thread has failed", self.core.name, exc_info=error)
+            log.error("[%s] a handler thread failed", self.core.name, exc_info=error)
         finally:
             ended.set()
             self._handlers.remove(ended)
@@ -499,7 +498,7 @@ def _resolve(future: Future, error: Error | None) -> None:
             future.set_exception(error)
     except InvalidStateError:  # cancelled just now
         pass
-    except BaseException as failure:  # of a function that the program has added to the future
+    except BaseException as failure:  # from a callback that the program added
         report("producer", failure)
 
 
@@ -736,7 +735,7 @@ class Producer(ProducerView):
             publish.done(error)
         except Exception as error:
             self.core.fail(error, self._loop.now())
-            with suppress(RuntimeError):  # the core has already done so
+            with suppress(RuntimeError):  # the core has already called done()
                 publish.done(self.core.closed_error)
 
     def _withdraw(self, publish: Publish) -> None:

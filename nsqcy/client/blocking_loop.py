@@ -35,7 +35,7 @@ from nsqcy.client.user_code import call, log
 from nsqcy.errors import LayerError
 
 MAX_RECEIVED = 1 << 18  # bytes received from a socket per call
-MAX_PIECES = 8  # pieces of output sent before other connections have their turn
+MAX_PIECES = 8  # chunks of output sent before other connections get their turn
 
 AT_EXIT = 1.0  # seconds that all unclosed consumers and producers may delay the program's exit
 NO_THREAD = "cannot start a thread"
@@ -44,8 +44,8 @@ PROGRAM_ENDS = (KeyboardInterrupt, SystemExit)
 
 
 class Driver:
-    """Moves the bytes of one connection. Any thread may call `wake`, which makes the loop send
-    pending output; only the loop calls the rest."""
+    """Sends and receives the bytes of one connection. Any thread may call `wake`, which makes the
+    loop send pending output; only the loop calls the rest."""
 
     def __init__(self, loop: "Loop", connection: Connection) -> None:
         self.connection = connection
@@ -217,10 +217,10 @@ class Loop:
         self._began = Event(runtime.gate)
         self._stopped = False
         self._name = ""
-        # Threads that could not start, with the time of the next try.
+        # Threads that could not start, with the time of the next attempt.
         self._unstarted: deque[tuple[float, Any]] = deque()
         self._lines = Lines()
-        self._who: object = None  # the thread or greenlet that runs it
+        self._who: object = None  # the thread or greenlet that runs the loop
 
     # -- for the Consumer or Producer
 
@@ -233,7 +233,7 @@ class Loop:
             wakes = _Wakes(self.runtime)
             try:
                 self.runtime.spawn(f"nsqcy {name}", self._run, wakes)
-            except RuntimeError as error:  # the next call tries again
+            except RuntimeError as error:  # the next call retries
                 wakes.close()
                 raise NoConnection(f"{NO_THREAD}: {error}") from error
         if self.runtime.can_wait():
@@ -362,7 +362,7 @@ class Loop:
                 self._turn()
         except BaseException as error:
             self.core.fail(error, self.now())
-            if isinstance(error, PROGRAM_ENDS):  # gevent passes them on to the program
+            if isinstance(error, PROGRAM_ENDS):  # gevent raises it in the program
                 raise
         finally:
             self._end()

@@ -1,7 +1,7 @@
 """Bodies as values: the option `codec` of consumers and producers.
 
 Owns the codecs, the conversion to the type that a handler declares, and which arguments a handler
-gets. Knows nothing about connections or answers: to the consumer, a body that cannot be decoded
+gets. Independent of connections and answers: to the consumer, a body that cannot be decoded
 looks like a handler that raises DecodeError.
 """
 
@@ -185,14 +185,14 @@ def _decode(codec: BodyCodec, kind: Any) -> Callable[[bytes], Any]:
 
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
     if isinstance(codec, Json):
-        return adapter.validate_json  # strict models accept JSON's text for dates and the like
+        return adapter.validate_json  # strict models accept dates and similar types as JSON text
     return lambda body: adapter.validate_python(codec.decode(body))
 
 
 def _plain(value: Any) -> Any:
-    """Return the replacement for a value that a format does not have. Raises TypeError and
+    """Return the replacement for a value that a format cannot represent. Raises TypeError and
     ValueError."""
-    if not isinstance(value, BINARY):  # pydantic would guess that it is text
+    if not isinstance(value, BINARY):  # pydantic would convert it to text
         if _has_pydantic():
             from pydantic_core import to_jsonable_python
 

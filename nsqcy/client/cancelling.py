@@ -1,4 +1,4 @@
-"""Cancelling of deferred messages by a key in their headers.
+"""Cancels deferred messages by a key in their headers.
 
 Owns the arguments and errors of cancel(). cluster/deferred.py finds the messages. urllib3 is slow
 to import, so cancel() imports the HTTP client itself.
@@ -37,7 +37,7 @@ def cancel(
     from nsqcy.cluster.web_client import Terms
 
     if not (isinstance(key, str) and key):
-        raise ValueError(f"the key to cancel must be a non-empty text, not {key!r}")
+        raise ValueError(f"the key to cancel must be non-empty text, not {key!r}")
     check_arguments(header=header, auth_secret=auth_secret)
     check_argument("timeout", timeout, LIMIT)
     check_names(topic=topic, channel=channel)

@@ -92,8 +92,8 @@ class Message:
         """Return whether the message was finished or requeued."""
 
     def is_lost(self) -> bool:
-        """Return whether its connection is closed: nsqd redelivers it, unless it got the answer
-        before."""
+        """Return whether the message's connection is closed: nsqd redelivers the message, unless it
+        has received the answer."""
 
 class Headered(Message): ...
 

@@ -95,7 +95,7 @@ class ConsumerView:
 
     @property
     def is_starved(self) -> bool:
-        """Whether some nsqd may send no more messages until the program answers some.
+        """Whether some nsqd cannot send more messages until the program answers some.
 
         False while delivered messages are still waiting to be taken.
         """
@@ -157,7 +157,7 @@ class ProducerView:
 
     @property
     def is_connected(self) -> bool:
-        """Whether at least one nsqd is ready to be published to."""
+        """Whether at least one nsqd is ready for publishes."""
         return self.core.is_connected
 
     @property
@@ -226,7 +226,7 @@ def asked(ask: Callable[[], Answer]) -> Answer:
     """Return the result of `ask`; log an exception and return it as an error string."""
     try:
         return ask()
-    except BaseException as error:  # a query must always be answered, or there is no further query
+    except BaseException as error:  # without an answer, no further query would begin
         log.error("querying lookupds failed", exc_info=error)
         return [], [repr(error)]
 
@@ -268,7 +268,8 @@ class _Batcher:
         self._encode = encode
 
     def add(self, value: Any) -> list[bytes]:
-        """Add a message; return the previous list if the message did not fit, or an empty one."""
+        """Add a message. Return the previous list if the message did not fit, otherwise an empty
+        list."""
         message: bytes = value if self._encode is None else self._encode(value)
         full: list[bytes] = []
         if self.batch and (len(self.batch) == self._count or len(message) > self._room):

@@ -28,7 +28,7 @@ GOODBYE = b"_goodbye_"
 NOP = b"NOP\n"
 RESPONSE, ERROR = 0, 1
 OLD_MAX_READY = 2500  # for nsqds that do not report a limit
-MAX_TOPICS = 1000  # topics with cached limits
+MAX_TOPICS = 1000  # maximum number of topics with cached limits
 MIN_HANDSHAKE = 10.0  # minimum seconds, because an auth server may be involved
 
 _Step = Callable[[bytes, float], None]
@@ -97,8 +97,8 @@ class Connection:
         self.last_message = -math.inf
         self.due = math.inf  # when to call check() next
         self.failure: NsqdError | None = None  # why nsqd is about to close the connection
-        self.driver: Any = None  # moves the connection's bytes
-        self.peer: Any = None  # its owner's record of the nsqd
+        self.driver: Any = None  # sends and receives the connection's bytes
+        self.peer: Any = None  # the owner's record of the nsqd
         self.drained = False  # nsqd has announced that it will deliver no more messages
         self.left = False  # nsqd is exiting; it executes no command that it has not answered
         self._owner = owner
@@ -138,7 +138,7 @@ class Connection:
             self._through(0, data, now)
 
     def take(self) -> bytes:
-        """Return the next bytes to send. There may be more until it returns none."""
+        """Return the next bytes to send. Call again until it returns none."""
         data = self.codec.take()
         for layer in reversed(self._layers):
             if data:
@@ -180,7 +180,7 @@ class Connection:
 
     @property
     def superseded_at(self) -> float:
-        """Return when all messages that nsqd has delivered will have timed out."""
+        """Return the time by which all delivered messages will have timed out."""
         return math.inf if self.codec.touched else self.last_message + self._msg_timeout
 
     def blames(self, error: NsqError) -> str:
@@ -239,7 +239,7 @@ class Connection:
             raise ProtocolError(text)
 
     def _through(self, depth: int, data: bytes, now: float) -> None:
-        """Accept bytes for the layer at `depth`; 0 is the socket's side."""
+        """Accept bytes for the layer at `depth`; 0 is next to the socket."""
         if depth == len(self._layers):
             self._frames(data, now)
             return
@@ -289,7 +289,7 @@ class Connection:
             if accepted:
                 self._owner.accepted(self, accepted, now)
                 accepted = 0
-            if self.state is State.CLOSED:  # by the receiver of the last frame
+            if self.state is State.CLOSED:  # closed by the receiver of the last frame
                 return
             self._frame(*frame, now)
         if accepted and self.state is not State.CLOSED:
@@ -378,7 +378,8 @@ class Connection:
     def _longest_timeout(self, settings: dict[str, Any]) -> float:
         """Return the seconds after which nsqd has certainly redelivered an unanswered message."""
         longest = settings.get("msg_timeout")
-        if not self.options.msg_timeout and "limits" in settings:  # a channel may have its own
+        if not self.options.msg_timeout and "limits" in settings:
+            # A channel may have its own timeout.
             limits = settings["limits"]
             longest = limits.get("longest_msg_timeout") if isinstance(limits, dict) else None
         return longest / 1000 if isinstance(longest, int) and longest > 0 else math.inf

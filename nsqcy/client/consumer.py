@@ -101,7 +101,7 @@ class ConsumerCore(Core[Nsqd]):
 
     @property
     def due(self) -> float:
-        """Return when to call tick() next."""
+        """Return the time of the next tick()."""
         if not self.running:
             return math.inf
         due = self._next()
@@ -212,7 +212,7 @@ class ConsumerCore(Core[Nsqd]):
     @property
     def max_tries(self) -> int:
         """Return the maximum number of deliveries; 0 for no limit. By default, a message without a
-        dead-letter topic or on_giving_up is retried for ever."""
+        dead-letter topic or on_giving_up is retried forever."""
         if self.options.max_tries is not None:
             return self.options.max_tries
         return KEPT_TRIES if self.on_giving_up else 0
@@ -222,7 +222,7 @@ class ConsumerCore(Core[Nsqd]):
         return self.options.delay_of(attempts)
 
     def answered(self, now: float) -> None:
-        """A closing connection may be finished, because messages may have been answered."""
+        """End a closing consumer's connections whose messages have been answered."""
         if self.closing:
             self._end_if_drained(now)
 
@@ -380,7 +380,7 @@ class ConsumerCore(Core[Nsqd]):
             return {}
         if len(nsqds) != len(given):
             raise ValueError(
-                "topics_pattern requires nsqd_http_addresses, which list the topics: the HTTP "
+                "topics_pattern requires nsqd_http_addresses to find the topics: the HTTP "
                 "address of each of nsqd_tcp_addresses, in the same order"
             )
         lookupd_addresses(given)  # raises
@@ -422,8 +422,8 @@ class ConsumerCore(Core[Nsqd]):
         return ", ".join(parts)
 
     def _may_end_at(self, connection: Connection) -> float:
-        """Return when a closing connection need not be waited for any longer: once its messages
-        have timed out, or nsqd seems to hang and will not confirm CLS."""
+        """Return the time until which to wait for a closing connection: by then, its messages have
+        timed out, or nsqd seems to hang and will not confirm CLS."""
         if connection.drained:
             return connection.superseded_at
         return max(self._stopped_at, connection.last_received) + connection.options.timeout

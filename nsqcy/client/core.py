@@ -45,16 +45,15 @@ class Net(Protocol):
         """Begin to query nsqlookupds; found() follows."""
 
     def stopped(self) -> None:
-        """Nothing more will happen."""
+        """Handle the end of the core: nothing more will happen."""
 
 
 class Lines:
-    """Limit for log lines about one subject, because a server could otherwise cause any number of
-    them."""
+    """Limits the log lines about one subject: a server could otherwise cause any number of them."""
 
     def __init__(self) -> None:
         self._left = float(MAX_LINES)
-        self._since = -math.inf  # time when `_left` became true
+        self._since = -math.inf  # time at which `_left` was computed
         self._omitted = 0
 
     def next(self, text: str, now: float) -> str | None:
@@ -86,7 +85,7 @@ class Nsqd:
 
     def __init__(self, *, fixed: bool) -> None:
         self.fixed = fixed
-        self.proved = False  # whether it had authenticated, when it was listed last
+        self.proved = False  # whether it had authenticated when it was last listed
         self.listed = not fixed  # in the latest responses from nsqlookupds
         self.connection: Connection | None = None
         self.failures = 0  # failures since it last worked
@@ -135,7 +134,7 @@ class Core(Owner, Generic[N]):
         self._asking = False
         self._asked = 0  # rounds begun
         self._in_vain = 0  # consecutive queries that found no nsqd
-        self._losses = 0  # failures that led to a query, since a connection was last useful
+        self._losses = 0  # failures that led to a query since a connection was last useful
         self._lookup_lines = Lines()
         self._give_up_at = math.inf  # when a graceful end is aborted
         self._explain_at = math.inf  # when a graceful end logs what it waits for
@@ -151,7 +150,7 @@ class Core(Owner, Generic[N]):
 
     @property
     def due(self) -> float:
-        """Return when to call tick() next."""
+        """Return the time of the next tick()."""
         raise NotImplementedError
 
     def tick(self, now: float) -> None:
@@ -262,16 +261,16 @@ class Core(Owner, Generic[N]):
 
     @property
     def can_ask(self) -> bool:
-        """Return whether look_up() finds nsqds."""
+        """Whether look_up() can find nsqds."""
         return bool(self.lookupd_http_addresses)
 
     @property
     def _connects(self) -> bool:
-        """Return whether nsqds are still wanted."""
+        """Whether nsqds are still needed."""
         return self.running
 
     def _next(self) -> float:
-        """Return when the next action is due."""
+        """Return the due time of the next action."""
         due = min(self._give_up_at, self._explain_at)
         connects = self._connects
         if connects and not self._asking:
@@ -339,15 +338,15 @@ class Core(Owner, Generic[N]):
             log.warning("[%s] %s", self.name, line)
 
     def _judge(self, nsqd: N, now: float) -> None:
-        """Record whether an ending connection was useful. A server that merely accepts connections,
-        or also sends heartbeats, must not be reconnected to without a pause."""
+        """Record whether an ending connection was useful. Reconnecting to a server that merely
+        accepts connections, or also sends heartbeats, requires a pause."""
         if now >= nsqd.works_at:
             nsqd.failures = self._losses = 0
         nsqd.works_at = math.inf
 
     def _ask_again(self, now: float, soon: float) -> None:
-        """Query nsqlookupds in `soon` seconds, because a connection is lost; later if
-        the listed nsqds do not work."""
+        """Query nsqlookupds in `soon` seconds, because a connection was lost; later if the listed
+        nsqds do not work."""
         wait = soon + (2.0 ** min(self._losses - 1, 10) if self._losses else 0.0)
         if now + wait < self._ask_at:  # an nsqd that exits ends a connection for each topic
             self._losses += 1

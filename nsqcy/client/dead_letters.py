@@ -50,8 +50,8 @@ def producer_keywords(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dead_letter_headers(core: ConsumerCore, message: Message) -> dict[str, str] | None:
-    """Return the headers of a dead letter: its origin, and the message's own headers if there is
-    room. None if the consumer has no headers."""
+    """Return the headers of a dead letter: its origin, and the message's own headers if they fit.
+    None if the consumer has no headers."""
     if not core.connection_options.headers:
         return None
     text = core.rejected.get(message)

@@ -23,12 +23,12 @@ __all__ = [
 
 Error = NsqError
 
-# Remedies, by words of nsqd's error description.
+# Remedies, keyed by words in nsqd's error description.
 _LIMITS = {
     "DPUB timeout": "nsqd's options --max-defer-timeout and --max-req-timeout limit the delay; "
-    "max_defer_timeout in a topic's policy replaces them",
+    "max_defer_timeout in a topic's policy overrides them",
     "message too big": "nsqd's option --max-msg-size limits a message; "
-    "max_msg_size in a topic's policy replaces it",
+    "max_msg_size in a topic's policy overrides it",
     "body too big": "nsqd's option --max-body-size limits a command with all its messages",
 }
 

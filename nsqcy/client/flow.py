@@ -198,12 +198,12 @@ class Flow:
 
     @property
     def is_starved(self) -> bool:
-        """Return whether a lane may receive no more messages until some are answered, in which case
+        """Return whether a lane cannot receive more messages until some are answered, in which case
         a batch should end now."""
         return any(lane.in_flight >= max(1, int(lane.ready * STARVED)) for lane in self.lanes)
 
     def add(self, lane: Lane, now: float) -> None:
-        """A connection has subscribed; its `ready` is 0."""
+        """Add a connection that has subscribed; its `ready` is 0."""
         # Many consumers find the same lanes in the same order; without a random position, they
         # would move in lockstep.
         self.lanes.insert(self.random.randint(0, len(self.lanes)), lane)
@@ -248,7 +248,7 @@ class Flow:
             self._wait(now)
 
     def tick(self, now: float) -> None:
-        """Do the due work: end a wait, or rotate the lanes."""
+        """Do what is due: end a wait, or rotate the lanes."""
         if now < self.due:
             return
         if self.state is State.WAITING:
@@ -306,7 +306,7 @@ class Flow:
             return False  # messages may be in transit
         if now >= since + self.settings.low_rdy_timeout:
             return True
-        # A lane that is busy with a message is not idle, for any duration.
+        # A lane that is busy with a message is never idle, no matter how long it takes.
         idle = now >= lane.last_message + self.settings.low_rdy_idle_timeout
         return idle and not lane.in_flight
 

@@ -33,7 +33,7 @@ class SharedFlow(Flow):
         super().__init__(settings, random)
         self._needs: dict[Lane, int] = {}  # needs of lanes that had more RDY than they could use
         self._answered: dict[Lane, int] = {}  # number of messages at the last review
-        self._lowered: dict[Lane, tuple[int, float]] = {}  # withheld RDY, and when it is free
+        self._lowered: dict[Lane, tuple[int, float]] = {}  # withheld RDY, and until when
         self._review_at = math.inf
         self._turn = min(settings.low_rdy_timeout, settings.rdy_redistribute_interval)
         self._patience = min(settings.low_rdy_idle_timeout, TRANSIT)

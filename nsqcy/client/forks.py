@@ -1,7 +1,7 @@
-"""Forks of a program with producers and consumers: in the child, the parent's clients are closed.
+"""Handles forks of a program: in the child, the parent's producers and consumers are closed.
 
-The parent has their threads, event loops and connections. Owns the list of clients that the child
-closes, and the error of later calls to them.
+Their threads, event loops and connections stay in the parent. Owns the list of clients that the
+child closes, and the error of later calls to them.
 """
 
 import os

@@ -1,7 +1,7 @@
 """The limits of an nsqd for publishes, from its responses to IDENTIFY and LIMITS.
 
-Owns which publishes exceed the limits, and nsqd's error for them. nsqd closes the connection after
-such a refusal, so these publishes are not sent. Independent of connections.
+Decides which publishes exceed the limits, and creates nsqd's error for them. nsqd closes the
+connection after such a refusal, so these publishes are not sent. Independent of connections.
 """
 
 import math

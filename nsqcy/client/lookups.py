@@ -1,7 +1,7 @@
 """nsqlookupd queries for a consumer or producer. They block, so they run in a thread.
 
-Finds the nsqds of one or several topics, in one round of queries. A pattern's topics
-are those in the responses of nsqlookupds to /nodes, which also name the nsqds, or those of nsqds.
+Finds the nsqds of one or several topics, in one round of queries. The topics of a pattern come from
+nsqlookupds' responses to /nodes, which also list the nsqds, or from the nsqds themselves.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,8 +21,8 @@ NSQD_BOUNDS = Bounds(32 << 20, objects=500_000, values=2_000_000)
 
 
 class Lookups:
-    """The nsqlookupds of one consumer or producer: for the nsqds that have its `topics`, or, for a
-    producer, for every nsqd.
+    """Queries the nsqlookupds of one consumer or producer: for the nsqds that have its `topics`,
+    or, for a producer, for every nsqd.
 
     `every_nsqd`: list the topics for every nsqd. `nsqds`: the HTTP addresses of nsqds in which a
     pattern finds topics.

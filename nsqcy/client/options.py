@@ -1,8 +1,8 @@
 """Options of connections, consumers and producers (table: docs/CLIENT.md).
 
 Owns the allowed values: an invalid value raises ValueError (an unknown name, TypeError) when the
-consumer or producer is created, rather than causing an nsqd error later. Durations are timedeltas,
-or in seconds. Does not depend on connections.
+consumer or producer is created, rather than causing an nsqd error later. Durations are timedeltas
+or numbers of seconds. Does not depend on connections.
 
 Source: the "options side by side" table for NSQ's clients; options that pynsq has keep pynsq's
 names.
@@ -210,7 +210,7 @@ class ConnectionOptions:
     @property
     def verifies_with_own_ca(self) -> bool:
         """Return whether servers must have a certificate for their name from a CA in
-        tls_options. Anyone can get a certificate of a public CA."""
+        tls_options. Anyone can get a certificate from a public CA."""
         context, given = self.tls_context, self.tls_options
         names_ca = isinstance(given, ssl.SSLContext) or bool(given and given.get("ca_certs"))
         if context is None or not names_ca:

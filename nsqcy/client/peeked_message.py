@@ -10,7 +10,7 @@ from typing import Any
 class PeekedMessage:
     """A message in a queue, in its state at the time of nsqd's response.
 
-    - id: as in `Message.id`, but text; None if nsqd could not read the message from disk
+    - id: as `Message.id`, but a str; None if nsqd could not read the message from disk
     - timestamp: when it was published, in nanoseconds since 1970; None like `id`
     - attempts: deliveries so far
     - body: its first 512 KiB; empty if nsqd could not read the message
@@ -30,7 +30,7 @@ class PeekedMessage:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> "PeekedMessage":
-        """Return a message of an answer to /channel/peek."""
+        """Create a message from an answer to /channel/peek."""
         return cls(
             answer["id"],
             answer["timestamp"],

@@ -55,7 +55,7 @@ class Nsqd(AnyNsqd):
     """An nsqd to publish to.
 
     `harmless`: a PUB or MPUB whose body has at most this many bytes is sent without a question;
-    none is while a question is open, because it may be to the question's topic
+    while a question is open, none is sent, because it may be for the question's topic
     """
 
     __slots__ = ("error", "harmless", "pending", "questions")
@@ -102,8 +102,8 @@ class _Question(Publish):
         self._nsqd = nsqd
 
     def done(self, error: Error | None) -> None:
-        """Handle an OK. An OK is not an answer, so the publishes are treated like those on a lost
-        connection."""
+        """Handle an OK. An OK does not answer the question, so the publishes are treated like those
+        on a lost connection."""
         self._nsqd.pending.appendleft(self)
         raise ProtocolError("nsqd answered LIMITS with OK")
 
@@ -188,7 +188,7 @@ class ProducerCore(Core[Nsqd]):
 
     @property
     def due(self) -> float:
-        """Return when to call tick() next."""
+        """Return the time of the next tick()."""
         return min(self._next(), self._next_deadline) if self.running else math.inf
 
     def tick(self, now: float) -> None:
@@ -275,8 +275,8 @@ class ProducerCore(Core[Nsqd]):
             self._keep(publish, self._net.now())
 
     def withdraw(self, publish: Publish, now: float) -> None:
-        """Handle the interruption of a publish's caller. It is not sent any more. If it has already
-        been sent, its response is still matched, but nothing waits for it."""
+        """Handle the interruption of a publish's caller. If the publish has not been sent yet, drop
+        it. Otherwise, its response is still matched, but nothing waits for it."""
         questions = (each for nsqd in self.nsqds.values() for each in nsqd.questions.values())
         for unsent in (self.waiting, *(each.publishes for each in questions)):
             if publish in unsent:
@@ -504,8 +504,8 @@ class ProducerCore(Core[Nsqd]):
         publish.done(_honest(publish, error))
 
     def _expire(self, now: float) -> None:
-        """Fail publishes that have timed out. A sent publish keeps its place, because its response
-        may still arrive."""
+        """Fail publishes that have timed out. A sent publish keeps its position, because its
+        response may still arrive."""
         late: list[tuple[Publish, Error]] = []
         for publish in self._take_late(self.waiting, now):
             known = (each.error for each in self.nsqds.values() if each.error is not None)

@@ -1,7 +1,7 @@
 """Threads or greenlets for the blocking client.
 
-Hides the difference between the two. Everything is looked up on use, so threads are greenlets if
-gevent has patched `threading`.
+Hides the difference between the two. Names are looked up on use, so threads are greenlets if gevent
+has patched `threading`.
 """
 
 import selectors
@@ -55,7 +55,7 @@ class Runtime(Protocol):
     def future(self) -> Future: ...
 
     def gate(self) -> Gate:
-        """Return a closed gate, which a single waiter passes by acquire()."""
+        """Return a closed gate, which a single waiter passes with acquire()."""
 
     def current(self) -> object:
         """Return the identity of the current thread or greenlet."""
@@ -109,7 +109,7 @@ class GeventRuntime:
 
     def call(self, work: Callable[[], Any]) -> Any:
         if _is_patched():
-            return work()  # it waits as a greenlet
+            return work()  # the caller waits as a greenlet
         return self._gevent.get_hub().threadpool.apply(work)
 
     def connect(self, host: str, port: int, timeout: float, source: Source) -> socket.socket:

@@ -1,6 +1,6 @@
 """Durations that a program passes to the client: numbers or timedeltas.
 
-Owns their conversion to numbers. Does not know which values an option allows.
+Owns their conversion to numbers. Independent of the values that an option allows.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ def seconds(value: Duration, name: str = "timeout") -> float: ...
 @overload
 def seconds(value: None, name: str = "timeout") -> None: ...
 def seconds(value: Duration | None, name: str = "timeout") -> float | None:
-    """Return a duration in seconds. name: of the argument. Raises TypeError and ValueError."""
+    """Return a duration in seconds. name: the argument's name. Raises TypeError and ValueError."""
     if type(value) is float and 0.0 <= value <= MAX_NUMBER:  # fast path, often taken per message
         return value
     check_arguments(**{name: value})

@@ -1,4 +1,4 @@
-"""The topics of one consumer: one, several by name, or all whose names match a pattern.
+"""The topics of one consumer: one or several by name, or all whose names match a pattern.
 
 Owns the rules for the parameters `topic` and `topics_pattern`. Does not know which topics exist.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from nsqcy.names import is_ephemeral, is_valid_name, quote
 from nsqcy.options.fields import refusal
 
-MAX_NAMED = 3  # topics in the name of a consumer
+MAX_NAMED = 3  # maximum number of topics in a consumer's name
 TOPIC = "{topic}"  # placeholder for a message's topic in the name of its dead-letter topic
 
 Given = str | Iterable[str]

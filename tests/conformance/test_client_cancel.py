@@ -65,7 +65,7 @@ def test_an_unreachable_nsqd_does_not_hide_the_others(face: Face, shared: Nsqd, 
     ("arguments", "error"),
     [
         (("no name", "c", "x", "127.0.0.1:4151"), "not a valid topic name"),
-        (("t", "c", "", "127.0.0.1:4151"), "must be a non-empty text"),
+        (("t", "c", "", "127.0.0.1:4151"), "must be non-empty text"),
         (("t", "c", "x", ()), "needs nsqd_http_addresses"),
         (("t", "c", "x", "ftp://nsqd"), "ftp"),
     ],

@@ -441,8 +441,8 @@ cdef class Message:
         return self.answered
 
     def is_lost(self):
-        """Return whether its connection is closed: nsqd redelivers it, unless it got the answer
-        before."""
+        """Return whether the message's connection is closed: nsqd redelivers the message, unless it
+        has received the answer."""
         return codec_of(self).closed
 
     def __repr__(self):

@@ -1539,6 +1539,6 @@ def test_a_note_names_the_option_that_sets_a_limit() -> None:
     error = NsqdError("E_INVALID DPUB timeout 3600001 out of range 0-3600000")
     assert error.__notes__ == [
         "nsqd's options --max-defer-timeout and --max-req-timeout limit the delay; "
-        "max_defer_timeout in a topic's policy replaces them"
+        "max_defer_timeout in a topic's policy overrides them"
     ]
     assert not hasattr(NsqdError("E_BAD_TOPIC PUB topic name"), "__notes__")
