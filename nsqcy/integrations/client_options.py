@@ -7,7 +7,7 @@ from typing import Any
 from nsqcy.client.options import ConnectionKeywords, ConsumerKeywords, ProducerKeywords
 from nsqcy.options.fields import MAX_NUMBER
 
-QUICK = {  # finds new nsqds, and distributes few messages among nsqds, faster than by default
+QUICK = {  # find new nsqds, and distribute few messages among nsqds, faster than the defaults
     "lookupd_poll_interval": 5.0,
     "low_rdy_idle_timeout": 1.0,
     "rdy_redistribute_interval": 0.5,

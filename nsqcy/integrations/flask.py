@@ -39,7 +39,7 @@ KEYS = (NSQDS, LOOKUPDS, OPTIONS)
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The parts that belong to one app."""
+    """The state of the extension for one app."""
 
     settings: Settings
     producer: ProcessProducer

@@ -163,7 +163,7 @@ class _Operation:
         """End the span and record the duration. Only the first call has an effect."""
         if not self._is_done:
             self._is_done = True
-            # its failure is not a failure of the operation
+            # failing to record is not a failure of the operation
             call("opentelemetry", self._record, error)
 
     def _record(self, error: BaseException | None) -> None:
@@ -180,7 +180,7 @@ class _Operation:
 
 
 def _error_type(error: BaseException) -> str:
-    """Return the error's code or class; there are few different ones."""
+    """Return the error's code or class, which has few distinct values."""
     if isinstance(error, NsqdError):
         return error.code
     kind = type(error)
@@ -253,7 +253,7 @@ class _Publish(_Operation):
         return result
 
     def answered(self, future: Any) -> None:
-        """End with the result of a future that has one."""
+        """End with the result of a completed future."""
         try:
             future.result()
         except BaseException as error:
@@ -263,9 +263,9 @@ class _Publish(_Operation):
 
 
 def _joined(headers: Headers, carrier: Mapping[str, str]) -> Headers:
-    """Return the headers with those of the carrier that nsqd accepts and that fit.
+    """Return the headers, plus those of the carrier that nsqd accepts and that fit.
 
-    A large baggage must not cause nsqd to refuse the message.
+    Large baggage must not cause nsqd to refuse the message.
     """
     joined = dict(headers)
     for title, value in carrier.items():
@@ -320,7 +320,7 @@ class _Traced(Generic[P]):
 
 
 def _listed(messages: Iterable[Any]) -> tuple[Iterable[Any], int]:
-    """Return the messages with their number."""
+    """Return the messages and their number."""
     known = messages if isinstance(messages, Sized) else list(messages)
     return known, len(known)
 
@@ -652,7 +652,7 @@ class _HandlerCall(_Process):
         super().done(error)
 
     def _outcome(self, error: BaseException | None) -> str:
-        """Return how the client answers the message, as ConsumerCore decides it."""
+        """Return how the client answers the message, as decided by ConsumerCore."""
         if self._message.has_responded():
             return "answered"
         if isinstance(error, DeadLetter):

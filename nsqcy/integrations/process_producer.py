@@ -13,8 +13,8 @@ ITS = "producer"
 class ProcessProducer:
     """The producer of this process. It is created on first use, and again after a fork.
 
-    Needs no lock, because a dict changes atomically. An interrupted caller or a signal handler
-    could make others wait for a lock.
+    Needs no lock, because a dict changes atomically. With a lock, an interrupted caller or a signal
+    handler could block other callers.
     """
 
     def __init__(self, make: Callable[[], Producer]) -> None:
@@ -25,7 +25,7 @@ class ProcessProducer:
     def get(self) -> Producer:
         """Return the producer. Threads share it."""
         producer = self._producers.get(ITS)
-        if producer is None:  # another thread may be first; a producer starts at its first use
+        if producer is None:  # another thread may be first; a producer starts on its first use
             producer = self._producers.setdefault(ITS, self._make())
         return producer
 

@@ -1,6 +1,6 @@
-"""Sizes of queues, purging, and cancelling of deferred messages, over the HTTP ports of the nsqds.
+"""Queue sizes, purging, and cancellation of deferred messages, over the HTTP ports of the nsqds.
 
-Knows topics and one channel; frameworks choose the topics and recognize their messages.
+Handles topics and one channel; frameworks choose the topics and recognize their messages.
 """
 
 from base64 import b64decode
@@ -23,7 +23,7 @@ MAX_BODY = 512 << 10  # bytes of each body to examine; nsqd's limit
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Numbers of messages of topics and their channel, on all nsqds together."""
+    """Message counts of topics and their channel, over all nsqds."""
 
     waiting: int
     deferred: int
@@ -77,14 +77,14 @@ class QueueManagement:
         self._terms = Terms(request_timeout=TIMEOUT, token=token or "", trust=trust)
 
     def size(self, topics: Iterable[str]) -> int:
-        """Return the number of messages that wait in the topics; 0 if it is unknown."""
+        """Return the number of messages waiting in the topics; 0 if unknown."""
         nsqds = [self._client(each) for each in self._http_addresses]
         with suppress(RequestError, ValueError):
             return sum(self._counts(nsqd, topic).queued for nsqd in nsqds for topic in topics)
         return 0
 
     def counts(self, topics: Iterable[str]) -> Counts:
-        """Return the numbers of messages of topics. Raises ConnectionError."""
+        """Return the message counts of topics. Raises ConnectionError."""
         found = NOTHING
         for nsqd in self._all_nsqds():
             for topic in topics:
@@ -122,7 +122,7 @@ class QueueManagement:
         return cancelled
 
     def _counts(self, nsqd: NsqdHTTPClient, topic: str) -> Counts:
-        """Return the numbers of messages in the topic itself and in the channel."""
+        """Return the message counts of the topic itself and of the channel."""
         stats: Any = nsqd.stats(topic)
         found = NOTHING
         for each in stats.get("topics") or ():

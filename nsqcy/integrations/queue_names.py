@@ -15,7 +15,7 @@ _HASH_BYTES = 6
 
 
 def nsq_name(name: str, *, ephemeral: bool = False) -> str:
-    """Return a valid topic or channel name; different names have different results."""
+    """Return a valid topic or channel name; different names give different results."""
     suffix = EPHEMERAL if ephemeral else ""
     if not is_ephemeral(name) and is_valid_name(name + suffix):
         return name + suffix

@@ -30,7 +30,7 @@ class Unanswered:
         self._messages.add(message)
 
     def forget_answered(self, messages: Iterable[Message]) -> None:
-        """Remove those of the messages that have been answered elsewhere."""
+        """Remove the messages that have been answered elsewhere."""
         self._messages.difference_update([each for each in messages if each.has_responded()])
 
     def answer(self, message: Message, how: Callable[[Message], None]) -> None:
@@ -69,7 +69,7 @@ class Unanswered:
 
     def start_thread(self) -> None:
         """Touch the messages regularly, in a thread, until close(). May be called repeatedly: if no
-        thread can start, the next call tries again."""
+        thread can start, the next call retries."""
         if self._closing is not None:
             return
         with self._lock:

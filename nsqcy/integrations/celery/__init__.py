@@ -30,8 +30,8 @@ def cancel(app: Any, task_id: str, queue: str | None = None) -> bool:
     """Remove a task with a countdown or an ETA from nsqd, and return whether it was there.
 
     A task that is already due is not removed: use `app.control.revoke()`. `queue` defaults
-    to the application's default queue. nsqd is searched over HTTP, through all deferred tasks of
-    the queue. Raises ConnectionError if an nsqd does not respond, or has no such API (NSQ's nsqd).
+    to the application's default queue. The search, over HTTP, reads all deferred tasks of the
+    queue. Raises ConnectionError if an nsqd does not respond, or has no such API (NSQ's nsqd).
     """
     name = queue or app.conf.task_default_queue
     with app.connection_for_write() as connection:

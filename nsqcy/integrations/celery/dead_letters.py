@@ -34,7 +34,8 @@ class DeadLetterRequest(Request):
         return super().on_failure(exc_info, *args, **kwargs)
 
     def reject(self, requeue: bool = False) -> None:
-        """Reject the message. Celery would requeue a task after its hard time limit, endlessly."""
+        """Reject the message. Celery would endlessly requeue a task that exceeds its hard time
+        limit."""
         if self._failure is not None:
             self.message.headers[ERROR_HEADER] = _description(self._failure)
         super().reject(requeue and not isinstance(self._failure, TimeLimitExceeded))

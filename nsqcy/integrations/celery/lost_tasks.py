@@ -12,7 +12,7 @@ from celery.worker import state
 
 
 def drop(tags: Collection[str]) -> set[str]:
-    """Drop the tasks with these delivery tags, except those that the pool has; return the tags
+    """Drop the tasks with these delivery tags, except those already in the pool; return the tags
     of the dropped tasks."""
     scheduled = getattr(state, "scheduled_requests", ())  # since Celery 5.7
     dropped = set()
@@ -28,8 +28,7 @@ def drop(tags: Collection[str]) -> set[str]:
 
 def _forget(request: Any) -> bool:
     """Remove a task from the lists of `celery inspect`, which may already contain the next
-    delivery. Returns
-    True: the task must not run."""
+    delivery. Returns True: the task must not run."""
     if state.requests.get(request.id) is request:
         del state.requests[request.id]
     state.reserved_requests.discard(request)

@@ -68,5 +68,5 @@ def _missing_modules(found: Mapping[str, Any]) -> Iterator[Any]:
 def _exists(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except (ImportError, ValueError):  # a parent package is missing; an invalid name
+    except (ImportError, ValueError):  # a parent package is missing, or the name is invalid
         return False

@@ -42,7 +42,7 @@ def given_addresses(found: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[st
 
 
 def handler_modules(found: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the modules with handlers, besides the apps' own. Raises TypeError."""
+    """Return the modules with handlers, in addition to the apps' own. Raises TypeError."""
     value = found.get(MODULES, ())
     if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
         raise TypeError(f"NSQCY['MODULES'] must be a list of dotted names, not {value!r}")

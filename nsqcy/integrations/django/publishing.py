@@ -38,8 +38,8 @@ def publish_on_commit(
 ) -> None:
     """Publish a message once the current transaction has been committed, or now if there is none.
 
-    Arguments are those of Producer.publish, and `using` and `robust` of transaction.on_commit. The
-    block that commits raises the errors of Producer.publish; with `robust`, Django logs them. A
+    Arguments are those of Producer.publish, plus `using` and `robust` as in transaction.on_commit.
+    The block that commits raises the errors of Producer.publish; with `robust`, Django logs them. A
     process that dies after the commit does not publish the message.
 
     Raises ValueError and TypeError for invalid arguments now, so that the transaction fails.

@@ -86,8 +86,8 @@ class NsqConsumer(DramatiqConsumer):
             self._unanswered.finish(received)
 
     def _due(self, task: "Task[Any]") -> "Task[Any]":
-        """Return a task for the worker. The worker would delay a task with an ETA in its memory,
-        and finds the consumer by the task's queue."""
+        """Return a task for the worker: without an ETA, because the worker would delay the task in
+        its memory; with the queue's name, by which the worker finds the consumer."""
         options = task.options
         if _has_eta(task):
             options = {name: value for name, value in options.items() if name != ETA}
@@ -118,7 +118,7 @@ class NsqConsumer(DramatiqConsumer):
             return False
         if message.is_incomplete:
             self.logger.warning(
-                "Processing message %r again in %g seconds: a message that follows it could not "
+                "Processing message %r again in %g seconds: a follow-up message could not "
                 "be published.",
                 message.message_id,
                 AGAIN,

@@ -22,7 +22,7 @@ from nsqcy.names import EPHEMERAL, is_ephemeral
 def valid_name(name: str) -> str:
     """Return a valid topic or channel name; it may end with #ephemeral."""
     if not name:
-        return name  # the client refuses it
+        return name  # the client rejects an empty name
     return nsq_name(name.removesuffix(EPHEMERAL), ephemeral=is_ephemeral(name))
 
 

@@ -12,7 +12,7 @@ from nsqcy.names import printable
 CONTENT_TYPE = "content-type"
 CORRELATION_ID = "correlation-id"
 REPLY_TO = "reply-to"
-DELAY = "nsqcy-delay"  # seconds after the publish, if longer than nsqd defers a message
+DELAY = "nsqcy-delay"  # seconds after the publish, if more than nsqd's limit
 
 
 class NsqMessage(StreamMessage[Message]):
@@ -24,8 +24,8 @@ class NsqMessage(StreamMessage[Message]):
         await super().ack()
 
     async def nack(self, delay: float | None = None) -> None:
-        """Requeue the message: nsqd redelivers it after `delay` seconds. By default, the delay is
-        the client's for the number of attempts."""
+        """Requeue the message: nsqd redelivers it after `delay` seconds. The default is the
+        client's delay for the number of attempts."""
         _requeue([self.raw_message], delay)
         await super().nack()
 

@@ -36,7 +36,7 @@ CLOSE_TIMEOUT = 1.0  # seconds; graceful_timeout has already passed
 
 
 class ChannelSubscriber(SubscriberUsecase[Any]):
-    """Subscriber to a channel: the consumer's lifecycle, and the touching of its messages."""
+    """Subscriber to a channel: manages the consumer's lifecycle, and touches its messages."""
 
     _outer_config: NsqBrokerConfig
 

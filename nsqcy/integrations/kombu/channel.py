@@ -60,7 +60,7 @@ class Channel(virtual.Channel):
         self._ended: list[Subscription] = []
         self._pulls: dict[str, Subscription] = {}  # subscriptions by queue, for basic_get()
         self._unacked: dict[str, Unacked] = {}
-        self._drops = False  # _drop_lost() is in the inbox
+        self._drops = False  # whether _drop_lost() is in the inbox
         self._tags = count(1)
 
     @property
@@ -139,7 +139,7 @@ class Channel(virtual.Channel):
 
     def _consumer(self, source: Source, ready: int) -> Consumer:
         keywords: Any = QUICK | self._transport.settings.consumer
-        if is_ephemeral(source.topic):  # a reply arrives sooner than a query could find its topic
+        if is_ephemeral(source.topic):  # a reply may arrive before a query finds its topic
             keywords["every_nsqd"] = True
         return Consumer(
             source.topic,

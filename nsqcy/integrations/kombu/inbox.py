@@ -26,7 +26,8 @@ class Delivery:
 
 
 class Inbox:
-    """Thread-safe. Each source of messages has its own queue and may refuse to deliver."""
+    """Received messages. Each source of messages has its own queue and may refuse to deliver.
+    Thread-safe."""
 
     def __init__(self) -> None:
         # Not a Condition, whose lock an interrupted caller may never release.
@@ -37,7 +38,7 @@ class Inbox:
         self._loop: Any = None  # an event loop that delivers, instead of get()
         self._reader: socket.socket | None = None
         self._waker: socket.socket | None = None
-        self._is_woken = False  # there is a byte to read
+        self._is_woken = False  # whether there is a byte to read
 
     def put(self, source: Any, urgency: int, deliver: Callable[[], bool]) -> None:
         """Add a message of a source, which has an attribute `is_full`."""
@@ -47,7 +48,7 @@ class Inbox:
         self.wake()
 
     def wake(self) -> None:
-        """Let the program check for messages: there are more, or a source is no longer full."""
+        """Make the program check for messages: there are more, or a source is no longer full."""
         self._waiters.wake_all()
         with self._lock:
             if self._waker is not None and not self._is_woken:

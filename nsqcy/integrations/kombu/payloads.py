@@ -29,7 +29,7 @@ def _restored(found: dict[str, Any]) -> Any:
     unchanged."""
     try:
         return json.object_hook(found)
-    except Exception:  # a type that this program does not know, or not kombu's value
+    except Exception:  # an unknown type, or an object that kombu did not write
         return found
 
 
@@ -49,7 +49,7 @@ def seconds_until(payload: Mapping[str, Any], now: float) -> float:
 
 
 def payload_of(message: Message) -> dict[str, Any]:
-    """Return kombu's payload. A body that kombu has not written becomes a message of an unknown
+    """Return kombu's payload. A body that kombu did not write becomes a message of an unknown
     content type, which the program rejects."""
     try:
         payload = _decoded(message.body)

@@ -40,7 +40,7 @@ class Topics:
         return self._of_step(queue, self._step(priority))
 
     def all_of_queue(self, queue: str) -> list[str]:
-        """Return the topics of a queue, the first priority first."""
+        """Return the topics of a queue, in the order of its priorities."""
         return [self._of_step(queue, step) for step in self._options.priority_steps]
 
     def _step(self, priority: int) -> int:

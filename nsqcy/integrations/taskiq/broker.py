@@ -70,7 +70,7 @@ class NsqBroker(AsyncBroker):
         self._consumer_options: Any = QUICK | consumer_options
         self._producer_options: Any = producer_options
         self._producer = self._new_producer()
-        self._new_inbox()  # raises an error for invalid options of consumers
+        self._new_inbox()  # raises an error for invalid consumer options
         self._inboxes: list[Inbox] = []
         self.management = QueueManagement(
             self._channel,

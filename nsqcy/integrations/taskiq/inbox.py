@@ -123,9 +123,8 @@ class Answer:
 class Delivery(AckableMessage):
     """A message for taskiq, which reads `ack` when it begins to process the message.
 
-    taskiq does not report that it has dropped a message: if a middleware fails, or if a task with
-    manual acknowledgement does not acknowledge. The message would be touched until the process
-    ends.
+    taskiq drops a message silently if a middleware fails, or if a task with manual acknowledgement
+    does not acknowledge. Such a message would otherwise be touched until the process ends.
     """
 
     def __getattribute__(self, name: str) -> Any:

@@ -11,9 +11,9 @@ SCHEDULE = "schedule_id"  # also set by taskiq's own scheduler
 
 
 def delay_of(labels: Mapping[str, Any], published: float) -> float:
-    """Return the seconds from its publish until a task may run.
+    """Return the seconds from a task's publish until it may run.
 
-    A task keeps its labels when it is retried: a due time before the publish has had its effect.
+    A task keeps its labels when it is retried: a due time before the publish no longer applies.
     Raises ValueError if a label is not a number.
     """
     left = _number(labels, DUE) - published

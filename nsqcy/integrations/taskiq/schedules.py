@@ -12,7 +12,7 @@ from nsqcy.integrations.taskiq.labels import DUE, QUEUE, SCHEDULE
 
 
 class NsqScheduleSource(ScheduleSource):
-    """Tasks that run once at a time, as deferred messages of nsqd.
+    """Tasks that run once, at a given time, as deferred messages of nsqd.
 
         source = NsqScheduleSource(broker)
         await task.schedule_by_time(source, at, *arguments)
@@ -51,8 +51,9 @@ class NsqScheduleSource(ScheduleSource):
     async def delete_schedule(self, schedule_id: str) -> None:
         """Remove a task that is not due yet, over HTTP.
 
-        Searches the broker's queues, those that tasks have as a label, and those of the tasks that
-        this object has scheduled. Raises LookupError if there is no such task, and ConnectionError.
+        Searches the broker's queues, the queues in the labels of its tasks, and the queues of the
+        tasks that this object has scheduled. Raises LookupError if there is no such task, and
+        ConnectionError.
         """
 
         def is_wanted(body: bytes) -> bool:

@@ -44,7 +44,7 @@ class Subscription:
 class Subscriptions:
     """The handlers of an app, in the order in which they were registered.
 
-    Handlers of the blocking client must not be coroutine functions, see `blocking`.
+    Handlers of the blocking client must not be coroutine functions (see `blocking`).
     """
 
     def __init__(self, *, blocking: bool) -> None:
@@ -60,7 +60,8 @@ class Subscriptions:
         """Return a decorator that registers a handler, and returns it unchanged.
 
         Raises ValueError for an invalid name or option, and TypeError for an unknown option. The
-        decorator raises ValueError if the channel has a handler, and TypeError.
+        decorator raises ValueError if the channel has another handler, and TypeError for a
+        coroutine function of a blocking client.
         """
         for what, each in (("topic", topic), ("channel", channel)):
             if not is_valid_name(each):
