@@ -54,7 +54,7 @@ from nsqcy.util import garbage
 GC_THRESHOLD = 2_000_000
 
 # Seconds for which a thread may run while others wait, including the event loop. The interpreter's
-# own value is 5 ms, and the loop waits for each system call that a request needs.
+# default is 5 ms, and the loop waits for each system call that a request needs.
 SWITCH_INTERVAL = 0.0005
 
 

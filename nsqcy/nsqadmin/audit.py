@@ -1,7 +1,7 @@
 """The record of actions: who did what, when and where, and the result.
 
-Owns the latest actions of this process, a limited number in memory, and their log lines. Does not
-know the effect of an action.
+Owns the latest actions of this process, a limited number in memory, and their log lines.
+Independent of what an action does.
 """
 
 import inspect

@@ -23,7 +23,7 @@ _ENCODINGS: dict[str, Callable[[bytes | bytearray], bytes]] = {"gzip": _gzip, "d
 
 
 def compressed(head: Head, reply: Reply) -> Reply:
-    """Return the reply in the first encoding on the client's list that we support, or unchanged."""
+    """Return the reply in the first supported encoding on the client's list, or unchanged."""
     accepted = (each.strip() for each in head.header("Accept-Encoding").split(","))
     encoding = next((each for each in accepted if each in _ENCODINGS), "")
     is_encoded = any(name.lower() == "content-encoding" for name, _ in reply.headers)

@@ -105,7 +105,7 @@ class AppContext(router.Api):
         finally:
             self._running -= 1
             if not self._running:
-                garbage.collect_if_due()  # while there are no objects of pages
+                garbage.collect_if_due()  # while no page is being rendered
         return reply
 
     def encoded(self, result: Any) -> bytes:
@@ -213,7 +213,7 @@ def guarded(handler: Handler) -> Handler:
     return handle
 
 
-# Other sites must not frame our pages, receive their forms, or run scripts in them.
+# Other sites must not frame nsqadmin's pages, receive their forms, or run scripts in them.
 _POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 HEADERS = (
     ("Content-Security-Policy", _POLICY),
@@ -234,9 +234,9 @@ class Page:
     path: str
     draw: Callable[[ClusterView], View]
     about: Subject = NOTHING
-    is_live: bool = False  # a script keeps it up to date
+    is_live: bool = False  # whether a script keeps it up to date
     refresh: int = 0  # seconds until a browser without scripts reloads it
-    refusal: str = ""  # why this user may not see it; shown instead of the content
+    refusal: str = ""  # why this user may not see the page; shown instead of the content
 
 
 def show(

@@ -1,6 +1,6 @@
 """Search of messages: reads a queue or a log page by page until enough messages pass a filter.
 
-Owns the limits of a search. Does not know how pages are fetched or shown.
+Owns the limits of a search. Independent of how pages are fetched or shown.
 """
 
 import time

@@ -1,6 +1,6 @@
 """nsqadmin's /metrics, and counters for the outcomes of its requests to other daemons.
 
-/metrics runs in a thread because importing the module that writes it is slow.
+/metrics runs in a thread because importing the module that writes the metrics is slow.
 """
 
 import threading

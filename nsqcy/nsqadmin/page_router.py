@@ -1,6 +1,6 @@
 """Router that answers a browser with a page if no route matches. Programs receive NSQ's JSON.
 
-Decides which requests receive the page; the page itself is a route.
+Decides which requests receive the page. The page itself has its own route.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """API requests that change a cluster: handlers that read parameters and call
 nsqcy.nsqadmin.actions.
 
-NSQ's requests return only warnings; ours also return each nsqd's response.
+NSQ's requests return only warnings; nsqcy's own also return each nsqd's response.
 """
 
 from typing import Any

@@ -121,8 +121,8 @@ def put_option(app: AppContext, request: Request) -> Result:
 
 
 def _may_change(app: AppContext, request: Request) -> bool:
-    """Return whether the user may change options. A different nsqlookupd receives our token and
-    decides which nsqds we show."""
+    """Return whether the user may change options. A changed nsqlookupd address receives nsqadmin's
+    token and decides which nsqds the pages show."""
     options = app.options
     if app.logins is not None or options.admin_user:
         return app.may_act(request.head)

@@ -66,11 +66,11 @@ _OF_PROXIES = frozenset({"x-forwarded-for", "x-real-ip"})
 def is_forwarded_inside(head: Head, network: Network | None) -> bool:
     """Return whether all addresses that proxies have added to the request are in this network.
 
-    A client can also add addresses, but it thereby only denies its own request.
+    A client can also add addresses, but then only its own request is denied.
     """
     if network is None:
         return True
-    if head.header("Forwarded"):  # its syntax allows more than addresses
+    if head.header("Forwarded"):  # the header's syntax allows more than addresses
         return False
     values = [value for name, value in head.headers if name.lower() in _OF_PROXIES]
     hops = [hop.strip().strip("[]") for value in values for hop in value.split(",")]

@@ -1,7 +1,7 @@
 """Users from --auth-file, authenticated by session cookie, token, or name and password.
 
-Owns the users, their sessions and the related log lines. The log never contains secrets, nor
-unknown names, because such a name may be a password typed into the wrong field. Without --auth-file
+Owns the users, their sessions and the related log lines. The log never contains secrets or unknown
+names, because an unknown name may be a password typed into the wrong field. Without --auth-file
 this module is unused, and NSQ's ACL header decides. Thread-safe.
 """
 
@@ -127,7 +127,8 @@ class Logins:
         for each in warnings:
             log.warn(each)
         self._sessions = Sessions(session_time, clock)
-        # Users of a log-in provider, who are not in the file. Their roles must be checked again.
+        # Users of a log-in provider, who are not in the file. Their sessions do not renew, so that
+        # the provider must confirm their roles again.
         self._external = Sessions(session_time, clock, renews=False)
         self._failures = Failures(clock)
         # Checking a password is expensive: passwords are checked one at a time, and a verified

@@ -136,7 +136,7 @@ class Provider:
             except (AuthlibBaseError, JoseError, requests.RequestException) as error:
                 raise Refused(f"{type(error).__name__}: {error}") from None
             except (KeyError, TypeError, ValueError, RecursionError) as error:
-                raise Refused(f"unreadable answer of the provider: {error!r}") from None
+                raise Refused(f"unreadable answer from the provider: {error!r}") from None
         if token.claims.get("azp", client_id) != client_id:
             raise Refused("the ID token is for another client")
         return token.claims
@@ -167,13 +167,13 @@ class Provider:
     def _discover(self, session: Any) -> Mapping[str, Any]:
         found = _get(session, self._settings.issuer.rstrip("/") + DISCOVERY)
         if found.get("issuer") != self._settings.issuer:
-            raise Refused(f"the provider calls itself {found.get('issuer')!r}")
+            raise Refused(f"the provider reports the issuer {found.get('issuer')!r}")
         return found
 
 
 class _Adapter(HTTPAdapter):
     """Reads a response of limited size before a deadline, and follows no redirect: a request may
-    have our secret."""
+    contain nsqadmin's secret."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()

@@ -148,8 +148,8 @@ def read_answer(node: str, answer: Answer, form: Form = anything) -> NodeAnswer:
             value = gojson.decode_any(answer.body or b"{}")
     except ValueError:
         value = None
-    # A status below 400 does not describe a refusal, and would change the framing of our own
-    # response if we passed it on.
+    # A status below 400 does not describe a refusal, and would change the framing of nsqadmin's own
+    # response if it were passed on.
     status = answer.status if 400 <= answer.status < 600 else 502
     if not isinstance(value, dict) or (answer.status == 200 and not form(value)):
         return NodeAnswer(node, status, message=f"unreadable response with status {answer.status}")
@@ -177,7 +177,7 @@ class SeekEffect:
 def seek_effects(
     channel: str, answers: Iterable[NodeAnswer], rows: Iterable[ChannelStats]
 ) -> list[SeekEffect]:
-    """Return the effects on the nodes that have the channel and know the position."""
+    """Return the effects on the nodes that have the channel and the position."""
     held = {
         row.node: row.figures.depth + row.figures.in_flight_count + row.figures.deferred_count
         for row in rows

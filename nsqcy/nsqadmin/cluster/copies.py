@@ -66,7 +66,7 @@ class TopicCopies(NamedTuple):
 
 
 def of_topic(answers: Iterable[NodeAnswer], topic: str) -> dict[str, TopicCopies]:
-    """Return a topic's copies by nsqd. Logs that an nsqd is draining do not count."""
+    """Return a topic's copies by nsqd, without the logs that an nsqd is draining."""
     found: dict[str, TopicCopies] = {}
     for nsqd, worker in _workers(answers):
         for group in worker["groups"]:

@@ -1,8 +1,8 @@
 """The channels whose dead letters a topic receives.
 
-An nsqd reports a channel's dead-letter topic with the channel, so that all topics must be queried
-to find the channels of one. The result is kept for a few seconds, because browsers often refresh
-their pages. Thread-safe.
+An nsqd reports a channel's dead-letter topic with the channel, so all topics must be queried to
+find the channels that use one dead-letter topic. The result is kept for a few seconds, because
+browsers often refresh their pages. Thread-safe.
 """
 
 import threading
@@ -29,7 +29,7 @@ class DeadLetterOrigins:
 
     def of(self, topic: str) -> Sequence[Names]:
         """Return the channels that send their dead letters to this topic, sorted. If nsqds cannot
-        be queried, return those of the last success."""
+        be queried, return the channels of the last success."""
         if self._is_due():
             try:
                 self._known = dead_letter_topics(self._rows())

@@ -2,11 +2,11 @@
 share its response, and wait only once for a daemon that does not answer.
 
 Threads that make the same GET request while it is under way share its response. nsqd's
-RequestCoalescer starts again for each request, but here that would double the waiting time.
+RequestCoalescer begins a new round for such requests, but here that would double the waiting time.
 Instead, nsqadmin's own changes end the sharing, so that a page shows all earlier changes.
 
-After a timeout, only commands query the daemon for as long as the request was allowed to take.
-After that, one request determines whether it answers again. Thread-safe.
+After a timeout, only commands are sent to the daemon, for as long as the request was allowed to
+take. Then one request determines whether the daemon answers again. Thread-safe.
 """
 
 import threading
@@ -44,7 +44,7 @@ class Silent:
             if until is None:
                 return
             if now >= until:
-                self._until[place] = now + self._pause  # this request determines the result
+                self._until[place] = now + self._pause  # this request is the test
                 return
         raise NotAsked(f"did not answer, and is not queried again for {self._pause:g} s")
 
@@ -125,7 +125,7 @@ class SharedClient(CountedClient):
         if flight.answer is not None:
             return flight.answer
         error = flight.error or RequestError(TIMED_OUT)
-        # Not the same object, to which several threads would add their tracebacks.
+        # A copy, because several threads would add their tracebacks to a shared object.
         raise type(error)(str(error), error.status, error.body)
 
     def _lead(

@@ -24,7 +24,7 @@ from nsqcy.nsqadmin.history.store import History
 
 PATIENCE = 3.5  # maximum steps over which a rate is averaged
 _SHARE = 0.5  # maximum fraction of a step for a query, regardless of the timeouts
-_COPIES_INTERVAL = 60.0  # seconds between two queries for copies
+_COPIES_INTERVAL = 60.0  # seconds between two queries about copies
 _FIRST_WITHIN = 1.0  # maximum seconds from start to first sample
 
 
@@ -68,7 +68,7 @@ class Sampler:
             time.sleep(max(0.0, due - time.monotonic()))
             try:
                 self.sample()
-            except Exception as error:  # ignored: the next sample may succeed
+            except Exception as error:  # ignored, because the next sample may succeed
                 self._log.error(f"history: {type(error).__name__}: {error}")
             due = next_due(due, time.monotonic(), self._history.step)
 

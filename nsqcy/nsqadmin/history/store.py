@@ -194,7 +194,7 @@ class History:
                     series.activity += _HASTE * (_activity(row) - series.activity)
 
     def _admit(self, rows: Mapping[Subject, list[float]]) -> None:
-        """Add series for new subjects while there is room."""
+        """Add series for new subjects while the limit permits."""
         room = self.maximum - len(self._series)
         if room <= 0:
             return

@@ -16,7 +16,7 @@ from nsqcy.nsqadmin.history.store import Subject
 from nsqcy.nsqadmin.html.formatting import rate
 
 TITLE = "Attention"  # column heading
-_ERRORS = {"requeued": "requeued", "timed_out": "timed out"}  # metric -> verb for it in an alert
+_ERRORS = {"requeued": "requeued", "timed_out": "timed out"}  # the verb for each metric in an alert
 _MIN_RATE = 0.01  # messages per second; lower rates cause no alert
 _FAILURES = frozenset({"failing", "timeouts"})  # problems that include the rates of errors
 # Alerts for several channels; a single channel's alert has its own figures.

@@ -32,8 +32,8 @@ _CODE = re.compile(r"(^|: )([A-Z_]+)$", re.MULTILINE)
 
 
 def explained(text: str) -> str:
-    """Insert sentences before the codes of an error. Each of its lines is a code or another text,
-    possibly after an nsqd's address."""
+    """Insert sentences before the codes of an error. Each line is a code or another text, possibly
+    after an nsqd's address."""
 
     def explain(found: re.Match[str]) -> str:
         start, code = found.groups()

@@ -76,7 +76,7 @@ def _short(value: float) -> str:
 
 
 _EPOCH = datetime(1970, 1, 1)
-_LAST = 250_000_000_000  # seconds; datetime ends with the year 9999
+_LAST = 250_000_000_000  # seconds; datetime supports years up to 9999
 
 
 def moment(nanoseconds: int) -> str:

@@ -109,7 +109,7 @@ class Question:
 
 
 def not_found(code: str, about: Subject) -> View:
-    """Return a page that names the missing item, with links; an empty page for other errors."""
+    """Return a page that names the missing item and has links; an empty page for other errors."""
     if code in (NODE_NOT_FOUND, CHANNEL_NOT_FOUND, TOPIC_NOT_FOUND, "NOT_FOUND"):
         return View("not_found.html", {"code": code, "about": about})
     return NOTHING

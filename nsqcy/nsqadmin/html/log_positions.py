@@ -1,4 +1,4 @@
-"""Positions in a topic's log as forms give them: times picked in UTC, and links to usual times.
+"""Positions in a topic's log, as given in forms: times picked in UTC, and links to common times.
 
 Pure.
 """
@@ -21,8 +21,8 @@ class Shortcut(NamedTuple):
 
 
 def with_picked_time(params: Mapping[str, str], name: str) -> dict[str, str]:
-    """Return the parameters with position `name` from the picker's field `at`, which is in UTC. A
-    text that is not a picked time is passed on, so that nsqds reject it."""
+    """Return the parameters with position `name` from the picker's field `at`, which is in UTC. Any
+    other text is passed on, so that nsqds reject it."""
     at = params.get("at", "")
     if not at:
         return dict(params)
@@ -37,7 +37,7 @@ def picked(position: str) -> str:
 
 
 def shortcuts(now: float) -> list[Shortcut]:
-    """Return the times that users often want. now: seconds since 1970."""
+    """Return links to commonly used times. now: seconds since 1970."""
     today = int(now) // _DAY * _DAY
     times = {
         "1 h ago": int(now) - _HOUR,

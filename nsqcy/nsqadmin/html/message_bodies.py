@@ -61,7 +61,8 @@ def _is_unseen(character: str) -> bool:
 
 def lay_out(text: str) -> str | None:
     """Format a JSON object or array with one value per line. Numbers keep their digits and keys
-    their order. Return None if the text is neither or would grow too much."""
+    their order. Return None if the text is neither an object nor an array, or would grow too
+    much."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:

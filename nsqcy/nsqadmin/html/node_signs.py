@@ -11,7 +11,7 @@ from nsqcy.nsqadmin.html.attention import Sign
 from nsqcy.nsqadmin.html.formatting import plural
 
 FULL = 1 - DISK_WARNING  # share of a disk that is used
-SILENT = Sign("does not answer", "nsqadmin gets no statistics from this nsqd", Severity.ERROR)
+SILENT = Sign("does not answer", "nsqadmin receives no statistics from this nsqd", Severity.ERROR)
 
 DRAINING = Sign("draining", "The nsqd refuses publishes, and exits when it is empty")
 

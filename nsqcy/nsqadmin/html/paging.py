@@ -11,7 +11,7 @@ Row = TypeVar("Row")
 
 
 class Part(NamedTuple, Generic[Row]):
-    """The rows of a page, its number, and that of the last page."""
+    """The rows of a page, its number, and the number of the last page."""
 
     rows: Sequence[Row]
     page: int

@@ -2,7 +2,7 @@
 
 Pure: computes paths and strings from the history and a time; templates/plots.html draws them. Plots
 work without scripts; a script adds readouts of values and live updates. Unknown values are gaps. A
-plot stretches to its box: lines keep their width, and text is outside the stretched area.
+plot is stretched to fit its box: lines keep their width, and text is outside the stretched area.
 
 No plotting library is used, because the available ones need a canvas or a browser, and a plot here
 is only two SVG lines.
@@ -49,7 +49,7 @@ def line_path(values: Sequence[float], top: float, width: int, height: int) -> s
         if is_open:
             pieces.append(f"L{x} {y}")
         else:
-            pieces.append(f"M{x} {y}h0")  # a zero-length line still shows round caps
+            pieces.append(f"M{x} {y}h0")  # a line of length zero still shows its round caps
             is_open = True
     return "".join(pieces)
 
@@ -59,7 +59,7 @@ FRAME = "1h"
 START = "start"  # the time frame since nsqadmin's first sample
 YOUNG = 900  # seconds
 _MIN_SECONDS = 60
-_CURRENT_STEPS = 3  # an older value is not the current one
+_CURRENT_STEPS = 3  # an older value does not count as the current one
 _RECENT = 60.0  # seconds
 SPARK = 900  # seconds shown by a sparkline
 MAX_POINTS = 360
@@ -205,8 +205,8 @@ class Plots:
 
     @property
     def frame(self) -> str:
-        """The chosen time range, if the history is long enough. The default for a history that has
-        just begun is all of it."""
+        """The chosen time range, if the history is long enough. The default for a short history is
+        all of it."""
         is_young = self.history is not None and self.history.age(self.now) < YOUNG
         usual = START if is_young else FRAME
         return next(each for each in (self.chosen, usual, *self.frames) if each in self.frames)
@@ -252,8 +252,7 @@ def _spoken(chart: Chart, lines: Sequence[Line], columns: Sequence[Sequence[floa
 
 
 def _times(seconds: int) -> list[str]:
-    """Return relative labels, because the reader may be in a different time zone from this
-    machine."""
+    """Return relative labels, because the reader's time zone may differ from this machine's."""
     parts = [seconds * (_LABELS - place) // _LABELS for place in range(_LABELS)]
     return [*(f"−{_ago(each)}" for each in parts), "now"]
 

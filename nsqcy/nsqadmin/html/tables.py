@@ -83,7 +83,7 @@ _CELL = re.compile(r"<td>(0</td>)?")
 
 def labelled(cells: str, headings: Sequence[Heading]) -> Markup:
     """Return a row's cells with their headings as labels, for phones, where a row is a card. Cards
-    omit a cell that is just 0."""
+    omit a cell whose value is 0."""
     titles = (each.title for each in headings[1:])  # the first cell names the row
 
     def put(cell: re.Match[str]) -> str:

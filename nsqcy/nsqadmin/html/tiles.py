@@ -1,4 +1,4 @@
-"""Tiles: large figures at the top of a page, and those that describe a node's health. Pure."""
+"""Tiles: large figures at the top of a page, and tiles that describe a node's health. Pure."""
 
 from typing import NamedTuple
 

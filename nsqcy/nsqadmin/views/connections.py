@@ -11,7 +11,7 @@ from nsqcy.nsqadmin.html.location import Location
 from nsqcy.nsqadmin.html.paging import part
 from nsqcy.nsqadmin.html.tables import Columns, table, unsorted
 
-FEW = 2  # topics of a producer that are shown; the others are counted
+FEW = 2  # number of a producer's topics to show; the rest are only counted
 
 
 def connections(found: Sequence[Connection], clients: Clients, location: Location) -> View:

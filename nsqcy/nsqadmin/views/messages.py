@@ -30,7 +30,7 @@ CHANNEL_TABS = {
 }
 MAX_BYTES = 512 << 10  # bytes of a body on a single message's page
 PREVIEW = 120  # characters of a body in a row
-KEPT = ("dead", "via", "as", "q", "path", "from")  # parameters that links on the page keep
+KEPT = ("dead", "via", "as", "q", "path", "from")  # parameters that links on the page preserve
 SIZES = ("10", "50", "100")  # messages per nsqd; the last one is nsqd's maximum
 
 
@@ -412,7 +412,7 @@ def _facts(source: MessageQuery, message: Mapping[str, Any]) -> list[tuple[str, 
 
 
 def _first_published(headers: Mapping[str, str]) -> str:
-    """Return when a dead letter was published to its original topic. Producers can set
+    """Return the time at which a dead letter was published to its original topic. Producers can set
     any header, so its value may be anything."""
     text = headers.get("first-time", "") if "origin-channel" in headers else ""
     return _moment(int(text)) if text.isascii() and text.isdigit() and len(text) <= 19 else ""

@@ -318,7 +318,7 @@ def _chosen(rows: Sequence[TopicStats], params: Mapping[str, str]) -> Chosen | N
 
 
 def _held(rows: Sequence[TopicStats], topic: str, channel: str, action: str) -> int:
-    """Return the number of messages that would be lost."""
+    """Return the number of messages that an action would lose."""
     row = next(each for each in rows if each.name == topic)
     channels = [row.channels[channel]] if channel else list(row.channels.values())
     if not channel and action == "empty":

@@ -64,7 +64,7 @@ def field(channel: str, key: str, value: Any, form: Mapping[str, str]) -> Field:
 
 
 def changes(channel: str, form: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of a form that differ from those before; None for a key to reset."""
+    """Return the changed values of a form; None for a key to reset."""
     found: dict[str, Any] = {}
     for name, text in form.items():
         if not name.startswith(VALUE):

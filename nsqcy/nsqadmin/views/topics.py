@@ -44,7 +44,7 @@ NO_NSQD = Sign(
     path=("lookup",),
 )
 
-# Sort key for topics -> heading of its column.
+# The column heading for each sort key of topics.
 _ORDERS = {
     "topic": "Topic",
     "attention": attention.TITLE,
@@ -115,7 +115,7 @@ def streams(
 
 
 def backlog(stats: TopicStats) -> int:
-    """Return the messages that wait in a topic and in all its channels."""
+    """Return the number of messages waiting in a topic and in all its channels."""
     return stats.figures.depth + sum(each.figures.depth for each in stats.channels.values())
 
 
