@@ -1,13 +1,13 @@
 """The client's end of a connection: parses frames into messages and turns answers into commands.
 
-Owns what a client does for every message: splitting input into frames, the Message objects, and the
-commands that answer messages and publish, collected until the connection's owner sends them.
-Independent of sockets, clocks, handshakes and RDY.
+Owns the work that a client does for every message: splitting input into frames, the Message
+objects, and the commands that answer messages and publish. Commands are collected until the
+connection's owner sends them. Independent of sockets, clocks, handshakes and RDY.
 
-One thread may feed and take bytes while others answer messages: everything here runs under the GIL,
-and callbacks run between two changes, never during one. If an exception in Python code
-interrupts a program's thread that answers a message, the thread has either queued the answer or
-changed nothing. The loop's thread (`mailbox`) gets answers that affect the flow control.
+One thread may feed and take bytes while others answer messages: this module runs under the GIL, and
+callbacks run only between two changes of state. If an exception in Python code interrupts a
+program's thread that answers a message, the thread has either queued the answer or changed nothing.
+The loop's thread (`mailbox`) gets answers that affect the flow control.
 """
 
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ cdef enum:
     OK_TEXT = 0x4f4b
 
 cdef int64_t MAX_WAIT = 1LL << 53           # milliseconds
-cdef uint64_t OK_HEAD = <uint64_t>6 << 32       # its size, then the frame type of a response
+cdef uint64_t OK_HEAD = <uint64_t>6 << 32       # OK's frame size, then the frame type of a response
 
 
 class AlreadyAnswered(NsqError):
@@ -62,7 +62,7 @@ class AlreadyAnswered(NsqError):
 
 
 class ProtocolError(NsqError):
-    """The received bytes were not sent by nsqd."""
+    """The received bytes do not follow nsqd's protocol."""
 
 
 @cython.final
@@ -70,27 +70,27 @@ cdef class Codec:
     """One connection's frames and commands.
 
     `flow` is the Flow of the connection's consumer, or None for a connection that only publishes.
-    `wake()` is called when output becomes available to take. `longest`: maximum size of an accepted
+    `wake()` is called when output becomes available. `longest`: maximum size of an accepted
     message, in bytes; 0 for no limit.
     """
 
     cdef readonly str address
-    cdef public str topic           # that the connection consumes
+    cdef public str topic           # topic that the connection consumes
     cdef list pieces                # output before `output`: large bodies, which are not copied
-    cdef size_t piece               # the next of them
+    cdef size_t piece               # index of the next piece to send
     cdef Output output
     cdef bytearray partial          # received bytes of an incomplete frame
-    cdef size_t wanted              # size that `partial` must reach before the next try
+    cdef size_t wanted              # size that `partial` must reach before the next attempt
     cdef uint32_t longest           # maximum bytes of a message's frame
     cdef bint headers               # negotiated: a message begins with its headers
     cdef bint closed
     cdef public bint dead_letters   # negotiated: nsqd accepts DEAD_LETTER
-    cdef readonly bint touched      # some message's timeout was restarted
+    cdef readonly bint touched      # the timeout of a message was restarted
     cdef readonly Py_ssize_t in_flight
-    cdef readonly uint64_t delivered    # messages since the connection began
+    cdef readonly uint64_t delivered    # messages delivered since the connection began
     cdef public object wake         # called when output becomes available
     cdef public object flow         # notified of results before they are sent
-    cdef public Mailbox mailbox     # of the loop that notifies it; None if every caller may
+    cdef public Mailbox mailbox     # mailbox of the loop that calls `flow`; None: any caller may
 
     def __cinit__(self, str address not None, uint32_t longest=0):
         self.address = address
@@ -184,7 +184,7 @@ cdef class Codec:
                             f" 4 to {maximum} are allowed")
 
     def rest(self):
-        """Return and forget the received bytes of an incomplete frame."""
+        """Return and discard the received bytes of an incomplete frame."""
         cdef bytes rest = bytes(self.partial)
         self.partial.clear()
         return rest
@@ -192,7 +192,7 @@ cdef class Codec:
     # -- to send
 
     def take(self):
-        """Return and forget the next bytes to send; none if there is no more output."""
+        """Remove and return the next bytes to send; empty if there is no more output."""
         cdef Output output = self.output
         cdef bytes taken
         if self.pieces:
@@ -263,7 +263,7 @@ cdef class Codec:
         return 0
 
     def close(self):
-        """Handle the loss of the connection: answers are dropped from now on."""
+        """Handle the loss of the connection: later answers are dropped."""
         self.closed = True
         self.in_flight = 0
         self.pieces.clear()
@@ -296,7 +296,7 @@ cdef class Codec:
         return 0
 
     def settle(self, Message message not None, Outcome outcome, int64_t delay, bytes line):
-        """Send an answer that another thread has given."""
+        """Send an answer that comes from another thread."""
         if not self.closed:
             self.put_answer(message, outcome, delay, line)
 
@@ -346,16 +346,16 @@ cdef class Message:
     nsqd's clock; `attempts`: the number of its deliveries, including this one; `headers`: a dict of
     str, empty on a connection without the `headers` option.
 
-    Answers sent after the connection was lost are dropped: nsqd redelivers the message.
+    Answers after the loss of the connection are dropped: nsqd redelivers the message.
     """
 
     cdef readonly bytes id          # 16 hex digits
     cdef readonly bytes body
-    cdef readonly int64_t timestamp     # ns since 1970, by the wall clock of its nsqd
+    cdef readonly int64_t timestamp     # ns since 1970, by the wall clock of the message's nsqd
     cdef readonly uint16_t attempts
     cdef bint answered
-    cdef bint manual                # its handler will answer it later
-    cdef bint kept                  # made a dead letter that the consumer keeps
+    cdef bint manual                # the program will answer the message after its handler returns
+    cdef bint kept                  # moved to the consumer's own dead-letter topic
     cdef Codec codec
 
     def __init__(self):
@@ -413,7 +413,7 @@ cdef class Message:
         keep = codec.flow.keep
         if self.answered or self.kept:
             refuse(self)
-        self.kept = self.manual = True  # its handler does not answer it
+        self.kept = self.manual = True  # the handler does not answer the message
         if codec.mailbox is None:
             keep(self, reason)
         else:
@@ -524,9 +524,9 @@ cdef class Publish:
     cdef readonly bytes body
     cdef public double deadline     # seconds, monotonic
     cdef public int tries           # failed ones
-    cdef public object error        # error of the last try that may have been executed
+    cdef public object error        # error of the last attempt that nsqd may have executed
     cdef readonly object waiter     # notified of the result
-    cdef public bint is_abandoned   # its caller was interrupted
+    cdef public bint is_abandoned   # the caller was interrupted
 
     def __init__(self, str topic not None, bytes head not None, bytes body not None, waiter,
                  double deadline=INFINITY):
@@ -540,7 +540,7 @@ cdef class Publish:
         """Handle the result, once: None for OK, otherwise the error."""
 
     def is_awaited(self):
-        """Return whether the caller still wants to know the result."""
+        """Return whether the caller is still waiting for the result."""
         return not self.is_abandoned
 
 
@@ -568,8 +568,7 @@ def message_body(data):
 
 
 def headered_body(data, headers):
-    """Return the same bytes after their headers, as sent on a connection that negotiated
-    headers."""
+    """Return a body preceded by its headers, as sent on a connection that negotiated headers."""
     return _before(headers) + message_body(data)
 
 
@@ -588,9 +587,8 @@ def headered_mpub_body(messages not None, headers):
 
 
 def mpub_body(messages not None):
-    """Return the body of an MPUB: a count, then each message after its length. Raises what
-    message_body does, and ValueError if there are no messages or more bytes than a command can
-    have."""
+    """Return the body of an MPUB: a count, then each message after its length. Raises the errors of
+    message_body(), and ValueError if there are no messages or too many bytes for one command."""
     return join([message_body(each) for each in messages])
 
 

@@ -1,4 +1,4 @@
-# The declarations of nsqcy.client.mailbox that other modules use.
+# Declarations of nsqcy.client.mailbox for other modules.
 
 
 cdef class Mailbox:
@@ -6,9 +6,9 @@ cdef class Mailbox:
     cdef object requests            # deque of (function, arguments, size)
     cdef list dirty                 # drivers with pending output
     cdef list gates                 # gates of callers whose request the loop has not handled
-    cdef int fd                     # a byte here wakes the loop; -1 before its start
+    cdef int fd                     # a byte written here wakes the loop; -1 before its start
     cdef bint asleep
-    cdef bint calls_back            # the loop runs callbacks
+    cdef bint calls_back            # whether the loop is running callbacks
     cdef readonly bint is_closed
     cdef readonly Py_ssize_t size   # total size of the requests that the loop has not taken
 

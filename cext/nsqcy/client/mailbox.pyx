@@ -1,11 +1,12 @@
 # cython: linetrace=False
-"""How the threads of a program hand work to the loop of the blocking client, and wait for it.
+"""The way that a program's threads pass work to the loop of the blocking client, and wait for the
+results.
 
 Owns the steps that must not be interrupted. A signal handler, a time limit or another thread may
 raise an exception between any two instructions of a caller's Python code, but not between two
 instructions here: each function has done its work, or nothing, when the exception is raised. A
-function that waits can be interrupted only there, and then undoes what it has begun. No function
-holds a lock while Python code runs, so a signal handler may call all of them.
+function that waits can be interrupted only while it waits; it then undoes the steps that it has
+begun. No function holds a lock while Python code runs, so a signal handler may call all of them.
 
 Works with threads and with greenlets: `make_gate` returns an acquired lock, or its counterpart.
 """
@@ -23,7 +24,7 @@ _CANCELLATION = (_base.CANCELLED, _base.CANCELLED_AND_NOTIFIED)
 _DONE = (*_CANCELLATION, _base.FINISHED)
 
 
-cdef double SLICE = 0.5  # seconds that a signal may have to wait for its handler
+cdef double SLICE = 0.5  # maximum seconds until a signal's handler runs
 
 
 def thread_gate():
@@ -36,9 +37,9 @@ def thread_gate():
 cdef bint pass_gate(gate, timeout) except -1:
     """Wait until a gate is opened; return False after the timeout.
 
-    Only the main thread calls signal handlers. A signal ends the system call in which it waits, but
-    one that comes just before that call would be handled only when the gate is opened, perhaps
-    never. So the main thread checks repeatedly.
+    Only the main thread calls signal handlers. A signal ends the system call in which the main
+    thread waits. However, a signal just before that call would be handled only when the gate is
+    opened, which might never happen. Therefore, the main thread checks repeatedly.
     """
     check_signals()
     if PyThread_get_thread_ident() != threading.main_thread().ident:
@@ -67,14 +68,14 @@ cdef class Mailbox:
         return self.put(function, arguments, 0)
 
     def post_sized(self, function, argument, Py_ssize_t size):
-        """Like post(), with a size that counts until the loop takes the request."""
+        """Like post(), with a size that is counted until the loop takes the request."""
         return self.put(function, (argument,), size)
 
     def ask(self, function, publish, Py_ssize_t size, gate, withdraw):
         """Post a publish, and wait until its gate is opened; return False if the loop has ended.
 
         If an exception ends the wait, the publish is marked as abandoned, and the loop calls
-        `withdraw` with it.
+        `withdraw` with the publish.
         """
         if not self.put(function, (publish,), size):
             return False
@@ -90,8 +91,8 @@ cdef class Mailbox:
         """Make the loop call a function, and wait until it returns; return False if the loop has
         ended.
 
-        Does not wait before the loop's start, nor while the loop runs callbacks, which may wait for
-        the caller.
+        Does not wait before the loop has started, or while the loop runs callbacks, which may wait
+        for the caller.
         """
         if not self.put(self.do_and_open, (gate, function, arguments), 0):
             return False
@@ -105,7 +106,7 @@ cdef class Mailbox:
         return True
 
     def do_and_open(self, gate, function, arguments):
-        """Call a function, and open the gate if its caller still waits."""
+        """Call a function, and open the gate if the caller is still waiting."""
         try:
             function(*arguments)
         finally:
@@ -124,22 +125,22 @@ cdef class Mailbox:
     cdef int rouse(self) except -1:
         if self.asleep:
             self.asleep = False
-            write(self.fd, b"\0", 1)  # a full pipe wakes the loop, too
+            write(self.fd, b"\0", 1)  # a full pipe also wakes the loop
         return 0
 
     # -- for the loop
 
     def open(self, int fd):
-        """Wake the loop by a byte to this file descriptor. Return False if another loop has opened
-        the mailbox."""
+        """Wake the loop by writing a byte to this file descriptor. Return False if another loop has
+        opened the mailbox."""
         if self.fd >= 0 or self.is_closed:
             return False
         self.fd = fd
         return True
 
     def sleep(self):
-        """Announce that the loop will sleep; return False if there are requests, so it must not
-        sleep."""
+        """Announce that the loop is about to sleep; return False if there are requests and the loop
+        must not sleep."""
         if self.requests or self.dirty:
             return False
         self.asleep = True
@@ -158,22 +159,22 @@ cdef class Mailbox:
         return function, arguments
 
     def take_dirty(self):
-        """Return the drivers that have output to send, and forget them."""
+        """Remove and return the drivers that have output to send."""
         taken, self.dirty = self.dirty, []
         return taken
 
     def begin_callbacks(self):
-        """Announce that the loop runs callbacks: no caller waits meanwhile."""
+        """Announce that the loop is running callbacks: in the meantime, no caller waits."""
         self.calls_back = True
         while self.gates:
             self.gates.pop().release()
 
     def end_callbacks(self):
-        """Announce that the loop no longer runs callbacks."""
+        """Announce that the loop has stopped running callbacks."""
         self.calls_back = False
 
     def close(self):
-        """Accept no more requests; those that were accepted can still be taken."""
+        """Accept no more requests; accepted requests can still be taken."""
         self.is_closed = True
         self.asleep = False
         self.fd = -1
@@ -183,7 +184,7 @@ cdef class Mailbox:
 
 
 cdef class Bell:
-    """Tells the loop that a driver has pending output. The driver resets `is_rung`."""
+    """Notification to the loop that a driver has pending output. The driver resets `is_rung`."""
 
     cdef Mailbox mailbox
     cdef object driver
@@ -210,7 +211,7 @@ def call_in(list callers, caller, function, *arguments):
 
 
 cdef class Waiters:
-    """Threads or greenlets that are waiting for an event, which wakes one or all of them."""
+    """Threads or greenlets waiting for an event that wakes one or all of them."""
 
     cdef object make_gate
     cdef object gates               # deque, one per waiter
@@ -228,7 +229,7 @@ cdef class Waiters:
         gate = self.make_gate()
         self.gates.append(gate)
         try:
-            if not is_there():  # the event occurred before there was a gate to open
+            if not is_there():  # the event occurred before a gate existed
                 opened = pass_gate(gate, timeout)
         finally:
             if not opened:
@@ -274,8 +275,8 @@ cdef class Event(Waiters):
 cdef class Deliveries:
     """Messages that nsqd has delivered and the program has not taken.
 
-    A message is taken or stays: a thread that is interrupted while it waits leaves messages, and
-    wake-ups, to other threads.
+    A thread that is interrupted while it waits leaves messages and wake-ups to other threads, so no
+    message is lost.
     """
 
     cdef Waiters waiters
@@ -328,8 +329,8 @@ cdef class Deliveries:
         return None
 
     def batch(self, Py_ssize_t maximum, double within, timeout, flow):
-        """Return up to `maximum` messages, `within` seconds after the first; earlier if `flow` is
-        starved. Returns an empty list after the timeout or after the end."""
+        """Return up to `maximum` messages that arrive `within` seconds after the first; return
+        earlier if `flow` is starved. Returns an empty list after the timeout or after the end."""
         cdef list batch = []
         first = self.next(timeout)
         if first is None:
@@ -352,8 +353,8 @@ cdef class Deliveries:
 
     cdef int wait(self, left) except -1:
         self.waiters.wait_at(self.has_news, left)
-        # A signal may have come while this thread waited for the GIL. Python code must handle
-        # it now, before a message is taken.
+        # A signal may have arrived while this thread waited for the GIL. Python code must handle
+        # the signal now, before taking a message.
         try:
             self.current()
         except BaseException:
@@ -378,7 +379,7 @@ cdef class Deliveries:
         self.waiters.wake_all()
 
     def take_all(self):
-        """Return and forget the messages."""
+        """Remove and return the messages."""
         messages = list(self.messages)
         self.messages.clear()
         return messages
@@ -388,7 +389,7 @@ cdef class Deliveries:
 
 
 cdef class Iteration:
-    """A `for` over a consumer; exists while the statement runs."""
+    """Iterator of a `for` over a consumer; exists while the statement runs."""
 
     cdef Deliveries deliveries
     cdef object caller
@@ -425,7 +426,7 @@ cdef class Iteration:
 
 
 cdef class Batches(Iteration):
-    """A `for` over batches of a consumer's messages."""
+    """Iterator of a `for` over batches of a consumer's messages."""
 
     cdef Py_ssize_t maximum
     cdef double within
@@ -448,7 +449,7 @@ cdef class Batches(Iteration):
 
 
 cdef class Condition(Waiters):
-    """The part of threading.Condition that concurrent.futures uses."""
+    """The subset of threading.Condition that concurrent.futures uses."""
 
     cdef object lock                # reentrant
 
@@ -472,7 +473,7 @@ cdef class Condition(Waiters):
 
 
 class PublishFuture(Future):
-    """A future for the result of a publish. Its lock is never held by an interrupted caller."""
+    """A future for the result of a publish. An interrupted caller never holds its lock."""
 
     def __init__(self):
         self._condition = Condition(thread_gate)
@@ -483,15 +484,15 @@ class PublishFuture(Future):
         self._done_callbacks = []
 
     def result(self, timeout=None):
-        """Wait for the publish, and return its result. Raises its error, CancelledError and
-        TimeoutError."""
+        """Wait for the publish, and return its result. Raises the publish's error, CancelledError
+        or TimeoutError."""
         error = _awaited(self, timeout)
         if error is not None:
             raise error
         return self._result
 
     def exception(self, timeout=None):
-        """Wait for the publish, and return its error, if any. Raises CancelledError and
+        """Wait for the publish, and return its error, if any. Raises CancelledError or
         TimeoutError."""
         return _awaited(self, timeout)
 

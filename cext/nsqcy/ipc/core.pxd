@@ -1,4 +1,4 @@
-# The declarations of nsqcy.ipc that other packages use.
+# Declarations of nsqcy.ipc for other packages.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -8,12 +8,12 @@ cdef enum:
     MAX_WORKERS = 64
 
 cdef struct Used:
-    uint64_t key                  # key of the user; 0: unused row
+    uint64_t key                  # user's key; 0: unused row
     uint64_t messages_until       # monotonic clock, ns
     uint64_t bytes_until
     uint64_t messages             # messages published while a rate was set
     uint64_t size                 # bytes published while a rate was set
-    uint64_t waited               # ns, summed over all connections
+    uint64_t waited               # ns of waiting, summed over all connections
     uint64_t publishes_refused
     uint64_t connections_refused
     uint32_t connections[MAX_WORKERS]
@@ -30,13 +30,13 @@ cdef class QuotaTable:
 cdef class Quota:
     cdef QuotaTable table
     cdef Used *used
-    cdef Used alone               # shared by users that appeared when all rows were in use
+    cdef Used alone               # row shared by users that appeared when all rows were in use
     cdef readonly str user
     cdef readonly uint32_t max_connections
     cdef readonly double rate     # messages per second; 0: no limit
     cdef readonly double bytes_rate
-    cdef uint32_t waiting         # this worker's sessions that are waiting for it
-    cdef int64_t waited_until     # their waiting time is counted up to this time
+    cdef uint32_t waiting         # this worker's sessions that are waiting for quota
+    cdef int64_t waited_until     # time up to which their waiting time is counted
     cdef int64_t told_until
 
     cpdef bint limits_publishes(self) noexcept
@@ -66,26 +66,26 @@ cdef struct SharedHead:
 cdef struct Slot:
     # Written by the worker, read by all workers.
     uint32_t pid
-    uint32_t generation           # resets of its rings; written only by the master
+    uint32_t generation           # number of resets of its rings; written only by the master
     uint64_t beat                 # monotonic clock, ns
-    uint32_t state                # the caller defines its meaning
+    uint32_t state                # meaning defined by the caller
     uint32_t busy                 # permille of the last second: running or waiting for a CPU
     uint32_t ran                  # permille of the last second: running
     uint32_t connections
-    uint32_t topics               # topics that the worker has, or had when it crashed
+    uint32_t topics               # topics on the worker, or at its crash
     uint32_t pad[7]
     # Written by all workers.
     uint32_t sleeping
     uint32_t sleeping_pad
     uint64_t dirty                # bit w: the ring from w to this worker has data
-    uint64_t waits                # bit w: worker w is waiting for room in its ring to this worker
-    uint64_t room                 # bit r: the ring from this worker to r has room again
+    uint64_t waits                # bit w: worker w waits for space in its ring to this worker
+    uint64_t room                 # bit r: the ring from this worker to r has space again
     uint64_t wake_pad[4]
 
 cdef struct RingHead:
-    uint64_t head                 # written by the writer: where the next record will start
+    uint64_t head                 # written by the writer: start of the next record
     uint64_t head_pad[7]
-    uint64_t tail                 # written by the reader: everything before it may be overwritten
+    uint64_t tail                 # written by the reader: bytes before it may be overwritten
     uint64_t tail_pad[7]
     uint64_t page_pad[496]
 
@@ -93,19 +93,19 @@ cdef struct RingHead:
 cdef struct RingWriter:
     RingHead *shared
     unsigned char *data
-    uint64_t head                 # after the last written record, published or not
+    uint64_t head                 # end of the last written record, published or not
     uint64_t published
     uint64_t tail                 # as last seen
 
 cdef struct RingReader:
     RingHead *shared
     const unsigned char *data
-    uint64_t tail                 # after the last read record, released or not
+    uint64_t tail                 # end of the last read record, released or not
     uint64_t released
     uint64_t head                 # as last seen
 
 cdef struct RingRecord:
-    const unsigned char *data     # in the ring; valid until ring_release
+    const unsigned char *data     # position in the ring; valid until ring_release
     uint32_t length
     uint32_t stream
     uint32_t size                 # size of the record in the ring
@@ -115,8 +115,8 @@ cdef struct RingRecord:
 cdef int ring_attach_writer(RingWriter *ring, RingHead *shared) noexcept nogil
 cdef int ring_attach_reader(RingReader *ring, RingHead *shared) noexcept nogil
 
-# Return 1 if written (visible to the reader after ring_publish), 0 if there is no room (`reserve`
-# bytes must stay free), -1 if broken. `n` must not exceed RECORD_MAX.
+# Return 1 if written (visible to the reader after ring_publish), 0 if there is no space (`reserve`
+# bytes must stay free), -1 if the ring is broken. `n` must not exceed RECORD_MAX.
 cdef int ring_write(RingWriter *ring, uint8_t kind, uint32_t stream, const void *data, uint32_t n,
                     uint32_t reserve) noexcept nogil
 cdef void ring_publish(RingWriter *ring) noexcept nogil
@@ -124,11 +124,11 @@ cdef void ring_publish(RingWriter *ring) noexcept nogil
 cdef bint ring_half_free(RingWriter *ring) noexcept nogil
 
 # Return 1 if `record` is the next record (the position moves past it), 0 if there is none, -1 if
-# broken.
+# the ring is broken.
 cdef int ring_read(RingReader *ring, RingRecord *record) noexcept nogil
-# Release the room of all records read so far to the writer.
+# Release the space of all records read so far to the writer.
 cdef void ring_release(RingReader *ring) noexcept nogil
-# Return whether the writer has at least half of the ring, as far as the reader knows.
+# Return whether at least half of the ring is free for the writer, from the reader's point of view.
 cdef bint ring_half_read(RingReader *ring) noexcept nogil
 
 # Set bit `who` of `bits`, one of the bitmaps of `slot`.  If the result is true, write that worker's
@@ -156,21 +156,22 @@ cdef class Shared:
 
 cdef enum StreamSide:
     SIDE_OPEN
-    SIDE_CLOSING               # closed at this end; the last record is still to be written
+    SIDE_CLOSING               # closed at this end; the last record is not written yet
     SIDE_CLOSED                # the last record is written; the peer has not responded
-    SIDE_GONE                  # the number is free, or the peer is down
+    SIDE_GONE                  # the stream number is free, or the peer is down
 
 
 cdef class StreamEnd:
-    """Receiver of the events at this end of a stream; override the methods that you need.
+    """Receiver of the events at this end of a stream; override methods as needed.
 
-    If an end raises, its stream is aborted.
+    If a method raises, the stream is aborted.
     """
-    # Take all `n` bytes; `data` is valid until you return.  When done with them: `stream.consumed`.
+    # Take all `n` bytes; `data` is valid until the return. After processing the bytes, call
+    # `stream.consumed`.
     cdef int on_data(self, const unsigned char *data, size_t n) except -1
-    # A partial send can continue.
+    # Continue a partial send.
     cdef int on_writable(self) except -1
-    # The other end has closed, or no longer exists.  This is the last event.
+    # Handle the last event: the other end has closed, or no longer exists.
     cdef int on_closed(self, bint aborted) except -1
 
 
@@ -185,24 +186,24 @@ cdef class Stream:
         Peer _peer             # None: gone
         readonly StreamEnd end
         bytes _hello           # the OPEN record is not in the ring yet
-        uint32_t _id           # as in the records that we write
+        uint32_t _id           # as in the records that this worker writes
         StreamSide _side
         bint _peer_closed
         bint _aborting
         bint _cut_short        # a send was partial: the end is waiting for on_writable
-        uint32_t _credit       # bytes we may send
-        uint32_t _allowed      # bytes the peer may send
+        uint32_t _credit       # bytes that this end may send
+        uint32_t _allowed      # bytes that the peer may send
         uint32_t _owed         # bytes consumed but not yet returned as credit
         # Bytes accepted but not in the ring yet: waiting[start:stop], at most STREAM_WINDOW bytes.
         unsigned char *_waiting
         uint32_t _start
         uint32_t _stop
         uint32_t _capacity
-        Link _control          # in peer.control: a credit or the last record to write
-        Link _data             # in peer.data: OPEN or waiting bytes to write
+        Link _control          # in peer.control: a credit or the last record is to be written
+        Link _data             # in peer.data: OPEN or waiting bytes are to be written
 
-    # Return the number of bytes accepted: up to the credit, or 0 once closed. Keep the rest until
-    # on_writable.
+    # Send bytes; return the number of bytes accepted: up to the credit, or 0 once closed. The
+    # caller keeps the rest until on_writable.
     cdef int send(self, const unsigned char *data, size_t n) except -1
     # Report that `n` more bytes from on_data have been processed.
     cpdef void consumed(self, size_t n) noexcept
@@ -233,8 +234,8 @@ cdef class Peer:
         Slot *_slot
         RingWriter _out
         RingReader _into
-        list _opened           # by us: index -> Stream or None
-        list _accepted         # opened by the peer
+        list _opened           # opened by this worker: index -> Stream or None
+        list _accepted         # opened by the peer: index -> Stream or None
         list _free             # indexes of _opened that are None
         Link _control
         Link _data
@@ -256,8 +257,8 @@ cdef class Mesh:
         list _peers            # a Peer for each worker, including this one (which is never up)
         uint64_t _up           # bitmaps of peers:
         uint64_t _touched      # peers with work for flush
-        uint64_t _blocked      # peers whose ring had no room for all records
-        uint64_t _unfinished   # peers whose ring was not read to the end, whether up or not
+        uint64_t _blocked      # peers whose ring had no space for all records
+        uint64_t _unfinished   # peers, up or down, whose ring was not read to the end
         int _turn              # peer whose ring is read first
         bint _draining
         bint _sleeping
@@ -270,7 +271,7 @@ cdef class Mesh:
     cpdef void awake(self) noexcept
     cpdef int woken(self) except -1
     cpdef int wake(self, int peer) except -1
-    # Like `is_up`, for the number of a known peer.
+    # Return whether a known peer, given by its number, is up.
     cdef bint up(self, int peer) noexcept
 
     cdef Py_ssize_t _drain_peer(self, Peer peer, Py_ssize_t budget) except -1

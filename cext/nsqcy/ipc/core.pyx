@@ -1,6 +1,7 @@
-"""nsqcy.ipc: what the processes of one daemon share: rings, the streams over them, quotas.
+"""nsqcy.ipc: resources shared by the processes of one daemon: rings, streams over the rings,
+quotas.
 
-Each included file says what it owns.
+Each included file states its responsibilities.
 """
 
 import hashlib

@@ -1,9 +1,9 @@
 """Streams between workers: many byte pipes over one ring in each direction.
 
 Owns the numbers, credits and closing of streams, and the allocation of ring space. A ring never
-waits for a session. Bytes that do not fit wait in their stream, bounded by that stream's credit,
-and all input is read regardless of the state of the outgoing rings. Does not interpret the bytes.
-Its only system calls read and write an eventfd.
+waits for a session. Bytes that do not fit wait in their stream, bounded by the stream's credit. All
+input is read, regardless of the state of the outgoing rings. Does not interpret the bytes. The only
+system calls are reads and writes of an eventfd.
 """
 
 # Streams between workers: byte pipes over the rings.
@@ -26,7 +26,7 @@ Its only system calls read and write an eventfd.
 cdef enum:
     STREAM_WINDOW = 262144     # bytes in transit in each direction
     STREAM_CREDIT_BATCH = 32768
-    STREAMS_MAX = 1 << 20      # opened by one worker to one peer
+    STREAMS_MAX = 1 << 20      # maximum streams opened by one worker to one peer
 
 cdef enum:
     KIND_OPEN = 1
@@ -37,8 +37,8 @@ cdef enum:
 
     HALF_WINDOW = STREAM_WINDOW // 2
     WAITING_MIN = 4096
-    PUBLISH_EVERY = 32768      # so that a long turn here does not leave the reader idle
-    RELEASE_EVERY = 65536      # or leave the writer without room
+    PUBLISH_EVERY = 32768      # avoids an idle reader during a long turn here
+    RELEASE_EVERY = 65536      # avoids a writer without space in the ring
     RING_TURN = 65536          # bytes read from one ring before moving to the next
 
 cdef extern from *:
@@ -113,7 +113,7 @@ cdef class BytesEnd(StreamEnd):
         """Handle received bytes."""
 
     def writable(self):
-        """Handle new credit: a partial write can continue."""
+        """Handle new credit: continue a partial write."""
 
     def closed(self, bint aborted):
         """Handle the end: the other end has closed or no longer exists."""
@@ -141,7 +141,7 @@ cdef class Stream:
 
     @property
     def peer(self):
-        """The worker at the other end; None after it has gone."""
+        """The worker at the other end; None after the stream has ended."""
         return None if self._peer is None else self._peer._index
 
     @property
@@ -173,7 +173,7 @@ cdef class Stream:
             n = self._credit
             self._cut_short = True
         taken = n
-        # Other streams are waiting for room: queue after them.
+        # Other streams are waiting for space: queue after them.
         if link_alone(&peer._data):
             while done < taken:
                 piece = min(taken - done, <uint32_t> RECORD_MAX)
@@ -220,7 +220,7 @@ cdef class Stream:
             self._queue_control()
 
     cdef int _keep(self, const unsigned char *data, uint32_t n) noexcept:
-        """Append to the data waiting for room in the ring; return -1 if out of memory."""
+        """Append to the data waiting for space in the ring; return -1 if out of memory."""
         global live_buffers
         cdef:
             uint32_t length = self._stop - self._start
@@ -259,7 +259,7 @@ cdef class Stream:
             self._peer._mesh._touched |= self._peer._bit
 
     cdef int _write_control(self) noexcept:
-        """Write the credit or the last record; return 1 if written, 0 if there is no room, -1 if
+        """Write the credit or the last record; return 1 if written, 0 if there is no space, -1 if
         the ring is broken."""
         cdef:
             unsigned char credit[4]
@@ -272,7 +272,7 @@ cdef class Stream:
                 self._owed = 0
             return written
         if not link_alone(&self._data):
-            return 1   # waiting bytes are written first; that then queues the last record
+            return 1   # waiting bytes are written first; their end queues the last record
         written = ring_write(&self._peer._out, KIND_ABORT if self._aborting else KIND_CLOSE,
                              self._id, credit, 0, 0)
         if written > 0:
@@ -282,7 +282,7 @@ cdef class Stream:
         return written
 
     cdef int _write_data(self) noexcept:
-        """Write OPEN, or one record of waiting bytes; return 1 if written, 0 if there is no room,
+        """Write OPEN, or one record of waiting bytes; return 1 if written, 0 if there is no space,
         -1 if the ring is broken."""
         cdef:
             uint32_t piece = min(self._stop - self._start, <uint32_t> RECORD_MAX)
@@ -310,7 +310,7 @@ cdef class Stream:
         return 1
 
     cdef void _leave(self) noexcept:
-        """Free the number; the peer knows that it is free, or never knew that it was in use."""
+        """Free the stream number: the peer has freed it too, or never used it."""
         cdef:
             Peer peer = self._peer
             uint32_t index = self._id >> 1
@@ -335,7 +335,7 @@ cdef class Stream:
             return 0
         if self._owed and self._allowed < HALF_WINDOW:
             self._queue_control()
-        end = self.end   # the end must outlive the call, which may close the stream
+        end = self.end   # keeps the end alive during the call, which may close the stream
         return end.on_data(data, n)
 
     cdef int _on_credit(self, uint32_t n) except -1:
@@ -354,7 +354,7 @@ cdef class Stream:
         if self._side == SIDE_CLOSED:
             self._leave()
             return 0
-        # Nothing will read the waiting bytes any more.
+        # The waiting bytes have no reader any more.
         self._drop_waiting()
         link_remove(&self._data)
         self._queue_control()
@@ -382,7 +382,7 @@ cdef class Peer:
         self._forget()
 
     cdef void _forget(self) noexcept:
-        """Reset: no stream, not up."""
+        """Reset the peer: no streams, and not up."""
         self._up = False
         self._opened = []
         self._accepted = []
@@ -391,7 +391,7 @@ cdef class Peer:
         link_init(&self._data, NULL)
 
     cdef Stream _find(self, uint32_t number):
-        """Return the stream of a record; None if the peer cannot know about one."""
+        """Return the stream of a record; None if the peer cannot have such a stream."""
         cdef:
             list table = self._accepted if number & 1 else self._opened
             uint32_t index = number >> 1
@@ -410,8 +410,8 @@ cdef class Peer:
         return len(self._opened) - 1
 
     cdef int _move(self) noexcept:
-        """Write waiting data to the ring; return 1 if nothing is left, 0 if there is no room, -1 if
-        the ring is broken."""
+        """Write waiting data to the ring; return 1 if no data is left, 0 if there is no space, -1
+        if the ring is broken."""
         cdef:
             Stream stream
             int written
@@ -437,7 +437,7 @@ cdef class Peer:
             _wake(self._mesh, self._index)
 
     cdef void _release(self) noexcept:
-        """Release the room of read records, and notify the peer if it is waiting for room."""
+        """Release the space of read records, and notify the peer if it is waiting for space."""
         cdef uint64_t *waits = &self._mesh._slot.waits
         if self._into.tail == self._into.released:
             return
@@ -461,8 +461,8 @@ cdef void _wake(Mesh mesh, int peer) noexcept:
 cdef class Mesh:
     """All of this worker's streams. Every peer is down until `peer_up`.
 
-    In each turn, call `drain`, then do the work of the ends and all other work, then call `flush`;
-    if `prepare_sleep` agrees, poll. Call `woken` when this worker's eventfd is readable.
+    In each turn, call `drain`, do the work of the ends and all other work, then call `flush`. If
+    `prepare_sleep` returns true, poll. Call `woken` when this worker's eventfd is readable.
     """
 
     def __init__(self, Shared shared not None, int index, eventfds):
@@ -479,7 +479,8 @@ cdef class Mesh:
     # Users override these methods.
 
     def on_open(self, Stream stream, bytes hello):
-        """Handle a stream that a peer opened: return its StreamEnd here, or None to refuse it."""
+        """Handle a stream that a peer opened: return this side's StreamEnd, or None to refuse the
+        stream."""
 
     def on_error(self, stream, error):
         """Handle an exception raised by an end; its stream (None if already gone) has been
@@ -499,11 +500,11 @@ cdef class Mesh:
             raise OSError(errno, "a worker cannot be woken")
         return 0
 
-    # Allow for peers that appear and disappear.
+    # Peers appear and disappear at any time.
 
     def peer_up(self, int peer, uint32_t generation):
-        """Begin to use the rings shared with a peer; return False if that generation of the peer
-        has already ended."""
+        """Start using the rings shared with a peer; return False if that generation of the peer has
+        already ended."""
         cdef Peer other = self._checked(peer)
         if other._up:
             self._disconnect(other)
@@ -517,7 +518,7 @@ cdef class Mesh:
         return other._up
 
     def peer_down(self, int peer):
-        """Close all streams to a peer; its rings are not touched after this."""
+        """Close all streams to a peer; its rings are not accessed afterwards."""
         self._disconnect(self._checked(peer))
 
     def is_up(self, int peer):
@@ -620,7 +621,7 @@ cdef class Mesh:
     # In.
 
     cpdef bint drain(self, Py_ssize_t max_bytes) except -1:
-        """Read the rings, round robin, up to about `max_bytes`; return whether anything is left."""
+        """Read the rings, round robin, up to about `max_bytes`; return whether any data is left."""
         cdef:
             uint64_t ready, later
             Peer peer
@@ -720,7 +721,8 @@ cdef class Mesh:
     # Sleep.
 
     cpdef bint prepare_sleep(self) noexcept:
-        """Return whether the next poll may block: if so, peers write the eventfd from now on."""
+        """Return whether the next poll may block. If it may, peers write the eventfd from now
+        on."""
         if (self._unfinished | self._touched) & self._up:
             return False
         self._sleeping = slot_sleep(self._slot)

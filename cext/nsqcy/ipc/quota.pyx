@@ -1,10 +1,10 @@
 """User quotas: limits on connections and publishes, across all workers.
 
-Owns the rows in shared memory and the rate arithmetic. Knows nothing about sessions or files, and
-reads no clock: times are arguments, in nanoseconds of the machine's monotonic clock.
+Owns the rows in shared memory and the rate arithmetic. Independent of sessions, files and the
+clock: times are arguments, in ns of the machine's monotonic clock.
 
-A rate is enforced by waiting after a publish: a user that has published nothing for a second may
-publish a second's worth in one burst, and after that at the rate. The row stores the time until
+The wait after a publish enforces the rate: a user that has published nothing for a second may
+publish a second's worth in one burst, and then continue at the rate. The row stores the time until
 which the publishes are paid for; while that time is more than a second ahead, further publishes
 wait.
 """
@@ -13,15 +13,15 @@ wait.
 #
 #       0  one Used per user       assigned in turn, and never released
 #
-# A rate is one word: the time until which the published bytes are paid for. Paying means adding to
-# that word, so workers need neither a lock nor fixed shares, and together stay within the rate.
-# Connections are counted in one word per worker, which is reset when that worker restarts. The
-# counters for /metrics are never reset.
+# A rate is one word: the time until which the published bytes are paid for. To pay is to add to
+# that word, so workers stay within the rate together, without a lock or fixed shares. Connections
+# are counted in one word per worker, which is reset when that worker restarts. The counters for
+# /metrics are never reset.
 
 cdef enum:
     SECOND = 1_000_000_000
-    BURST = SECOND              # credit: what may be published in one burst after a pause
-    SLICE = 10_000_000          # time slice for waiting publishers, one after another
+    BURST = SECOND              # credit for one burst of publishes after a pause
+    SLICE = 10_000_000          # time slice of each waiting publisher
 cdef int64_t TOLD_AGAIN = 60 * <int64_t>SECOND
 cdef double MAX_COST = 1e17    # maximum ns that one publish may cost: three years
 
@@ -76,7 +76,7 @@ cdef class Quota:
         cdef bytes digest = hashlib.sha256(user.encode()).digest()
         self.table = table
         self.user = user
-        # Two names never have the same key in practice. An odd key is never 0.
+        # In practice, two names never have the same key. The key is odd, so it is never 0.
         self.used = table.row(int.from_bytes(digest[:8], "little") | 1)
         if self.used == NULL:
             memset(&self.alone, 0, sizeof(Used))
@@ -113,7 +113,7 @@ cdef class Quota:
         return True
 
     cpdef void join(self) noexcept:
-        """Count one more connection without checking the limit, because it already existed."""
+        """Count an existing connection, without checking the limit."""
         fetch_add_u32(&self.used.connections[self.table.worker], 1)
 
     cpdef void leave(self) noexcept:
@@ -146,7 +146,7 @@ cdef class Quota:
             self.waited_until = now
 
     cpdef int64_t turn(self, int64_t now) noexcept:
-        """Return when the next waiting session, in turn, should retry."""
+        """Return the time when the next waiting session should retry."""
         return now + self.wait(now) + (1 + <int64_t>self.waiting) * SLICE
 
     cpdef void pay(self, int64_t now, uint64_t messages, uint64_t size) noexcept:
@@ -178,7 +178,7 @@ cdef class Quota:
 
     @property
     def is_shared(self):
-        """Return whether all workers share their counts; if not, each keeps its own."""
+        """Return whether all workers share their counts; if not, each worker has its own counts."""
         return self.used != &self.alone
 
     cpdef bint is_news(self, int64_t now) noexcept:

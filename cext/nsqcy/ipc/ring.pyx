@@ -1,11 +1,11 @@
 """The workers' shared memory: its layout, the byte rings in it, and wake-ups.
 
-Owns every byte of the mapping except the lease word and the quotas, for which it only defines the
-location. Trusts nothing that it reads from a ring: a peer may have crashed at any point, or may
-have corrupted the ring. Knows nothing about streams, and makes no system calls after the mapping.
+Owns every byte of the mapping except the lease word and the quotas, whose location it only defines.
+Validates all data that it reads from a ring: a peer may have crashed at any point, or may have
+corrupted the ring. Independent of streams; makes no system calls after the mapping.
 """
 
-# The memory that the workers of one daemon share, and the byte rings in it.
+# The memory shared by the workers of one daemon, and the byte rings in it.
 #
 #       0  SharedHead: magic, version, workers          one cache line
 #      64  the lease word of the message ids            alone on its line
@@ -34,11 +34,11 @@ have corrupted the ring. Knows nothing about streams, and makes no system calls 
 cdef enum:
     WORKERS_MAX = 64              # one bit per worker in a bitmap
     RING_BYTES = 262144           # size of a ring; a power of two
-    RING_RESERVE = 16384          # room that only control records may use
+    RING_RESERVE = 16384          # bytes that only control records may use
     RECORD_HEADER = 8
     RECORD_MAX = 32768
     RECORD_SKIP = 0
-    QUOTAS_BYTES = 1048576        # enough for three thousand users
+    QUOTAS_BYTES = 1048576        # bytes; enough for three thousand users
 
 cdef uint64_t MAGIC = 0x676E69727963716E    # "nqcyring"
 cdef uint32_t VERSION = 1
@@ -99,7 +99,7 @@ def format_shared(buffer, int workers):
 
 
 cdef class Shared:
-    """The mapping, as all processes of one daemon see it.
+    """The mapping that all processes of one daemon share.
 
     `source` is the file descriptor of a memfd, which is mapped here, or a writable buffer.
     """
@@ -132,7 +132,7 @@ cdef class Shared:
 
     @property
     def lease_word(self):
-        """The 8 bytes that the id sources share."""
+        """The 8 bytes shared by the id sources."""
         return memoryview(self._mapping)[64:72]
 
     @property
@@ -285,14 +285,14 @@ cdef int ring_read(RingReader *ring, RingRecord *record) noexcept nogil:
     cdef uint64_t head, at, word, skip = 0
     if ring.tail == ring.head:
         head = load_acquire_u64(&ring.shared.head)
-        # Measure from the tail that the writer can see, because the writer relies on that value.
+        # Measure from the released tail, because the writer sees only that value.
         if head - ring.released > RING_BYTES or head - ring.tail > RING_BYTES or head & 7:
             return -1
         if head == ring.tail:
             return 0
         ring.head = head
     at = ring.tail & MASK
-    # Read the value only once: a faulty peer may change it in between.
+    # Read the value only once, because a faulty peer may change it at any time.
     word = load_relaxed_u64(<const uint64_t *> (ring.data + at))
     if word >> 16 & 0xFF == RECORD_SKIP:
         skip = RING_BYTES - at

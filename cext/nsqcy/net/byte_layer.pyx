@@ -1,7 +1,7 @@
 """The interface of the layers between a protocol and its socket: TLS and codecs.
 
-Owns the interface in two forms: for Cython (pointers) and for Python (bytes). Knows nothing about
-encodings or sockets: bytes go in and come out.
+Defines the interface in two forms: for Cython (pointers) and for Python (bytes). Independent of
+encodings and sockets: bytes go in and come out.
 
 A layer decodes one piece at a time and only on request, so a small input that decodes to a huge
 output costs only the memory of one piece. A ByteQueue holds the bytes between two layers.

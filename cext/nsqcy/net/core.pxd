@@ -1,4 +1,4 @@
-# The declarations of nsqcy.net that other packages use.
+# Declarations of nsqcy.net for other packages.
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t
@@ -21,7 +21,7 @@ cdef class ByteQueue:
         return self.end - self.start
 
     cdef inline const uint8_t *first(self) noexcept:
-        """Return the pending bytes; valid until the next change."""
+        """Return the pending bytes, which are valid until the next change."""
         return self.buffer + self.start
 
     cdef uint8_t *room(self, size_t n) except NULL

@@ -1,7 +1,8 @@
-"""nsqcy.net: a connection's encodings: deflate, snappy, and the interface that TLS shares with
-them.
+"""nsqcy.net: the encodings of a connection: deflate, snappy, and the interface that TLS also
+implements.
 
-tls_stream is a separate module, because it loads OpenSSL. Each included file says what it owns.
+tls_stream is a separate module, because it loads OpenSSL. Each included file states its
+responsibilities.
 """
 
 import zlib

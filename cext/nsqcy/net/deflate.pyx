@@ -2,7 +2,7 @@
 
 Decides when a compressor exists, because each uses about 256 KiB. Every write ends with a flush, so
 the compressor can be freed at any time and later replaced with a new one; for the peer, the stream
-continues. Knows nothing about sockets.
+continues. Independent of sockets.
 """
 
 cdef extern from "bytes.h" nogil:
@@ -21,7 +21,7 @@ cdef class DeflateLayer(ByteLayer):
 
     cdef int level
     cdef object inflater
-    cdef object deflater        # None while it is not needed
+    cdef object deflater        # None while no compressor is needed
     cdef bint used              # used since the last call to rest()
     cdef ByteQueue input
     cdef bytes piece            # the last decoded piece

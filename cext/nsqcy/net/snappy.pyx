@@ -1,7 +1,7 @@
 """The snappy framing format: chunks of at most 64 KiB, each with a checksum.
 
 Owns the frames and their checksums. snappy_block.h compresses the blocks in them, so a chunk needs
-no Python object. Knows nothing about sockets.
+no Python object. Independent of sockets.
 """
 
 cdef extern from "crc32c.h" nogil:
@@ -90,7 +90,7 @@ cdef class SnappyLayer(ByteLayer):
         return 0
 
     cdef int check(self, uint8_t kind, size_t length) except -1:
-        """Reject a chunk by its header alone, before waiting for its data."""
+        """Reject a chunk based on its header alone, before waiting for its data."""
         if not self.begun and kind != IDENTIFIER:
             raise LayerError("snappy: the stream does not begin with its identifier")
         if UNCOMPRESSED < kind < FIRST_SKIPPABLE:

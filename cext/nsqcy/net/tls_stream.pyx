@@ -1,7 +1,7 @@
 """TLS for one connection, through the functions of cryptography's OpenSSL.
 
 Owns the bytes of an established connection: none of them pass through Python. pyOpenSSL owns
-contexts, handshakes and certificates (nsqcy.nsqd.tls). Knows nothing about sockets.
+contexts, handshakes and certificates (nsqcy.nsqd.tls). Independent of sockets.
 
 cryptography links OpenSSL statically and calls it through cffi, which provides the address of each
 function. Calling these functions adds no second OpenSSL to a process or a wheel. A pyOpenSSL
@@ -67,10 +67,10 @@ cdef class TlsStream(ByteLayer):
     cdef void *incoming         # memory BIOs
     cdef void *outgoing
     cdef ByteQueue input        # input not yet passed to OpenSSL
-    cdef public size_t passed   # maximum bytes to pass to OpenSSL at once; its buffer's size
+    cdef public size_t passed   # maximum bytes to pass to OpenSSL at once; OpenSSL's buffer size
     cdef public size_t enough   # decode() starts no further record once it has this number of bytes
     cdef bint dry               # OpenSSL needs input to continue
-    cdef object failure         # raised again by every later call to decode
+    cdef object failure         # error that every later call to decode raises again
 
     def __cinit__(self, *args, **named):
         self.input = ByteQueue()
@@ -94,7 +94,8 @@ cdef class TlsStream(ByteLayer):
         self.connection = connection
 
     def release(self):
-        """Free OpenSSL's state: the connection has ended, only `take` and `close` may follow."""
+        """Free OpenSSL's state: the connection has ended, and only `take` and `close` may
+        follow."""
         self.ssl = self.incoming = self.outgoing = NULL
         self.connection = None
         self.failure = LayerEnd("tls: closed")
@@ -175,7 +176,8 @@ cdef class TlsStream(ByteLayer):
         """Notify the peer that no more data follows."""
         if self.ssl == NULL:
             return 0
-        # This fails during a handshake and after an error; then there is nothing to send.
+        # The call fails during a handshake and after an error; in these cases, there is nothing to
+        # send.
         ssl_shutdown(self.ssl)
         err_clear_error()
         return self.collect(into)

@@ -1,9 +1,9 @@
 """AUTH and permissions.
 
 The worker that has the socket decides what a client may do, based on the response of an auth
-server, a users file, or the client's certificate; the far end of a stream does not check them
-again. Responses expire: a command then blocks until an auth server has responded again. Knows
-topics only by name.
+server, a users file, or the client's certificate. The far end of a stream does not check
+permissions again. Responses expire: after that, a command blocks until an auth server has responded
+again. Uses topics only by name.
 """
 
 cdef enum:
@@ -80,7 +80,7 @@ cdef class Authorizer(Connection):
             self.wake()
 
     def auth_failed(self):
-        """Handle the case in which no auth server returned a usable response."""
+        """Handle the lack of a usable response from any auth server."""
         self.auth_asked = False
         self.last_command = self.manager.scheduler.now
         if self.authorization is None:
@@ -96,8 +96,8 @@ cdef class Authorizer(Connection):
     # -- limits --
 
     cdef int64_t maximum_body(self, int64_t size, int64_t ours) noexcept:
-        """Return the limit for a body of this size. A body that NSQ refuses gets NSQ's text,
-        with --max-body-size."""
+        """Return the limit to report for a body of this size: --max-body-size, as in NSQ's error
+        text, if NSQ would also refuse the body."""
         cdef int64_t configured = self.manager.max_body_size
         return configured if size > configured else min(configured, ours)
 
@@ -134,7 +134,7 @@ cdef class Authorizer(Connection):
         self.auth_identity = authorization.identity
         self.auth_identity_url = authorization.identity_url
         if authorization.quota is not self.quota:
-            # A client that is already counted stays connected, regardless of its new quota.
+            # A client that is already counted stays connected, even if its new quota is lower.
             self.forget_quota()
             self.quota = authorization.quota
             if self.quota is not None:

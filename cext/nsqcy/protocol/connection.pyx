@@ -3,7 +3,7 @@
 A Connection owns the negotiated options, the answers in the order of their commands, the unfinished
 input, and the timer. Does not interpret commands: Session executes them.
 
-An answer that is not known yet (because a publish is waiting for the log or was forwarded) takes a
+An answer that is not available yet (because a publish waits for the log or was forwarded) takes a
 ticket, and all later answers wait. Heartbeats and messages do not wait.
 
 Commands are parsed in the transport's buffer; incomplete and waiting commands are kept here.
@@ -35,15 +35,15 @@ cdef extern from "Python.h":
 cdef int64_t MILLISECOND = 1000000
 cdef int64_t SECOND = 1000000000
 cdef int64_t NEVER = 0x7fffffffffffffff
-cdef int64_t MAGIC_TIMEOUT = 60 * SECOND        # time for the protocol magic of a new peer
+cdef int64_t MAGIC_TIMEOUT = 60 * SECOND        # maximum wait for a new client's magic
 cdef int64_t PEER_TIMEOUT = 5 * SECOND          # maximum time that a publish waits for its worker
 cdef int64_t FAVOUR = 2 * SECOND                # maximum silence of the favoured session
-cdef int64_t MIN_FAVOUR = SECOND // 5           # the same limit, if many sessions are waiting
+cdef int64_t MIN_FAVOUR = SECOND // 5           # maximum silence if many sessions are waiting
 
 cdef enum:
-    KEPT_FREELY = 65536         # unfinished input that a session may always have
+    KEPT_FREELY = 65536         # bytes of unfinished input always allowed per session
     MAX_MIGRATIONS = 16         # migrations per second before producers must wait
-    NEGOTIATE_BYTES = 65536     # cost of IDENTIFYs per turn: bytes, plus a fixed cost each
+    NEGOTIATE_BYTES = 65536     # maximum cost of IDENTIFYs per turn: bytes, plus a fixed cost each
     NEGOTIATE_COST = 1024
     TOPICS_AT_ONCE = 64         # maximum new topics per turn
 
@@ -83,7 +83,7 @@ NEGOTIATED = (
 
 
 cdef dict negotiated(source):
-    """Return what IDENTIFY has set in a session, or sets with an identity, by name."""
+    """Return the options that IDENTIFY has set in a session, or that an identity sets, by name."""
     return {name: getattr(source, name) for name in NEGOTIATED}
 
 
@@ -100,19 +100,19 @@ cdef class Transport:
         raise NotImplementedError
 
     cdef int abandon(self) except -1:
-        """Release the peer without notifying it, because another worker has it now."""
+        """Release the client without notifying it, because another worker has taken it over."""
         raise NotImplementedError
 
     cdef int upgrade(self, identity) except -1:
-        """Switch to the negotiated encoding; calls session.upgrade_done() when done."""
+        """Switch to the negotiated encoding, then call session.upgrade_done()."""
         raise NotImplementedError
 
     cdef int read_on(self) except -1:
-        """Continue with input that was received but not yet decoded."""
+        """Continue with the input that was received but not yet decoded."""
         return 0
 
     cdef int rest(self) except -1:
-        """Release memory that is not needed at present."""
+        """Release memory that is not currently needed."""
         return 0
 
 
@@ -146,7 +146,7 @@ cdef class ManagerState:
         mesh: the streams to other workers; None if this is the only worker
         options: the daemon's options
         negotiate: negotiate(identify body, options, session) -> identity, or ClientError
-        ask_placement: called with the name of a topic whose owner is not known; placed() follows
+        ask_placement: called with the name of a topic whose owner is unknown; placed() follows
         migrate: called with a session and its target worker; the session's leave() or
             stay() is called later
         auth: its ask() is called with a session whose client must be authorized; the session's
@@ -175,7 +175,7 @@ cdef class ManagerState:
         self.undecoded = []
         self.postponed = []
         self.starved = deque()
-        # The rest is reserved for sessions that are read even above the budget.
+        # The other quarter is reserved for sessions that are read even above the budget.
         self.max_input_bytes = options.max_input_bytes // 4 * 3
         self.max_share = self.max_input_bytes // 2
         self.shares = {}
@@ -209,7 +209,7 @@ cdef class ManagerState:
         return -1 if owner is None else <int>owner
 
     def owner(self, bytes key not None):
-        """Return the worker that owns a topic, or None if this worker knows no owner."""
+        """Return the worker that owns a topic, or None if this worker does not know the owner."""
         cdef int owner = self.owner_of(key)
         return None if owner < 0 else owner
 
@@ -261,7 +261,7 @@ cdef class ManagerState:
         """Return whether another producer may migrate now.
 
         Without this limit, many producers would migrate to an idle owner before its load figure
-        included the first of them.
+        included the first producer.
         """
         return self.lost < MAX_MIGRATIONS or self.scheduler.now - self.lost_since >= SECOND
 
@@ -318,7 +318,8 @@ cdef class ManagerState:
     cdef bint favours(self, Connection session):
         """Return whether a session may be read beyond the budget.
 
-        One session at a time may; otherwise no input would ever become complete and be released.
+        Only one session at a time may; without it, no input would ever become complete and be
+        released.
         """
         if self.favoured is None:
             self.favoured = session
@@ -350,12 +351,12 @@ cdef class ManagerState:
         return 0
 
     cdef int feed_starved(self) except -1:
-        """Resume reading the sessions that the budget or the favour allows."""
+        """Resume reading from sessions within the budget, and from the favoured session."""
         cdef Connection session
         cdef Py_ssize_t _i
         while self.starved and self.favoured is None:
-            # Take sessions from both ends in turn, so that neither old nor new sessions starve the
-            # others.
+            # Choose sessions from both ends alternately, so that neither old nor new sessions
+            # starve the others.
             self.newest_next = not self.newest_next
             session = self.starved.pop() if self.newest_next else self.starved.popleft()
             session.starved = False
@@ -369,7 +370,8 @@ cdef class ManagerState:
         return 0
 
     cdef int drop_silent(self) except -1:
-        """End the silent sessions that use up the budget, because others are waiting for it."""
+        """End the silent sessions that use up the budget, because other sessions are waiting for
+        input."""
         cdef Connection session
         for session in list(self.sessions):
             session.drop_if_silent(self.scheduler.now - FAVOUR)
@@ -378,11 +380,11 @@ cdef class ManagerState:
     # -- negotiation --
 
     cdef bint may_negotiate(self, Connection session, size_t size) except -1:
-        """Return whether a session may negotiate in this turn, or query limits; if not, it
-        resumes in the next one.
+        """Return whether a session may negotiate or query limits in this turn; if not, it resumes
+        in the next turn.
 
-        Any client may send IDENTIFY repeatedly, and parsing one costs as much as a
-        thousand messages.
+        Any client may send IDENTIFY repeatedly, and parsing it costs as much as a thousand
+        messages.
         """
         cdef size_t cost = size + NEGOTIATE_COST
         if self.negotiating and self.negotiating + cost > NEGOTIATE_BYTES:
@@ -393,7 +395,7 @@ cdef class ManagerState:
 
     cdef bint may_create(self, Connection session) except -1:
         """Return whether a session may create a topic in this turn; if not, it resumes in the next
-        one.
+        turn.
 
         Publishes received together may name thousands of new topics, and each new topic costs as
         much as hundreds of messages.
@@ -486,7 +488,7 @@ cdef class Connection(Consumer):
         return 0
 
     cdef Parsed fatal(self, bytes text) except RAISED:
-        """Answer with a fatal error in its turn, execute no more commands, then end the session."""
+        """Answer with a fatal error in order, execute no more commands, then end the session."""
         self.log_error(text)
         if self.ticket_count:
             self.take_ticket(NULL, 0)
@@ -501,7 +503,7 @@ cdef class Connection(Consumer):
         return self.fatal(b"E_INVALID cannot %s in current state" % command)
 
     cdef int log_error(self, bytes text) except -1:
-        """Log an error that is sent to the client."""
+        """Log an error that the client receives."""
         cdef str shown = text.decode("utf-8", "replace")
         events.client_error(self.manager.log, client=self.remote_address, error=shown)
         return 0
@@ -509,7 +511,7 @@ cdef class Connection(Consumer):
     # -- tickets --
 
     cdef uint64_t take_ticket(self, const char *command, size_t forwarded) except? 0:
-        """Take a place in the queue of answers; return its number."""
+        """Take a ticket in the queue of answers; return its number."""
         cdef Ticket *grown
         cdef Ticket *ticket
         cdef uint32_t i
@@ -623,8 +625,8 @@ cdef class Connection(Consumer):
     # -- unfinished input --
 
     cdef int keep(self, const uint8_t *data, size_t n) except -1:
-        """Keep unfinished input. Memory use grows with the received bytes, never with the announced
-        size."""
+        """Keep unfinished input. Memory usage grows with the received bytes, never with the
+        announced size."""
         cdef size_t have = self.kept_end - self.kept_start
         cdef size_t capacity = self.kept_capacity
         cdef uint8_t *grown
@@ -649,8 +651,8 @@ cdef class Connection(Consumer):
         return 0
 
     cdef int count_unauthenticated(self) except -1:
-        """Count the kept input of a client that must still authenticate, and end the sessions that
-        exceed the limit for such clients."""
+        """Count the kept input of a client that has not authenticated yet, and end the sessions
+        that exceed the limit for unauthenticated clients."""
         cdef Connection session
         pool = self.manager.unauthenticated
         pool.hold(self, self.address, self.kept_capacity, droppable=not self.blocked)
@@ -678,8 +680,8 @@ cdef class Connection(Consumer):
     cdef int check_appetite(self) except -1:
         """Decide whether to read more input.
 
-        Do not read while parsing waits, or while the worker, or the client's address, has too much
-        unfinished input and this session contributes to it.
+        Do not read while parsing waits, or while the worker or the client's address has too much
+        unfinished input to which this session contributes.
         """
         cdef bint starve = (self.kept_capacity > KEPT_FREELY
                             and self.manager.is_over(self)
@@ -697,7 +699,8 @@ cdef class Connection(Consumer):
         return 0
 
     cdef int drop_if_silent(self, int64_t since) except -1:
-        """End the session if it has much unfinished input and has sent nothing since then."""
+        """End the session if it has much unfinished input and the client has sent no data since
+        then."""
         if (self.reading and self.kept_capacity > KEPT_FREELY and self.heard_at <= since
                 and self.unread_error is not None and not self.blocked
                 and self.manager.is_over(self)):
@@ -707,7 +710,8 @@ cdef class Connection(Consumer):
     # -- time --
 
     cdef int64_t patience(self) noexcept:
-        """Return how long a client may be silent before it has begun, or once it must end."""
+        """Return how long a client may be silent before its first command, or while its session is
+        ending."""
         return 2 * self.heartbeat_interval or MAGIC_TIMEOUT
 
     cdef int set_timer(self) except -1:
@@ -790,6 +794,6 @@ cdef class Connection(Consumer):
 
     cdef int detach(self) except -1:
         """Release the transport of a closed session. The session and the transport refer to each
-        other, so only a garbage collection would free them."""
+        other, so otherwise only a garbage collection would free them."""
         self.transport = CLOSED
         return 0

@@ -1,4 +1,4 @@
-# The declarations of nsqcy.protocol that other packages use.
+# Declarations of nsqcy.protocol for other packages.
 
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -32,10 +32,11 @@ cdef enum:
     OUTPUT_ENOUGH = 131072      # number of unsent bytes above which a consumer gets no messages
     # Unsent bytes above which commands wait; messages never fill the output that far.
     MAX_ANSWERS = 1048576
-    # The same limit for a client that must still authenticate.
+    # Unsent bytes above which commands wait, for a client that must still authenticate.
     MAX_UNAUTHENTICATED_ANSWERS = 8192
     RECEIVE_SIZE = 131072       # maximum bytes per receive
-    # The same limits for a client that must still authenticate, and for all such clients per turn.
+    # Maximum bytes per receive for a client that must still authenticate, and per turn for all such
+    # clients.
     UNAUTHENTICATED_RECEIVE = 16384
     UNAUTHENTICATED_PER_TURN = 65536
     MAX_TICKETS = 4096          # maximum outstanding answers; further commands wait
@@ -51,10 +52,10 @@ ctypedef struct Ticket:
 
 cdef enum TicketState:
     WAITING = 0
-    ANSWERED = 1                # text NULL: OK
-    FAILED = 2                  # text: the error; the session ends with it
-    REFUSED = 3                 # text: the error; the session continues
-    RELAYED = 4                 # its frame was already relayed
+    ANSWERED = 1                # OK if `text` is NULL
+    FAILED = 2                  # error `text`; the session ends after the error
+    REFUSED = 3                 # error `text`; the session continues
+    RELAYED = 4                 # the answer's frame was already relayed
 
 
 cdef dict negotiated(source)
@@ -81,33 +82,34 @@ cdef class Share:
 
 
 cdef class ManagerState:
-    """The session manager as its sessions know it: topic owners, shared limits, lists of work."""
+    """The part of the session manager that sessions use: topic owners, shared limits, lists of
+    work."""
     cdef readonly Shard shard
     cdef readonly SchedulerState scheduler
     cdef readonly Mesh mesh
     cdef readonly int index
     cdef readonly set sessions
     cdef readonly dict owners               # topic -> worker
-    cdef dict askers                        # topic -> sessions waiting for its placement
+    cdef dict askers                        # topic -> sessions waiting for the topic's placement
     cdef list peer_waiters                  # sessions waiting for a worker to restart
     cdef list dirty
     cdef list resumable
-    cdef list undecoded                     # transports with input for which there will be no event
+    cdef list undecoded                     # transports with buffered input, which causes no event
     cdef list postponed                     # sessions whose command waits for the next turn
     cdef int created                        # topics that sessions have created in this turn
     cdef size_t negotiating                 # cost of this turn's IDENTIFYs
-    cdef size_t unauthenticated_input       # bytes from such clients in this turn
+    cdef size_t unauthenticated_input       # bytes from unauthenticated clients in this turn
     cdef object starved                     # deque of unread sessions, longest waiting first
-    cdef Connection favoured                # the one session that is read beyond the budget
-    cdef int64_t favoured_at                # time when that session was chosen or last sent input
+    cdef Connection favoured                # the only session that is read beyond the budget
+    cdef int64_t favoured_at                # time when it was chosen or last sent input
     cdef bint newest_next                   # whether the newest unread session is chosen next
     cdef Heap timers
     cdef uint8_t *scratch                   # buffer for one receive
     cdef readonly uint64_t input_bytes      # unfinished input of all sessions
-    cdef uint64_t max_input_bytes           # above it, only small and favoured sessions are read
-    cdef uint64_t max_share                 # the same limit for the sessions from one address
+    cdef uint64_t max_input_bytes           # beyond it, only small and favoured sessions are read
+    cdef uint64_t max_share                 # limit for the sessions from one address
     cdef dict shares                        # address -> Share
-    cdef object unauthenticated             # InputPool of the clients that must authenticate
+    cdef object unauthenticated             # InputPool of unauthenticated clients
     cdef object options
     cdef object negotiate
     cdef object ask_placement
@@ -129,8 +131,8 @@ cdef class ManagerState:
     cdef bint tls_required
     cdef int64_t heartbeat_default
     cdef readonly bint winding_down         # nsqd exits: only consumers are still served
-    cdef set leaving                        # sessions that have yet to end while winding down
-    cdef object on_left                     # callback for their end
+    cdef set leaving                        # sessions that have not ended yet while winding down
+    cdef object on_left                     # called when all of these sessions have ended
 
     cdef int owner_of(self, bytes key) noexcept
     cdef bint is_up(self, int peer)
@@ -172,7 +174,7 @@ cdef class Connection(Consumer):
     cdef readonly State state
     cdef bint magic_seen
     cdef bint lenient               # a failed publish does not end the session
-    cdef bint transfers             # a different topic has already accepted its publishes
+    cdef bint transfers             # publishes are messages that another topic accepted
     cdef bint remote                # far end of a stream: the client is on a different worker
     cdef bint blocked               # parsing is waiting for tickets, a placement or a peer
     cdef bint crammed               # parsing is waiting until the client reads responses
@@ -191,12 +193,13 @@ cdef class Connection(Consumer):
     cdef bint reading
     cdef bint starved               # waiting for its worker's input budget
     cdef Output output
-    cdef bint lingers               # its input is read and dropped until the client closes
+    cdef bint lingers               # input is read and dropped until the client closes
     cdef readonly str remote_address
     cdef str address                # without the port
     cdef Share share                # unfinished input from its address
     cdef readonly int64_t connected_at      # wall clock, ns
-    # IDENTIFY sets these by name (NEGOTIATED), and some of a Consumer's; therefore they are public.
+    # IDENTIFY sets these fields by name (NEGOTIATED), so they are public, as are some fields of
+    # Consumer.
     cdef public str hostname
     cdef public str user_agent
     cdef public str topology_region
@@ -207,16 +210,16 @@ cdef class Connection(Consumer):
     cdef public bint limits         # the client supports LIMITS
     cdef public bint headers        # headers precede message bodies
     cdef public bint dead_letters   # the client may send DEAD_LETTER
-    cdef public bint goodbye        # it is notified when nsqd exits
-    # IDENTIFY also sets these, each in its own way.
+    cdef public bint goodbye        # the client is notified when nsqd exits
+    # IDENTIFY also sets these fields, each with its own code.
     cdef readonly Durability durability     # minimum durability of its publishes
     cdef readonly int64_t heartbeat_interval    # ns; 0: none
     cdef int64_t next_heartbeat
     cdef int64_t last_command
-    cdef int64_t waiting_since              # time when it began waiting for a peer that is down
+    cdef int64_t waiting_since              # time when the wait for a peer that is down began
     cdef Timer timer
     cdef bint upgrading             # a TLS handshake is in progress
-    cdef readonly bint upgraded     # TLS or a codec was negotiated; only once
+    cdef readonly bint upgraded     # TLS or a codec was negotiated, which is possible only once
     cdef bint migrating             # migrating to the worker of its topic
     cdef int64_t quota_due          # retry time of a publish waiting for quota; 0: none
     cdef int64_t log_due            # retry time of a waiting log command; 0: none
@@ -227,12 +230,12 @@ cdef class Connection(Consumer):
     cdef uint32_t ticket_first
     cdef uint32_t ticket_count
     cdef uint32_t ticket_room
-    cdef uint64_t ticket_base       # number of the first ticket
-    cdef uint32_t unanswered        # dropped tickets; they may already have been answered
+    cdef uint64_t ticket_base       # number of the oldest ticket
+    cdef uint32_t unanswered        # dropped tickets, which may have been answered already
     cdef size_t forwarded
     cdef int line_owner             # owner of the topics of all outstanding answers; -1: none
-    cdef bytes line_key             # the topic, if it is owned here
-    cdef StreamEnd relaying         # one of its message frames is partly written
+    cdef bytes line_key             # the topic, if this worker owns it
+    cdef StreamEnd relaying         # stream whose message frame is partly written
     cdef bytearray aside            # frames waiting for the end of that frame
     # -- unfinished input: an incomplete command and blocked commands --
     cdef uint8_t *kept
@@ -296,12 +299,12 @@ cdef class Authorizer(Connection):
     cdef uint64_t auth_ticket       # secret from the AUTH command
     cdef readonly bytes secret      # never to be logged
     cdef readonly object authorization
-    cdef readonly bint authed       # as shown in /stats
+    cdef readonly bint authed       # whether authorized, as shown in /stats
     cdef readonly str auth_identity
     cdef readonly str auth_identity_url
-    cdef public tuple certificate_names  # names from its verified certificate
+    cdef public tuple certificate_names  # names in the client's verified certificate
     cdef int64_t auth_expires
-    cdef int64_t may_publish_until  # for the topic of the latest publish
+    cdef int64_t may_publish_until  # expiry of the permission for the latest publish's topic
     cdef Quota quota                # the user's quota; None: no quota
 
     cdef inline bint may_publish(self) noexcept:
@@ -336,7 +339,7 @@ cdef class ForwardingStream(StreamEnd):
     cdef Stream stream
     cdef int peer
     cdef bint up
-    cdef list expected              # numbers of the tickets that the stream will answer, in order
+    cdef list expected              # numbers of the tickets awaiting answers, in order
     cdef size_t expected_first
     cdef bytearray unsent           # commands beyond the stream's credit
     cdef uint8_t header[8]          # header of the incoming frame
@@ -361,20 +364,20 @@ cdef class Forwarder(Authorizer):
     """The topic of a client's commands and its owner, the streams to owners, and migration."""
     cdef dict streams               # worker -> ForwardingStream
     cdef ForwardingStream upstream  # stream of the subscription, if another worker owns its topic
-    cdef Topic topic                # the topic that was published to last
+    cdef Topic topic                # the topic of the latest publish
     cdef bytes topic_key
     cdef int topic_owner            # -1: unknown yet
-    cdef uint64_t topic_count       # messages published to it that are not yet in pub_counts
+    cdef uint64_t topic_count       # messages published to the topic, not yet in pub_counts
     cdef readonly dict pub_counts
     cdef uint64_t counted           # all published messages, excluding topic_count
-    cdef bint migratable            # may migrate to another worker once
+    cdef bint migratable            # the session may migrate to another worker once
     cdef int forwards_to            # the owner of the last forwarded publishes
     cdef uint64_t forwards          # number of consecutive publishes, their bytes and start time
     cdef uint64_t forward_bytes
     cdef int64_t forwards_since
 
     cdef inline bint same_topic(self, Word *name) noexcept:
-        """Return whether `name` is the topic that was published to last (and therefore valid)."""
+        """Return whether `name` is the topic of the latest publish (and therefore valid)."""
         cdef bytes key = self.topic_key
         return (key is not None and <size_t>len(key) == name.length
                 and memcmp(<const char *>key, name.at, name.length) == 0)
@@ -431,7 +434,7 @@ cdef class Forwarder(Authorizer):
 
 
 cdef class SessionManager(ManagerState):
-    """Runs the sessions of a worker; they only know its ManagerState."""
+    """Runner of a worker's sessions, which use only its ManagerState."""
     cdef int64_t compare_at                 # time of the next comparison of loads
 
     cdef int64_t turn(self) except? -1
@@ -452,8 +455,9 @@ cdef class CursorAnswer:
 
 
 cdef class TopicCommands(Forwarder):
-    """The commands for a topic. Those for its log, except LOG_PUB, are executed one at a time."""
-    cdef uint64_t paid              # number of the last publish that was charged to the quota
+    """The commands for a topic. The commands for its log, except LOG_PUB, are executed one at a
+    time."""
+    cdef uint64_t paid              # number of the last publish charged to the quota
     cdef bint log_waited            # the log command has waited
     cdef LogRead log_read           # read that a log command is waiting for
     cdef uint64_t log_unsent        # bytes of a response that has not been sent completely
@@ -522,7 +526,7 @@ cdef class TopicCommands(Forwarder):
 @cython.final
 cdef class Session(TopicCommands):
     """The V2 state machine of one connection: a producer, a consumer or both."""
-    cdef uint64_t sent_before               # total number of sent bytes when it got stuck
+    cdef uint64_t sent_before               # total number of sent bytes when output got stuck
     cdef str subscribed_channel
 
     cdef int feed(self, const uint8_t *data, size_t n) except -1

@@ -1,6 +1,6 @@
-"""nsqcy.protocol: sessions, which speak NSQ's V2 protocol to one connection each.
+"""nsqcy.protocol: sessions, each of which runs NSQ's V2 protocol on one connection.
 
-wire is a separate module: clients use it. Each included file says what it owns.
+wire is a separate module, because clients use it. Each included file states its responsibilities.
 """
 
 import json

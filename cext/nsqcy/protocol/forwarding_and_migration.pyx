@@ -1,11 +1,11 @@
 """Forwarding: which worker executes a command, and the answers of another one.
 
-Routing: the topic that was published to last is cached, so that the next publish finds it
-immediately, and the messages published to each topic are counted.
+Routing: the topic of the latest publish is cached, so the next publish finds it immediately. The
+messages published to each topic are counted.
 
 Forwarding: the owner of a topic runs a session at the far end of a stream. It receives raw commands
 and returns raw frames. Messages are relayed to the client immediately; other frames are answers and
-wait for their turn (see Connection).
+are sent in order (see Connection).
 
 Migration: a plain session with nothing outstanding may migrate once. If it migrates to the owner of
 its topic, its commands are no longer forwarded. A busy owner gives producers to a less busy worker:
@@ -22,7 +22,7 @@ Does not interpret commands.
 
 
 cdef enum:
-    HELLO_TEXT = 512            # maximum characters of a client's strings sent to its far end
+    HELLO_TEXT = 512            # maximum characters sent to the far end per client string
     MIN_RELAYED = 65536         # minimum size of answers that are relayed unassembled
     OK_FRAME = 10               # bytes of an OK frame
     MAX_MIGRATION = 65536       # maximum unread or unsent bytes in a migrating session
@@ -76,7 +76,7 @@ cdef class ForwardingStream(StreamEnd):
         return 0
 
     cdef int on_data(self, const unsigned char *data, size_t n) except -1:
-        """Handle frames from the owner, split anywhere; relay messages to the client
+        """Handle frames from the owner, split at any byte; relay messages to the client
         immediately."""
         cdef size_t step
         cdef Forwarder session = self.session
@@ -222,8 +222,8 @@ cdef class Forwarder(Authorizer):
 
     @cython.final
     cdef bint take_topic(self, Word *name) except -1:
-        """Set the topic that was published to last; if the name is invalid, change nothing and
-        return False."""
+        """Set the topic of the latest publish; if the name is invalid, change nothing and return
+        False."""
         if self.same_topic(name):
             return True
         if not name_is_valid(name.at, name.length):
@@ -236,7 +236,7 @@ cdef class Forwarder(Authorizer):
         return True
 
     cdef int find_owner(self) except? -1:
-        """Return the owner, as route() does, if the topic is not cached."""
+        """Return the owner, like route(), for a topic that is not cached."""
         cdef int owner
         if self.topic_owner < 0:
             self.topic_owner = self.manager.owner_of(self.topic_key)
@@ -267,7 +267,7 @@ cdef class Forwarder(Authorizer):
             <bytes>command, self.topic_key, self.manager.options.max_topics)
 
     cdef int note_counts(self) except -1:
-        """Move the count of the topic that was published to last into pub_counts."""
+        """Move the message count of the latest publish's topic into pub_counts."""
         if self.topic_count:
             name = self.topic_key.decode()
             self.pub_counts[name] = self.pub_counts.get(name, 0) + self.topic_count
@@ -309,8 +309,8 @@ cdef class Forwarder(Authorizer):
         return NEXT
 
     cdef Parsed fatal(self, bytes text) except RAISED:
-        """Answer with a fatal error: if another worker owns the client's channel, after its answers
-        to earlier commands."""
+        """Answer with a fatal error. If another worker owns the client's channel, wait for its
+        answers to earlier commands."""
         if self.upstream is not None and not self.ticket_count:
             self.upstream.expected.append(self.take_silent_ticket())
             self.upstream.send(b"NOP ANSWERED\n", 13)
@@ -344,7 +344,7 @@ cdef class Forwarder(Authorizer):
         }).encode()
 
     def adopt_hello(self, hello):
-        """Become the far end of a session in the worker that sent this hello."""
+        """Become the far end of a session on the worker that sent this hello."""
         self.remote = True
         self.guarded = False
         self.lenient = hello["lenient"]
@@ -361,13 +361,13 @@ cdef class Forwarder(Authorizer):
         self.set_timer()
 
     cdef int adopt_elsewhere(self, state) except -1:
-        """Adopt what a client has negotiated with another worker."""
+        """Adopt the options that a client has negotiated with another worker."""
         self.durability = state["durability"]
         self.connected_at = state["connected_at"]
         return self.adopt_negotiated(state)
 
     cdef int adopt_negotiated(self, settings) except -1:
-        """Adopt what a client has negotiated, by name."""
+        """Adopt a client's negotiated options, by name."""
         for name in NEGOTIATED:
             setattr(self, name, settings[name])
         return self.find_locality()
@@ -391,15 +391,16 @@ cdef class Forwarder(Authorizer):
                 and self.is_light(owner) and self.manager.may_lose_more())
 
     cdef bint is_faithful(self) noexcept:
-        """Return whether the consecutively forwarded publishes justify a migration. Many bytes do,
-        because forwarding copies them. Small messages do not: most of their cost is in socket
-        calls, which a migration only moves to another worker."""
+        """Return whether the consecutively forwarded publishes justify a migration. Many bytes
+        justify it, because forwarding copies them. Small messages do not: most of their cost is in
+        socket calls, which a migration only moves to another worker."""
         return self.forward_bytes >= MIGRATION_BYTES or (
             self.forwards >= MIGRATION_FORWARDS
             and self.manager.scheduler.now - self.forwards_since >= MIGRATION_AFTER)
 
     cdef bint is_light(self, int owner) except *:
-        """Return whether the session's state is small enough to migrate and `owner` has room."""
+        """Return whether the session's state is small enough to migrate and `owner` has
+        capacity."""
         return self.is_small() and self.manager.mesh.shared.busy(owner) < MIGRATION_BUSY
 
     cdef bint is_small(self) except *:

@@ -1,18 +1,18 @@
-"""Commands for a topic: PUB, MPUB, DPUB, LIMITS, and those for its log (docs/PROTOCOL.md).
+"""Commands for a topic: PUB, MPUB, DPUB, LIMITS, and the commands for its log (docs/PROTOCOL.md).
 
-Checks publishes, charges them to the user's quota, and passes them to the topic or its owner. Does
-not know how a topic stores or sends messages.
+Checks publishes, charges them to the user's quota, and passes them to the topic or its owner.
+Independent of how a topic stores or sends messages.
 
 LOG_PUB publishes a batch once, even if the batch is sent repeatedly, and LOG_EPOCHS lists which
-batches are remembered; the other commands read the log and manage cursors. Each of these is
+batches are remembered; the other commands read the log and manage cursors. Each log command is
 answered before the next command is executed, and a response counts toward the worker's memory for
-responses until it is sent. Does not know how a log is read (broker/log_fetch).
+responses until it is sent. Independent of how a log is read (broker/log_fetch).
 """
 
-cdef int64_t PLACED_HEARD = 100 * MILLISECOND   # time to learn the owner of a topic
+cdef int64_t PLACED_HEARD = 100 * MILLISECOND   # maximum wait for the owner of a topic
 
 cdef enum:
-    PUB_NAME = 4                # length of "PUB" and its space
+    PUB_NAME = 4                # length of "PUB" and the space after it
     LOG_WORDS = 7               # words of a log command's line: name and parameters
     MAX_LOG_WAIT = 60000        # ms
 
@@ -170,8 +170,8 @@ cdef class TopicCommands(Forwarder):
         return self.publish_accepted(command, topic, 1, size)
 
     cdef Parsed message_missing(self, const char *command, size_t missing) except RAISED:
-        """Wait for the rest of a message, unless the client must authenticate first (unlike
-        NSQ)."""
+        """Wait for the rest of a message, unless the client must authenticate first, which differs
+        from NSQ."""
         cdef Parsed parsed
         if self.unauthenticated:
             parsed = self.authorize(command, self.topic_key, b"")
@@ -182,14 +182,14 @@ cdef class TopicCommands(Forwarder):
 
     cdef inline int64_t size_limit(self, int64_t size) except -1:
         """Return the maximum size of a message to the current topic. A message of the usual `size`
-        needs no lookup of the topic's policy: its owner enforces lower limits."""
+        needs no lookup of the topic's policy: the topic's owner enforces lower limits."""
         if size <= self.manager.max_msg_size:
             return self.manager.max_msg_size
         return self.manager.limits_of(self.topic_key).max_msg_size
 
     cdef Parsed show_limits(self, Word *words, int count) except RAISED:
-        """Answer LIMITS: a client that has the usual limits queries those of a topic before a
-        publish above them."""
+        """Answer LIMITS: before a publish above the usual limits, a client queries the limits of
+        the topic."""
         cdef Parsed parsed
         if count < 2:
             return self.fatal(b"E_INVALID LIMITS insufficient number of parameters")
@@ -206,8 +206,7 @@ cdef class TopicCommands(Forwarder):
         return NEXT
 
     cdef inline int32_t body_size(self, const uint8_t *message, int32_t size) noexcept:
-        """Return the size of a message's body, given the complete message as the client sends
-        it."""
+        """Return the size of a message's body, given the complete message as sent by the client."""
         return size - HEADERS_SIZE - load_be16(message) if self.headers else size
 
     cdef Parsed check_message(self, const char *command, const uint8_t *message,
@@ -295,9 +294,9 @@ cdef class TopicCommands(Forwarder):
         """Check the body of an MPUB or LOG_PUB to the current topic.
 
         Returns NEXT if the body is complete and valid, and the client may publish. As in NSQ, the
-        count and the sizes of the messages determine the end of an MPUB, because several clients
-        announce a length that is too small. `exact`: the announced length must be correct. The
-        caller resets `scanned` once it is done with the body.
+        count and the sizes of the messages determine the end of an MPUB, because some clients
+        announce too small a length. `exact`: the announced length must be correct. The caller
+        resets `scanned` after processing the body.
         """
         cdef int32_t announced
         cdef int32_t messages
@@ -309,7 +308,7 @@ cdef class TopicCommands(Forwarder):
         cdef size_t end = 0
         cdef size_t have
         cdef uint32_t i
-        cdef bytes fault = None     # after it, faults in earlier messages' headers take precedence
+        cdef bytes fault = None     # from here on, faults in earlier headers take precedence
         cdef Parsed parsed
         if self.guarded and not self.scanned and not self.may_publish():
             parsed = self.authorize(command, self.topic_key, b"")
@@ -439,8 +438,8 @@ cdef class TopicCommands(Forwarder):
                                const uint8_t *messages, size_t n, uint32_t count) except RAISED:
         """Publish the `n` bytes of a batch that is too large for one turn.
 
-        Until it is answered, the session executes nothing else, and the batch counts as unfinished
-        input.
+        Until the batch is answered, the session executes no other command, and the batch counts as
+        unfinished input.
         """
         cdef BatchWaiter waiter = BatchWaiter.__new__(BatchWaiter)
         batch.source = PyBytes_FromStringAndSize(<const char *>messages, n)
@@ -458,7 +457,7 @@ cdef class TopicCommands(Forwarder):
         return NEXT
 
     cdef Parsed publish_refused(self, const char *command, bytes text) except RAISED:
-        """Refuse a publish that was read completely; nothing was published."""
+        """Refuse a publish that was read completely but not published."""
         if not self.lenient:
             return self.fatal(text)
         self.answer(self.take_ticket(command, 0), FAILED, text)
@@ -470,7 +469,7 @@ cdef class TopicCommands(Forwarder):
 
     cdef Parsed not_routed(self, const char *command, int why, size_t *used,
                            size_t n) except RAISED:
-        """Let a publish with a complete body of `n` bytes wait, unless its topic cannot exist."""
+        """Make a publish with a complete body of `n` bytes wait, unless its topic cannot exist."""
         if why != NO_ROOM or not self.may_join(self.manager.index):
             return BLOCKED
         self.scanned = 0
@@ -566,7 +565,7 @@ cdef class TopicCommands(Forwarder):
         self.scanned = 0
         if owner != self.manager.index and self.may_migrate(owner):
             return self.migrate_to(owner)
-        self.paid = 0  # a stored chunk implies nothing about the next one
+        self.paid = 0  # a stored chunk does not imply that the next one is stored
         used[0] += 4 + size
         if owner != self.manager.index:
             return self.forward_publish(owner, LOG_PUB, line, used[0], messages)
@@ -677,7 +676,7 @@ cdef class TopicCommands(Forwarder):
                 self.manager.wait_for_peer(self)
                 return BLOCKED
             return NEXT
-        # This worker may not have learned about a recent placement yet.
+        # This worker may not have received a recent placement yet.
         if not self.log_waited:
             if self.log_due == 0:
                 self.log_due = self.manager.scheduler.now + PLACED_HEARD
@@ -702,7 +701,8 @@ cdef class TopicCommands(Forwarder):
         return NEXT
 
     cdef Parsed refuse_log(self, bytes text) except RAISED:
-        """Respond with an error that does not end the session. Nothing is outstanding."""
+        """Respond with an error that does not end the session. Call this only when no answer is
+        outstanding."""
         self.put_frame(ERROR, text, len(text))
         return NEXT
 
@@ -783,7 +783,7 @@ cdef class TopicCommands(Forwarder):
     cdef Parsed log_cursor(self, Topic topic, Word *words) except RAISED:
         """Execute LOG_CURSOR <topic> <log_id> <name> <seq>.
 
-        With log_id "-", seq "-" queries the cursor and "delete" deletes it.
+        With log_id "-", the seq "-" queries the cursor, and the seq "delete" deletes it.
         """
         cdef bytes log_id = word_bytes(&words[2])
         cdef bytes place = word_bytes(&words[4])

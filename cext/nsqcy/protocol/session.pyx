@@ -2,8 +2,8 @@
 
 A session receives bytes and writes frames into its output; a transport (a socket, or a stream to
 another worker) moves them. It executes commands for topics on its own worker. Other commands are
-sent through a forwarding stream, with a session like this one at the far end. Knows nothing about
-sockets or the event loop, and reads no clock.
+sent through a forwarding stream, with a session like this one at the far end. Independent of
+sockets, the event loop and the clock.
 
 A session consists of five classes, each owning a part of the state (see below). This module
 contains the parser, IDENTIFY, the commands of a consumer, the timer and the end of a session. It
@@ -18,7 +18,7 @@ may be pipelined; any other command waits until no ticket is outstanding.
 #                                           ▼
 #   bytes ◄─flush── output ◄── frames ◄── tickets (answers in the order of their commands)
 #
-# A session has five classes, one per file; each uses only those above it:
+# A session has five classes, one per file. Each class uses only the classes above it:
 #
 #   Connection       connection         options, answers in order, unfinished input, timer
 #   Authorizer       auth               AUTH, permissions, quota
@@ -29,8 +29,8 @@ may be pipelined; any other command waits until no ticket is outstanding.
 
 cdef enum:
     MAX_IDENTIFY = 65536        # bytes of a body; clients send less than 2,000
-    WORDS = 4                   # words in a line: name and parameters of NSQ's commands
-    LINE_STEP = 256             # bytes added to continue a line of unknown length
+    WORDS = 4                   # maximum words in a line: name and parameters of a command
+    LINE_STEP = 256             # bytes to add when continuing a line of unknown length
 
 cdef const char *SUB = b"SUB"
 
@@ -102,7 +102,7 @@ cdef class Session(TopicCommands):
             used += step
             self.parse_kept()
             if self.upgraded != upgraded:
-                # It was an IDENTIFY: bytes received together with its end are lost.
+                # The command was an IDENTIFY: bytes received together with its end are lost.
                 return n
             left = self.kept_end - self.kept_start
             if left <= used and not self.blocked:
@@ -316,7 +316,7 @@ cdef class Session(TopicCommands):
         return NEXT
 
     cdef int upgrade_done(self) except -1:
-        """Resume the session after an upgrade; the time it took does not count as client
+        """Resume the session after an upgrade; the duration of the upgrade does not count as client
         silence."""
         cdef int64_t now = self.manager.scheduler.now
         self.upgrading = False
@@ -468,8 +468,8 @@ cdef class Session(TopicCommands):
 
     cdef Parsed req(self, bint reject, Word *words, int count, const uint8_t *line,
                     size_t n) except RAISED:
-        """`reject`: the command is DEAD_LETTER, which moves a message to the dead-letter topic, for
-        the reason that the client gives, and is a REQ if there is no such topic."""
+        """`reject`: the command is DEAD_LETTER, which moves a message to the dead-letter topic,
+        with the client's reason. Without a dead-letter topic, it acts as a REQ."""
         cdef const char *command = b"DEAD_LETTER" if reject else b"REQ"
         cdef uint64_t id = 0
         cdef uint64_t milliseconds = 0
@@ -527,8 +527,8 @@ cdef class Session(TopicCommands):
         return NEXT
 
     cdef int refuse(self, const char *command, const Word *id, Outcome outcome) except -1:
-        """Refuse a command for a message, for instance because the client does not have it in
-        flight."""
+        """Refuse a command for a message, for example because the message is not in flight to the
+        client."""
         cdef bytes text = b"E_%s_FAILED %s %s failed %s" % (
             <bytes>command, <bytes>command, word_bytes(id), REFUSALS[<int>outcome])
         return self.put_frame(ERROR, text, len(text))
@@ -538,7 +538,7 @@ cdef class Session(TopicCommands):
     cdef size_t finish_here(self, const uint8_t *lines, size_t n) noexcept:
         """Fast path for runs of FINs; return the length of the FINs that were executed.
 
-        Handles only this client's messages; other input takes the general path. The age of the
+        Handles only this client's messages; other input uses the general path. The age of the
         first message is recorded for the whole run.
         """
         cdef Channel channel = <Channel>self.channel
@@ -559,8 +559,8 @@ cdef class Session(TopicCommands):
         return line - lines
 
     cdef size_t finish_there(self, const uint8_t *lines, size_t n) except? 0:
-        """Forward a run of FINs to the worker that owns the topic, in one piece; return its
-        length."""
+        """Forward a run of FINs to the worker that owns the topic, all at once; return the length
+        of the run."""
         cdef size_t used = 0
         cdef uint64_t id
         if self.ticket_count or len(self.upstream.unsent) > STREAM_BACKLOG:
@@ -645,7 +645,7 @@ cdef class Session(TopicCommands):
         return self.transport.fileno()
 
     def stay(self):
-        """Continue in this worker after a failed migration."""
+        """Continue on this worker after a failed migration."""
         if not self.closed:
             self.migrating = False
             self.touch_dirty()
@@ -654,7 +654,7 @@ cdef class Session(TopicCommands):
             self.wake()
 
     def leave(self):
-        """Release the connection after a migration; another worker has it."""
+        """Release the connection after a migration; another worker has taken it over."""
         if not self.closed:
             self.transport.abandon()
             self.close()
@@ -706,7 +706,7 @@ cdef class Session(TopicCommands):
         cdef size_t pending = self.output.pending() + self.transport.held
         cdef uint64_t total_sent
         if pending:
-            # Only a client that receives nothing is stuck; a slow one is not.
+            # Only a client that receives nothing is stuck; a slow client is not.
             total_sent = self.output.total_sent + self.transport.moved
             if not self.stuck_since or total_sent != self.sent_before:
                 self.stuck_since = self.manager.scheduler.now
@@ -735,9 +735,9 @@ cdef class Session(TopicCommands):
     # -- the end --
 
     cdef int wind_down(self) except -1:
-        """Execute no more commands, and close once the executed ones are answered. A client that
-        requested a goodbye receives it after these answers, and closes the connection itself.
-        Otherwise its unread commands would make the kernel reset the connection and drop the
+        """Execute no more commands, and close once all executed commands are answered. A client
+        that requested a goodbye receives it after these answers, and closes the connection itself.
+        Otherwise, its unread commands would make the kernel reset the connection and drop the
         goodbye."""
         if self.closed or self.state != INIT or self.remote or self.lenient:
             return 0

@@ -1,13 +1,13 @@
 """Session manager: runs the sessions of a worker.
 
 Owns the order of work in a turn: timers, resumed sessions, topics, output. Ends the sessions when
-nsqd exits. ManagerState contains the state that sessions share. Knows nothing about commands or
+nsqd exits. ManagerState contains the state that sessions share. Independent of commands and
 sockets.
 """
 
 
 cdef enum:
-    HEAVY = 850                 # permille: a worker that runs longer gives producers away
+    HEAVY = 850                 # permille: a worker that runs longer transfers producers
     LIGHTER = 80                # percent of its running time: a worker that runs less takes them
     DRAIN_BYTES = 1048576       # maximum bytes drained from the rings per turn
 
@@ -27,7 +27,7 @@ cdef class SessionManager(ManagerState):
         cdef int _round
         cdef bint left = False
         if self.mesh is not None:
-            # Only once per turn: clients may read answers before the turn ends, and a command that
+            # Read the clocks only once per turn, and not after answers are sent: a command that
             # follows an answer must see a later clock.
             left = self.mesh.drain(DRAIN_BYTES)
             if self.migrate is not None and self.scheduler.now >= self.compare_at:
@@ -88,7 +88,7 @@ cdef class SessionManager(ManagerState):
         return due
 
     cdef int resume_postponed(self) except -1:
-        """Start the budgets of the next turn, with the sessions that have waited for them."""
+        """Start the budgets of the next turn, and resume the sessions that have waited for them."""
         cdef Session session
         cdef list work = self.postponed
         self.negotiating = 0
@@ -102,7 +102,7 @@ cdef class SessionManager(ManagerState):
         """Once a second, find the worker that takes producers from this one: the worker that ran
         least, if it ran clearly less than this one.
 
-        Only a worker that runs nearly all the time gives producers away. If workers are waiting for
+        Only a worker that runs nearly all the time transfers producers. If workers are waiting for
         CPUs instead, forwarding would cost CPU time that no worker has to spare.
         """
         cdef Shared shared = self.mesh.shared
@@ -129,7 +129,7 @@ cdef class SessionManager(ManagerState):
 
     cdef int tell_events(self) except -1:
         """Publish message events. The resulting work is done in the next turn, or when the owner of
-        their topic answers."""
+        the events topic answers."""
         try:
             self.scheduler.events.flush()
         except Exception as error:
@@ -177,7 +177,7 @@ cdef class SessionManager(ManagerState):
         return count
 
     def quotas_changed(self):
-        """Handle changed quotas: sessions that are waiting for quota try again."""
+        """Handle changed quotas: sessions that are waiting for quota retry."""
         cdef Session session
         for session in self.sessions:
             session.quota_changed()
@@ -188,7 +188,7 @@ cdef class SessionManager(ManagerState):
         """End the connections of producers, because nsqd exits: see Session.wind_down().
 
         Forwarded publishes of other workers' producers are still executed. `on_left` is called,
-        maybe more than once, when no producer is left.
+        possibly more than once, when no producer is left.
         """
         cdef Session session
         self.winding_down = True

@@ -23,25 +23,25 @@ cdef enum FrameType:
 cdef enum:
     FRAME_HEADER = 8
     MESSAGE_HEADER = 26         # timestamp, attempts, id
-    MAX_LINE = 16384            # bytes, with its LF
+    MAX_LINE = 16384            # maximum bytes of a line, including LF
     MAX_NAME = 64
-    BY_REFERENCE = 16384        # minimum size of bodies that are sent directly from their block
+    BY_REFERENCE = 16384        # minimum size of bodies sent directly from their block
     FIRST_BUFFER = 4096
     FIN_LINE = 21               # "FIN ", id, LF
 
 
 # A large body that is sent directly from its block, not copied to the buffer.
 ctypedef struct Reference:
-    size_t at                   # the body follows the buffer's bytes before this position
+    size_t at                   # the body comes after the buffer's bytes up to this position
     const uint8_t *data
     uint32_t length
-    void *owner                 # owned reference: a window that has pinned `block`
+    void *owner                 # owned reference: the window that has pinned `block`
     Block *block                # NULL: the owner contains the body
 
 
 @cython.final
 cdef class Output:
-    """Output for a peer; its buffer exists only while bytes wait in it."""
+    """Output for a peer; the buffer exists only while it contains bytes."""
     cdef uint8_t *buffer
     cdef size_t start           # first unsent byte of the buffer
     cdef size_t end
@@ -57,7 +57,7 @@ cdef class Output:
         return self.end - self.start + self.reference_bytes
 
     cdef inline uint8_t *room(self, size_t n) except NULL:
-        """Return room for the next `n` bytes; the caller must fill all of them."""
+        """Return a pointer to space for the next `n` bytes; the caller must fill all of them."""
         if self.end + n > self.capacity:
             self.make_room(n)
         self.end += n
@@ -89,7 +89,7 @@ cdef class Output:
 
 @cython.final
 cdef class FrameScanner:
-    """Follows a stream of frames that arrives in pieces of any size."""
+    """Tracks a stream of frames that arrives in parts of any size."""
     cdef uint8_t header[FRAME_HEADER]
     cdef size_t known           # bytes of the current frame's header so far
     cdef size_t left            # bytes of the current frame's data to come
@@ -98,7 +98,7 @@ cdef class FrameScanner:
     cdef size_t through_answer(self, const uint8_t *data, size_t n) noexcept
 
 
-# A parameter of a command line.
+# A word of a command line.
 ctypedef struct Word:
     const uint8_t *at
     size_t length

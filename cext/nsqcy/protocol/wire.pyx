@@ -26,14 +26,14 @@ cdef extern from "Python.h":
 
 
 cdef enum:
-    SMALL_BUFFER = 512          # bytes, for an OK or a small message: cheap to allocate
+    SMALL_BUFFER = 512          # bytes; enough for an OK or a small message
     SPARES = 4
-    SPARE_BUFFER = 262144       # bytes: the size to which a busy consumer's buffer grows
+    SPARE_BUFFER = 262144       # bytes; a busy consumer's buffer grows to this size
     MIN_SPARE = 16384           # size at which a growing buffer is replaced with a spare one
 
 
-# Spare buffers of that size, from emptied outputs. Only an output that already contains many bytes
-# takes one, so that many slow peers with a few bytes each cannot hoard them.
+# Spare buffers of size SPARE, from emptied outputs. Only an output that already contains many bytes
+# uses a spare buffer, so that many slow peers with a few bytes each cannot use them all.
 cdef struct Spares:
     int count
     uint8_t *buffers[SPARES]
@@ -125,7 +125,7 @@ cdef class Output:
         return 0
 
     cdef int put_whole(self, int32_t type, bytes data) except -1:
-        """Add a large frame without copying its data, which is kept until it is sent."""
+        """Add a large frame without copying its data, which stays allocated until sent."""
         cdef uint8_t *at = self.room(FRAME_HEADER)
         store_be32(at, <uint32_t>(len(data) + 4))
         store_be32(at + 4, <uint32_t>type)
@@ -133,7 +133,7 @@ cdef class Output:
 
     cdef int put_message(self, RecordWindow window, Block *block, Record *record,
                          uint16_t attempts) except -1:
-        """Add a message frame; a large body is not copied but stays pinned in its block."""
+        """Add a message frame; a large body is not copied, but stays pinned in its block."""
         cdef uint32_t length = record.body_length
         cdef size_t header = FRAME_HEADER + MESSAGE_HEADER
         cdef uint8_t *at
@@ -370,8 +370,8 @@ def frame(int type, bytes data not None):
 @cython.final
 cdef class FrameScanner:
     cdef size_t through_answer(self, const uint8_t *data, size_t n) noexcept:
-        """Scan the next bytes up to the end of the first response or error, or all of them; return
-        their number."""
+        """Scan the next bytes, up to the end of the first response or error if there is one; return
+        the number of bytes scanned."""
         cdef size_t at = 0
         cdef size_t step
         while at < n:

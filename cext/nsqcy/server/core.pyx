@@ -1,6 +1,7 @@
 """nsqcy.server: sessions of a worker on sockets and streams, its publisher, and its metrics.
 
-http_fastpath is a separate module: other daemons use it. Each included file says what it owns.
+http_fastpath is a separate module, because other daemons use it. Each included file states its
+responsibilities.
 """
 
 import json

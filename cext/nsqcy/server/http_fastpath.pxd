@@ -1,4 +1,4 @@
-# The declarations of nsqcy.server.http_fastpath that other modules use.
+# Declarations of nsqcy.server.http_fastpath for other modules.
 
 from libc.stdint cimport uint8_t
 

@@ -1,7 +1,7 @@
 """Sockets of HTTP connections, and the fast path for repeated requests.
 
-Owns the socket calls. Has no routes and does not parse HTTP: the general parser (`nsqcy.web`)
-interprets heads, and its connections extend those in this module.
+Owns the socket calls. Has no routes and does not parse HTTP: the general parser (`nsqcy.http`)
+interprets heads, and its connections extend the connections in this module.
 """
 
 import time
@@ -37,10 +37,11 @@ cdef extern from "time.h" nogil:
 
 cdef enum:
     RECEIVE_SIZE = 65536        # maximum bytes per receive
-    # The same for a client that has not authenticated, because unfinished input is kept.
+    # Maximum bytes per receive for a client that has not authenticated, because unfinished input is
+    # kept.
     UNAUTHENTICATED_SIZE = 16384
     SEND_SIZE = 262144          # maximum bytes of a response sent per turn
-    MAX_HEAD = 1024            # longer heads have no template
+    MAX_HEAD = 1024            # maximum size of a head with a template
     MAX_SHAPES = 512
     MAX_DIGITS = 9             # maximum digits of a length
 
@@ -126,7 +127,7 @@ cdef class Server:
     """State shared by the connections of a process."""
 
     cdef public double now      # time of the last sweep
-    cdef uint8_t *scratch       # received bytes, until they are parsed
+    cdef uint8_t *scratch       # received bytes that are not parsed yet
     cdef dict shapes            # text -> Shape, or None: use the general parser
     cdef list answers           # unsent responses of one connection
     cdef int64_t second         # of the date
@@ -165,7 +166,7 @@ cdef class Connection:
     cdef public Py_ssize_t receive_size     # maximum bytes per receive
     cdef Server server
     cdef Shape shape            # template of the previous request
-    cdef public double since    # last activity of the peer, in the sweep's time
+    cdef public double since    # last activity of the peer, in the time of sweeps
     # Return whether the fast path may be used: no request is in progress, and nothing is unsent.
     cdef public bint at_rest
 
@@ -208,7 +209,7 @@ cdef class Connection:
         raise NotImplementedError
 
     def send_later(self, data):
-        """Queue data that the socket does not accept now."""
+        """Queue data that the socket does not currently accept."""
         raise NotImplementedError
 
     def close(self):

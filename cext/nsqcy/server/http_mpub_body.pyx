@@ -1,7 +1,7 @@
 """The messages in the body of an /mpub request: found in one pass, without an object for each.
 
-Owns the two formats of a body. Knows nothing about HTTP: the caller decides how a bad body is
-answered.
+Defines the two formats of a body. Independent of HTTP: the caller decides how to answer an invalid
+body.
 """
 
 
@@ -18,7 +18,8 @@ class BadBody(Exception):
 
 
 cdef class BodyBatch(Batch):
-    """Messages of a body: lines, or each after its length. All get the same headers."""
+    """Messages of a body: lines, or messages preceded by their lengths. All messages get the same
+    headers."""
     cdef bint lines
     cdef const uint8_t *stop            # the end of the body
     cdef bytes headers
@@ -34,7 +35,7 @@ cdef class BodyBatch(Batch):
         self.longest = max(self.longest, <int64_t>length)
 
     cdef const uint8_t *take(self, uint32_t *length) noexcept:
-        """Return the next message; there must be one."""
+        """Return the next message, which must exist."""
         cdef const uint8_t *message = self.at
         cdef const uint8_t *end
         if not self.lines:
@@ -85,8 +86,8 @@ cdef class BodyBatch(Batch):
         return length
 
     cdef bytes next_command(self, bytes key, size_t maximum):
-        """Take as many messages as fit into an MPUB of `maximum` bytes, at least one, and return
-        the command."""
+        """Return an MPUB command of at most `maximum` bytes with as many messages as fit, but at
+        least one."""
         cdef size_t before = 2 + len(self.headers) if self.headers else 0
         cdef const uint8_t *begin = self.at
         cdef const uint8_t *message
@@ -132,7 +133,7 @@ cdef class BodyBatch(Batch):
         return self.count
 
     def __iter__(self):
-        """Yield the messages, for callers that handle them one by one."""
+        """Yield the messages, for callers that process them one by one."""
         cdef const uint8_t *begin = self.at
         cdef uint32_t length = 0
         found = []
@@ -161,12 +162,12 @@ cdef BodyBatch finished(BodyBatch batch):
 
 
 def split_text(bytes body not None, int64_t max_msg_size):
-    """Split by lines: only LF ends a line, and empty lines are not messages."""
+    """Split into lines: only LF ends a line, and empty lines are not messages."""
     cdef BodyBatch batch = started(body, True)
     cdef const uint8_t *at = batch.at
     cdef const uint8_t *stop = batch.stop
     cdef const uint8_t *line
-    # Local variables: fields would be stored for each of two million messages.
+    # Use local variables: fields would be stored for each of two million messages.
     cdef uint32_t count = 0
     cdef int64_t total = 0
     cdef int64_t shortest = batch.shortest

@@ -1,8 +1,8 @@
 """Metrics of topics and channels, as lines in Prometheus' text format, which OpenMetrics shares.
 
 Owns the format of the lines, and decides which topics and channels have their own lines, up to a
-maximum. Any further topics and channels are summed, and so are ephemeral ones, because their number
-is unbounded. Family names are arguments; this module does not write headings.
+maximum. All further topics and channels are summed. Ephemeral ones are also summed, because their
+number is unbounded. Family names are arguments; this module does not write headings.
 
 A summed topic or channel stays summed: a decreasing sum would look like a restart. Deleted topics
 and channels also stay in the sum (`TopicHost.gone`, `Topic.gone_ephemerals`).
@@ -24,7 +24,7 @@ ctypedef struct Text:
 
 
 cdef enum:
-    LABELS = 320                # two names of 64 escaped characters each, and their labels
+    LABELS = 320                # bytes for two names of 64 escaped characters, and their labels
     CLOSING = 2
 
 
@@ -48,7 +48,7 @@ def bounds(str what not None):
 
 
 cdef char *room_for(Text *text, size_t n) except NULL:
-    """Return a pointer to room for `n` more bytes."""
+    """Return a pointer to space for `n` more bytes."""
     cdef size_t room = text.room
     cdef char *grown
     if text.used + n > room:
@@ -110,9 +110,9 @@ cdef int put_label(Labels *labels, bytes before, str name) except -1:
 
 @cython.final
 cdef class Exposition:
-    """One walk over all topics in a shard. Alternate calls to `go_on` with calls to `take` for each
-    family, until the end. The walk keeps little enough data at a time to stay in the CPU cache:
-    writing to fresh memory costs more than formatting the lines."""
+    """One walk over all topics in a shard. Until the end, alternate a call to `go_on` with calls to
+    `take` for each family. The walk keeps so little data that it stays in the CPU cache: writes to
+    new memory cost more than formatting the lines."""
 
     cdef Shard shard
     cdef uint64_t limit         # maximum topics and channels with their own lines
@@ -121,7 +121,7 @@ cdef class Exposition:
     cdef tuple ages_names       # names of buckets, sum and count
     cdef Text *texts            # one text per family: topics, ages, channels
     cdef int text_count
-    cdef list bounds            # the upper end of each bucket, as text
+    cdef list bounds            # the upper bound of each bucket, as text
     cdef list topics            # topics of the walk, and channels of the current topic
     cdef list channels
     cdef Py_ssize_t next_topic
@@ -165,7 +165,7 @@ cdef class Exposition:
         free(self.texts)
 
     cdef Series decide(self, Series series) noexcept:
-        """Choose the series in which a topic or channel is shown from now on."""
+        """Choose the series that includes a topic or channel from now on."""
         if series == UNDECIDED:
             if self.shard.host.own_series >= self.limit:
                 return OTHERS
@@ -263,7 +263,7 @@ cdef class Exposition:
 
     cdef int put_all(self, int first, tuple names, const uint64_t *figures, int count,
                      const Labels *labels) except -1:
-        """Write a line for each value; "paused" only if it is paused."""
+        """Write a line for each value; write "paused" only if the topic or channel is paused."""
         cdef Text *text = &self.texts[first]
         cdef int paused = TOPIC_PAUSED if count == TOPIC_FIGURES else CHANNEL_PAUSED
         cdef int i

@@ -1,4 +1,4 @@
-"""Publisher: publish from within a worker, e.g. for HTTP, to topics on any worker.
+"""Publisher: publishes from within a worker, for example for HTTP, to topics on any worker.
 
 Publishes directly to topics on this worker. For topics on other workers, there is one lenient
 session per owner and durability, whose client is this module: it sends commands, and the answers
@@ -6,11 +6,11 @@ trigger the callbacks.
 """
 
 cdef enum:
-    MPUB_BYTES = 1048576        # a larger batch is sent to another worker in several commands
+    MPUB_BYTES = 1048576        # maximum batch sent to another worker in one command
 
 cdef int64_t MILLISECOND = 1000000
 
-NO_ROOM = "E_BAD_TOPIC"             # beginning of the error if there are too many topics
+NO_ROOM = "E_BAD_TOPIC"             # start of the error text for too many topics
 
 
 cdef class Callback(Waiter):
@@ -51,8 +51,8 @@ cdef class AnswerTransport(Transport):
         return 0
 
     cdef int close(self) except -1:
-        """Handle the loss of the owner. The result of sent publishes is unknown; unsent ones have
-        failed."""
+        """Handle the loss of the owner. The result of sent publishes is unknown; unsent publishes
+        have failed."""
         cdef Session session = <Session>self.session
         waiting = self.waiting
         self.waiting = deque()
@@ -67,7 +67,7 @@ cdef class TopicSink(Sink):
     cdef SessionManager manager
     cdef bytes key
     cdef bytes headers          # headers of every message; None: no headers
-    cdef object enter           # called before topics are touched
+    cdef object enter           # called before any use of topics
 
     cdef bint take(self, const uint8_t *body, Py_ssize_t length) except -1:
         cdef SessionManager manager = self.manager
@@ -91,8 +91,8 @@ cdef class TopicSink(Sink):
 
 
 cdef class _Batch:
-    """Calls `done` when all parts of a publish have been answered. The publish has failed if no
-    part was accepted; if only some were, the result is unknown."""
+    """Caller of `done` when all parts of a publish have been answered. The publish has failed if no
+    part was accepted. If only some parts were accepted, the result is unknown."""
     cdef object done
     cdef int parts
     cdef int accepted
@@ -113,8 +113,8 @@ cdef class _Parts:
     """A batch on its way to another worker, in several commands: each command follows the answer to
     the previous one.
 
-    The batch has failed if the first command was not accepted; if only a later one was not, the
-    result is unknown.
+    The batch has failed if the first command was not accepted. If only a later command was not
+    accepted, the result is unknown.
     """
     cdef Publisher publisher
     cdef int owner
@@ -148,7 +148,8 @@ cdef class _Parts:
 
 
 cdef int answer(Topic topic, bint waits, done) except -1:
-    """Call done(None) when the messages just published are accepted: now, unless they wait."""
+    """Call done(None) when the messages just published are accepted: immediately, unless they
+    wait."""
     cdef Callback callback
     if not waits:
         done(None)
