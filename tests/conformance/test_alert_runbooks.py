@@ -146,6 +146,7 @@ def restarted_worker(host: Host) -> None:
     seen = page.type("journalctl")
     assert 'nsqd_worker_restarts_total{worker="0"} 0' in seen
     assert "killed by signal 9" in seen
+    assert "nsqd" in page.type("ps -eo")
     page.type("true")
     assert host.web.get("/config/drain").json()["draining"]
     page.type("false")

@@ -1,5 +1,6 @@
 """Runbooks for copies, typed on three hosts with one etcd."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,6 +71,9 @@ class Page:
 
 def test_a_lost_node(hosts: list[Host]) -> None:
     first, _, lost = hosts
+    assert lost.web.post("/pub?topic=orders", b"x").status == 200
+    for host in hosts:
+        host.names["TOPIC"] = "orders"
     lost.kill()
     eventually(lambda: sums(first, "missing") > 0, timeout=30)
     type_next = Page("lost-node", 5)
@@ -79,7 +83,10 @@ def test_a_lost_node(hosts: list[Host]) -> None:
     assert '"id"' in type_next(first)
     type_next(lost)
     eventually(lambda: all(sums(host, "missing") == 0 for host in hosts), timeout=30)
-    assert 'nsqd_copies_takeovers_total{worker="0"}' in type_next(first)
+    seen = type_next(first)
+    assert 'nsqd_copies_takeovers_total{worker="0"}' in seen
+    depths = [int(each) for each in re.findall(r"\[orders +\] depth: (\d+)", seen)]
+    assert sum(depths) == 1, seen
 
 
 def test_damaged_copies(hosts: list[Host]) -> None:

@@ -28,6 +28,8 @@ DESTRUCTIVE = re.compile(
     r'|copies (force|repair)|"retention_\w+": "?0|"min_copies": 1'
 )
 PLACEHOLDER = re.compile(r"\b(TOPIC|CHANNEL|DATA_PATH|GROUP)\b")
+CURL = re.compile(r"\bcurl -[^|;)\n\\]*(?:\\\n[^|;)\n]*)*")
+JOURNAL, WHERE_LOGS_ARE = "journalctl -u nsqd", "README.md#where-the-log-is"
 WARNING = re.compile(r"\b(Never|Do not)\b")
 
 
@@ -43,6 +45,12 @@ def mistakes(text: str) -> Iterator[str]:
                 yield f"destroys without a placeholder: {block}"
             if "**" not in text[: found.start()].rstrip().rpartition("\n\n")[2]:
                 yield f"destroys without a warning: {block}"
+    # A hung daemon must not hang the operator.
+    for command in CURL.findall(text):
+        if "--max-time " not in command:
+            yield f"no time limit: {command}"
+    if text.count(JOURNAL) > text.count(WHERE_LOGS_ARE):
+        yield f"{JOURNAL} without a link to {WHERE_LOGS_ARE}"
     for part in re.split(r"^##", text, flags=re.MULTILINE):
         before, _, after = part.rpartition("```sh")
         if before and WARNING.search(after):
@@ -66,6 +74,20 @@ def _shape(text: str) -> Iterator[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_runbook(page: Path) -> None:
     assert list(mistakes(page.read_text())) == []
+
+
+@pytest.mark.parametrize("name", ["README", "service"])
+def test_a_description(name: str) -> None:
+    text = (RUNBOOKS / f"{name}.md").read_text()
+    assert all("--max-time " in each for each in CURL.findall(text))
+
+
+def test_the_log_is_explained_for_each_way_of_running() -> None:
+    (text,) = re.findall(
+        r"^## Where the log is\n(.*?)\nBefore", (RUNBOOKS / "README.md").read_text(), re.M | re.S
+    )
+    for way in (JOURNAL, "docker logs", "kubectl logs", "nsqcy up", "FILE"):
+        assert way in text
 
 
 def test_diagnosis_comes_first() -> None:
@@ -112,6 +134,9 @@ look again
         ("look again", "look | grep -v x", "scaffolding"),
         ("empty TOPIC", "empty orders", "destroys without a placeholder"),
         ("**This destroys the messages.**", "", "destroys without a warning"),
+        ("look again", "curl -s http://x/ready", "no time limit"),
+        ("look again", "curl -s http://x/ready \\\n  -d x; curl --max-time 1 y", "no time limit"),
+        ("look again", "journalctl -u nsqd", "journalctl -u nsqd without a link"),
         ("look again\n```\n", "look again\n```\n\nDo not repeat it.\n", "a warning after"),
     ],
 )
