@@ -12,8 +12,8 @@ from nsqcy.options.option import Option, Value
 
 
 def find(table: OptionTable, key: str) -> Option | None:
-    """Return the option with this key; None if it is unknown, or can only be set on the command
-    line."""
+    """Return the option with this key; None if the key is unknown, or the option can only be set on
+    the command line."""
     return table.by_toml_key.get(key)
 
 
@@ -38,5 +38,5 @@ def _addresses(body: bytes) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise ValueError("not an array of strings")
     for each in value:
-        each.encode()  # for a lone surrogate, raises UnicodeEncodeError, a ValueError
+        each.encode()  # raises UnicodeEncodeError, a ValueError, for a lone surrogate
     return tuple(each.strip() for each in value)

@@ -1,7 +1,7 @@
-"""Answers of any length, generated in slices, so that other requests are handled in between.
+"""Answers of any length, generated in slices between which other requests are handled.
 
 An answer is a generator of pieces. A short answer is generated immediately, without a greenlet.
-Knows nothing about routes or the meaning of the pieces.
+Independent of routes and of the meaning of the pieces.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -15,21 +15,21 @@ from nsqcy.http.parser import JSON, Reply
 from nsqcy.http.router import Later
 from nsqcy.util.slices import Slices
 
-SLICE = 256  # pieces made at once
-RUN = 2048  # names sorted at once
+SLICE = 256  # maximum pieces generated at once
+RUN = 2048  # maximum names sorted at once
 
 Pieces = Generator[bytes | None, None, None]
-"""Pieces of a body; None: the work so far took as long as a whole slice."""
+"""Pieces of a body. None means that the work so far took as long as a whole slice."""
 
 Built = Reply | Later
 
 
 class Maker(Protocol):
-    """The part of the Api that long answers need."""
+    """The part of Api that long answers use."""
 
     @property
     def give_way(self) -> Callable[[], object]:
-        """Lets other work run; called in a greenlet."""
+        """Function that lets other work run; called in a greenlet."""
 
     def panic(self) -> Reply: ...
 
@@ -86,7 +86,7 @@ class _LongAnswer(Later):
 
 
 def in_order(names: Iterable[str]) -> Generator[None, None, Iterator[str]]:
-    """Return the names in order; yields while sorting them."""
+    """Return the names in order; yield while sorting."""
     names = iter(names)
     runs = [sorted(islice(names, RUN))]
     while len(runs[-1]) == RUN:

@@ -1,6 +1,7 @@
-"""The /metrics page of a single-process daemon: its own figures, HTTP and process metrics.
+"""The /metrics page of a single-process daemon: the daemon's own figures, HTTP metrics and process
+metrics.
 
-Importing prometheus_client is slow and takes megabytes of memory.
+prometheus_client is slow to import and uses megabytes of memory.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,8 +26,7 @@ def page(
     requests: Requests,
     connections: Mapping[str, int],
 ) -> Reply:
-    """Render the page in the accepted format. `figures` are the metrics that only this daemon
-    has."""
+    """Render the page in the accepted format. `figures` are the metrics specific to this daemon."""
     form = choose(accept, "")
     answers = [
         ([method, route, str(status)], count)

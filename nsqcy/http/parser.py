@@ -1,7 +1,7 @@
 """HTTP/1.1, server side, without I/O: bytes in, events out; replies in, bytes out.
 
-Owns the framing: heads (parsed by httptools), bodies, keep-alive and the end of a connection. Uses
-no socket, no clock and no routes.
+Handles the framing: heads (parsed by httptools), bodies, keep-alive and the end of a connection.
+Independent of sockets, clocks and routes.
 
     feed(bytes) -> next_event() -> Head
                         read_body(limit) or ignore_body(), or neither
@@ -9,7 +9,7 @@ no socket, no clock and no routes.
                         answer(reply, date) -> bytes
                    next_event() -> the next Head, which is not parsed earlier
 
-Strict where leniency would allow request smuggling: lines end in CRLF, and a body is framed by
+Strict wherever leniency would allow request smuggling: lines end in CRLF, and a body is framed by
 either one Content-Length or `chunked`.
 """
 
@@ -23,30 +23,30 @@ from urllib.parse import unquote_to_bytes
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 MAX_HEAD: Final = (1 << 20) + 4096
-"""Maximum bytes of the request line and headers: 1 MiB plus NSQ's slack."""
+"""Maximum bytes of the request line and headers: 1 MiB plus the same slack as in NSQ."""
 
 MAX_DRAIN: Final = 256 << 10
 """Maximum bytes of an unused body to read and drop. A longer body ends the connection."""
 
 CHUNK_ABOVE: Final = 2048
-"""Longer response bodies are sent chunked, as in NSQ."""
+"""Bytes above which a response body is sent chunked, as in NSQ."""
 
 MAX_QUERY: Final = 64 << 10
 """Maximum bytes of a query. Parsing a longer query would delay other connections too long."""
 
-_MAX_PARAMS = 10_000  # as in Go's net/url; a query with more parameters is invalid
+_MAX_PARAMS = 10_000  # as in Go's net/url; queries with more parameters are invalid
 _MAX_TARGET = 4096 + 1 + MAX_QUERY + 1  # maximum characters; a longer path or query is invalid
-_MAX_KEPT = 32 << 10  # bytes of the headers that are used, and of X-Nsq headers
-_HEADER_OVERHEAD = 128  # bytes of memory for each header that is kept
-_MAX_NAME = 1024  # bytes of a header's name
-# limit above which the rest of an unfinished line is dropped unless its header is used
+_MAX_KEPT = 32 << 10  # maximum bytes of the headers that are used, and of X-Nsq headers
+_HEADER_OVERHEAD = 128  # bytes of memory per kept header
+_MAX_NAME = 1024  # maximum bytes of a header's name
+# bytes of an unfinished line above which the rest is dropped, unless its header is used
 _LONG_LINE = 8192
-_CHUNKS = 1024  # chunks of a body that are read at a time
+_CHUNKS = 1024  # maximum chunks of a body read at a time
 _MAX_PATH = 4096  # maximum length of a route; a longer path is not unescaped
 _MAX_LINE = 4096  # maximum bytes of a chunk size with its extensions, or of a trailer
 _MAX_TRAILERS = 64
 _BATCH = 8192  # a larger head is parsed in pieces of at least this size
-_CACHED_HEAD = 1024  # heads up to this size are cached
+_CACHED_HEAD = 1024  # maximum size of a cached head
 _CACHED_HEADS = 512
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,64}")
@@ -89,8 +89,8 @@ class End:
 
 class Fault(Enum):
     NONE = auto()
-    CUT = auto()  # the peer stopped midway, or the framing is invalid
-    TOO_BIG = auto()  # the body exceeds the limit; `data` is empty
+    CUT = auto()  # the peer stopped before the end, or the framing is invalid
+    TOO_BIG = auto()  # the body exceeds the limit, and `data` is empty
 
 
 class Body:
@@ -108,7 +108,7 @@ class Head:
 
     nsq_headers: X-Nsq- headers with their values; names are lower case, without the prefix
     headers: headers that the daemon reads; see HeadCache
-    size: bytes of memory; 0 if they are few
+    size: bytes of memory; 0 if the head is small
     """
 
     __slots__ = (
@@ -230,8 +230,9 @@ HeaderSelection = bool | frozenset[bytes]
 class _HeadParser:
     """Parser for one head in any number of pieces.
 
-    Keeps only what is used, so that a head that never ends costs little memory. httptools keeps a
-    header until its line ends: the end of a long line is checked here and not passed on.
+    Keeps only the parts that are used, so that a head that never ends costs little memory.
+    httptools keeps a header until its line ends: the end of a long line is checked here and not
+    passed on.
 
     httptools accepts a fixed list of methods, but HTTP allows any: this class removes the method,
     and httptools always sees POST.
@@ -256,7 +257,7 @@ class _HeadParser:
         self._is_too_big = False
         self._in_headers = False
         self._line = b""  # start of the unfinished line
-        self._passed = 0  # bytes of the unfinished line that httptools has
+        self._passed = 0  # bytes of the unfinished line that httptools has received
         self._dropping = False  # whether the rest of the line is not passed on
 
     @property
@@ -292,7 +293,7 @@ class _HeadParser:
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
-            pass  # we offer no upgrade, so this is a normal request
+            pass  # the server offers no upgrade, so this is a normal request
         except HttpParserError:
             # head() rejects a transfer coding that does not end in `chunked`.
             if not self.complete:
@@ -301,7 +302,7 @@ class _HeadParser:
             raise _Refused(HEAD_TOO_BIG)
 
     def _without_end(self, data: bytes, begin: int) -> bytes:
-        """Remove the end of a long unfinished line, which begins in `data` or before, unless its
+        """Remove the end of a long unfinished line, which begins in `data` or earlier, unless its
         header is used."""
         name, colon, _ = (self._line + data[begin : begin + _MAX_NAME]).partition(b":")
         if not colon:
@@ -359,14 +360,14 @@ class _HeadParser:
                 self._hosts += 1
             self._headers[name] = value.rstrip(b" \t")
         elif name.startswith(_NSQ) and self._nsq_size <= _MAX_KEPT:
-            # A message has room for fewer, so later ones are not collected.
+            # A message has space for fewer headers, so later ones are not collected.
             self._nsq_size += len(name) + len(value) + _HEADER_OVERHEAD
             self._nsq_headers.append((name[len(_NSQ) :], value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None
         self.complete = True
-        self._keep_alive = self._parser.should_keep_alive()  # unknown once this returns
+        self._keep_alive = self._parser.should_keep_alive()  # available only during this callback
 
     def head(self) -> Head:
         assert self._parser is not None
@@ -399,7 +400,7 @@ class _HeadParser:
 
 
 def _end_of_value(data: bytes, begin: int) -> int:
-    """Return where the header's value that contains `begin` ends in this piece."""
+    """Return the end, within this piece, of the header value that contains `begin`."""
     found = _VALUE.match(data, begin)
     assert found is not None  # the value may be empty
     return found.end()
@@ -412,7 +413,8 @@ _OUR_HEADERS = frozenset((b"host", b"content-length", b"transfer-encoding", b"ex
 class HeadCache:
     """Cache of parsed heads.
 
-    A client sends the same head with every publish, and a lookup takes a tenth of the parsing time.
+    A client sends the same head with every publish, and a lookup takes a tenth of the time of
+    parsing.
 
     keep_headers: headers to keep in addition to those for framing and /pub: all, none, or
         the first one with each of these names, in lower case
@@ -470,7 +472,7 @@ _BROKEN = _State.BROKEN
 
 
 class HttpProtocol:
-    """One connection's requests, one after the other. Has no buffer while idle."""
+    """The requests of one connection, one after the other. An idle connection has no buffer."""
 
     __slots__ = (
         "_body",
@@ -509,7 +511,7 @@ class HttpProtocol:
         self._more = False  # the body has not ended yet
         self._left = 0  # bytes of the body or the chunk still to receive
         self._in_chunk = False
-        self._trailers = 0  # lines after the last chunk, 0 before it
+        self._trailers = 0  # number of lines after the last chunk
         self._body: bytes | bytearray = b""
         self._limit = 0
         self._skipped = 0
@@ -560,7 +562,7 @@ class HttpProtocol:
             return False
         if not self._more:
             return True
-        # A client that expects 100 Continue and does not receive it may or may not send its body.
+        # A client that expects 100 Continue but does not receive it may or may not send the body.
         if self._state is _ASKED and head.expects_continue:
             return False
         return (self._skipped if self._chunked else self._left) <= MAX_DRAIN
@@ -580,8 +582,8 @@ class HttpProtocol:
         self._eof = True
 
     def next_event(self) -> Event | None:
-        """Return the next event, or None until there is more input or an answer, or in a later
-        turn if `paused`."""
+        """Return the next event, or None if more input or an answer is needed first. If `paused`,
+        the next event follows in a later turn."""
         self._paused = False
         state = self._state
         if state is _DRAIN:
@@ -775,7 +777,7 @@ class HttpProtocol:
         self._buffer = buffer[at:]
 
     def _take_line(self, line: bytes) -> None:
-        """Process a line between data: a chunk size, a trailer, or the final empty line."""
+        """Process a line outside the data: a chunk size, a trailer, or the final empty line."""
         if self._trailers:
             if not line:
                 self._more = False
@@ -870,7 +872,7 @@ _UNSAFE_IN_HEADERS = re.compile("[^\t -~\x80-\xff]")
 
 class Reply:
     """An answer that does not depend on the request. With `nsq`, it has the header
-    `X-Nsq-Content-Type`. Raises ValueError for a header that could write another header."""
+    `X-Nsq-Content-Type`. Raises ValueError for a header that could inject another header."""
 
     __slots__ = ("_usual", "body", "content_type", "headers", "logged", "nsq", "status")
 

@@ -13,7 +13,7 @@ MAX_PROFILE = 300  # seconds
 
 
 class Inspected(Protocol):
-    """The daemon as the handlers see it."""
+    """The part of the daemon that the handlers use."""
 
     def command_line(self) -> str:
         """Return the daemon's command line, with a NUL between arguments."""
@@ -26,8 +26,8 @@ class Inspected(Protocol):
 
 
 def routes(index: str, inspected: Callable[[Any], Inspected]) -> list[Route]:
-    """Return the routes, with the index at that path. `inspected` returns the daemon that an Api
-    belongs to."""
+    """Return the routes, with the index page at `index`. `inspected` returns the daemon of an
+    Api."""
 
     def page(path: str, handler: Handler, method: str = "GET") -> Route:
         return Route(method, path, handler, plain=True, logged=False, local=True)

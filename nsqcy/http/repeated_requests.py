@@ -1,11 +1,11 @@
-"""GET requests that a poller repeats: health checks, monitoring, open pages, discovery.
+"""GET requests that pollers repeat: health checks, monitoring, open pages, discovery.
 
 Decides whether the log should show a request. Independent of connections and of the log; the caller
 passes the time.
 """
 
 REPEAT = 3600.0  # seconds after which a repeated request is logged again
-_MAX_SEEN = 2000  # number of different requests to remember
+_MAX_SEEN = 2000  # maximum number of different requests to remember
 
 
 class Polls:
@@ -16,7 +16,7 @@ class Polls:
 
     def is_news(self, now: float, peer: str, target: str, status: int) -> bool:
         """Return whether a GET request is the first from this host for this target in a while, or
-        its status differs from the last one; `peer` is `host:port`."""
+        its status has changed; `peer` is `host:port`."""
         key = (peer.rpartition(":")[0], target)
         seen = self._seen.get(key)
         if seen is not None and seen[0] == status and now < seen[1] + REPEAT:

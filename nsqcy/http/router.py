@@ -1,7 +1,7 @@
 """Routes requests, and converts handler results to replies.
 
 Handlers receive an `Api` and a `Request`, return data and raise `HttpError`; `Api.call` turns both
-into replies. Owns path matching and the reply format. Independent of connections and particular
+into replies. Handles path matching and the reply format. Independent of connections and particular
 routes: each daemon has its own route table.
 """
 
@@ -73,9 +73,9 @@ class Need(Enum):
     NOTHING = auto()
     KNOWN = auto()  # any authenticated user
     PUBLISH = auto()  # permission for the topic in the query
-    SUBSCRIBE = auto()  # permission for its topic or channel; or the operate role
-    SUBSCRIBE_ALL = auto()  # permission for the whole log of its topic; or the operate role
-    ADMIN = auto()  # for its topic
+    SUBSCRIBE = auto()  # permission for the topic or channel, or the operate role
+    SUBSCRIBE_ALL = auto()  # permission for the whole log of the topic, or the operate role
+    ADMIN = auto()  # permission for the topic
     ADMIN_OF_ALL = auto()
 
 
@@ -87,8 +87,8 @@ class Route:
     path: str
     handler: Handler
     body: BodyRule | None = None
-    """Returns the maximum size of the body in bytes, or IGNORED; may raise HttpError. None: read no
-    body."""
+    """Returns the maximum size of the body in bytes, or IGNORED; may raise HttpError. If None, no
+    body is read."""
     plain: bool = False
     """Replies, including errors, are plain text without NSQ's header."""
     logged: bool = True
@@ -103,7 +103,7 @@ class Route:
     need: Need = Need.ADMIN_OF_ALL
     """The default is the strictest permission."""
     reads_user: bool = False
-    """Whether the handler needs `Request.user`, because it checks permissions itself as well."""
+    """Whether the handler needs `Request.user`, because it also checks permissions itself."""
 
     def error(self, error: HttpError) -> Reply:
         if self.plain:
@@ -157,7 +157,7 @@ def required(params: dict[str, str], name: str) -> str:
 
 
 _EVERY_METHOD = "*"
-_IN_PATHS = "$&+,/:;=@"  # In a path, Go leaves these unescaped, as well as letters, digits and -_.~
+_IN_PATHS = "$&+,/:;=@"  # In a path, Go leaves these unescaped, like letters, digits and -_.~
 
 
 class Router:
@@ -278,11 +278,11 @@ class Api:
 
     router: Router
     reads_headers: HeaderSelection = False
-    """Headers that handlers and the gate read, besides X-Nsq- headers."""
+    """Headers that handlers and the gate read, in addition to X-Nsq- headers."""
 
     def __init__(self, limits: Limits, log: DetailedLines, gate: Gate | None = None) -> None:
-        """`gate` is None if all requests are allowed, or if the routes check them. If the routes
-        do, set `knows_users`."""
+        """`gate` is None if all requests are allowed, or if the routes check permissions. In the
+        latter case, set `knows_users`."""
         self.limits = limits
         self.log = log
         self.gate = gate

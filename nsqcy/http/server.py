@@ -54,8 +54,8 @@ from nsqcy.server.http_fastpath import (
 
 _READ = 1
 _WRITE = 2
-_JOINED = 65536  # bytes of answers that are joined, to send them together
-_LARGE = 262144  # size of a large body; several of them take longer than one iteration may
+_JOINED = 65536  # maximum bytes of answers that are joined and sent together
+_LARGE = 262144  # size of a large body; several would take too long for one iteration
 _LOGGED = 2048  # maximum characters of a target in the log; a target may be a megabyte long
 
 
@@ -67,11 +67,11 @@ class Timeouts:
     """Peer timeouts in seconds. `sweep` is the interval between checks, and therefore their
     precision."""
 
-    idle: float  # seconds between two requests, and before the first
-    head: float = 60  # seconds from the first byte of a head to its last
-    # seconds between two pieces of a body, or of an answer that the peer is reading
+    idle: float  # maximum seconds between two requests, and before the first
+    head: float = 60  # maximum seconds from the first byte of a head to the last
+    # maximum seconds between two pieces of a body, or of an answer that the peer is reading
     progress: float = 60
-    linger: float = 5  # seconds until the peer closes its side after the last answer
+    linger: float = 5  # maximum seconds until the peer closes its side after the last answer
     sweep: float = 5
 
 
@@ -111,7 +111,7 @@ class HttpServer(Server):
         return self._polls.is_news(self.now, peer, target, status)
 
     def adopt(self, sock: socket.socket, peer: str, connection: Make | None = None) -> None:
-        """Serve an accepted socket. `peer` is its name in the log: `ip:port`, or `@`.
+        """Serve an accepted socket. `peer` is the client's name in the log: `ip:port`, or `@`.
 
         `connection` creates the connection, if it is not plain HTTP.
         """
@@ -141,7 +141,7 @@ class HttpServer(Server):
 
     def wind_down(self, limit: float) -> None:
         """Answer the requests whose heads have been received, and close each connection after its
-        last answer. Waits until all are closed, at most `limit` seconds."""
+        last answer. Waits until all connections are closed, for at most `limit` seconds."""
         self.is_ending = True
         for connection in list(self._connections):
             connection.wind_down()
@@ -161,8 +161,8 @@ class HttpServer(Server):
     def resume(self, connection: "HttpConnection") -> None:
         """Process the buffered input of a connection in another event-loop iteration.
 
-        Uses an async watcher, because an answer may come from a prepare watcher: a greenlet started
-        there for the next request would not run until the poll returned.
+        Uses an async watcher, because an answer may come from a prepare watcher. There, a greenlet
+        started for the next request would not run until the poll returned.
         """
         self._to_resume.append(connection)
         self._wake_up.send()
@@ -199,7 +199,7 @@ class HttpConnection(Connection):
 
     reading     the read watcher runs; `process` turns bytes into events
     waiting     for a backend call; input stays in the socket
-    sending     part of an answer is unsent; the write watcher runs, nothing is read
+    sending part of an answer is unsent; the write watcher runs, and no input is read
     lingering   all is sent and our side is shut down; input is dropped until the peer closes,
                 because with unread input the kernel would reset the connection and lose the
                 last answer
@@ -261,8 +261,8 @@ class HttpConnection(Connection):
         self._read_watcher.start(self.on_readable)
         self._reading = True
         # All connections share the heads that the fast path has learned, so only one kind of
-        # connection may use it. This excludes plain connections if TLS is required, and encrypted
-        # connections, whose bytes are not heads.
+        # connection may use it. This rule excludes plain connections if TLS is required, and
+        # encrypted connections, whose bytes are not heads.
         self._short = not self.secure and server.tls_only is None
         self.at_rest = self._short
 
@@ -379,7 +379,7 @@ class HttpConnection(Connection):
                 return
 
     def _feed_more(self) -> bool:
-        """Pass input that had to wait to the protocol; return whether there was any."""
+        """Pass waiting input to the protocol; return whether there was any."""
         return False
 
     def _resume(self) -> None:
@@ -391,7 +391,7 @@ class HttpConnection(Connection):
         held = self._protocol.held
         if not (held or self._held):
             return
-        # Complete requests, and answers, are still handled.
+        # Complete requests and answers are still handled.
         droppable = not (self._waiting or self._resuming or self._unsent is not None)
         is_authenticated = (
             self._server.api.gate is not None
@@ -542,7 +542,7 @@ class HttpConnection(Connection):
     def _answer(self, reply: Reply | None) -> None:
         """Answer the current request; with None, close the connection after the earlier answers.
 
-        Unless `process` runs, send the answer and continue with the next request.
+        Unless `process` is running, send the answer and continue with the next request.
         """
         if self._closed:
             return

@@ -1,6 +1,6 @@
-"""Suggestions of the probably intended address, for errors and warnings about addresses.
+"""Suggestions of the address that was probably intended, for errors and warnings.
 
-Handles text only: resolves no names and opens no sockets.
+Handles only text: resolves no names and opens no sockets.
 """
 
 import socket
@@ -12,7 +12,7 @@ LOOKUPD_TCP, LOOKUPD_HTTP = 4160, 4161
 
 
 def is_no_path(text: str) -> bool:
-    """Return whether an address without a port is a port or a host.
+    """Return whether an address is only a port or only a host.
 
     nsqd would interpret such an address as the path of a unix socket.
     """
@@ -20,7 +20,7 @@ def is_no_path(text: str) -> bool:
 
 
 def listen_hint(text: str) -> str:
-    """Return the end of an error about an address to listen on, or an empty string."""
+    """Return the suffix of an error about an address to listen on, or an empty string."""
     if "://" in text:
         return _without_scheme(text)
     if text.isdecimal():
@@ -29,8 +29,8 @@ def listen_hint(text: str) -> str:
 
 
 def connect_hint(text: str, port: int) -> str:
-    """Return the end of an error about another daemon's address, whose usual port is `port`, or an
-    empty string."""
+    """Return the suffix of an error about another daemon's address, whose usual port is `port`, or
+    an empty string."""
     if "://" in text:
         return _without_scheme(text)
     if text.isdecimal():

@@ -1,9 +1,9 @@
 """Unfinished input of many connections: a limit for all of them, and a share for each address.
 
-Over the limit, the connection whose input has been unfinished for the longest time is dropped. A
-client that sends half of a request, or sends it slowly, therefore cannot keep others out. Over an
-address's share, only a connection of that address is dropped; the last one may use more.
-Independent of sockets, protocols and clocks.
+Over the limit, the connection whose input has been unfinished for the longest time is dropped.
+Therefore, a client that sends half of a request, or sends it slowly, cannot block others. Over an
+address's share, only connections of that address are dropped, and the last one may exceed the
+share. Independent of sockets, protocols and clocks.
 """
 
 from collections.abc import Iterator
@@ -16,15 +16,16 @@ UNAUTHENTICATED_PART = 16
 
 
 class InputPool(Generic[Holder]):
-    """Counts the unfinished input of connections, which are its holders."""
+    """Counter of unfinished input. The holders are connections."""
 
     def __init__(self, limit: int, share: int) -> None:
-        """limit, share: maximum bytes of all connections, and of those from one address"""
+        """limit, share: maximum bytes of all connections, and of the connections from one
+        address"""
         self.limit = limit
         self.share = share
         self.held = 0
         self._sizes: dict[Holder, int] = {}
-        self._droppable: dict[Holder, str] = {}  # holders with their addresses, the oldest first
+        self._droppable: dict[Holder, str] = {}  # holders and their addresses, oldest first
         self._addresses: dict[str, _Address[Holder]] = {}
 
     @classmethod
@@ -58,7 +59,7 @@ class InputPool(Generic[Holder]):
             del self._addresses[address]
 
     def excess(self, address: str) -> Iterator[Holder]:
-        """Yield each connection that must be dropped, after a change by an address. Dropped
+        """Yield each connection that must be dropped after a change by an address. Dropped
         connections no longer hold input."""
         while (dropped := self._victim(address)) is not None:
             self.hold(dropped, self._droppable[dropped], 0)

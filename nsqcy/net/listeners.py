@@ -1,10 +1,10 @@
 """Addresses that a daemon listens on: parsing, binding and display.
 
-Owns the listening sockets until they are closed, and unix socket files. At startup, replaces a file
-that a crash left behind. Independent of protocols. Imported before all slow modules.
+Owns the unix socket files, and the listening sockets until they are closed. At startup, replaces a
+socket file that a crash left behind. Independent of protocols. Imported before all slow modules.
 
 As in NSQ, the IPv4 wildcard (and an empty host) also accepts IPv6 if the machine supports it,
-because `localhost` is often ::1. It is shown as 0.0.0.0.
+because `localhost` is often ::1. The address is shown as 0.0.0.0.
 """
 
 import errno
@@ -20,7 +20,7 @@ from nsqcy.errors import StartError
 from nsqcy.names import host_port
 from nsqcy.net import address_hints
 
-_BACKLOG = 65_535  # the kernel uses the minimum of this and net.core.somaxconn
+_BACKLOG = 65_535  # the kernel limits this to net.core.somaxconn
 _KEEPALIVE = 15  # seconds
 _WILDCARDS = ("", "0.0.0.0")
 
@@ -38,8 +38,8 @@ class Listener(NamedTuple):
 
     sock: socket.socket
     kind: str
-    text: str  # as shown to users, with the actual port
-    port: int  # 0 for a unix socket
+    text: str  # address as shown to users, with the actual port
+    port: int  # port; 0 for a unix socket
     path: str | None  # unix socket file, if this process created it
     file: tuple[int, int] | None = None  # device and inode of the file
 
@@ -59,8 +59,8 @@ class Listener(NamedTuple):
 
 
 def parse(text: str) -> Address:
-    """Parse an address as Go's SplitHostPort does. Anything that SplitHostPort rejects is treated
-    as a path."""
+    """Parse an address like Go's SplitHostPort. Any text that SplitHostPort rejects is treated as a
+    path."""
     host, colon, port = text.rpartition(":")
     if not colon:
         return Address(path=text)
@@ -174,7 +174,7 @@ def _locked(path: str) -> Iterator[None]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             if not _is_open_as(fd, name):
-                continue  # the lock's previous owner has removed it
+                continue  # the lock's previous owner has removed the file
             try:
                 yield
             finally:
@@ -197,7 +197,7 @@ def _bind_path(sock: socket.socket, path: str) -> None:
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
-        with suppress(FileNotFoundError):  # its owner removed it in the meantime
+        with suppress(FileNotFoundError):  # the owner removed the file in the meantime
             _remove_abandoned(path)
         sock.bind(path)
 
@@ -314,9 +314,9 @@ def _reason(error: Exception, address: Address) -> str:
 
 
 def show(where: object) -> str:
-    """Format a socket address as NSQ does.
+    """Format a socket address as in NSQ.
 
-    A mapped IPv4 address is shown as IPv4, an unnamed unix socket as `@`.
+    A mapped IPv4 address is shown as IPv4, and an unnamed unix socket as `@`.
     """
     if isinstance(where, tuple):
         host, port = str(where[0]), where[1]

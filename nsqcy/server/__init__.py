@@ -1,1 +1,1 @@
-"""Links between sockets, the event loop and the core: transports, fast paths, metrics."""
+"""Connection of sockets and the event loop with the core: transports, fast paths, metrics."""

@@ -1,4 +1,4 @@
-"""nsqcy.protocol: sessions, each of which runs NSQ's V2 protocol on one connection.
+"""nsqcy.protocol: sessions, each running NSQ's V2 protocol on one connection.
 
 wire is a separate module, because clients use it. Each included file states its responsibilities.
 """

@@ -30,7 +30,7 @@ cdef enum:
     MIGRATION_BUSY = 600        # permille of the last second; a busier owner accepts no producers
     MIGRATION_BYTES = 1048576   # publishes to one owner after which a producer migrates there, or
     MIGRATION_FORWARDS = 256    # this number of publishes, over a time long enough for their cost
-cdef int64_t MIGRATION_AFTER = 2 * SECOND       # for the owner's load figure to include it
+cdef int64_t MIGRATION_AFTER = 2 * SECOND       # until the owner's load figure includes it
 
 cdef const char *OK = b"\0\0\0\6\0\0\0\0OK"
 
@@ -40,7 +40,7 @@ cdef Py_ssize_t live_streams = 0
 cdef inline bint is_refusal(bytes error):
     """Return whether a client may continue after this error.
 
-    It may not after a failed publish, because later pipelined publishes must not be executed.
+    After a failed publish, it may not, because later pipelined publishes must not be executed.
     """
     return error.startswith(b"E_LOG_") and not error.startswith(b"E_LOG_PUB_")
 
@@ -142,7 +142,8 @@ cdef class ForwardingStream(StreamEnd):
     cdef bint may_relay(self) noexcept:
         """Return whether the next frame is a large answer that can be relayed immediately.
 
-        This requires that its turn has come and that no other frame can come before its end.
+        This requires that the answer is next in order, and that no other frame can come before its
+        end.
         """
         cdef Forwarder session = self.session
         return (self.frame_type == RESPONSE and self.frame_left >= MIN_RELAYED

@@ -66,10 +66,10 @@ cdef class TopicCommands(Forwarder):
 
     @cython.final
     cdef size_t publish_line(self, const uint8_t *line, size_t n) noexcept:
-        """Return the length of the line if it is a PUB to the topic that was published to last,
-        otherwise 0.
+        """Return the length of the line if it is a PUB to the topic of the latest publish; 0
+        otherwise.
 
-        Such a line, the most frequent one from a producer, need not be split or checked.
+        Producers send this line most often, and it need not be split or checked.
         """
         cdef bytes key = self.topic_key
         cdef size_t length
@@ -595,7 +595,7 @@ cdef class TopicCommands(Forwarder):
     cdef Parsed log_command(self, const uint8_t *line, size_t n) except RAISED:
         """Execute a command for a topic's log (docs/PROTOCOL.md).
 
-        It is answered before the next command is parsed.
+        The command is answered before the next one is parsed.
         """
         cdef Word words[LOG_WORDS]
         cdef const char *command
@@ -665,7 +665,7 @@ cdef class TopicCommands(Forwarder):
     cdef Parsed find_log_owner(self, const char *command, bytes key, int *owner) except RAISED:
         """Find the worker that owns a topic, without creating the topic.
 
-        Return NEXT if there is one; otherwise, how to proceed.
+        Return NEXT if there is an owner; otherwise, return how to proceed.
         """
         owner[0] = self.manager.owner_of(key)
         if owner[0] >= 0:

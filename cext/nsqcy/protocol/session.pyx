@@ -90,7 +90,7 @@ cdef class Session(TopicCommands):
         """Complete and execute the kept command with the new bytes; return the number of bytes
         used.
 
-        Takes few bytes beyond the command, so that later commands are parsed in place.
+        Copies few bytes beyond the command, so that later commands are parsed in place.
         """
         cdef size_t used = 0
         cdef size_t step

@@ -8,7 +8,7 @@ sockets.
 
 cdef enum:
     HEAVY = 850                 # permille: a worker that runs longer transfers producers
-    LIGHTER = 80                # percent of its running time: a worker that runs less takes them
+    LIGHTER = 80                # percent of that time: a worker that runs less accepts them
     DRAIN_BYTES = 1048576       # maximum bytes drained from the rings per turn
 
 
@@ -27,8 +27,8 @@ cdef class SessionManager(ManagerState):
         cdef int _round
         cdef bint left = False
         if self.mesh is not None:
-            # Read the clocks only once per turn, and not after answers are sent: a command that
-            # follows an answer must see a later clock.
+            # Drain the rings only once per turn: clients may read answers before the turn ends, and
+            # a command that follows an answer must see a later clock.
             left = self.mesh.drain(DRAIN_BYTES)
             if self.migrate is not None and self.scheduler.now >= self.compare_at:
                 self.compare_loads()

@@ -76,7 +76,7 @@ cdef class Sink:
     cdef bint take(self, const uint8_t *body, Py_ssize_t length) except -1:
         """Execute the request, so that it can be answered immediately.
 
-        If that is not possible, do nothing and return False.
+        If this is not possible, do nothing and return False.
         """
         raise NotImplementedError
 
@@ -247,7 +247,8 @@ cdef class Connection:
         self.received(data[taken:n])
 
     cdef Py_ssize_t answer_known(self, const uint8_t *data, Py_ssize_t n) except -1:
-        """Answer known, complete requests at the start of `data` until one is not accepted.
+        """Answer known, complete requests at the start of `data`, up to the first that is not
+        accepted.
 
         Return the number of bytes used.
         """

@@ -161,7 +161,7 @@ cdef int answer(Topic topic, bint waits, done) except -1:
 
 cdef class Publisher:
     cdef readonly SessionManager manager
-    # (owner, Durability, with headers, of transfers) -> Session that forwards to it
+    # (owner, Durability, with headers, of transfers) -> forwarding Session
     cdef dict sessions
     cdef dict unplaced          # topic -> callbacks for its placement
 
@@ -174,12 +174,12 @@ cdef class Publisher:
                 bytes headers not None=b""):
         """Publish all `bodies`, each with these headers, to a topic, which is created if necessary.
 
-        Calls done(None), done(reason) or done(UNKNOWN) once, now or later, and not until the
-        messages have both the requested and the topic's durability. The reason is the text of
-        E_PUB_FAILED, or a different error including its code; in both cases none of the messages
-        were published. The name and the headers must be valid, each body 1 to max-msg-size bytes,
-        the delay within max-defer-timeout. `bodies` is a sequence of few bodies, or a BodyBatch
-        without a delay.
+        Calls done(None), done(reason) or done(UNKNOWN) once, now or later. done(None) follows only
+        when the messages have both the requested durability and the topic's. The reason is the text
+        of E_PUB_FAILED, or a different error including its code. In both cases, no message was
+        published. The name and the headers must be valid, each body 1 to max-msg-size bytes, the
+        delay within max-defer-timeout. `bodies` is a sequence of few bodies, or a BodyBatch without
+        a delay.
         """
         cdef int owner = self.manager.owner_of(key)
         cdef Durability minimum = durability_of(durability)
@@ -194,9 +194,9 @@ cdef class Publisher:
             self.publish_there(owner, key, bodies, headers, delay_ms, minimum, done)
 
     def sink(self, bytes key not None, enter not None, bytes headers not None=b""):
-        """Return a fast path to a topic, body by body, for publishes that need not wait.
+        """Return a fast path to a topic, used body by body, for publishes that need not wait.
 
-        enter: called whenever topics are about to be touched
+        enter: called before each use of topics
         headers: headers of every message
         """
         cdef TopicSink sink = TopicSink.__new__(TopicSink)
@@ -283,15 +283,14 @@ cdef class Publisher:
 
     def publish_once(self, bytes key not None, chunk not None, messages not None,
                      str durability not None, done not None):
-        """Publish messages that were transferred from another topic, exactly once, even if
-        this is repeated.
+        """Publish messages transferred from another topic exactly once, even if the call is
+        repeated.
 
         chunk: (producer, epoch, number), as for LOG_PUB
-        messages: (headers, body) of each; all are published, or none. All of them have the same
-            address, or none.
-        done: as for publish
+        messages: (headers, body) of each message. Publishes all messages or none. All messages have
+        the same address, or none has one. done: as for publish
 
-        Neither size limits nor draining reject them.
+        Neither size limits nor draining cause a rejection.
         """
         cdef int owner = self.manager.owner_of(key)
         cdef Durability minimum = durability_of(durability)

@@ -1,6 +1,6 @@
 """Transports of sessions, and the turns of the event loop.
 
-Owns the socket calls and the watchers of a worker's hub; knows nothing about the protocol. Each
+Owns the socket calls and the watchers of a worker's hub. Independent of the protocol. Each
 turn of the event loop is one batch: one receive for each readable socket, then (right before the
 poll) topics, channels and one send for each socket with output.
 
@@ -60,10 +60,10 @@ cdef enum:
     READ = 1                # libev's flags
     WRITE = 2
     PIECES = 32             # maximum pieces per send
-    MAX_DRAIN = 1048576    # unread bytes that are discarded on close, to avoid a reset
+    MAX_DRAIN = 1048576    # unread bytes to discard on close, to avoid a reset
     ENCODE_PIECE = 65536    # unencoded bytes processed at once
     MAX_ENCODE = 262144    # maximum bytes per session and turn
-    MAX_DECODE = 262144    # decoded bytes per session and turn
+    MAX_DECODE = 262144    # maximum decoded bytes per session and turn
 
 
 cdef inline int64_t clock_ns(int clock) noexcept nogil:
@@ -79,17 +79,17 @@ cdef class SocketTransport(Transport):
     cdef Loop loop
     cdef object reader              # io watchers
     cdef object writer
-    # Only with layers between the session and the socket:
-    cdef list layers                # from the wire inwards, each a ByteLayer; None: no layer
+    # Used only with layers between the session and the socket:
+    cdef list layers                # ByteLayers, the one next to the socket first; None: no layer
     cdef object handshake           # TLS handshake in progress
     cdef object identity            # negotiated settings until they are applied
     cdef ByteQueue encoded          # output of the layers
     cdef ByteQueue between          # output between two layers
-    cdef FrameScanner scanner       # finds the ends of a codec's blocks; None: no codec
-    cdef bint is_reading            # the reader is running
-    cdef bint wanted                # the session wants input
-    cdef bint drained               # the layers have no input that can be decoded now
-    cdef bint queued                # the session is in manager.undecoded
+    cdef FrameScanner scanner       # finds where a codec's blocks end; None: no codec
+    cdef bint is_reading            # whether the reader is running
+    cdef bint wanted                # whether the session wants input
+    cdef bint drained               # whether the layers have no decodable input
+    cdef bint queued                # whether the session is in manager.undecoded
 
     def __cinit__(self, Loop loop not None, int fd):
         self.loop = loop
@@ -99,7 +99,7 @@ cdef class SocketTransport(Transport):
         return self.fd
 
     def open(self):
-        """Begin to receive. The session must already be set."""
+        """Start receiving. The session must already be set."""
         self.reader = self.loop.ev.io(self.fd, READ)
         self.read_socket(True)
 
@@ -193,7 +193,7 @@ cdef class SocketTransport(Transport):
         return self.read_socket(on)
 
     cdef int read_socket(self, bint on) except -1:
-        # Starting a watcher that is already running takes longer than decoding a short message.
+        # Starting an already running watcher takes longer than decoding a short message.
         if self.reader is not None and on != self.is_reading:
             self.is_reading = on
             if on:
@@ -218,7 +218,7 @@ cdef class SocketTransport(Transport):
         self.stop_watching()
         if self.layers is not None:
             self.say_goodbye()
-        # Closing with unread input resets the connection, so the peer may lose our last output.
+        # Closing with unread input resets the connection, so the peer may lose the last output.
         shutdown(self.fd, SHUT_WR)
         while n > 0 and drained < MAX_DRAIN:
             # TCP discards the bytes without copying them.
@@ -295,7 +295,7 @@ cdef class SocketTransport(Transport):
             self.loop.manager.report(session, unexpected)
 
     cdef int add_codec(self) except -1:
-        """Add the negotiated codec, if any, and send its OK."""
+        """Add the negotiated codec, if any, and send the codec's OK."""
         cdef Session session = <Session>self.session
         identity = self.identity
         self.identity = None
@@ -473,7 +473,7 @@ cdef class SocketTransport(Transport):
         return 0
 
     cdef int watch_encoded(self) except -1:
-        """Receive if the session wants more than the layers have."""
+        """Receive if the session wants more input than the layers have."""
         if self.handshake is None:
             self.read_socket(self.wanted and self.drained)
         return 0
@@ -508,7 +508,7 @@ cdef class StreamTransport(Transport):
     """The far end of a session: exchanges bytes with the client's session."""
 
     cdef Stream stream
-    cdef size_t unconsumed          # bytes fed while parsing waits; their credit is returned later
+    cdef size_t unconsumed          # bytes fed while parsing waits; credit is returned later
 
     cdef int flush(self) except -1:
         cdef Output output = self.session.output
@@ -613,7 +613,7 @@ cdef class BytesTransport(Transport):
     event loop (see SessionManager.run_turn). Creates its own session."""
 
     cdef bytearray taken            # bytes sent, but not yet collected by sent()
-    cdef int64_t left               # number of bytes still accepted; negative: no limit
+    cdef int64_t left               # bytes still accepted; negative: no limit
     cdef readonly bint closed
     cdef readonly bint wants_input
 
@@ -694,7 +694,7 @@ cdef class BytesTransport(Transport):
 
 
 cdef class Loop:
-    """Drives a session manager with a gevent hub."""
+    """Driver of a session manager on a gevent hub."""
 
     cdef readonly SessionManager manager
     cdef object handshakes          # TLS (nsqcy.nsqd.tls.Handshakes); None: no TLS
@@ -714,7 +714,7 @@ cdef class Loop:
         self.manager = manager
         self.handshakes = handshakes
         self.ev = hub.loop
-        # This priority makes it run after the callbacks of other greenlets and right before
+        # With this priority, it runs after the callbacks of other greenlets and immediately before
         # the poll.
         self.prepare = self.ev.prepare(priority=-2)
         self.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)
@@ -743,7 +743,7 @@ cdef class Loop:
         self.watchers.append(watcher)
 
     def stop(self):
-        """Stop: no more turns are run."""
+        """Stop running turns."""
         for watcher in (self.prepare, self.timer, self.idle, *self.watchers):
             watcher.stop()
             watcher.close()
@@ -753,7 +753,7 @@ cdef class Loop:
         self.manager.shard.io.poll()
 
     def on_woken(self):
-        """Handle a wake-up: another worker has written to one of our rings."""
+        """Handle a wake-up: another worker has written to one of this worker's rings."""
         self.begin_turn()
         self.manager.mesh.woken()
 
@@ -777,7 +777,7 @@ cdef class Loop:
                 self.manager.mesh.awake()
 
     def enter(self):
-        """Update the clocks, because Python code is about to touch topics or sessions."""
+        """Update the clocks, because Python code is about to use topics or sessions."""
         self.begin_turn()
 
     def end_turn(self):
@@ -800,7 +800,7 @@ cdef class Loop:
             self.idling = False
             self.idle.stop()
         # Set the alarm only if it is not running or must fire earlier: a premature alarm costs only
-        # an empty turn, while setting it costs a system call.
+        # an empty turn, but setting an alarm costs a system call.
         if self.alarm == 0 or due < self.alarm:
             self.set_alarm(due)
 

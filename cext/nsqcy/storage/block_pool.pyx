@@ -1,9 +1,9 @@
-"""The memory of one worker: arenas of blocks, slabs of entries, and which blocks may be dropped.
+"""The memory of one worker: arenas of blocks, slabs of entries, and the list of droppable blocks.
 
 Owns every byte of a message between `recv` and `send`, and decides when the bytes of a block leave
 memory: a block whose records are all on disk may be dropped at any time, unless `pins` (writes,
-read-backs and sends in progress) is not zero. Knows nothing about windows or channels, reads no
-clock and does no file I/O.
+read-backs and sends in progress) is not zero. Independent of windows, channels and the clock. Does
+no file I/O.
 """
 
 cdef extern from "sys/mman.h" nogil:
@@ -21,8 +21,8 @@ cdef extern from "sys/mman.h" nogil:
 
 
 cdef enum:
-    TRIM_ARENAS = 32                # arenas freed or thinned at a time
-    SPARE_SLABS = 16                # consumers soon need as many entries as they freed
+    TRIM_ARENAS = 32                # maximum arenas freed or thinned at a time
+    SPARE_SLABS = 16                # kept empty slabs: consumers soon need as many entries again
 
 cdef int64_t ARENA_REST = 10 * 1000000000       # ns for which an empty arena is kept
 
@@ -65,7 +65,7 @@ cdef class BlockPool:
     # -- blocks --
 
     cdef Block *new_block(self, uint32_t capacity) except NULL:
-        """Return an empty block with room for `capacity` bytes (0: no memory allocated yet)."""
+        """Return an empty block with space for `capacity` bytes (0: no memory allocated yet)."""
         cdef Block *block = <Block *>calloc(1, sizeof(Block))
         if block == NULL:
             raise MemoryError()
@@ -143,7 +143,7 @@ cdef class BlockPool:
         if kind == BLOCK_CLASSES - 1:
             madvise(arena.base, ARENA_SIZE, MADV_HUGEPAGE)
         arena.kind = kind
-        # Linking the blocks touches each of them; for small classes the kernel touches the page
+        # Linking the blocks touches each block. For small classes, the kernel touches the page
         # anyway, and a block taken from the list is about to be used.
         at = ARENA_SIZE
         while at:
@@ -155,9 +155,9 @@ cdef class BlockPool:
         return arena
 
     cdef void thin_arena(self, Arena *arena) noexcept:
-        """Return to the kernel the pages of free blocks, in an arena that a few used blocks keep
+        """Return the pages of free blocks to the kernel, in an arena that a few used blocks keep
         alive. The first page of each free block is kept, because it contains the link. The arena
-        must no longer be a huge page; otherwise the kernel would fill it again."""
+        must no longer be a huge page; otherwise, the kernel would fill it again."""
         cdef uint8_t *block = <uint8_t *>arena.free
         arena.thinned = arena.idle_since
         madvise(arena.base, ARENA_SIZE, MADV_NOHUGEPAGE)
@@ -211,8 +211,8 @@ cdef class BlockPool:
     # -- residency --
 
     cdef void droppable(self, Block *block) noexcept:
-        """Mark a block as droppable, because all of it is on disk. The latest block is dropped
-        first, because the newest spilled block is read last."""
+        """Mark a block as droppable, because the entire block is on disk. The latest block is
+        dropped first, because the newest spilled block is read last."""
         if block.newer != NULL or block.older != NULL or self.newest == block:
             return
         block.older = self.newest
@@ -261,7 +261,7 @@ cdef class BlockPool:
     # -- entries and pages of deferred messages --
 
     cdef void relist_slab(self, Slabs *slabs, Slab *slab) noexcept:
-        """Handle the release of a cell whose slab was full, or is empty now."""
+        """Handle the release of a cell whose slab was full or is now empty."""
         if not slab.listed:
             self.list_slab(slabs, slab)
         elif slab.prev != NULL or slab.next != NULL:
@@ -347,7 +347,7 @@ cdef class BlockPool:
         return deferred
 
     cdef void relist_page(self, Pages *pages, Page *page) noexcept:
-        """Handle the release of a message whose page was full, or is empty now."""
+        """Handle the release of a message whose page was full or is now empty."""
         if page.used == 0:
             self.free_page(pages, page)
         else:
@@ -381,7 +381,7 @@ cdef class BlockPool:
 
 
 cdef void enter_room(Pages *pages, Page *page) noexcept:
-    """The page has room now."""
+    """The page has free space now."""
     page.prev_with_room = NULL
     page.next_with_room = pages.with_room
     if page.next_with_room != NULL:

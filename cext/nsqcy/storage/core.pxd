@@ -1,4 +1,4 @@
-# The declarations of nsqcy.storage that other packages use.
+# Declarations of nsqcy.storage for other packages.
 
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -47,7 +47,7 @@ cdef extern from "segment.h" nogil:
     void damages_free(Damages *d)
 
 
-# A completion callback: called on the hub, with 0 or the errno.
+# A completion callback: called on the hub with 0 or the errno.
 ctypedef int (*io_done)(void *arg, int error) except -1
 
 
@@ -167,15 +167,14 @@ cdef extern from "iothread.h" nogil:
     int file_drop(IoEngine *engine, File *file)
 
 
-# The calls with which a log changes its files. Only the hub's thread makes them; none of them
-# blocks.
-# ptr (and result) must stay valid until done; done and result may be NULL.
+# The calls by which a log changes its files. Only the hub's thread makes these calls, and none of
+# them blocks. ptr (and result) must stay valid until done; done and result may be NULL.
 cdef class FileCalls:
     cdef IoCalls *calls            # for the few calls made on the hub before serving
-    # Called as repairer(path, offset, length, error, answer) before a range of a file is given up:
-    # error is 0 if its checksum failed twice, or the errno that it could not be read with. It must
-    # call answer() once: True: read the range again; False: it cannot be repaired; None: not now,
-    # let the reader try again later. No repairer: None.
+    # Called as repairer(path, offset, length, error, answer) before a range of a file is treated as
+    # lost. error is 0 if the checksum failed twice; otherwise, it is the errno of the read. The
+    # repairer must call answer() once with True (read the range again), False (it cannot be
+    # repaired) or None (not now: the reader retries later). If None, there is no repairer.
     cdef public object repairer
 
     cdef File *file(self, const char *path, int flags) except NULL
@@ -189,7 +188,7 @@ cdef class FileCalls:
     cdef int read_records(self, File *file, uint8_t *ptr, size_t n, uint64_t offset,
                           uint64_t first_seq, uint32_t count, bint dense,
                           io_done done, void *arg, IoResult *result) except -1
-    # Records in one file, read one by one.
+    # Read records in one file, one by one.
     cdef int pick(self, File *file, IoPick *picks, uint32_t count, IoPicked *into,
                   io_done done, void *arg, IoResult *result) except -1
     # kind: IO_SYNC IO_FSYNC IO_CLOSE IO_UNLINK_FILE; IO_TRUNCATE to n bytes
@@ -203,11 +202,11 @@ cdef class FileCalls:
     # kind: IO_MKDIR IO_UNLINK IO_RMDIR IO_SYNC_DIR
     cdef int on_path(self, IoLane lane, IoKind kind, const char *path,
                      io_done done, void *arg, IoResult *result) except -1
-    # Later operations begin only after all those submitted to that lane so far have finished.
+    # Start later operations only after all operations submitted to that lane so far have finished.
     cdef int wait_for(self, IoLane lane) except -1
 
 
-# The threads that run the operations. Only drain() and close() block.
+# The threads that run the file operations. Only drain() and close() block.
 cdef class IoThread(FileCalls):
     cdef readonly bint read_only
     cdef IoEngine engine
@@ -227,7 +226,7 @@ cdef class IoThread(FileCalls):
 # -- record --
 
 # The layout of a record, in memory and on disk (cext/include/record.h; normative in
-# docs/DISKFORMAT.md). Knows nothing about blocks or files.
+# docs/DISKFORMAT.md). Independent of blocks and files.
 
 
 cdef extern from "record.h" nogil:
@@ -284,9 +283,9 @@ cdef inline bint is_spoiled(const Record *record, uint64_t seq) noexcept:
 
 # -- segment --
 
-# A segment of a log, and where runs lie in it. A Segment lives from its creation (or recovery)
-# until its file is unlinked or its Log is freed.
-# States: OPEN -> CLOSING -> CLOSED -> DOOMED -> GONE; OPEN -> FAILED -> CLOSED (without a footer).
+# A segment of a log, and the location of runs in it. A Segment lives from its creation (or
+# recovery) until its file is unlinked or its Log is freed. States: OPEN -> CLOSING -> CLOSED ->
+# DOOMED -> GONE; OPEN -> FAILED -> CLOSED (without a footer).
 
 
 cdef extern from "segment.h" nogil:
@@ -330,17 +329,17 @@ cdef struct Segment:
     Segment *next
     File *file
     char *path
-    uint64_t number      # number in its file name: greater than all earlier ones
+    uint64_t number      # number in the file name: greater than all earlier numbers
     uint64_t end         # space is assigned up to here
     uint64_t good        # runs up to here are known to be written
     uint64_t synced      # runs up to here are known to survive a power loss
     uint64_t live        # bytes of extents not released
-    uint32_t pending     # operations that refer to it
-    uint8_t log_id[16]   # log_id from its header; zeros: unknown
+    uint32_t pending     # operations that refer to the segment
+    uint8_t log_id[16]   # log_id from the segment's header; zeros: unknown
     SegmentState state
-    bint is_aside        # its bytes are kept when it is deleted, because some are damaged
-    int error            # seq of the first failed run: later runs fail as well
-    SegmentRun *runs     # the future index, while open
+    bint is_aside        # the bytes are kept on deletion, because some are damaged
+    int error            # errno of the first failed run: later runs also fail
+    SegmentRun *runs     # entries of the future index, while the segment is open
     uint32_t run_count
     uint32_t run_capacity
     SegmentFooter facts
@@ -358,17 +357,17 @@ cdef struct Extent:
 
 # -- block --
 
-# A block: consecutive records of one topic, in memory, on disk or both. Knows where its bytes are,
-# but not when they are dropped (block_pool) or what reads them (record_window).
+# A block: consecutive records of one topic, in memory, on disk or both. A block records where its
+# bytes are, but block_pool decides when they are dropped, and record_window reads them.
 
 
 cdef enum:
-    MIN_BLOCK = 4096              # bytes; an open block starts here ...
+    MIN_BLOCK = 4096              # bytes; initial size of an open block ...
     LARGEST_BLOCK = 262144        # ... and each following block doubles up to this size
 
 
 cdef enum BlockFlag:
-    SEALED = 1          # nothing more is appended
+    SEALED = 1          # the block accepts no more records
     IN_WINDOW = 2       # linked in its topic's window
     LOADING = 4         # a read-back is in progress
     SURVIVORS = 8       # copies of other blocks' records: sequence numbers have gaps
@@ -388,22 +387,22 @@ ctypedef struct Arena:
 ctypedef struct Block:
     uint8_t *data           # NULL: the bytes are on disk only
     uint32_t size           # bytes of records
-    uint32_t capacity       # used bytes of `data`
+    uint32_t capacity       # bytes allocated for `data`
     uint32_t written        # bytes submitted to the log, or already on disk
     uint32_t stored         # bytes known to be on disk
     uint32_t count          # records
     uint32_t cursors        # number of cursors in the block
-    uint32_t refs           # number of entries that refer to its records
+    uint32_t refs           # number of entries that refer to the block's records
     uint32_t pins           # sends, writes and reads in progress: the bytes must be kept
     uint32_t flags
     uint64_t first_seq
     uint64_t last_seq
-    int64_t first_time      # time of its first record (wall clock, ns); 0: not known yet
-    int64_t last_time       # maximum time of its records; 0: not known yet
-    uint64_t position       # bytes of the window before it, since the first block
+    int64_t first_time      # time of the first record (wall clock, ns); 0: not known yet
+    int64_t last_time       # maximum time of the records; 0: not known yet
+    uint64_t position       # bytes of the window before the block, since the first block
     Extent extent           # location on disk; extent.bytes == 0: not on disk
     Arena *arena            # NULL: a separate block, from malloc
-    void *relocations       # copies of its records (struct Relocations) during a compaction
+    void *relocations       # copies of records (struct Relocations) during a compaction
     Block *prev             # in the window, or among the stragglers
     Block *next
     Block *newer            # list of blocks that could be dropped from memory
@@ -429,17 +428,17 @@ cdef enum:
     PAGE_ROOM = 49                # deferred messages
 
 
-# A deferred message in one channel. Entries in all other states begin in the same way, so that the
-# location of the record can be read and changed without knowing the state.
+# A deferred message in one channel. Entries in all other states begin with the same fields, so the
+# location of the record can be read and changed in any state.
 ctypedef struct Deferred:
     HeapNode node           # in the channel's timers; tag: the size of the body, see size_tag
     uint64_t seq
-    uint64_t id             # 0: unknown, because its record has not been read since the start
+    uint64_t id             # 0: unknown, because the record has not been read since the start
     Block *block            # NULL: free
     uint32_t offset
     uint16_t attempts
     uint8_t state           # EntryState
-    uint8_t round           # number of the latest checkpoint that contains or may omit it
+    uint8_t round           # number of the latest checkpoint that contains or may omit the entry
 
 
 # A message in one channel that was delivered but not finished, or a record in a topic's backlog
@@ -458,7 +457,7 @@ ctypedef struct Entry:
     Entry *prev             # in flight: neighbours in deadline order
     Entry *next             # queued: the next message
     void *in_flight_list    # in flight: the consumer's list; queued: the gate position
-    int64_t timestamp       # in flight: timestamp of its record, which may no longer be in memory
+    int64_t timestamp       # in flight: timestamp of the record, which may not be in memory
 
 
 cdef inline uint32_t size_tag(uint64_t body_length) noexcept:
@@ -480,20 +479,20 @@ cdef enum EntryState:
     QUEUED = 0              # waiting for redelivery at the tail
     DEFERRED = 1            # waiting for its due time
     TRANSFERRING = 2        # being transferred to another topic
-    IN_FLIGHT = 3           # held by a consumer
+    IN_FLIGHT = 3           # in flight to a consumer
 
 
 # Deferred messages in PAGE_SIZE bytes; the free list is at the start.
 ctypedef struct Page:
-    Deferred *free          # number of messages used so far; the rest have never been used
+    Deferred *free          # free list; it excludes messages that were never used
     Page *prev              # in order of creation
     Page *next
     Page *prev_with_room
     Page *next_with_room
-    uint64_t min_id       # minimum id of its messages so far ...
+    uint64_t min_id       # minimum id of the page's messages so far ...
     uint64_t max_id        # ... to this
     uint32_t used
-    uint32_t made
+    uint32_t made           # number of messages used so far; the others were never used
 
 
 # One channel's deferred messages; each stays in place until it is freed.
@@ -634,7 +633,7 @@ cdef struct Task:
     Segment *segment
     File *file           # of a journal write: the journal
     Task *whole          # of several operations with one result: the task that reports it
-    task_end ended       # may be NULL in such a `whole`
+    task_end ended       # may be NULL in a `whole`
     int error
     int refused          # of a written run: why it does not count as written
     uint32_t parts
@@ -644,7 +643,7 @@ cdef struct Task:
     uint64_t bytes
     uint64_t first_seq
     uint64_t last_seq
-    bint follows         # its operation must follow others of the log in their lane
+    bint follows         # the operation must follow the log's other operations in their lane
     bint tells           # of a delta that follows: runs are waiting for it
     bint durable         # of a run: done when a sync covers it
     bint goes_on         # of a run: done, or rejected, together with the next run
@@ -689,9 +688,9 @@ cdef class SegmentFiles:
     cdef bint _frozen                 # close() was called: files are kept even if runs are released
     cdef uint64_t _unsynced           # records written since the last sync
     cdef int _sync_error              # error of a failed sync, until a sync() has reported it
-    cdef uint64_t _sync_error_number  # and its segment
+    cdef uint64_t _sync_error_number  # the segment of _sync_error
     cdef bint _directory_there
-    cdef bint _directory_known        # its name is durable: its parent needs no sync
+    cdef bint _directory_known        # the directory's name is durable: the parent needs no sync
     cdef bint _directory_dirty
     cdef uint32_t _journal_pending    # journal writes in progress that may stop naming a segment
 
@@ -725,7 +724,7 @@ cdef class SegmentFiles:
     # Free an extent's further pieces and zero it; the runs are not released.
     cdef int forget(self, Extent *extent) except -1
     cdef int _sync_files(self, Task *whole) except -1
-    # Sync the recovered files, because a killed process need not have synced them.
+    # Sync the recovered files, because a killed process may not have synced them.
     cdef int sync_found(self, log_done done, void *arg) except -1
     cdef int _sync_file(self, Segment *segment, Task *whole) except -1
     cdef int _sync_done(self, Task *task, int error) except -1
@@ -740,24 +739,24 @@ cdef class LogWriter(SegmentFiles):
     cdef public uint64_t sync_every
     cdef public int64_t sync_timeout
     cdef int64_t _synced_at
-    cdef Task *_written_first         # written runs, in order, that wait
-    cdef Task *_written_last          # for a sync, or for an earlier journal write
+    cdef Task *_written_first         # first of the written runs, in order, that wait ...
+    cdef Task *_written_last          # ... for a sync or an earlier journal write; the last one
     cdef uint64_t _durable            # durable runs without a requested sync
-    cdef bint _goes_on                # the latest run is durable
-    cdef uint64_t _commits            # number of syncs begun, and number of those that have ended
+    cdef bint _goes_on # the latest run is continued by the next run
+    cdef uint64_t _commits            # number of syncs begun, and number of those ended
     cdef uint64_t _commits_done
     cdef readonly bint closed
     cdef readonly uint64_t journal_bytes
-    cdef bint journal_lost            # a write failed: no run counts until the next snapshot
+    cdef bint journal_lost            # a write failed: no run is done until the next snapshot
     cdef File *_journal
     cdef bint _journal_dirty
     cdef File *_snapshot              # the next journal file
     cdef uint64_t _snapshot_bytes
     cdef uint32_t _snapshot_crc
-    cdef uint64_t _journal_writes     # number of later writes, and number of those that have ended
+    cdef uint64_t _journal_writes     # number of journal writes begun, and number of those ended
     cdef uint64_t _journal_done
     cdef uint64_t _required               # the write that later runs must wait for
-    cdef uint64_t _required_done          # the latest write that has not failed
+    cdef uint64_t _required_done          # number of the latest journal write that succeeded
 
     # Append a run. It must stay valid and unchanged (except for its crc fields) until done. The
     # location of a failed run is still in `into`: retract() it. A durable run is done when a sync
@@ -767,22 +766,22 @@ cdef class LogWriter(SegmentFiles):
     cdef int append(self, const uint8_t *run, size_t n, uint64_t first_seq, uint64_t last_seq,
                     uint32_t count, int flags, bint durable, bint goes_on, Extent *into,
                     log_done done, void *arg) except -1
-    # Sync the durable runs that were appended. Only one sync is in progress at a time: syncs
+    # Sync the durable runs appended so far. Only one sync is in progress at a time; all syncs
     # requested in the meantime share the next one.
     cdef int commit(self) except -1
     # Return whether a run of n bytes would begin a new segment: it may then be written even if an
     # earlier run fails.
     cdef bint rolls(self, size_t n) noexcept
-    # Return the room for records, in bytes, in the segment of the next run.
+    # Return the space for records, in bytes, in the segment of the next run.
     cdef uint64_t room(self) noexcept
     cdef int sync(self, log_done done, void *arg) except -1
-    # Return the monotonic time of the next sync, or 0 if nothing is waiting for one.
+    # Return the monotonic time of the next sync, or 0 if no run is waiting for a sync.
     cdef int64_t tick(self, int64_t now) except -1
     # Return whether a journal write is in progress.
     cdef bint is_telling(self) noexcept
     # leads: operations appended from now on are not done until the journal is in place.
     cdef int write_snapshot(self, bytes snapshot, bint leads, log_done done, void *arg) except -1
-    # Replace the journal in pieces: begin, any number of pieces, then end or abandon. Deltas
+    # Replace the journal in steps: begin, add any number of pieces, then end or abandon. Deltas
     # appended in the meantime go to the existing journal; the end receives the deltas that must be
     # kept.
     cdef int begin_snapshot(self) except -1
@@ -819,10 +818,10 @@ cdef class Log(LogWriter):
     cdef readonly str read_error_text    # describes the latest failed read
     cdef bytes _aside                 # directory for damaged files; None: they are not kept
     cdef set _damaged                 # reported damage: (segment number, offset)
-    cdef uint32_t _failed_reads       # consecutive
+    cdef uint32_t _failed_reads       # number of consecutive failed reads
     cdef bint _is_probing
 
-    # Read the entire chain; see docs/DISKFORMAT.md for the form of damaged records.
+    # Read all pieces of a run; see docs/DISKFORMAT.md for the form of damaged records.
     cdef int read(self, const Extent *extent, uint8_t *into, log_done done, void *arg) except -1
     # Read records one by one, in the given order: records in the same segment should be adjacent.
     # Failures and damage are not reported.
@@ -868,7 +867,7 @@ cdef class Recovered:
     cdef readonly bytes log_id
     cdef readonly uint64_t next_seq
     cdef readonly uint64_t max_id
-    cdef readonly bint clean          # every segment had its footer
+    cdef readonly bint clean          # every segment had a footer
     cdef readonly list segments       # (number, bytes of the file, log_id or None, footer or None)
     # Dense runs that overlap a newer segment, as found on disk: (segment number, offset, bytes,
     # first_seq, last_seq)
@@ -892,8 +891,8 @@ cpdef Recovered recover_log(Log log)
 # -- record_window --
 
 
-# Records of a topic that were dropped before any channel received them, and that at least one
-# cursor has not passed yet.
+# Records of a topic that were dropped before any channel received them. At least one cursor has not
+# passed them yet.
 ctypedef struct Hole:
     uint64_t start
     uint64_t end            # exclusive
@@ -913,25 +912,26 @@ cdef inline bint at_record(const Cursor *cursor) noexcept:
 cdef class RecordWindow:
     """Records of one topic that are still needed, in order."""
     cdef BlockPool pool
-    cdef readonly Log log                   # None: never on disk
+    cdef readonly Log log                   # None: the records are never on disk
     cdef Block *oldest
     cdef Block *newest
     cdef Block *stragglers          # blocks outside the window that entries refer to
     cdef Cursor **cursors           # all cursors over this window
     cdef uint32_t cursor_count
     cdef uint32_t cursor_room
-    cdef Cursor visible             # records before it may be read
-    cdef Cursor fanout              # records before it belong to the channels
-    # Cursors for retention: if watched, records after them are kept, with or without readers.
-    cdef Cursor kept                # kept by retention, or for a named cursor
+    cdef Cursor visible             # records before this cursor may be read
+    cdef Cursor fanout              # records before this cursor belong to the channels
+    # Cursors for retention: while they are watched, records after them are kept, with or without
+    # readers.
+    cdef Cursor kept                # first record kept by retention or for a named cursor
     cdef Cursor outdated            # retention would have released everything before it
-    cdef Cursor unjournaled         # records after it are not yet in the journal
+    cdef Cursor unjournaled         # records after this cursor are not yet in the journal
     cdef Hole *holes
     cdef uint32_t hole_count
     cdef readonly uint64_t next_seq     # sequence number of the next record
     cdef uint32_t next_capacity
     cdef bint perishable            # at least one record was published with a time to live
-    cdef bint stalled               # a read failed: no block is loaded until the next try
+    cdef bint stalled               # a read failed: no block is loaded until the next attempt
     cdef Block **index              # the blocks in the window; NULL: not built yet
     cdef size_t index_first
     cdef size_t index_count
@@ -960,8 +960,8 @@ cdef class RecordWindow:
         self.move_cursor(cursor, &end)
 
     cdef inline bint settle(self, Cursor *cursor) noexcept:
-        """Return whether there is a record at the cursor (its block may have to be loaded first),
-        after moving the cursor past block ends and gaps."""
+        """Move the cursor past block ends and gaps; return whether there is a record at the cursor,
+        whose block may have to be loaded first."""
         return cursor.block != NULL and at_record(cursor) or self.next_record(cursor)
 
     cdef bint next_record(self, Cursor *cursor) noexcept
@@ -1037,12 +1037,13 @@ cdef class ReadAhead:
     cdef IoPick *picks              # in order of location; after the read, in order of seq
     cdef uint32_t count
     cdef uint32_t room
-    cdef uint64_t bytes             # upper bound of their memory, if their sizes are as expected
+    cdef uint64_t bytes             # upper bound of the copies' memory, if sizes are as expected
     cdef IoPicked picked
 
-    # Add an entry from the queue; return False if nothing more fits.
+    # Add an entry from the queue; return False if no more entries fit.
     cdef bint add(self, const Entry *entry) except -1
-    # Begin; the window's on_loaded follows. Return False if nothing is left to read here.
+    # Start the read; the window's on_loaded follows. Return False if no record is left to read
+    # here.
     cdef bint read(self) except -1
     # Return the copy of a record; NULL if there is none.
     cdef Record *find(self, uint64_t seq) noexcept

@@ -2,7 +2,8 @@
 # distutils: depends = cext/include/iothread.h cext/include/iocalls.h cext/include/segment.h
 """nsqcy.storage: one topic's log on disk, its records in memory, and the threads that do file I/O.
 
-io_faults is a separate module: only tests use it. Each included file says what it owns.
+io_faults is a separate module, because only tests use it. Each included file states its
+responsibilities.
 """
 
 import os

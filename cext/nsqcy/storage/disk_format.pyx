@@ -1,6 +1,6 @@
 """The layout of segments and journals: names, versions, checksums, and kinds of damage.
 
-Pure functions over bytes (normative: docs/DISKFORMAT.md). Knows nothing about files or logs;
+Pure functions over bytes (normative: docs/DISKFORMAT.md). Independent of files and logs;
 nsqcy/storage/journal.py owns the content of the journal.
 """
 
@@ -69,7 +69,7 @@ cdef extern from "segment.h" nogil:
 
 
 class FormatError(Exception):
-    """A file was written by a newer nsqcy; it is rejected and left unchanged."""
+    """A file was written by a newer nsqcy version; the file is rejected and left unchanged."""
 
 
 _TOPIC = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
@@ -165,7 +165,7 @@ def parse_journal(bytes data, str path="journal"):
 
 
 def is_segment_header(bytes data):
-    """Whether data is the header of a segment, and fits its checksum."""
+    """Return whether data is the header of a segment and matches the header's checksum."""
     cdef const SegmentHeader *header = <const SegmentHeader *>PyBytes_AS_STRING(data)
     return (len(data) == SEGMENT_HEADER and header.magic == SEGMENT_MAGIC
             and header.crc == segment_header_crc(header))
@@ -182,16 +182,16 @@ def records_end(bytes data):
 
 
 def find_record(bytes data, uint64_t at):
-    """Return the offset of the first intact record from an offset on, which is a multiple of 8; the
-    length of the data if there is none."""
+    """Return the offset of the first intact record at or after an offset, which is a multiple of 8;
+    the length of the data if there is none."""
     cdef uint64_t n = len(data)
     cdef uint64_t budget = n * 4
     return record_search(<const uint8_t *>PyBytes_AS_STRING(data), n, at, 0, &budget)
 
 
 cpdef uint32_t footer_length(bytes tail) noexcept:
-    """Return the length of the footer that the end of a segment announces, with its trailer; 0 if
-    it announces none. The footer may be damaged."""
+    """Return the length of the footer, with its trailer, according to the end of a segment; 0 if
+    there is no footer. The footer may be damaged."""
     cdef const SegmentTrailer *trailer
     if len(tail) < <Py_ssize_t>sizeof(SegmentTrailer):
         return 0

@@ -1,13 +1,13 @@
 """The I/O threads: every write, sync, read, rename and unlink of a process, off the hub.
 
 Owns the open files and the only file system calls (iocalls.h). The threads are C (cext/src).
-Independent of topics and logs; of records, it only knows how to seal and verify them. Tests inject
+Independent of topics and logs; records are only sealed and verified. Tests inject
 faults through a separate class, io_faults.
 """
 
 # The I/O threads: C threads that perform every file operation of a process. Writes are performed in
 # order; operations that may take a long time are passed to a different lane (see iothread.h) and do
-# not delay later ones.
+# not delay later operations.
 #
 #   hub                                      threads
 #   write, sync, unlink ...  -> submitted
@@ -38,7 +38,7 @@ cdef int lane_named(str name) except -1:
 
 
 cdef class FileCalls:
-    """The calls with which a log changes its files: see core.pxd."""
+    """The calls by which a log changes its files: see core.pxd."""
 
     cdef File *file(self, const char *path, int flags) except NULL:
         raise NotImplementedError
@@ -95,7 +95,7 @@ cdef class IoThread(FileCalls):
                   bint read_only=False):
         """stepped: no threads; step_now() runs operations, and so does a waiting caller.
         first_reserved: the lowest descriptor of this process's reserve, if not the usual one.
-        read_only: every call that would change something on disk fails."""
+        read_only: every call that would change data on disk fails."""
         cdef int error
         memset(&self.engine, 0, sizeof(IoEngine))
         self.read_only = read_only
@@ -240,7 +240,7 @@ cdef class IoThread(FileCalls):
         return 0
 
     cdef int poll(self) except -1:
-        """Run the available completions. If one raises, the rest run at the next poll."""
+        """Run the available completions. If a completion raises, the rest run at the next poll."""
         cdef IoOp *op
         if not self.engine.started:
             return 0
@@ -318,11 +318,11 @@ cdef class IoThread(FileCalls):
         self.poll()
 
     def drain_now(self):
-        """Block until nothing is outstanding, running completions."""
+        """Run completions until no operation is outstanding; block in between."""
         self.drain()
 
     def close(self):
-        """Drain and join the threads. Idempotent."""
+        """Drain and join the threads. Further calls do nothing."""
         if self.engine.started:
             self.drain()
             engine_stop(&self.engine)
@@ -334,7 +334,7 @@ cdef class IoThread(FileCalls):
 
     @property
     def open_files(self):
-        """Number of open files. Exact only while nothing is outstanding."""
+        """Number of open files. The number is exact only while no operation is outstanding."""
         return self.engine.open_files
 
     @property
@@ -370,7 +370,7 @@ cdef class IoThread(FileCalls):
         Py_INCREF(call)
 
     def wait_for_now(self, str lane):
-        """Make later operations wait for those in the lane."""
+        """Make later operations wait for the operations in the lane."""
         self.wait_for(<IoLane>lane_named(lane))
 
     def step_now(self, lane=None):
@@ -383,7 +383,7 @@ cdef class IoThread(FileCalls):
         return lane_step(&self.engine.lanes[lane_named(lane)]) != 0
 
 
-# A Python callable that waits for an operation, which holds one reference to it.
+# A Python callable waiting for an operation, which holds one reference to the callable.
 cdef class _Completion:
     cdef object done
     cdef object buffer
@@ -405,7 +405,7 @@ cdef int call_python(void *arg, int error) except -1:
     return 0
 
 
-# A file controlled from Python: tests and tools use it to drive the threads.
+# A file controlled from Python, with which tests and tools drive the threads.
 @cython.no_gc_clear      # __dealloc__ needs the thread
 cdef class FileHandle:
     """A file on the I/O threads. poll calls `done(error)` with 0 or an errno."""

@@ -2,7 +2,7 @@
 # distutils: depends = cext/include/iofaults.h cext/include/iocalls.h
 """I/O threads that fail, park and record their file calls on request. Only tests import this.
 
-Owns the table of faulty calls (iofaults.h), which takes the place of the real one before the first
+Owns the table of faulty calls (iofaults.h), which replaces the real table before the first
 operation.
 """
 
@@ -55,7 +55,7 @@ cdef int call_number(str name) except -1:
 
 
 cdef class FaultyIoThread(IoThread):
-    """An IoThread with faults; none until fault() is called."""
+    """An IoThread with faults; there are no faults until fault() is called."""
 
     cdef IoFaults *faults
 
@@ -67,8 +67,7 @@ cdef class FaultyIoThread(IoThread):
         if self.faults is NULL:
             raise MemoryError
         faults_init(self.faults, self.calls)
-        # The threads read the table only when they run an operation, so it is not too late to
-        # replace it.
+        # The threads read the table only when they run an operation, so it can still be replaced.
         self.calls = self.engine.calls = &self.faults.calls
 
     def __dealloc__(self):
@@ -116,7 +115,7 @@ cdef class FaultyIoThread(IoThread):
             raise TimeoutError("no thread reached the held call")
 
     def release(self):
-        """Let a parked thread continue."""
+        """Resume a parked thread."""
         faults_release(self.faults)
 
     def record(self):

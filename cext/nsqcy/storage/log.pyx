@@ -1,10 +1,10 @@
 """One topic's log: append, read, release; segments, footers and the journal.
 
-Owns the topic's directory, the reads, and the end of the log. Its bases own the rest: the segments
-and the operations in progress (segment_files), and the writes (log_writer). log_recovery finds the
-existing files at startup. Independent of channels; does no file I/O itself.
+Owns the topic's directory, the reads, and the end of the log. Its base classes own the rest: the
+segments and the operations in progress (segment_files), and the writes (log_writer). log_recovery
+finds the existing files at startup. Independent of channels; does no file I/O itself.
 
-A read that fails says nothing about the data: its caller gets the errno and tries again. A record
+A failed read proves nothing about the data: the caller gets the errno and retries. A record
 is damaged only if two reads from the disk agree that it is (see iothread.h). Before the caller
 gets either result, the repairer of the log's file calls may repair the range. The log keeps the
 range that could not be read, until it can be read again, and the second name of a damaged file,
@@ -31,8 +31,8 @@ UnreadableRange = namedtuple(
 
 
 cdef class _RepairAnswer:
-    """Called once by the repairer: True: the range is repaired; False: it cannot be; None: not
-    now, so the reader tries again later."""
+    """Called once by the repairer. True: the range is repaired; False: it cannot be repaired; None:
+    not now, so the reader retries later."""
     cdef Log log
     cdef Task *task
 
@@ -54,7 +54,7 @@ cdef class _RepairAnswer:
 
 
 cdef int read_finished(void *arg, int error) except -1:
-    """Handle the end of a read, unless the repairer is to answer first."""
+    """Handle the end of a read, unless the repairer must answer first."""
     cdef Task *task = <Task *>arg
     cdef Log log = <Log>task.log
     if log._asks_repairer(task, error):
@@ -68,7 +68,7 @@ cdef int read_ended(Task *task, int error) except -1:
 
 
 cdef int pick_ended(Task *task, int error) except -1:
-    """Report no error: a reader that does not get its record loads the run, and gets the error."""
+    """Report no error: a reader without its record loads the run, and then gets the error."""
     return 0
 
 
@@ -77,13 +77,13 @@ cdef int aside_ended(Task *task, int error) except -1:
 
 
 def live():
-    """Return the number of live objects by kind; all zeros once every log is gone."""
+    """Return the number of live objects by kind; all zeros once every log has been freed."""
     return {"tasks": tasks_alive(), "segments": segments_alive(), "pieces": pieces_alive()}
 
 
 @cython.no_gc_clear      # __dealloc__ needs the I/O threads
 cdef class Log(LogWriter):
-    """The log of one topic. Only the hub uses it; nothing here blocks."""
+    """The log of one topic. Only the hub uses it, and no method blocks."""
 
     def __cinit__(self, FileCalls io not None, data_path, str topic, *,
                   uint64_t max_bytes_per_file=104857600, uint64_t sync_every=2500,
@@ -204,7 +204,7 @@ cdef class Log(LogWriter):
         return segment
 
     cdef bint _asks_repairer(self, Task *task, int error) except -1:
-        """Handle a read that did not give all records: leave it to the repairer, if there is
+        """Handle a read that did not return all records: pass it to the repairer, if there is
         one."""
         cdef _RepairAnswer answer
         if task.asked or task.owned is not NULL or self.io.repairer is None:
@@ -235,7 +235,7 @@ cdef class Log(LogWriter):
             return self._read_failed(task, error)
         self._read_worked(task)
         if task.owned is not NULL:
-            return 0          # its readers read it again
+            return 0          # the readers read the range again
         return self._report(os.fsdecode(task.segment.path), task.segment, &task.result.damages)
 
     cdef int _read_failed(self, Task *task, int error) except -1:
@@ -292,7 +292,7 @@ cdef class Log(LogWriter):
         return False
 
     cdef int set_aside(self, Segment *segment) except -1:
-        """Keep the bytes of a damaged segment, by a second name for its file."""
+        """Keep the bytes of a damaged segment, by giving its file a second name."""
         if segment.is_aside:
             return 0
         segment.is_aside = True
@@ -349,7 +349,7 @@ cdef class Log(LogWriter):
         self._end_error = 0
         self._current = NULL
         if self._following:
-            # Otherwise a log of the same name could find files that are still to be renamed or
+            # Otherwise, a log of the same name could find files that are still to be renamed or
             # removed.
             self.io.wait_for(self._lane)
         while segment is not NULL:

@@ -1,14 +1,15 @@
 """Recovery of a log: reads footers and the journal, and scans segments without a footer.
 
 Runs once, before the log is used, and blocks. Performs the only file operations outside the I/O
-threads. Determines what is on disk, not what it means: nsqcy/storage/journal.py interprets the
+threads. Determines what is on disk, but not its meaning: nsqcy/storage/journal.py interprets the
 journal's entries. A file that cannot be read now is neither absent nor damaged: the first error
 ends the recovery. Damage counts only after a second read.
 """
 
 
 class Unreadable(OSError):
-    """A log cannot be read now. `offset` and `bytes`: the part of the file, or 0 and 0."""
+    """A log cannot be read now. `offset` and `bytes` are the unreadable part of the file, or 0 and
+    0."""
 
     def __init__(self, int error, str path, offset=0, bytes=0):
         super().__init__(error, os.strerror(error), path)
@@ -36,7 +37,7 @@ cpdef Recovered recover_log(Log log):
     After a crash between writing a copy and its journal entry, a seq may be in more than one run;
     all of them contain the same message. Dense runs are returned without such overlaps.
 
-    Raises Unreadable if anything cannot be read now; the log is then not usable.
+    Raises Unreadable if some part cannot be read now; in that case, the log is not usable.
     """
     cdef Recovered into = Recovered.__new__(Recovered, log)
     try:
@@ -81,8 +82,9 @@ cdef int recover_segment(Log log, str name, Recovered into) except -1:
 
 cdef int recover_runs(Log log, int fd, uint64_t size, Segment *segment,
                       Recovered into) except -1:
-    """Doom a segment whose records are all elsewhere: it is removed after the next snapshot. A
-    segment with damaged parts is kept: where it is, or set aside if it has records as well."""
+    """Doom a segment whose records are all in other segments: it is removed after the next
+    snapshot. A segment with damaged parts is kept: in place, or set aside if it also has
+    records."""
     cdef Py_ssize_t damages = len(into.damages)
     cdef bytes log_id = recover_header(log, fd, size, segment, into)
     cdef bint closed = recover_footer(log, fd, size, segment, into)
@@ -161,7 +163,7 @@ cdef int recover_scan(Log log, int fd, uint64_t size, Segment *segment,
             raise MemoryError
         if damages.found:
             read_again(log, fd, segment.path, 0, data)
-            segment.is_aside = is_empty_tail(data, &damages)     # nothing needs to be set aside
+            segment.is_aside = is_empty_tail(data, &damages)     # no file needs to be set aside
         for i in range(damages.kept):
             into.damages.append((path, damages.at[i].offset, damage_text(&damages.at[i])))
         into.max_id = max(into.max_id, scan.max_id)
@@ -175,7 +177,7 @@ cdef int recover_scan(Log log, int fd, uint64_t size, Segment *segment,
 
 
 cdef bint is_empty_tail(bytes data, const Damages *damages):
-    """Return whether all damage is an end that was never written, as after a power loss."""
+    """Return whether the only damage is an unwritten end, as after a power loss."""
     cdef bytes tail = data[damages.at[0].offset:]
     return damages.found == 1 and damages.at[0].kind == DAMAGE_TAIL and not tail.strip(b"\0")
 
@@ -213,7 +215,7 @@ cdef int open_now(Log log, bytes path) except -1:
 
 
 cdef bytes read_now(Log log, int fd, bytes path, uint64_t offset, uint64_t n):
-    """Read n bytes that the file has. Raises Unreadable."""
+    """Read n bytes that exist in the file. Raises Unreadable."""
     cdef IoCalls *calls = log.io.calls
     cdef bytes data = PyBytes_FromStringAndSize(NULL, n)
     cdef uint64_t got = 0
@@ -231,7 +233,7 @@ cdef bytes read_now(Log log, int fd, bytes path, uint64_t offset, uint64_t n):
 
 
 cdef int read_again(Log log, int fd, bytes path, uint64_t offset, bytes data) except -1:
-    """Read damaged data again from the disk. Raises Unreadable if it is not the same."""
+    """Read damaged data from the disk again. Raises Unreadable if the data differs."""
     cdef IoCalls *calls = log.io.calls
     calls.forget(calls, fd, offset, len(data))
     if read_now(log, fd, path, offset, len(data)) != data:
@@ -242,8 +244,8 @@ cdef int read_again(Log log, int fd, bytes path, uint64_t offset, bytes data) ex
 # ---- results of recovery ----
 
 cdef class Recovered:
-    """Result of recover_log(). The caller must copy the extents in `run_array` and release each
-    once."""
+    """Result of recover_log(). The caller must copy the extents in `run_array`, and release each
+    extent once."""
 
     def __cinit__(self, Log log not None):
         self.log = log

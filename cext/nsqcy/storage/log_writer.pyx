@@ -3,10 +3,10 @@
 Completes each run once it is as durable as requested. Owns the runs that are written but not done,
 in order: they wait for a sync (group commit), or for an earlier journal write.
 
-Owns the journal: snapshots that replace the file, and deltas appended to it; knows whether these
-writes succeed. A run that was appended to the log after a leading snapshot or a delta is not done
-until the snapshot or delta is done. Does not know the content of a snapshot
-(nsqcy/storage/journal.py), and knows the segments' files only through segment_files.
+Owns the journal: snapshots that replace the file, deltas appended to it, and the results of these
+writes. A run that was appended to the log after a leading snapshot or a delta is not done until the
+snapshot or delta is done. Independent of the content of a snapshot (nsqcy/storage/journal.py).
+Accesses the segments' files only through segment_files.
 """
 
 # The writer of a log: appending runs, group commit, and the journal: a snapshot and the deltas
@@ -14,7 +14,7 @@ until the snapshot or delta is done. Does not know the content of a snapshot
 
 
 cdef enum:
-    FOLLOWING_SYNCS = 8          # maximum runs that wait for one sync: more would not help
+    FOLLOWING_SYNCS = 8          # maximum runs that wait for one sync; more have no benefit
 
 
 cdef int run_written(void *arg, int error) except -1:
@@ -28,7 +28,7 @@ cdef int run_ended(Task *task, int error) except -1:
 
 
 cdef int journal_ended(Task *task, int error) except -1:
-    """Handle the end of a write of the journal, or of the next one."""
+    """Handle the end of a write to the journal, or to its replacement."""
     cdef LogWriter log = <LogWriter>task.log
     if error:
         log._journal_failed(task, error)
@@ -142,7 +142,7 @@ cdef class LogWriter(SegmentFiles):
                 or self.journal_lost and task.journal_writes <= self._journal_done)
 
     cdef int _wait(self, Task *task, int error) except -1:
-        """Handle a failed run, which must wait as well: runs are completed in order."""
+        """Handle a failed run, which must also wait: runs are completed in order."""
         if error:
             self._segment_fail(task.segment)
         if self._written_last is NULL:
@@ -194,7 +194,7 @@ cdef class LogWriter(SegmentFiles):
     # -- syncs and commits --
 
     cdef int sync(self, log_done done, void *arg) except -1:
-        """Sync everything appended so far, so that it survives a power loss; done receives the
+        """Sync all data appended so far, so that it survives a power loss; done receives the
         result. The result includes runs that were written to a file whose sync has failed since the
         last result."""
         cdef Task *whole = self._task(NULL, NULL, NULL)
@@ -259,8 +259,8 @@ cdef class LogWriter(SegmentFiles):
         return self.end_snapshot((), leads, done, arg)
 
     cdef int begin_snapshot(self) except -1:
-        """Begin to replace the journal; until that is complete, the existing journal is kept, and
-        so is every file that it may name."""
+        """Start replacing the journal. Until the replacement is complete, the existing journal is
+        kept, and so is every file that it may name."""
         if self.closed:
             raise ValueError("the log is closed")
         self._snapshot = self.io.file(os.path.join(self._directory, b"journal.tmp"),
@@ -303,7 +303,7 @@ cdef class LogWriter(SegmentFiles):
         whole.done = done
         whole.arg = arg
         whole.parts = 1
-        # It must not become the journal until the data that it refers to is on disk.
+        # The snapshot must not become the journal until the data that it refers to is on disk.
         self._sync_files(whole)
         task = self._journal_task(whole)
         task.owned = journal_head(self.log_id, self._snapshot_bytes, self._snapshot_crc)
@@ -367,7 +367,7 @@ cdef class LogWriter(SegmentFiles):
     # -- results of the journal's writes --
 
     cdef int _journal_written(self, int error) except -1:
-        """Handle the end of the oldest write in progress. If it failed, a later one has the same
+        """Handle the end of the oldest write in progress. If it failed, a later write has the same
         content."""
         self._journal_done += 1
         if not error:

@@ -1,9 +1,9 @@
 """File operations of a group of logs that are also performed on other machines.
 
 Passes each operation to the I/O threads, and each change to a file also to a mirror, in the same
-order. A change is done once it has been made here and the mirror has reported its position as
-committed. The logs above need not know about this: a record is neither visible nor acknowledged
-until its write is done.
+order. A change is done once it has been made here and the mirror has reported the change's position
+as committed. The logs need no special handling: a record is neither visible nor acknowledged until
+its write is done.
 """
 
 # The completion of an operation, until it may be reported.
@@ -76,14 +76,14 @@ cdef class MirroredIo(FileCalls):
 
     def wait(self, bint waits):
         """Choose whether changes are done only once they are committed, or as soon as they have
-        been made here. When a process exits, they need not be committed, because nothing is
-        acknowledged any more."""
+        been made here. When a process exits, changes need not be committed, because it acknowledges
+        no more messages."""
         self.waits = waits
         self._report()
 
     def stop(self):
-        """Make no more changes: the files now belong to another process. Later changes fail here
-        and are reported immediately, so that the logs can be closed."""
+        """Make no more changes, because another process has taken over the files. Later changes
+        fail here and are reported immediately, so that the logs can be closed."""
         self.stopped = True
         self.waits = False
         self._report()
@@ -182,7 +182,7 @@ cdef class MirroredIo(FileCalls):
         cdef Relay *relay = self._relay(done, arg)
         if self.stopped:
             return self._refuse(relay)
-        relay.may_fail = True       # it is possible that the path does not exist
+        relay.may_fail = True       # the path may not exist
         self.io.on_path(lane, kind, path, relay_made, relay, result)
         if kind == IO_UNLINK or kind == IO_RMDIR:
             self.position = self._mirror.delete(self._below(path))
@@ -198,7 +198,7 @@ cdef class MirroredIo(FileCalls):
     # -- completions, in the order in which operations end here
 
     cdef int _refuse(self, Relay *relay) except -1:
-        """Make an operation fail later, as if the I/O threads had tried it."""
+        """Make an operation fail later, as if the I/O threads had attempted it."""
         relay.error = ESTALE
         relay.may_fail = True
         return self.io.on_path(LANE_WRITES, IO_SYNC_DIR, self._root, relay_made, relay, NULL)

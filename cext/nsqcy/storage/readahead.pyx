@@ -2,7 +2,7 @@
 in memory.
 
 Owns the copies, and decides which records are worth reading one by one: a block is loaded if a
-large part of it is needed. Knows nothing about channels or consumers. Skips damaged and unreadable
+large part of it is needed. Independent of channels and consumers. Skips damaged and unreadable
 records: their reader loads the block, which reports the error.
 """
 
@@ -15,14 +15,14 @@ records: their reader loads the block, which reports the error.
 #   disk     ──▼─────────────▼─────▼────────▼──     in order of location
 #   prefetch     a             c     d        e
 #
-# Due messages may be anywhere on disk: reading a whole block for each would read a thousand times
-# more bytes than needed.
+# Due messages may be anywhere on disk: reading a whole block for each message would read a thousand
+# times more bytes than needed.
 
 
 cdef enum:
     UNKNOWN_SIZE = 1024             # bytes read for a record of unknown size
-    ROOM_FOR_HEADERS = 256          # reserved per record, which may be larger than expected
-    WORTH_A_LOAD = 8                # a block at most this many times its needed bytes is loaded
+    ROOM_FOR_HEADERS = 256          # bytes reserved per record, which may be larger than expected
+    WORTH_A_LOAD = 8                # load a block of at most this multiple of the bytes needed
     FEW_LOADS = 4                   # blocks that are loaded for later records
 
 
@@ -115,8 +115,8 @@ cdef class ReadAhead:
         return True
 
     cdef int load_whole(self) except -1:
-        """While there is room, load the blocks that are mostly needed, and a few more with each
-        prefetch. The rest are read record by record."""
+        """While there is space, load the blocks that are mostly needed, and a few more with each
+        prefetch. Read the other blocks record by record."""
         cdef BlockPool pool = self.window.pool
         cdef uint32_t begin = 0
         cdef uint32_t end = 0

@@ -1,8 +1,7 @@
 """The record window: the blocks of one topic that a cursor still needs, in order.
 
-Owns the lifecycle of a block: in the window, straggling behind it, released. Knows how a block is
-read back from the log, but nothing about topics, channels or connections; reads no clock and does
-no file I/O.
+Owns the lifecycle of a block: in the window, straggling behind it, released. Reads blocks back from
+the log. Independent of topics, channels, connections and the clock. Does no file I/O itself.
 
 Rules of ownership:
 1. The window keeps the blocks in it; entries keep the blocks outside it that they refer to
@@ -23,8 +22,8 @@ Rules of ownership:
 #     └────────┘   └────────┘   └────────┘   └────────┘   └────────┘
 #          ▲ a cursor                ▲ another               ▲ fan-out position
 #
-# A block leaves the window when no cursor stands in it or before it; it stays alive as a straggler
-# while entries (messages that were handed out and are not finished) refer to its records.
+# A block leaves the window when no cursor is in it or before it. It remains as a straggler while
+# entries (delivered, unfinished messages) refer to its records.
 
 
 cdef enum:
@@ -57,7 +56,7 @@ cdef int read_done(void *arg, int error) except -1:
     return 0
 
 
-@cython.no_gc_clear      # outputs that hold the window's last blocks may be freed after the window
+@cython.no_gc_clear      # outputs with the window's last blocks may be freed after the window
 cdef class RecordWindow:
     def __cinit__(self):
         self.next_seq = 1
@@ -115,7 +114,7 @@ cdef class RecordWindow:
                 block.cursors += 1
 
     cdef void seal(self) noexcept:
-        """Seal the open block: nothing more is appended to it."""
+        """Seal the open block, which then accepts no more records."""
         cdef Block *block = self.newest
         if block == NULL or block.flags & SEALED:
             return
@@ -343,7 +342,7 @@ cdef class RecordWindow:
         self.pool.free_block(block)
 
     cdef int load(self, Block *block) except -1:
-        """Request the bytes of a block that is only on disk; on_loaded follows."""
+        """Request the bytes of a block that is only on disk; on_loaded is called afterwards."""
         cdef Read *read
         if block.flags & LOADING or block.data != NULL or self.stalled:
             return 0
@@ -375,7 +374,7 @@ cdef class RecordWindow:
         return 0
 
     cdef int read_failed(self) except -1:
-        """Handle a read that failed: wait before the next try."""
+        """Handle a read that failed: wait before the next attempt."""
         self.stalled = True
         return 0
 
@@ -434,7 +433,7 @@ cdef class RecordWindow:
         self.next_capacity = MIN_BLOCK
 
     cdef void discard(self) noexcept:
-        """Discard everything, because the topic is being deleted. Its entries are already freed."""
+        """Discard all blocks, because the topic is being deleted. Its entries are already freed."""
         cdef uint32_t i
         self.seal()
         for i in range(self.cursor_count):

@@ -2,9 +2,9 @@
 
 Owns the list of segments, their index of runs, the count of their live bytes, and the syncs of
 their files and the log's directory. Also owns the tasks: each operation that the log submits to the
-I/O threads, until it ends; the lane of consecutive tasks; and the text of the last error. Does not
-know what waits for a sync (log_writer) or the content of the journal: a task brings the function
-that handles its end.
+I/O threads, until it ends; the lane of consecutive tasks; and the text of the last error.
+Independent of what waits for a sync (log_writer), and of the content of the journal: a task
+contains the function that handles its end.
 
 Rules: a run is never split; a segment that existed at startup is never written to; the number of a
 new segment is larger than all earlier numbers; a file is unlinked only when no extent is in it and
@@ -13,8 +13,8 @@ no journal write that may stop referring to it is in progress.
 
 import time
 
-# The segments of a log: their files, their contents, and their syncs; and the log's tasks: the
-# purpose of its operations, from their submission to their end.
+# The segments of a log: files, contents and syncs. Also the log's tasks: the purpose of each
+# operation, from its submission to its end.
 
 cdef struct Task
 
@@ -33,12 +33,12 @@ cdef int64_t live_pieces = 0
 
 
 cdef int64_t tasks_alive() noexcept:
-    """Return the number of unfinished tasks; zero once every log is gone."""
+    """Return the number of unfinished tasks; zero once every log has been freed."""
     return live_tasks
 
 
 cdef int64_t segments_alive() noexcept:
-    """Return the number of segments in all logs; zero once every log is gone."""
+    """Return the number of segments in all logs; zero once every log has been freed."""
     return live_segments
 
 
@@ -116,9 +116,9 @@ cdef class SegmentFiles:
         return task
 
     cdef Task *_follower(self, task_end ended, Segment *segment, Task *whole) except NULL:
-        """Return a task for an operation in self._lane: it may take a long time, and appends do not
-        wait for it. A log's operations stay in one lane while any is in progress, so they run in
-        order."""
+        """Return a task for an operation in self._lane. The operation may take a long time, and
+        appends do not wait for it. A log's operations stay in one lane while any is in progress, so
+        they run in order."""
         cdef Task *task = self._task(ended, segment, whole)
         if self._following == 0:
             self._lane = LANE_AWAITED if self._awaited else LANE_BACKGROUND
@@ -144,8 +144,8 @@ cdef class SegmentFiles:
         return 0
 
     cdef int _finish(self, Task *task, int error) except -1:
-        """Handle a finished operation: update what it changed, call back, and start the operations
-        that can start now."""
+        """Handle a finished operation: update the state that it changed, call back, and start the
+        operations that can start now."""
         cdef SegmentFiles keep = self      # ending the last task may drop the last reference
         cdef Segment *segment = task.segment
         cdef Task *whole = task.whole
@@ -307,7 +307,7 @@ cdef class SegmentFiles:
         return 0
 
     cdef int _settle(self, Segment *segment) except -1:
-        """Take the next step for a segment that has no operations in progress."""
+        """Start the next operation for a segment that has no operations in progress."""
         if segment.pending:
             return 0
         if segment.state == SEGMENT_CLOSING:
@@ -562,8 +562,8 @@ cdef class SegmentFiles:
 
     cdef int _sync_directory(self, Task *whole) except -1:
         """Make names durable: the files' names in the directory and, if the directory is new, its
-        own name. If nothing is on disk yet, sync only the data path, so that there is something to
-        wait for."""
+        own name. If no file is on disk yet, sync only the data path, so that there is an operation
+        to wait for."""
         cdef Task *task
         cdef bint ours = self._directory_dirty or self._directory_there
         if ours:

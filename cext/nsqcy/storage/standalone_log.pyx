@@ -30,7 +30,7 @@ class Survey(NamedTuple):
 
 
 def survey_run(run not None):
-    """Return the Survey of a run that was read and verified, which can be walked."""
+    """Return the Survey of a run that was read and verified; the Survey can be walked."""
     cdef Py_buffer view
     PyObject_GetBuffer(run, &view, PyBUF_SIMPLE)
     try:
@@ -115,7 +115,7 @@ cdef class RunHandle:
         return sum(piece[2] for piece in self.pieces)
 
 
-# A Python callable that waits for a log_done, with the objects that must live until then.
+# A Python callable waiting for a log_done, with the objects that must stay alive until then.
 cdef class _Waiting:
     cdef object done
     cdef object kept
@@ -144,7 +144,8 @@ cdef int waiting_done(void *arg, int error) except -1:
 
 
 cdef class LogProbe:
-    """Drives a Log from Python: `done(error)` receives 0 or an errno, from IoThread.poll_now()."""
+    """Driver of a Log from Python: `done(error)` receives 0 or an errno, from
+    IoThread.poll_now()."""
 
     cdef readonly Log log
 
@@ -179,7 +180,7 @@ cdef class LogProbe:
         self.log.release(&handle.extent)
 
     def sync(self, done=None):
-        """Sync everything that was appended."""
+        """Sync all appended data."""
         self.log.sync(waiting_done, waiting(done, None, False))
 
     def commit(self):
@@ -187,7 +188,7 @@ cdef class LogProbe:
         self.log.commit()
 
     def tick(self, int64_t now):
-        """Return when the next sync is due."""
+        """Return the time when the next sync is due."""
         return self.log.tick(now)
 
     def write_snapshot(self, bytes snapshot, done=None, bint leads=False):
