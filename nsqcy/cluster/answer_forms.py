@@ -1,7 +1,6 @@
-"""Forms of daemons' JSON responses: whether a decoded value is what the request returns.
-
-Pure. A value of the expected form is used unchanged, so a form checks everything that may reach a
-page, a header, another request or a terminal: identifiers, names, numbers, and lines of text.
+"""Forms of daemons' JSON responses: checks of whether a decoded value is a valid response. Pure. A
+value of the expected form is used unchanged, so a form checks everything that may reach a page, a
+header, another request or a terminal: identifiers, names, numbers, and lines of text.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Memory budget of a process for large responses of other daemons.
 
-A response counts while it is read and as long as its values are in use, with an estimate of their
-size once they are decoded. Small responses are free, so that large ones delay only each other.
+A response counts while it is read and while its values are in use; decoded values count with an
+estimate of their size. Small responses do not count, so large responses delay only each other.
 Thread-safe.
 """
 
@@ -50,7 +50,7 @@ class Budget:
             self.used += size
 
     def _wait(self, size: int, held: int, deadline: float) -> None:
-        """Of responses that wait for each other, the largest gives up."""
+        """Wait, or raise RequestError. If responses wait for each other, the largest one fails."""
         self._waiting.append(held)
         self._changed.notify_all()
         try:
@@ -72,7 +72,7 @@ class Budget:
 
 
 class Lease:
-    """The part of the budget that one response uses. It ends with the last reference to it."""
+    """The part of the budget that one response uses, until the last reference to it is gone."""
 
     def __init__(self, budget: Budget, deadline: float) -> None:
         self._budget = budget
@@ -115,6 +115,6 @@ _DECODING = threading.Lock()
 
 
 def decoding(body: bytes) -> AbstractContextManager[Any]:
-    """Return a context for decoding a response. Large ones take turns, because their text may
+    """Return a context for decoding a response. Large responses take turns, because their text may
     temporarily take four times its size."""
     return _DECODING if len(body) > FREE else nullcontext()

@@ -1,7 +1,7 @@
 """Connections to nsqds: consumers with their channels, and producers with their published messages.
 
-Reads `/stats` with clients. An nsqd lists a connection as a producer from its first publish on; one
-that also consumes is listed twice, and combined here.
+Reads `/stats` with clients. An nsqd lists a connection as a producer from its first publish on. It
+lists a connection that also consumes twice; this module combines the two entries.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,8 @@ from nsqcy.util import gojson
 
 
 class Connection(NamedTuple):
-    """topic, channel: those that it consumes; empty if none. published: messages by topic."""
+    """topic, channel: its subscription; empty if it has none. published: number of messages by
+    topic."""
 
     client: ClientStats
     topic: str = ""
@@ -59,7 +60,7 @@ def parse_connections(body: bytes, headers: Mapping[str, str], node: str) -> lis
     consumers = {
         each.client.remote_address: place
         for place, each in enumerate(found)
-        if ":" in each.client.remote_address  # on a unix socket, all clients may have one address
+        if ":" in each.client.remote_address  # on a unix socket, clients may share an address
     }
     for values in page["producers"]:
         published = {each["topic"]: each["count"] for each in values.pop("pub_counts")}

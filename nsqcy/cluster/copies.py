@@ -1,9 +1,9 @@
-"""Groups of topics with copies: nsqds' responses to /copies, combined, and the problems they show.
+"""Groups of topics with copies: combines nsqds' responses to /copies, and finds problems in them.
 
-Pure functions. A group has one owner and other members; each worker reports its groups as it sees
-them, so that reports of the same group can differ. The owner's report counts most, because only the
-owner knows which copies respond. `nsqcy copies status`, nsqadmin and `nsqcy doctor` share these
-rules and texts. Does not query anything and formats no output.
+Pure functions. A group has one owner and other members; each worker reports its own view of its
+groups, so reports of the same group can differ. The owner's report takes precedence, because only
+the owner knows which copies respond. `nsqcy copies status`, nsqadmin and `nsqcy doctor` share these
+rules and texts. Sends no queries and formats no output.
 """
 
 from collections import defaultdict
@@ -67,7 +67,7 @@ FIELDS: gojson.Fields = {
 
 # --- groups -------------------------------------------------------------------------------------
 
-# States of a group, the worst first.
+# States of a group, from worst to best.
 REFUSING = "refuses publishes"
 OWNERLESS = "no owner"
 UNKNOWN = "owner does not answer"
@@ -105,9 +105,9 @@ class Member(NamedTuple):
 @dataclass(frozen=True)
 class Group:
     """A group, combined from all reports. responding: None if the owner has not reported. bytes:
-    size of the largest copy; owner_bytes: of the owner's, if it has reported. topics: the owner's;
-    reported_topics: also those that only other members have. joining: the node whose copy is being
-    filled; its id is empty if there is none."""
+    size of the largest copy; owner_bytes: size of the owner's copy, if it has reported. topics: the
+    owner's topics; reported_topics: also topics that only other members have. joining: the node
+    whose copy is being filled; its id is empty if there is none."""
 
     id: str
     owner: Member
@@ -174,7 +174,7 @@ def groups(workers: Workers, earlier: Mapping[str, str] | None = None) -> list[G
             copies=best["copies"],
             min_copies=best["min_copies"],
             durability=best["durability"],
-            # The owner's topics; if there are none, those in the holders' files.
+            # The owner's topics; if there are none, the topics in the holders' files.
             topics=sorted(best["topics"]) if is_owned and best["topics"] else topics,
             reported_topics=topics,
             responding=best.get("responding") if best["role"] == OWNER else None,

@@ -1,7 +1,6 @@
-"""Cancelling of a channel's deferred messages, over the HTTP API of nsqcy's nsqd.
+"""Cancels a channel's deferred messages through the HTTP API of nsqcy's nsqd.
 
-Handles messages that change during the search. Does not know which messages to
-cancel, or which nsqds exist.
+Handles messages that change during the search. The caller selects the messages and the nsqds.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +23,7 @@ def cancel_deferred(
     *,
     max_body: int = 0,
 ) -> int:
-    """Drop the wanted deferred messages, and return their number. Raises RequestError.
+    """Drop the selected deferred messages, and return their number. Raises RequestError.
 
     Reads all deferred messages of the channel, with the first `max_body` bytes of each body. Skips
     messages that are delivered or cancelled meanwhile.

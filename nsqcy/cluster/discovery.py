@@ -45,7 +45,7 @@ class Producer:
     remote_address: str = ""  # its address as seen by the nsqlookupd
     topology_region: str = ""
     topology_zone: str = ""
-    authenticated: bool = field(default=False, compare=False)  # to the listing nsqlookupd
+    authenticated: bool = field(default=False, compare=False)  # to the nsqlookupd that lists it
     # Topic -> whether it has a tombstone. Only in responses to /nodes.
     topics: Mapping[str, bool] = field(default_factory=dict, compare=False)
 
@@ -72,8 +72,8 @@ class Producer:
 
 
 _TEXT = (answers.line, "")
-# Omit a producer with an impossible address: every nsqd chooses the address that it announces, and
-# one nsqd must not hide the others.
+# Omit a producer with an invalid address: every nsqd chooses the address that it announces, and one
+# nsqd must not hide the others.
 _ADDRESS = re.compile(r"[^\s/?#@\\\x00-\x1f\x7f-\x9f]{1,255}")
 
 
@@ -127,7 +127,7 @@ def parse_nodes(body: bytes, headers: Mapping[str, str]) -> list[Producer]:
     producers = []
     for each in answers.read(body, headers, _NODES)["producers"]:
         names, tombstones = each.pop("topics"), each.pop("tombstones")
-        tombstones += [False] * len(names)  # some nsqlookupds return fewer tombstones
+        tombstones += [False] * len(names)  # some nsqlookupds return fewer tombstones than topics
         topics = dict(zip(names, tombstones, strict=False))
         valid = {topic: hidden for topic, hidden in topics.items() if is_valid_name(topic)}
         producers.append(Producer(**each, topics=valid))
@@ -161,7 +161,7 @@ def _addressed(producers: Iterable[Producer]) -> list[Producer]:
 
 
 def is_addressed(producer: Producer) -> bool:
-    """Return whether the address and ports of a producer are possible ones."""
+    """Return whether the address and ports of a producer are valid."""
     host = producer.broadcast_address
     ports = min(producer.tcp_port, producer.http_port)
     return ports >= 0 and host.isprintable() and _ADDRESS.fullmatch(host) is not None
@@ -300,7 +300,8 @@ def nodes(
 
 
 def trust_in(addresses: Callable[[], Iterable[str]], *, all_listed: bool) -> Trust:
-    """Return which servers may get a token. addresses: those that are set in options now."""
+    """Return the servers that may receive a token. addresses: the servers currently set in
+    options."""
     return Trust(lambda: map(daemon_url, addresses()), all_listed=all_listed)
 
 

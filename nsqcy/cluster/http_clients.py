@@ -117,7 +117,8 @@ class DaemonClient:
         what: str = "a JSON object",
         maximum: int = MAX_ANSWER,
     ) -> dict[str, Any]:
-        """Return the response's JSON object. form, what: of a valid response, and its name."""
+        """Return the response's JSON object. form: that of a valid response. what: its name for
+        errors."""
         answer = self._request(method, path, query, body, maximum=maximum)
         try:
             with decoding(answer.body):
@@ -206,8 +207,8 @@ class NsqdHTTPClient(DaemonClient):
     def topic_config(
         self, topic: str, values: Mapping[str, Any] | None = None, *, reset: bool = False
     ) -> dict[str, Any]:
-        """Return a topic's policy, after setting keys of it or resetting all keys; nsqcy only. A
-        value of None resets its key."""
+        """Return a topic's policy, after setting the given keys or resetting all keys; nsqcy only.
+        A value of None resets its key."""
         return self._config("/topic/config", _named(topic), values, reset)
 
     def topic_log(self, topic: str) -> dict[str, Any]:
@@ -238,7 +239,7 @@ class NsqdHTTPClient(DaemonClient):
         *,
         reset: bool = False,
     ) -> dict[str, Any]:
-        """Return a channel's policy, like topic_config()."""
+        """Return a channel's policy, with the same arguments as topic_config()."""
         return self._config("/channel/config", _named(topic, channel), values, reset)
 
     def seek_channel(self, topic: str, channel: str, to: str) -> int:
@@ -247,12 +248,12 @@ class NsqdHTTPClient(DaemonClient):
         return self._number("/channel/seek", query, "seq")
 
     def redrive_channel(self, topic: str, channel: str, limit: int | None = None) -> int:
-        """Return dead letters to the channels that they came from; return how many; nsqcy only."""
+        """Redrive dead letters to their original channels, and return their number; nsqcy only."""
         query = _named(topic, channel) | ({"limit": str(limit)} if limit else {})
         return self._number("/channel/redrive", query, "redriven")
 
     def redrive_message(self, topic: str, channel: str, id: str) -> None:
-        """Return one dead letter to the channel that it came from; nsqcy only."""
+        """Redrive one dead letter to its original channel; nsqcy only."""
         self._post("/channel/redrive", _named(topic, channel) | {"id": id})
 
     def deferred(
@@ -279,8 +280,8 @@ class NsqdHTTPClient(DaemonClient):
         """Return a page of a topic's messages without consuming them; nsqcy only.
 
         state: `backlog`, messages that are not in any channel yet, or `log`, all messages that the
-        topic retains. place: where to begin in the log. start: `next` of the previous page.
-        max_body: as for peek_channel().
+        topic retains. place: position in the log at which to begin. start: `next` of the previous
+        page. max_body: as for peek_channel().
         """
         query = {"state": state, "count": str(count), "bytes": str(max_body)}
         query |= _named(topic) | ({"start": start} if start else {})
@@ -300,7 +301,7 @@ class NsqdHTTPClient(DaemonClient):
         """Return a page of a channel's messages without consuming them; nsqcy only.
 
         state: `queued`, `in_flight` or `deferred`. start: `next` of the previous page. max_body:
-        bytes of each body, which is in base64.
+        maximum bytes of each body, which is encoded in base64.
         """
         query = {"state": state, "count": str(count), "bytes": str(max_body)}
         query |= _named(topic, channel) | ({"start": start} if start else {})
@@ -328,8 +329,8 @@ class NsqdHTTPClient(DaemonClient):
     def drain(
         self, on: bool = True, *, timeout: str | None = None, hand_over: bool = False
     ) -> dict[str, Any]:
-        """Begin or end a drain and return its state; nsqcy only. timeout: when nsqd exits even if
-        messages are left, as a duration. hand_over: whether other nodes take over the topics with
+        """Begin or end a drain and return its state; nsqcy only. timeout: duration after which nsqd
+        exits even if messages are left. hand_over: whether other nodes take over the topics with
         copies."""
         query = {"timeout": timeout} if timeout else {}
         query |= {"hand_over": "true"} if hand_over else {}
@@ -410,5 +411,5 @@ class LookupdClient(DaemonClient):
         self._post("/channel/delete", _named(topic, channel))
 
     def tombstone_topic(self, topic: str, node: str) -> None:
-        """Hide a producer from a topic for a while. node: `broadcast-address:http-port`."""
+        """Hide a producer of a topic for a while. node: `broadcast-address:http-port`."""
         self._post("/topic/tombstone", {**_named(topic), "node": node})

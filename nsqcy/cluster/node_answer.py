@@ -1,6 +1,5 @@
-"""Converts an nsqd's response to `GET /node` into the state in which problems are found.
-
-Pure. Only nsqcy's nsqd has /node; a response that cannot be read leaves the state unknown.
+"""Converts an nsqd's response to `GET /node` into the state that is checked for problems. Pure.
+Only nsqcy's nsqd has /node; a response that cannot be read leaves the state unknown.
 """
 
 from collections.abc import Mapping
@@ -29,7 +28,7 @@ def state_of(name: str, answer: Mapping[str, Any], now: float) -> NodeState:
 
 
 def of_fields(name: str, node: Mapping[str, Any], now: float) -> NodeState:
-    """Return the state of an nsqd, whose response has been read by FIELDS."""
+    """Return the state of an nsqd from a response that was read with FIELDS."""
     disk, expires = node["disk"], node["certificate_expires"]
     return NodeState(
         name,

@@ -1,7 +1,6 @@
-"""Messages that nsqd shows without consuming them.
+"""Peeks at messages, which does not consume them.
 
-Owns the walk through the pages of a queue or log, the limits of a page, and the reading of a
-message's attempts. Does not know which queue it is.
+Iterates over the pages of any queue or log, limits their sizes, and reads a message's attempts.
 """
 
 import sys

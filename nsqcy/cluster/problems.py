@@ -1,7 +1,7 @@
 """Problems of a cluster, with their severity: what is wrong, where, and how to fix it.
 
 Pure functions of the statistics that nsqds report. `nsqcy doctor`, `nsqcy top` and nsqadmin share
-them, so that all three judge a cluster alike. Does not query anything and formats no output.
+them, so all three report the same problems. Sends no queries and formats no output.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from nsqcy.names import is_ephemeral
 
 MIN_GROWTH = 1.0  # messages per second; slower growth is within the precision of a short sample
 MIN_GROWTH_SHARE = 0.02  # share of the received messages: a busy queue is never constant
-MIN_SECONDS = 10.0  # a backlog that is smaller than this much growth may be a burst
+MIN_SECONDS = 10.0  # a backlog of less than this much growth may be a burst
 MIN_FAILURES = 0.1  # failed attempts per second
 TIMEOUT_SHARE = 0.05  # of all attempts
 SLOW_SHARE = 0.1  # share of the median finish rate of a channel's consumers
@@ -41,7 +41,7 @@ class Place(NamedTuple):
     channel: str = ""
     node: str = ""  # HTTP address of an nsqd
     lookupd: str = ""  # HTTP address of an nsqlookupd
-    group: str = ""  # id of a group of copies; `node` is its owner then, if it has one
+    group: str = ""  # id of a group of copies; `node` is then its owner, if any
 
 
 class Problem(NamedTuple):
@@ -93,7 +93,7 @@ def by_severity(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def dead_letter_topics(topics: Iterable[TopicStats]) -> dict[str, list[Names]]:
-    """Return the topics that channels use for their dead letters, each with these channels."""
+    """Return the dead-letter topics, each with the channels that use it."""
     found: dict[str, set[Names]] = {}
     for topic in topics:
         for each in topic.channels.values():
@@ -268,12 +268,13 @@ def _nodes_without_consumer(channel: ChannelStats) -> Iterator[Problem]:
         f"no consumer on {count(len(nodes), 'nsqd')}",
         f"{_name(channel)} has no consumer on nsqd {listed([row.node for row in nodes])}, and"
         f" {waiting(depth)} there{more}",
-        "let its consumers find all nsqds through nsqlookupds, or list all nsqds in their options",
+        "configure its consumers to discover all nsqds through nsqlookupds, or list all nsqds in"
+        " their options",
     )
 
 
 def _of_growth(growth: float) -> tuple[Severity, str]:
-    """Return the severity of a backlog without consumers, and how its text ends."""
+    """Return the severity of a backlog without consumers, and the end of its text."""
     if growth < MIN_GROWTH:
         return Severity.WARNING, ""
     return Severity.ERROR, f", {rate(growth)} more"
@@ -339,8 +340,9 @@ def _failures(channel: ChannelStats, rates: Rates) -> Iterator[Problem]:
 
 
 def _backing_off(channel: ChannelStats) -> Iterator[Problem]:
-    """A consumer sets RDY 0 after failures, to receive no messages for a while; the other consumers
-    may not."""
+    """Find channels whose consumers have all set RDY 0. A consumer does so after failures, to
+    receive no messages for a while. As long as other consumers receive messages, this is not a
+    problem."""
     refusing = channel.backing_off  # NSQ's nsqd does not report it
     if not refusing and channel.figures.depth:
         refusing = sum(not each.ready_count for each in channel.clients or ())
@@ -375,7 +377,7 @@ def _slow_consumers(channel: ChannelStats) -> Iterator[Problem]:
     names = listed([f"{client_name(each)} ({rate(speed)})" for each, speed in slow])
     yield Problem(
         *(Severity.WARNING, "slow-consumer", _place(channel), "slow consumer"),
-        f"consumers of {_name(channel)} finish less than a tenth of what others do"
+        f"consumers of {_name(channel)} finish messages at less than a tenth of the median rate"
         f" ({rate(usual)}): {names}",
         "check their hosts and logs; other consumers receive their messages if they stop",
     )

@@ -1,7 +1,7 @@
 """Rates from two samples of a channel's counters.
 
 Pure functions, used where counters are sampled: by nsqd for /stats, and by programs that query an
-nsqd twice because it does not report rates. Knows nothing about where counters come from.
+nsqd twice because it does not report rates. Independent of the source of the counters.
 """
 
 from collections.abc import Iterable

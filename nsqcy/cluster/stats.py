@@ -135,8 +135,8 @@ class CursorStats(NamedTuple):
 class ChannelStats(NamedTuple):
     """A channel on one node, or summed across `nodes`. `clients` is None if not queried; `latency`
     and `rates` are None if the node does not report them. `saturated`: number of consumers whose
-    RDY count is in flight while messages are waiting. `backing_off`: number of those whose RDY
-    count is 0 instead."""
+    RDY count is in flight while messages are waiting. `backing_off`: number of consumers whose RDY
+    count is 0 meanwhile."""
 
     topic: str
     name: str
@@ -412,8 +412,8 @@ def nsqds(
 def topic_producers(
     topic: str, *, web: WebClient, lookupds: Sequence[str] = (), nsqds: Sequence[str] = ()
 ) -> Found:
-    """Return the nsqds that have a topic: those that the nsqlookupds list, or those of the given
-    nsqds that have it. Raises ValueError for an invalid address."""
+    """Return the nsqds that have a topic: those that the nsqlookupds list, or else those among the
+    given nsqds. Raises ValueError for an invalid address."""
     if lookupds:
         return discovery.lookup(lookupds, topic, web=web)
     urls = {address: daemon_url(address) for address in nsqds}

@@ -15,7 +15,7 @@ Place = tuple[str, int | None]
 
 class Trust:
     def __init__(self, named: Callable[[], Iterable[Url]], *, all_listed: bool = False) -> None:
-        """named: the servers that are set in options now. all_listed: also trust every nsqd that an
+        """named: the servers currently set in options. all_listed: also trust every nsqd that an
         nsqlookupd lists."""
         self._named = named
         self._all_listed = all_listed

@@ -157,7 +157,7 @@ class _FinalResponse(client.HTTPResponse):
 
 
 class _Connection(HTTPConnection):
-    """Connection whose every step has a deadline."""
+    """Connection with a deadline for every step."""
 
     response_class = _FinalResponse
 
@@ -181,7 +181,7 @@ class _TlsConnection(_Connection, HTTPSConnection):
 
 
 class ResponseStream:
-    """Response whose pieces are read as they arrive, for at most a day. Only `close` may be called
+    """Response that is read in pieces as they arrive, for at most a day. Only `close` may be called
     from another thread."""
 
     def __init__(self, connection: HTTPConnection, response: HTTPResponse) -> None:
@@ -212,7 +212,7 @@ class ResponseStream:
     def close(self) -> None:
         """End the response, even if a read is waiting in another thread."""
         with suppress(OSError):
-            # Not SSLSocket's: the reading thread still needs the TLS state.
+            # Not SSLSocket.shutdown: the reading thread still needs the TLS state.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
@@ -288,8 +288,8 @@ class WebClient:
         *,
         maximum: int,
     ) -> Answer:
-        """Send a request and return the response, with any status. Switches to TLS if the
-        server requires it. Raises RequestError for a redirect, because it may lead anywhere, and
+        """Send a request and return the response, with any status. Switches to TLS if the server
+        requires it. Raises RequestError for a redirect, because its target may be any server, and
         without a status if there is no response."""
         try:
             return self._ask(url, method, dict(headers or {}), body, maximum)
@@ -519,7 +519,7 @@ def _read(response: HTTPResponse, maximum: int, lease: Lease | None = None) -> b
 
 
 def _check_head(url: Url, status: int, headers: Mapping[str, str], maximum: int) -> None:
-    """Raises RequestError for a response that need not be read: too long or compressed."""
+    """Raise RequestError if the response is too long or compressed, before its body is read."""
     if status != 200:
         return
     length = headers.get("content-length", "")

@@ -8,7 +8,7 @@ from nsqcy.copies.messages import Align, Change, Delete, Extent, Filled, Offer, 
 from nsqcy.copies.ports import Copy, Host, Limits
 
 FAILURES = frozenset({"full", "failing", "leaving"})
-"""Reasons for which a holder is replaced at once."""
+"""Reasons to replace a holder immediately."""
 
 
 class Status(IntEnum):
@@ -63,10 +63,10 @@ class Feed:
         """Size up to which the holder has a file, or will have it once it has received what was
         sent."""
         self.begun: dict[str, int] = {}
-        """Size of a file's part that the holder had before the fill."""
+        """Size of the part of each file that the holder had before the fill."""
         self.unacknowledged = 0
         self.mends: dict[str, int] = {}
-        """Number of repairs of a file here, when it began to be sent."""
+        """Number of repairs of each file here at the time when sending began."""
         self.mending: set[str] = set()
         """Files that are being verified after they were sent."""
         self.mended: set[str] = set()
@@ -199,7 +199,7 @@ class Feed:
         path = change.path
         match change:
             case Write(offset=offset):
-                # Only data beyond the sent size has yet to be read.
+                # Only data beyond the sent size still has to be read.
                 if offset < self.sent.get(path, 0):
                     del self.sent[path]
                 self.unfilled[path] = None

@@ -67,7 +67,7 @@ class Standing(StrEnum):
 
 
 BROKEN = frozenset({Standing.LOST, Standing.OLDER, Standing.FOREIGN})
-"""Nothing in such a registry counts."""
+"""The contents of such a registry are ignored."""
 
 
 def judge(memory: Memory, found: Found) -> Standing:

@@ -31,9 +31,10 @@ class Limits:
     """Time before a failed node may rejoin; it doubles with each failure."""
     rejoin_delay_limit: float = 600.0
     damage_timeout: float = 600.0
-    """Time for which a member is not replaced that may have the only intact copy of a file."""
+    """Time for which the owner does not replace a member that may have the only intact copy of a
+    file."""
     unclaimed_timeout: float = 30.0
-    """Time after which the owner takes back a released group that no member has taken over."""
+    """Time after which the owner reclaims a released group that no member has taken over."""
     done_timeout: float = 3600.0
     """Time after which the registry's value of a group that has ended is deleted."""
     fill_bytes: int = 256 << 10
@@ -87,7 +88,7 @@ class Copy(Protocol):
         ...
 
     def mends(self, path: str) -> int:
-        """Return how often damage in a file was replaced since the copy was opened."""
+        """Return how often damage in a file has been repaired since the copy was opened."""
         ...
 
     def answer(self, request: Fetch, reply: Callable[[Fetched], object]) -> None:

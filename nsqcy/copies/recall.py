@@ -166,7 +166,7 @@ class Recall:
         """Return the value that this node should restore, if the members' statements suffice.
 
         session: this process, if its copy is whole, so that it can resume the group; otherwise ""
-        is_overdue: whether, after a repair, members that have not returned are no longer waited for
+        is_overdue: whether to stop waiting for members that have not returned after a repair
         """
         stated = {
             node: each.known[group_id]

@@ -135,7 +135,7 @@ def known_from_json(found: Mapping[str, Any]) -> dict[str, Known]:
 
 
 def _fields(value: Any, types: Mapping[str, type]) -> dict[str, Any]:
-    """Return a value's fields as JSON has them: lists instead of tuples."""
+    """Return a value's fields in their JSON form: lists instead of tuples."""
     return {name: kind(getattr(value, name)) for name, kind in types.items()}
 
 

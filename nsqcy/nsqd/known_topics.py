@@ -41,7 +41,7 @@ class KnownTopics:
         return topic in self._topics
 
     def replace(self, other: "KnownTopics") -> None:
-        """Copy the content of a different KnownTopics."""
+        """Copy the content of another KnownTopics."""
         self._topics = dict(other._topics)
         self.version += 1
 
@@ -129,8 +129,8 @@ class KnownTopics:
         }
 
     def written(self, topic: str) -> bytes:
-        """Return a topic, with its durable channels, as in nsqd.dat. Kept until the topic changes:
-        making the JSON of ten thousand topics for each change would delay the hub."""
+        """Return a topic, with its durable channels, as in nsqd.dat. Cached until the topic
+        changes: encoding the JSON of ten thousand topics at each change would delay the hub."""
         found = self._topics[topic]
         if found.written is None:
             entry = self.entry(topic)

@@ -77,8 +77,9 @@ MAX_WORKERS = 64
 # More than four workers pay off only with a large number of connections: set --workers in that
 # case.
 DEFAULT_MAX_WORKERS = 4
-# Limit for incomplete commands per worker: fifty bodies of the default --max-body-size. This is far
-# more than well-behaved clients send at the same time, and safe for a machine that runs a queue.
+# Limit for incomplete commands per worker: fifty bodies of the default --max-body-size.
+# Well-behaved clients send far less at the same time, and machines that run a queue have this much
+# memory.
 DEFAULT_MAX_INPUT_BYTES = 256 << 20
 
 

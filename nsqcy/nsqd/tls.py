@@ -29,8 +29,8 @@ REQUIRE = "require"  # any certificate, regardless of its issuer
 TLS_1_2 = 0x0303
 HANDSHAKE_LIMIT = 5.0  # total seconds to wait for a peer
 MAX_HANDSHAKE = 8 << 10  # bytes from a peer without a certificate; OpenSSL would buffer 128 KiB
-MAX_CERTIFICATES = 16 << 10  # bytes from a peer with a certificate and those of its CAs
-# maximum certificates of a client that may present any; OpenSSL keeps each one decoded
+MAX_CERTIFICATES = 16 << 10  # bytes from a peer with a certificate, including its CAs'
+# maximum certificates from a client whose certificate is not verified; OpenSSL keeps them decoded
 MAX_UNVERIFIED = 5
 
 _VERSIONS = {0x0301: "TLS1.0", 0x0302: "TLS1.1", 0x0303: "TLS1.2", 0x0304: "TLS1.3"}
@@ -227,7 +227,7 @@ def _is_weak(root_ca: str) -> bool:
 
 
 def _bits(key: object) -> int:
-    """Return the size of an RSA key; other keys count as strong."""
+    """Return the size of an RSA key; other keys are considered strong."""
     return key.key_size if isinstance(key, rsa.RSAPublicKey) else _STRONG_RSA
 
 
@@ -265,7 +265,7 @@ class TlsLayer(TlsStream):
         super().feed(data)
 
     def release(self) -> None:
-        """Free the state of an ended connection. Nothing can be decoded or encoded any more."""
+        """Free the state of an ended connection. After this, nothing can be decoded or encoded."""
         super().release()
         self.__dict__.pop("_connection", None)
 

@@ -96,7 +96,7 @@ class Servers:
         return answer.body
 
     def _request(self, url: Url, question: Question) -> Answer:
-        """Make one request; return the response and the part of its body that was read."""
+        """Make one request, and return the response and the part of its body that was read."""
         headers = {}
         target, body = url.request_uri, None
         if self._post:

@@ -20,7 +20,7 @@ from nsqcy.nsqd.copies.wire import Decoder, Greeting
 if TYPE_CHECKING:
     from OpenSSL import SSL
 
-LEAVE_PAUSE = 0.02  # seconds in which streams can send the last messages
+LEAVE_PAUSE = 0.02  # seconds for streams to send their last messages
 
 Key = tuple[str, str]
 """A node and a group."""
@@ -59,7 +59,7 @@ class Connections:
         """
         node: name of this node
         address_of: returns a node's address; raises ConnectionError if it is unknown
-        obstacle: returns the reason why no stream is accepted now, or ""
+        obstacle: returns why no stream can be accepted now, or ""
         happened: passes an event to the state machine
         """
         self._terms = terms

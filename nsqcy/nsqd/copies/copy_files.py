@@ -41,7 +41,7 @@ class Data:
 
     data: bytes | bytearray
     are_records: bool = False
-    """Whether the data is a run of records whose checksums have yet to be filled in."""
+    """Whether the data is a run of records whose checksums are not filled in yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class CopyFiles:
         self._submitted = 0
         self._made = 0
         self._synced = 0
-        """Changes up to this one are synced."""
+        """Number of the last synced change."""
         self._syncing = 0
         """The last change covered by the sync in progress, which has `_syncs` unfinished
         operations."""
@@ -123,8 +123,8 @@ class CopyFiles:
         self._serves = facts.get("serves") is True
         filling = facts.get("filling")
         self._verified: dict[str, int] | None = filling if isinstance(filling, dict) else None
-        """Size of the part of each segment that an owner has verified, during a fill and until the
-        next one; None if everything is verified."""
+        """Size of the part of each segment that an owner has verified, from a fill until the next
+        one; None if everything is verified."""
         self.table = FileTable.scan(root)
         self.mender = Mender(io, root, self.table, fetch, time.monotonic, self._repaired)
         self.damaged.update(self.table.unidentified())
@@ -236,8 +236,8 @@ class CopyFiles:
         self.mender.read(path, request.offset, size, done)
 
     def scrubbed_paths(self) -> list[str]:
-        """Return the files that the scrubber verifies: all segments, except for those that may
-        still be written to, and all journals."""
+        """Return the files that the scrubber verifies: all journals, and all segments that
+        this node's logs no longer write to."""
         newest: dict[str, str] = {}
         for path in self.table.paths():
             if path.endswith(SEGMENT):
@@ -423,8 +423,8 @@ class CopyFiles:
                 self.delete(path)
 
     def _recover(self) -> None:
-        """Start again with the files on disk after a failed change. Trust none of them, so that the
-        owner sends all of them again."""
+        """Start again with the files on disk after a failed change. Trust none of them: the owner
+        will send all of them again."""
         self._error = 0
         self._handles.clear()
         self._waiting.clear()

@@ -1,7 +1,7 @@
 """The copies in a worker process, and the state machine's environment.
 
-Connects the state machine, the registry, the streams and the files. Knows nothing about topics: it
-calls `Topics` when the process becomes the owner of a group, or stops owning it.
+Connects the state machine, the registry, the streams and the files. Independent of topics: it calls
+`Topics` when the process becomes the owner of a group, or stops owning it.
 """
 
 import errno
@@ -131,8 +131,8 @@ class CopiesHost:
     ) -> None:
         """
         root: directory for the copies; each group has its own subdirectory
-        enter: called whenever topics may be touched
-        is_full: whether the disk has too little room for copies
+        enter: called before topics may be accessed
+        is_full: whether the disk has too little space for copies
         """
         self._io = io
         self._root = root
@@ -224,7 +224,7 @@ class CopiesHost:
         return [group_id for group_id in self._files if self.worker.owner(group_id) is not None]
 
     def release(self) -> int:
-        """Release the groups that this process owns now, each once its members have all
+        """Release the groups that this process owns now, each as soon as its members have all
         changes. Return the number of groups left. Later calls do not release groups that it has
         acquired since."""
         if self._released is None:
@@ -499,7 +499,7 @@ class CopiesHost:
             self._copies.clear()
 
     def _distrust_copies(self) -> bool:
-        """Return whether this succeeded: the disk may be unreadable now."""
+        """Return whether this succeeded. It fails while the disk cannot be read."""
         try:
             for path in self._root.iterdir():
                 if path.is_dir():
@@ -655,7 +655,7 @@ class CopiesHost:
         events.copies_owned(self._log, group=group.id, epoch=group.epoch, closed=group.closed)
         self._topics.owned(group, files.io, self._root / group.id)
         if files.io.error:
-            # A change before the group existed failed; `_disk_failed` had no owner then.
+            # A change failed before the group existed, when `_disk_failed` had no owner yet.
             self._disk_failed(group.id, files.io.error)
 
     def lost(self, group: Group) -> None:

@@ -19,9 +19,9 @@ from nsqcy.storage.core import IoThread, find_record, footer_begin, footer_lengt
 PIECE = 256 << 10  # bytes to read at a time; more for larger records
 MAX_PART = 60 << 20  # bytes of a part to fetch; an answer is one frame
 FOOTER_READ = 32 << 10  # bytes; most footers fit into them
-MAX_MENDS = 3  # repairs of the same part after which the disk counts as losing written data
-SAME = 600.0  # seconds after which a failing part counts as a new one
-GAP = 60.0  # seconds without a request after which a part counts as readable; logs retry sooner
+MAX_MENDS = 3  # repairs of the same part after which the disk is assumed to lose written data
+SAME = 600.0  # seconds after which a failing part is treated as a new one
+GAP = 60.0  # seconds without a request after which a part is assumed readable; logs retry sooner
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class Mender:
         self._failing: dict[tuple[str, int], _Failing] = {}
 
     def failing_for(self) -> float:
-        """Return for how long the same part has been failing, in seconds."""
+        """Return the time in seconds for which the same part has been failing."""
         now = self._clock()
         self._failing = {
             place: part for place, part in self._failing.items() if now - part.last <= SAME

@@ -1,6 +1,6 @@
 """Forwards this process's changes to the files of its groups to the holders.
 
-Knows the owner of a group, but neither streams nor topics.
+Uses the owner of a group, but is independent of streams and topics.
 """
 
 import time
@@ -71,7 +71,7 @@ class Mirror:
 
 
 class OwnedFiles(NamedTuple):
-    """Files of an owned group, or of one that is being created."""
+    """Files of a group that this node owns or is creating."""
 
     io: MirroredIo
     mirror: Mirror

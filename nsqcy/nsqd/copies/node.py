@@ -1,9 +1,9 @@
 """A worker's identity among the nodes of a cluster, stored next to its copies.
 
 A process with an empty disk becomes a new node. A node's file contains the names of its processes.
-This reveals a disk that has been replaced with an older one: the registry then has a name that is
-not in the file. It also contains the registry's identity, and the values of the node's groups, so
-that a different or an older registry is detected, and the values can be restored
+This reveals a disk that has been replaced with an older version: the registry then has a name
+that is not in the file. It also contains the registry's identity, and the values of the node's
+groups, so that a different or an older registry is detected, and the values can be restored
 (`nsqcy.copies.recall`).
 """
 
@@ -40,8 +40,8 @@ class Node:
     A thread writes the file, always with the latest content, so that changes share a write. Call
     `flush` before any action that requires the content to be in the file.
 
-    A disk that cannot be written does not stop the process from following the registry: its groups
-    are handed over then, and it acknowledges nothing. The file is written again later.
+    If the disk cannot be written, the process still follows the registry: it hands over its groups,
+    and acknowledges nothing. The file is written again later.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Node:
         contain the name: the next process would mistake the disk for an older one."""
         self._is_failing = False
         self._wanted = self._written = 0
-        """Number of the latest content, and of the latest one that the file has."""
+        """Numbers of the latest content, and of the latest content in the file."""
         self._pool = ThreadPool(1)
         self._writer: gevent.Greenlet | None = None
         self._save()

@@ -61,7 +61,7 @@ class Session:
     id: str
     node: str
     machine: str
-    """Processes on the same machine fail together."""
+    """Id of the machine: processes on the same machine fail together."""
     address: str
     """Host and port of its listener for streams."""
     zone: str = ""
@@ -75,7 +75,7 @@ class Contents:
     revision: int = 0
     identity: Identity | None = None
     values: dict[str, bytes] = field(default_factory=dict)
-    """All keys with their values, even those that the other fields leave out."""
+    """All keys with their values, even keys that the other fields omit."""
     groups: list[tuple[Group, int]] = field(default_factory=list)
     """Groups, each with the revision of its value."""
     sessions: list[Session] = field(default_factory=list)
@@ -111,7 +111,7 @@ class Reader(Protocol):
 
     def claimed(self, group_id: str, node: str, claim: Claim) -> None: ...
     def knows(self, group: Group, stamp: tuple[int, int]) -> bool:
-        """Whether this process knows a value, or a later one of the same group."""
+        """Whether this process knows a value, or a later value of the same group."""
         ...
 
     def registered(self, *, is_current: bool) -> None:
@@ -144,7 +144,7 @@ class Registry:
         self._identity: Expected | None = None
         """The identity of the registry that this process uses, as a condition for transactions."""
         self._values: dict[str, bytes] = {}
-        """The values that were read last."""
+        """The values from the last read."""
         self._lease = 0
         self._is_registered = False
         self._is_current = True
@@ -156,7 +156,7 @@ class Registry:
         self.is_away = True
         """Whether the latest request to etcd failed, or none has been answered yet."""
         self.standing = Standing.CURRENT
-        """Relation of the registry to the one that this node knows, when it was read last."""
+        """Relation of the registry, at the last read, to the one that this node knows."""
         self._is_reported = False
         self._greenlets = [gevent.spawn(self._run)]
 
@@ -221,8 +221,8 @@ class Registry:
         puts: Sequence[Put],
         deletes: Sequence[str] = (),
     ) -> bool:
-        """Wait for a transaction in the registry with this identity. All changes to keys use this
-        method."""
+        """Run a transaction in the registry with this identity, and wait for it. All changes to
+        keys use this method."""
         return self._ask(self._client.transact, [condition, *expected], puts, deletes)
 
     # -- reading
@@ -282,7 +282,7 @@ class Registry:
         )
 
     def _replace(self, standing: Standing, contents: Contents) -> None:
-        """Create the registry's identity, unless another node is faster."""
+        """Create the registry's identity, unless another node creates it first."""
         name = secrets.token_hex(8)
         identity = Identity(name)
         if standing is not Standing.NEW:
@@ -388,14 +388,14 @@ class Registry:
             self._greenlets.append(gevent.spawn(self._write_mark))
 
     def _write_mark(self) -> None:
-        """Mark in the registry what this node remembers. A registry with an older mark has lost
-        values since. A delayed transaction must not replace a newer mark with an older one."""
+        """Set this node's mark in the registry. A registry with an older mark has lost values since
+        then. A delayed transaction must not replace a newer mark with an older one."""
         key = self._key("marks", self._session.node)
         try:
             while self._identity is not None:
                 revision, identity = self._remembered, self._identity
                 if not self._node.flush() or self._identity is not identity:
-                    break  # retried when everything is read
+                    break  # retried after the next full read
                 put = Put(key, encode_mark(revision))
                 expected = Expected(key, self._values.get(key))
                 is_set = self._transact(identity, [expected], [put])
@@ -406,7 +406,7 @@ class Registry:
                 if self._remembered == revision:
                     break
         except EtcdError:
-            pass  # retried when everything is read
+            pass  # retried after the next full read
         finally:
             self._is_marking = False
             self._greenlets.remove(gevent.getcurrent())

@@ -1,7 +1,8 @@
 """Background verification of a worker's copies: reads their files at a limited rate, and lets each
 copy repair damaged parts.
 
-Owns the order and the pace. Knows neither the groups' roles nor the source of intact data.
+Determines the order and the pace, independently of the groups' roles and of the source of intact
+data.
 """
 
 from collections import deque

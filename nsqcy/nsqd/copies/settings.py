@@ -1,7 +1,7 @@
 """Settings for copies, from nsqd's options and the files in them.
 
-The master checks the settings at startup and passes the secrets on, so that a worker restarted
-later does not depend on files that may be gone.
+The master checks the settings at startup and passes the secrets on. A worker that is restarted
+later therefore does not depend on files that may no longer exist.
 """
 
 from collections.abc import Callable

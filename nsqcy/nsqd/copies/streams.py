@@ -229,15 +229,15 @@ def connect(
 
 
 class _Server(StreamServer):  # type: ignore[misc]
-    """Pauses while no descriptors are left; each pause is longer, as for other connections. gevent
-    would print a traceback for each attempt."""
+    """Pauses while no descriptors are left; each pause is longer than the previous one, as for
+    other connections. gevent would print a traceback for each attempt."""
 
     def __init__(
         self, sock: socket.socket, handle: Callable[[socket.socket, Any], object], log: Lines
     ) -> None:
         super().__init__(sock, handle)
         self.pause = PAUSE
-        """Seconds that the next pause takes."""
+        """Duration of the next pause in seconds."""
         self._pause_log = PauseLog(log)
 
     def do_read(self) -> tuple[socket.socket, Any] | None:

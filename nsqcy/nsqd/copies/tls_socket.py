@@ -1,7 +1,7 @@
 """The accepted end of a TLS connection between workers.
 
 Has the methods of a socket that streams use. Python's SSL socket would buffer 100 KiB of
-certificates from anyone; `nsqd.tls` limits what a handshake keeps. Knows nothing about messages.
+certificates from anyone; `nsqd.tls` limits what a handshake keeps. Independent of messages.
 """
 
 import gevent

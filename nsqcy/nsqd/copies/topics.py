@@ -77,7 +77,7 @@ class _OwnedGroup:
         self.drained: dict[bytes, Topic] = {}
         """Topics whose messages are being moved to another log."""
         self.deleted: list[Topic] = []
-        """Topics whose deletion is not answered yet."""
+        """Topics whose deletion has not been answered yet."""
         self.is_mended = False
         self.unreadable_since: float | None = None
         """The time since which a log cannot be opened, because the disk cannot be read."""
@@ -148,8 +148,8 @@ class CopiedTopics:
         return self._policies.topic(topic).copies > 1
 
     def may_use(self, topic: str) -> bool:
-        """Return whether a topic may be created or used. Until the process knows which groups it
-        owns, it must not be: one of the groups may have the topic."""
+        """Return whether a topic may be created or used. No topic may be used until the process
+        knows which groups it owns: one of the groups may have the topic."""
         if self._is_ready or not self.is_copied(topic):
             return True
         self._denied.add(topic.encode())

@@ -157,7 +157,7 @@ class Decoder:
             while len(source) - at >= _FRAME.size:
                 length, kind = _FRAME.unpack_from(source, at)
                 if length > self.maximum:
-                    raise WireError(f"frame of {length} bytes, at most {self.maximum} are allowed")
+                    raise WireError(f"frame of {length} bytes: at most {self.maximum} are allowed")
                 end = at + _FRAME.size + length
                 if len(source) < end:
                     break

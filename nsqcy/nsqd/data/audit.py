@@ -4,7 +4,7 @@ The audit runs nsqd's own startup code instead of duplicating its rules: `Log.re
 segments and the journal, the log's reads verify the records, and a `Shard` loads the topic as a
 worker does. All of it runs on an I/O thread that cannot write. The audit itself only compares the
 results: whether footers match the records, which sequence numbers are missing, and which channels
-needed them.
+need them.
 
 Records are read a few megabytes at a time, regardless of the log size. As at startup, the journal
 and each segment without a footer are read into memory in their entirety.
@@ -106,7 +106,7 @@ class ChannelFound:
     again: int  # part of depth: delivered at least once
     lost: int  # part of depth: damaged, or missing from disk
     missing: int  # not part of depth: in the journal, but not on disk
-    beyond: int = 0  # number of records between the last record on disk and the channel's cursor
+    beyond: int = 0  # number of records from the last record on disk to the channel's cursor
 
 
 @dataclass
@@ -162,7 +162,7 @@ class TopicFound:
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
-    """Return the same seqs as ascending ranges, adjacent ranges merged."""
+    """Return the same seqs as ascending ranges, with adjacent ranges merged."""
     found: list[Range] = []
     for first, last in sorted(ranges):
         if found and first <= found[-1][1] + 1:

@@ -132,7 +132,7 @@ def export(data_path: str, directory: str, max_bytes_per_file: int) -> int:
 def check(data_path: str, bad: bool, as_json: bool, quick: bool, config: str) -> int:
     """Read everything in DATA_PATH and report what nsqd would do at startup.
 
-    DATA_PATH is that of nsqcy or NSQ.
+    DATA_PATH may be a data path of nsqcy or NSQ.
     """
 
     def work(terminal: Terminal) -> int:
@@ -151,8 +151,8 @@ def check(data_path: str, bad: bool, as_json: bool, quick: bool, config: str) ->
 
 
 def _locked(data_path: str, work: Callable[[Terminal], int], failed: int = 1) -> int:
-    """Do the work while no nsqd uses the data path; return the exit code. `failed`: the exit code
-    if the work was not done."""
+    """Do the work while no nsqd uses the data path, and return the exit code. `failed`: the exit
+    code if the work cannot be done."""
     terminal = Terminal()
     try:
         with data_path_lock.lock_data_path(data_path, orphans_wait=0):

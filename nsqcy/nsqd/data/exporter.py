@@ -1,7 +1,7 @@
 """Export of a stopped data path to files for NSQ's nsqd.
 
-`TopicReader` reads a topic record by record: its journal and runs, and which channels still need
-each record. `Export` writes the records as disk queues, and `nsqd.dat`.
+`TopicReader` reads a topic record by record: its journal, its runs, and the channels that still
+need each record. `Export` writes the records as disk queues, and `nsqd.dat`.
 
 NSQ stores neither due times nor headers: deferred messages become due immediately, and headers are
 dropped. Expired messages are not exported.
@@ -76,7 +76,7 @@ class _Run(NamedTuple):
 
 
 class _Reader(NamedTuple):
-    """The records in the window that one channel still needs."""
+    """Records in the window that a particular channel still needs."""
 
     name: str
     cursor: int

@@ -49,11 +49,11 @@ class Backend(Inspected, Protocol):
         """
 
     def limits_of(self, topic: str) -> PublishLimits:
-        """Return the limits of a topic, which need not exist, for publishes."""
+        """Return the publish limits of a topic, which need not exist."""
 
     def sink(self, topic: str, headers: bytes = b"") -> Sink | None:
-        """Return a fast path for publishes to the topic that need neither a wait nor a delay, and
-        are otherwise handled as `publish` does; None if no fast path exists."""
+        """Return a fast path for publishes to the topic that need neither a wait nor a delay;
+        otherwise, it has the same effect as `publish`. None if there is no fast path."""
 
     def at_owner(self, verb: TopicVerb[Result]) -> Result:
         """Run a verb in the topic's worker. Raises Refused."""

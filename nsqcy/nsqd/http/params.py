@@ -17,7 +17,7 @@ def topic_of(params: dict[str, str]) -> str:
 
 
 def any_topic(request: Request) -> str:
-    """Return the topic from the query. A topic with an invalid name counts as missing."""
+    """Return the topic from the query. A topic with an invalid name is treated as missing."""
     topic = required(whole(request), "topic")
     if not names.is_valid_name(topic):
         raise HttpError(404, "TOPIC_NOT_FOUND")

@@ -42,7 +42,7 @@ _REFUSALS = (
 
 
 class Publish(Later):
-    """The result of /pub and /mpub: messages to publish before the response.
+    """Result of parsing /pub and /mpub: messages to publish before the response.
 
     With `error`, no message is published: the topic is created, then the request is rejected.
     """
@@ -119,7 +119,7 @@ def pub_limit(api: Context, head: Head) -> int:
 
 
 def _limits(api: Context, params: dict[str, str] | None) -> PublishLimits:
-    """Return the limits of the topic in the query; if there is none, the usual ones."""
+    """Return the limits of the topic in the query; without a topic, the default limits."""
     topic = params and params.get("topic")
     if not topic or not names.is_valid_name(topic):
         return publish_limits(api.options)

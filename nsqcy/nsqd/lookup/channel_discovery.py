@@ -122,7 +122,7 @@ def _attempt(settings: "Settings", url: str, deadline: float) -> list[str] | str
 
     from urllib3.util import parse_url
 
-    from nsqcy.cluster import web_client  # urllib3: only needed with nsqlookupds
+    from nsqcy.cluster import web_client  # imports urllib3, which is only needed with nsqlookupds
 
     left = deadline - time.monotonic()
     if left <= 0:

@@ -68,7 +68,7 @@ class Peer:
         self._sock: Any = None
         self._answers = protocol.Answers(lookup.max_answer)
         self._doing = "connecting"
-        self._mistake = ""  # why the configured address is wrong, once it is logged
+        self._mistake = ""  # why the configured address is wrong, if already logged
         # whether it has received all topics that existed when `_sync` was created
         self._told = False
         self._behind = False  # too many changes to send individually

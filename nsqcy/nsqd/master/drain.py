@@ -34,11 +34,11 @@ class DrainEffects(Protocol):
         """Make nsqlookupds stop sending clients here. Return once all have been notified."""
 
     def restore(self) -> None:
-        """Let nsqlookupds send clients here again."""
+        """Make nsqlookupds send clients here again."""
 
     def refuse_publishes(self, refuse: bool) -> None:
         """Reject publishes in every worker, including workers that start later. Return when all
-        workers do."""
+        workers reject them."""
 
     def remains(self) -> Remains | None:
         """Return the remaining messages; None if any worker does not answer."""

@@ -43,7 +43,7 @@ class _Entry(NamedTuple):
 def load(data_path: str, log: Lines) -> KnownTopics:
     """Read nsqd.dat, and find `.topic` directories that it does not list.
 
-    The newest intact version counts. Raises StartError, with NSQ's text, if the only one is
+    The newest intact version is used. Raises StartError, with NSQ's text, if the only version is
     unusable: the file was written by NSQ or by hand.
     """
     found = look(data_path)
@@ -204,7 +204,7 @@ def _entry(item: Any, where: str) -> _Entry:
 
 
 def replace_file(data_path: str, content: bytes) -> None:
-    """Replace nsqd.dat with `content`; after a crash, there is either the old or the new file."""
+    """Replace nsqd.dat with `content`; after a crash, either the old or the new file exists."""
     _file(data_path).write(content)
 
 

@@ -59,9 +59,9 @@ class PolicyStore:
                 self._keep(saved, names)
 
     def recall(self) -> None:
-        """Save the policies that topics' journals have and the saved policies lack. All topics must
-        be loaded: if only some of the policies were saved, the others would no longer count as
-        missing.
+        """Save the policies that are in topics' journals but missing from the saved policies. All
+        topics must be loaded: if only some of the policies were saved, the others would no longer
+        be considered missing.
 
         The owners of the topics already apply them. If the write fails, the next change saves
         them, or the next start finds them again.

@@ -88,7 +88,7 @@ class SavedPolicies:
         return found
 
     def write(self) -> None:
-        """Write the file to disk; after a crash, there is either the old or the new file. Raises
+        """Write the file to disk; after a crash, either the old or the new file exists. Raises
         OSError."""
         file, revision = self.version
         content = {"version": VERSION, "id": file, "revision": revision, "set": self._said}

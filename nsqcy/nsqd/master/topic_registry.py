@@ -111,7 +111,7 @@ class TopicRegistry:
 
     def await_registration(self) -> None:
         """Return once the connected nsqlookupds list every topic and channel. An nsqlookupd that
-        does not answer in time delays the caller until it counts as lost."""
+        does not answer in time delays the caller until it is considered lost."""
         if self.lookup is not None:
             self.lookup.await_answers()
 

@@ -1,9 +1,9 @@
 """Starting, stopping and replacing workers.
 
 Owns the consequences of a worker's crash, which are, in this order: the worker receives no more
-connections, and those that it had not accepted are passed to other workers; the other workers are
-notified, and answer when they no longer touch its rings; the rings are reset; the worker is
-restarted; it loads its topics; the other workers are notified that it is up; it receives
+connections, and the connections that it had not accepted are passed to other workers; the other
+workers are notified, and answer when they no longer touch its rings; the rings are reset; the
+worker is restarted; it loads its topics; the other workers are notified that it is up; it receives
 connections.
 """
 
@@ -113,8 +113,8 @@ class WorkerLifecycle:
         while not self.arbiter.wait(LOOK):
             left = {child.index for child in self.arbiter.children if child.pid}
             if left <= self._workers.unsaved.keys():
-                # Workers exit right after they have reported unsaved messages, if the kernel
-                # permits.
+                # If the kernel permits, workers exit right after they have reported unsaved
+                # messages.
                 return self.arbiter.wait(KILL_LIMIT)
             if time.monotonic() >= deadline:
                 events.workers_killed(self._log, STOP_LIMIT)

@@ -108,7 +108,7 @@ class Workers:
         self._handles: dict[int, WorkerHandle] = {}
         self._log = log
         self.unsaved: dict[int, dict[str, int]] = {}
-        """Messages that exiting workers could not save, by worker: their number by topic."""
+        """Number of messages that exiting workers could not save, by worker and topic."""
 
     def __iter__(self) -> Iterator[WorkerHandle]:
         return iter(list(self._handles.values()))

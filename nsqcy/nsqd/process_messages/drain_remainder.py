@@ -29,8 +29,8 @@ class Rest(NamedTuple):
 
 
 class Remains(NamedTuple):
-    """Totals across this number of topics and channels. `places` contains those with the most
-    messages."""
+    """Totals across this number of topics and channels. `places` contains the topics and channels
+    with the most messages."""
 
     number: int = 0
     waiting: int = 0

@@ -15,7 +15,7 @@ from nsqcy.nsqd.process_messages import positions
 from nsqcy.nsqd.process_messages.positions import Place
 from nsqcy.util.gotext import json_bytes
 
-# messages that are not in any channel yet; all that the topic retains
+# messages that are not in any channel yet; all messages that the topic retains
 BACKLOG, LOG = TOPIC_STATES = ("backlog", "log")
 QUEUED, IN_FLIGHT, DEFERRED = CHANNEL_STATES = ("queued", "in_flight", "deferred")
 COUNT, MAX_COUNT = 20, 100
@@ -80,7 +80,7 @@ def _log_place(params: dict[str, str], state: str) -> Place | None:
 
 def in_log(look: Look, seq: int, first: int, end: int) -> Look:
     """Return the request with its starting point in a log that contains the messages from `first`
-    up to, but not including, `end`. seq: position of its place."""
+    up to, but not including, `end`. seq: the sequence number of the requested place."""
     begin = look.start[0] if look.start else seq if seq >= 0 else end + seq
     return look._replace(start=(max(begin, first), 0), first=first)
 

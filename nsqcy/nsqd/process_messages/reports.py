@@ -90,7 +90,8 @@ class ChannelDeleted(WorkerReport[None]):
 
 
 class PoliciesRecalled(WorkerReport[None]):
-    """The journals of the worker's topics have policies that the saved policies lack."""
+    """The journals of the worker's topics have policies that are missing from the saved
+    policies."""
 
     def run(self, target: MasterSide) -> None:
         target.policies.recalled()

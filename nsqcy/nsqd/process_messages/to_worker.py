@@ -97,7 +97,8 @@ class OptionChanged(ProcessMessage[None]):
 
 
 class WindDown(ProcessMessage[None]):
-    """Accept no more connections, and end those of producers once their publishes are answered."""
+    """Accept no more connections, and end the connections of producers once their publishes are
+    answered."""
 
     timeout: ClassVar[float] = WIND_DOWN_LIMIT
 
@@ -146,8 +147,8 @@ class EngineMessage(Call[Engine, Result]):
 
 
 class AdoptSession(EngineMessage[None]):
-    """Adopt another worker's session: its state, its socket, and in `blob` the bytes that it
-    has not parsed (`unread` bytes) and not sent."""
+    """Adopt another worker's session: its state, its socket, and in `blob` the bytes that it has
+    not parsed (`unread` bytes), and the bytes that it has not sent."""
 
     timeout: ClassVar[float] = ADOPT_LIMIT
     state: dict[str, Any]
@@ -198,8 +199,8 @@ class EndHold(EngineMessage[None]):
 
 
 class PoliciesChanged(EngineMessage[None]):
-    """changed: all policies that are set, by topic or `topic/channel`; version: that of the file
-    that contains them."""
+    """changed: all policies that are set, by topic or `topic/channel`; version: the version of the
+    file that contains them."""
 
     timeout: ClassVar[float] = CHANGE_LIMIT
     changed: dict[str, dict[str, Any]]
@@ -210,8 +211,8 @@ class PoliciesChanged(EngineMessage[None]):
 
 
 class TakeRecalledPolicies(EngineMessage[dict[str, dict[str, Any]]]):
-    """Return the policies that the journals of the worker's topics have and the saved policies
-    lack, by topic or `topic/channel`. Each is returned once."""
+    """Return the policies that are in the journals of the worker's topics but missing from the
+    saved policies, by topic or `topic/channel`. Each policy is returned once."""
 
     timeout: ClassVar[float] = CHANGE_LIMIT
 
@@ -240,7 +241,7 @@ class SetDraining(EngineMessage[None]):
 
 class HandOver(EngineMessage[int]):
     """Hand the groups of copied topics over to other nodes, or keep the remaining ones. Return the
-    number of groups that have yet to be handed over."""
+    number of groups that still have to be handed over."""
 
     timeout: ClassVar[float] = CHANGE_LIMIT
     on: bool

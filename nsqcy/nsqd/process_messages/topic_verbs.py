@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from nsqcy.nsqd.worker.topic_owner import Done, TopicOwner
 
 WRITE_LIMIT = 4.0  # seconds until a change is on disk
-MAX_SEARCHED = 10_000  # maximum number of waiting messages to search for one
+MAX_SEARCHED = 10_000  # maximum number of waiting messages to search for a message
 PEEK_LIMIT = 4.0  # seconds for reading messages
 
 
 @contextmanager
 def time_to_write() -> Iterator[None]:
-    """Raise NotWritten if the block takes too long. The change applies, and may be written
+    """Raise NotWritten if the block takes too long. The change stays in effect, and may be written
     later."""
     try:
         with gevent.Timeout(WRITE_LIMIT):
@@ -217,8 +217,8 @@ class SeekChannel(TopicVerb[int]):
 
 class Redrive(TopicVerb[int]):
     """Send at most `limit` messages (0: all) from a dead-letter channel back to their topics, if
-    these match one of the patterns in `targets` (None: any topic). Return the number of messages to
-    check."""
+    the topics match one of the patterns in `targets` (None: any topic). Return the number of
+    messages to check."""
 
     topic: str
     channel: str

@@ -106,7 +106,7 @@ class Page:
     # The rest
 
     def _of_channels(self) -> Iterator[Metric]:
-        """Yield the metrics of channels that do not come as lines."""
+        """Yield the channel metrics that the workers do not send as lines."""
         saturated: Counter[tuple[str, str]] = Counter()
         for its in self._workers.values():
             for topic, channel, count in its["saturated"]:

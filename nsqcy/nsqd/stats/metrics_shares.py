@@ -104,7 +104,7 @@ def _walk(lines: "Exposition", slices: int, give_way: Callable[[], None]) -> boo
 
 def in_series(values: Mapping[tuple[str, str], int], maximum: int) -> list[tuple[str, str, int]]:
     """Return the values of channels as topic, channel and value, with at most this number of
-    separate series. Others, including ephemeral ones, are summed, as in Exposition."""
+    separate series. The other channels, including ephemeral ones, are summed, as in Exposition."""
     series: Counter[tuple[str, str]] = Counter()
     for (topic, channel), value in values.items():
         key = topic, EPHEMERAL if is_ephemeral(channel) else channel

@@ -1,6 +1,6 @@
 """nsqd's /node object: the health of its processes and its disk, as nsqadmin shows it.
 
-Owns the object's form. Its size does not depend on the number of topics, so that it can be
+Owns the object's form. The size of the object does not depend on the number of topics, so it can be
 requested often. Workers return their figures; the master adds its own.
 """
 
@@ -33,8 +33,8 @@ def page(
     master: Mapping[str, float],
     disk: Disk,
 ) -> dict[str, Any]:
-    """Return the object. figures: by worker, of those that answered. master: the master's memory
-    and CPU time."""
+    """Return the object. figures: of the workers that answered, by worker. master: the master's
+    memory and CPU time."""
     refusing = {"draining": whole.draining, "disk": whole.disk_refuses}
     return {
         "nsqcy": __version__,

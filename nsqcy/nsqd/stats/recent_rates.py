@@ -1,10 +1,10 @@
-"""Rates of a worker's topics, channels and consumers over the last seconds.
+"""Rates of a worker's topics, channels and consumers over the last few seconds.
 
-Keeps two samples of the counters, taken one PERIOD apart. A rate is the mean since the older one,
-so it covers between one and two periods and costs nothing per message. Objects are identified by
-name or, for consumers, by their id(), so that samples keep no deleted object alive. Also counts
-saturated consumers, those that cannot take a waiting message. Sans I/O: the caller takes the
-samples and passes a clock.
+Keeps two samples of the counters, taken one PERIOD apart. A rate is the mean since the older
+sample, so it covers between one and two periods and costs nothing per message. Objects are
+identified by name or, for consumers, by their id(), so that samples keep no deleted object alive.
+Also counts saturated consumers: consumers that cannot take a waiting message. Performs no I/O: the
+caller triggers the samples and passes a clock.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -74,7 +74,7 @@ class RecentRates:
 
     def sample(self, topics: Iterable[Topic], step: Callable[[], None] = lambda: None) -> None:
         """Take a sample. `step` is called before each topic and channel. The oldest sample is freed
-        topic by topic: freeing it at once would take as long as a hundred slices."""
+        topic by topic: freeing it in one step would take as long as a hundred slices."""
         taken = {}
         for topic in topics:
             step()

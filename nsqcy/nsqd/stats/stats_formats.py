@@ -59,8 +59,8 @@ class Form(Protocol):
         producers: Sequence[bytes],
         events: Mapping[str, int] | None = None,
     ) -> bytes:
-        """`topics` is None if the requested topic does not exist, `events` if none are
-        published."""
+        """`topics` is None if the requested topic does not exist, and `events` is None if no events
+        are published."""
 
 
 def form(query: Query) -> Form:
@@ -150,7 +150,7 @@ _CLIENT_KEYS = frozenset(
 
 
 class JsonForm:
-    """`/stats?format=json`. Keys that NSQ does not have follow NSQ's."""
+    """`/stats?format=json`. NSQ's keys come first; the keys that NSQ does not have follow."""
 
     def client(self, counters: Counters, topic: str, now: int) -> str:
         return _CLIENT % (
@@ -426,7 +426,7 @@ def merge_events(parts: Iterable[Mapping[str, int] | None]) -> dict[str, int] | 
 
 
 def merge_memory(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Return the sums over the processes; for pauses, the longest."""
+    """Return the sums over the processes, and the maximum of the GC pauses."""
     columns = list(parts)
     return {
         key: (max if key.startswith("gc_pause") else sum)([part[key] for part in columns] or [0])

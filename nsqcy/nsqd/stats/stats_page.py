@@ -25,7 +25,7 @@ SLICE = 64
 """Topics, channels and clients per slice: about 0.2 ms of work."""
 
 ENTRIES = 2048
-"""Topics that the master combines at once: about 1 ms of work."""
+"""Topics that the master combines in one step: about 1 ms of work."""
 
 _ENTRY = struct.Struct("<HI")
 
@@ -49,7 +49,7 @@ AnyClient = TypeVar("AnyClient", bound=Client)
 
 
 class Channel(Counted, recent_rates.Channel, Protocol):
-    """A channel. Its single counters are used only for rates."""
+    """A channel. Its individual counters are used only for rates."""
 
 
 class Topic(Counted, recent_rates.Topic, Protocol):

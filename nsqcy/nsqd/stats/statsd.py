@@ -25,7 +25,7 @@ from nsqcy.util.slices import Turns
 
 SECOND = 1_000_000_000
 LOOKUP_LIMIT = 1.0  # seconds to resolve a name
-DEFAULT_PACKET = 4096  # bytes per packet, if the option is unusable
+DEFAULT_PACKET = 4096  # bytes per packet, if the option's value is unusable
 TOPICS_A_TURN = 20
 FIGURES = Query(json=True, include_clients=False)
 
@@ -50,7 +50,7 @@ Counters = Mapping[str, Any]
 class Increases:
     """Computes how much each counter has grown since the previous push.
 
-    A smaller value belongs to a new object and counts as growth from 0.
+    A smaller value comes from a new object, and is treated as growth from 0.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """A worker's handling of publishes and of an exit while the disk hangs.
 
 Storage detects the hang (storage.hung_disk). New publishes that must be written are refused.
-Publishes that already wait keep their outcome open: their connections are closed after a limit.
+Publishes that are already waiting get no answer: their connections are closed after a time limit.
 """
 
 import os
@@ -33,7 +33,7 @@ class DiskWatch:
         self, shard: Shard, io: Io, limit: int, enter: Callable[[], None], log: Lines
     ) -> None:
         """
-        limit: ns for which a publish waits for a hung disk
+        limit: time that a publish waits for a hung disk, in ns
         enter: called before topics are touched, to begin a turn
         """
         self.hung = HungDisk(log)
@@ -50,7 +50,8 @@ class DiskWatch:
         self._greenlet.kill(block=False)
 
     def look(self, now: int) -> None:
-        """Compare the disk's operations with those of the last call. now: monotonic clock, ns."""
+        """Compare the disk's operations with the operations at the last call. now: monotonic clock,
+        ns."""
         hangs = self.hung.look(now, self._io.under_way())
         if not hangs and self._shard.hung is None:
             return
@@ -90,7 +91,7 @@ class DiskWatch:
 class ExitWatch:
     """Logs the operation that delays an exit, and ends the process if the disk does not respond.
 
-    A thread, because saving blocks the hub. The counts are read while the hub waits.
+    This is a thread, because saving blocks the hub. It reads the counts while the hub waits.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class ExitWatch:
         end: Callable[[int], object] = os._exit,
     ) -> None:
         """
-        limit: ns for which an exit waits for one operation
+        limit: time that an exit waits for one operation, in ns
         unsaved: returns the messages that are not on disk; report: reports them before the process
         ends"""
         self._worker = worker

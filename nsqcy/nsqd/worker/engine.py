@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from nsqcy.nsqd.copies.worker_copies import Copies
 
 HOLD_LIMIT = 60_000_000_000
-"""How long a new topic waits for its channels, in ns: longer than the master can take."""
+"""Time that a new topic waits for its channels, in ns: longer than the master can take."""
 WIND_DOWN_LIMIT = 2.0
 """Seconds for producers to get their answers and close their connections when nsqd exits."""
 
@@ -336,8 +336,8 @@ class Engine:
         self._migration.begin(session, owner)
 
     def _has_room(self) -> bool:
-        """Return whether there is room for one more topic. Workers that check at the same moment
-        may all find the last free slot."""
+        """Return whether one more topic is allowed. Workers that check at the same time may all
+        find the last free slot."""
         return self._shared.topics() < self._options.max_topics
 
     def wind_down(self) -> None:

@@ -1,7 +1,7 @@
 """Live objects in a process's compiled modules: the counters of a debug build.
 
 A debug build's worker logs them in one line, on SIGUSR1 and on a clean exit. Tests check that line:
-every object counted on creation must be subtracted when it is freed. A release build counts
+every object that is counted on creation must be subtracted when it is freed. A release build counts
 nothing.
 """
 

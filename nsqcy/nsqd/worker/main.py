@@ -5,8 +5,8 @@ Owns the process's lifecycle: its signals, its hub, its heartbeat, its two chann
 and its exit. The engine, which is plugged in by name, serves the clients.
 
 The worker exits when the master requests it or has exited. It ignores signals for the whole process
-group (^C, a service manager's SIGTERM), which the master handles. For exit codes, see
-process/arbiter.py.
+group (^C, a service manager's SIGTERM), which the master handles. process/arbiter.py defines the
+exit codes.
 """
 
 import _thread
@@ -173,7 +173,7 @@ class Worker:
         try:
             self._engine.load(topics, table, peers)
         except Exception:
-            # The answer contains only the text; the log has the traceback.
+            # The answer contains only the error text; the log has the traceback.
             events.worker_load_failed(self._log, self.index, traceback.format_exc())
             gevent.spawn(self._done.set, arbiter.NOT_LOADED)
             raise

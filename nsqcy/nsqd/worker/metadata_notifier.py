@@ -54,7 +54,7 @@ class MetadataNotifier:
             self._notify(*self._events.popleft())
 
     def finish(self) -> None:
-        """Run `notify` for all events so far; there are no later ones."""
+        """Run `notify` for all events so far; no events follow."""
         self._wake.stop()
         self._wake.close()
         self.flush()

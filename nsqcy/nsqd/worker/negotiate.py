@@ -24,7 +24,7 @@ MAX_TEXT = 1024  # bytes of each string; nsqd keeps them as long as the connecti
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Result of a negotiation. Durations are in ns; a heartbeat_interval of 0 means no heartbeats.
-    Without a durability, the connection keeps its own. asked_timeout: the client has set
+    Without a durability, the connection keeps its current one. asked_timeout: the client has set
     msg_timeout, so a channel's timeout does not apply."""
 
     client_id: str
@@ -217,8 +217,8 @@ def _answer(identity: Identity, options: NsqdOptions, longest_timeout: int, star
     if identity.goodbye:
         agreed["goodbye"] = True
     if identity.topic_log:
-        # A copy of a data path has the same log ids: this id distinguishes its nsqd from the
-        # original's.
+        # A copy of a data path has the same log ids: this id distinguishes the nsqd on the copy
+        # from the original nsqd.
         agreed["instance"] = f"{started:x}"
         agreed["topic_log"] = TOPIC_LOG
     return gojson.encode(agreed)

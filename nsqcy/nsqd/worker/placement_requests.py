@@ -1,6 +1,6 @@
 """Requests to the master for a topic's owner.
 
-Owns waiting for the answer. `placed` notifies the waiting sessions.
+Waits for the answer. `placed` notifies the waiting sessions.
 """
 
 from collections import deque

@@ -8,7 +8,8 @@ SECOND = 1_000_000_000
 
 
 def read_health(topics: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return why topics cannot be read; None if all can be. The first topic failed first."""
+    """Return why topics cannot be read; None if all can be. The first topic is the one that failed
+    first."""
     if not topics:
         return None
     first = topics[0]

@@ -1,7 +1,7 @@
 """The topics of one worker, for the verbs in nsqd/process_messages/topic_verbs.py.
 
-Owns the waiting: for published messages, for the log, for a change to be on disk. Does not
-depend on HTTP or other workers.
+Waits for published messages, for the log, and until a change is on disk. Does not depend on HTTP or
+other workers.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ Done = Callable[[str | None], object]
 
 READ_INTERVAL = 0.002  # seconds between checks of whether a log block has been read
 ARRIVAL_LIMIT = 2.0  # seconds for published messages to reach their channels
-MAX_PEEKS = 8  # concurrent peeks: each may hold some megabytes
+MAX_PEEKS = 8  # concurrent peeks: each may hold several megabytes
 
 
 class TopicOwner:
@@ -136,7 +136,7 @@ class TopicOwner:
             raise NotWritten
 
     def make(self, topic: Topic, change: Callable[[Done | None], object]) -> None:
-        """Like `write`, but return at once if the topic has the class memory."""
+        """Like `write`, but return immediately if the topic has the class memory."""
         if topic.durability == "memory":
             change(None)
         else:

@@ -85,7 +85,7 @@ def test_surrogates_in_a_greeting_are_refused(field: str) -> None:
 
 
 def test_a_long_frame_is_refused_before_it_arrives() -> None:
-    with pytest.raises(WireError, match="frame of 5000 bytes, at most 4096 are allowed"):
+    with pytest.raises(WireError, match="frame of 5000 bytes: at most 4096 are allowed"):
         list(Decoder().feed(b"\0\0\x13\x88\1"))
 
 
