@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from nsqcy.errors import RequestError
 
-FREE = 1 << 20  # bytes of a response that do not count
+FREE = 1 << 20  # bytes of each response that are not counted
 MAX_MEMORY = 512 << 20  # bytes of all large responses together
 MAX_OBJECTS = 500_000  # objects and arrays in a large response
 MAX_VALUES = 4_000_000
@@ -59,8 +59,7 @@ class Budget:
                 left = max(0.0, deadline - time.monotonic())
                 if is_largest or not self._changed.wait(left):
                     raise RequestError(
-                        f"not read: large responses already take {self.used} of {self.maximum}"
-                        " bytes"
+                        f"not read: large responses already use {self.used} of {self.maximum} bytes"
                     )
         finally:
             self._waiting.remove(held)

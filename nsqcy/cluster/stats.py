@@ -26,7 +26,7 @@ from nsqcy.util import gojson
 MAX_ANSWER = 128 << 20  # bytes; 10,000 topics with 3 channels and 6 consumers each need half
 TOGETHER = "*"  # node name that stands for a sum
 
-Names = tuple[str, str]  # of a topic and a channel
+Names = tuple[str, str]  # names of a topic and a channel
 
 
 # --- figures ------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class ClientStats:
     tls_version: str = ""
     tls_negotiated_protocol: str = ""
     tls_negotiated_protocol_is_mutual: bool = False
-    # Only nsqcy's nsqd reports these.
+    # Only nsqcy's nsqd reports the following fields.
     finish_rate: float | None = None  # messages per second
     saturated: bool = False  # whether its RDY count is in flight while messages are waiting
 

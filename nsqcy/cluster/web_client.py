@@ -42,7 +42,7 @@ MAX_SHOWN = 300  # maximum characters of an error response that are quoted
 MAX_INFORMATIONAL = 5  # 1xx responses before the final one; Go's clients accept as many
 TIMED_OUT = "timed out"
 
-# How a TCP port of nsqd or nsqlookupd answers an HTTP request.
+# Responses of the TCP ports of nsqd and nsqlookupd to an HTTP request.
 _BAD_MAGIC = "E_BAD_PROTOCOL"
 _ERROR_FRAME = "\x00\x00\x00\x12\x00\x00\x00\x01"
 _NSQD_TCP = "this is nsqd's TCP port: use its HTTP port (4151 by default)"

@@ -1,4 +1,4 @@
-"""A copy that another worker feeds: applies the stream and confirms what has been stored."""
+"""A copy that another worker feeds: applies the stream and confirms the stored changes."""
 
 from nsqcy.copies.fetching import Done, Fetches, Part
 from nsqcy.copies.messages import (

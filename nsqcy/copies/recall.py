@@ -5,7 +5,7 @@ node remembers but the registry lacks is *unregistered*: it has no protection, b
 could take it over. Its value is restored:
 
 - by the process that owns the group. Only this process can have acknowledged publishes since then:
-  a successor that the process has not heard of accepts none.
+  a successor that is unknown to the process accepts none.
 - otherwise from the members' statements. The latest value is used once all of its members have
   made their statements: only one of them can have acted on a later value.
 - after `nsqcy copies repair`, even without the members that do not return.

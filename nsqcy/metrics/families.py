@@ -213,7 +213,7 @@ COPIES = {
         "registry_ok", "gauge", "0 if the registry in etcd is missing, outdated or a different one."
     ),
     "unregistered": _copies(
-        "unregistered_groups", "gauge", "Groups of this node that are missing in the registry."
+        "unregistered_groups", "gauge", "Groups of this node that are missing from the registry."
     ),
 }
 

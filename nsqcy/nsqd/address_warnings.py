@@ -23,13 +23,13 @@ def suspicious_addresses(settings: Settings) -> Iterator[str]:
     text = str(settings[name])
     if re.fullmatch("[^:]+:[0-9]+", text):
         yield (
-            f"--broadcast-address {text} contains a port: write the host alone, and set the ports"
+            f"--broadcast-address {text} contains a port: set only the host, and set the ports"
             f" with --broadcast-tcp-port and --broadcast-http-port{settings.where(name)}"
         )
     if text in _WILDCARDS:
         yield (
-            f"--broadcast-address {text} is not an address to which clients can connect: write this"
-            f" machine's name or address{settings.where(name)}"
+            f"--broadcast-address {text} is not an address to which clients can connect: set it to"
+            f" this machine's name or address{settings.where(name)}"
         )
     name = "statsd_address"
     text = str(settings[name])

@@ -57,9 +57,9 @@ class Refused(Exception):
 class Call(Generic[Target, Result]):
     """A call that runs at a `Target`, the other process's interface for this kind of call.
 
-    A direct subclass is a kind of call with its own registry; the calls are subclasses of that.
-    They look like frozen dataclasses, but have no methods that `dataclasses` would have to compile:
-    compiling them for all calls of nsqd would take a tenth of its startup time.
+    Each direct subclass is a kind of call with its own registry; the calls are subclasses of a
+    kind. They look like frozen dataclasses, but have no methods that `dataclasses` would have to
+    compile: compiling them for all calls of nsqd would take a tenth of its startup time.
     """
 
     kinds: ClassVar[dict[str, type[Any]]]

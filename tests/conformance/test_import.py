@@ -243,7 +243,7 @@ def test_what_was_written_after_the_last_sync_is_imported(nsqd: Starter) -> None
     assert consumed(daemon, "t", "c") == messages(0, 30) + messages(50, 5)
     assert consumed(daemon, "young", "c") == messages(100, 9)
     assert "t:c: depth is 18 in the metadata, but 35 messages were found" in daemon.log_text()
-    assert "young:c: no metadata file, reading every data file" in daemon.log_text()
+    assert "young:c: no metadata file: reading every data file" in daemon.log_text()
 
 
 def eight_files(data: Path) -> list[list[nsq_diskqueue.Message]]:

@@ -229,13 +229,13 @@ def test_a_port_for_copies_in_use(tmp_path: Path) -> None:
         ),
         (
             f"{LOCAL} --broadcast-address=10.0.0.1:4150",
-            "--broadcast-address 10.0.0.1:4150 contains a port: write the host alone, and set the"
+            "--broadcast-address 10.0.0.1:4150 contains a port: set only the host, and set the"
             " ports with --broadcast-tcp-port and --broadcast-http-port",
         ),
         (
             f"{LOCAL} --broadcast-address=0.0.0.0",
             "--broadcast-address 0.0.0.0 is not an address to which clients can connect:"
-            " write this machine's name or address",
+            " set it to this machine's name or address",
         ),
         (
             f"{LOCAL} --statsd-address=127.0.0.1",

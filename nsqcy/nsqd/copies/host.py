@@ -66,7 +66,7 @@ class Topics(Protocol):
         ...
 
     def cut_off(self, is_cut_off: bool) -> None:
-        """Stop deliveries, because other processes may own the groups; or resume them."""
+        """Stop deliveries, because other processes may own the groups, or resume deliveries."""
         ...
 
     def tick(self) -> None:
@@ -293,7 +293,7 @@ class CopiesHost:
         if standing in BROKEN:
             return f"the registry in etcd cannot be used: {REASONS[standing]}"
         count = len(self.worker.recall.unprotected())
-        return f"{count} groups of copies are missing in the registry" if count else ""
+        return f"{count} groups of copies are missing from the registry" if count else ""
 
     def _describe(self, group: Group, role: str) -> dict[str, Any]:
         copy, owner = self._copies.get(group.id), self.worker.owner(group.id)

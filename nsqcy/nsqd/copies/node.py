@@ -112,7 +112,7 @@ class Node:
     def close(self) -> None:
         """Write the remaining changes. Waits up to FLUSH_LIMIT."""
         if self.flush():
-            self._pool.kill()  # otherwise, it would wait for a disk that hangs
+            self._pool.kill()  # otherwise, kill() would wait for a hung disk
 
     def memory(self) -> Memory:
         """Return the disk's information about the registry."""

@@ -38,7 +38,7 @@ def await_readable(
         if clock() >= deadline or is_stopping():
             raise StartError(
                 f"{text}: check the disk and the kernel log; if only this file stays unreadable, "
-                "move it away, and nsqd uses an earlier version of it or the other nodes' copies"
+                "move it away: nsqd then uses an earlier version of it or the other nodes' copies"
             )
         if not is_logged:
             is_logged = True

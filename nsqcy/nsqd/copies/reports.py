@@ -9,7 +9,7 @@ from nsqcy.copies.owner import Owner
 from nsqcy.nsqd.copies.copy_files import CopyFiles
 
 ALL_FILES = "*"
-"""Used instead of names: the copy could not be opened."""
+"""Used instead of topic names if the copy could not be opened."""
 ROLES = ("owner", "holder", "member")
 
 

@@ -40,12 +40,12 @@ TIMEOUT = 5.0  # seconds to connect and exchange greetings
 MAX_GREETING = 64  # accepted connections without a greeting; each may keep 80 KiB for TLS
 MAX_QUEUED = 128 << 20  # maximum unsent bytes
 PIECE = 256 << 10  # bytes to read at a time
-MAX_PARTS = 500  # sent at a time; the kernel allows 1,024
+MAX_PARTS = 500  # parts to send at a time; the kernel allows 1,024
 SMALL = 32 << 10  # bytes; parts with a smaller total size are joined before sending
 
 
 class _Slot:
-    """A message's place in the queue until its data has been read from disk."""
+    """Placeholder in the queue for a message whose data is still being read from disk."""
 
     __slots__ = ("parts",)
 

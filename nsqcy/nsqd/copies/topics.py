@@ -258,7 +258,7 @@ class CopiedTopics:
         self._set_deliveries()
 
     def hold_deliveries(self, held: bool) -> None:
-        """Stop deliveries, because the groups are being handed over; or resume them."""
+        """Stop deliveries, because the groups are being handed over, or resume deliveries."""
         if held != self._are_deliveries_held:
             self._are_deliveries_held = held
             self._set_deliveries()

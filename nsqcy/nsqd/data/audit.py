@@ -72,7 +72,7 @@ class SegmentFound:
     first_seq: int | None = None
     last_seq: int | None = None
     damages: list[Damage] = field(default_factory=list)
-    disagreements: list[str] = field(default_factory=list)  # between footer and records
+    disagreements: list[str] = field(default_factory=list)  # differences between footer and records
     superseded: list[Range] = field(default_factory=list)  # seqs that newer segments also have
     unlinked: bool = False  # deleted at the next start because no channel needs it
 

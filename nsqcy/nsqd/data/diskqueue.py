@@ -377,16 +377,16 @@ class QueueReader:
         queue = self.queue
         if queue.meta is None:
             if queue.files:
-                self._on_note(f"{queue.name}: no metadata file, reading every data file")
+                self._on_note(f"{queue.name}: no metadata file: reading every data file")
             return None
         path = queue.path(queue.meta)
         with open(path, "rb") as file:
             content = file.read(256)
         meta = parse_meta(content)
         if meta is None:
-            text = "unreadable metadata, reading every data file"
+            text = "unreadable metadata: reading every data file"
         elif meta.depth > 0 and queue.files and max(queue.files) < meta.read_file:
-            text = f"read position beyond all data files ({meta.read_file}), reading all of them"
+            text = f"read position beyond all data files ({meta.read_file}): reading all of them"
         else:
             return meta
         self._on_damage(Damage(path, 0, len(content), text))

@@ -50,7 +50,7 @@ from nsqcy.util import garbage
 from nsqcy.util.slices import Turns
 
 CLEAN, FAILED = 0, 1
-LAST_WRITE_LIMIT = 10.0  # seconds for nsqd.dat at the end
+LAST_WRITE_LIMIT = 10.0  # seconds to write nsqd.dat at exit
 
 
 class Master:

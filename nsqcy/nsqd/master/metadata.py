@@ -23,7 +23,7 @@ from nsqcy.storage.state_file import Fault, Found, StateFile
 
 FILE = "nsqd.dat"
 MIN_PAUSE, MAX_PAUSE = 1.0, 10.0  # seconds between attempts to write the file
-DEBOUNCE = 0.05  # seconds for which a creation may wait for others before the file is written
+DEBOUNCE = 0.05  # seconds that a creation may wait for other creations before the file is written
 _TOPIC_SUFFIX = ".topic"
 
 

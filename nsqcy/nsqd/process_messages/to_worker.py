@@ -16,10 +16,12 @@ CHANGE_LIMIT = 5.0  # seconds for a worker to apply a change
 SHARE_LIMIT = 5.0  # seconds to return its share of /stats or /metrics
 REMAINS_LIMIT = 5.0  # time limit for counting the remaining messages, in seconds
 INSPECT_LIMIT = 20.0  # seconds to return its debug report
-HEALTH_LIMIT = 2.0  # seconds to report its health, because clients wait
+HEALTH_LIMIT = 2.0  # seconds to report its health; short, because clients wait
 PEER_HEALTH_LIMIT = 5.0  # seconds to report its health through the master
 ADOPT_LIMIT = 5.0  # seconds to adopt a session
-WIND_DOWN_LIMIT = 5.0  # seconds to end the connections of producers; a worker limits itself to less
+WIND_DOWN_LIMIT = (
+    5.0  # seconds to end the connections of producers; the worker's own limit is shorter
+)
 
 
 # Process messages

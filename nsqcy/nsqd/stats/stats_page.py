@@ -189,7 +189,7 @@ class Whole(NamedTuple):
     known: bool
     health: str
     memory: dict[str, int]
-    complete: bool  # every worker has answered
+    complete: bool  # whether every worker has answered
     events: dict[str, int] | None = None
 
 

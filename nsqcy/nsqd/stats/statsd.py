@@ -63,7 +63,7 @@ class Increases:
         return value - before if value >= before else value
 
     def end_push(self, complete: bool) -> None:
-        """`complete`: a missing object was deleted, and not merely unreachable."""
+        """`complete`: whether a missing object was deleted, rather than being unreachable."""
         self._before = self._now if complete else self._before | self._now
         self._now = {}
 

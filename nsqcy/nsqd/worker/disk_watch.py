@@ -1,7 +1,8 @@
 """A worker's handling of publishes and of an exit while the disk hangs.
 
-Storage detects the hang (storage.hung_disk). New publishes that must be written are refused.
-Publishes that are already waiting get no answer: their connections are closed after a time limit.
+Storage detects the hang (storage.hung_disk). New publishes that must be written are refused. The
+outcome of publishes that are already waiting stays unknown: their connections are closed after a
+time limit.
 """
 
 import os

@@ -160,6 +160,6 @@ class TopicOwner:
             self.master.call(AwaitRegistration())
 
     def wake(self) -> None:
-        """Make the event loop poll without blocking, which would otherwise not happen at the end of
-        a turn."""
+        """Keep the event loop's next poll from blocking, as it otherwise would at the end of a
+        turn."""
         self._wake.send()

@@ -28,7 +28,7 @@ def test_large_responses_share() -> None:
     shared = Budget(100)
     one, other = lease(shared), lease(shared)
     one.grow(FREE + 60)
-    with pytest.raises(RequestError, match="large responses already take 60 of 100 bytes"):
+    with pytest.raises(RequestError, match="large responses already use 60 of 100 bytes"):
         other.grow(FREE + 41)
     other = lease(shared)
     other.grow(FREE + 40)
