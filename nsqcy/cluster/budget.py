@@ -50,7 +50,8 @@ class Budget:
             self.used += size
 
     def _wait(self, size: int, held: int, deadline: float) -> None:
-        """Wait, or raise RequestError. If responses wait for each other, the largest one fails."""
+        """Wait for memory. If responses wait for each other, the largest one fails with
+        RequestError."""
         self._waiting.append(held)
         self._changed.notify_all()
         try:

@@ -294,7 +294,7 @@ def _falling_behind(channel: ChannelStats, rates: Rates) -> Iterator[Problem]:
 
 
 def is_falling_behind(channel: ChannelStats, rates: Rates) -> bool:
-    """Return whether a channel's backlog grows, by more than it would in a burst."""
+    """Return whether a channel's backlog grows faster than a burst would explain."""
     return (
         rates.growth >= max(MIN_GROWTH, MIN_GROWTH_SHARE * rates.received)
         and channel.figures.depth >= MIN_SECONDS * rates.growth

@@ -1,8 +1,8 @@
 """Blocking HTTP client for daemons. Every request has a deadline.
 
-Implements the conventions of NSQ's daemons: the version that it accepts, and how to find the TLS
-address. Error texts are built here, because library exceptions may contain the URL and therefore a
-secret. Does not interpret requests or responses.
+Implements the conventions of NSQ's daemons: the version in the Accept header, and how to find the
+TLS address. Error texts are built here, because library exceptions may contain the URL and
+therefore a secret. Does not interpret requests or responses.
 """
 
 import json

@@ -121,9 +121,9 @@ class Feed:
     ) -> None:
         """Send data within the window, or make the feed live if nothing is missing.
 
-        A file is verified after it was sent, so that damage does not spread: if a part had
-        to be repaired, the file is sent again. may_use: called after each attempt with whether it
-        is final; returns whether the holder may use the file.
+        A file is verified after it was sent, so that damage does not spread: if a part had to be
+        repaired, the file is sent again. may_use: called after each attempt, with True if it is
+        final; returns whether the holder may use the file.
         """
         while max(self.unacknowledged, len(self.mending)) < limits.fill_window:
             waiting = self.mending | self.postponed

@@ -66,7 +66,7 @@ class Copy(Protocol):
 
     def offered(self) -> dict[str, Extent]:
         """Return the files with an identity, up to the point that an owner has verified: the rest
-        of an unfinished fill is left out."""
+        of an unfinished fill is omitted."""
         ...
 
     def size(self, path: str) -> int: ...
@@ -186,7 +186,7 @@ class Host(Protocol):
         ...
 
     def repaired(self) -> None:
-        """All groups are registered again after a repair."""
+        """Called when all groups are registered again after a repair."""
         ...
 
     def end_session(self, session: str) -> None: ...
@@ -199,13 +199,13 @@ class Host(Protocol):
     def nonce(self) -> str: ...
 
     def owned(self, group: Group) -> None:
-        """The worker owns the group from now on."""
+        """Called when the worker has become the owner of a group."""
         ...
 
     def lost(self, group: Group) -> None:
-        """The worker no longer owns the group."""
+        """Called when the worker no longer owns a group."""
         ...
 
     def committed(self, group_id: str, position: int) -> None:
-        """All members have stored all changes up to a position in the owned group."""
+        """Called when all members have stored all changes up to a position in an owned group."""
         ...

@@ -282,7 +282,7 @@ def journal(unit: str) -> str:
 
 
 def end_of(path: str) -> str:
-    """Return the end of a log file: more than a part may contain."""
+    """Return the end of a log file: up to twice the maximum size of a part."""
     with open(path, "rb") as file:
         length = file.seek(0, os.SEEK_END)
         file.seek(max(0, length - 2 * MAX_PART))

@@ -360,8 +360,8 @@ class Owner(Protocol):
         end of the handshake."""
 
     def handshake_done(self, error: str | None) -> None:
-        """The handshake has succeeded, or failed with this error. If there was an alert, it has
-        been sent."""
+        """Called when the handshake has succeeded, or failed with this error. Any alert has been
+        sent."""
 
 
 class Handshakes:

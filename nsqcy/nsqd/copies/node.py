@@ -267,7 +267,7 @@ def _integer(found: Mapping[str, Any], name: str) -> int:
 
 def accept_registry(root: Path) -> bool:
     """Accept any registry at the next start, and restore the remembered groups in it. Return
-    whether all workers' nodes remember theirs. Blocks; raises OSError.
+    whether the nodes of all workers remember their groups. Blocks; raises OSError.
 
     root: directory for all workers' copies; the workers must not be running
     """

@@ -43,7 +43,7 @@ class HttpsConnection(HttpConnection):
         self.certificate_names: Sequence[str] = ()
         self._silent = True  # the peer has sent nothing
         self._said_goodbye = False
-        self.is_pending = False  # whether received data may not be decoded yet
+        self.is_pending = False  # whether received data must not be decoded yet
         self._handshake: Handshake | None = handshakes.begin(self)
         self._layer = self._handshake.layer
 

@@ -63,7 +63,7 @@ WIND_DOWN_LIMIT = 2.0
 
 
 class Streams(Mesh):
-    """A worker's mesh: streams opened by other workers end in sessions here."""
+    """A worker's mesh: accepts the streams that other workers open to this worker's sessions."""
 
     manager: SessionManager
     log: Log

@@ -86,10 +86,10 @@ class Engine(Protocol):
         here touches its rings, which are then reset."""
 
     def peer_up(self, worker: int, generation: int) -> None:
-        """Another worker is up, with fresh rings of this generation."""
+        """Called when another worker is up, with fresh rings of this generation."""
 
     def option_changed(self, name: str, value: Any) -> None:
-        """An option has changed; a new log level is already applied to the log."""
+        """Called when an option has changed; a new log level is already applied to the log."""
 
     def call(self, request: Request) -> Any:
         """Waits. Handle any other call or notification from the master or another worker; return a
