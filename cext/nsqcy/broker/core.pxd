@@ -26,7 +26,7 @@ cdef enum Stage:
 # The records copied from one block, after this header: unordered until COPY, then ordered by
 # source.
 ctypedef struct Relocations:
-    Block *target           # NULL: nothing has been copied yet
+    Block *target           # NULL: no record has been copied yet
     uint32_t count
     uint32_t room
 
@@ -290,7 +290,7 @@ cdef class TopicQueue(RecordWindow):
     cdef bint has_unjournaled       # chunks are missing from the journal: `unjournaled` is watched
     cdef bytes address                  # the only channel that receives the current publish
     cdef list batches                   # the topic appends the first batch while gathering
-    cdef bint gathering                 # a large batch is being appended: nothing becomes visible
+    cdef bint gathering                 # a large batch is being appended: no record becomes visible
     cdef uint64_t gathered_from         # first record of that batch
     cdef uint64_t coming            # messages of accepted batches that are not appended yet
     cdef uint64_t coming_bytes

@@ -156,7 +156,7 @@ cdef class Peek(LogRead):
             entry = entry.next
             passed -= 1
         while entry != NULL and self.held_count < <uint32_t>self.limit:
-            # Include the queue only once the cursor has reached it: see Channel.queue_is_next.
+            # The place is the message's gate: see Channel.queue_is_next.
             self.add_held(<const Deferred *>entry, <int64_t><size_t>entry.in_flight_list, 0)
             entry = entry.next
         self.more_held = entry != NULL

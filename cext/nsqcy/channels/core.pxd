@@ -22,7 +22,7 @@ ctypedef struct ChannelCursor:
     uint64_t skipped            # number of records to skip at or after the cursor
     Hole *finished              # ranges to skip at or after the cursor
     uint32_t finished_count
-    uint64_t replay_end         # delayed records before it are not deferred again
+    uint64_t replay_end         # delayed records before this one are not deferred again
     uint64_t carried            # messages from before a restart
 cdef int cursor_add_finished(ChannelCursor *cursor, uint64_t start, uint64_t end) except -1
 cdef bint cursor_passes(const ChannelCursor *cursor, const Record *record) noexcept
@@ -35,7 +35,7 @@ cdef packed struct PackedEntry:
     uint64_t seq
     uint64_t segment
     uint64_t offset
-    int64_t due                 # wall clock, ns; delay if not fanned out; transfer number
+    int64_t due                 # wall clock, ns; before fan-out: delay; in transfer: number
     uint16_t attempts
     uint8_t state
     uint8_t reason              # moving: MoveReason
@@ -586,7 +586,7 @@ cdef class Dispatch(Undeliverable):
     cdef bint drops_wanted                  # drop the wanted message instead of redriving it
     cdef object wanted_done                 # callback for the result; None: already called
     cdef bint moves                         # whether its messages always move to the open topic
-    cdef uint64_t full_count                # messages dropped as the oldest of too many
+    cdef uint64_t full_count                # oldest messages dropped, because there were too many
     cdef readonly uint64_t sampled_count    # messages consumed without delivery
 
     cdef int dispatch(self, int budget) except -1

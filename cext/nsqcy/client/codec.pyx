@@ -280,7 +280,7 @@ cdef class Codec:
         return self.rouse(before)
 
     cdef int answer(self, Message message, Outcome outcome, int64_t delay, bytes line) except -1:
-        """Answer a message, whole or not at all: Python code runs before anything changes."""
+        """Answer a message completely or not at all: Python code runs before the state changes."""
         cdef bint is_calm = outcome == FINISHED and (self.flow is None or self.flow.calm)
         if message.answered:
             return refuse(message)
@@ -355,7 +355,7 @@ cdef class Message:
     cdef readonly uint16_t attempts
     cdef bint answered
     cdef bint manual                # the program will answer the message after its handler returns
-    cdef bint kept                  # moved to the consumer's own dead-letter topic
+    cdef bint kept                  # a dead letter that the consumer itself stores
     cdef Codec codec
 
     def __init__(self):

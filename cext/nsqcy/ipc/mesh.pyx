@@ -21,7 +21,7 @@ system calls are reads and writes of an eventfd.
 #
 # Each end sends CLOSE or ABORT once, on its own initiative or in response. Once both ends have
 # closed, the number is free again. Because rings keep the order, an OPEN that reuses the number
-# arrives after everything that was sent before.
+# arrives after all earlier records.
 
 cdef enum:
     STREAM_WINDOW = 262144     # bytes in transit in each direction

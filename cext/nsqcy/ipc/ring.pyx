@@ -15,7 +15,7 @@ corrupted the ring. Independent of streams; makes no system calls after the mapp
 #          the quotas of users                          QUOTAS_BYTES: see ipc/quota.pyx
 #
 # A ring is one page with head and tail, each alone on its line, and RING_BYTES of data. Pages that
-# are never touched cost nothing, so unused rings, such as those on the diagonal, are free.
+# are never used occupy no memory, so unused rings, such as those on the diagonal, are free.
 #
 # Positions count bytes since the ring was reset and never wrap; they are multiples of 8.
 #
@@ -25,11 +25,11 @@ corrupted the ring. Independent of streams; makes no system calls after the mapp
 #       4  u32 stream
 #       8  payload, padded to 8; always in one piece
 #
-# Sleeping: a worker that changes something another worker waits for sets its bit in that worker's
-# slot, then looks at `sleeping`; a worker sets `sleeping`, then looks at the bits.  With a full
-# fence between the two steps on both sides, at least one side sees the other's step.  The writer
-# that clears the flag writes the eventfd. (If it is killed in between, the notification of its
-# death wakes the worker.)
+# Sleeping: after a change that another worker waits for, a worker sets its bit in that worker's
+# slot, then reads `sleeping`. Before it sleeps, a worker sets `sleeping`, then reads the bits.
+# With a full fence between the two steps on both sides, at least one side sees the other's step.
+# The writer that clears the flag writes the eventfd. (If it is killed in between, the notification
+# of its death wakes the worker.)
 
 cdef enum:
     WORKERS_MAX = 64              # one bit per worker in a bitmap

@@ -139,7 +139,7 @@ cdef class TlsStream(ByteLayer):
         return total
 
     cdef int read_failed(self, int result) except -1:
-        """Return whether nothing more can be read; `failure` contains the reason, unless more input
+        """Return whether no more data can be read; `failure` contains the reason, unless more input
         is needed."""
         cdef int error = ssl_get_error(self.ssl, result)
         if error == ERROR_WANT_READ:

@@ -117,7 +117,7 @@ cdef class Transport:
 
 
 cdef class ClosedTransport(Transport):
-    """The transport of a closed session: does nothing."""
+    """The transport of a closed session; its methods do nothing."""
 
     cdef int flush(self) except -1:
         return 0

@@ -1,4 +1,4 @@
-"""Forwarding: which worker executes a command, and the answers of another one.
+"""Forwarding: the worker that executes a command, and the answers from other workers.
 
 Routing: the topic of the latest publish is cached, so the next publish finds it immediately. The
 messages published to each topic are counted.
@@ -10,13 +10,13 @@ are sent in order (see Connection).
 Migration: a plain session with nothing outstanding may migrate once. If it migrates to the owner of
 its topic, its commands are no longer forwarded. A busy owner gives producers to a less busy worker:
 with messages published one by one, socket calls take most of the CPU time. The master passes on
-the socket and the packed state (see nsqcy.nsqd.worker.engine). Decides when a migration pays off;
-does not know how a socket is passed on.
+the socket and the packed state (see nsqcy.nsqd.worker.engine). This module decides when a migration
+pays off; it does not pass on sockets.
 
 Does not interpret commands.
 """
 
-# Forwarding: which worker executes a command, and the answers of another one.
+# Forwarding: the worker that executes a command, and the answers from other workers.
 #
 #   client ══socket══ Session ── ForwardingStream ══ rings ══ FarEnd ── Session (owner)
 
@@ -30,7 +30,7 @@ cdef enum:
     MIGRATION_BUSY = 600        # permille of the last second; a busier owner accepts no producers
     MIGRATION_BYTES = 1048576   # publishes to one owner after which a producer migrates there, or
     MIGRATION_FORWARDS = 256    # this number of publishes, over a time long enough for their cost
-cdef int64_t MIGRATION_AFTER = 2 * SECOND       # until the owner's load figure includes it
+cdef int64_t MIGRATION_AFTER = 2 * SECOND       # until the load figure includes the producer
 
 cdef const char *OK = b"\0\0\0\6\0\0\0\0OK"
 

@@ -167,7 +167,7 @@ cdef class Connection:
     cdef Server server
     cdef Shape shape            # template of the previous request
     cdef public double since    # last activity of the peer, in the time of sweeps
-    # Return whether the fast path may be used: no request is in progress, and nothing is unsent.
+    # Return whether the fast path may be used: no request is in progress, and no output is unsent.
     cdef public bint at_rest
 
     def __init__(self, Server server not None, int fd):

@@ -287,9 +287,10 @@ cdef class Publisher:
         repeated.
 
         chunk: (producer, epoch, number), as for LOG_PUB
-        messages: (headers, body) of each message. Publishes all messages or none. All messages have
-        the same address, or none has one. done: as for publish
+        messages: (headers, body) of each message; all messages have the same address, or none
+        done: as for publish
 
+        All messages are published, or none of them.
         Neither size limits nor draining cause a rejection.
         """
         cdef int owner = self.manager.owner_of(key)

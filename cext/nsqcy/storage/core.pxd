@@ -755,8 +755,8 @@ cdef class LogWriter(SegmentFiles):
     cdef uint32_t _snapshot_crc
     cdef uint64_t _journal_writes     # number of journal writes begun, and number of those ended
     cdef uint64_t _journal_done
-    cdef uint64_t _required               # the write that later runs must wait for
-    cdef uint64_t _required_done          # number of the latest journal write that succeeded
+    cdef uint64_t _required               # the journal write that later runs must wait for
+    cdef uint64_t _required_done          # the latest journal write that succeeded
 
     # Append a run. It must stay valid and unchanged (except for its crc fields) until done. The
     # location of a failed run is still in `into`: retract() it. A durable run is done when a sync
@@ -924,7 +924,7 @@ cdef class RecordWindow:
     # Cursors for retention: while they are watched, records after them are kept, with or without
     # readers.
     cdef Cursor kept                # first record kept by retention or for a named cursor
-    cdef Cursor outdated            # retention would have released everything before it
+    cdef Cursor outdated            # retention would have released all records before this one
     cdef Cursor unjournaled         # records after this cursor are not yet in the journal
     cdef Hole *holes
     cdef uint32_t hole_count

@@ -4,12 +4,11 @@ Owns the topic's directory, the reads, and the end of the log. Its base classes 
 segments and the operations in progress (segment_files), and the writes (log_writer). log_recovery
 finds the existing files at startup. Independent of channels; does no file I/O itself.
 
-A failed read proves nothing about the data: the caller gets the errno and retries. A record
-is damaged only if two reads from the disk agree that it is (see iothread.h). Before the caller
-gets either result, the repairer of the log's file calls may repair the range. The log keeps the
-range that could not be read, until it can be read again, and the second name of a damaged file,
-which keeps its bytes when the segment is deleted. It reads no clock: the caller decides when to try
-again.
+A failed read proves nothing about the data: the caller gets the errno and retries. A record counts
+as damaged only if two reads from the disk agree (see iothread.h). Before the caller gets either
+result, the repairer of the log's file calls may repair the range. The log keeps the range that
+could not be read, until it can be read again, and the second name of a damaged file, which keeps
+its bytes when the segment is deleted. The log reads no clock: the caller decides when to retry.
 """
 
 # One topic's log: segments of runs, and a journal.

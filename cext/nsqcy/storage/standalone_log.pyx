@@ -204,7 +204,7 @@ cdef class LogProbe:
         self.log.close(waiting_done, waiting(done, None, False))
 
     def delete(self, done=None):
-        """Remove everything."""
+        """Remove the log's files."""
         self.log.delete(waiting_done, waiting(done, None, False))
 
     @property
