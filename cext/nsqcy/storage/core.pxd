@@ -742,7 +742,7 @@ cdef class LogWriter(SegmentFiles):
     cdef Task *_written_first         # first of the written runs, in order, that wait ...
     cdef Task *_written_last          # ... for a sync or an earlier journal write; the last one
     cdef uint64_t _durable            # durable runs without a requested sync
-    cdef bint _goes_on # the latest run is continued by the next run
+    cdef bint _goes_on                # the latest run is continued by the next run
     cdef uint64_t _commits            # number of syncs begun, and number of those ended
     cdef uint64_t _commits_done
     cdef readonly bint closed
