@@ -29,6 +29,11 @@ def fetch(version: str) -> Path | None:
     return found
 
 
+def newest() -> str:
+    """Return the newest version that is on this machine."""
+    return next(version for version in reversed(VERSIONS) if find(version))
+
+
 def _candidates(version: str) -> Iterator[Path]:
     yield from sorted(PYENV.glob(f"versions/{version}.*/bin/python{version}"), reverse=True)
     yield from sorted(UV.glob(f"cpython-{version}.*/bin/python{version}"), reverse=True)

@@ -48,7 +48,7 @@ MAX_GLIBC = 40  # of dependencies' wheels: 2.40
 def write(archive: Path) -> None:
     """Write the SBOM next to the archive."""
     found = TARGET.search(archive.name)
-    python = f"3.{found['python'][1:]}" if found else pythons.VERSIONS[-1]
+    python = f"3.{found['python'][1:]}" if found else pythons.newest()
     machine = found["machine"] if found else build.THIS
     with tempfile.TemporaryDirectory(prefix="nsqcy-sbom-") as folder:
         _install(requirements(archive), python, machine, folder)

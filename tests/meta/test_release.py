@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 import nsqcy
-from release import assemble, build
+from release import assemble, build, pythons
 from support.distribution_files import PROJECT, ROOT
 
 yaml = pytest.importorskip("yaml")
@@ -188,6 +189,29 @@ def test_an_sbom_of_the_same_archive_is_the_same(
     for each in (one, other):
         del each["metadata"]["timestamp"]  # `write` sets the time of the commit
     assert one == other
+
+
+def test_the_sbom_of_an_sdist_is_of_the_newest_python_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def install(wanted: list[Requirement], python: str, machine: str, folder: str) -> None:
+        assert ([each.name for each in wanted], python) == (["crypto"], "3.12")
+        distribution(Path(folder), "crypto", "3.0")
+
+    here = {"3.11": Path("python3.11"), "3.12": Path("python3.12")}
+    monkeypatch.setattr(pythons, "find", here.get)
+    monkeypatch.setattr(sbom, "_install", install)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    path = tmp_path / "nsqcy-1.tar.gz"
+    metadata = b"Requires-Dist: crypto\n"
+    with tarfile.open(path, "w:gz") as archive:
+        info = tarfile.TarInfo("nsqcy-1/PKG-INFO")
+        info.size = len(metadata)
+        archive.addfile(info, io.BytesIO(metadata))
+    sbom.write(path)
+    found = json.loads((tmp_path / "nsqcy-1.tar.gz.cdx.json").read_text())
+    components = {each["name"]: each["version"] for each in found["components"]}
+    assert components == {"crypto": "3.0", "CPython": "3.12"}
 
 
 @pytest.mark.parametrize(
