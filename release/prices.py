@@ -19,7 +19,7 @@ def of_classes() -> str:
     waiting = alone("nsqcy x100, 16 waiting clients", "fsync")
     return table(head, rows) + (
         f"\n{conditions()}: one worker, 200-byte messages, batches of 200 from two connections, "
-        "with several batches on their way. With class `fsync`, 16 clients that each wait for a "
+        "with several batches in flight. With class `fsync`, 16 clients that each wait for a "
         f"sync after every 100 messages publish {short(waiting['rate'])} messages per second.\n"
     )
 

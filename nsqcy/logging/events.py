@@ -248,7 +248,8 @@ def etcd_registry_replaced(*, registry: str, generation: int) -> str:
 
 @info(NSQD)
 def copies_restoring(*, group: str, epoch: int) -> str:
-    """The registry has lost the group; this node restores what it, or all members, remember."""
+    """The registry has lost the group; this node restores it from its own state, or from that of
+    all members."""
     return f"COPIES: restoring group {group} in the registry, epoch {epoch}"
 
 
@@ -261,7 +262,7 @@ def copies_disk_is_older() -> str:
 
 @error(NSQD)
 def worker_silent(*, worker: int, seconds: int, signal: str) -> str:
-    """The worker is not responding, so the master sends it that signal. Its stacks are in the
+    """The worker is not responding, so the master sends it the signal. Its stacks are in the
     log."""
     return f"worker {worker}: no heartbeat for {seconds} s, sending {signal}"
 
@@ -329,8 +330,8 @@ def record_damaged(*, path: str, offset: int, error: str) -> str:
 @error(NSQD)
 def read_failed(verb: str, remedy: str, /, *, topic: str, path: str, error: str) -> str:
     """A topic's file cannot be read; the line includes a remedy. nsqd tries again after 0.1 s, then
-    after longer pauses of up to 5 s. One line per topic until it can be read, repeated every hour;
-    at most ten per minute and worker."""
+    after longer pauses of up to 5 s. Logged once per topic, and every hour until the file can be
+    read; at most ten lines per minute and worker."""
     return (
         f"TOPIC({topic}): cannot {verb} {path}: {error}: {remedy}; {topic} is not delivered until "
         "a read succeeds; nothing is lost"
@@ -345,8 +346,8 @@ def read_recovered(*, topic: str) -> str:
 
 @error(NSQD)
 def write_failed(verb: str, remedy: str, /, *, topic: str, path: str, error: str) -> str:
-    """A write, sync or rename of a topic's file failed; the line includes a remedy. One line per
-    topic until its writes succeed, repeated every hour; at most ten per minute and worker."""
+    """A write, sync or rename of a topic's file failed; the line includes a remedy. Logged once per
+    topic, and every hour until its writes succeed; at most ten lines per minute and worker."""
     return (
         f"TOPIC({topic}): cannot {verb} {path}: {error}: {remedy}; publishes to {topic} that must "
         "be written are refused until a write succeeds"
@@ -468,7 +469,7 @@ def policy_ignored(file: str, /, *, name: str, error: str) -> str:
 
 @error(NSQD)
 def disk_unwritable(remedy: str, /, *, path: str, error: str) -> str:
-    """The data path cannot be written. nsqd tries it again once a second."""
+    """The data path cannot be written. nsqd retries once a second."""
     return (
         f"cannot write {path}: {error}: {remedy}; consumers continue, and publishes that must be "
         "written are refused until a write succeeds"
@@ -613,8 +614,9 @@ def https_handshake_failed(*, peer: str, error: str) -> str:
 
 @info(ALL)
 def http_request(*, status: int, method: str, target: str, peer: str, elapsed: str) -> str:
-    """A request was answered. Not logged for /pub, /mpub, /metrics, and /ready and /live. A GET
-    that a host repeats with the same result is logged at debug, and at info once per hour."""
+    """A request was answered. Not logged for /pub, /mpub, /metrics, /ready and /live. A GET that
+    a host repeats with the same result is logged at debug level, and once per hour at info
+    level."""
     return f"{status} {method} {target} ({peer}) {elapsed}"
 
 

@@ -169,7 +169,7 @@ class AdminOptions(Options, program="nsqadmin"):
         "oidc-redirect-url",
         STRING,
         "",
-        "URL of nsqadmin's /login/callback, as registered at the provider",
+        "URL of nsqadmin's /login/callback, as registered with the provider",
     )
     oidc_name_claim = Option(
         "oidc-name-claim", STRING, "email", "claim of the ID token with the user's name"
@@ -181,14 +181,14 @@ class AdminOptions(Options, program="nsqadmin"):
         "oidc-operate-value",
         WORDS,
         (),
-        "value of the role claim that gives the operate role",
+        "value of the role claim that grants the operate role",
         guard=True,
     )
     oidc_view_value = Option(
         "oidc-view-value",
         WORDS,
         (),
-        "value of the role claim that gives the view role",
+        "value of the role claim that grants the view role",
         guard=True,
     )
     notification_http_endpoint = Option(
