@@ -42,7 +42,7 @@ machines.
 
 BARS = """## Targets
 
-nsqd met {met} of its {all} targets in this run, whose results are in the tables below. Bodies are
+nsqd met {met} of its {all} targets in this run; the tables below show the results. Bodies are
 200 bytes long, and nsqd has one worker, unless a row says otherwise. The class is the durability
 class of the messages. The figures for Go's nsqd 1.3.0 are not from this run: they were recorded
 once on a two-core machine under the same load. `make bench ARGS="all --target=HOST:PORT"` also
@@ -123,17 +123,17 @@ sync. These figures vary on a shared disk.
 COPIES = """
 ## Copies on other machines
 
-Three nsqds and one etcd run on this machine. Every topic has its messages on one, two or three of
+Three nsqds and one etcd run on this machine. Every topic keeps its messages on one, two or three of
 the nsqds, and a publish is acknowledged when all of them have the messages. All clients use the
 same nsqd. NATS JetStream (2.9) and RabbitMQ run as clusters of three servers, one cluster at a
-time, and clients use the server that leads the stream or queue. They acknowledge a publish when a
-majority of the servers has it. JetStream stores messages in files and syncs every two minutes, so
-it is compared with class os. RabbitMQ's quorum queues sync before they acknowledge, so they are
-compared with class fsync. CPU is the time of all nodes, without etcd. Nodes compete for the cores
-and the disk of one machine, and there is no network between them: compare the ratios.
+time, and clients use the server that leads the stream or queue. Both brokers acknowledge a publish
+when a majority of the servers has the message. JetStream stores messages in files and syncs every
+two minutes, so it is compared with class os. RabbitMQ's quorum queues sync before they acknowledge,
+so they are compared with class fsync. CPU is the time of all nodes, without etcd. Nodes compete for
+the cores and the disk of one machine, and there is no network between them: compare the ratios.
 
-The last row kills the nsqd that has all messages of a topic with 3 copies, while consumers wait on
-the two others. The time begins with the kill, so it includes the lease.
+For the last row, the nsqd that owns a topic with 3 copies is killed while consumers wait on the
+other two nsqds. The time begins with the kill, so it includes the lease.
 
 """
 
