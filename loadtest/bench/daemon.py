@@ -15,7 +15,7 @@ Address = tuple[str, int]
 
 
 class NotOffered(RuntimeError):
-    """The target lacks what a scenario requires."""
+    """The target lacks a feature that a scenario requires."""
 
 
 def parse_address(text: str) -> Address:

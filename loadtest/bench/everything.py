@@ -21,7 +21,7 @@ from nsqcy import __version__
 Say = Callable[[str], None]
 
 ROOT = Path(__file__).parents[2]
-MINUTES = 14.5  # for everything except the installation; only the first round may exceed it
+MINUTES = 14.5  # time limit without the installation; only the first round may exceed it
 ALONE = 8 / MINUTES  # share of MINUTES for nsqd alone
 ROUNDS = {False: 3, True: 5}  # keyed by whether this is a full run
 SIZES = {False: [200], True: [200, 1000, 10_000]}
@@ -71,7 +71,7 @@ def find(args: argparse.Namespace, say: Say) -> tuple[list[Any], dict[str, str]]
     peers = [kind() for kind in drivers.PEERS if not wanted or {kind.name, kind.package} & wanted]
     names = [each.program for each in peers]
     if not args.no_alone and not wanted:
-        names.append("etcd-server")  # for topics with copies
+        names.append("etcd-server")  # topics with copies need it
     absent = packages.why_not(names) if args.no_install else packages.install(names, say)
     for reason in absent.values():
         say(f"skipped: {reason}")

@@ -34,7 +34,7 @@ COLUMNS = "timestamp,id,headers,body"
 BLOCK_COUNT = struct.Struct("<40xI")  # number of records in a log block
 NEGOTIATED = {"tls": "tls_v1", "snappy": "snappy", "deflate": "deflate"}  # keys in IDENTIFY
 SHOWN = 100  # bytes of a frame to show in an error
-PATIENCE = 180.0  # seconds within which each member of a team must be ready, or done
+PATIENCE = 180.0  # time limit in seconds for each team member to get ready, or to finish
 PR_SET_TIMERSLACK = 29
 
 Report = dict[str, Any]
@@ -291,7 +291,7 @@ def waiting(
     return run
 
 
-plainly = partial(waiting, open=plain)  # for HTTP requests, as bytes
+plainly = partial(waiting, open=plain)  # waits for responses to HTTP requests, given as bytes
 
 
 def paced(

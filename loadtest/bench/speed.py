@@ -41,8 +41,8 @@ class Result:
     note: str = ""
     durability: str = MEMORY
     workers: int = 0  # number of workers; 0: unknown, because nsqd was already running
-    busiest_cpu: float = 0.0  # of the daemon's busiest process
-    floor_cpu: float = 0.0  # of the floor, for the same number of messages; 0: not measured
+    busiest_cpu: float = 0.0  # CPU time of the daemon's busiest process
+    floor_cpu: float = 0.0  # CPU time of the floor for as many messages; 0: not measured
     figures: dict[str, float] = field(default_factory=dict)  # other measurements
     order: str = ""  # the figure that selects the median run; "": CPU per message
 
@@ -302,7 +302,7 @@ class Scenario:
     runs: Runs
     about: str
     quick: bool = False  # whether it runs by default
-    seconds: float = 10.0  # for three rounds; the basis of its share of a limited time
+    seconds: float = 10.0  # duration of three rounds; determines its share of a limited time
 
 
 @dataclass

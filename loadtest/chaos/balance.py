@@ -10,7 +10,7 @@ from loadtest.chaos.cluster import PLACES, TOPICS, Node
 
 LEFT = ("depth", "in_flight_count", "deferred_count")
 DIED = re.compile(r"worker \d+: (?:killed by signal|exited with|silent) .*")
-TRACEBACK = re.compile(r"^Traceback \(.*\n(?: .*\n)*(.*)", re.M)  # its last line contains the error
+TRACEBACK = re.compile(r"^Traceback \(.*\n(?: .*\n)*(.*)", re.M)  # the last line contains the error
 PANIC = re.compile(r"panic in HTTP handler - (.*)")  # a traceback on one line
 BY_OUR_HAND = "killed by signal 9 "
 SHOWN = 5

@@ -83,7 +83,7 @@ async def _be_wild(load: Load, place: Place) -> None:
 
 async def _live(load: Load, place: Place, manner: Handler) -> None:
     async def handle(message: Message) -> None:
-        message.enable_async()  # only the behaviour responds to messages
+        message.enable_async()  # the behaviour alone answers messages
         await manner(load, place, message)
 
     messages = consumer(

@@ -33,7 +33,7 @@ PROCESSES = {  # faults that end or stop processes
     *("kill a worker", "kill nsqd", "kill the master", "restart nsqd"),
     *("stop a worker", "stop the master", "kill nsqlookupd", "stop nsqlookupd"),
 }
-COMES_BACK = 30.0  # seconds within which a killed worker must be up again
+COMES_BACK = 30.0  # time limit in seconds for a killed worker to be up again
 REFILL = 0.2  # seconds between two checks of whether a full disk is still full
 LOOK = 0.02
 

@@ -18,7 +18,7 @@ from nsqcy.client import NsqdError
 from nsqcy.client.aio import Producer
 from nsqcy.client.codec import mpub_body
 
-ANSWER = 15.0  # seconds after which a publish has failed
+ANSWER = 15.0  # timeout of a publish, in seconds
 MIN_DELAY, MAX_DELAY = 100, 4000  # delay of a DPUB in milliseconds
 BATCH = 30  # average number of messages per MPUB
 SHARES = {"PUB": 16, "MPUB": 2, "DPUB": 2}

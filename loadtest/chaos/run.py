@@ -19,9 +19,9 @@ from loadtest.soak.ledger import Account
 
 THREADS = 64  # threads for blocking calls
 LOOK = 2.0  # seconds between two samples
-DRAIN = 120.0  # seconds within which everything must be delivered
+DRAIN = 120.0  # time limit in seconds for delivering everything
 SURE = 1.0  # seconds; if nothing is left for this long, nothing more is expected
-SETTLE = 30.0  # seconds within which the number of descriptors must be as before
+SETTLE = 30.0  # time limit in seconds for closing extra descriptors
 AGAIN = 0.5
 
 

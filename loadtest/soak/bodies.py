@@ -66,8 +66,7 @@ class Sizes:
 
 
 class Bodies:
-    """Creates and parses one run's bodies. Their filling is random, so that compression gains
-    nothing."""
+    """Creates and parses one run's bodies. Their filler is random, so compression gains nothing."""
 
     def __init__(self, run: int, sizes: Sizes) -> None:
         self._run = run & 0xFFFFFFFF

@@ -111,7 +111,7 @@ class Account:
     early: int = 0  # deferred messages delivered before they were due
     ahead: int = 0  # delivered before they were published: the machines' clocks differ
     corrupt: int = 0  # changed
-    foreign: int = 0  # from a different topic, run or program
+    foreign: int = 0  # messages from a different topic, run or program
     named: dict[str, list[str]] = field(default_factory=dict)
     """Some of the lost, unasked or unexpected messages, as publisher:number."""
 

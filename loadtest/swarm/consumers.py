@@ -18,7 +18,7 @@ from nsqcy.client import Consumer, Error, Message, finish
 
 TOGETHER = 256  # maximum messages that a consumer handles at a time
 POLL = 5.0  # seconds between two queries of nsqlookupds
-CLOSE = 5.0  # seconds within which a user must end
+CLOSE = 5.0  # time limit in seconds for a user to end
 MILLISECOND = 1_000_000  # in ns
 
 

@@ -24,7 +24,7 @@ class Pace:
         return max(0.0, self._due - now) if self._interval else 0.0
 
     def take(self, now: float) -> float:
-        """Return when the current request was due."""
+        """Return the due time of the current request."""
         if not self._interval:
             return now
         due = self._due

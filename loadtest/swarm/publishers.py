@@ -22,8 +22,8 @@ from nsqcy.client import Error, Producer
 from nsqcy.client.codec import mpub_body
 
 POLL = 5.0  # seconds between two queries of nsqlookupds
-CLOSE = 5.0  # seconds within which a user must end
-ANSWER = 30.0  # seconds after which a publish has failed
+CLOSE = 5.0  # time limit in seconds for a user to end
+ANSWER = 30.0  # timeout of a publish, in seconds
 MILLISECOND = 1_000_000  # in ns
 
 

@@ -36,8 +36,8 @@ class Quiet:
 class Strain(NamedTuple):
     """The maximum strain on a load process."""
 
-    busy: float = 0.0  # share of time for which it was running
-    late: float = 0.0  # its lateness in milliseconds
+    busy: float = 0.0  # share of time spent running
+    late: float = 0.0  # lateness in milliseconds
 
     def maximum(self, other: "Strain") -> "Strain":
         return Strain(max(self.busy, other.busy), max(self.late, other.late))

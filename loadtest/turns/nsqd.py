@@ -18,7 +18,7 @@ from nsqcy.testing.wire_client import ERROR, MESSAGE, Conn, Frame, Hangup, sized
 
 MAX_BODY = 5 << 20
 MAX_QUERY = 64 << 10
-ONES = (MAX_BODY - 4) // 5  # messages of one byte in the largest MPUB
+ONES = (MAX_BODY - 4) // 5  # number of one-byte messages in the largest MPUB
 MAX_RDY = 2500
 COLUMNS = "timestamp,id,defer,headers,body"
 NO_ID = "0123456789abcdef"  # id that no message has

@@ -27,7 +27,7 @@ from nsqcy.testing.ports import Ports
 
 _numbers = itertools.count(1)
 ANSWER_BUDGET = 5.0  # seconds
-WAIT = 0.1  # seconds for which a request for messages waits for the first message
+WAIT = 0.1  # seconds that a request for messages waits for the first one
 
 
 class Taken(NamedTuple):

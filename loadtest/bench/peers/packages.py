@@ -21,7 +21,7 @@ UNITS = {
     "rabbitmq-server": ["rabbitmq-server.service", "epmd.socket", "epmd.service"],
     "etcd-server": ["etcd.service"],
 }
-PROGRAMS = {"etcd-server": "etcd"}  # programs whose names differ from their packages'
+PROGRAMS = {"etcd-server": "etcd"}  # programs not named after their package
 
 
 def why_not(packages: Sequence[str]) -> dict[str, str]:

@@ -185,7 +185,7 @@ def started(
     recipe: Recipe, ready: Callable[[Address], object], place: Path | None = None
 ) -> Iterator[Server]:
     """A server that runs for the duration of the context. `ready` raises OSError until the server
-    responds; `place`: the parent of its directory."""
+    responds; `place` is the parent of its directory."""
     with contextlib.ExitStack() as stack:
         folder = tempfile.mkdtemp(prefix="peer-bench-", dir=place)
         stack.callback(shutil.rmtree, folder, ignore_errors=True)

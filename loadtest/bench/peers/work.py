@@ -20,7 +20,7 @@ SINGLE = 100  # unanswered single messages
 WINDOW = 2500
 CONNECTIONS = 50
 QUIET = 0.2
-SETTLED = 10.0  # seconds within which the last acknowledgements must be processed
+SETTLED = 10.0  # time limit in seconds for processing the last acknowledgements
 
 PUBLISH = f"publish, batches of {BATCH}"
 CONSUME = "consume, acknowledging each"

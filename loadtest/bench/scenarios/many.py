@@ -7,8 +7,8 @@ from loadtest.bench import load
 from loadtest.bench.daemon import Daemon
 from loadtest.bench.speed import Result, Settings, consume, measure, publish, touch_memory
 
-SETTLE = 1.0  # seconds within which a daemon frees the memory that a client needed
-IDLE = 3.0  # seconds for which connections are idle
+SETTLE = 1.0  # seconds for a daemon to free a client's memory
+IDLE = 3.0  # how long connections stay idle, in seconds
 PROCESSES = 2
 
 

@@ -121,7 +121,7 @@ def _redis(*flags: str) -> Iterator[Broker]:
 
 @contextlib.contextmanager
 def _rabbitmq() -> Iterator[Broker]:
-    from loadtest.bench.peers import drivers  # importing it may compile an extension
+    from loadtest.bench.peers import drivers  # the import may compile an extension
 
     with drivers.Rabbitmq().start() as server:
         yield _RabbitMQ(server)

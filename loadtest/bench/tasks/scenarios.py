@@ -24,7 +24,7 @@ SAMPLE_INTERVAL = 1.0  # interval between samples of the workers' memory
 WORKERS = 4
 KILL_INTERVAL = 2.0
 RESTART_INTERVAL = 20.0
-QUIET = 3.0 * REDELIVERY  # seconds without a task after which no more tasks are expected
+QUIET = 3.0 * REDELIVERY  # seconds; after this long without a task, no more are expected
 
 Figures = dict[str, object]
 

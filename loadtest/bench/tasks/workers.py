@@ -13,7 +13,7 @@ from typing import Self
 from loadtest.bench import procfs
 from loadtest.bench.tasks.brokers import Broker
 
-STOP_LIMIT = 60.0  # seconds that a warm shutdown may take
+STOP_LIMIT = 60.0  # maximum seconds for a warm shutdown
 
 
 class Workers:
