@@ -294,7 +294,7 @@ def test_a_filter_searches_page_after_page(cluster: Cluster, topic: str) -> None
     assert bodies(cluster.page(further)) == ["2499"]
     in_log = cluster.page(f"/peek/{topic}?state=log&q=2499")
     assert bodies(in_log) == ["2499"]
-    assert "These are the newest ones" in in_log.text
+    assert "These are the newest messages" in in_log.text
     assert bodies(cluster.page(f"/peek/{topic}?state=log&q=0007&from=earliest")) == ["0007"]
 
 

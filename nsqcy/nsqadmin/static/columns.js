@@ -46,7 +46,7 @@ function remembered() {
   try {
     return JSON.parse(localStorage.getItem(KEY)) ?? {};
   } catch {
-    return {}; // storage is unavailable, or has something else
+    return {}; // storage is unavailable, or contains something else
   }
 }
 

@@ -4,7 +4,7 @@
 import { morph } from "./morph.js";
 
 const EVERY = 5000; // ms
-const SHARE = 20; // a response that takes 1 s is fetched every 20 s
+const SHARE = 20; // a page that takes 1 s is fetched every 20 s
 const LATE = 30000; // ms until a request is aborted
 
 export function keepLive(main, state) {

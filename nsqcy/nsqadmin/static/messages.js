@@ -1,4 +1,4 @@
-// Copy buttons of messages. Browsers provide the clipboard over HTTPS and on this machine only.
+// Copy buttons of messages. Browsers provide the clipboard only over HTTPS and on localhost.
 
 export function copyBodies(main) {
   if (!navigator.clipboard) return;

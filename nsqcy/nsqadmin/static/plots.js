@@ -116,7 +116,7 @@ export function readPlots(main) {
     draw();
   }
 
-  // Returns the index, a fraction, at a pointer's place.
+  // Returns the index at a pointer's position, as a fraction.
   function indexAt(canvas, x) {
     const box = canvas.getBoundingClientRect();
     const [from, to] = shownPart(canvas.closest(".plot"));
