@@ -283,7 +283,7 @@ class Consumer(ConsumerView):
         _requeue(self._queue.take_all())
         while (message := self._next_hopeless()) is not None:
             _requeue([message])
-        self._loop.call(self._stop_core, graceful)  # after the requeued messages
+        self._loop.call(self._stop_core, graceful)  # runs after the messages have been requeued
 
     def _stop_core(self, graceful: bool) -> None:
         self.core.stop(self._loop.now(), graceful=graceful)

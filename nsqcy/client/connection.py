@@ -27,7 +27,7 @@ CLOSE_WAIT = b"CLOSE_WAIT"
 GOODBYE = b"_goodbye_"
 NOP = b"NOP\n"
 RESPONSE, ERROR = 0, 1
-OLD_MAX_READY = 2500  # for nsqds that do not report a limit
+OLD_MAX_READY = 2500  # limit of nsqds that do not report one
 MAX_TOPICS = 1000  # maximum number of topics with cached limits
 MIN_HANDSHAKE = 10.0  # minimum seconds, because an auth server may be involved
 
@@ -92,10 +92,10 @@ class Connection:
         self.ready = 0  # the last RDY sent
         self.max_ready = OLD_MAX_READY
         self._msg_timeout = math.inf  # seconds
-        self.limits = UNLIMITED  # for publishes to topics without a policy
+        self.limits = UNLIMITED  # limits for publishes to topics without a policy
         self._topic_limits: dict[str, Limits] = {}
         self.last_message = -math.inf
-        self.due = math.inf  # when to call check() next
+        self.due = math.inf  # time of the next check()
         self.failure: NsqdError | None = None  # why nsqd is about to close the connection
         self.driver: Any = None  # sends and receives the connection's bytes
         self.peer: Any = None  # the owner's record of the nsqd
@@ -195,7 +195,7 @@ class Connection:
         self.codec.write(command(b"RDY", b"%d" % count))
 
     def limits_of(self, topic: str) -> Limits:
-        """Return the limits of a topic for publishes, as far as nsqd has announced them."""
+        """Return the limits that nsqd has announced for publishes to a topic."""
         return self._topic_limits.get(topic, self.limits)
 
     def ask_limits(self, topic: str) -> None:

@@ -34,7 +34,7 @@ from nsqcy.names import printable
 FIRST_RETRY, MAX_RETRY = 1.0, 60.0  # seconds until reconnecting to a lost nsqd
 ASK_SOON = 0.2  # seconds between a lost connection and an nsqlookupd query
 FIRST_LOOK = 1.0  # seconds until the next query for an unknown topic; doubled each time
-FINISHED, REQUEUED = 0, 1  # as in client/codec.pyx
+FINISHED, REQUEUED = 0, 1  # values as in client/codec.pyx
 KEPT_TRIES = 5  # default of max_tries if on_giving_up keeps the messages
 NOT_AWAITED = "the handler returned an awaitable: only nsqcy.client.aio awaits it"
 
@@ -233,7 +233,7 @@ class ConsumerCore(Core[Nsqd]):
             return
         if message.is_async():
             return
-        with suppress(AlreadyAnswered):  # by the handler, or by other code that has the message
+        with suppress(AlreadyAnswered):  # answered by the handler or by other code
             if result is False:
                 message.requeue(backoff=self.options.backoff_on_requeue)
             else:
@@ -372,7 +372,8 @@ class ConsumerCore(Core[Nsqd]):
         return bool(self.lookupd_http_addresses or self.nsqd_http_addresses)
 
     def _paired(self, tcp: Addresses, http: Addresses) -> dict[Address, str]:
-        """Return the HTTP address of each nsqd in which the pattern finds its topics."""
+        """Return the HTTP addresses by nsqd, for the nsqds in which the pattern finds its
+        topics."""
         nsqds, given = as_strings(tcp), as_strings(http)
         if self.topics.pattern is None:
             if given:

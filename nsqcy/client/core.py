@@ -24,7 +24,7 @@ from nsqcy.client.options import (
 )
 from nsqcy.client.user_code import call, log
 
-PATIENCE = 1.0  # seconds until a graceful end logs what it waits for
+PATIENCE = 1.0  # seconds until a graceful end logs its pending work
 STEADY = 5.0  # seconds after which a connection counts as working
 MAX_LINES = 5  # consecutive lines about one nsqd; then one per second
 
@@ -136,8 +136,8 @@ class Core(Owner, Generic[N]):
         self._in_vain = 0  # consecutive queries that found no nsqd
         self._losses = 0  # failures that led to a query since a connection was last useful
         self._lookup_lines = Lines()
-        self._give_up_at = math.inf  # when a graceful end is aborted
-        self._explain_at = math.inf  # when a graceful end logs what it waits for
+        self._give_up_at = math.inf  # time at which a graceful end is aborted
+        self._explain_at = math.inf  # time at which a graceful end logs its pending work
 
     # -- called by the public interface
 
@@ -318,7 +318,7 @@ class Core(Owner, Generic[N]):
         self._explain_at = now + PATIENCE
 
     def _explain(self, now: float) -> None:
-        """Log what a graceful end waits for, once."""
+        """Log the pending work of a graceful end, once."""
         self._explain_at = math.inf
         log.warning(
             "[%s] close() waits at most %.3g s more for %s",
@@ -329,7 +329,7 @@ class Core(Owner, Generic[N]):
 
     @property
     def _unfinished(self) -> str:
-        """Return what a graceful end waits for."""
+        """Return the pending work of a graceful end, as text."""
         raise NotImplementedError
 
     def _warn(self, lines: Lines, text: str, now: float) -> None:

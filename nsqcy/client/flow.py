@@ -29,7 +29,7 @@ from nsqcy.config.options import FLOAT, INT, STRING
 from nsqcy.options.fields import MAX_WHOLE, declared, option
 from nsqcy.options.option import Rule
 
-STARVED = 0.85  # in-flight share of a lane's RDY above which it may soon be exhausted
+STARVED = 0.85  # in-flight share of a lane's RDY above which the RDY may soon be exhausted
 
 
 class Lane(Protocol):
@@ -178,13 +178,13 @@ class Flow:
         self.calm = True  # a success would have no effect
         self.backoff_level = 0
         self.due = math.inf
-        # The next lane is the one whose RDY changed to or from 0 longest ago.
+        # The next lane is the one whose RDY least recently changed to or from 0.
         self.lanes: list[Lane] = []
         self.on_backoff: Callable[[int, float], object] | None = None
         self.on_resume: Callable[[], object] | None = None
         self.max_in_flight = settings.max_in_flight
         self._top_level = settings.top_level
-        self._since: dict[Lane, float] = {}  # when its RDY last rose from 0
+        self._since: dict[Lane, float] = {}  # time at which the lane's RDY last rose from 0
         self._resume_at = math.inf
         self._next_turns = math.inf
 

@@ -22,7 +22,7 @@ from random import Random
 
 from nsqcy.client.flow import STARVED, Flow, FlowSettings, Lane, State, shares
 
-TRANSIT = 0.2  # seconds within which RDY reaches nsqd, and its messages reach the client
+TRANSIT = 0.2  # seconds for RDY to reach nsqd, and for its messages to reach the client
 REVIEW = 1.0  # seconds between reviews
 
 

@@ -20,7 +20,7 @@ class Topics:
     """The topics that a consumer wants. Raises ValueError and TypeError."""
 
     def __init__(self, topic: Given, pattern: Pattern | None = None) -> None:
-        self.names = _names(topic)  # empty with a pattern
+        self.names = _names(topic)  # empty if there is a pattern
         self.pattern = None if pattern is None else _compiled(pattern)
         self._dead_letters: str | None = None
         if self.pattern is None and not self.names:

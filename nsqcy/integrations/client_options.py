@@ -1,4 +1,5 @@
-"""The client's options among those of an integration, separated for consumers and producers."""
+"""Separates the client's options in an integration's options into those for consumers and
+producers."""
 
 import difflib
 from collections.abc import Collection, Mapping

@@ -13,8 +13,8 @@ _STEP = re.compile(r"\.?([^.\[\]=\s]+)|\[(\d+)\]")
 
 
 class Filter(NamedTuple):
-    """text: part of the body, the id or a header, in any case. steps: keys and indexes of a JSON
-    value that must exist. wanted: text of that value; None permits any value."""
+    """text: part of the body, the id or a header, case-insensitive. steps: keys and indexes of a
+    JSON value that must exist. wanted: text of that value; None permits any value."""
 
     text: str
     steps: Sequence[str | int]

@@ -13,7 +13,7 @@ from nsqcy.nsqadmin.cluster.answers import NodeAnswer
 from nsqcy.nsqadmin.message_filter import Filter, matches
 
 MAX_EXAMINED = 2000  # messages per node
-SECONDS = 2.0  # seconds after which no more pages are fetched
+SECONDS = 2.0  # time limit for fetching pages, in seconds
 
 Following = Callable[[str, str], list[NodeAnswer]]  # fetches a page from a `start`
 
@@ -57,7 +57,7 @@ def _of_node(
 
 
 def _next_page(following: Following, node: str, start: str) -> NodeAnswer | None:
-    """Return a page; None if the node does not answer, so that the search ends there."""
+    """Return a page; None if the node does not answer, which ends the search there."""
     try:
         return next((each for each in following(node, start) if each.is_done), None)
     except HttpError:

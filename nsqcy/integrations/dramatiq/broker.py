@@ -27,7 +27,7 @@ DEAD_LETTERS = "{queue}.XQ"  # the name that Dramatiq's other brokers use
 class NsqBroker(dramatiq.Broker):
     """Dramatiq broker on one or more nsqds, or on those that nsqlookupds report.
 
-    - middleware: as for every broker of Dramatiq
+    - middleware: as for every Dramatiq broker
     - channel: the channel through which all workers consume a queue
     - topic_prefix: prefix of the names of all topics, to share nsqds with other applications
     - dead_letter_queue: queue for messages that have failed, where `{queue}` is the original queue;

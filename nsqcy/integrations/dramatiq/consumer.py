@@ -25,7 +25,7 @@ class NsqMessage(MessageProxy):
     def __init__(self, task: "Task[Any]", received: Message) -> None:
         super().__init__(task)
         self.received = received
-        self.is_incomplete = False  # its retry, or another follow-up message, was not published
+        self.is_incomplete = False  # whether a follow-up message was not published
 
 
 class NsqConsumer(DramatiqConsumer):

@@ -93,7 +93,7 @@ async def decode(message: StreamMessage[Any]) -> Any:
 
 
 async def parse_batch(messages: Sequence[Message]) -> NsqBatchMessage:
-    """Return FastStream's view of several messages; the headers are those of the first."""
+    """Return FastStream's view of several messages, with the headers of the first."""
     first = messages[0].headers
     return NsqBatchMessage(
         raw_message=messages,

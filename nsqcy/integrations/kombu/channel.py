@@ -23,7 +23,7 @@ from nsqcy.names import is_ephemeral
 
 UNLIMITED = 2500  # RDY for a prefetch count of 0: nsqd's default --max-rdy-count
 NO_ACK_READY = 100  # RDY for queues whose messages are acknowledged on delivery
-END_WAIT = 5.0  # seconds that closing a channel waits for its last answers to be sent
+END_WAIT = 5.0  # seconds to wait for the last answers when a channel is closed
 
 
 @dataclass(slots=True, eq=False)

@@ -36,7 +36,7 @@ class Topics:
         self._temporary = temporary
 
     def of_queue(self, queue: str, priority: int = 0) -> str:
-        """Return the topic of a queue for messages of a priority."""
+        """Return the topic of a queue for messages with this priority."""
         return self._of_step(queue, self._step(priority))
 
     def all_of_queue(self, queue: str) -> list[str]:

@@ -16,7 +16,7 @@ from nsqcy.integrations.unanswered import Unanswered
 
 Handler = Callable[[Message], None]
 
-WAKE_INTERVAL = 0.2  # seconds within which taskiq notices a signal
+WAKE_INTERVAL = 0.2  # maximum seconds until taskiq notices a signal
 
 
 class Inbox:

@@ -7,7 +7,7 @@ from typing import Any
 DELAY = "delay"  # seconds after the publish; also set by taskiq's SmartRetryMiddleware
 DUE = "nsqcy_due"  # seconds since 1970, set by NsqScheduleSource
 QUEUE = "queue_name"
-SCHEDULE = "schedule_id"  # also set by taskiq's own scheduler
+SCHEDULE = "schedule_id"  # label that taskiq's own scheduler also sets
 
 
 def delay_of(labels: Mapping[str, Any], published: float) -> float:

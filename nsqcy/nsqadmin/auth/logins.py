@@ -39,7 +39,7 @@ class Sessions:
 
     def __init__(self, max_idle: float, clock: Callable[[], float], *, renews: bool = True) -> None:
         """max_idle: seconds of inactivity after which a session ends; if sessions do not renew,
-        seconds after which it ends in any case."""
+        their lifetime in seconds."""
         self._renews = renews
         self._max_idle = max_idle
         self._clock = clock

@@ -65,7 +65,7 @@ class ClusterView:
 
     def __init__(self, sources: Sources, web: WebClient, log: Lines, outages: Outages) -> None:
         self.warnings: list[str] = []
-        self.failed_lookupds: dict[str, str] = {}  # reason by address, as far as they were queried
+        self.failed_lookupds: dict[str, str] = {}  # reason by address, among those queried
         self._producers: dict[str, list[Node]] = {}  # by topic
         self._silent: list[str] = []  # daemons that did not answer, with the reason
         self.lookupds = tuple(dict.fromkeys(sources.lookupd_http_address))
@@ -186,8 +186,8 @@ class ClusterView:
         raise self.not_found(TOPIC_NOT_FOUND)
 
     def whole(self) -> "Whole":
-        """Return the names of all topics, the rows for those that nsqds have, and the nsqds that do
-        not answer."""
+        """Return the names of all topics, the rows for the topics that nsqds have, and the nsqds
+        that do not answer."""
         if not self.by_lookupds:
             rows = self._rows_of_nsqds()
             answering = {node.at for node in rows.nodes.values()}

@@ -78,7 +78,7 @@ def _seconds(latency: Latency | None) -> float:
     return max(latency.percentiles, key=lambda each: each.quantile).max / SECOND
 
 
-Growth = tuple[float, float, float, float]  # in, out, requeued, timed out: per second
+Growth = tuple[float, float, float, float]  # in, out, requeued and timed out, per second
 
 
 def growth(before: Counters, now: Counters, seconds: float) -> Growth | None:

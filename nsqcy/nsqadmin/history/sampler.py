@@ -25,7 +25,7 @@ from nsqcy.nsqadmin.history.store import History
 PATIENCE = 3.5  # maximum steps over which a rate is averaged
 _SHARE = 0.5  # maximum fraction of a step for a query, regardless of the timeouts
 _COPIES_INTERVAL = 60.0  # seconds between two queries about copies
-_FIRST_WITHIN = 1.0  # maximum seconds from start to first sample
+_FIRST_WITHIN = 1.0  # maximum seconds from the start to the first sample
 
 
 class Sampler:

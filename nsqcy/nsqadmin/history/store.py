@@ -276,5 +276,5 @@ def _folded(values: "array[float]", fold: int, metric: str) -> "array[float]":
 
 
 def _activity(row: list[float]) -> float:
-    """Return the messages in and out per second."""
+    """Return the rates of messages in and out, per second."""
     return sum(each for each in row[:2] if each == each)

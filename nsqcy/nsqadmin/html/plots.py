@@ -176,7 +176,7 @@ class Plots:
         return fmean(known) if known else None
 
     def _last(self, subject: Subject, metric: str, seconds: float = 0.0) -> list[float]:
-        """Return the known values of the last `seconds`, and at least those that are current."""
+        """Return the known values of the last `seconds`, and at least the current ones."""
         if self.history is None:
             return []
         span = max(seconds, _CURRENT_STEPS * self.history.step)

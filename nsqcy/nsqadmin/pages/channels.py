@@ -1,4 +1,4 @@
-"""The page of the channels of all topics, which NSQ does not have."""
+"""The page of the channels of all topics; NSQ has no such page."""
 
 from nsqcy.cluster.stats import sum_topics
 from nsqcy.http.router import Request

@@ -1,4 +1,4 @@
-"""The page of the connections to all nsqds, which NSQ does not have."""
+"""The page of the connections to all nsqds; NSQ has no such page."""
 
 import time
 

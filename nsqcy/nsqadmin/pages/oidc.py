@@ -10,7 +10,7 @@ from nsqcy.nsqadmin.html.layout import View, render
 from nsqcy.nsqadmin.pages import login
 from nsqcy.nsqadmin.requests import params
 
-STATE_AGE = 600  # seconds for which the browser stores the state
+STATE_AGE = 600  # how long the browser stores the state, in seconds
 
 
 def begin(app: AppContext, request: Request) -> Reply:

@@ -15,7 +15,7 @@ from nsqcy.nsqadmin.views.topics import channel_subject, signs_of_channel
 
 
 def channels(topics: Mapping[str, TopicStats], location: Location, plots: Plots) -> View:
-    """Return the list of channels whose names contain `q`, by name or sorted by `sort`. topics:
+    """Return the list of channels whose names contain `q`, sorted by name or by `sort`. topics:
     summed over the nodes."""
     found = [each for stats in topics.values() for each in stats.channels.values()]
     found.sort(key=lambda each: (each.topic, each.name))

@@ -15,7 +15,7 @@ FEW = 2  # number of a producer's topics to show; the rest are only counted
 
 
 def connections(found: Sequence[Connection], clients: Clients, location: Location) -> View:
-    """Return the list of connections that `q` matches, by client or sorted by `sort`."""
+    """Return the list of connections that match `q`, sorted by client or by `sort`."""
     found = sorted(found, key=lambda each: (client_name(each.client), each.client.node))
     wanted = location.params.get("q", "").casefold()
     columns: Columns[Connection] = [

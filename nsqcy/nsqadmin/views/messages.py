@@ -92,7 +92,7 @@ def peek(
 ) -> View:
     """Return the view for one tab.
 
-    counts: number of messages by tab, as far as they are known. now: seconds since 1970.
+    counts: number of messages by tab, where known. now: seconds since 1970.
     """
     values = _values(layout, subject, answers, counts)
     if subject.tab == "log":
@@ -382,8 +382,8 @@ def _download(layout: Layout, source: MessageQuery, node: str, message: Mapping[
 
 
 def _counted(source: MessageQuery, message: Mapping[str, Any]) -> str:
-    """Return the attempts; for a dead letter, those in its original channel. A log does not contain
-    the attempts of its messages, but their numbers."""
+    """Return the attempts; for a dead letter, those in its original channel. A log contains the
+    numbers of its messages, not their attempts."""
     if source.tab == "log":
         return f"number {number(message['seq'])}"
     headers, counted = message["headers"], plural(attempts(message), "attempt")

@@ -22,7 +22,7 @@ from nsqcy.nsqadmin.html.tiles import Tile
 from nsqcy.nsqadmin.views.topics import backlog, signs_by_topic
 
 MAX_ITEMS = 20  # maximum number of topics to list; the topics page has the rest
-GONE = 3600.0  # seconds for which the page shows a node that is no longer announced
+GONE = 3600.0  # how long the page shows a node that is no longer announced, in seconds
 _SPARK = 3600  # seconds
 
 

@@ -55,7 +55,7 @@ def _question(name: str, to: str, found: Sequence[SeekEffect]) -> Question:
     nodes, text = plural(len(found), "node"), ""
     if dropped:
         text = f"The channel's {plural(dropped, 'message')} on {nodes} will leave it, including"
-        text += " those in flight and deferred; those after the new position return. "
+        text += " those in flight and deferred; messages after the new position return. "
     text += f"Afterwards, {plural(waiting, 'message')} will be waiting on {nodes}, of which"
     text += f" {number(again)} were delivered before."
     return Question(f"Seek {name} to {to}?", text, "seek", "Seek", (("to", to),))

@@ -315,7 +315,7 @@ def _channel_question(stats: ChannelStats, params: Mapping[str, str]) -> Questio
     lost = f"{plural(held, 'message')} on {nodes} will be lost"
     match params.get("ask"):
         case "empty":
-            text = f"{lost}, with those in flight and deferred."
+            text = f"{lost}, including those in flight and deferred."
             return Question(f"Empty channel {name}?", text, "empty", "Empty Queue")
         case "delete":
             text = f"The channel and {lost}. {plural(counts.client_count, 'consumer')} will be"
