@@ -99,7 +99,6 @@ def listener(port: int) -> int:
 
 
 def holder(pids: list[int], port: int) -> int:
-    """Return the process at the other end of our connection from a local port; 0 if there is
-    none."""
+    """Return the process at the other end of a connection from a local port; 0 if there is none."""
     sockets = _sockets(2, port, ESTABLISHED)
     return next((pid for pid in pids if _holder(sockets, str(pid))), 0)

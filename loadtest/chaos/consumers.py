@@ -18,7 +18,7 @@ from nsqcy.client.aio import Consumer
 TOGETHER = 256  # maximum messages handled at a time
 POLL = 2.0  # seconds between two queries of nsqlookupds
 MIN_LIFE, MAX_LIFE = 3.0, 15.0  # lifetime of a wild consumer in seconds
-WILD = 2  # wild consumers at a time, on each wild channel
+WILD = 2  # number of concurrent wild consumers on each wild channel
 MAX_REQUEUE = 2000  # milliseconds
 
 Handler = Callable[[Load, Place, Message], Awaitable[None]]

@@ -2,8 +2,9 @@
 
 python -m loadtest.swarm [--nsqds N] [--workers N] [LOCUST FLAGS] [USERS]
 
-Starts an nsqlookupd, the nsqds with their workers, and locust with our locustfile, which checks the
-thresholds. The exit code is locust's. Without other flags it runs a minute of mixed load.
+Starts an nsqlookupd, the nsqds with their workers, and locust with this package's locustfile, which
+checks the thresholds. The exit code is locust's. Without other flags it runs a minute of mixed
+load.
 """
 
 import argparse

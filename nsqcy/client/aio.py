@@ -1015,7 +1015,8 @@ class Producer(ProducerView, _Face):
 
         A batch has at most `batch_messages` messages and `batch_bytes` bytes; a larger message is
         sent as its own batch. Raises the same errors as publish(), once all batches already sent
-        have been answered. Unless it is NoConnection, some of the messages may have been published.
+        have been answered. Unless the error is NoConnection, some of the messages may have been
+        published.
         """
         check_arguments(batch_messages=batch_messages, batch_bytes=batch_bytes)
         sent: deque[asyncio.Future[bytes]] = deque()

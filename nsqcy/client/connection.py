@@ -38,22 +38,22 @@ class Owner(Protocol):
     """Notifications from a connection to its consumer or producer."""
 
     def ready(self, connection: "Connection", now: float) -> None:
-        """The handshake is complete."""
+        """Handle the completed handshake."""
 
     def messages(self, connection: "Connection", messages: list[Message], now: float) -> None:
-        """Messages have been delivered."""
+        """Handle delivered messages."""
 
     def accepted(self, connection: "Connection", count: int, now: float) -> None:
-        """This many OKs have arrived."""
+        """Handle this number of OKs."""
 
     def response(self, connection: "Connection", data: bytes, now: float) -> None:
-        """A response has arrived that belongs neither to the handshake nor to a heartbeat."""
+        """Handle a response that belongs neither to the handshake nor to a heartbeat."""
 
     def refused(self, connection: "Connection", error: NsqdError, now: float) -> None:
-        """An error frame has arrived. After a fatal error, nsqd closes the connection."""
+        """Handle an error frame. After a fatal error, nsqd closes the connection."""
 
     def heartbeat(self, connection: "Connection") -> None:
-        """nsqd has sent a heartbeat, which has been answered."""
+        """Handle a heartbeat from nsqd, which has already been answered."""
 
 
 class State(Enum):

@@ -272,7 +272,7 @@ class ConsumerCore(Core[Nsqd]):
 
     def log_failure(self, message: Message, error: BaseException, *, was_answered: bool) -> None:
         """Log a failure. If on_exception has answered the message (`was_answered` was false
-        before), the program knows about the failure."""
+        before), the program is aware of the failure."""
         failure = error.failure if isinstance(error, Verdict) else error
         label = self._label(message)
         if isinstance(error, DeadLetter):

@@ -1,11 +1,10 @@
 """Options of connections, consumers and producers (table: docs/CLIENT.md).
 
-Owns the allowed values: an invalid value raises ValueError (an unknown name, TypeError) when the
+Owns the allowed values. An invalid value raises ValueError, and an unknown name TypeError, when the
 consumer or producer is created, rather than causing an nsqd error later. Durations are timedeltas
 or numbers of seconds. Does not depend on connections.
 
-Source: the "options side by side" table for NSQ's clients; options that pynsq has keep pynsq's
-names.
+Source: the "options side by side" table for NSQ's clients; options from pynsq keep their names.
 """
 
 import inspect

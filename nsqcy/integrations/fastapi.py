@@ -1,4 +1,4 @@
-"""A producer and consumers that live as long as a FastAPI or Starlette app.
+"""A producer and consumers that run as long as a FastAPI or Starlette app.
 
     nsq = NsqLifespan("127.0.0.1:4150")
     app = FastAPI(lifespan=nsq)

@@ -694,8 +694,8 @@ def traced_handler(
 ) -> H:
     """Return the handler with a span for each call.
 
-    `channel` is that of the consumer; messages do not contain it. The span contains the topic of
-    the message, which is `topic` unless the consumer has several. If the consumer has the option
+    `channel` is the consumer's channel, which messages do not contain. The span contains the topic
+    of the message, which is `topic` unless the consumer has several. If the consumer has the option
     headers=True, the span belongs to the trace of the publish, for every delivery of the message
     and of its dead letter. Functions remain functions, and coroutine functions remain coroutine
     functions.

@@ -1,7 +1,7 @@
 """Outages of daemons: each is logged once, not for every request.
 
-Owns the line that reports the end of an outage; its beginning is logged by the caller, which knows
-what the daemon was queried for. Thread-safe.
+Owns the line that reports the end of an outage. The caller logs its beginning, because only the
+caller knows the purpose of the query. Thread-safe.
 """
 
 import threading
@@ -27,7 +27,7 @@ class Outages:
         """Record the results of queries by address; return whether an error has to be logged,
         because it does not belong to a known outage.
 
-        A daemon that does not know the name (404) has answered.
+        A 404 counts as an answer.
         """
         failed = {at: error for at, error in errors.items() if error.status != 404}
         well = {*answered, *(errors.keys() - failed.keys())}
