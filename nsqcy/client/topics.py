@@ -1,6 +1,6 @@
 """The topics of one consumer: one or several by name, or all whose names match a pattern.
 
-Owns the rules for the parameters `topic` and `topics_pattern`. Independent of which topics exist.
+Owns the rules for the parameters `topic` and `topics_pattern`. Independent of existing topics.
 """
 
 import re
