@@ -216,3 +216,8 @@ def config(
         return nsqd.channel_config(topic, channel, values, reset=reset)
 
     policies.configure(cluster, request, assignments, as_json=as_json)
+    if cluster.lacks(topic, channel):  # a policy may be set in advance, or the name be misspelled
+        text = (
+            f"note: channel {topic}/{channel} does not exist yet; its policy applies once it does"
+        )
+        click.echo(text, err=True)

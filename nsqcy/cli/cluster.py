@@ -125,6 +125,18 @@ class Cluster:
             raise click.ClickException(f"no nsqd has topic {name}")
         return found
 
+    def lacks(self, topic: str, channel: str) -> bool:
+        """Return whether all nsqds respond and none has the channel. Reports no errors."""
+        by_name = {each.name: each for each in self.nodes}
+
+        def ask(name: str) -> list[TopicStats]:
+            node = by_name[name]
+            return stats.of_nsqd(node.url, node.producer, topic, channel, web=self.web)
+
+        outcome = ask_all(list(by_name), ask, self.terms.whole)
+        found = NodeStats(outcome.values, {}).topics.get(topic)
+        return not outcome.errors and (found is None or channel not in found.channels)
+
     def names(self, topic: str | None) -> list[str]:
         """Return the names of all topics, or of a topic's channels."""
         topics = self.stats(topic or "").topics

@@ -64,7 +64,8 @@ daemons log only warnings, unless their log level is set.
 
 With --nodes, each topic has up to 3 copies. Node I listens on nsqd's ports + 100 * I and keeps its
 messages in DIR/nodeI. If a node is killed, it is restarted only after other nodes have taken over
-its topics. etcd must be installed, unless --etcd-endpoints=URL names an existing one.
+its topics. If its directory was deleted, it starts empty. etcd must be installed, unless
+--etcd-endpoints=URL names an existing one.
 """
 WITHOUT_ADMIN = "no-nsqadmin"
 DEMO = "demo"
@@ -273,6 +274,7 @@ class Up:
         self._children: list[Child] = []
         self._nodes: dict[Child, Plan] = {}  # running nsqds, if there are several
         self._due: dict[str, tuple[float, Plan]] = {}  # nsqds to be restarted, and when
+        self._has_started = False  # all daemons were ready once
         self._lookupd_address = ""
         self._terminated: set[Child] = set()
         self._blamed: Child | None = None  # exited on its own
@@ -327,6 +329,7 @@ class Up:
         if self._demo and not self._await(self._start_demo(started)):
             return
         self._welcome(lookupd, started, page)
+        self._has_started = True
         while not self._asked_to_stop:
             self._restart_nodes()
             self._turn()
@@ -391,25 +394,29 @@ class Up:
             code = child.process.poll()
             if code is not None and not self._asked_to_stop:
                 early = "" if child.ready else " before it was ready"
-                if child in self._nodes and child.ready:
-                    self._restart_later(child, how_it_ended(code))
+                if child in self._nodes and (child.ready or self._has_started):
+                    self._restart_later(self._nodes.pop(child), f"{how_it_ended(code)}{early}")
+                    self._children.remove(child)
+                    child.close()
                     continue
                 self._blamed = child
                 raise End(f"{child.name} {how_it_ended(code)}{early}")
 
-    def _restart_later(self, child: Child, how: str) -> None:
-        plan = self._nodes.pop(child)
+    def _restart_later(self, plan: Plan, how: str) -> None:
         delay = RESTART_LEASES * plan.lease
-        self._log.warn(f"{child.name} {how}; restarting it in {delay:.0f}s")
+        self._log.warn(f"{plan.name} {how}; restarting it in {delay:.0f}s")
         self._due[plan.name] = (time.monotonic() + delay, plan)
-        self._children.remove(child)
-        child.close()
 
     def _restart_nodes(self) -> None:
-        """Start the nodes that are due."""
+        """Start the nodes that are due. A node whose directory is lost starts empty."""
         for name, (due, plan) in list(self._due.items()):
             if time.monotonic() >= due:
                 del self._due[name]
+                try:
+                    _make_directory(plan["data_path"])
+                except StartError as error:
+                    self._restart_later(plan, str(error))
+                    continue
                 self._nodes[self._start(plan, self._lookupd_address)] = plan
 
     def _listen(self, timeout: float | None = None) -> None:

@@ -52,6 +52,7 @@ MAX_LISTED = 10_000  # files to list from the data path
 MAX_SECRET = 64 << 10  # bytes to read from a file that contains a secret
 LOG_LINES = 2_000  # lines of each journal
 LOG_TIMEOUT = 10.0  # seconds
+NAME_LOGS = "if the daemon logs to a file, name it with --log-file"
 CONFIG_TIMEOUT = 20.0  # seconds to query all options of an nsqd
 
 _SETTING = re.compile(r"\s*([\w.-]+)\s*[=:]\s*(.*)")
@@ -87,6 +88,10 @@ class NotWritten(NsqError):
     """The bundle cannot be written."""
 
 
+class MissingJournal(NsqError):
+    """There are no lines of a daemon in systemd's journal."""
+
+
 class Parts:
     """The files of a bundle, and the reasons why other files are missing."""
 
@@ -118,7 +123,7 @@ class Parts:
         """Add a file, or the reason why its text cannot be collected."""
         try:
             self.add(name, text(), keep_end=keep_end)
-        except RequestError as error:
+        except (RequestError, MissingJournal) as error:
             self.miss(name, error)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             self.miss(name, getattr(error, "strerror", None) or type(error).__name__)
@@ -273,12 +278,22 @@ def _texts(value: Value) -> Sequence[str]:
 
 
 def journal(unit: str) -> str:
-    """Return the end of a unit's journal."""
+    """Return the end of a unit's journal. Raises MissingJournal if it has no lines."""
     command = ["journalctl", "-u", unit, "-n", str(LOG_LINES), "--no-pager", "-o", "short-iso"]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOG_TIMEOUT
-    )
-    return (done.stderr + done.stdout).decode("utf-8", "replace")
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOG_TIMEOUT
+        )
+    except FileNotFoundError:
+        raise MissingJournal(f"journalctl is not installed; {NAME_LOGS}") from None
+    found, told = (each.decode("utf-8", "replace") for each in (done.stdout, done.stderr))
+    if done.returncode:
+        reason = told.strip() or f"status {done.returncode}"
+        raise MissingJournal(f"journalctl failed: {reason}; {NAME_LOGS}")
+    # Lines such as "-- No entries --" are not entries.
+    if not any(line and not line.startswith("-- ") for line in found.splitlines()):
+        raise MissingJournal(f"the journal has no lines of {unit}; {NAME_LOGS}")
+    return told + found
 
 
 def end_of(path: str) -> str:

@@ -15,6 +15,15 @@ from nsqcy.doctor.findings import Finding, error, from_problem, note, several, w
 APART = 2.0  # maximum seconds between clocks
 FAR_APART = 30.0
 DAY = 86_400.0
+_HANGS = (
+    "do not start it again while it runs: a worker may be stopped or hang; see"
+    " docs/runbooks/worker-restarted.md"
+)
+_LOST = (
+    "start it again with its data path, which may contain messages; see"
+    " docs/runbooks/nsqd-down.md and, for topics with copies, docs/runbooks/lost-node.md. If it was"
+    " removed on purpose, nsqlookupd forgets it after an hour"
+)
 LOOPBACK = ("localhost", "127.", "::1", "0.0.0.0")
 
 
@@ -44,6 +53,11 @@ def nsqds(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _silent(nsqd: Nsqd, cluster: Cluster) -> Finding:
+    if nsqd.hangs:
+        return error(f"nsqd {nsqd.name} hangs: {nsqd.hangs}", _HANGS)
+    if nsqd.left and (nsqd.door is None or nsqd.door.error):
+        text = f"nsqd {nsqd.name} is lost: it was registered with nsqlookupd {nsqd.left}"
+        return error(f"{text}, and does not answer: {nsqd.error}", _LOST)
     if nsqd.assumed:
         text = f"nsqd {nsqd.address} does not answer: {nsqd.error}"
         return note(text, "if it runs elsewhere, set --nsqd-http-address")
@@ -238,6 +252,10 @@ def _instance(nsqd: Nsqd) -> str:
 _ADVICE = {
     "cannot be read since": "no message is lost: check the disk, and "
     "docs/runbooks/unreadable-topic.md",
+    "does not answer": "the worker may be stopped or hang: check the state of its process, and"
+    " docs/runbooks/worker-restarted.md",
+    "is being restarted": "find out in the log why the worker died; see"
+    " docs/runbooks/worker-restarted.md",
     "disk hangs": "publishes that must be written are refused until the disk responds: look for "
     "its device in the kernel log (dmesg), and see docs/runbooks/slow-syncs.md",
     "no space left": "publishes that must be written are refused: free disk space, and see "
@@ -277,7 +295,8 @@ CHECKS = (
     Check(
         "nsqds",
         "nsqds that do not answer HTTP requests or clients at their announced or given address,"
-        " for example because of an unreachable `--broadcast-address`",
+        " for example because of an unreachable `--broadcast-address`; lost nsqds, which had"
+        " topics and were registered with nsqlookupd until at most an hour ago; nsqds that hang",
         "all nsqds answer at their announced addresses",
         nsqds,
     ),

@@ -1,10 +1,19 @@
 """Checks of topics with copies on other machines: a host's options, and a cluster's responses. Pure
 functions of facts, and their tables."""
 
+from collections import Counter
 from collections.abc import Iterator
 
-from nsqcy.cluster.copies import SILENT_OWNER, groups, problems, text_with_owner
+from nsqcy.cluster.copies import (
+    SILENT_OWNER,
+    Member,
+    Workers,
+    groups,
+    problems,
+    text_with_owner,
+)
 from nsqcy.cluster.problems import by_severity
+from nsqcy.cluster.problems import count as number
 from nsqcy.doctor.checks import Check
 from nsqcy.doctor.cluster import LOOPBACK
 from nsqcy.doctor.facts import Cluster, CopiesOptions, Host
@@ -40,10 +49,32 @@ def _etcd(copies: CopiesOptions) -> Iterator[Finding]:
 
 
 def state(cluster: Cluster) -> Iterator[Finding]:
-    workers = [(nsqd.name, worker) for nsqd in cluster.alive for worker in nsqd.copies]
+    workers = reports(cluster)
+    for member, count in lost_members(cluster):
+        text = f"node {member.full_name} is lost: it has copies of {number(count, 'group')}, and no"
+        yield error(
+            f"{text} session in etcd",
+            "start nsqd on its machine, with its data path; see docs/runbooks/lost-node.md",
+        )
     for each in by_severity(problems(groups(workers), workers)):
         if each.kind != SILENT_OWNER:  # doctor may query only one of several nsqds
             yield from_problem(each._replace(text=text_with_owner(each)))
+
+
+def lost_members(cluster: Cluster) -> list[tuple[Member, int]]:
+    """Return the nodes that have copies, and neither answer nor have a session in etcd, with the
+    number of their groups."""
+    count = Counter(
+        member
+        for group in groups(reports(cluster))
+        for member in group.members
+        if not member.answers and not member.has_session
+    )
+    return sorted(count.items())
+
+
+def reports(cluster: Cluster) -> Workers:
+    return [(nsqd.name, worker) for nsqd in cluster.alive for worker in nsqd.copies]
 
 
 OF_HOST = (
@@ -60,9 +91,9 @@ OF_CLUSTER = (
     Check(
         "copies",
         "problems of topics with copies, as in `nsqcy copies status` and nsqadmin: groups without"
-        " an owner, more copies than nsqds, missing, damaged or unreadable copies, refused"
-        " publishes, nsqds that cannot reach etcd or have not opened their groups, an etcd that"
-        " has lost data or contains another cluster's data",
+        " an owner, lost members, more copies than nsqds, missing, damaged or unreadable copies,"
+        " refused publishes, nsqds that cannot reach etcd or have not opened their groups, an etcd"
+        " that has lost data or contains another cluster's data",
         "no copies are missing",
         state,
         lambda cluster: any(each.copies for each in cluster.alive),

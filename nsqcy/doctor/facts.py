@@ -154,6 +154,8 @@ class Lookupd:
     offset: Offset | None = None
     topics: frozenset[str] = frozenset()
     producers: Sequence[Producer] = ()
+    # nsqds that had topics and are no longer registered, with the seconds since then
+    lost: Sequence[tuple[Producer, float]] = ()
     assumed: bool = False  # not configured: the default address
 
 
@@ -196,7 +198,9 @@ class Nsqd:
     address: str
     node: Producer
     lookupds: Sequence[str] = ()  # nsqlookupds that announce it; empty if its address was given
+    left: str = ""  # nsqlookupd at which it was registered until recently, and until when
     error: str = ""
+    hangs: str = ""  # why it does not answer although it accepts connections
     offset: Offset | None = None
     health: str = "OK"
     disk_free: float | None = None  # share of the data path's disk, if nsqd reports it

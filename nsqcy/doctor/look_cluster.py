@@ -6,7 +6,8 @@ facts that they do not provide stay unknown.
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlencode
@@ -18,7 +19,7 @@ from nsqcy.cluster.discovery import Producer, daemon_url
 from nsqcy.cluster.parallel import ask_all
 from nsqcy.cluster.problems import NodeState
 from nsqcy.cluster.stats import MAX_ANSWER, TopicStats, parse_stats
-from nsqcy.cluster.web_client import Answer, WebClient
+from nsqcy.cluster.web_client import TIMED_OUT, Answer, WebClient
 from nsqcy.doctor import look_messages, look_tcp
 from nsqcy.doctor.facts import (
     MAX_LOGS,
@@ -37,6 +38,10 @@ NOT_FOUND = 404
 DATE_PRECISION = 0.5  # seconds: Date has a resolution of 1 s, so we assume the middle
 
 _LOG: gojson.Fields = {"log_id": (answers.line, "")}
+_LOST_NODE: gojson.Fields = {**discovery.PRODUCER, "last_seen": (gojson.int64, 0)}
+_LOST: gojson.Fields = {
+    "producers": (gojson.array(gojson.structure(_LOST_NODE), gojson.EMPTY), []),
+}
 _VERSION: gojson.Fields = {"version": (answers.line, "")}
 
 _POLICY: gojson.Fields = {
@@ -77,7 +82,9 @@ def look(addresses: Addresses, web: WebClient, watch: float = 0.0) -> Cluster:
     assumed = addresses.assumed
     lookupds = ask_lookupds(addresses.lookupds, web, assumed=assumed)
     named = [Nsqd(each, Producer("", 0, 0), assumed=assumed) for each in addresses.nsqds]
-    nsqds = _once_each(_nsqds([*named, *_announced(lookupds)], web))
+    announced = _announced(lookupds)
+    known = {*addresses.nsqds, *(each.address for each in announced)}
+    nsqds = _once_each(_nsqds([*named, *announced, *_lost(lookupds, known)], web))
     nsqds = _with_logs(_with_attempts(nsqds, web), web)
     watched = 0.0
     if watch > 0 and any(not each.error for each in nsqds):
@@ -105,6 +112,7 @@ def ask_lookupds(
             offset=offset,
             topics=frozenset(discovery.parse_topics(topics.body, topics.headers)),
             producers=discovery.parse_nodes(nodes.body, nodes.headers),
+            lost=_lost_at(address, web),
             assumed=assumed,
         )
 
@@ -117,6 +125,29 @@ def ask_lookupds(
         or Lookupd(address, error=str(outcome.errors[address]), assumed=assumed)
         for address in dict.fromkeys(addresses)
     ]
+
+
+def _lost_at(address: str, web: WebClient) -> Sequence[tuple[Producer, float]]:
+    """Return the nsqds that are no longer registered; none if the nsqlookupd is NSQ's, or does not
+    answer."""
+    try:
+        answer = web.fetch(_beside(address, "nodes/lost"), maximum=discovery.MAX_ANSWER)
+        found = answers.read(answer.body, answer.headers, _LOST)["producers"]
+    except RequestError:
+        return ()
+    now = time.time()
+    seen = [(each.pop("last_seen") / 1e9, Producer(**each)) for each in found]
+    return [(node, max(0.0, now - at)) for at, node in seen if discovery.is_addressed(node)]
+
+
+def _lost(lookupds: Iterable[Lookupd], known: Collection[str]) -> list[Nsqd]:
+    """Return the nsqds that were registered until recently; known: addresses of other nsqds."""
+    found: dict[str, Nsqd] = {}
+    for lookupd in lookupds:
+        for node, seconds in lookupd.lost:
+            left = f"{lookupd.address} until {seconds:.0f} s ago"
+            found.setdefault(node.http_address, Nsqd(node.http_address, node, left=left))
+    return [each for address, each in found.items() if address not in known]
 
 
 def _beside(address: str, name: str) -> Url:
@@ -153,11 +184,25 @@ def _nsqd(nsqd: Nsqd, web: WebClient) -> Nsqd:
     try:
         nsqd = of_http(nsqd, web)
     except RequestError as error:
-        nsqd = replace(nsqd, error=str(error))
+        nsqd = replace(nsqd, error=str(error), hangs=_why_it_hangs(nsqd, error, web))
     if not nsqd.node.tcp_port:
         return nsqd
     node = nsqd.node
     return replace(nsqd, door=look_tcp.knock(node.broadcast_address, node.tcp_port, web.terms))
+
+
+def _why_it_hangs(nsqd: Nsqd, error: RequestError, web: WebClient) -> str:
+    """Return why an nsqd accepts connections and does not answer; empty if it accepts none."""
+    if str(error) != TIMED_OUT:
+        return ""
+    with suppress(RequestError, ValueError):
+        url = url_of(nsqd)
+        if look_tcp.accepts(url, web.terms):
+            with suppress(RequestError):  # the master answers if all workers hang
+                if told := _unready(web, url):
+                    return told
+            return "it accepts connections, but does not answer"
+    return ""
 
 
 def of_http(nsqd: Nsqd, web: WebClient) -> Nsqd:
@@ -193,7 +238,7 @@ def of_http(nsqd: Nsqd, web: WebClient) -> Nsqd:
 
 
 def url_of(nsqd: Nsqd) -> Url:
-    return nsqd.node.url if nsqd.lookupds else daemon_url(nsqd.address)
+    return nsqd.node.url if nsqd.lookupds or nsqd.left else daemon_url(nsqd.address)
 
 
 def _stats(web: WebClient, url: Url) -> Answer:

@@ -63,6 +63,17 @@ def https_expiry(url: Url, terms: Terms) -> float | None:
         return None
 
 
+def accepts(url: Url, terms: Terms) -> bool:
+    """Return whether a connection to this URL's port is accepted."""
+    if not url.host:
+        return False
+    try:
+        with _connect(url.host.strip("[]"), url.port or PORTS[url.scheme or "http"], terms):
+            return True
+    except (OSError, ValueError, OverflowError):
+        return False
+
+
 def _connect(host: str, port: int, terms: Terms) -> socket.socket:
     limits = [each for each in (terms.connect_timeout, terms.whole) if each > 0]
     sock = socket.create_connection((host, port), timeout=min(limits))

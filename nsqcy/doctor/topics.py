@@ -6,9 +6,11 @@ only doctor makes: nsqlookupds, limits, and changes in individual consumers.
 
 from collections.abc import Iterator, Mapping
 
+from nsqcy.cluster.copies import groups
 from nsqcy.cluster.problems import client_name, how_to_unpause, waiting
 from nsqcy.cluster.stats import ChannelStats, ClientStats, TopicStats
 from nsqcy.doctor.checks import Check
+from nsqcy.doctor.copies import reports
 from nsqcy.doctor.facts import Cluster, Nsqd, Policy
 from nsqcy.doctor.findings import Finding, error, note, of_kinds, several, warning
 from nsqcy.names import is_ephemeral
@@ -17,11 +19,45 @@ NEARLY = 0.8  # share of a limit
 
 
 def ghost_topics(cluster: Cluster) -> Iterator[Finding]:
-    """Find topics that are registered with nsqlookupds but that no nsqd has."""
+    """Find topics that are registered with nsqlookupds but that no nsqd has. An nsqd that does not
+    answer may have their messages on its disk."""
     ghosts = [name for name in _without_nsqd(cluster) if not is_ephemeral(name)]
-    if ghosts:
-        text = f"nsqlookupds list topics that no nsqd has: {several(ghosts)}"
-        yield warning(text, "publish to them, or delete them on the Lookup page of nsqadmin")
+    if not ghosts:
+        return
+    if unseen := list(_unseen(cluster)):
+        text = f"nsqlookupds list topics that no responding nsqd has: {several(ghosts)}"
+        yield warning(
+            text,
+            f"do not delete them: their messages may be on a disk that doctor cannot see, because"
+            f" {several(unseen)}. Solve that first",
+        )
+        return
+    yield warning(
+        f"nsqlookupds list topics that no nsqd has: {several(ghosts)}",
+        "first check that no nsqd is stopped or unregistered: its disk may have their messages; if"
+        " none is, publish to them, or delete them on the Lookup page of nsqadmin",
+    )
+
+
+def _unseen(cluster: Cluster) -> Iterator[str]:
+    """Yield the reasons why topics of the cluster may be unknown."""
+    if not cluster.alive:
+        yield "no nsqd answers"
+    for lookupd in cluster.lookupds:
+        if lookupd.error:
+            yield f"nsqlookupd {lookupd.address} does not answer"
+    for nsqd in cluster.nsqds:
+        if nsqd.error and not nsqd.assumed:
+            yield f"nsqd {nsqd.name} does not answer"
+        elif nsqd.unready:
+            yield f"nsqd {nsqd.name} is not ready"
+    silent = {
+        member.full_name
+        for group in groups(reports(cluster))
+        for member in group.members
+        if not member.answers
+    }
+    yield from (f"node {each}, which has copies, does not answer" for each in silent)
 
 
 def paused(cluster: Cluster) -> Iterator[Finding]:
@@ -110,6 +146,7 @@ def _without_nsqd(cluster: Cluster) -> set[str]:
     """Return the topics that nsqlookupds list without any nsqd."""
     known: set[str] = set()
     had = set(cluster.topics)
+    had |= {name for group in groups(reports(cluster)) for name in group.reported_topics}
     for lookupd in cluster.answering:
         known |= lookupd.topics
         for producer in lookupd.producers:

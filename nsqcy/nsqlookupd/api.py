@@ -37,7 +37,7 @@ from nsqcy.http.router import (
 from nsqcy.logging import events
 from nsqcy.logging.types import DetailedLines
 from nsqcy.metrics import families
-from nsqcy.nsqlookupd.registry import Moment, Node, Peer, Registration, Registry
+from nsqcy.nsqlookupd.registry import Lost, Moment, Node, Peer, Registration, Registry
 from nsqcy.util import debug, lazy_imports, procfs
 from nsqcy.util.gotext import json_bytes, json_string
 from nsqcy.util.slices import Slices, Turns
@@ -128,6 +128,18 @@ def _nodes(nodes: Iterable[Node]) -> Pieces:
         yield bytes(topics[1:])
         yield b"]}"
         comma = b","
+    yield b"]}"
+
+
+def lost_nodes(api: "Api", request: Request) -> Built:
+    return built(_lost(api.registry.lost(api.clock())), api)
+
+
+def _lost(lost: Iterable[Lost]) -> Pieces:
+    yield b'{"producers":['
+    yield from separated(
+        json_bytes(_producer(each.peer) | {"last_seen": each.since.wall}) for each in lost
+    )
     yield b"]}"
 
 
@@ -245,6 +257,7 @@ ROUTES = (
     Route("GET", "/metrics", metrics, plain=True, logged=False, need=Need.KNOWN),
     Route("GET", "/topics", topics, inline=True, need=Need.NOTHING),
     Route("GET", "/nodes", nodes, inline=True, need=Need.NOTHING),
+    Route("GET", "/nodes/lost", lost_nodes, inline=True, need=Need.NOTHING),
     _get("/lookup", lookup),
     _get("/channels", channels),
     _post("/topic/create", create_topic),

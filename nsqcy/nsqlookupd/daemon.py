@@ -139,7 +139,7 @@ class Connection(gevent.Greenlet):  # type: ignore[misc]
         finally:
             self._sock.close()
             slices = Slices(self._daemon.turns.wait, _LEAVING)
-            for _ in session.leave():
+            for _ in session.leave(clock()):
                 slices.step()
             self._account()
 

@@ -148,12 +148,12 @@ class Session:
                 answers.append(sized(answer))
         return b"".join(answers), True
 
-    def leave(self) -> Iterator[None]:
+    def leave(self, now: Moment) -> Iterator[None]:
         """End the session: remove the peer's registrations, one at a time."""
         log = self._context.log
         if self._peer is not None:
             events.nsqd_left(log, client=self.address)
-            for removed in self._context.registry.leave(self._peer):
+            for removed in self._context.registry.leave(self._peer, now):
                 for registration in removed:
                     log.info(f"DB: client({self.address}) UNREGISTER {registration}")
                 yield

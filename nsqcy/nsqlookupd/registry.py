@@ -3,7 +3,7 @@
 Methods that may take long return iterators: the caller decides when to continue, and the registry
 may change in between. Owns the rules for registrations, tombstones and liveness. Reads no clock and
 does no I/O: callers pass the time. Entries never expire from memory: inactive or tombstoned
-producers are only hidden.
+producers are only hidden. Also remembers, for a while, peers that left with topics.
 
     registration           producers
     client::               every peer that has identified itself
@@ -19,6 +19,10 @@ from typing import NamedTuple
 from nsqcy.names import is_ephemeral
 
 CLIENT, TOPIC, CHANNEL = "client", "topic", "channel"
+
+REMEMBERED = 3_600_000_000_000
+"""Nanoseconds for which a peer that left is remembered."""
+MAX_REMEMBERED = 1000
 
 
 class Moment(NamedTuple):
@@ -85,6 +89,10 @@ class Peer:
         """The peer's name in tombstone requests."""
         return f"{self.broadcast_address}:{self.http_port}"
 
+    @property
+    def tcp_address(self) -> str:
+        return f"{self.broadcast_address}:{self.tcp_port}"
+
 
 class Producer:
     """A peer's entry in one registration."""
@@ -107,6 +115,14 @@ class Node(NamedTuple):
     topics: Iterator[tuple[str, bool] | None]
 
 
+class Lost(NamedTuple):
+    """A peer that had topics when it left, or that is inactive, and the time when it was last known
+    to be alive."""
+
+    peer: Peer
+    since: Moment
+
+
 class Counts(NamedTuple):
     """Counts: active nodes, their topics (producers), how many of these are tombstoned, and all
     topics and channels."""
@@ -127,6 +143,7 @@ class Registry:
         self._clients: Producers = {}
         self._topics: dict[str, Producers] = {}
         self._channels: dict[str, dict[str, Producers]] = {}  # topic -> channel -> producers
+        self._left: dict[str, Lost] = {}  # by host and TCP port, in the order in which they left
 
     # Commands of peers. They return the registrations that actually changed.
 
@@ -146,6 +163,7 @@ class Registry:
             producers = self._made(topic, channel)
             added = self._add(peer, producers, Registration(CHANNEL, topic, channel))
         producers = self._topics.setdefault(topic, {})
+        self._left.pop(peer.tcp_address, None)
         return added + self._add(peer, producers, Registration(TOPIC, topic))
 
     def unregister(self, peer: Peer, topic: str, channel: str = "") -> Iterator[list[Registration]]:
@@ -161,9 +179,17 @@ class Registry:
         if is_ephemeral(topic) and not self._topics.get(topic):
             self._topics.pop(topic, None)
 
-    def leave(self, peer: Peer) -> Iterator[list[Registration]]:
+    def leave(self, peer: Peer, now: Moment) -> Iterator[list[Registration]]:
         """Remove a peer after its connection has ended. Its topics and channels remain known,
         including ephemeral ones."""
+        has_topics = any(
+            each.category == TOPIC and not is_ephemeral(each.key) for each in peer.registrations
+        )
+        if has_topics:  # a drained nsqd has none
+            self._left.pop(peer.tcp_address, None)
+            self._left[peer.tcp_address] = Lost(peer, now)
+            if len(self._left) > MAX_REMEMBERED:
+                del self._left[next(iter(self._left))]
         for registration in list(peer.registrations):
             yield self._remove(peer, registration)
 
@@ -233,6 +259,20 @@ class Registry:
         for peer in list(self._clients):
             if self._is_alive(peer, now):
                 yield Node(peer, self._topics_of(peer, now))
+
+    def lost(self, now: Moment) -> Iterator[Lost]:
+        """Yield the inactive peers, and those that have left and have not returned. A peer has
+        returned if one with its address, or its host name and TCP port, is active."""
+        returned: set[str] = set()
+        for peer in list(self._clients):
+            if self._is_alive(peer, now):
+                returned |= {peer.tcp_address, f"{peer.hostname}:{peer.tcp_port}"}
+            else:
+                yield Lost(peer, peer.seen)
+        for each in list(self._left.values()):
+            names = {each.peer.tcp_address, f"{each.peer.hostname}:{each.peer.tcp_port}"}
+            if now.steady - each.since.steady <= REMEMBERED and not names & returned:
+                yield each
 
     def _topics_of(self, peer: Peer, now: Moment) -> Iterator[tuple[str, bool] | None]:
         """Yield a value for each registration, so that skipping many does not take long."""

@@ -12,7 +12,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import gevent
@@ -57,6 +57,15 @@ class Target(Protocol):
         """Pass a socket; return False if the target accepts none now."""
 
 
+class Stalled(Protocol):
+    """Serves some connections while all targets are lagging."""
+
+    def take(
+        self, item: Accepted, workers: Sequence[int], give: Callable[[list[Accepted]], None]
+    ) -> bool:
+        """Return whether it serves the connection, or calls `give` with it later."""
+
+
 class PauseLog:
     """Logs pauses in accepting, at most once per LOG_INTERVAL."""
 
@@ -77,11 +86,16 @@ class Acceptor:
     room again."""
 
     def __init__(
-        self, listeners: list[Listener], log: Lines, failed: Callable[[str], None]
+        self,
+        listeners: list[Listener],
+        log: Lines,
+        failed: Callable[[str], None],
+        stalled: Stalled | None = None,
     ) -> None:
         loop = gevent.get_hub().loop
         self._log = log
         self._failed = failed
+        self._stalled = stalled
         self._listeners = listeners
         self._watchers = [loop.io(each.sock.fileno(), 1) for each in listeners]
         # one timer for each wait: libev does not restart a timer with its original duration
@@ -107,6 +121,10 @@ class Acceptor:
 
     def give(self, items: list[Accepted]) -> None:
         """Pass on accepted sockets that their worker did not accept."""
+        if self.closed:
+            for item in items:
+                item.sock.close()
+            return
         self._held.extend(items)
         self.resume()
 
@@ -157,9 +175,17 @@ class Acceptor:
         fd = sock.fileno()
         local = listener.text if listener.path else _local(sock, listener)
         item = Accepted(sock, listener.kind, show(peer), local)
-        if not self._hand_over(item):
+        if not self._is_stalled(item) and not self._hand_over(item):
             self._held.append(item)
         return fd
+
+    def _is_stalled(self, item: Accepted) -> bool:
+        """Return whether this process serves the connection, because no worker would now."""
+        if self._stalled is None or not self._targets:
+            return False
+        if not all(target.lagging() for target in self._targets.values()):
+            return False
+        return self._stalled.take(item, sorted(self._targets), self.give)
 
     def _accept_failed(self, listener: Listener, error: OSError) -> None:
         if error.errno in _TRANSIENT:

@@ -195,6 +195,13 @@ def test_policies(commands: Commands) -> None:
     assert "dead_letter_topic  failed" in commands.ok(
         "channel", "config", "t", "c", "dead_letter_topic=failed"
     )
+    existing = commands.run("channel", "config", "t", "c", "max_attempts=3")
+    misspelled = commands.run("channel", "config", "t", "d", "max_attempts=3")
+    assert (existing.returncode, existing.stderr) == (0, b"")
+    assert misspelled.returncode == 0
+    assert misspelled.stderr.decode() == (
+        "note: channel t/d does not exist yet; its policy applies once it does\n"
+    )
     for policy in commands.json("topic", "config", "t", "--reset").values():
         assert policy["max_depth"]["from"] == "default"
     assert "INVALID" in commands.run("topic", "config", "t", "max_depth=x").stderr.decode()

@@ -198,3 +198,28 @@ def test_a_bundle_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (tmp_path / str(number)).write_bytes(b"1234")
     assert bundle.listing(str(tmp_path)).splitlines()[0].split() == ["4", "0"]
     assert bundle.listing(str(tmp_path)).endswith("[cut: more than 3 files]\n")
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("", "journalctl is not installed"),
+        ("echo '-- No entries --'", "the journal has no lines of nsqd"),
+        ("true", "the journal has no lines of nsqd"),
+        ("echo 'no such journal' >&2; exit 1", "journalctl failed: no such journal"),
+        ("echo 2026-01-01T00:00:00 h nsqd: ok", ""),
+    ],
+)
+def test_a_journal_without_lines_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, reason: str
+) -> None:
+    if script:
+        program = tmp_path / "journalctl"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    parts = bundle.Parts(bundle.Redactor(()))
+    parts.attempt("logs/nsqd.txt", lambda: bundle.journal("nsqd"))
+    assert len(parts.files) == (not reason)
+    expected = [f"logs/nsqd.txt: {reason}; {bundle.NAME_LOGS}"] if reason else []
+    assert parts.missing == expected

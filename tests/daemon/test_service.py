@@ -3,6 +3,10 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +16,7 @@ from conftest import Starter, one_worker
 from nsqcy.testing.http_requests import Web, eventually
 from nsqcy.testing.wire_client import Conn
 from support import nsq_diskqueue
-from support.nsqd_process import FOREIGN, Nsqd, free_port
+from support.nsqd_process import FOREIGN, Nsqd, environment, free_port
 from support.service_manager import Manager
 
 pytestmark = [
@@ -76,6 +80,44 @@ def test_a_stopped_worker_stops_the_watchdog(nsqd: Starter, manager: Manager) ->
     os.kill(pid, signal.SIGCONT)
     manager.until("WATCHDOG")
     daemon.connect().usable()
+
+
+def test_probes_of_an_nsqd_whose_workers_are_stopped(nsqd: Starter) -> None:
+    daemon = nsqd()
+    workers = daemon.workers()
+    for pid in workers:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+
+        def status(path: str) -> int:
+            """Return 0 while the request is still passed to a stopped worker."""
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{daemon.http_port}{path}", timeout=1)
+            except urllib.error.HTTPError as error:
+                with error:
+                    assert error.read().splitlines()[0] == b"worker 0 does not answer"
+                return error.code
+            except OSError:
+                return 0
+            raise AssertionError("a stopped worker answered")
+
+        eventually(lambda: status("/live") == 503, timeout=30)
+        assert status("/ready") == 503
+        words = ["--quiet", "--timeout=1s", f"--nsqd-http-address=127.0.0.1:{daemon.http_port}"]
+        done = subprocess.run(
+            [sys.executable, "-m", "nsqcy", "doctor", "--host=false", "--sample=0", *words],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 1
+        assert "hangs: worker 0 does not answer" in done.stdout
+        assert "docs/runbooks/worker-restarted.md" in done.stdout
+    finally:
+        for pid in workers:
+            os.kill(pid, signal.SIGCONT)
+    eventually(lambda: daemon.web.get("/live").status == 200)
 
 
 def test_sockets_by_name(nsqd: Starter) -> None:

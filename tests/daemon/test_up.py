@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from nsqcy.testing.http_requests import Web, eventually
@@ -253,6 +255,60 @@ def test_nodes_keep_copies_of_each_others_messages(up: Callable[..., Up], tmp_pa
     for name in ("node0", "node1", "node2", "etcd"):
         assert (tmp_path / "data" / name).is_dir()
     assert (tmp_path / "data" / "copies.secret").stat().st_mode & 0o77 == 0
+
+
+@needs_etcd
+def test_a_node_that_lost_its_directory_starts_empty(up: Callable[..., Up], tmp_path: Path) -> None:
+    """While its directory cannot be created, the others continue."""
+    cluster = up(
+        "--nodes=3", "--copies-lease=2s", "--copies-timeout=2s", "--no-nsqadmin", ports=PORTS[:-1]
+    )
+    nodes = cluster.serving_nodes()
+    lost = nodes[1]
+    directory = tmp_path / lost.data
+    old = json.loads((directory / "copies" / "machine.json").read_text())
+    workers = lost.process.children()
+    lost.process.kill()
+    psutil.wait_procs(workers, BUDGET)  # they save what they have
+    eventually(lambda: "node1 was killed by SIGKILL; restarting it in 6s" in cluster.log())
+    shutil.rmtree(directory)
+    directory.touch()
+    failed = "node1 failed to create data-path - data/node1: file exists; restarting it in 6s"
+    eventually(lambda: failed in cluster.log(), BUDGET)
+    assert not cluster.ended() and nodes[0].web.get("/ready").status == 200
+    directory.unlink()
+
+    def is_complete() -> bool:
+        ports = [each["http_port"] for each in cluster.lookupd.get("/nodes").json()["producers"]]
+        try:
+            pages = [Web(port).get("/metrics").body.decode() for port in ports]
+        except (OSError, HTTPException):
+            return False
+        return len(pages) == 3 and all(
+            'nsqd_copies_missing{worker="0"} 0' in each for each in pages
+        )
+
+    eventually(is_complete, BUDGET)
+    assert json.loads((directory / "copies" / "machine.json").read_text()) != old
+    os.killpg(cluster.process.pid, signal.SIGINT)
+    assert cluster.wait() == 0
+
+
+@needs_etcd
+def test_a_node_that_cannot_start_again_does_not_stop_the_others(
+    up: Callable[..., Up], tmp_path: Path
+) -> None:
+    cluster = up(
+        "--nodes=2", "--copies-lease=2s", "--copies-timeout=2s", "--no-nsqadmin", ports=PORTS[:-1]
+    )
+    nodes = cluster.serving_nodes()
+    nodes[1].process.kill()
+    (tmp_path / nodes[1].data / "nsqd.dat").unlink()
+    (tmp_path / nodes[1].data / "nsqd.dat").mkdir()
+    eventually(
+        lambda: "node1 exited with status 1 before it was ready; restart" in cluster.log(), BUDGET
+    )
+    assert not cluster.ended() and nodes[0].web.get("/ready").status == 200
 
 
 def test_nodes_need_etcd(tmp_path: Path) -> None:

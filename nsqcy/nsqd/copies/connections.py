@@ -5,6 +5,7 @@ machine.
 """
 
 import secrets
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +21,7 @@ from nsqcy.nsqd.copies.wire import Decoder, Greeting
 if TYPE_CHECKING:
     from OpenSSL import SSL
 
+FAILURE_INTERVAL = 60.0  # seconds between two log lines about a stream that cannot be opened
 LEAVE_PAUSE = 0.02  # seconds for streams to send their last messages
 
 Key = tuple[str, str]
@@ -27,6 +29,50 @@ Key = tuple[str, str]
 
 Event = Callable[[Worker, float], object]
 """An event for the state machine: a function that is called with the worker and the time."""
+
+
+class FailureLog:
+    """Logs failed attempts to connect: the first one, each new reason, and then one line per
+    FAILURE_INTERVAL."""
+
+    def __init__(self, log: Lines, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._failing: dict[Key, _Failing] = {}
+
+    def failed(self, key: Key, error: str) -> None:
+        node, group_id = key
+        now, known = self._clock(), self._failing.get(key)
+        if known is None:
+            known = self._failing[key] = _Failing(now)
+        known.attempts += 1
+        if known.error == error and now - known.logged < FAILURE_INTERVAL:
+            return
+        since = f" (attempt {known.attempts}, for {now - known.began:.0f} s)"
+        repeated = since if known.attempts > 1 else ""
+        known.error, known.logged = error, now
+        self._log.info(f"COPIES: no stream to {node} for {group_id}: {error}{repeated}")
+
+    def succeeded(self, key: Key) -> None:
+        node, group_id = key
+        if (known := self._failing.pop(key, None)) is not None:
+            self._log.info(
+                f"COPIES: stream to {node} for {group_id} opened after {known.attempts} failed"
+                " attempts"
+            )
+
+    def ended(self, key: Key) -> None:
+        """Forget a stream that is no longer needed."""
+        self._failing.pop(key, None)
+
+
+class _Failing:
+    """A stream that cannot be opened."""
+
+    def __init__(self, now: float) -> None:
+        self.began = self.logged = now
+        self.error = ""
+        self.attempts = 0
 
 
 class Terms(Protocol):
@@ -68,6 +114,7 @@ class Connections:
         self._obstacle = obstacle
         self._happened = happened
         self._log = log
+        self._failures = FailureLog(log)
         self._opening: dict[Key, gevent.Greenlet[Any, Any]] = {}
         self._opened: dict[Key, Stream] = {}
         self._accepted: dict[Key, Stream] = {}
@@ -108,6 +155,7 @@ class Connections:
     def close(self, node: str, group_id: str) -> None:
         """Close a stream, or stop connecting, without an event."""
         self._opening.pop((node, group_id), None)
+        self._failures.ended((node, group_id))
         stream = self._opened.pop((node, group_id), None)
         if stream is not None:
             stream.close()
@@ -121,7 +169,7 @@ class Connections:
             sock, decoder = connect((host.strip("[]"), int(port)), greeting, terms.client_tls)
         except (OSError, ValueError) as error:
             if self._opening.pop(key, None) is not None:
-                self._log.info(f"COPIES: no stream to {node} for {group_id}: {error}")
+                self._failures.failed(key, str(error))
                 self._happened(lambda worker, now: worker.disconnected(node, group_id, now))
             return
         if self._opening.pop(key, None) is None:
@@ -134,6 +182,7 @@ class Connections:
             lambda reason: self._stream_lost(key, reason),
         )
         self._opened[key] = stream
+        self._failures.succeeded(key)
         self._happened(lambda worker, now: worker.opened(node, group_id, now))
         stream.run()
 

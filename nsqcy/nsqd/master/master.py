@@ -29,6 +29,7 @@ from nsqcy.nsqd.master.launcher import Born, Launcher
 from nsqcy.nsqd.master.live_options import LiveOptions, Reread
 from nsqcy.nsqd.master.policy_changes import PolicyStore
 from nsqcy.nsqd.master.requests import WorkerRequests
+from nsqcy.nsqd.master.stalled_probes import StalledProbes
 from nsqcy.nsqd.master.topic_registry import TopicRegistry
 from nsqcy.nsqd.master.worker_lifecycle import WorkerLifecycle
 from nsqcy.nsqd.master.workers import Phase, Workers
@@ -120,7 +121,7 @@ class Master:
             ),
             lines,
         )
-        self._acceptor = Acceptor(listeners, lines, self._listener_failed)
+        self._acceptor = Acceptor(listeners, lines, self._listener_failed, StalledProbes())
         self._lifecycle = WorkerLifecycle(
             launcher,
             self._workers,

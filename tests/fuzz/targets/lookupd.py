@@ -74,7 +74,7 @@ def said(pieces: list[bytes]) -> object:
         (each, [(one.peer.node, one.tombstoned) for one in registry.producers(each)])
         for each in registry.registrations()
     ]
-    list(session.leave())
+    list(session.leave(NOW))
     assert [*registry.counts(NOW)][-1].producers == 0
     return output, everything, list(log)
 

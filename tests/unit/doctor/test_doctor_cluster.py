@@ -19,6 +19,7 @@ from nsqcy.doctor.checks import run
 from nsqcy.doctor.cluster import DAY
 from nsqcy.doctor.facts import Attempted, Cluster, Door, Lookupd, Nsqd, Offset, Policy
 from nsqcy.doctor.findings import Finding
+from support.copies_reports import group, worker
 
 NOW = 1_800_000_000.0
 EXACT = Offset(0.0, 0.5)
@@ -275,6 +276,47 @@ def test_ghost_topics() -> None:
     assert "without consumers: gone#ephemeral" in only(topics.ephemeral, facts)
     # A topic that nsqlookupds do not list yet is not a ghost.
     assert not said(topics.ghost_topics, of(nsqd(1, *map(topic, names)), lookupds=[lookupd()]))
+
+
+def test_topics_of_a_lost_nsqd_are_not_to_be_deleted() -> None:
+    names = frozenset({"t", "ghost"})
+    known = lookupd("l1", node(1, t=False), topics=names)
+    workers = [worker("n1.0", group("owner", owner="n1.0", topics=["kept"]))]
+    for facts in (
+        of(nsqd(1), nsqd(2, lookupds=[], left="l1", error="refused"), lookupds=[known]),
+        of(nsqd(1), nsqd(2, lookupds=[], error="refused"), lookupds=[known]),
+        of(nsqd(1), lookupds=[known, Lookupd("l2", error="refused")]),
+        of(nsqd(1, unready="worker 0 is being restarted"), lookupds=[known]),
+        of(nsqd(1, copies=workers), lookupds=[known]),
+        of(lookupds=[known]),
+    ):
+        told = only(topics.ghost_topics, facts)
+        assert told.startswith("warning: nsqlookupds list topics that no responding nsqd has: ")
+        assert "-> do not delete them: " in told
+    told = only(topics.ghost_topics, of(nsqd(1), lookupds=[known]))
+    assert "-> first check that no nsqd is stopped or unregistered" in told
+    # Another machine has copies of the topic.
+    copied = lookupd("l1", node(1, t=False), topics=frozenset({"t", "kept"}))
+    assert not said(topics.ghost_topics, of(nsqd(1, copies=workers), lookupds=[copied]))
+
+
+def test_a_lost_nsqd() -> None:
+    left = {"lookupds": [], "left": "l1 until 12 s ago", "error": "refused"}
+    told = only(cluster.nsqds, of(nsqd(1, door=Door("x", "refused"), **left)))
+    assert told.startswith(
+        "error: nsqd 10.0.0.1:4151 is lost: it was registered with nsqlookupd l1 until 12 s ago,"
+        " and does not answer: refused ->"
+    )
+    assert "lost-node.md" in told
+
+
+def test_an_nsqd_that_hangs() -> None:
+    facts = of(nsqd(1, error="timed out", hangs="worker 0 does not answer"))
+    told = only(cluster.nsqds, facts)
+    assert told.startswith("error: nsqd 10.0.0.1:4151 hangs: worker 0 does not answer -> do not")
+    assert "worker-restarted.md" in told
+    told = only(cluster.health, of(nsqd(1, unready="worker 0 does not answer")))
+    assert "worker-restarted.md" in told
 
 
 def test_topics_without_a_channel() -> None:

@@ -64,6 +64,18 @@ def test_findings_are_the_problems_that_nsqadmin_shows() -> None:
     ]
 
 
+def test_a_member_without_a_session_is_lost() -> None:
+    lost = group("owner", owner="n1.0", members=["n1.0", "n9.0"])
+    other = lost | {"group": "h"}
+    (level, text), *_ = of_cluster(worker("n1.0", lost, other, sessions=["n1.0"]))
+    assert level == "error"
+    assert text == "node n9.0 is lost: it has copies of 2 groups, and no session in etcd"
+    # Within the lease, or if doctor was not given the nsqd, the member has a session.
+    assert of_cluster(worker("n1.0", lost, sessions=["n1.0", "n9.0"])) == [
+        ("ok", "no copies are missing")
+    ]
+
+
 def test_the_owner_may_be_on_an_nsqd_that_doctor_was_not_given() -> None:
     assert [level for level, _ in of_cluster(worker("n1.0", group("holder")))] == ["ok"]
 

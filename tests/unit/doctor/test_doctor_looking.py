@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -187,6 +188,7 @@ class Node:
 
     def __init__(self) -> None:
         self.answers: dict[str, bytes | Callable[[], bytes]] = {}
+        self.statuses: dict[str, int] = {}
         self.default = b""
         self.date: str | None = None
         self.released = threading.Event()
@@ -200,7 +202,7 @@ class Node:
                     return
                 body = node.answers.get(path, node.default)
                 data = body() if callable(body) else body
-                self.send_response_only(200)
+                self.send_response_only(node.statuses.get(path, 200))
                 if node.date is not None:
                     self.send_header("Date", node.date)
                 self.send_header("Content-Length", str(len(data)))
@@ -279,6 +281,43 @@ def test_one_that_hangs_and_one_that_is_not_there(node: Node, other: Node) -> No
     facts = see(IMPATIENT, lookupds=[node.address, nobody], nsqds=[node.address])
     assert [each.error for each in facts.lookupds] == ["timed out", "Connection refused"]
     assert judged(facts) == {"lookupds": ["error", "error"], "nsqds": ["error"]}
+
+
+def test_an_nsqd_whose_workers_hang(node: Node, other: Node) -> None:
+    """Its master still answers /ready."""
+    for each in (node, other):
+        each.answers["/info"] = each.hang
+    node.answers["/ready"] = b"worker 0 does not answer"
+    node.statuses["/ready"] = 503
+    other.answers["/ready"] = other.hang
+    facts = see(IMPATIENT, nsqds=[node.address, other.address])
+    assert [each.hangs for each in facts.nsqds] == [
+        "worker 0 does not answer",
+        "it accepts connections, but does not answer",
+    ]
+
+
+def test_nsqds_that_were_registered_until_recently(node: Node, other: Node) -> None:
+    port, alive = free_port(), INFO | {"tcp_port": 0, "http_port": other.port}
+    lost = INFO | {"tcp_port": port, "http_port": port, "last_seen": int((time.time() - 60) * 1e9)}
+    node.tell(
+        **{
+            "info": {"version": "1.3.0"},
+            "topics": {"topics": ["t"]},
+            "nodes": {"producers": []},
+            "nodes/lost": {"producers": [lost, alive | {"last_seen": 1}]},
+        }
+    )
+    other.tell(info=alive, stats={"topics": []})
+    facts = see(lookupds=[node.address])
+    found, gone = facts.nsqds
+    assert (found.error, found.topics) == ("", [])
+    told = next(each.text for each in cluster.nsqds(facts))
+    expected = f"nsqd {gone.name} is lost: it was registered with nsqlookupd {node.address} until "
+    assert told.startswith(expected) and told.endswith("does not answer: Connection refused")
+    assert "do not delete" in next(iter(topics.ghost_topics(facts))).advice
+    # It was given, too.
+    assert len(see(lookupds=[node.address], nsqds=[listening(port)]).nsqds) == 2
 
 
 def test_an_unreachable_broadcast_address(node: Node, other: Node) -> None:

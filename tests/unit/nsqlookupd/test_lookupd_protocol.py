@@ -107,7 +107,7 @@ def test_any_cutting_means_the_same(conversation: bytes, data: st.DataObject) ->
     assert state(cut) == state(whole)
     for client in (whole, cut):
         client.end()
-        list(client.session.leave())
+        list(client.session.leave(NOW))
     assert state(cut) == state(whole)
     assert whole.session.closing
     assert whole.session.held == 0

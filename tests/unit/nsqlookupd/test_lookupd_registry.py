@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from nsqcy.nsqlookupd.registry import CLIENT, Moment, Peer, Registration, Registry
+from nsqcy.nsqlookupd.registry import CLIENT, MAX_REMEMBERED, Moment, Peer, Registration, Registry
 from support.sanitizer import within
 
 INACTIVE, LIFETIME = 100, 30
@@ -114,7 +114,9 @@ class Machine(RuleBasedStateMachine):
     def leave(self, number: int) -> None:
         peer = self.get(number)
         before = set(peer.registrations)
-        left = chain.from_iterable(self.registry.leave(self.peers.pop(number)))
+        left = chain.from_iterable(
+            self.registry.leave(self.peers.pop(number), Moment(self.now, self.now))
+        )
         assert set(left) == before
         for peers in self.model.entries.values():
             peers.pop(number, None)
@@ -246,6 +248,79 @@ def test_a_thousand_producers_of_a_hundred_topics() -> None:
     assert sum(len([*filter(None, topics)]) for _, topics in registry.nodes(now)) == 100_000
     assert sum(len(registry.producers(each)) for each in registry.registrations()) == 201_000
     for peer in peers:
-        assert len(list(registry.leave(peer))) == 201
+        assert len(list(registry.leave(peer, now))) == 201
     assert len(registry.topics()) == 100
     assert not any(registry.producers(each) for each in registry.registrations())
+
+
+def at(seconds: float) -> Moment:
+    return Moment(int(seconds * 1e9), int(seconds * 1e9))
+
+
+def names(registry: Registry, seconds: float) -> list[str]:
+    return [each.peer.tcp_address for each in registry.lost(at(seconds))]
+
+
+def a_peer(port: int = 1, host: str = "a", hostname: str = "", seen: float = 0) -> Peer:
+    return Peer("x", at(seen), broadcast_address=host, hostname=hostname, tcp_port=port)
+
+
+def test_peers_that_left_are_remembered_until_they_return() -> None:
+    registry = Registry(at(9e9).steady, 1)
+    peer = a_peer()
+    registry.identify(peer)
+    registry.register(peer, "t")
+    assert names(registry, 1) == []
+    list(registry.leave(peer, at(2)))
+    assert names(registry, 3) == names(registry, 2 + 3600) == ["a:1"]
+    assert [each.since for each in registry.lost(at(3))] == [at(2)]
+    assert names(registry, 3 + 3600) == []
+
+    again = a_peer()  # it crashes again before it has registered its topics
+    registry.identify(again)
+    assert names(registry, 3) == []
+    list(registry.leave(again, at(4)))
+    assert names(registry, 5) == ["a:1"]
+    registry.identify(a_peer(host="b", hostname="h"))
+    assert names(registry, 5) == ["a:1"]
+
+    third = a_peer()
+    registry.identify(third)
+    registry.register(third, "t")
+    list(registry.unregister(third, "t"))  # it is drained
+    list(registry.leave(third, at(6)))
+    assert names(registry, 6) == []
+
+
+def test_a_peer_may_return_with_another_address() -> None:
+    registry = Registry(at(9e9).steady, 1)
+    old = a_peer(host="10.0.0.1", hostname="nsqd-0")
+    registry.identify(old)
+    registry.register(old, "t")
+    list(registry.leave(old, at(1)))
+    registry.identify(a_peer(2, host="10.0.0.2", hostname="nsqd-0"))
+    assert names(registry, 1) == ["10.0.0.1:1"]
+    registry.identify(a_peer(host="10.0.0.2", hostname="nsqd-0"))
+    assert names(registry, 1) == []
+
+
+def test_peers_without_topics_and_inactive_ones() -> None:
+    registry = Registry(at(10).steady, 1)
+    for port, topic in enumerate(("", "t#ephemeral")):
+        peer = a_peer(port)
+        registry.identify(peer)
+        if topic:
+            registry.register(peer, topic)
+        list(registry.leave(peer, at(1)))
+    registry.identify(a_peer(7))
+    assert names(registry, 1) == [] and names(registry, 20) == ["a:7"]
+
+
+def test_the_number_of_remembered_peers_is_limited() -> None:
+    registry = Registry(1, 1)
+    for port in range(MAX_REMEMBERED + 5):
+        peer = a_peer(port)
+        registry.register(peer, "t")
+        list(registry.leave(peer, at(1)))
+    assert len(names(registry, 1)) == MAX_REMEMBERED
+    assert names(registry, 1)[0] == "a:5"

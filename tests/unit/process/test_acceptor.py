@@ -7,6 +7,8 @@ import gevent
 import pytest
 
 from nsqcy.net.listeners import bind
+from nsqcy.nsqd.master import stalled_probes
+from nsqcy.nsqd.master.stalled_probes import StalledProbes
 from nsqcy.process import acceptor
 from nsqcy.process.acceptor import Acceptor
 from nsqcy.util import descriptors
@@ -38,11 +40,11 @@ class Worker:
 class Front:
     """An acceptor with one listener, and its clients."""
 
-    def __init__(self):
-        self.listener = bind("127.0.0.1:0", "tcp")
+    def __init__(self, kind="tcp"):
+        self.listener = bind("127.0.0.1:0", kind)
         self.lines = Lines()
         self.failures = []
-        self.acceptor = Acceptor([self.listener], self.lines, self.failures.append)
+        self.acceptor = Acceptor([self.listener], self.lines, self.failures.append, StalledProbes())
         self.sockets = []
 
     def connect(self, count=1):
@@ -285,3 +287,60 @@ def test_closing_says_so_and_ends_what_nobody_took(front):
     front.acceptor.close()
     assert front.sockets[0].recv(1) == b""
     assert front.lines.all == [f"TCP: closing {front.listener.text}"]
+
+
+@pytest.fixture
+def web():
+    made = Front("http")
+    yield made
+    made.close()
+
+
+def answer(front, request):
+    front.connect()
+    front.sockets[-1].sendall(request)
+    front.sockets[-1].setblocking(False)
+
+    def closed():
+        try:
+            parts.append(front.sockets[-1].recv(4096))
+        except BlockingIOError:
+            return False
+        return not parts[-1]
+
+    parts = []
+    wait_until(closed)
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("path", [b"/live", b"/ready?x=1"])
+def test_probes_are_answered_while_all_workers_hang(web, path):
+    workers = [Worker(lagging=True) for _ in range(2)]
+    for number, worker in enumerate(workers):
+        web.acceptor.add(number, worker)
+    got = answer(web, b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+    assert got.startswith(b"HTTP/1.1 503 ")
+    assert got.endswith(b"\r\n\r\nworker 0 does not answer\nworker 1 does not answer")
+    assert not workers[0].taken and not workers[1].taken
+
+
+def test_a_worker_gets_everything_else(web):
+    hung = Worker(lagging=True)
+    web.acceptor.add(0, hung)
+    request = b"GET /stats HTTP/1.1\r\nHost: x\r\n\r\n"
+    web.connect()
+    web.sockets[-1].sendall(request)
+    wait_until(lambda: hung.taken)
+    assert hung.taken[0].sock.recv(4096) == request
+    hung.is_lagging = False
+    web.connect()
+    web.sockets[-1].sendall(b"GET /live HTTP/1.1\r\n\r\n")
+    wait_until(lambda: len(hung.taken) == 2)
+
+
+def test_a_client_that_sends_nothing_reaches_a_worker(web, monkeypatch):
+    monkeypatch.setattr(stalled_probes, "REQUEST_TIMEOUT", 0.01)
+    hung = Worker(lagging=True)
+    web.acceptor.add(0, hung)
+    web.connect()
+    wait_until(lambda: hung.taken)
