@@ -82,6 +82,28 @@ def test_a_cluster_with_something_of_everything(starter: Starter, tmp_path: Path
         assert "Connection refused" in findings(done)["lookupds", "error"]["text"]
 
 
+def test_a_lost_nsqd(starter: Starter) -> None:
+    """Its topics may be on its disk: doctor does not advise deleting them."""
+    with Lookupd() as lookupd:
+        where = {"broadcast_address": "127.0.0.1", "lookupd_tcp_address": lookupd.addresses["TCP"]}
+        lost, other = (starter(workers=1, **where) for _ in range(2))
+        for nsqd, topic in ((lost, "only-there"), (other, "t")):
+            nsqd.web.do("create", topic)
+        eventually(lambda: len(lookupd.web.get("/topics").json()["topics"]) == 2)
+        at = f"--lookupd-http-address={lookupd.http_address}"
+        words = [at, "--host=false", "--sample=0", "--json", "--quiet"]
+        assert doctor(*words).returncode == 0
+        lost.kill()
+        eventually(lambda: len(lookupd.nodes()) == 1)
+        done = doctor(*words)
+        told = findings(done)
+        assert done.returncode == 1
+        text = f"nsqd 127.0.0.1:{lost.http_port} is lost: it was registered with nsqlookupd "
+        assert told["nsqds", "error"]["text"].startswith(text)
+        ghosts = told["ghost-topics", "warning"]
+        assert "only-there" in ghosts["text"] and ghosts["advice"].startswith("do not delete them")
+
+
 def test_a_message_that_always_fails(nsqd: Starter) -> None:
     daemon = nsqd()
     consumer = daemon.connect().sub("t", "c", rdy=1)

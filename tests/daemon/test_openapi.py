@@ -214,7 +214,18 @@ def test_nsqlookupd_answers_as_described(nsqd: Starter) -> None:
             Call("lookup", TOPIC),
             Call("lookup", status=400),
             Call("lookup", {"topic": "none"}, status=404),
-            *(Call(each) for each in ("topics", "nodes", "ping", "info", "metrics", "everything")),
+            *(
+                Call(each)
+                for each in (
+                    "topics",
+                    "nodes",
+                    "lostNodes",
+                    "ping",
+                    "info",
+                    "metrics",
+                    "everything",
+                )
+            ),
             Call("channels", TOPIC),
             Call("channels", status=400),
             Call("createTopic", {"topic": "other"}),
