@@ -137,7 +137,9 @@ typedef struct IoEngine {
     pthread_mutex_t lock;
     pthread_cond_t answer;
     pthread_cond_t emptied;
-    IoList finished;         /* this and the next two are under the lock */
+    IoList finished;         /* this and the next four are under the lock */
+    uint64_t in_hand;        /* ops that the lanes have not finished */
+    uint64_t finished_count;
     int waiting;
     uint64_t wakeups;
     int event;
@@ -150,6 +152,7 @@ typedef struct IoEngine {
     int open_limit;
     int first_reserved;      /* from this descriptor on, all others are in use */
     IoList submitted;        /* this and the rest are on the hub side */
+    uint64_t submitted_count;
     IoList ready;
     IoOp *spare;
     int spares;
@@ -169,7 +172,8 @@ void engine_submit(IoEngine *engine, IoOp *op);
 void engine_kick(IoEngine *engine);
 /* Moves finished ops to `ready`. */
 void engine_collect(IoEngine *engine);
-/* Sleeps until an op has finished. Call this only while ops are outstanding. */
+/* Sleeps until all ops, or enough to be worth a wake-up, have finished. Call this only while ops are
+ * outstanding. */
 void engine_wait(IoEngine *engine);
 /* Returns the op that a lane is running, or NULL. The op may end at any time, but the hub frees it
  * and its file only after collecting it. */

@@ -497,6 +497,13 @@ static int op_goes_on(const IoOp *op) {
     return op->lane != LANE_WRITES && op->kind != IO_WAIT;
 }
 
+/* A waiting hub is woken for this many finished ops, or for the last one. */
+#define WORTH_WAKING 256
+
+static int worth_waking(const IoEngine *engine) {
+    return engine->finished_count >= WORTH_WAKING || !engine->in_hand;
+}
+
 static void finish_op(IoEngine *engine, IoOp *op) {
     Lane *lane = &engine->lanes[op->lane];
     int first;
@@ -504,9 +511,11 @@ static void finish_op(IoEngine *engine, IoOp *op) {
     pthread_mutex_lock(&engine->lock);
     first = engine->finished.head == NULL;
     list_push(&engine->finished, op);
+    engine->in_hand--;
+    engine->finished_count++;
     if (op_goes_on(op) && --lane->under_way == 0)
         pthread_cond_signal(&engine->emptied);
-    if (engine->waiting)
+    if (engine->waiting && worth_waking(engine))
         pthread_cond_signal(&engine->answer);
     pthread_mutex_unlock(&engine->lock);
     if (first) {
@@ -675,6 +684,7 @@ void engine_submit(IoEngine *engine, IoOp *op) {
     if (op->file)
         op->file->refs++;
     engine->outstanding++;
+    engine->submitted_count++;
     list_push(&engine->submitted, op);
 }
 
@@ -684,6 +694,8 @@ void engine_kick(IoEngine *engine) {
     Lane *writes = &engine->lanes[LANE_WRITES];
     pthread_mutex_lock(&engine->lock);
     list_splice(&writes->queued, &engine->submitted);
+    engine->in_hand += engine->submitted_count;
+    engine->submitted_count = 0;
     engine->wakeups += (uint64_t)writes->sleeping;
     lane_wake(writes);
     pthread_mutex_unlock(&engine->lock);
@@ -705,6 +717,7 @@ void engine_collect(IoEngine *engine) {
     (void)had;
     pthread_mutex_lock(&engine->lock);
     list_splice(&engine->ready, &engine->finished);
+    engine->finished_count = 0;
     pthread_mutex_unlock(&engine->lock);
 }
 
@@ -741,7 +754,7 @@ void engine_wait(IoEngine *engine) {
     }
     pthread_mutex_lock(&engine->lock);
     engine->waiting = 1;
-    while (!engine->finished.head)
+    while (!worth_waking(engine))
         pthread_cond_wait(&engine->answer, &engine->lock);
     engine->waiting = 0;
     pthread_mutex_unlock(&engine->lock);

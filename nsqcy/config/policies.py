@@ -309,6 +309,7 @@ class Policies:
         channel_sections: Iterable[tuple[str, Values]] = (),
     ) -> None:
         self.default = default or TopicPolicy()
+        self._default_channel = _inherited(self.default)
         self._sections = tuple((pattern, dict(values)) for pattern, values in sections)
         self._channel_sections = tuple(
             (pattern, dict(values)) for pattern, values in channel_sections
@@ -374,12 +375,16 @@ class Policies:
         return True
 
     def topic(self, name: str) -> TopicPolicy:
-        return _completed(self._usual(name)._replace(**_merged(self._of_topic(name))))
+        """Return the policy of a topic: the default itself if the topic has no values of its own,
+        because this runs for each topic at startup."""
+        usual, values = self._usual(name), _merged(self._of_topic(name))
+        return _completed(usual._replace(**values) if values else usual)
 
     def channel(self, topic: str, name: str) -> ChannelPolicy:
-        inherited = self.topic(topic)
-        values = {key: getattr(inherited, key) for key in INHERITED}
-        return ChannelPolicy(**values | _merged(self._of_channel(topic, name)))
+        """Return the policy of a channel; see topic()."""
+        of_topic, values = self.topic(topic), _merged(self._of_channel(topic, name))
+        usual = self._default_channel if of_topic is self.default else _inherited(of_topic)
+        return usual._replace(**values) if values else usual
 
     def copied(self) -> Iterator[TopicPolicy]:
         """Yield a policy for each section, and for each topic with values set over HTTP, that
@@ -425,8 +430,7 @@ class Policies:
         return _unusual(TOPIC_KEYS, self.topic(name), self._usual(name))
 
     def unusual_of_channel(self, topic: str, name: str) -> dict[str, Any]:
-        inherited = {key: getattr(self.default, key) for key in INHERITED}
-        return _unusual(CHANNEL_KEYS, self.channel(topic, name), ChannelPolicy(**inherited))
+        return _unusual(CHANNEL_KEYS, self.channel(topic, name), self._default_channel)
 
     def _usual(self, name: str) -> TopicPolicy:
         """Return the policy of a topic without its own values."""
@@ -467,6 +471,11 @@ def _completed(policy: TopicPolicy) -> TopicPolicy:
     )
 
 
+def _inherited(policy: TopicPolicy) -> ChannelPolicy:
+    """Return the policy of a channel without values of its own."""
+    return ChannelPolicy(**{key: getattr(policy, key) for key in INHERITED})
+
+
 def _merged(said: Iterable[tuple[str, Values]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for _, values in said:
@@ -482,6 +491,8 @@ def _sources(said: Iterable[tuple[str, Values]]) -> dict[str, str]:
 
 
 def _unusual(keys: Mapping[str, Option], policy: object, usual: object) -> dict[str, Any]:
+    if policy is usual:
+        return {}
     return {
         key: shown(option, getattr(policy, key))
         for key, option in keys.items()

@@ -133,6 +133,17 @@ cdef class Checkpoints(TopicQueue):
             total += channel.activity()
         return total
 
+    cdef void expect_no_change(self) noexcept:
+        """A clean exit left the journal as the topic is now: it stays until something changes."""
+        self.is_as_saved = True
+        self.saved_end = self.visible.seq
+        self.journalled = self.activity()
+        self.journal_stale = self.journal_due = False
+
+    cdef bint is_unchanged(self) noexcept:
+        return (self.is_as_saved and not self.journal_stale and not self.journal_due
+                and self.visible.seq == self.saved_end and self.activity() == self.journalled)
+
     cdef int checkpoint(self) except -1:
         """Sync and write the journal if due; return the cost in TICK_BUDGET units."""
         if self.log is not None:
@@ -295,7 +306,8 @@ cdef class Checkpoints(TopicQueue):
         cdef list channels = []
         # A change that later records must wait for may be part of a snapshot that began for a
         # different reason.
-        records_wait = records_wait or self.journal_due
+        records_wait = records_wait or self.journal_due or self.is_as_saved
+        self.is_as_saved = False
         for channel in self.channels.values():
             entries += channel.deferred_count + channel.in_flight_count + channel.queued
             if not channel.ephemeral:

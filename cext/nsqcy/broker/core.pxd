@@ -447,6 +447,8 @@ cdef class Checkpoints(TopicQueue):
     cdef bint was_restored              # the topic has data from an earlier process
     cdef bint is_last                   # the journal being written is the last one
     cdef bint journal_stale             # the journal is out of date
+    cdef bint is_as_saved               # the last process's journal has not been replaced
+    cdef uint64_t saved_end             # visible.seq in that journal
     cdef Snapshot snapshot              # snapshot in progress; None if there is none
     cdef bint snapshot_due              # another snapshot must follow the one in progress
     cdef list journal_waiters           # callbacks for the next journal
@@ -461,6 +463,8 @@ cdef class Checkpoints(TopicQueue):
     cdef tuple missing                  # [first, end) of records missing from all files at startup
 
     cdef uint64_t activity(self) noexcept
+    cdef void expect_no_change(self) noexcept
+    cdef bint is_unchanged(self) noexcept
     cdef int checkpoint(self) except -1
     cdef int journal_channel(self, kind, Channel channel, done=*) except -1
     cdef int journal_delta(self, delta, done) except -1

@@ -102,7 +102,8 @@ cdef class Recovery:
         if topic.oldest != NULL and (topic.retains or state is None):
             minimum = topic.oldest.first_seq     # the readers of earlier records are unknown
         self.find_missing(minimum, () if state is None else state.missing)
-        self.name_logs(found, state)
+        whole = self.is_whole(found, state)
+        self.name_logs(found, state, whole)
         topic.named.end_at(topic.log.log_id, topic.next_seq)
         topic.started = False
         topic.cursor_to_end(&topic.visible)
@@ -115,6 +116,8 @@ cdef class Recovery:
             self.restore_delayed(state.delayed)
         for name, paused in names.items():
             channel = topic.channel(name)
+            if channels is not None and name not in channels and topic.moved_from is None:
+                topic.host.event("channel_created", topic.name, name)   # not in the metadata yet
             channel.paused = paused
             saved = cursors.get(name)
             if saved is not None:
@@ -135,7 +138,22 @@ cdef class Recovery:
         topic.journal_due = True     # later publishes are not covered by the journal on disk
         topic.touch_dirty()
         topic.fan_out()
+        if self.is_as_saved(state, names, whole):
+            topic.expect_no_change()
         return 0
+
+    cdef bint is_as_saved(self, state, dict names, bint whole) except -1:
+        """Return whether the journal on disk describes the restored topic. A log's readers would
+        notice a crash between a publish and the journal that it causes, so topics with retention
+        are excluded."""
+        cdef Topic topic = self.topic
+        if not whole or not state.clean or topic.retains or topic.named \
+                or topic.producers is not None or topic.delayed_count:
+            return False
+        return (topic.log.log_id == state.log_id and topic.promised == state.durability
+                and topic.missing == state.missing and topic.paused == state.paused
+                and topic.fanout.seq == state.fanout_seq and topic.visible.seq == state.next_seq
+                and names == {saved.name: saved.paused for saved in state.channels})
 
     cdef object restore_state(self, Recovered found, dict names):
         """Return the last checkpoint, or None; add the checkpoint's channels to `names`."""
@@ -168,7 +186,7 @@ cdef class Recovery:
 
     # -- which logs --
 
-    cdef int name_logs(self, Recovered found, state) except -1:
+    cdef int name_logs(self, Recovered found, state, bint whole) except -1:
         """Determine the logs of the recovered records, and whether the last log continues.
 
         The last log ends if records that readers may have seen are lost, because their sequence
@@ -182,7 +200,7 @@ cdef class Recovery:
         if topic.promised != FSYNC or topic.oldest == NULL or self.sync_found():
             topic.past = journal.name_logs(self.stretches(), () if state is None else state.past)
         named = [one.log_id for one in topic.past]
-        if not self.is_whole(found, state) or log_id in named and (
+        if not whole or log_id in named and (
                 topic.past[len(named) - 1].log_id != log_id
                 or topic.past[len(named) - 1].end != topic.next_seq):
             topic.log.log_id = os.urandom(16)

@@ -679,6 +679,7 @@ cdef class Shard:
             topic.save_records()
         if self.io is not None:
             self.io.drain()
+            self._sync_names()
         for topic in self.all_topics():
             topic.sync_found()
             topic.save_journal()
@@ -690,3 +691,13 @@ cdef class Shard:
         if self.io is not None:
             self.io.drain()
         return lost
+
+    def _sync_names(self):
+        """Sync the data path once, for the directories of all topics."""
+        cdef Topic topic
+        errors = []
+        self.io.on_path_now("sync", self.data_path, errors.append)
+        self.io.drain()
+        for topic in self.all_topics():
+            if errors == [0] and topic.log is not None and topic.log.io is self.io:
+                topic.log.name_synced()

@@ -235,7 +235,7 @@ cdef class Topic(TopicLog):
             self.journal_channel(journal.Kind.CHANNEL_CREATED, channel)
             self.fan_out()
             self.touch_dirty()
-            if self.moved_from is None:
+            if self.moved_from is None and self.started:
                 self.host.event("channel_created", self.name, name)
         return channel
 
@@ -414,7 +414,11 @@ cdef class Topic(TopicLog):
             if channel.ephemeral:
                 channel.collect()
             channel.touch_dirty()
-        self.journal_stale = True
+        if self.is_as_saved and not self.is_unchanged():
+            self.is_as_saved = False
+            self.journal_due = True      # the journal on disk does not cover later publishes
+        if not self.is_as_saved:
+            self.journal_stale = True
         if self.log is not None:
             if self.journal_due and self.is_kept():
                 self.write_journal(True)
@@ -566,8 +570,10 @@ cdef class Topic(TopicLog):
         if self.log is None or self.gone:
             return
         if self.needs_nothing():
-            if self.log._first != NULL or self.log.journal_bytes or self.was_restored:
+            if self.log.has_files():
                 self.close(True)
+            return
+        if self.is_unchanged():
             return
         self.finish_journal()
         self.is_last = True

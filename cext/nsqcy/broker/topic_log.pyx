@@ -185,9 +185,9 @@ cdef class TopicLog(Checkpoints):
             # The last write failed, and no publisher has requested a write since then.
             self.journal_due = True
         if (self.was_restored or self.log.journal_lost) and (
-                self.journal_due or self.waits_for_journal()):
+                self.journal_due or self.is_as_saved or self.waits_for_journal()):
             # The journal of an earlier process must not refer to these records.
-            if self.journal_due:
+            if self.journal_due or self.is_as_saved:
                 self.write_journal(True)
             self.finish_journal()
         self.log.append(block.data + start, end - start, first_seq, last_seq, count, flags,
@@ -200,6 +200,8 @@ cdef class TopicLog(Checkpoints):
         cdef uint32_t written = block.written
         cdef bint tried
         while self.write_run(block, False):
+            if block.written == block.size and block.next == NULL:
+                return 0     # it fits into one file: the caller waits for all topics together
             tried = block.written > written
             self.host.io.drain()
             if tried and block.written <= written:

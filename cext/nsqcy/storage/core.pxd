@@ -726,6 +726,8 @@ cdef class SegmentFiles:
     cdef int _sync_files(self, Task *whole) except -1
     # Sync the recovered files, because a killed process may not have synced them.
     cdef int sync_found(self, log_done done, void *arg) except -1
+    cdef bint has_files(self) noexcept
+    cdef void name_synced(self) noexcept
     cdef int _sync_file(self, Segment *segment, Task *whole) except -1
     cdef int _sync_done(self, Task *task, int error) except -1
     cdef int _sync_directory(self, Task *whole) except -1
@@ -768,6 +770,7 @@ cdef class LogWriter(SegmentFiles):
                     log_done done, void *arg) except -1
     # Sync the durable runs appended so far. Only one sync is in progress at a time; all syncs
     # requested in the meantime share the next one.
+    cdef bint is_synced(self) noexcept
     cdef int commit(self) except -1
     # Return whether a run of n bytes would begin a new segment: it may then be written even if an
     # earlier run fails.

@@ -322,8 +322,8 @@ cdef class Log(LogWriter):
     # -- the end --
 
     cdef int close(self, log_done done, void *arg) except -1:
-        """Write the footer, sync, sync the directory; done is called when all of this is on disk.
-        Extents may be released afterwards, but no more files are removed."""
+        """Sync whatever is not synced, and write the footer; done is called when the records are on
+        disk. Extents may be released afterwards, but no more files are removed."""
         if self.closed:
             raise ValueError("the log is closed")
         self.closed = True
@@ -334,6 +334,8 @@ cdef class Log(LogWriter):
         self._frozen = True
         if self._current is not NULL:
             self._segment_retire(self._current)
+        if self.is_synced():
+            return self._end_check()
         return self.sync(NULL, NULL)
 
     cdef int delete(self, log_done done, void *arg) except -1:

@@ -216,6 +216,17 @@ cdef class LogWriter(SegmentFiles):
         whole.parts -= 1
         return 0
 
+    cdef bint is_synced(self) noexcept:
+        """Return whether a sync would have nothing to do."""
+        cdef Segment *segment = self._last
+        if self._journal_dirty or self._directory_dirty or self._following or self._sync_error:
+            return False
+        while segment is not NULL:
+            if segment.synced < segment.end and segment.state in (SEGMENT_OPEN, SEGMENT_CLOSING):
+                return False
+            segment = segment.previous
+        return True
+
     cdef int commit(self) except -1:
         if self._commits > self._commits_done or self._durable == 0:
             return 0

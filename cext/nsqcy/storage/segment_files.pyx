@@ -355,9 +355,11 @@ cdef class SegmentFiles:
         trailer.magic = FOOTER_MAGIC
         self.io.write(LANE_WRITES, segment.file, footer, n, segment.end, task_finished, task,
                       &task.result)
-        self._sync_file(segment, NULL)
-        if self._directory_dirty:
-            self._sync_directory(NULL)
+        if not self._frozen:
+            # After the log has been closed, recovery can also do without the footer.
+            self._sync_file(segment, NULL)
+            if self._directory_dirty:
+                self._sync_directory(NULL)
         free(segment.runs)
         segment.runs = NULL
         segment.run_count = segment.run_capacity = 0
@@ -513,6 +515,10 @@ cdef class SegmentFiles:
         memset(extent, 0, sizeof(Extent))
         return 0
 
+    cdef bint has_files(self) noexcept:
+        """Return whether the log's directory may exist."""
+        return self._first is not NULL or self.journal_bytes != 0 or self._directory_there
+
     # -- syncing --
 
     cdef int _sync_files(self, Task *whole) except -1:
@@ -534,7 +540,8 @@ cdef class SegmentFiles:
             if segment.state == SEGMENT_CLOSED and segment.synced < segment.end:
                 self._sync_file(segment, whole)
             segment = segment.next
-        self._sync_directory(whole)
+        if whole.parts > 1:
+            self._sync_directory(whole)
         return self._part_end(whole, 0)
 
     cdef int _sync_file(self, Segment *segment, Task *whole) except -1:
@@ -578,6 +585,11 @@ cdef class SegmentFiles:
                             &task.result)
         self._directory_dirty = False
         return 0
+
+    cdef void name_synced(self) noexcept:
+        """Handle a sync of the data path by the caller, who had waited for all earlier writes."""
+        if self._first is not NULL and self._first.good > SEGMENT_HEADER:
+            self._directory_known = True
 
     cdef void _names_synced(self, uint32_t which) noexcept:
         """Handle the sync of a directory. The name of the log's directory is durable if the data

@@ -858,7 +858,98 @@ def test_a_clean_exit_keeps_the_log(make: Make, tmp_path: Path) -> None:
     assert log_id(again) == old
     # The clean exit does not count after a later kill.
     assert again.client().publish("t", b"two") == OK
+    again.settle()
     assert log_id(killed(make, again, "memory")) != old
+
+
+def restarted(make: Make, core: Core, channels: dict[str, bool]) -> Core:
+    """Return the shard of a process that starts after a clean exit."""
+    core.save()
+    core.close = lambda: None  # type: ignore[method-assign]
+    again = make("memory", core.path)
+    again.shard.load_topic(b"t", False, channels)
+    again.advance(5 * SECOND)
+    return again
+
+
+def journal_of(core: Core) -> tuple[int, bytes] | None:
+    """Return the inode, which each snapshot changes, and the content."""
+    assert core.path is not None
+    path = core.path / "t.topic/journal"
+    return (path.stat().st_ino, path.read_bytes()) if path.exists() else None
+
+
+def test_restarts_without_changes_write_no_journal(make: Make) -> None:
+    core = make("memory")
+    core.create("t").channel("c")
+    assert core.client().publish("t", b"one") == OK
+    again = restarted(make, core, {"c": False})
+    saved = journal_of(again)
+    assert saved is not None
+    for _ in range(2):
+        again = restarted(make, again, {"c": False})
+        assert journal_of(again) == saved
+    assert bodies(again) == [b"one"]
+
+
+def pause_topic(core: Core) -> None:
+    core.shard.topics[b"t"].pause(True)
+
+
+def pause_channel(core: Core) -> None:
+    core.shard.topics[b"t"].pause_channel("c", True)
+
+
+def create_channel(core: Core) -> None:
+    core.shard.topics[b"t"].channel("new")
+
+
+def finish(core: Core) -> None:
+    client = core.client().subscribe("t", "c", 1)
+    core.settle()
+    client.finish(client.messages()[0].id)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pause_topic,
+        pause_channel,
+        create_channel,
+        finish,
+        lambda core: core.shard.topics[b"t"].delete_channel("c"),
+        lambda core: core.client().publish("t", b"three"),
+        lambda core: core.client().publish("t", b"three", 1000),
+        lambda core: core.shard.policies_changed("t"),
+    ],
+)
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_any_change_after_a_restart_is_in_the_journal(
+    make: Make, change: Callable[[Core], object], is_clean: bool
+) -> None:
+    core = make("memory")
+    core.create("t").channel("c")
+    for body in (b"one", b"two"):
+        assert core.client().publish("t", body) == OK
+    again = restarted(make, core, {"c": False})
+    saved = journal_of(again)
+    change(again)
+    if is_clean:
+        again.save()
+        again.close = lambda: None  # type: ignore[method-assign]
+    else:
+        again.advance(5 * SECOND)
+    assert journal_of(again) != saved
+
+
+def test_the_metadata_overrule_the_journal(make: Make) -> None:
+    core = make("memory")
+    core.create("t").channel("c")
+    assert core.client().publish("t", b"one") == OK
+    again = restarted(make, core, {"c": True})
+    saved = journal_of(again)
+    again = restarted(make, again, {"c": True, "d": False})
+    assert journal_of(again) != saved
 
 
 def test_counts_are_right_where_the_journal_is_older_than_the_files(make: Make) -> None:
