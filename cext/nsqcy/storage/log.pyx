@@ -322,7 +322,7 @@ cdef class Log(LogWriter):
     # -- the end --
 
     cdef int close(self, log_done done, void *arg) except -1:
-        """Sync whatever is not synced, and write the footer; done is called when the records are on
+        """Sync what is not synced yet, and write the footer; done is called when the records are on
         disk. Extents may be released afterwards, but no more files are removed."""
         if self.closed:
             raise ValueError("the log is closed")
