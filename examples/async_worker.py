@@ -53,7 +53,7 @@ async def main() -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with consumer:  # starts it, and closes it at the end of the block
+    async with consumer:  # starts the consumer, and closes it after the block
         await stop.wait()
     print("stopped", flush=True)
 

@@ -4,7 +4,7 @@
     python examples/cron.py
 
 The deferred message survives a restart of nsqd and of the workers. Any number of workers can
-consume it; one of them gets each run. A key keeps the number of scheduled runs at one.
+consume it; one of them gets each run. A key ensures that only one run is scheduled at a time.
 """
 
 import os
@@ -20,7 +20,7 @@ PERIOD = 0.5  # seconds
 
 
 def schedule() -> None:
-    """Schedule the next run, at a multiple of the period, instead of the one scheduled so far."""
+    """Schedule the next run at a multiple of the period; replaces the run scheduled so far."""
     now = time.time()
     due = (now // PERIOD + 1) * PERIOD
     cancel(TOPIC, CHANNEL, JOB, HTTP)

@@ -33,7 +33,7 @@ def handler_of(customer: str, done: threading.Event) -> Callable[[Message], None
 
 
 with Producer(TCP) as producer:
-    for customer, jobs in CUSTOMERS.items():  # all jobs of big come first
+    for customer, jobs in CUSTOMERS.items():  # all jobs of one customer come first
         producer.multipublish(f"jobs-{customer}", [b"job"] * jobs)
 
 with ExitStack() as stack:

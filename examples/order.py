@@ -14,7 +14,8 @@ from nsqcy import Consumer, Producer, Requeue
 
 TCP = os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150")
 
-# In a real program, a column of the account's row, changed in the same transaction as the account.
+# The last number applied to each account. A real program keeps it in a column of the account's row,
+# and changes it in the same transaction as the account.
 applied: dict[str, int] = {}
 
 

@@ -46,7 +46,7 @@ publish_thread = threading.Thread(target=publish, daemon=True)
 publish_thread.start()
 
 # %% Spark, and the topic as a stream
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the Python that has pyarrow
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # this Python has pyarrow
 spark = (
     SparkSession.builder.master("local[2]")
     .appName("nsqcy example")

@@ -3,8 +3,8 @@
     nsqcy up                      # in another terminal
     python examples/priorities.py
 
-Each priority has a topic. The worker takes a message of the second topic only if it has none of the
-first.
+Each priority has a topic. The worker handles a message from the second topic only if it has none
+from the first.
 """
 
 import os
@@ -20,7 +20,8 @@ with Producer(TCP) as producer:
     producer.multipublish("mail-urgent", [b"password reset"] * URGENT)
 
 with (
-    # More than one message in flight, so that the next urgent one is there when one is finished.
+    # Keep more than one message in flight, so that the next urgent one is ready when one is
+    # finished.
     Consumer("mail-urgent", "senders", TCP, max_in_flight=5) as urgent,
     Consumer("mail-bulk", "senders", TCP, max_in_flight=1) as bulk,
 ):

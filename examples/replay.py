@@ -4,7 +4,7 @@
     python examples/replay.py
 
 A topic with retention keeps messages that every channel has finished. A channel can begin anywhere
-in the kept log, and any NSQ client can consume it.
+in the retained log, and any NSQ client can consume it.
 """
 
 import json

@@ -3,7 +3,8 @@
     nsqcy up                      # in another terminal
     python examples/request_reply.py
 
-A request names the topic of its client, and expires when the client no longer waits for the answer.
+A request contains its client's reply topic, and expires when the client no longer waits for the
+answer.
 """
 
 import os
@@ -25,7 +26,7 @@ def answer(message: Message) -> None:
 
 
 class Client:
-    """Asks, from any number of threads. One topic receives all replies of the process."""
+    """Sends requests from any number of threads. One topic receives all replies for the process."""
 
     def __init__(self) -> None:
         self._topic = f"replies-{uuid.uuid4().hex}#ephemeral"

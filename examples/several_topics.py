@@ -4,8 +4,8 @@ later.
     nsqcy up                      # in another terminal
     python examples/several_topics.py
 
-At most 20 messages of all topics are in flight. A topic with a backlog uses the capacity that idle
-topics do not need.
+At most 20 messages are in flight, across all topics. A topic with a backlog uses the capacity that
+idle topics do not need.
 """
 
 import os

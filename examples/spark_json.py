@@ -6,7 +6,7 @@
     python examples/spark_json.py orders
 
 It reads the messages that exist now, and prints the number of orders and their total for each
-country. An error is one line. Spark takes about ten seconds to start.
+country. It prints an error as one line. Spark takes about ten seconds to start.
 """
 
 import os

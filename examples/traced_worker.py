@@ -1,11 +1,11 @@
-"""OpenTelemetry: one trace from the publish of an order to its handler, over a retry.
+"""OpenTelemetry: one trace from publishing an order to handling it, including a retry.
 
     pip install "nsqcy[otel]" opentelemetry-sdk
     nsqcy up                      # in another terminal
     python examples/traced_worker.py
 
 The program prints the trace id and the name of each span. To send spans to a tracing system,
-replace ConsoleSpanExporter with OTLPSpanExporter of the package opentelemetry-exporter-otlp.
+replace ConsoleSpanExporter with OTLPSpanExporter from the package opentelemetry-exporter-otlp.
 """
 
 import os

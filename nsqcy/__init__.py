@@ -28,8 +28,7 @@ def __dir__() -> list[str]:
 
 
 def _is_module(name: str) -> bool:
-    """Return whether this is a module in the package: an import of one calls `__getattr__`
-    first."""
+    """Return whether this is a module in the package: importing one calls `__getattr__` first."""
     from importlib.util import find_spec
 
     return find_spec(f"{__name__}.{name}") is not None

@@ -61,7 +61,7 @@ NOT_WRITTEN = "NOT_WRITTEN"
 class NotWritten(NsqError):
     """Data that must outlive nsqd was not written to disk.
 
-    The text is NOT_WRITTEN, and a caller in another process gets the same text.
+    The text is NOT_WRITTEN, for callers in other processes as well.
     """
 
     def __init__(self) -> None:

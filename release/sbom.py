@@ -87,7 +87,7 @@ def _install(wanted: Iterable[Requirement], python: str, machine: str, folder: s
 def describe(archive: Path, own: Iterable[Component], folder: Path) -> Bom:
     """Return the SBOM of an archive whose dependencies are installed in a directory.
 
-    own: components that are part of the archive itself or made it.
+    own: components that are part of the archive, or built it.
     """
     packages = {canonicalize_name(each.name): each for each in distributions(path=[str(folder)])}
     components = {name: _component(name, each) for name, each in packages.items()}
@@ -153,7 +153,7 @@ def _contained(name: str, package: Distribution) -> Iterator[tuple[str, str | No
 
 
 def _linked(python: str) -> Iterator[Component]:
-    """Yield what a wheel contains or needs besides packages."""
+    """Yield the components that a wheel contains or needs, other than packages."""
     yield _runtime(python)
     yield _library("glibc", build.GLIBC, "LGPL-2.1-or-later", "the oldest that modules run with")
     yield _library("Cython", version("Cython"), "Apache-2.0", "its utility code is in each module")

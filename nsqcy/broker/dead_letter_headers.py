@@ -13,7 +13,7 @@ from nsqcy.util.one_line import one_line
 MAX_CLIENT_ID = 512  # maximum bytes of the last client's name
 MAX_TEXT = 512  # maximum bytes of a consumer's reason
 OWN_TTL = "origin-ttl"  # the message's own time to live, which does not apply to a dead letter
-DROPPED = "headers-dropped"  # the message's own headers are missing: there was no room for them
+DROPPED = "headers-dropped"  # the message's own headers are missing: they did not fit
 
 NAMES = frozenset(
     (
@@ -71,8 +71,8 @@ def headers_of(
     text: str = "",
 ) -> bytes:
     """Return the headers for a dead letter. `own` are the message's own headers, which follow the
-    new ones. An own header with the same name as a new one is removed; if there is no room, all own
-    headers are removed. `text`: the reason of the consumer, if it has rejected the message."""
+    new ones. An own header with the same name as a new one is removed; if they do not fit, all own
+    headers are removed. `text`: the consumer's reason, if it has rejected the message."""
     ours = {
         "origin-topic": topic,
         "origin-channel": channel,

@@ -40,7 +40,7 @@ class NamedCursors:
         self._overrun.discard(cursor.name)
 
     def use(self, name: str, now: int) -> NamedCursor | None:
-        """Return the cursor, which its owner has just used; None if it does not exist."""
+        """Return the cursor and record its use; None if it does not exist."""
         cursor = self._cursors.get(name)
         if cursor is not None:
             cursor = self._cursors[name] = NamedCursor(name, cursor.log_id, cursor.seq, now)
@@ -60,7 +60,7 @@ class NamedCursors:
         return gone
 
     def end_at(self, log_id: bytes, seq: int) -> None:
-        """Record that records from `seq` on belong only to the log `log_id`."""
+        """Record that records from `seq` on are only in the log `log_id`."""
         for name, one in self._cursors.items():
             if one.log_id != log_id and one.seq > seq:
                 self._cursors[name] = NamedCursor(name, one.log_id, seq, one.used)
@@ -76,7 +76,7 @@ class NamedCursors:
         return min(held, default=None)
 
     def overrun(self, seq: int) -> list[str]:
-        """Enforce the retention limit: no cursor retains records before `seq` any more.
+        """Enforce the retention limit: cursors no longer retain records before `seq`.
         Return the names of the cursors that lose records."""
         names = [
             one.name

@@ -26,7 +26,7 @@ HOUR = 3600 * 1_000_000_000
 
 MAX_PRODUCERS = 1000  # producers per topic; beyond that, the least recently used one is forgotten
 MAX_EPOCHS = 64  # per producer; likewise
-MAX_PARTS = 10_000  # parts per epoch; more are rejected
+MAX_PARTS = 10_000  # maximum parts per epoch; further parts are rejected
 PARTS_OF_TOPIC = 100_000  # limit above which entire epochs are forgotten, least recently used first
 EXPIRY = 24 * HOUR  # ns since the epoch's last use
 
@@ -54,7 +54,7 @@ class Piece(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """A chunk, or its missing part, is among a topic's records."""
+    """A publish of a chunk, or of its missing part, that is among a topic's records."""
 
     name: ChunkName
     pieces: tuple[Piece, ...]
@@ -77,7 +77,7 @@ class Epoch:
     packed: bytes | None = None  # the parts as encoded in the journal; None: they have changed
 
     def accept(self, part: int, chunk: int, missing: Ranges) -> None:
-        """Make this the part's highest chunk. Lower chunks are complete, because chunks ascend."""
+        """Make this the part's highest chunk. Lower chunks are complete: numbers ascend."""
         self.packed = None
         self.chunks[part] = chunk
         self.missing.pop(part, None)
@@ -200,7 +200,7 @@ class Producers:
         self._ended(name)
 
     def settle(self, visible_seq: int) -> None:
-        """Accept each attempt once all its records are visible."""
+        """Accept each attempt whose records are all visible."""
         while self._waiting and self._waiting[0].end_seq <= visible_seq:
             attempt = self._waiting.popleft()
             self._ended(attempt.name)
@@ -255,7 +255,8 @@ class Producers:
         return epoch
 
     def _make_room(self, name: ChunkName, epoch: Epoch) -> None:
-        """Make room for a new part. Raises ChunkError if the epoch has too many parts."""
+        """Forget the oldest epochs if a new part would exceed the topic's limit. Raises ChunkError
+        if the epoch has too many parts."""
         if len(epoch.chunks) >= MAX_PARTS:
             raise ChunkError(f"epoch {name.epoch} has more than {MAX_PARTS} parts")
         while self._parts >= PARTS_OF_TOPIC:
@@ -322,8 +323,8 @@ class Producers:
         self._found.setdefault(name, (count, []))[1].append((first, end))
 
     def found_all(self, now: int) -> None:
-        """Adopt the chunks from found(). Each chunk is kept separately, because a disk may
-        write in any order: a crash may leave a chunk but no part of an earlier one."""
+        """Adopt the chunks from found(). Each chunk is kept separately, because a disk may write in
+        any order: after a crash, a chunk may exist without any part of an earlier chunk."""
         for name, (count, ranges) in self._found.items():
             epoch = self._use(name, now)
             highest = epoch.chunks.get(name.part, -1)

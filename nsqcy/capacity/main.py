@@ -3,7 +3,7 @@
 Exit codes:
 
     0  success
-    1  no number of such hosts can carry the load
+    1  no number of such hosts can handle the load
     2  invalid command line
 """
 

@@ -1,7 +1,7 @@
 """Capacity model: a pure function of the load, the hosts and the measurements.
 
 Every amount is a sum of parts, each with its source. The result is an estimate for
-planning: machines differ, and so do loads that look alike.
+planning: machines differ, and so do loads that look similar.
 """
 
 import math
@@ -95,7 +95,7 @@ class Need(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The result. `nsqds` carry the load; the other fields are per nsqd."""
+    """The result. `nsqds` is the number needed for the load; the other fields are per nsqd."""
 
     needs: tuple[Need, ...]
     wanted: dict[str, int]  # number of nsqds that each need requires
@@ -107,7 +107,7 @@ class Plan(NamedTuple):
 
 
 class Impossible(Exception):
-    """No number of such hosts can carry the load; str() returns the reason."""
+    """No number of such hosts can handle the load; str() returns the reason."""
 
 
 def plan(load: Load, host: Host, free: float) -> Plan:
@@ -195,7 +195,7 @@ def _delivering(load: Load) -> Iterator[Part]:
 
 
 def _bytes(load: Load, what: str, rate: float, tls: Figure, plain: Figure) -> Iterator[Part]:
-    """Yield the extra cost of bodies larger than the measured ones, and of their encryption."""
+    """Yield the extra cost of bodies larger than the measured ones, and of encrypting them."""
     if load.body > BODY:
         # The measurement includes both directions: one way is half of it.
         each = measured.LARGE.value / 2 * (load.body - BODY) / LARGE_BODY
@@ -295,6 +295,6 @@ def _notes(load: Load, host: Host, wanted: dict[str, int]) -> Iterator[str]:
         yield "a message of more than 1 MiB needs --max-msg-size"
     if not load.is_on_disk:
         yield (
-            "no disk writes are counted, as consumers are never offline; set --consumers-away to a"
-            " realistic value"
+            "no disk writes are counted, because consumers are never offline; set --consumers-away"
+            " to a realistic value"
         )

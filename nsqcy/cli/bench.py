@@ -25,8 +25,8 @@ from nsqcy.config.durations import SECOND, format_duration
 from nsqcy.users import token_file
 
 STAMP = struct.Struct(">q")
-IN_FLIGHT = 2500  # messages of each consumer
-BUCKETS = 20  # latency buckets in each decade
+IN_FLIGHT = 2500  # maximum messages in flight per consumer
+BUCKETS = 20  # latency buckets per power of ten
 DRAIN = 10.0  # seconds to wait for the last messages
 
 

@@ -210,7 +210,7 @@ def config(
     reset: bool,
     as_json: bool,
 ) -> None:
-    """Show the policy of CHANNEL, after setting keys of it. KEY= resets a key."""
+    """Show the policy of CHANNEL, after setting the given keys. KEY= resets a key."""
 
     def request(nsqd: NsqdHTTPClient, values: Mapping[str, Any] | None) -> dict[str, Any]:
         return nsqd.channel_config(topic, channel, values, reset=reset)

@@ -1,4 +1,4 @@
-"""The nsqds and nsqlookupds that a command works on, and requests to all of them.
+"""The nsqds and nsqlookupds of a command, and requests to all of them.
 
 Errors of single daemons are warnings on stderr; a command fails if a request failed anywhere.
 """
@@ -48,7 +48,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The daemons of a command, as specified by its options."""
+    """The daemons that a command's options specify."""
 
     lookupds: tuple[str, ...]
     nsqds: tuple[str, ...]
@@ -63,7 +63,7 @@ class Cluster:
 
     @cached_property
     def nodes(self) -> list[Node]:
-        """The given nsqds, and those that the nsqlookupds list. Raises ClickException if there are
+        """The given nsqds, and those listed by the nsqlookupds. Raises ClickException if there are
         none."""
         if not self.lookupds and not self.nsqds:
             return self._local()
@@ -89,7 +89,7 @@ class Cluster:
             else:
                 warn(f"nsqd {node.name}: {TOKEN_WITHHELD} --trust-lookupd")
         if not found:
-            raise click.ClickException("no nsqd may get the token")
+            raise click.ClickException("no nsqd may receive the token")
         return found
 
     @cached_property

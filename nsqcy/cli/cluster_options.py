@@ -1,6 +1,6 @@
-"""Shared parts of the commands of a cluster: options, confirmation, and the form of their output.
+"""Shared parts of the cluster commands: options, confirmation, and output format.
 
-A command decorated with `on_cluster` gets a Cluster as its first argument.
+A command decorated with `on_cluster` receives a Cluster as its first argument.
 """
 
 import functools
@@ -63,7 +63,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="print JSON")
 
 
 def on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a cluster to a command, which gets the Cluster."""
+    """Add the cluster options to a command, which receives the Cluster."""
 
     @functools.wraps(command)
     def run(**values: Any) -> Any:

@@ -46,7 +46,7 @@ TOPICS: Mapping[str, Sequence[str]] = {
     "reminders": ("push",),
 }
 
-# Nothing consumes the dead letters, and a consumer may be stopped: bound every topic on disk.
+# Nothing consumes the dead letters, and a consumer may be stopped: limit every topic.
 TOPIC_POLICY = {"max_depth": 20_000, "on_full": "drop-oldest"}
 DEAD_LETTER_POLICY = {"max_depth": 200, "on_full": "drop-oldest"}
 CHANNEL_POLICY = {"max_attempts": 3, "dead_letter_topic": "payments-dead"}
@@ -57,11 +57,11 @@ ORDERS, PAGE_VIEWS, EMAILS, PAYMENTS, REMINDERS = 20, 60, 20, 10, 2
 EMAIL_PHASE = 60.0  # seconds in which the backlog of emails grows, and then shrinks again
 EMAIL_RATES = (10, 40)  # emails per second that are sent in these phases
 VIEWS = 100  # maximum batch of page views
-CONCURRENCY = 9  # maximum in flight of each consumer; each connection needs at least one
+CONCURRENCY = 9  # maximum in flight per consumer; each connection needs at least one
 CLOSE_TIMEOUT = 2.0
 EXPIRED = "expired"
 FIRST_FAILURE, FAILURE_EVERY = 5, 150  # payments that fail: the 5th, and then every 150th
-REMINDER_DELAYS = (30_000, 120_000)  # milliseconds, from and to
+REMINDER_DELAYS = (30_000, 120_000)  # minimum and maximum, milliseconds
 
 PRODUCTS = ("teapot", "kettle", "mug", "tray", "strainer")
 PAGES = ("/", "/cart", "/checkout", *(f"/products/{each}" for each in PRODUCTS))
@@ -127,7 +127,7 @@ async def _run(nsqds: list[str], notifier: systemd.Notifier) -> None:
 
 
 def _consuming(nsqds: list[str]) -> list[Work]:
-    """Return the work of each consumer."""
+    """Return the coroutines that run the consumers."""
 
     def handle(topic: str, channel: str, handler: Handler) -> Work:
         consumer = Consumer(
@@ -189,7 +189,7 @@ async def _count_views(nsqds: list[str]) -> None:
 
 
 def _publishing(producer: Producer) -> list[Work]:
-    """Return the work of publishing to each topic."""
+    """Return the coroutines that publish to the topics."""
     shop = Shop(random.Random())
     return [
         _publish(producer, "orders", ORDERS, shop.orders()),

@@ -22,7 +22,7 @@ from nsqcy.net import listeners
 FLAG = "nodes"
 MAX_NODES = 9
 COPIES = 3
-PORT_STEP = 100  # distance of two nodes' ports; 10 would collide with nsqlookupd's and nsqadmin's
+PORT_STEP = 100  # distance between nodes' ports; 10 would collide with nsqlookupd's and nsqadmin's
 NODE_IDS = 1024
 ADDRESSES = ("tcp_address", "http_address", "https_address")
 HERE = "127.0.0.1"

@@ -27,7 +27,7 @@ INVALID = 2
 
 
 class Entry(NamedTuple):
-    """A click command: an attribute of a module. Without an attribute, a program: the module's
+    """A click command, an attribute of a module; or, without an attribute, a program: the module's
     main(), which parses its own arguments."""
 
     module: str
@@ -116,7 +116,7 @@ def run(command: click.Command, words: Sequence[str], name: str) -> int:
         click.echo(f"{name}: {error}", err=True)
         return getattr(error, "exit_code", 1)
     except (click.Abort, KeyboardInterrupt):
-        return 130  # as a shell reports SIGINT
+        return 130  # the status that a shell reports for SIGINT
     except BrokenPipeError:
         sys.stdout = None  # nothing to flush at exit
         return 0
@@ -140,14 +140,14 @@ def describe(error: click.UsageError) -> str:
 
 
 def _misplaced(error: click.NoSuchOption) -> str:
-    """Return a hint for an argument that is written as an option, as in NSQ's tools, and for an
-    option before its command."""
+    """Return a hint for an argument written as an option, as in NSQ's tools, or for an option
+    before its command."""
     if error.ctx is None:
         return ""
     name = error.option_name.lstrip("-")
     for parameter in error.ctx.command.params:
         if isinstance(parameter, click.Argument) and parameter.name == name:
-            return f"write {name.upper()} without it, as in {_usage(error.ctx)}"
+            return f"write {name.upper()} without a flag, as in {_usage(error.ctx)}"
     if isinstance(error.ctx.command, click.Group):
         return f"options follow the command (see {error.ctx.command_path} --help)"
     return ""

@@ -22,7 +22,11 @@ OURS = "this request, which needs nsqcy's nsqd"
 
 
 @click.command()
-@click.option("--status", is_flag=True, help="only show whether nsqd is draining, and what is left")
+@click.option(
+    "--status",
+    is_flag=True,
+    help="only show whether nsqd is draining, and how many messages are left",
+)
 @click.option("--stop", is_flag=True, help="end the drain: nsqd accepts publishes again")
 @click.option(
     "--within", type=DURATION, help="exit after this time, such as 10m, even if messages are left"

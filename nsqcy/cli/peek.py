@@ -54,7 +54,7 @@ class Peeked(NamedTuple):
     "--from",
     "place",
     type=PLACE,
-    help="show what TOPIC keeps from here on, including what its channels have finished: "
+    help="show the log of TOPIC from this position on, including finished messages: "
     + log_positions.ALLOWED,
 )
 @click.option(
@@ -111,7 +111,7 @@ def peek(
 
 
 class _Ask(NamedTuple):
-    """Which messages to show: those of a channel, of a topic's backlog, or of its log from a given
+    """The messages to show: from a channel, from a topic's backlog, or from its log after a given
     position."""
 
     topic: str

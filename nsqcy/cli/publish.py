@@ -103,7 +103,7 @@ class _Publisher:
         bodies = iter(bodies)
         while batch := list(islice(bodies, BATCH)):
             if any(not each for each in batch):
-                raise click.ClickException(f"a message is empty, after {count} published messages")
+                raise click.ClickException(f"empty message, after {count} published messages")
             try:
                 self._batch(batch)
             except RequestError as error:
@@ -127,7 +127,7 @@ class _Publisher:
         return nsqd.publish(self._topic, body, self._defer, headers=self._headers)
 
     def _send(self, request: Callable[[NsqdHTTPClient], bytes]) -> None:
-        """Send a request to the nsqd; while none has accepted a message, try the others."""
+        """Send a request to the nsqd; try the others until one has accepted a message."""
         while True:
             try:
                 request(self.node.nsqd)

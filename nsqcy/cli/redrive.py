@@ -45,4 +45,6 @@ def redrive(
         print_json({"redriven": total, "nsqds": by_node})
     else:
         examined = plural(total, "message")
-        click.echo(f"examining {examined}: dead letters return in the background, others stay")
+        click.echo(
+            f"examining {examined}: dead letters return in the background, other messages stay"
+        )

@@ -15,7 +15,7 @@ from nsqcy.cluster.problems import waiting
 from nsqcy.errors import NsqError
 from nsqcy.users import token_file
 
-# Errors that would recur, by some of their words.
+# Remedies for errors that would recur, by words in the error's text.
 _REMEDIES = {
     "E_AUTH_FAILED": f"check {token_file.SETTINGS}",
     "E_UNAUTHORIZED": f"check {token_file.SETTINGS}",
@@ -50,8 +50,8 @@ def sub(
 ) -> None:
     """Print the messages of TOPIC until Ctrl-C. Creates the topic if it does not exist.
 
-    Without CHANNEL, a temporary channel gets a copy of each new message. With CHANNEL, the messages
-    are consumed: other consumers of the channel do not receive them.
+    Without CHANNEL, a temporary channel receives a copy of each new message. With CHANNEL, the
+    messages are consumed: other consumers of the channel do not receive them.
     """
     if channel is None:
         _check_backlog(cluster, topic)
@@ -59,7 +59,7 @@ def sub(
     addresses = cluster.tcp_addresses(with_tls=tls)
     channel = channel or f"nsqcy-sub-{os.getpid()}#ephemeral"
     if sys.stderr.isatty():
-        click.echo(f"waiting for messages of {topic}, channel {channel}; Ctrl-C ends", err=True)
+        click.echo(f"waiting for messages of {topic}, channel {channel}; Ctrl-C stops", err=True)
     left = count
     denials: list[str] = []
 
@@ -98,13 +98,13 @@ def _denial(error: NsqError) -> str | None:
 
 
 def _check_backlog(cluster: Cluster, topic: str) -> None:
-    """Raise ClickException if a temporary channel would take the messages of a topic that has no
+    """Raise ClickException if a temporary channel would consume the messages of a topic that has no
     channel yet, and drop them when it ends."""
     found = cluster.stats(topic).topics.get(topic)
     if found is not None and not found.channels and found.figures.depth:
         raise click.ClickException(
             f"{waiting(found.figures.depth)} in topic {topic}, which has no channel: a temporary"
-            f" channel would take and then drop them; view them with nsqcy peek {topic}, or name a"
+            f" channel would consume and drop them; view them with nsqcy peek {topic}, or name a"
             f" channel that keeps them: nsqcy sub {topic} CHANNEL"
         )
 

@@ -75,14 +75,14 @@ def text(found: Snapshot, width: int = 0, height: int = 0) -> str:
 
 
 def _problem_part(found: Sequence[Problem], width: int, room: int) -> list[str]:
-    """Return the problems, in at most `room` lines if it is not 0: without advice if that does not
-    fit, and then without the least severe ones."""
+    """Return the problems, in at most `room` lines if it is not 0: omits the advice if it does not
+    fit, and then the least severe problems."""
     lines = _problem_lines(found, width)
     if room and len(lines) > room:
         lines = lines[::2]
     if room and len(lines) > room:
         left = plural(len(lines) - room + 1, "more problem")
-        return [*lines[: room - 1], f"  and {left}: add --once"]
+        return [*lines[: room - 1], f"  and {left}: use --once"]
     return lines
 
 

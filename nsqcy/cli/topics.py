@@ -198,7 +198,7 @@ def seek(cluster: Cluster, topic: str, to: str, yes: bool) -> None:
 def config(
     cluster: Cluster, topic: str, assignments: Sequence[str], reset: bool, as_json: bool
 ) -> None:
-    """Show the policy of TOPIC, after setting keys of it. KEY= resets a key."""
+    """Show the policy of TOPIC, after setting the given keys. KEY= resets a key."""
 
     def request(nsqd: NsqdHTTPClient, values: Mapping[str, Any] | None) -> dict[str, Any]:
         return nsqd.topic_config(topic, values, reset=reset)

@@ -73,7 +73,7 @@ SEE_HELP = "; see nsqcy up --help"
 DEMO_MODULE = "nsqcy.cli.demo"
 TABLES = {"nsqlookupd": NSQLOOKUPD, "nsqd": NSQD, "nsqadmin": NSQADMIN}  # in start order
 MODULES = {name: f"nsqcy.{name}.main" for name in TABLES}
-PREFIXED = ("nsqlookupd", "nsqadmin")  # their flags are prefixed with their name
+PREFIXED = ("nsqlookupd", "nsqadmin")  # their flags begin with their name
 
 # Defaults that differ from the daemons' own.
 DEFAULTS = {
@@ -288,7 +288,7 @@ class Up:
             _write(self._shared)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
-            signal.signal(signum, lambda *_: None)  # we act on the byte in the pipe
+            signal.signal(signum, lambda *_: None)  # the byte in the pipe is handled instead
         signal.pthread_sigmask(signal.SIG_UNBLOCK, spawn.BLOCKED)
         code = 0
         try:

@@ -41,8 +41,8 @@ def daemons(nsqd: Addresses, data_path: str, lookupd: Addresses) -> str:
 
 
 def nodes(nsqds: Sequence[Node], etcd: str, lookupd: Addresses) -> str:
-    """Return such lines for several nsqds. `etcd`: its description; empty if `nsqcy up` has not
-    started etcd."""
+    """Return the lines that describe several nsqds. `etcd`: its description; empty if `nsqcy up`
+    has not started etcd."""
     lines = [
         f"  {each.name + ':':<11} {_shown(each.addresses)}, data in {each.data_path},"
         f" process {each.pid}\n"
@@ -90,8 +90,8 @@ def demo(page: str, *, is_temporary: bool) -> str:
 
 
 def _other_ports(http: str) -> str:
-    """Return the line that makes the nsqcy command find an nsqd at another address than the usual
-    one."""
+    """Return the line that makes the nsqcy command find an nsqd at an address other than the
+    default."""
     usual = http in ("127.0.0.1:4151", "localhost:4151")
     return "" if usual else f"\n    export NSQCY_NSQD_HTTP_ADDRESS={http}"
 

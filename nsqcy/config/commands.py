@@ -20,7 +20,7 @@ else:
     ParamType = click.ParamType  # generic only in recent versions of click
 
 HELP: dict[str, Any] = {"help_option_names": ["-h", "-help", "--help"]}
-# Short names of flags, which are the same in all commands.
+# Short names of flags, the same in all commands.
 SHORT = {"lookupd-http-address": ["-l"], "nsqd-http-address": ["-n"]}
 
 
@@ -72,7 +72,7 @@ class TableCommand(click.Command):
         try:
             return super().parse_args(ctx, words)
         except click.BadOptionUsage as error:
-            error.ctx = error.ctx or ctx  # click's parser names none
+            error.ctx = error.ctx or ctx  # click's parser sets no context
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,5 +1,5 @@
-"""Hints at the end of errors about command lines and configuration files: suggestions for the
-probably intended text.
+"""Hints at the end of errors about command lines and configuration files: suggestions for the text
+that was probably intended.
 
 Independent of particular options. NSQ's own text always comes first, because scripts may match it.
 """

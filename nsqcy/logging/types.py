@@ -4,7 +4,7 @@ from typing import Protocol
 
 
 class Lines(Protocol):
-    """Receives log lines. Logs without structured output ignore keyword fields."""
+    """Log that receives lines. Logs without structured output ignore keyword fields."""
 
     def info(self, text: str, /, **fields: object) -> object: ...
     def warn(self, text: str, /, **fields: object) -> object: ...
@@ -12,12 +12,12 @@ class Lines(Protocol):
 
 
 class DetailedLines(Lines, Protocol):
-    """Receives debug lines as well."""
+    """Log that also receives debug lines."""
 
     def debug(self, text: str, /, **fields: object) -> object: ...
 
 
 class FatalLines(Lines, Protocol):
-    """Receives the last line of a process that fails as well."""
+    """Log that also receives the last line of a process that fails."""
 
     def fatal(self, text: str, /, **fields: object) -> object: ...

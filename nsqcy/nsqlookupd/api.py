@@ -1,7 +1,7 @@
 """nsqlookupd's HTTP API: routes, parameters and handlers.
 
-Answers of any length are generators of pieces: `http.long_answers` makes them in slices. Handles
-only requests and the registry, not connections.
+A response of any length is a generator of chunks, which `http.long_answers` produces in slices.
+Handles only requests and the registry, not connections.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -66,7 +66,7 @@ class Daemon(daemon.Daemon):
         self.options = options
         self._known = known
         self.input: InputPool[Connection] = InputPool.of_unauthenticated(options.max_input_bytes)
-        self.turns = Turns()  # one connection's commands per event-loop iteration
+        self.turns = Turns()  # commands per connection and event-loop iteration
         self.context = SessionContext(
             registry,
             _identity(options, listeners, auth=known is not None),
@@ -187,8 +187,8 @@ class Connection(gevent.Greenlet):  # type: ignore[misc]
 
 
 def _identity(options: LookupdOptions, listeners: list[Listener], *, auth: bool) -> bytes:
-    """Return the response to IDENTIFY. nsqds query channels at its HTTP port. auth: whether AUTH is
-    supported."""
+    """Return the response to IDENTIFY. It contains the HTTP port at which nsqds query channels.
+    auth: whether AUTH is supported."""
     ports = {each.kind: each.port for each in listeners}
     return json_bytes(
         {

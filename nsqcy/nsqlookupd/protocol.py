@@ -6,7 +6,7 @@ time and the input. Buffers grow with the bytes received, not with the announced
     "  V1", then commands: a line; IDENTIFY adds a length (i32, big-endian) and a body
     one response per command, in order: a length and the bytes, without a type; this includes errors
 
-Every error ends the connection, because it is unknown where the next command begins.
+Every error ends the connection, because the start of the next command is unknown.
 """
 
 import struct
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 MAGIC: Final = b"  V1"
 MAX_LINE: Final = 256 << 10
-MAX_WORDS: Final = 4  # a command and its parameters; further words are not read
+MAX_WORDS: Final = 4  # a command and its parameters; any further words are ignored
 MAX_BODY: Final = 64 << 10
-MAX_LENGTH: Final = 1 << 20  # a larger number is not the length of a body
+MAX_LENGTH: Final = 1 << 20  # a larger number cannot be the length of a body
 MAX_TEXT: Final = 1024
 """Maximum bytes of a line, the body of IDENTIFY, and each of its strings. NSQ has no limits; an
 IDENTIFY has about 200 bytes, a REGISTER at most 140."""

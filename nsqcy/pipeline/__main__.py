@@ -3,7 +3,7 @@
 Exit codes:
 
     0  done; or SIGTERM or SIGINT has stopped a job that runs until it is stopped
-    1  the job reported findings, failed, or was stopped before its end: stderr gives the
+    1  the job reported findings, failed, or was stopped before it finished: stderr gives the
        reason in one line
     2  the command line or the file could not be read
 """
@@ -117,7 +117,7 @@ def stopped(name: str, options: Options | None) -> int:
     flags = {option.flag for option in options.table} if options is not None else set()
     if options is not None and any(end in flags and not options[end] for end in ENDS):
         return 0
-    return fail(name, "stopped before its end; run the command again")
+    return fail(name, "stopped before it finished; run the command again")
 
 
 def fail(name: str, what: str) -> int:
@@ -133,9 +133,7 @@ def without_credentials(text: str) -> str:
 def overview() -> str:
     width = max(map(len, JOBS)) + 2
     jobs = "\n".join(f"  {name:<{width}}{load(name).HELP.splitlines()[0]}" for name in JOBS)
-    return (
-        f"Usage: {COMMAND} JOB [FLAGS]\n\n{jobs}\n\n{COMMAND} JOB --help shows the flags of one.\n"
-    )
+    return f"Usage: {COMMAND} JOB [FLAGS]\n\n{jobs}\n\n{COMMAND} JOB --help shows a job's flags.\n"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """`nsqcy-pipeline archive`: writes topics to Parquet, each row exactly once.
 
 A batch is identified by its rows, not by its number: Spark may return to an older checkpoint,
-and repeat a number with other rows. A batch therefore writes the rows that the archive lacks,
+and repeat a number with different rows. A batch therefore writes the rows that the archive lacks,
 in files that become a part of the archive atomically (manifests.py). Any Parquet reader can read
 the files without nsqcy.
 """
@@ -80,7 +80,7 @@ def run(options: Options, report: Report) -> int:
 
 
 def every_column() -> str:
-    """Return the columns, with headers, which the format omits by default."""
+    """Return the columns, including headers, which the format omits by default."""
     from nsqcy.spark.column_blocks import FIELDS
 
     return ",".join(FIELDS)
@@ -153,9 +153,9 @@ def sweep(root: Path) -> list[str]:
 
 def beginning(root: Path, state: Path) -> str:
     """Return where a new query begins: after the archive's rows, if it has rows but its checkpoint
-    is gone."""
+    is missing."""
     if checkpoint.last(state / "offsets") >= 0:
-        return "earliest"  # Spark does not request it
+        return "earliest"  # not used: Spark continues from the checkpoint
     found = manifests.positions(manifests.read(root))
     return as_offsets(found) if found else "earliest"
 

@@ -2,8 +2,8 @@
 
 `offsets/N` is written before batch N and contains the end of the batch; `commits/N` is written
 after the batch. The last files may be missing or damaged, for example after a power failure. Hadoop
-keeps the checksum of each file, `.N.crc`, beside it: `crc\0`, then the size of a piece and the
-CRC-32 of each, as big-endian 32-bit numbers.
+keeps the checksum of each file, `.N.crc`, beside it: `crc\0`, then the chunk size and the CRC-32 of
+each chunk, as big-endian 32-bit numbers.
 """
 
 import json
@@ -49,7 +49,7 @@ def check(path: Path) -> None:
     found = read(path)
     for number in range(max(0, found.planned - 1), found.planned + 1):
         offset(path, number)
-    # Spark repeats the last planned batch unless its commit is there, so it reads only that one.
+    # Spark repeats the last planned batch unless its commit exists, so it reads only that one.
     texts = {path / "metadata": 0, path / "commits" / str(found.committed): 1}
     for file, line in texts.items():
         try:

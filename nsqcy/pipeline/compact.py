@@ -32,7 +32,7 @@ HELP = """\
 merges the small files of past hours
 
 Rows stay unchanged, including (log_id, seq), so verify works as before. archive may run at the same
-time. An hour with a damaged file stays as it is, and the exit code is 1. Does not need java."""
+time. An hour with a damaged file is left unchanged, and the exit code is 1. Does not need java."""
 
 OPTIONS = (
     Option("root", PATH, "archive", "archive directory"),
@@ -73,7 +73,7 @@ def run(options: Options, report: Report) -> int:
             try:
                 new = compact(root, hour, old)
             except Damaged as error:
-                report.line(f"wrong: {error}; {hour} stays as it is", problem=str(error))
+                report.line(f"wrong: {error}; {hour} is unchanged", problem=str(error))
                 problems += 1
                 continue
             before, after = before + len(old), after + len(new.files)
@@ -202,7 +202,7 @@ def check_same(root: Path, files: list[File], path: Path) -> None:
                         raise Damaged(f"{path} has fewer rows than the files it was merged from")
                 count = min(piece.num_rows, rest.num_rows)
                 if not piece.slice(0, count).equals(rest.slice(0, count)):
-                    raise Damaged(f"{path} has different rows from the files it was merged from")
+                    raise Damaged(f"{path} does not have the rows of the files it was merged from")
                 piece, rest = piece.slice(count), rest.slice(count)
         if (rest is not None and rest.num_rows) or next(new, None) is not None:
             raise Damaged(f"{path} has more rows than the files it was merged from")

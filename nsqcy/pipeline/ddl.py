@@ -1,7 +1,7 @@
 """Checks a schema in Spark's DDL, without Spark: `a INT, b ARRAY<STRUCT<c: STRING>>`.
 
-Finds missing and unknown names of types, and brackets that do not match, before Java starts. Leaves
-other checks, such as those of a type's arguments, to Spark.
+Finds missing and unknown type names, and unmatched brackets, before Java starts. Leaves other
+checks, such as those of a type's arguments, to Spark.
 """
 
 import re

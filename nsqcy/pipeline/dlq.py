@@ -158,6 +158,6 @@ def summary(groups: list[dict[str, Any]], top: int, others: int) -> Iterator[str
     rest = groups[top:]
     if rest:
         letters = sum(group["letters"] for group in rest)
-        yield f"{letters:,} letters in {len(rest)} more groups; raise --top to see them"
+        yield f"{letters:,} dead letters in {len(rest)} more groups; raise --top to see them"
     if others:
         yield f"{others:,} messages in the topic are not dead letters"

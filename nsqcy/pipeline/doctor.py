@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nsqcy.spark.options import Options as SourceOptions
 
 HELP = """\
-checks whether jobs can run here: what is installed, which nsqds answer, how far jobs are behind
+checks whether jobs can run here: what is installed, which nsqds respond, how far jobs lag
 
 Prints one line per check: ok, warning or error. Works without java and pyspark. Exits with code 1
 if there is an error."""
@@ -54,12 +54,12 @@ def findings(options: Options) -> Iterator[Finding]:
 def java() -> Finding:
     path = session.java()
     if path is None:
-        return error(f"java is not installed, or not on the PATH; {session.OLDEST_JAVA} is needed")
+        return error(f"java is not installed, or not on PATH; {session.OLDEST_JAVA} is required")
     found = session.java_version(path)
     if not found:
         return warning(f"java does not report its version ({path})")
     if session.major(found) < session.OLDEST_JAVA:
-        return error(f"java {found} is too old; {session.OLDEST_JAVA} is needed ({path})")
+        return error(f"java {found} is too old; {session.OLDEST_JAVA} is required ({path})")
     return ok(f"java {found} ({path})")
 
 
@@ -70,7 +70,7 @@ def package(name: str) -> Finding:
     except PackageNotFoundError:
         return error(f"{name} is not installed: {session.INSTALL}")
     if tuple(int(part) for part in re.findall(r"[0-9]+", found)[:2]) < OLDEST[name]:
-        return error(f"{name} {found} is too old; {oldest} is needed: {session.INSTALL}")
+        return error(f"{name} {found} is too old; {oldest} is required: {session.INSTALL}")
     return ok(f"{name} {found}")
 
 
@@ -154,7 +154,7 @@ def copied_disks(asked: "SourceOptions") -> Iterator[Finding]:
     except CopiedDisk as reason:
         yield error(reason.args[0])
     except NsqError:
-        return  # already reported by the check of that nsqd
+        return  # the check of that nsqd has reported it
     finally:
         cluster.close()
 

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 VERSION = 1
 READERS = 4
-TRIES = 3  # times to read files while a compaction replaces them
+TRIES = 3  # attempts to read files that a compaction may be replacing
 HIDDEN = "_archive"
-WRITING, COMPACTING = "lock", "compact.lock"  # maximum number of locks per process
+WRITING, COMPACTING = "lock", "compact.lock"  # locks, each held by one writer at a time
 UNPLACED, STAGED = "writing", "compacting"
 HOLDERS = {WRITING: ("archive", "orphans"), COMPACTING: ("compact", "verify", "replay", "orphans")}
 
@@ -100,7 +100,7 @@ def batch_name(query_id: str, number: int) -> str:
 
 
 def unused_name(root: Path, query_id: str, number: int) -> str:
-    """Return the name of a batch, or a similar one if an earlier batch with other rows has it."""
+    """Return the name of a batch, or a similar one if an earlier batch has it for other rows."""
     name = wanted = batch_name(query_id, number)
     again = 1
     while manifest_path(root, name).exists():
@@ -124,7 +124,7 @@ def topic_of(path: str) -> str:
 
 
 def on_disk(root: Path, hour: str = "topic=*/dt=*/hr=*") -> set[str]:
-    """Return the files with rows under the root, as paths relative to it."""
+    """Return the data files under the root, as paths relative to it."""
     return {
         str(path.relative_to(root))
         for path in root.glob(f"{hour}/batch=*/*.parquet")
@@ -189,7 +189,7 @@ def runs(root: Path, file: File) -> list[Run]:
 
 
 def difference(root: Path, file: File) -> str | None:
-    """Return how a file differs from its manifest; None if it does not."""
+    """Return how a file differs from its manifest; None if it matches."""
     size, crc = state_files.checksum(root / file.path)
     if (size, crc) == (file.size, file.crc):
         return None

@@ -202,7 +202,7 @@ def is_over(key: Key, clock: int, watermark: float) -> bool:
 
 
 def row(key: Key, minute: Minute, number: int, *, closed: bool, late: bool) -> dict[str, Any]:
-    """Return the row in the form of a file."""
+    """Return the row as a daily file contains it."""
     start = datetime.datetime.fromtimestamp(key.minute * 60, datetime.UTC)
     head = {"topic": key.topic, "nsqd": key.nsqd, "minute": start}
     tail = {"late": late, "closed": closed, "batch": number}
@@ -293,7 +293,7 @@ def write_days(root: Path, state: State, step: Step) -> None:
 
 
 def write_partial(path: Path, kind: str, rows: list[dict[str, Any]], number: int) -> Path:
-    """Write these rows and the closed minutes of earlier batches to a file beside the path."""
+    """Write these rows and the closed minutes of earlier batches to a file next to the path."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -361,8 +361,8 @@ def check_day(root: Path, path: Path, known: Checksums) -> tuple[int, int]:
     found = state_files.checksum(path)
     if found not in known.get(str(path.relative_to(root)), [found]):
         raise Damaged(
-            f"{path} has changed: its checksum is {found[1]:08x}; restore it from a copy, or "
-            "remove it, which loses its minutes"
+            f"{path} has changed: its checksum is {found[1]:08x}; restore it from a backup, or "
+            "remove it and lose its minutes"
         )
     return found
 

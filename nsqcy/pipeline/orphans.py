@@ -1,6 +1,6 @@
 """`nsqcy-pipeline orphans`: lists and removes files that are in no manifest.
 
-A reader that does not know the manifests also reads such files. Does not need Java.
+A reader that does not use the manifests also reads such files. Does not need Java.
 """
 
 from collections.abc import Collection
@@ -17,11 +17,11 @@ from nsqcy.pipeline.session import require_packages
 from nsqcy.spark.offsets import Range
 
 HELP = """\
-lists files in an archive's directories that do not belong to the archive
+lists files in an archive's directories that are not part of the archive
 
-An earlier nsqcy left such files if it was killed and then lost Spark's state. Other Parquet readers
-read their rows twice. With --remove, removes the files whose rows the archive also has. Exits with
-code 1 if files remain. Does not need java."""
+An earlier version of nsqcy left such files if it was killed and then lost Spark's state. Other
+Parquet readers read their rows twice. With --remove, removes the files whose rows the archive also
+has. Exits with code 1 if files remain. Does not need java."""
 
 OPTIONS = (
     Option("root", PATH, "archive", "archive directory"),
@@ -65,7 +65,7 @@ def only_there(root: Path, path: str, files: Collection[manifests.File]) -> int 
     these rows has changed."""
     try:
         log_id, column = manifests.read_seqs(root, path)
-    except (OSError, ValueError, manifests.Damaged):  # some of these come from pyarrow
+    except (OSError, ValueError, manifests.Damaged):  # pyarrow raises some of these errors
         return None
     topic = manifests.topic_of(path)
     parts = [Range(topic, log_id, *run) for run in seqs.runs(column)[0]]
@@ -77,7 +77,7 @@ def only_there(root: Path, path: str, files: Collection[manifests.File]) -> int 
 
 def told(only: int | None, remove: bool) -> str:
     if only is None:
-        return "cannot be read, and stays"
+        return "cannot be read, so it is kept"
     if only:
-        return f"the archive lacks {only} of its rows, so it stays: run archive first"
+        return f"the archive lacks {only} of its rows, so it is kept: run archive first"
     return "removed" if remove else "the archive has all of its rows: --remove removes it"

@@ -1,4 +1,4 @@
-"""The plan and progress of a publishing job, in a file that a repeated run reads.
+"""The plan and progress of a publishing job, in a file that the next run reads.
 
 A replay runs in rounds, each for one part of a log. The tasks of a round and the order of its rows
 depend only on the seqs, and the rows are published under the name of the round. nsqds therefore

@@ -40,7 +40,7 @@ OPTIONS = (
     Option("once", BOOLEAN, False, "count the rows that exist now, then exit"),
     Option("every", DURATION, 60.0, "without --once: interval between writes"),
     Option("start", INSTANT, None, "start with rows published at this time; default: all rows"),
-    Option("watermark", DURATION, 600.0, "how long after its end a minute is closed"),
+    Option("watermark", DURATION, 600.0, "time from the end of a minute until it is closed"),
     Option(
         "plots",
         choice("auto", "yes", "no"),
@@ -74,7 +74,7 @@ def run(options: Options, report: Report) -> int:
         pages = sink.draw() if draws else {}
     found = minutes.load(root)
     if found.late:
-        report.warn(f"{found.late:,} rows were late and are counted separately", late=found.late)
+        report.warn(f"{found.late:,} late rows are counted separately", late=found.late)
     is_partial = streams.absent(options, source, report)
     report.done(rows=watch.rows, late=found.late, root=str(root), **pages)
     return int(is_partial)
@@ -98,7 +98,7 @@ def beginning(root: Path, state: Path) -> checkpoint.Positions:
     found = minutes.load(root)
     if found.number and not found.pos:
         raise UsageError(
-            f"{root} has counts of an earlier nsqcy but no checkpoint: use a different --root"
+            f"{root} has counts from an earlier nsqcy but no checkpoint: use a different --root"
         )
     return found.pos
 
@@ -139,7 +139,7 @@ class Counts(streams.Sink):
 
     def write(self, frame: "DataFrame", query_id: str, number: int) -> None:
         state = minutes.load(self._root)
-        if not state.pos and state.query == query_id:  # saved by an earlier nsqcy
+        if not state.pos and state.query == query_id:  # saved by an earlier version
             state.pos = checkpoint.offset(self._state, state.batch).pos
         planned = checkpoint.rows(self._state, number)
         missing = state.missing(planned)

@@ -23,7 +23,7 @@ class Damaged(Exception):
 
 
 def write_json(path: Path, found: Mapping[str, Any]) -> None:
-    """Write a JSON object, which gets a checksum as its last key."""
+    """Write a JSON object, with a checksum as its last key."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps({**found, CHECK: json_checksum(found)}, indent=1) + "\n")
@@ -47,7 +47,7 @@ def read_json(path: Path, what: str, version: int) -> dict[str, Any]:
 
 
 def json_checksum(found: Mapping[str, Any]) -> str:
-    """Return the checksum of the values, which does not depend on spaces and the order of keys."""
+    """Return the checksum of the values, which does not depend on spaces or the order of keys."""
     text = json.dumps(found, sort_keys=True, separators=(",", ":"))
     return f"{zlib.crc32(text.encode()):08x}"
 

@@ -180,7 +180,7 @@ class Poller:
                 raise status_error(answer.status)
             found = object_of(answer.body)
             if not STATS(found):
-                raise ValueError("the response is not the statistics of an nsqd")
+                raise ValueError("the response does not contain an nsqd's statistics")
         except (RequestError, ValueError) as error:
             self._note(address, error)
             return None
@@ -314,7 +314,7 @@ class Files:
                 if rows := list(map(parsed, whole_lines(file.read()))):
                     self._write(rows, path.stem.removeprefix(".open-"))
             except (AttributeError, KeyError, TypeError, ValueError):
-                raise Damaged(f"{path} does not contain rows of stats; move it away") from None
+                raise Damaged(f"{path} does not contain rows of stats; move it elsewhere") from None
             path.unlink()
 
     def _is_over(self, now: datetime.datetime) -> bool:
@@ -371,7 +371,7 @@ def whole_lines(text: str) -> Iterator[str]:
             raise ValueError("a line does not match its checksum")
         yield content
     if rest and rest[:-1] == with_checksum(rest[9:-1] + "\n")[:-1]:
-        raise ValueError("the last line has a damaged end")
+        raise ValueError("the end of the last line is damaged")
 
 
 def parsed(line: str) -> Row:

@@ -102,7 +102,7 @@ def run(
         except Exception as error:
             if SLOW in str(error) and too_slow < TRIES:
                 too_slow += 1
-                watch.report.warn("Spark's worker did not start in 10 s, so it is started again")
+                watch.report.warn("Spark's worker did not start within 10 s: starting it again")
                 continue
             if options["once"] or not has_run or AWAY not in str(error):
                 raise
@@ -125,7 +125,8 @@ def absent(options: Options, given: Mapping[str, str], report: Report) -> bool:
     finally:
         cluster.close()
     for address in away:
-        report.warn(f"no answer from nsqd {address}: run the job again for its rows", nsqd=address)
+        text = f"no answer from nsqd {address}: run the job again to read its rows"
+        report.warn(text, nsqd=address)
     return bool(away)
 
 

@@ -170,7 +170,7 @@ def examine(root: Path, path: str, file: File | None, *, quick: bool) -> Found:
             read(root, path, file, found)
     except FileNotFoundError:
         found.problems.append(f"{path} is missing")
-    except (OSError, ValueError, manifests.Damaged) as error:  # some of these come from pyarrow
+    except (OSError, ValueError, manifests.Damaged) as error:  # pyarrow raises some of these errors
         found.problems.append(f"{path} cannot be read: {str(error).splitlines()[0]}")
     return found
 

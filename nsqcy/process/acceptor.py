@@ -82,8 +82,8 @@ class PauseLog:
 
 
 class Acceptor:
-    """Accepts connections on all listeners while there are targets. Call `resume` when a target has
-    room again."""
+    """Accepts connections on all listeners while there are targets. Call `resume` when a target
+    accepts sockets again."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Acceptor:
         self._stalled = stalled
         self._listeners = listeners
         self._watchers = [loop.io(each.sock.fileno(), 1) for each in listeners]
-        # one timer for each wait: libev does not restart a timer with its original duration
+        # a new timer for each wait: libev does not restart a timer with its original duration
         self._timer: Any = None
         self._targets: dict[int, Target] = {}
         self._turn = 0

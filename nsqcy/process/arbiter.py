@@ -228,7 +228,7 @@ class Arbiter:
         self._signal(child, signum)
 
     def dismiss(self, index: int) -> None:
-        """Kill a child that is of no use. It is reaped and restarted as usual."""
+        """Kill a child that can no longer be used. It is reaped and restarted as usual."""
         self._signal(self.children[index], signal.SIGKILL)
 
     # -- the end

@@ -25,7 +25,7 @@ _POLL = 0.02
 _HINTS = {
     errno.ENOENT: "; create the directory, or change --data-path",
     errno.ENOTDIR: "; --data-path must be a directory",
-    errno.EACCES: "; permit the user that runs nsqd to use the directory",
+    errno.EACCES: "; give the user that runs nsqd access to the directory",
 }
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
 

@@ -67,7 +67,7 @@ class LoadMeter:
     ran.
 
     A thread is busy while it runs or waits for a CPU, because workers that share too few CPUs would
-    otherwise look idle. If the kernel does not report waiting time, only running time counts.
+    otherwise appear idle. If the kernel does not report waiting time, only running time counts.
     """
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ def spawn(argv: list[str], fds: Iterable[int]) -> int:
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
         (os.POSIX_SPAWN_DUP2, 2, 1),
     ]
-    # dup2 of a descriptor onto itself just clears close-on-exec, and only in the child.
+    # dup2 of a descriptor onto itself only clears close-on-exec, and only in the child.
     actions += [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds]
     return os.posix_spawn(argv[0], argv, environment(), file_actions=actions, setsigmask=BLOCKED)
 

@@ -25,7 +25,7 @@ def backlogs(
 
 
 def shares(wanted: list[int], maximum: int) -> list[int]:
-    """Divide `maximum` proportionally; each part gets at least one as long as there are enough."""
+    """Divide `maximum` proportionally; each share is at least one if `maximum` is large enough."""
     total = sum(wanted)
     if total <= maximum:
         return list(wanted)
@@ -89,7 +89,7 @@ def ranges(start: Offset, end: Offset) -> list[Range]:
 
 
 def split(parts: list[Range], pieces: int, minimum: int = 1) -> list[Range]:
-    """Divide ranges into about this number of pieces of at least `minimum` rows, in order."""
+    """Divide ranges into about this number of parts of at least `minimum` rows, in order."""
     total = sum(part.rows for part in parts)
     found = []
     for part in parts:

@@ -1,9 +1,9 @@
 """The batch that Spark has planned, compared with the batches that nsqds have.
 
 Spark numbers batches, and tasks publish under that number. If a checkpoint lacks its last files or
-is restored from an older copy, Spark may plan other rows under a number that nsqds already have.
-The driver therefore reads the end of the batch from the checkpoint, and queries nsqds for this
-query's batches before any task publishes. Knows the files of a checkpoint; does not publish.
+is restored from an older copy, Spark may plan different rows under a number that nsqds already
+have. The driver therefore reads the end of the batch from the checkpoint, and queries nsqds for
+this query's batches before any task publishes. Knows the files of a checkpoint; does not publish.
 """
 
 import json
@@ -83,7 +83,7 @@ class PlannedBatch:
         return planned if planned and replace(planned, plan=0) == found else found
 
     def check(self, topics: Iterable[str]) -> None:
-        """Raise Refused if nsqds have this batch with other rows, or later batches only."""
+        """Raise Refused if nsqds have this batch with different rows, or only later batches."""
         if self._batch is None or self._options.publish_changed:
             return
         for topic in sorted(topics):
@@ -92,13 +92,13 @@ class PlannedBatch:
             same = {self._batch, replace(self._batch, plan=0)}
             if newest >= self._batch.number and there.isdisjoint(same):
                 raise Refused(
-                    f"batch {self._batch.number} is planned again with other rows, or nsqds have "
-                    f"forgotten it: topic {topic!r} has batches up to {newest} of this query, so "
-                    f"{self._checkpoint} is older than the published data, and nothing of this "
-                    "batch was published now. Restore the newer checkpoint; or start a new "
-                    "one, with startingOffsets after the last row that the topic has; or set "
-                    "onChangedBatch=publish until the batches have passed this number: rows may "
-                    "then be published twice, but none is lost"
+                    f"batch {self._batch.number} now has different rows, or nsqds have forgotten "
+                    f"it: topic {topic!r} has batches up to {newest} of this query, so "
+                    f"{self._checkpoint} is older than the published data, and this attempt "
+                    "published nothing. Restore the newer checkpoint; or start a new one, with "
+                    "startingOffsets after the last published row; or set onChangedBatch=publish "
+                    f"until the query has passed batch {newest}: rows may then be published "
+                    "twice, but none is lost"
                 )
 
     def _there(self, address: str, topic: str) -> list[Batch]:
@@ -118,7 +118,7 @@ class PlannedBatch:
             return [Batch.of_epoch(self._batch.query, epoch) for epoch in found]
         if not options.failover:
             raise failure
-        LOG.warning("nsq: %s: whether it has this batch is unknown", failure)
+        LOG.warning("nsq: %s: it is unknown whether it has this batch", failure)
         return []
 
 

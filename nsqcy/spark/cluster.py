@@ -93,7 +93,8 @@ class Cluster:
         try:
             return self._look(tries)
         except CopiedDisk:
-            # An open request may contain the last state of an nsqd that has moved unnoticed.
+            # The state from an open request may be outdated, if its nsqd has moved to a different
+            # address.
             self._drop_watches()
             return self._look(tries)
 
@@ -119,7 +120,7 @@ class Cluster:
         watch = self._watches.get(place)
         if watch is not None and not self._is_over(watch):
             return self._shards[place]
-        if watch is None:  # otherwise, the failure itself describes that nsqd
+        if watch is None:  # an open request already shows whether the nsqd responds
             self._pause(address, tries)
         for attempt in range(tries):
             if attempt:

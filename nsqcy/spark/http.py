@@ -16,7 +16,7 @@ MAX_OBJECTS, MAX_VALUES = 200_000, 4_000_000  # of a response
 PIECE = 1 << 16
 MAX_SHOWN = 100  # maximum characters of an announced address, or of a status line
 MAX_ERROR = 200  # maximum bytes of an error response that are read
-NO_SUCH_PATH = b'"NOT_FOUND"'  # sent by a daemon with other paths
+NO_SUCH_PATH = b'"NOT_FOUND"'  # in the response of a daemon without this path
 HEADERS = {"Accept": "application/vnd.nsq; version=1.0"}
 
 
@@ -52,8 +52,8 @@ class _Socket(socket.socket):
 def get(address: str, target: str, timeout: float) -> dict[str, Any]:
     """Return the JSON object at an address. timeout: seconds for the whole request.
 
-    Raises OSError, http.client.HTTPException, or ValueError for a response of another form, which
-    is BadStatus for another status.
+    Raises OSError, http.client.HTTPException, ValueError for an invalid response, or BadStatus for
+    a status other than 200.
     """
     deadline = time.monotonic() + timeout
     connection = http.client.HTTPConnection(address, timeout=timeout)

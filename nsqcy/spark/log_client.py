@@ -89,7 +89,7 @@ class Connection:
         self.has_log = True
         self.version = "unknown"
         self.instance = ""  # the run of nsqd; empty for earlier versions
-        self._is_nsqd = False  # whether it has answered as nsqd does
+        self._is_nsqd = False  # whether it has sent a valid nsqd response
         self._access = access
         self._publisher = publisher
         self._headers = headers
@@ -308,7 +308,7 @@ class Connection:
         code, _, rest = _line(text).partition(" ")
         match code:
             case "E_LOG_NO_TOPIC":
-                return NoTopic(f"{self.address} has no such topic")
+                return NoTopic(f"{self.address} does not have this topic")
             case "E_LOG_ID":
                 return LogUnknown(
                     f"{self.address} does not have this log (current log: {rest or 'none'})"
@@ -318,9 +318,9 @@ class Connection:
             case "E_LOG_RANGE" if SEQ.fullmatch(rest):
                 return LogRange(f"{self.address} has it up to seq {rest}, exclusive", int(rest))
             case "E_LOG_FAILED":
-                return Unreachable(f"{self.address} could not read its disk: {rest}")
+                return Unreachable(f"{self.address} failed to read its disk: {rest}")
             case "E_LOG_PUB_FAILED" | "E_MPUB_FAILED" | "E_DPUB_FAILED":
-                return Unreachable(f"{self.address} could not publish: {rest}")
+                return Unreachable(f"{self.address} failed to publish: {rest}")
         return Refused(f"{self.address} refused: {code} {rest}".rstrip())
 
 

@@ -90,7 +90,7 @@ class Messages:
         self._options = options
         self.rows = 0
         self.bad = 0
-        self.topics: set[str] = set()  # that rows name
+        self.topics: set[str] = set()  # topics named by rows
         self._first = ""  # error for the bad rows, with the reason
         self._sums: dict[str, int] = {}  # type of each column
 
@@ -111,7 +111,7 @@ class Messages:
         if self.bad:
             raise Refused(
                 f"{self.bad} of {self.rows} rows of task {task} cannot be published, so none "
-                f"was; the first is row {self._first}"
+                f"was published; the first is row {self._first}"
             )
 
     def checksum(self, addresses: list[str]) -> int:

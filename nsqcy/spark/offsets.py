@@ -25,7 +25,7 @@ class Log:
     log_id: str
     first_seq: int
     next_seq: int
-    ended: bool  # a newer log continues it
+    ended: bool  # a newer log follows it
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def distinct(shards: Iterable[Shard]) -> list[Shard]:
 
 
 def is_same_nsqd(one: Shard, other: Shard) -> bool:
-    """Return whether two addresses are those of one nsqd."""
+    """Return whether two addresses belong to the same nsqd."""
     if one.instance and other.instance:
         return one.instance == other.instance
     return one.logs[-1].log_id == other.logs[-1].log_id
@@ -171,8 +171,8 @@ def has_past(shard: Shard, log: Log, at: Shard) -> bool:
         raise CopiedDisk(
             f"nsqd {shard.address} and nsqd {at.address} both have log {log.log_id} of topic "
             f"{shard.topic!r}: one of them runs on a copy of the other's data path, so their rows "
-            "cannot be distinguished; stop one of them: a second nsqd needs a --data-path of its "
-            "own, empty at first"
+            "cannot be distinguished; stop one of them: a second nsqd needs its own --data-path, "
+            "empty at first"
         )
     return False
 

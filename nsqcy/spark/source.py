@@ -356,8 +356,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_rows)
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the initial offset. Spark calls this twice in a query's first batch and must get
-        the same result."""
+        """Return the initial offset. Spark calls this twice in a query's first batch, and both
+        results must be equal."""
         if self._initial is None:
             view = self._look(first=True)
             check_view(self._options, view, wait=self._options.wait_for_topic)

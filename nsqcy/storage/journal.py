@@ -218,7 +218,7 @@ _SECTION_FINISHED, _SECTION_REPLAY, _SECTION_ORIGIN, _SECTION_PAST = 5, 6, 7, 8
 _SECTION_CURSOR, _SECTION_PRODUCERS, _SECTION_TRANSFERS = 9, 10, 12
 _SECTION_ENTRIES, _SECTION_IDS, _SECTION_MISSING = 13, 0x8001, 0x8002
 _SECTION_POLICIES = 0x8003
-_SECTION_OPTIONAL = 0x8000  # a reader that does not recognise such a section may skip it
+_SECTION_OPTIONAL = 0x8000  # a reader that does not recognize such a section may skip it
 _PAUSED, _CLEAN = 1, 2
 _DELETED = 2  # flag in a delta
 _ALONE = 0x80000000  # flag in a part
@@ -230,8 +230,8 @@ def _pack_ranges(ranges: Iterable[tuple[int, int]]) -> bytes:
 
 
 def _section(kind: int, *payload: bytes) -> tuple[bytes, ...]:
-    """Return the section in pieces. A channel's entries may be many megabytes, which the caller
-    copies only once, when it joins the pieces."""
+    """Return the section in parts. A channel's entries may be many megabytes, which the caller
+    copies only once, when it joins the parts."""
     return (_SECTION.pack(kind, 0, sum(map(len, payload))), *payload)
 
 

@@ -81,7 +81,11 @@ def parse_object(content: bytes) -> dict[str, Any]:
 
 def report(found: Found[Value], lines: Lines) -> None:
     """Log why the newest version is not used, and the version used instead."""
-    use = f"nsqd uses {found.path}, the previous version" if found.path else "there is no other"
+    use = (
+        f"nsqd uses {found.path}, the previous version"
+        if found.path
+        else "there is no other version"
+    )
     for fault in found.faults:
         events.state_file_damaged(
             lines, fault.text, use, path=fault.path, error=fault.error, used=found.path

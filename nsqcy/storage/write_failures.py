@@ -93,7 +93,7 @@ class WriteFailures:
     def _begin(self, now: int) -> None:
         self._ends = now + PERIOD
         self._lines = 0
-        # Topics that have been deleted meanwhile are forgotten as well.
+        # This also forgets topics that have been deleted.
         self._logged = {
             topic: at for topic, at in self._logged.items() if self._is_known(now, topic)
         }

@@ -41,7 +41,7 @@ class Reachable(Protocol):
 
 
 class Snappy:
-    """Snappy codec that starts every piece with a stream identifier, as clients may."""
+    """Snappy codec that starts every chunk with a stream identifier, which clients may do."""
 
     def __init__(self) -> None:
         self._input = b""

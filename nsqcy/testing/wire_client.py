@@ -191,7 +191,7 @@ class Conn:
     # receiving
 
     def frame(self, timeout: float | None = None) -> Frame:
-        """Return the next frame. Raises Silence after `timeout`, Hangup at the end of the
+        """Return the next frame. Raises Silence after `timeout`, and Hangup at the end of the
         stream."""
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         while True:

@@ -86,7 +86,7 @@ class Consuming:
     ) -> None:
         await self.close()
         for task in self._tasks:
-            # The messages of tasks that are still running no longer belong to this tool.
+            # nsqd redelivers the messages of tasks that are still running.
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.lines.detach()

@@ -1,7 +1,7 @@
 """Filter for JSON messages and their fields.
 
 Owns the rules for --require-json-field, --require-json-value and --whitelist-json-field.
-Independent of where messages come from and are sent.
+Independent of the source and destination of messages.
 """
 
 import enum

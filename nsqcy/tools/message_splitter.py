@@ -1,27 +1,24 @@
-"""Splits a stream of bytes into messages.
-
-Buffers the last, incomplete piece. Performs no I/O.
-"""
+"""Splits a byte stream into messages. Buffers the last, incomplete message. Performs no I/O."""
 
 MAX_SIZE = 64 << 20  # far more than any nsqd accepts
 
 
 class TooLong(ValueError):
-    """A piece exceeds the maximum size."""
+    """A message exceeds the maximum size."""
 
 
 class Pieces:
-    """Splits its input at a one-byte delimiter, and skips empty pieces."""
+    """Splits its input at a one-byte delimiter, and skips empty messages."""
 
     def __init__(self, delimiter: bytes, longest: int = MAX_SIZE) -> None:
         assert len(delimiter) == 1
         self._delimiter = delimiter
         self._maximum = longest
         self._open: list[bytes] = []
-        self._length = 0  # bytes of the incomplete piece
+        self._length = 0  # bytes of the incomplete message
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the pieces that end in `data`."""
+        """Return the messages that end in `data`."""
         first, *rest = data.split(self._delimiter)
         self._extend(first)
         if not rest:
@@ -33,10 +30,9 @@ class Pieces:
         return [piece for piece in pieces if piece]
 
     def end(self) -> list[bytes]:
-        """Return the last piece if it lacks a delimiter.
-
-        A trailing line feed is removed, because it ends the line and is not part of the piece. If
-        line feed is the delimiter, there is none.
+        """Return the last message if it lacks a delimiter. A trailing line feed is removed, because
+        it ends the line and is not part of the message. If the delimiter is a line feed, nothing is
+        removed.
         """
         piece = self._close().removesuffix(b"\n")
         return [piece] if piece else []

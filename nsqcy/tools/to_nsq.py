@@ -1,7 +1,7 @@
-"""to_nsq: publishes stdin, piece by piece, to each of the given nsqds.
+"""to_nsq: publishes stdin, split into messages, to each of the given nsqds.
 
-Pieces are published in order, without waiting for each response. The first failure ends the tool;
-some later pieces may already have been published.
+Messages are published in order, without waiting for each response. The first failure ends the tool;
+some later messages may already have been published.
 """
 
 import asyncio

@@ -15,8 +15,8 @@ MAX_ADDRESSES = 10_000
 class Failures:
     """Leaky bucket of failed log-ins per address.
 
-    An address that fails occasionally never waits. An address that fails continuously gets one
-    attempt per RECOVERY seconds.
+    An address that fails occasionally never waits. An address that fails continuously may try once
+    per RECOVERY seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

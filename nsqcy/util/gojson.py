@@ -31,9 +31,9 @@ def decode(body: bytes, fields: Fields) -> dict[str, Any]:
 def decode_large(body: bytes, fields: Fields) -> dict[str, Any]:
     """Decode like decode(), but in half the time, for bodies with tens of thousands of objects.
 
-    Reads the elements of the object's arrays one by one: the interpreter lets no other thread run
-    while it scans a text. If a key is repeated in the same case, only the last one counts, even if
-    it is null.
+    Reads the elements of the object's arrays one by one: no other thread runs while the interpreter
+    scans a text. If a key is repeated in the same case, only the last one counts, even if it is
+    null.
     """
     text = body.decode("utf-8", "replace")
     try:
@@ -293,8 +293,7 @@ def _refuse_constant(text: str) -> None:
 
 
 def _let_others_run(value: dict[str, Any]) -> dict[str, Any]:
-    """Return the value. The interpreter may switch threads at this call; during a scan, it lets no
-    other thread run."""
+    """Return the value. The interpreter may switch threads at this call, but not during a scan."""
     return value
 
 

@@ -38,8 +38,8 @@ def json_bytes(value: Any) -> bytes:
 
 
 def json_in_pieces(value: Any, depth: int = 2) -> bytes:
-    """Encode like `json_bytes`, but containers down to this depth element by element: the
-    interpreter lets no other thread run while it encodes a piece."""
+    """Encode like `json_bytes`, but containers down to this depth element by element: no other
+    thread runs while the interpreter encodes a value."""
     if depth and isinstance(value, dict):
         members = [
             json_bytes(key) + b":" + json_in_pieces(item, depth - 1) for key, item in value.items()

@@ -51,8 +51,7 @@ def private_key(text: str, file: str) -> Any:
 def check_pair(
     certificate: str, certificate_file: str, key: str, key_file: str
 ) -> list[x509.Certificate]:
-    """Return the certificates in a file, whose first one must belong to the key. Raises
-    PemError."""
+    """Return the certificates in a file; the key must match the first one. Raises PemError."""
     chain = certificates(certificate, certificate_file)
     if chain[0].public_key() != private_key(key, key_file).public_key():
         raise PemError(

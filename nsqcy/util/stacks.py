@@ -48,7 +48,7 @@ def _add_threads(lines: list[str]) -> None:
 
 
 def _add_greenlets(lines: list[str]) -> None:
-    """Add the greenlets as a tree: each below the one that spawned it."""
+    """Add the greenlets as a tree: each below its parent, the greenlet that spawned it."""
     from gevent.util import GreenletTree  # imported on first use, because few processes need it
 
     main = gevent.get_hub().parent

@@ -13,7 +13,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 def open_closed() -> None:
     """Open /dev/null in place of each standard stream that is closed. Otherwise, the next file or
-    socket would get its number and receive log lines."""
+    socket would have its number and receive log lines."""
     for fd, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
             os.fstat(fd)

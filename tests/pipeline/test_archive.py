@@ -289,7 +289,7 @@ def test_once_without_one_of_the_nsqds(
             assert streams.absent(options, options.source(), report) is said
     finally:
         broker.close()
-    told = "no answer from nsqd 127.0.0.1:1: run the job again for its rows"
+    told = "no answer from nsqd 127.0.0.1:1: run the job again to read its rows"
     assert (told in capsys.readouterr().out) is said
 
 

@@ -171,7 +171,7 @@ def test_ends_in_batches(
 
     for broken, text, committed in (
         (failing, "OSError: killed", -1),
-        (stopped, "stopped before its end; run the command again", 0),
+        (stopped, "stopped before it finished; run the command again", 0),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(sink, "write", broken)

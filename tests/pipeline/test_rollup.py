@@ -397,7 +397,7 @@ def test_mistakes(
     words = ["rollup", "--topic=a", f"--root={tmp_path}", "--plots=no"]
     assert main(words) == 2
     assert (
-        "has counts of an earlier nsqcy but no checkpoint: use a different --root"
+        "has counts from an earlier nsqcy but no checkpoint: use a different --root"
         in capsys.readouterr().err
     )
     assert main(["rollup"]) == 2

@@ -84,7 +84,7 @@ def test_a_job_that_is_stopped(
         err = capsys.readouterr().err
         if trap.fired:
             stopped += 1
-            told = f"nsqcy-pipeline {job}: stopped before its end; run the command again\n"
+            told = f"nsqcy-pipeline {job}: stopped before it finished; run the command again\n"
             assert (code, err) == (1, told), trap.fired
         trap.remove()
         assert main(line) == 0
@@ -181,7 +181,7 @@ def test_a_program_that_is_stopped(
         # A program that has not set a handler yet ends at once.
         assert codes[-1] in (status, 0, -signal.SIGTERM), driver.said()
         if codes[-1] == 1:
-            assert "stopped before its end; run the command again" in driver.said()
+            assert "stopped before it finished; run the command again" in driver.said()
     assert status in codes
     if not status:  # a job without an end
         words = [*words, "--once"]

@@ -233,7 +233,7 @@ def test_other_content_in_the_place_of_rows(
     path = tmp_path / ".open-5.jsonl"
     path.write_text(line + "\n")
     assert run("--polls=1", f"--root={tmp_path}") == 1
-    assert f"{path} does not contain rows of stats; move it away" in capsys.readouterr().err
+    assert f"{path} does not contain rows of stats; move it elsewhere" in capsys.readouterr().err
     assert path.exists()
 
 

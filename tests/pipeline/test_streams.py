@@ -138,7 +138,7 @@ def test_a_source_that_starts_too_slowly_is_started_again(
     """Spark waits ten seconds for its Python worker."""
     slow = f"[STREAM_FAILED] Query terminated with exception: {streams.SLOW}. SQLSTATE: XXKST"
     assert run(slow, slow, "", once=once).prepared == 3
-    text = "Spark's worker did not start in 10 s, so it is started again"
+    text = "Spark's worker did not start within 10 s: starting it again"
     assert [line["text"] for line in lines(capsys)] == [text] * 2
     with pytest.raises(RuntimeError, match=streams.SLOW):
         run(start=slow, once=once)

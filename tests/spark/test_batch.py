@@ -327,7 +327,7 @@ def test_a_connection_that_is_lost(broker: LogBroker) -> None:
     assert seqs(broker) == list(range(1, 11))
     broker.refuse = lambda line: "E_LOG_FAILED input/output error" if "FETCH" in line else ""
     assert refusal(broker, Unreachable, **{"fetchOffset.numRetries": "1"}) == (
-        f"nsq: {broker.address} could not read its disk: input/output error; reading topic 't', "
+        f"nsq: {broker.address} failed to read its disk: input/output error; reading topic 't', "
         f"log {A}, seq 1 to 11, at seq 1"
     )
     assert len(broker.said("LOG_FETCH")) >= 2

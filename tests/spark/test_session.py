@@ -347,7 +347,7 @@ def check_from_topic_to_topic(spark: "SparkSession", daemon: Nsqd, tmp_path: Pat
     remove_last("offsets")
     before = found.count()
     daemon.connect().pub("orders", b"a row for the last batch")
-    text = "nsq: batch [0-9]+ is planned again with other rows"
+    text = "nsq: batch [0-9]+ now has different rows"
     with pytest.raises(StreamingQueryException, match=text):
         to_its_end(start)
     assert found.count() == before

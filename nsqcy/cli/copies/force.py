@@ -39,7 +39,7 @@ SECTIONS = {"group": GROUP}
 
 
 class Refused(NsqError):
-    """The group cannot be forced, or need not be; str() gives the reason."""
+    """The group cannot be changed, or need not be; str() gives the reason."""
 
 
 @click.command(cls=TableCommand, sections=SECTIONS)
@@ -47,7 +47,7 @@ class Refused(NsqError):
 def force(group: str, config: str, yes: bool) -> int:
     """Remove members of GROUP that will never return.
 
-    All messages that only they have are lost. `nsqcy copies status` lists the groups.
+    All messages that only those members have are lost. `nsqcy copies status` lists the groups.
     """
     if not config:
         raise click.UsageError(

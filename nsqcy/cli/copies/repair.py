@@ -2,9 +2,9 @@
 
 A node does not use a registry that lacks data that the node has seen, or a different registry,
 while other nodes use it. Nor can the node restore a group in the registry while members are
-missing, because one of them may know a later value. After this command, it does both. A node that
-an older version has written remembers no groups: its copies are compared with those of the other
-members.
+missing, because one of them may know a later value. After this command, it does both. A data path
+written by an older version has no record of its groups: its copies are compared with those of the
+other members.
 """
 
 from pathlib import Path

@@ -5,7 +5,7 @@ from typing import Self
 
 
 class BackoffTimer:
-    """A random fraction of `ratio` * (2 ** failures - 1), within bounds; a success removes one
+    """A random fraction of `ratio` * (2 ** failures - 1), within limits; a success removes one
     failure."""
 
     def __init__(

@@ -54,7 +54,7 @@ class NSQSocketError(OSError, NSQException):
 
 
 class NSQFrameError(NSQException):
-    """The bytes were not sent by nsqd."""
+    """The received bytes are not a frame of NSQ's protocol."""
 
 
 class NSQErrorCode(NSQException):

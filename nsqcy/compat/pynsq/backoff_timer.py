@@ -6,7 +6,7 @@ Number = int | float | Decimal
 
 
 class BackoffTimer:
-    """An interval that grows by two steps with each failure, and shrinks by the same steps with
+    """An interval that grows by two steps after each failure, and shrinks by the same steps after
     each success. The large step covers up to `ratio` of the range, the small step the rest."""
 
     def __init__(

@@ -67,7 +67,7 @@ class ConnectionClosedError(Error):
 
 
 class IntegrityError(Error):
-    """The bytes were not sent by nsqd."""
+    """The received bytes are not a frame of NSQ's protocol."""
 
 
 def unpack_response(data: bytes) -> tuple[int, bytes]:

@@ -225,7 +225,7 @@ class TopicFiles:
         return True
 
     def _lock(self, file: File, fd: int) -> bool:
-        # The lock's previous owner may just have moved the file.
+        # The previous owner of the lock may have moved the file.
         return self._disk.lock(fd) and file.is_at(file.path)
 
     # --- closing and moving -------------------------------------------------------------------

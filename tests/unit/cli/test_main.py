@@ -22,7 +22,7 @@ def test_every_command_is_there(name: str) -> None:
         ("pub", "nsqcy pub: missing argument 'TOPIC' (see nsqcy pub --help)"),
         (
             "pub --topic=t x",
-            "nsqcy pub: unknown option --topic: write TOPIC without it, as in",
+            "nsqcy pub: unknown option --topic: write TOPIC without a flag, as in",
         ),
         ("-n a:1 topic list", "nsqcy: unknown option -n: options follow the command (see nsqcy"),
         ("pub t --lines x", "nsqcy pub: --lines reads stdin: remove MESSAGES or --lines"),

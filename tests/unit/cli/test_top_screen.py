@@ -57,7 +57,7 @@ def test_problems_leave_room_for_channels() -> None:
     idle = [topic(f"idle{number}", depth=1) for number in range(50)]
     lines = click.unstyle(top_screen.text(snapshot(*idle), 40, 24)).splitlines()
     assert len(lines) == 23
-    assert "  and 39 more problems: add --once" in lines
+    assert "  and 39 more problems: use --once" in lines
     assert all(len(line) <= 40 for line in lines[2:])
     assert sum("idle" in line for line in lines[15:]) > 5
 

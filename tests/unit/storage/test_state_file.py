@@ -112,7 +112,9 @@ def test_no_version_is_good(tmp_path: Path, file: StateFile) -> None:
         (tmp_path / name).write_bytes(b"")
     found = file.look(numbers)
     assert found.value is None and len(found.faults) == 2
-    assert all("is damaged: " in line and "there is no other" in line for line in said(file))
+    assert all(
+        "is damaged: " in line and "there is no other version" in line for line in said(file)
+    )
 
 
 def test_no_version_at_all(tmp_path: Path) -> None:
