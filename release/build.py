@@ -7,8 +7,8 @@ that is not in the sdist. GCC compiles, as it does for this tree; Zig links agai
 2012, regardless of this machine's version, and also compiles for other machines. auditwheel checks
 that no wheel needs a newer version, and adds the version to the wheel's name.
 
-The same sources give the same bytes: archives are sorted and have the time of the commit, paths of
-this machine are replaced, and release/constraints.txt determines the packages that build.
+The same sources give the same bytes: archives are sorted and have the time of the commit, local
+paths are replaced, and release/constraints.txt pins the build packages.
 """
 
 import gzip

@@ -1,7 +1,7 @@
 """A software bill of materials for each published archive, in CycloneDX's JSON format.
 
 It lists everything that is installed with the archive, the libraries in the compiled modules of
-these packages and of nsqcy, and the tools that built nsqcy's.
+these packages and of nsqcy, and nsqcy's build tools.
 """
 
 import json

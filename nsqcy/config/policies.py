@@ -299,7 +299,7 @@ class Policies:
     """Policies of all topics and channels.
 
     For each key, the last of these sources that sets it wins: the default, the matching sections of
-    the file in order, and the values set over HTTP for this exact name.
+    the file in order, the values set over HTTP for this name.
     """
 
     def __init__(

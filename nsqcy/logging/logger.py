@@ -98,8 +98,8 @@ class Log:
 
 
 def printable(text: str) -> str:
-    """Return the text with all characters escaped that a terminal may interpret instead of showing
-    them: control characters (C0 and C1), line separators, and changes of the text's direction."""
+    """Escape the characters that a terminal may interpret: control characters (C0 and C1), line
+    separators, and changes of the text's direction."""
     if text.isprintable():
         return text
     return "".join(

@@ -1,9 +1,8 @@
 """The plan and progress of a publishing job, in a file that the next run reads.
 
 A replay runs in rounds, each for one part of a log. The tasks of a round and the order of its rows
-depend only on the seqs, and the rows are published under the name of the round. nsqds therefore
-recognize the chunks that an interrupted round has published. A round that is recorded as done does
-not run again.
+depend only on the seqs. The rows are published under the name of the round, so nsqds recognize the
+chunks that an interrupted round has published. A round that is recorded as done does not run again.
 """
 
 import fcntl

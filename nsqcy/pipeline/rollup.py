@@ -2,7 +2,7 @@
 
 Executors count rows by minute and bucket. The driver merges the counts, which are few, into the
 files that minutes.py describes. A batch is identified by its rows, not by its number, because Spark
-may return to an older checkpoint: rows that have been counted are not counted again.
+may return to an older checkpoint. Rows that have been counted are not counted again.
 """
 
 import json

@@ -80,10 +80,10 @@ def run(
     """Run the query over `format("nsq")` with the options `given`: with `--once` until it has read
     all rows, otherwise until the job ends.
 
-    The rows of a batch are fixed when it is planned, so a query fails if an nsqd that has some of
-    them becomes unreachable. A continuous job retries that batch until the nsqd is back. Every job
-    retries a few times if the source's worker does not start within the ten seconds that Spark
-    always allows: on a busy machine, this may be too short.
+    The rows of a batch are fixed when it is planned. A query therefore fails if an nsqd with some
+    of these rows becomes unreachable. A continuous job retries that batch until the nsqd is back.
+    Every job retries a few times if the source's worker does not start within ten seconds, Spark's
+    fixed limit, which may be too short on a busy machine.
     """
     check(state)
     check_topics(given)
@@ -177,8 +177,8 @@ def follow(query: "StreamingQuery") -> bool:
             failures.append(error)
         over.set()
 
-    # In a separate thread: a signal during a call to the JVM would leave a partial response on the
-    # connection, and the next call would receive the rest.
+    # Wait in a separate thread: a signal during a call to the JVM would leave a partial response on
+    # the connection, and the next call would read the rest.
     try:
         threading.Thread(target=wait, daemon=True).start()
         while not over.wait(0.5):

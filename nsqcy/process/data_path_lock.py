@@ -7,9 +7,9 @@ Two locks are on the directory itself; there is no lock file.
 - An open-file-description read lock on a second descriptor, which no worker inherits. It shows that
   the master is running; the kernel drops it as soon as the master exits.
 
-An nsqd that finds the directory locked at startup can therefore distinguish a running nsqd (fail
-immediately, as NSQ does) from workers that outlived their master and are about to exit (wait for
-them). Unlike process record locks, neither lock is dropped by listing the directory.
+An nsqd that finds the directory locked at startup can therefore distinguish two cases: a running
+nsqd (fail immediately, as NSQ does), and workers that outlived their master and are about to exit
+(wait for them). Unlike process record locks, neither lock is dropped by listing the directory.
 """
 
 import errno

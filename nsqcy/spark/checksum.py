@@ -1,8 +1,8 @@
 """CRC-32C for executors whose only compiled library is pyarrow.
 
 If nsqcy is installed, its compiled implementation is used. Otherwise the data is *folded*: it is
-treated as rows of K 32-bit words, and each row is carried over the next K words and added there,
-for all K columns at once. The final K words have the same CRC remainder as all the data. Carrying a
+treated as rows of K 32-bit words. Each row is carried over the next K words and added there, for
+all K columns together. The final K words have the same CRC remainder as all the data. Carrying a
 word over n bytes is linear, so it takes two lookups, one for each half of the word.
 """
 

@@ -85,7 +85,7 @@ class Cluster:
         """Return the current state of all nsqds.
 
         With one try, nsqds that were down a moment ago are skipped, and an nsqd that hangs delays
-        the others only briefly: its logs stay at their positions, and the others continue. Raises
+        the others only briefly. Its logs stay at their positions, and the others continue. Raises
         CopiedDisk.
         """
         self._patience = PATIENCE if tries == 1 else ANSWER_SECONDS

@@ -19,8 +19,8 @@ FAILURES = (OSError, http.client.HTTPException, ValueError, KeyError, TypeError)
 class Discovery:
     """Queries nsqlookupds, and keeps their last response if none responds.
 
-    An nsqd that they no longer list is also kept: it may be down, in which case a query must wait
-    for it rather than treat its rows as lost.
+    An nsqd that they no longer list is also kept. It may be down, and a query must then wait for it
+    rather than treat its rows as lost.
     """
 
     def __init__(self, options: Options) -> None:

@@ -20,7 +20,7 @@ _LOGGER = "SQLQueryContextLogger"
 
 def reason(error: BaseException) -> str:
     """Return an error as one line: the source's own message, the end of the Python traceback that
-    Spark passes on, or Spark's message without its query's ids."""
+    Spark passes on, or Spark's message without the ids of the query."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     text = str(error)

@@ -1,9 +1,9 @@
 """The executor side of writing: sends chunks to nsqds, several of them before the first response.
 
-A chunk is identified by its batch, its task, a checksum of everything that the task publishes and
-of the destinations, and the number of the row after its last one. A retried task therefore
-publishes only what was missing. If it is retried with different rows or nsqds, it publishes
-everything: rows may then be duplicated, but none is lost.
+A chunk is identified by its batch, its task, a checksum of the task's rows and destinations, and
+the number of the row after its last one. A retried task therefore publishes only what was missing.
+If it is retried with different rows or nsqds, it publishes everything: rows may then be duplicated,
+but none is lost.
 """
 
 import logging

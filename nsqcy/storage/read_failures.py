@@ -10,8 +10,8 @@ from nsqcy.storage.write_failures import WriteFailures, advice
 
 
 class ReadFailures(WriteFailures):
-    """A worker's log lines: one when a topic cannot be read, repeated after REPEAT if the failure
-    persists, and one when it can be read again."""
+    """A worker's log lines: one when a topic cannot be read, repeated after REPEAT while the
+    failure persists, and one when reads succeed again."""
 
     def recovered(self, topic: str) -> None:
         """Log that a topic can be read again, if its failure was logged."""

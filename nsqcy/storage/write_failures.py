@@ -40,8 +40,8 @@ class WriteFailures:
     """A worker's log lines: one when a topic's writes begin to fail, repeated after REPEAT, and one
     when they succeed again.
 
-    To limit lines when writes alternately fail and succeed, there is at most one error per topic
-    and PERIOD, and at most LINES per PERIOD.
+    If writes alternately fail and succeed, the limits are one error per topic and PERIOD, and LINES
+    errors per PERIOD.
     """
 
     def __init__(self, log: Lines) -> None:

@@ -1,6 +1,6 @@
 """Reserves ports on 127.0.0.1 until their owner binds them or calls `close()`.
 
-The ports are outside the kernel's ephemeral range: any connection could take a port in that range,
+The ports are outside the kernel's ephemeral range. Any connection could use a port in that range,
 and a client that retries such a port could connect to itself. A lock file per port prevents other
 users of this module, in any process, from getting the same port.
 """

@@ -1,6 +1,6 @@
 """Threads for blocking calls made by the event loop.
 
-Unlike asyncio's own threads, these do not keep the process alive: a read from a terminal or a write
+Unlike asyncio's own threads, these do not keep the process alive. A read from a terminal or a write
 to a full pipe may never return, and the tool must still be able to stop.
 """
 

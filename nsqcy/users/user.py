@@ -55,8 +55,8 @@ class User(NamedTuple):
 
     @property
     def publishable(self) -> tuple[str, ...]:
-        """Return the patterns of topics to which nsqd may publish on the user's behalf: those to
-        which the user may publish, and those that it may administer."""
+        """Return the patterns of topics to which nsqd may publish on the user's behalf: topics that
+        the user may publish to or administer."""
         return self.publish + self.admin
 
     def may_publish(self, topic: str) -> bool:

@@ -1,8 +1,8 @@
 """Command line of `nsqcy copies force`: removes the lost members of a group.
 
-A group without an owner waits until all of its members are back, because only a comparison of all
-copies shows which one is the most recent. This command removes the members that will never return,
-so that the others decide among themselves.
+A group without an owner waits until all of its members are back: only a comparison of all copies
+shows which one is the most recent. This command removes the members that will never return, so that
+the others decide among themselves.
 """
 
 import secrets
