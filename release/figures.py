@@ -166,7 +166,7 @@ def microseconds() -> str:
 def recorded(name: str) -> str:
     """Return the table of a separate run."""
     run = RESULTS["recorded"][name]
-    head = f"Measured by `{run['command']}` on {run['date']}: {run['conditions']}.\n\n"
+    head = f"Measured on {run['date']} with `{run['command']}`, {run['conditions']}.\n\n"
     return head + _texts(run["columns"], run["rows"])
 
 

@@ -107,7 +107,7 @@ def peek(
     elif place is not None:
         click.echo(f"{name} has no messages at or after that position")
     else:
-        click.echo(f"{name} has no {state.replace('_', ' ')} messages")
+        click.echo(f"{name} has no {state.replace('_', '-')} messages")
 
 
 class _Ask(NamedTuple):

@@ -38,7 +38,7 @@ USAGE = """\
 Usage: nsqcy up [FLAGS]
 
 Runs nsqlookupd, an nsqd that registers with it, and nsqadmin until ^C or SIGTERM. By default they
-listen on 127.0.0.1 at their usual ports, and nsqd keeps messages in ./data.
+listen on 127.0.0.1 at their default ports, and nsqd keeps messages in ./data.
 
 FLAGS are nsqd's flags (nsqd -help):
 

@@ -40,7 +40,7 @@ class Threads:
     async def call(self, function: Callable[..., T], /, *args: Any, **options: Any) -> T:
         """Call the function in a thread; return its result or raise its exception. Raises OSError
         if no thread can start."""
-        if self._process != os.getpid():  # forked: the parent has the threads
+        if self._process != os.getpid():  # only the parent has the threads
             self._begin()
         context = contextvars.copy_context()
         future: Future[T] = Future()

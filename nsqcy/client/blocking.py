@@ -330,8 +330,8 @@ class Consumer(ConsumerView):
         """Iterate over lists of up to `max_messages` messages.
 
         A list is complete `within` seconds after its first message. It is complete earlier if no
-        more messages can arrive until the program answers some of them. A list is empty if there
-        was no message for `timeout` seconds.
+        more messages can arrive until the program answers some that are in flight. An empty list
+        means that no message arrived within `timeout` seconds.
         """
         check_arguments(max_messages=max_messages)
         limits = seconds(within, "within"), seconds(timeout)

@@ -263,7 +263,7 @@ class Loop:
 
     @property
     def is_current(self) -> bool:
-        """Return whether the caller is the loop."""
+        """Return whether the caller runs on the loop's thread or greenlet."""
         return self._who is not None and self.runtime.current() == self._who
 
     @property

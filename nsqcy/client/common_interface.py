@@ -60,7 +60,7 @@ def warn_of_idle_handlers(core: ConsumerCore, concurrency: int | None) -> None:
     maximum = core.flow.max_in_flight
     if concurrency is not None and 0 < maximum < concurrency:
         log.warning(
-            "[%s] max_in_flight=%d allows only %d of concurrency=%d handlers at a time",
+            "[%s] max_in_flight=%d allows only %d handlers at a time, although concurrency=%d",
             core.name,
             maximum,
             maximum,

@@ -135,7 +135,7 @@ class Group:
 
 
 def is_owners(report: Report) -> bool:
-    """Whether a group is reported by the node that appends to it."""
+    """Return whether a group is reported by the node that appends to it."""
     return report["role"] in (OWNER, NEW)
 
 
@@ -283,7 +283,8 @@ def _of_files(workers: Workers) -> Iterator[Problem]:
     for nsqd, its in by_nsqd.items():
         place = Place(node=nsqd)
         if names := _files(its, "damaged"):
-            text = f"copies on nsqd {nsqd} are damaged where no other copy is intact: {names}"
+            text = f"nsqd {nsqd} has damaged copies, and the damaged parts are not intact elsewhere"
+            text = f"{text}: {names}"
             kind, label = "copies-damaged", "damaged copies"
             yield Problem(Severity.ERROR, kind, place, label, text, _CHECK_DISK)
         if names := _files(its, "unreadable"):

@@ -366,7 +366,7 @@ class NsqdHTTPClient(DaemonClient):
 
     def _number(self, path: str, query: dict[str, str], name: str) -> int:
         """Send a POST request, and return this number from the response."""
-        form, what = having(**{name: is_number}), f"an object with a number {name}"
+        form, what = having(**{name: is_number}), f'an object with a numeric "{name}"'
         return int(self._object("POST", path, query, form=form, what=what)[name])
 
     def _config(

@@ -314,7 +314,7 @@ class Policies:
         self._channel_sections = tuple(
             (pattern, dict(values)) for pattern, values in channel_sections
         )
-        # For each topic, its values by "topic", and those of its channels by "topic/channel".
+        # For each topic: its values under the key "topic", and its channels' under "topic/channel".
         self._set: dict[str, dict[str, dict[str, Any]]] = {}
         self.longest_timeout = 0
         """The maximum msg_timeout that any channel has had, in ns; 0 if only nsqd's applies."""

@@ -26,7 +26,7 @@ def check(table: OptionTable, argv: Sequence[str], rest: Sequence[str]) -> list[
         name = _flag_name(word)
         option = table.by_flag.get(name)
         if option and option.guard:
-            raise UsageError(f"flag -{name} is ignored: flags must precede {quote(rest[0])}")
+            raise UsageError(f"flag -{name} would be ignored: flags must precede {quote(rest[0])}")
     return [_warning(flag, rest)]
 
 

@@ -153,7 +153,7 @@ class Feed:
             self.unacknowledged += 1
 
     def has_failed(self, position: int, now: float, limits: Limits) -> bool:
-        """Whether the other nodes should stop waiting for the holder."""
+        """Return whether the other nodes should stop waiting for the holder."""
         if self.refused in FAILURES:
             return True
         if self.status == Status.FILLING and now - self.filling_since > limits.fill_timeout:

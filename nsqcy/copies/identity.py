@@ -89,8 +89,8 @@ def judge(memory: Memory, found: Found) -> Standing:
 
 
 def _is_older(memory: Memory, found: Found) -> bool:
-    """Whether a registry lacks values that the node has acted on. Other values do not matter to the
-    node.
+    """Return whether a registry lacks values that the node has acted on. Other values do not
+    matter to the node.
 
     Without its mark, a node would not detect whether other nodes had changed its groups since.
     """

@@ -67,7 +67,8 @@ class Owner:
     # -- for the worker's topics
 
     def accepts(self) -> bool:
-        """Whether publishes are accepted; otherwise they are refused and not stored anywhere."""
+        """Return whether publishes are accepted; otherwise they are refused and not stored
+        anywhere."""
         group = self.group
         return (
             self.is_registered
@@ -86,8 +87,8 @@ class Owner:
         return live
 
     def waits(self, now: float) -> bool:
-        """Whether a record becomes visible only once it is committed, not as soon as it is stored
-        here.
+        """Return whether a record becomes visible only once it is committed, not as soon as
+        it is stored here.
 
         A closed group does not wait, because it accepts no publishes. Nor does a group that has
         lacked copies for a while: publishes that are pending then are answered later or never.

@@ -197,8 +197,8 @@ class Recall:
         return self._statements[node].is_repaired
 
     def _has_seen_the_end(self, node: str, latest: Known) -> bool:
-        """Whether a member does not remember a group, and has therefore forgotten it after its
-        end."""
+        """Return whether a member does not remember a group, and has therefore forgotten it after
+        its end."""
         statement = self._statements.get(node)
         return (
             statement is not None

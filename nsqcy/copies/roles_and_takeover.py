@@ -128,7 +128,7 @@ class Worker:
         self._protect()
 
     def knows(self, group: Group, stamp: Stamp) -> bool:
-        """Whether this process knows a value of a group, or a later one."""
+        """Return whether this process knows a value of a group, or a later one."""
         member = self._members.get(group.id)
         known = self.recall.known.get(group.id)
         stamps = [each.stamp for each in (member, known) if each is not None]
@@ -206,8 +206,8 @@ class Worker:
         self._registry_heard = now
 
     def is_cut_off(self, now: float) -> bool:
-        """Whether this worker has heard from neither the registry nor a holder for a lease's
-        duration.
+        """Return whether this worker has heard from neither the registry nor a holder for a
+        lease's duration.
 
         Its groups may have other owners by now, so it should not deliver messages.
         """
@@ -316,7 +316,7 @@ class Worker:
             try:
                 copy = self.host.copy(group_id)
             except Unreadable:
-                return  # retried later: the copy may be whole
+                return  # the copy may be intact: try again later
             value = self.recall.agreed(
                 group_id,
                 self.session if copy is not None and copy.whole else "",
@@ -373,7 +373,7 @@ class Worker:
             member.owner.update(group, now)
 
     def _may_own(self, member: _Member) -> bool:
-        """Whether the copy is unchanged since this worker proposed to own the group. Raises
+        """Return whether the copy is unchanged since this worker proposed to own the group. Raises
         Unreadable."""
         group = member.group
         return group.epoch == 1 or group.nonce in member.claimed or self._is_still_whole(group)
@@ -423,8 +423,8 @@ class Worker:
                 self.host.propose(group, group.resumed(self.session, self.host.nonce()))
 
     def _is_still_whole(self, group: Group) -> bool:
-        """Whether a whole copy is intact in the parts that only the previous owner could have
-        repaired. Raises Unreadable."""
+        """Return whether a whole copy is intact in the parts that only the previous owner could
+        have repaired. Raises Unreadable."""
         copy = self.host.copy(group.id)
         if copy is None:
             return False

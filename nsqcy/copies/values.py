@@ -57,7 +57,7 @@ def _group(group_id: str, fields: dict[str, Any]) -> Group:
     if group.epoch < 1:
         raise InvalidValue("epoch: expected at least 1")
     if not 1 <= group.min_copies <= group.copies:
-        raise InvalidValue("min_copies: expected at least 1 and at most copies")
+        raise InvalidValue("min_copies: expected from 1 to the value of copies")
     if group.durability not in DURABILITIES:
         raise InvalidValue(f"durability: expected one of {', '.join(DURABILITIES)}")
     return group

@@ -16,7 +16,7 @@ APART = 2.0  # maximum seconds between clocks
 FAR_APART = 30.0
 DAY = 86_400.0
 _HANGS = (
-    "do not start it again while it runs: a worker may be stopped or hang; see"
+    "do not start it again while it runs: a worker may be stopped or hung; see"
     " docs/runbooks/worker-restarted.md"
 )
 _LOST = (
@@ -252,7 +252,7 @@ def _instance(nsqd: Nsqd) -> str:
 _ADVICE = {
     "cannot be read since": "no message is lost: check the disk, and "
     "docs/runbooks/unreadable-topic.md",
-    "does not answer": "the worker may be stopped or hang: check the state of its process, and"
+    "does not answer": "the worker may be stopped or hung: check the state of its process, and see"
     " docs/runbooks/worker-restarted.md",
     "is being restarted": "find out in the log why the worker died; see"
     " docs/runbooks/worker-restarted.md",

@@ -60,9 +60,9 @@ def _kind(disk: Disk, durable: bool) -> Iterator[Finding]:
         text = f"{where}: files are deleted with the container"
         yield warning(text, "mount a volume at the data path")
     elif disk.kind in DURABLE_KINDS:
-        yield ok(f"{where}, which keeps synced data")
+        yield ok(f"{where}, on which synced data survives a crash")
     else:
-        yield note(f"{where}: doctor does not know how reliably it keeps synced data")
+        yield note(f"{where}: doctor does not know whether synced data survives a crash")
 
 
 def disk_space(host: Host) -> Iterator[Finding]:
@@ -120,8 +120,8 @@ CHECKS = (
     ),
     Check(
         "file-system",
-        "the file system type: in memory, remote, or a container layer; mounted read-only,"
-        " without barriers, or with `sync`",
+        "the file system: whether it is in memory, remote or a container layer, and whether it is"
+        " mounted read-only, without barriers, or with `sync`",
         "",
         file_system,
         _has_disk,

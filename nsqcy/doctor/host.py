@@ -42,7 +42,7 @@ def libraries(host: Host) -> Iterator[Finding]:
         if not package.found:
             yield error(f"{package.name} is not installed", f"pip install '{wanted}'")
         elif version(package.found) < version(package.oldest):
-            text = f"{package.name} {package.found} is too old: {wanted} is needed"
+            text = f"{package.name} {package.found} is too old: {wanted} is required"
             yield error(text, f"pip install --upgrade {package.name}")
     if not host.packages:
         yield note("nsqcy is not installed as a package: its dependencies are unknown")

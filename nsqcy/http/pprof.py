@@ -85,7 +85,7 @@ def _profile(inspected: Inspected, request: Request) -> str:
     if seconds <= 0:
         seconds = 30
     if seconds > MAX_PROFILE:
-        raise HttpError(400, f"a profile takes at most {MAX_PROFILE} seconds")
+        raise HttpError(400, f"seconds must not exceed {MAX_PROFILE}")
     try:
         return inspected.profile(seconds)
     except NoProfiler:

@@ -14,7 +14,7 @@ EARLY = 0.001  # seconds by which a message may arrive before it is due
 
 
 def milliseconds(delay: float, max_defer: float) -> int | None:
-    """Return how long to defer a message with a delay in seconds; None if it is due."""
+    """Convert a delay in seconds to a defer time in milliseconds; None if the message is due."""
     return math.ceil(min(delay, max_defer) * 1000) or None if delay > 0 else None
 
 

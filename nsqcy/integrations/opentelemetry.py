@@ -547,9 +547,9 @@ def traced(producer: aio.Producer, *, telemetry: Telemetry | None = None) -> Tra
 def traced(
     producer: client.Producer | aio.Producer, *, telemetry: Telemetry | None = None
 ) -> TracedProducer | TracedAioProducer:
-    """Return the producer with a span for each publish.
+    """Wrap the producer so that each publish creates a span.
 
-    If the producer has the option headers=True, its messages carry the context of their span.
+    If the producer has the option headers=True, each message carries the context of its span.
     """
     if isinstance(producer, aio.Producer):
         return TracedAioProducer(producer, telemetry)

@@ -6,7 +6,7 @@ Handles only text: resolves no names and opens no sockets.
 import socket
 from contextlib import suppress
 
-# The daemons' usual ports.
+# The daemons' default ports.
 NSQD_TCP, NSQD_HTTP = 4150, 4151
 LOOKUPD_TCP, LOOKUPD_HTTP = 4160, 4161
 
@@ -29,8 +29,8 @@ def listen_hint(text: str) -> str:
 
 
 def connect_hint(text: str, port: int) -> str:
-    """Return the suffix of an error about another daemon's address, whose usual port is `port`, or
-    an empty string."""
+    """Return the suffix of an error about another daemon's address, whose default port is `port`,
+    or an empty string."""
     if "://" in text:
         return _without_scheme(text)
     if text.isdecimal():

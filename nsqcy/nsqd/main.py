@@ -177,7 +177,7 @@ def _import(options: NsqdOptions, lines: logger.Log, notifier: systemd.Notifier)
 
 
 def _is_stopping() -> bool:
-    """Whether a signal that ends nsqd is waiting for the master's hub."""
+    """Return whether a signal that ends nsqd is waiting for the master's hub."""
     return bool(signal.sigpending() & {signal.SIGTERM, signal.SIGINT})
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 HELP = """\
 counts dead letters by channel, client and reason; can republish them
 
---topic is the dead-letter topic; --root is an archive of it with headers. --where may also use
+--topic is the dead-letter topic; --root is its archive, with headers. --where may also use
 origin_topic, origin_channel, origin_id, attempts, first_time, last_client and reason."""
 
 OPTIONS = (
@@ -158,6 +158,6 @@ def summary(groups: list[dict[str, Any]], top: int, others: int) -> Iterator[str
     rest = groups[top:]
     if rest:
         letters = sum(group["letters"] for group in rest)
-        yield f"{letters:,} dead letters in {len(rest)} more groups; raise --top to see them"
+        yield f"{letters:,} dead letters in {len(rest)} more groups; raise --top to show them"
     if others:
         yield f"{others:,} messages in the topic are not dead letters"

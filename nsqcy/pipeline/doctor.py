@@ -54,12 +54,16 @@ def findings(options: Options) -> Iterator[Finding]:
 def java() -> Finding:
     path = session.java()
     if path is None:
-        return error(f"java is not installed, or not on PATH; {session.OLDEST_JAVA} is required")
+        return error(
+            f"java is not installed, or not on PATH: install version {session.OLDEST_JAVA} or later"
+        )
     found = session.java_version(path)
     if not found:
         return warning(f"java does not report its version ({path})")
     if session.major(found) < session.OLDEST_JAVA:
-        return error(f"java {found} is too old; {session.OLDEST_JAVA} is required ({path})")
+        return error(
+            f"java {found} is too old: install version {session.OLDEST_JAVA} or later ({path})"
+        )
     return ok(f"java {found} ({path})")
 
 
@@ -70,7 +74,7 @@ def package(name: str) -> Finding:
     except PackageNotFoundError:
         return error(f"{name} is not installed: {session.INSTALL}")
     if tuple(int(part) for part in re.findall(r"[0-9]+", found)[:2]) < OLDEST[name]:
-        return error(f"{name} {found} is too old; {oldest} is required: {session.INSTALL}")
+        return error(f"{name} {found} is older than {oldest}: {session.INSTALL}")
     return ok(f"{name} {found}")
 
 

@@ -54,12 +54,12 @@ class Plan:
 
 
 def new_name() -> str:
-    """Return an unused name: a new request for the same replay publishes again."""
+    """Return a new name, so that a repeated replay publishes the messages again."""
     return f"replay-{uuid.uuid4().hex[:16]}"
 
 
 def default_path(job: str, to: str, asked: Asked) -> Path:
-    """Return the default path of the state file; its name contains a hash of the work."""
+    """Return the default path of the state file; its name contains a hash of the request."""
     text = json.dumps(asked, sort_keys=True)
     return Path(f"{job}-{to}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}.json")
 
@@ -87,8 +87,8 @@ def load(path: Path, asked: Asked) -> Plan | None:
     for name in sorted(plan.asked.keys() | asked.keys()):
         if plan.asked.get(name) != asked.get(name):
             raise UsageError(
-                f"{path} belongs to another replay: --{name} was {plan.asked.get(name)!r} and is "
-                f"now {asked.get(name)!r}; choose a different --state"
+                f"{path} belongs to a replay with --{name} {plan.asked.get(name)!r}; "
+                f"this replay has {asked.get(name)!r}: choose a different --state"
             )
     return plan
 

@@ -224,8 +224,8 @@ def check_plan(path: Path, plan: Plan, work: Work, nsqds: tuple[str, ...]) -> No
     for what, now, before in (("logs", logs, theirs), ("destinations", set(nsqds), {*plan.nsqds})):
         if now and before and not now & before:
             raise UsageError(
-                f"{path} belongs to another replay: its {what} were {','.join(sorted(before))}, "
-                f"and are now {','.join(sorted(now))}; choose a different --state"
+                f"{path} belongs to a replay with the {what} {','.join(sorted(before))}; "
+                f"this replay has {','.join(sorted(now))}: choose a different --state"
             )
 
 

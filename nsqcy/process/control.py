@@ -255,8 +255,8 @@ def _parse_request(message: Message) -> Request:
 class Channel:
     """One end of the channel, on this process's hub. Owns its socket.
 
-    Takes ownership of descriptors passed to `notify` and `call`: closes them once they are sent, or
-    with the channel.
+    Takes ownership of descriptors passed to `notify` and `call`, and closes them once they are sent
+    or the channel is closed.
     """
 
     def __init__(self, sock: socket.socket, handler: Handler) -> None:

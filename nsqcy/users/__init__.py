@@ -1,1 +1,1 @@
-"""The users file, with users and their permissions, which all daemons share."""
+"""The users file, shared by all daemons: users and their permissions."""

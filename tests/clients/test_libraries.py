@@ -211,7 +211,8 @@ def test_auth_that_is_refused(
 
 @three_workers
 def test_touch_and_heartbeats(nsqd: Starter, consume: Consume) -> None:
-    """A message that takes several message timeouts and heartbeats is not redelivered."""
+    """A touched message is not redelivered, although its handler runs for longer than several
+    message timeouts and heartbeat intervals."""
     need_all()
     daemon = nsqd(msg_timeout="1s", max_msg_timeout="1m")
     consumers = {

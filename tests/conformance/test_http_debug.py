@@ -133,7 +133,7 @@ def test_a_profile_is_taken_while_the_worker_serves(nsqd: Starter) -> None:
 @pytest.mark.ours
 def test_a_profile_has_an_end(shared: Nsqd) -> None:
     answer = shared.web.get(PPROF + "profile?seconds=301")
-    assert (answer.status, answer.body) == (400, b"a profile takes at most 300 seconds")
+    assert (answer.status, answer.body) == (400, b"seconds must not exceed 300")
 
 
 @pytest.mark.ours

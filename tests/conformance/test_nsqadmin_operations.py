@@ -347,7 +347,7 @@ def test_dead_letters_go_back(cluster: Cluster, topic: str) -> None:
     page = cluster.page(f"/peek/{topic}/c", state="dead")
     assert bodies(page) == ["bad"]
     assert "First Published20" in article(page).text
-    assert article(page).one("span", **{"class": "attempts"}).text == f"1 attempt of {topic}/c"
+    assert article(page).one("span", **{"class": "attempts"}).text == f"1 attempt in {topic}/c"
     assert f"in {dead}/look." in page.text
     links = cluster.page(f"/topics/{topic}/c").one("nav", **{"class": "further"})
     assert links.all("a", href=f"/peek/{topic}/c?state=dead")

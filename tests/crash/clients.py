@@ -255,7 +255,7 @@ class Subscriber(_Client):
             self.to_defer.append(message)
             if len(self.to_defer) == 1:
                 # nsqd answers this command in a turn that began after the command was sent.
-                # Commands after that answer are executed in that turn or later.
+                # Commands sent after the answer are executed in that turn or later.
                 self.asked = now
                 conn.fin(UNKNOWN_ID)
 

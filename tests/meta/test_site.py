@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("nsqcy.client", "nsqcy.client.aio", "nsqcy.spark", "nsqcy.testing")
-# Errors of these modules are documented under nsqcy.errors. Types of options are not for callers.
+# Errors of these modules are documented under nsqcy.errors. Option types are internal.
 UNSHOWN = {"nsqcy.testing.Option", "nsqcy.testing.DaemonError"}
 
 

@@ -34,7 +34,7 @@ def test_a_group_in_words() -> None:
 def test_what_the_lines_do_not_show() -> None:
     assert list(dlq.summary([GROUP], 20, 0)) == []
     assert list(dlq.summary([GROUP] * 3, 1, 7)) == [
-        "2,468 letters in 2 more groups; raise --top to see them",
+        "2,468 dead letters in 2 more groups; raise --top to show them",
         "7 messages in the topic are not dead letters",
     ]
 

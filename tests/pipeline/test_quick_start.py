@@ -67,7 +67,7 @@ def core_seconds() -> float:
 
 @contextmanager
 def running(reader: Reader, folder: Path) -> Iterator[None]:
-    """Run `nsqcy up` on the usual ports."""
+    """Run `nsqcy up` on the default ports."""
     process = subprocess.Popen(
         ["nsqcy", "up", *flags_of_up()],
         cwd=folder,

@@ -173,7 +173,7 @@ def test_the_same_arguments_for_another_cluster(
     work = Rounds(monkeypatch, (Part("orders", third, 1, 8),))
     assert main(words) == 2
     assert (
-        f"belongs to another replay: its logs were {LOG},{OTHER}, and are now {third}; choose a "
+        f"belongs to a replay with the logs {LOG},{OTHER}; this replay has {third}: choose a "
         "different --state"
     ) in capsys.readouterr().err
     work = Rounds(monkeypatch, (*plan().parts, Part("orders", third, 1, 8)))

@@ -69,7 +69,7 @@ class Reader:
         self._ports = ports or {}
         path = os.pathsep.join([str(Path(python).parent), os.environ["PATH"]])
         self.environment = os.environ | {"HOME": str(folder), "PATH": path}
-        if 4151 in self._ports:  # the nsqcy command queries the usual ports by default
+        if 4151 in self._ports:  # the nsqcy command queries the default ports
             self.environment["NSQCY_NSQD_HTTP_ADDRESS"] = f"127.0.0.1:{self._ports[4151]}"
 
     def type(self, block: Block, timeout: float = BUDGET) -> None:

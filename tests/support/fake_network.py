@@ -10,7 +10,7 @@ from support.fake_nsqd import Peer
 
 
 class Wire:
-    """A connection of the consumer, from the outside."""
+    """The network's side of a core's connection."""
 
     def __init__(self, net: "Net", connection: Connection) -> None:
         self.net = net
@@ -57,7 +57,7 @@ class Wire:
 
 
 class Net:
-    """Executes a core's requests as far as the test permits; keeps its clock."""
+    """Executes a core's requests as far as the test allows, and controls the core's clock."""
 
     core: Any  # a ConsumerCore or ProducerCore
 

@@ -132,7 +132,7 @@ def test_units_and_manifests_are_installed(room: Room) -> None:
 
 @pytest.fixture
 def up(room: Room) -> Iterator[dict[int, int]]:
-    """Run `nsqcy up`; yield the actual port for each usual port in the README."""
+    """Run `nsqcy up`; yield the actual port for each default port in the README."""
     words = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]
     words += [f"--nsqlookupd-{word.removeprefix('--')}" for word in words]
     words.append("--nsqadmin-http-address=127.0.0.1:0")

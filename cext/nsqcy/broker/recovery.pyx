@@ -458,11 +458,10 @@ cdef class Recovery:
             entry, <TransferReason>packed.reason, <uint64_t>packed.due)
 
     cdef int64_t restore_finished(self, Channel channel, finished) except -1:
-        """Restore the records that a channel's cursor can skip.
+        """Mark the records that a channel's cursor skips.
 
-        Since the snapshot, each of these records has been transferred, or delivered, requeued and
-        cancelled. Return the number of records that are fanned out, and therefore delivered, a
-        second time.
+        These are the ranges `finished`, and records that were requeued and then cancelled. Return
+        the number of these records that are fanned out again; the cursor skips them then.
         """
         cdef Topic topic = self.topic
         cdef uint64_t fanout = topic.fanout.seq

@@ -318,7 +318,7 @@ cdef class UnfinishedMessages:
         free(in_flight_list)
 
     cdef void visit_in_flight_list(self, InFlightList *in_flight_list) noexcept:
-        """Continue the visit of in-flight messages with this list; NULL: none."""
+        """Continue packing in-flight messages with this list; NULL ends the iteration."""
         self.unpacked_in_flight_list = in_flight_list
         self.unpacked_in_flight = NULL if in_flight_list == NULL else in_flight_list.first
 

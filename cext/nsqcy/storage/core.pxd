@@ -745,8 +745,8 @@ cdef class LogWriter(SegmentFiles):
     cdef Task *_written_last          # ... for a sync or an earlier journal write; the last one
     cdef uint64_t _durable            # durable runs without a requested sync
     cdef bint _goes_on                # the latest run is continued by the next run
-    cdef uint64_t _commits            # number of syncs begun, and number of those ended
-    cdef uint64_t _commits_done
+    cdef uint64_t _commits            # number of syncs begun
+    cdef uint64_t _commits_done       # number of syncs completed
     cdef readonly bint closed
     cdef readonly uint64_t journal_bytes
     cdef bint journal_lost            # a write failed: no run is done until the next snapshot
@@ -755,8 +755,8 @@ cdef class LogWriter(SegmentFiles):
     cdef File *_snapshot              # the next journal file
     cdef uint64_t _snapshot_bytes
     cdef uint32_t _snapshot_crc
-    cdef uint64_t _journal_writes     # number of journal writes begun, and number of those ended
-    cdef uint64_t _journal_done
+    cdef uint64_t _journal_writes     # number of journal writes begun
+    cdef uint64_t _journal_done       # number of journal writes completed
     cdef uint64_t _required               # the journal write that later runs must wait for
     cdef uint64_t _required_done          # the latest journal write that succeeded
 

@@ -297,7 +297,8 @@ cdef class LogWriter(SegmentFiles):
                              &task.result)
 
     cdef int end_snapshot(self, deltas, bint leads, log_done done, void *arg) except -1:
-        """Complete journal.tmp: its head, these deltas, sync, rename, sync the directory."""
+        """Complete journal.tmp: write its head and these deltas, sync it, rename it, and sync the
+        directory."""
         cdef Task *whole
         cdef Task *task
         if self._journal is not NULL:

@@ -61,7 +61,7 @@ class NsqRegistrator(Registrator[Any, NsqBrokerConfig]):
           after its first message
         - max_in_flight: maximum number of unanswered messages; default: `max_workers`, or 100 with
           `batch`
-        - max_workers: maximum number of handlers that run at a time
+        - max_workers: maximum number of handlers that run concurrently
         - ack_policy: the default is NACK_ON_ERROR, which requeues a message whose handler fails
 
         The other parameters are FastStream's. Raises SetupError.

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class Subject(NamedTuple):
-    """The subject that figures describe: a node, a topic on all nodes, or one of its channels."""
+    """Subject of a time series: a node, a topic on all nodes, or one of its channels."""
 
     node: str = ""
     topic: str = ""

@@ -36,7 +36,7 @@ def overview(app: AppContext, request: Request) -> Page:
 
 
 def _risks(app: AppContext, cluster: ClusterView, nodes: Iterable[Node]) -> list[Risk]:
-    """Return the risks of topics with copies, if an nsqd has reported any."""
+    """Return the risks to topics with copies; an empty list if no nsqd uses copies."""
     if not app.sighting.is_used:
         return []
     answers = app.copies(cluster, nodes)

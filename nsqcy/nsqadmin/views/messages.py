@@ -388,7 +388,7 @@ def _counted(source: MessageQuery, message: Mapping[str, Any]) -> str:
         return f"number {number(message['seq'])}"
     headers, counted = message["headers"], plural(attempts(message), "attempt")
     if "origin-topic" in headers and "origin-channel" in headers:
-        return f"{counted} of {headers['origin-topic']}/{headers['origin-channel']}"
+        return f"{counted} in {headers['origin-topic']}/{headers['origin-channel']}"
     return counted
 
 

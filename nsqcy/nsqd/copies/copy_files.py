@@ -311,7 +311,8 @@ class CopyFiles:
         self._found(path, findings)
 
     def _is_intact(self, path: str) -> bool:
-        """Whether a journal, or the header of a segment, is intact. Blocks; raises OSError."""
+        """Return whether a journal, or the header of a segment, is intact. Blocks; raises
+        OSError."""
         file = self.root / path
         if os.path.basename(path) == JOURNAL:
             return _is_journal(read_start(file)) or _is_journal(read_start(file))
@@ -538,7 +539,7 @@ def _at_once(_: int, call: Callable[[], object]) -> None:
 
 
 def _is_journal(data: bytes) -> bool:
-    """Whether a journal is intact. Its last entry may be incomplete, because it was never
+    """Return whether a journal is intact. Its last entry may be incomplete, because it was never
     confirmed."""
     try:
         _, _, damaged_at = parse_journal(data)

@@ -297,7 +297,7 @@ class _Pass:
             self._mend(len(data))
 
     def _needs_more(self, data: bytes) -> bool:
-        """Whether the first record is larger than the data that was read."""
+        """Return whether the first record is larger than the data that was read."""
         length = int.from_bytes(data[:4], "little")
         return len(data) < length <= min(self._end - self._at, MAX_PART)
 

@@ -111,7 +111,7 @@ class Reader(Protocol):
 
     def claimed(self, group_id: str, node: str, claim: Claim) -> None: ...
     def knows(self, group: Group, stamp: tuple[int, int]) -> bool:
-        """Whether this process knows a value, or a later value of the same group."""
+        """Return whether this process knows a value, or a later value of the same group."""
         ...
 
     def registered(self, *, is_current: bool) -> None:
@@ -268,7 +268,7 @@ class Registry:
         return contents
 
     def _may_replace(self, standing: Standing, contents: Contents) -> bool:
-        """Whether the registry's identity may be replaced. If other nodes use the registry,
+        """Return whether the registry's identity may be replaced. If other nodes use the registry,
         `nsqcy copies repair` is needed."""
         if standing in (Standing.NEW, Standing.LOST) or self._node.is_repaired:
             return True

@@ -85,7 +85,7 @@ class _OwnedGroup:
         self.is_finished = False
 
     def takes(self, kind: _Kind) -> bool:
-        """Whether topics of this kind can be created in the group."""
+        """Return whether topics of this kind can be created in the group."""
         is_usable = self.is_open and not (self.group.closed or self.is_finished)
         return is_usable and _Kind.of(self.group) == kind
 

@@ -167,7 +167,7 @@ def mpub_limit(api: Context, head: Head) -> int:
         raise _body_too_big(limit)
     params = Request(head, Body(b"")).params
     topic_of(params)
-    # A chunked binary body may exceed the option, because NSQ does not limit it at all.
+    # A chunked binary body may be twice as large, because NSQ does not limit it at all.
     return 2 * limit if head.chunked and _is_binary(params) else limit
 
 

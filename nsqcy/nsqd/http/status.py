@@ -19,7 +19,7 @@ def ping(api: Context, request: Request) -> str:
 
 
 def ready(api: Context, request: Request) -> str:
-    """Return whether clients should use this nsqd."""
+    """Return "OK" if clients should use this nsqd. Raises HttpError 503 with the reasons."""
     reasons = api.backend.reasons()
     if reasons:
         raise HttpError(503, "\n".join(reasons))
@@ -27,7 +27,10 @@ def ready(api: Context, request: Request) -> str:
 
 
 def live(api: Context, request: Request) -> str:
-    """Return whether nsqd is alive. An nsqd that is not ready does not need to be killed."""
+    """Return "OK" if nsqd is alive. Raises HttpError 503 if it should be restarted.
+
+    An nsqd that is not ready does not need to be killed.
+    """
     problem = api.backend.live()
     if problem is not None:
         raise HttpError(503, problem)

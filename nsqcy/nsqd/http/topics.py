@@ -1,4 +1,5 @@
-"""Topics and channels: create, delete, empty, pause and seek, and facts about a topic's log."""
+"""HTTP handlers that create, delete, empty, pause and seek topics and channels, and describe a
+topic's log."""
 
 from nsqcy import names
 from nsqcy.daemon.topic_params import topic_and_channel

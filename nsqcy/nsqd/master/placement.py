@@ -8,7 +8,7 @@ import zlib
 
 
 class Placement:
-    """All topics ever named, and the number of live topics on each worker."""
+    """All topics ever placed, and the number of live topics on each worker."""
 
     def __init__(self, workers: int) -> None:
         self._placed: dict[str, int] = {}

@@ -84,7 +84,7 @@ class WorkerStats:
         )
 
     def metrics(self, buffer: int, compress: bool) -> dict[str, Any]:
-        """Write the share of /metrics to a shared buffer, and close its descriptor."""
+        """Write this worker's part of /metrics to a shared buffer, and close its descriptor."""
         writer = metrics_buffer.Writer(buffer, self._manager.index + 1)
         try:
             return self._write_metrics(writer, compress)

@@ -57,7 +57,7 @@ def _convert(letter: str, moment: time.struct_time) -> str:
             return day if letter == "A" else day[:3]
         case "p":
             return "PM" if moment.tm_hour >= 12 else "AM"
-    return time.strftime(f"%{letter}", moment)  # numbers, and the system's time zone
+    return time.strftime(f"%{letter}", moment)  # digits, or the system's time zone
 
 
 def host(identifier: str, hostname: str) -> str:

@@ -63,7 +63,7 @@ def sound(data: bytes) -> bytes:
 
 
 class Owner:
-    """Records everything that it receives, and answers messages in every way."""
+    """Records everything that it receives, and answers messages in every possible way."""
 
     def __init__(self) -> None:
         self.told: list[object] = []

@@ -33,7 +33,7 @@ def test_max_in_flight_follows_concurrency(
 ) -> None:
     consumer = face.Consumer("t", "c", "a", **options)
     assert consumer.max_in_flight == in_flight
-    expected = ["[t:c] max_in_flight=3 allows only 3 of concurrency=20 handlers at a time"]
+    expected = ["[t:c] max_in_flight=3 allows only 3 handlers at a time, although concurrency=20"]
     records = [each for each in caplog.records if each.levelno >= logging.WARNING]
     assert [each.getMessage() for each in records] == (expected if warns else [])
 

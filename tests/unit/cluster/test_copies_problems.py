@@ -233,8 +233,8 @@ def test_files_that_are_damaged() -> None:
     assert [(each.severity, each.text, each.advice) for each in found] == [
         (
             ERROR,
-            "copies on nsqd a:1 are damaged where no other copy is intact: g/t.topic/1.seg,"
-            " h/t.topic/1.seg",
+            "nsqd a:1 has damaged copies, and the damaged parts are not intact elsewhere:"
+            " g/t.topic/1.seg, h/t.topic/1.seg",
             CHECK_DISK,
         ),
         (ERROR, "nsqd a:1 cannot read copies: g/*, h/*", CHECK_DISK),

@@ -680,16 +680,16 @@ def test_an_admin_has_a_name() -> None:
 @pytest.mark.parametrize(
     ("table", "words", "text"),
     [
-        (NSQD, ["a", "--auth-file=x"], 'flag -auth-file is ignored: flags must precede "a"'),
-        (NSQD, ["--", "-tls-required"], "flag -tls-required is ignored"),
+        (NSQD, ["a", "--auth-file=x"], 'flag -auth-file would be ignored: flags must precede "a"'),
+        (NSQD, ["--", "-tls-required"], "flag -tls-required would be ignored"),
         (
             NSQD,
             ["--tls-required", "true", "--tls-client-auth-policy", "require"],
-            "flag -tls-client-auth-policy is ignored",
+            "flag -tls-client-auth-policy would be ignored",
         ),
         (NSQD, ["--lookupd-tcp-address=a:1,", "b:1", "--auth-http-address=c"], 'precede "b:1"'),
-        (NSQADMIN, ["a", "--admin-user=ann"], "flag -admin-user is ignored"),
-        (NSQLOOKUPD, ["a", "b", "-auth-file", "x"], "flag -auth-file is ignored"),
+        (NSQADMIN, ["a", "--admin-user=ann"], "flag -admin-user would be ignored"),
+        (NSQLOOKUPD, ["a", "b", "-auth-file", "x"], "flag -auth-file would be ignored"),
         (
             NSQD,
             ["--debug-remote", "false"],

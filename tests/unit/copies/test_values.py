@@ -69,7 +69,7 @@ def test_a_claim_survives(nonce: str, epoch: int, records: int) -> None:
         ({"members": ["a", 1]}, "members: expected a list of nodes"),
         ({"members": ["a", "a"]}, "members: a node occurs twice"),
         ({"owner": "c"}, "owner: expected one of the members"),
-        ({"min_copies": 4}, "min_copies: expected at least 1 and at most copies"),
+        ({"min_copies": 4}, "min_copies: expected from 1 to the value of copies"),
         ({"durability": "disk"}, "durability: expected one of memory, os, fsync"),
         ({"closed": None}, "closed: missing, or not of type bool"),
     ],

@@ -153,7 +153,7 @@ def test_only_a_client_with_repeated_failures_has_to_wait() -> None:
     assert ("Retry-After", str(int(RECOVERY) + 1)) in waits.headers
     assert status(door.ask(Need.KNOWN)) == 401
     assert status(door.ask(Need.KNOWN, f"Bearer {token('a')}")) == 200
-    assert len(door.log.lines) == MAX_FAILURES  # unchecked failures are not logged
+    assert len(door.log.lines) == MAX_FAILURES  # unchecked attempts (429) are not logged
     assert not any("s3cret" in line or token("a") in line for line in door.log.lines)
     door.time += RECOVERY
     assert status(door.ask(Need.KNOWN, "Bearer s3cret")) == 401
