@@ -169,11 +169,23 @@ class NsqdAdmin:
         with self._errors_with_address():
             return [PeekedMessage.of(each) for each in messages(page, count)]
 
-    def redrive(self, topic: str, channel: str) -> int:
+    def redrive(
+        self, topic: str, channel: str, *, id: str | None = None, limit: int | None = None
+    ) -> int:
         """Return the dead letters in a channel to the channels that they came from. Return the
-        number of messages that nsqd examines for this."""
+        number of messages that nsqd examines for this.
+
+        id: only this message, as in PeekedMessage. limit: only the first N messages. Without both,
+        or if both are None: all messages. Raises ValueError if both are given.
+        """
+        check_arguments(id=id, limit=limit)
+        if id is not None and limit is not None:
+            raise ValueError("id and limit cannot be combined")
         with self._errors_with_address():
-            return self._nsqd.redrive_channel(topic, channel)
+            if id is None:
+                return self._nsqd.redrive_channel(topic, channel, limit)
+            self._nsqd.redrive_message(topic, channel, id)
+            return 1
 
 
 def _existed(delete: Callable[..., None], *names: str) -> bool:

@@ -88,6 +88,8 @@ class NsqdAdmin:
         """Return a channel's first messages without consuming them; see nsqcy.NsqdAdmin."""
         return await self._threads.call(self._admin.peek, topic, channel, state, count=count)
 
-    async def redrive(self, topic: str, channel: str) -> int:
+    async def redrive(
+        self, topic: str, channel: str, *, id: str | None = None, limit: int | None = None
+    ) -> int:
         """Return dead letters to the channels that they came from; see nsqcy.NsqdAdmin."""
-        return await self._threads.call(self._admin.redrive, topic, channel)
+        return await self._threads.call(self._admin.redrive, topic, channel, id=id, limit=limit)

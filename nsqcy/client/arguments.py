@@ -4,6 +4,7 @@ Owns the allowed values of each argument, regardless of the method. Checks them 
 that an invalid value does not cause a failure elsewhere later.
 """
 
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from numbers import Real
@@ -62,6 +63,11 @@ NAMED = Argument(
     _of(str),
     lambda value: value != "" and value.isprintable(),
 )
+MESSAGE_ID = Argument(
+    "16 hexadecimal digits in lower case",
+    _of(str),
+    lambda value: re.fullmatch("[0-9a-f]{16}", value) is not None,
+)
 FUNCTION = or_none(Argument("a function", callable))
 POSITION = Argument(
     "earliest, latest, a sequence number or a datetime",
@@ -81,6 +87,8 @@ ARGUMENTS = {
     "graceful": FLAG,
     "header": NAMED,
     "host": NAMED,
+    "id": or_none(MESSAGE_ID),
+    "limit": or_none(COUNT),
     "max_messages": COUNT,
     "message_handler": FUNCTION,
     "name": or_none(TEXT),

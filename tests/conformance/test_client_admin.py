@@ -43,6 +43,39 @@ def test_topics_channels_and_policies(face: Face, shared: Nsqd, topic: str) -> N
     assert topic not in [each["topic_name"] for each in topics]
 
 
+@pytest.mark.ours
+def test_redriving_some_dead_letters(face: Face, shared: Nsqd, topic: str) -> None:
+    """One message by its id, then the next one, then the rest."""
+    admin = face.module.NsqdAdmin(f"127.0.0.1:{shared.http_port}")
+    dead = f"{topic}-dead"
+    face.call(admin.create_channel, topic, "c")
+    face.call(admin.create_channel, dead, "look")
+    face.call(admin.channel_policy, topic, "c", max_attempts=1, dead_letter_topic=dead)
+    shared.web.mpub(topic, [b"0", b"1", b"2", b"3"])
+    with shared.connect() as consumer:
+        consumer.sub(topic, "c", 1)
+        for _ in range(4):
+            consumer.req(consumer.message())
+        shared.web.await_counts(dead, "look", depth=4)
+
+    def bodies(topic: str, channel: str) -> list[bytes]:
+        return [each.body for each in face.call(admin.peek, topic, channel)]
+
+    letters = face.call(admin.peek, dead, "look")
+    assert face.call(admin.redrive, dead, "look", id=letters[2].id) == 1
+    shared.web.await_counts(dead, "look", depth=3)
+    shared.web.await_counts(topic, "c", depth=1)
+    assert bodies(topic, "c") == [letters[2].body]
+    with pytest.raises(face.module.RequestError, match="MESSAGE_NOT_FOUND") as caught:
+        face.call(admin.redrive, dead, "look", id=letters[2].id)
+    assert caught.value.status == 404
+    assert face.call(admin.redrive, dead, "look", limit=1) == 1
+    shared.web.await_counts(dead, "look", depth=2)
+    assert bodies(dead, "look") == [letters[1].body, letters[3].body]
+    assert face.call(admin.redrive, dead, "look", limit=1000) == 2
+    shared.web.await_counts(topic, "c", depth=4)
+
+
 def test_deleting_twice(face: Face, shared: Nsqd, topic: str) -> None:
     admin = face.module.NsqdAdmin(f"127.0.0.1:{shared.http_port}")
     face.call(admin.create_channel, topic, "c")

@@ -288,6 +288,20 @@ def test_administration(face: Face) -> None:
         refused_early(face, admin.peek, topic="t", channel="c", state=value)
     for value in [*NOT_WHOLE, -1, None]:
         refused_early(face, admin.peek, topic="t", channel="c", count=value)
+    for value in [
+        *NOT_TEXT,
+        *ODD_TEXT,
+        "",
+        "x" * 16,
+        "0" * 15,
+        "0" * 17,
+        "0" * 16 + "\n",
+        b"0" * 16,
+    ]:
+        refused_early(face, admin.redrive, topic="t", channel="c", id=value)
+    for value in [*NOT_WHOLE, 0, -1]:
+        refused_early(face, admin.redrive, topic="t", channel="c", limit=value)
+    refused_early(face, admin.redrive, topic="t", channel="c", id="0" * 16, limit=1)
     for value in [None, 1.5, True, b"x", "", "\ud800", [], object()]:
         refused_early(face, admin.seek, topic="t", channel="c", to=value)
     for value in [object(), {1}, b"x", math.nan, math.inf]:
