@@ -3,8 +3,9 @@
     nsqcy up                      # in another terminal
     python examples/cron.py
 
-The deferred message survives a restart of nsqd and of the workers. Any number of workers can
-consume it; one of them gets each run. A key ensures that only one run is scheduled at a time.
+The deferred message survives a clean restart of nsqd, and any restart of the workers. Any number
+of workers can consume it; one of them gets each run. A key ensures that only one run is scheduled
+at a time.
 """
 
 import os

@@ -3,7 +3,7 @@
     nsqcy up                      # in another terminal
     python examples/delays.py
 
-Deferred messages survive a restart of nsqd. Cancelling is a feature of nsqcy's nsqd.
+Deferred messages survive a clean restart of nsqd. Cancelling is a feature of nsqcy's nsqd.
 """
 
 import os
