@@ -53,7 +53,7 @@ class Daemon:
     @property
     def web(self) -> Web:
         if self.http is None:
-            raise RuntimeError("the HTTP address of the target is needed: --target-http")
+            raise RuntimeError("the target has no HTTP address: set --target-http")
         host, port = self.http
         return Web(port, host, ANSWER_BUDGET)
 

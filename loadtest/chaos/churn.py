@@ -22,7 +22,7 @@ from nsqcy.client import Message
 from nsqcy.client.codec import mpub_body
 
 MIN_BYTES, MAX_BYTES = 5, 200  # number of messages to publish at a time
-NAMES = 30  # topics per nsqd: nsqlookupd, like NSQ's, never forgets a name
+NAMES = 30  # topics per nsqd; few, because nsqlookupd never forgets a name
 CONNECTS = 3.0  # seconds
 FRAME = struct.Struct(">i")
 

@@ -65,7 +65,7 @@ class Options:
             if name.endswith("#ephemeral"):
                 raise ValueError(f"{name} may drop messages: nothing could be called lost")
         if not (self.all_topics and self.all_channels):
-            raise ValueError("a topic and a channel are needed")
+            raise ValueError("no topic or no channel: set at least one of each")
         for name in ("batch", "consumers", "rdy", "knee_step_users", "knee_step_seconds"):
             self._check(name, 1)
         for name in ("publish_rate", "defer", "requeue_delay", "knee_p99", "drain"):

@@ -127,7 +127,7 @@ class _Publisher:
         return nsqd.publish(self._topic, body, self._defer, headers=self._headers)
 
     def _send(self, request: Callable[[NsqdHTTPClient], bytes]) -> None:
-        """Send a request to the nsqd; try the others until one has accepted a message."""
+        """Send a request to the nsqd; try other nsqds until one has accepted a message."""
         while True:
             try:
                 request(self.node.nsqd)

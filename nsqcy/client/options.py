@@ -497,7 +497,7 @@ def lookupd_addresses(addresses: Addresses) -> tuple[str, ...]:
     """Parse one or more host:port addresses or URLs. Raises ValueError and TypeError."""
     given = tuple(dict.fromkeys(as_strings(addresses)))
     if given:
-        # With only fixed nsqds, no HTTP client is needed.
+        # Fixed nsqds need no HTTP client.
         from nsqcy.cluster.discovery import lookup_url
 
         for each in given:

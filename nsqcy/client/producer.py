@@ -378,7 +378,7 @@ class ProducerCore(Core[Nsqd]):
         del nsqd.questions[question.topic]
         if not nsqd.questions:
             nsqd.harmless = connection.limits.harmless
-        above: list[tuple[Publish, Error]] = []  # answered last: their callbacks may publish
+        above: list[tuple[Publish, Error]] = []  # answer last: callbacks may publish
         for publish in question.publishes:
             if not publish.is_awaited():
                 self.pending_bytes -= len(publish.body)

@@ -462,7 +462,7 @@ def _known(name: str, values: Values) -> dict[str, Any]:
 
 
 def _completed(policy: TopicPolicy) -> TopicPolicy:
-    """Return the policy with the values that are derived from others."""
+    """Complete the policy with the values that are derived from its other values."""
     if policy.copies == 1:
         return policy
     return policy._replace(

@@ -65,8 +65,8 @@ class Copy(Protocol):
         ...
 
     def offered(self) -> dict[str, Extent]:
-        """Return the files with an identity, up to the point that an owner has verified: the rest
-        of an unfinished fill is omitted."""
+        """Return the files that have an identity, up to the point that an owner has verified: the
+        rest of an unfinished fill is omitted."""
         ...
 
     def size(self, path: str) -> int: ...
@@ -77,7 +77,7 @@ class Copy(Protocol):
 
     def check(self) -> None:
         """Read the parts that cannot be repaired once this node owns the group: journals and the
-        headers of segments. If any of it is damaged, the copy is no longer whole. Raises
+        headers of segments. If one of these parts is damaged, the copy is no longer whole. Raises
         Unreadable."""
         ...
 

@@ -155,7 +155,8 @@ def agreement(cluster: Cluster) -> Iterator[Finding]:
             text = f"nsqlookupd {lookupd.address} lacks nsqd {several(lacking)}"
             yield error(text, "add it to their --lookupd-tcp-address; check their logs")
         if missing := topics - lookupd.topics:
-            text = f"nsqlookupd {lookupd.address} lacks topics that others have: {several(missing)}"
+            which = several(missing)
+            text = f"nsqlookupd {lookupd.address} lacks topics that other nsqlookupds have: {which}"
             yield warning(
                 text,
                 "nsqds register the topics that they have; create other topics on every nsqlookupd",
@@ -310,7 +311,7 @@ CHECKS = (
     ),
     Check(
         "agreement",
-        "nsqlookupds that lack an nsqd, topics or tombstones that others have",
+        "nsqlookupds that lack an nsqd, topics or tombstones that other nsqlookupds have",
         "all nsqlookupds agree",
         agreement,
         lambda cluster: len(cluster.answering) > 1,

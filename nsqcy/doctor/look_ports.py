@@ -1,4 +1,4 @@
-"""Finds the addresses in a daemon's options that are free, and the processes that use the others.
+"""Finds the addresses in a daemon's options that are free, and the processes that use the rest.
 
 Each address is bound as the daemon would bind it, and released immediately. It is not listened on,
 so clients cannot connect to it.

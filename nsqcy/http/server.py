@@ -379,7 +379,7 @@ class HttpConnection(Connection):
                 return
 
     def _feed_more(self) -> bool:
-        """Pass waiting input to the protocol; return whether there was any."""
+        """Pass waiting input to the protocol; return whether there was input."""
         return False
 
     def _resume(self) -> None:

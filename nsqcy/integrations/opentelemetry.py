@@ -692,7 +692,7 @@ def processing(
 def traced_handler(
     handler: H, topic: str, channel: str, *, telemetry: Telemetry | None = None
 ) -> H:
-    """Return the handler with a span for each call.
+    """Wrap the handler so that each call creates a span.
 
     `channel` is the consumer's channel, which messages do not contain. The span contains the topic
     of the message, which is `topic` unless the consumer has several. If the consumer has the option

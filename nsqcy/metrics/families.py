@@ -382,8 +382,9 @@ HTTP_OF_NSQADMIN = _of_http("nsqadmin")
 UPSTREAM_REQUESTS = Family(
     "nsqadmin_upstream_requests",
     "counter",
-    "Requests to nsqds, nsqlookupds and others, by outcome: ok; timeout; unreachable: no answer;"
-    " bad: status 500 or higher, a redirect, or a response that is too long.",
+    "Requests to nsqds, nsqlookupds and other servers, by outcome: ok; timeout;"
+    " unreachable: no answer; bad: status 500 or higher, a redirect, or a response that is too"
+    " long.",
     ("outcome",),
 )
 SESSIONS = Family("nsqadmin_sessions", "gauge", "Logged-in browsers, with --auth-file.")

@@ -1,9 +1,9 @@
 """Unfinished input of many connections: a limit for all of them, and a share for each address.
 
 Over the limit, the connection whose input has been unfinished for the longest time is dropped.
-Therefore, a client that sends half of a request, or sends it slowly, cannot block others. Over an
-address's share, only connections of that address are dropped, and the last one may exceed the
-share. Independent of sockets, protocols and clocks.
+Therefore, a client that sends half of a request, or sends it slowly, cannot block other clients.
+Over an address's share, only connections of that address are dropped, and the last one may exceed
+the share. Independent of sockets, protocols and clocks.
 """
 
 from collections.abc import Iterator

@@ -179,8 +179,8 @@ def read_seqs(root: Path, path: str) -> tuple[str, "pa.Array"]:
 
 
 def runs(root: Path, file: File) -> list[Run]:
-    """Return the seqs of a file. Reads the file only if others may have rows in between. Raises
-    Damaged, FileNotFoundError."""
+    """Return the sequence numbers in a file. Reads the file only if other files may have rows in
+    between. Raises Damaged, FileNotFoundError."""
     if file.count == file.end - file.start:
         return [(file.start, file.end)]
     if found := difference(root, file):
@@ -290,7 +290,7 @@ def read(root: Path) -> Contents:
     found = Contents()
     gone: set[str] = set()
     every = read_all(root)
-    moving = unplaced(root)  # read after the manifests: missing batches are already in place
+    moving = unplaced(root)  # after the manifests, so missing batches are in place
     for manifest in every:
         if manifest.replaces and not happened(root, manifest):
             found.unfinished.append(manifest)

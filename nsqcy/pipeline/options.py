@@ -209,7 +209,7 @@ class Options:
         return self._token_unless(theirs) | wanted | dict(self["option"])
 
     def _token_unless(self, given: Collection[str]) -> dict[str, str]:
-        """Return the option with the token, unless the options in lower case contain it. Raises
+        """Return the option for the token; empty if the options (in lower case) have it. Raises
         ConfigError."""
         token = "" if "authsecret" in given else token_file.of_command(self["auth-token-file"])
         return {"authSecret": token} if token else {}

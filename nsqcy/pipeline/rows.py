@@ -1,8 +1,8 @@
 """Sources of rows for jobs that read past messages: the logs of nsqds, or an archive of them.
 
 Both identify rows by (log_id, seq). A job therefore divides its work into parts of a log. It finds
-the same rows in a part at any time, even after retention has removed others or the archive has been
-compacted.
+the same rows in a part at any time, even after retention has removed other rows or the archive has
+been compacted.
 """
 
 import datetime

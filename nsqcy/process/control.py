@@ -88,8 +88,8 @@ def is_out_of_descriptors(error: Exception) -> bool:
 
 
 class Message(NamedTuple):
-    """A complete message. The message's current owner owns its descriptors. `lost`: some did not
-    arrive, and the others are closed."""
+    """A complete message. The message's current owner owns its descriptors. `lost`: some
+    descriptors did not arrive, and the rest were closed."""
 
     kind: int
     header: dict[str, Any]

@@ -23,7 +23,7 @@ from nsqcy.spark.options import WriteOptions
 LOG = logging.getLogger("nsqcy.spark")
 PLAN_BITS = 20  # bits of an epoch: end of the batch, 0 if unknown
 BATCH_BITS = 36  # the bits above: the number of the batch
-EPOCH_BITS = PLAN_BITS + BATCH_BITS  # publish.py uses the others
+EPOCH_BITS = PLAN_BITS + BATCH_BITS  # publish.py uses the remaining bits
 
 
 @dataclass(frozen=True)

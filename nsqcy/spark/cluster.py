@@ -29,7 +29,7 @@ LOG = logging.getLogger("nsqcy.spark")
 WAIT_MS = 20_000
 MAX_WATCHES = 64  # open requests, each on its own connection
 MAX_PAUSE = 15.0  # seconds until an nsqd that was down is retried
-PATIENCE = 5.0  # seconds that the others wait for an nsqd that does not respond
+PATIENCE = 5.0  # seconds for which an unresponsive nsqd may delay the other nsqds
 
 Place = tuple[str, str]  # topic, address
 Answer = TypeVar("Answer")
@@ -265,7 +265,7 @@ class Cluster:
             LOG.warning("%s; its logs stay at their positions", error)
         pause = min(known.pause * 2, MAX_PAUSE) if known else 0.5
         if isinstance(error, Silent):
-            pause = max(pause, PATIENCE)  # at least the time for which a retry delays the others
+            pause = max(pause, PATIENCE)  # at least as long as a retry delays other nsqds
         self._down[address] = Down(time.monotonic() + pause, pause, error.args[0])
 
     def _is_up(self, address: str) -> None:

@@ -178,7 +178,8 @@ def has_past(shard: Shard, log: Log, at: Shard) -> bool:
 
 
 def positions(value: Mapping[str, Mapping[str, int]]) -> Positions:
-    """Parse an offset. Raises TypeError, ValueError and others if it is invalid."""
+    """Parse an offset. Raises TypeError, ValueError, AttributeError or OverflowError if it is
+    invalid."""
     return {
         str(topic): {str(log_id): int(seq) for log_id, seq in logs.items()}
         for topic, logs in value.items()

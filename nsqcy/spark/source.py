@@ -330,7 +330,7 @@ class Standing(NamedTuple):
 
 
 class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream. One instance serves a run of a query; others are created for its tasks."""
+    """A stream. One instance serves a run of a query; Spark creates more for its tasks."""
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         self._options = options

@@ -49,7 +49,7 @@ class Entry(NamedTuple):
     due: int = 0  # wall clock, ns; 0: not deferred; in transfer: the transfer number
     attempts: int = 0
     state: int = State.QUEUED
-    size: int = 0  # of the body; 0: unknown
+    size: int = 0  # size of the body; 0: unknown
     reason: int = 0  # of a transfer
 
     def pack(self) -> bytes:

@@ -174,7 +174,7 @@ class Publisher:
             self._messages += 1
             self._bytes += len(piece)
             answer = producer.publish_nowait(self._topic, piece)
-            if answer.done():  # refused without being sent: nothing after it is published
+            if answer.done():  # refused before it was sent: publish nothing after it
                 self._answered(len(piece), answer)
             else:
                 answer.add_done_callback(partial(self._answered, len(piece)))

@@ -1,5 +1,5 @@
-"""The descriptors that a process reserves for its own work, when connections and files use all
-others.
+"""Descriptors that a process reserves for its own work, in case connections and files use all
+other descriptors.
 
 The kernel returns the lowest free descriptor. A descriptor in the reserve therefore means that all
 others are in use. A process that receives such a descriptor accepts no more clients, and closes

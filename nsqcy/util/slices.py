@@ -34,7 +34,7 @@ class Turns:
 
 
 class Slices:
-    """Counts work, and calls `give_way` between slices of it."""
+    """Counts units of work, and calls `give_way` after each slice."""
 
     def __init__(self, give_way: Callable[[], object], size: int) -> None:
         self._give_way = give_way

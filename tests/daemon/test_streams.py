@@ -238,7 +238,7 @@ def test_one_consumer_sees_each_producers_order(four: Nsqd, rdy: int) -> None:
 
 @pytest.mark.parametrize("workers", [1, 3, 4])
 def test_idle_workers_do_not_spin(starter: Starter, workers: int) -> None:
-    """With consumers of every worker's topics, there are periods without any activity."""
+    """If every worker's topics have consumers, there are periods without any activity."""
     daemon = starter(workers=workers)
     topics = [f"t{number}" for number in range(2 * workers)]
     for conn, topic in [(daemon.connect(), topic) for topic in topics * 4]:

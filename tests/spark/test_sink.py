@@ -318,7 +318,7 @@ CHANGES: list[tuple[dict[str, str], list[bytes]]] = [
 def test_what_is_repeated_otherwise_is_published_again(
     options: dict[str, str], again: list[bytes], broker: ChunkBroker
 ) -> None:
-    """With different rows, order or chunks, rows may be duplicated, but none is missing."""
+    """If rows, their order or chunks differ, rows may be duplicated, but none is missing."""
     broker.meddle = lambda line: "" if line.endswith(" 26") else "E_LOG_PUB_FAILED x"
     given_ = to(broker, producerId="p", batchBytes="150", **{"fetchOffset.numRetries": "0"})
     with pytest.raises(Unreachable):

@@ -99,7 +99,7 @@ class Receivers:
             consumer.close(graceful=False)
 
     def lack(self) -> dict[str, int]:
-        """Return the number of missing messages for each channel that lacks any."""
+        """Return the number of missing messages for each channel that lacks messages."""
         with self._lock:
             missing = self.backlog.missing.items()
             return {channel: len(bodies) for channel, bodies in missing if bodies}

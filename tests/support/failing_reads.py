@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).with_suffix(".c")
-SHORT = -1  # instead of an errno: reads return nothing
+SHORT = -1  # passed instead of an errno: reads return no data
 
 
 class FailingReads:
@@ -32,7 +32,7 @@ class FailingReads:
         }
 
     def fail_with(self, error: int) -> None:
-        """Make all reads fail with this errno, or SHORT; 0: none."""
+        """Make all reads fail with this errno, or as for SHORT. With 0, reads succeed."""
         mode = "r+b" if self._control.exists() else "wb"
         with self._control.open(mode) as file:
             file.write(struct.pack("i", error))

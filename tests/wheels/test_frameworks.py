@@ -20,13 +20,13 @@ from support.wheel_environment import WHEELS, Room
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(900)]
 
 LIMIT = 60.0
-TASKS = {  # by extra: the example, the worker's command, and what the worker prints
+TASKS = {  # for each extra: the example, the worker's command and its output
     "celery": ("celery_app.py", "celery -A celery_app worker -c 1", "hello, the future"),
     "dramatiq": ("dramatiq_app.py", "dramatiq dramatiq_app -p 1 -t 2", "hello, the future"),
     "faststream": ("faststream_app.py", "faststream run faststream_app:app", "order 2: 24.00"),
     "taskiq": ("taskiq_app.py", "taskiq worker taskiq_app:broker -w 1", "hello, the future"),
 }
-SITES = {  # by extra: the example, the server's command, the worker's, and what it prints
+SITES = {  # for each extra: the example, the server's and the worker's command, and its output
     "django": (
         "django_app.py",
         "python django_app.py runserver --noreload {port}",

@@ -156,7 +156,7 @@ cdef inline tuple histogram_facts(const Histogram *h):
 @cython.final
 cdef class IdSource:
     cdef:
-        uint64_t *_word       # shared between sources: the first unleased tick
+        uint64_t *_word       # the first unleased tick, shared between sources
         uint64_t _node        # node id, shifted to its position in an id
         uint64_t _next        # the id to return next
         uint64_t _end         # one past the last id of the lease; == _next if used up

@@ -88,7 +88,7 @@ cdef class TopicHost:
     cdef list reads                         # log reads that can continue
     cdef list hurried                       # topics with readers waiting for memory-only records
     cdef list unreadable                    # topics whose log could not be read
-    cdef int64_t next_read                  # when the first retry is due; INT64_MAX: none
+    cdef int64_t next_read                  # when the first retry is due; INT64_MAX if none is
     cdef int64_t next_periodic              # due time of this and other periodic work
     cdef uint64_t reserved                  # bytes of current and future responses to reads
     cdef bint closing
@@ -511,7 +511,7 @@ cdef class TopicLog(Checkpoints):
     cdef uint64_t stable                # all available records before this one are on disk
     cdef bint rolling                   # the next file begins when pending writes end
     cdef int64_t unreadable_since       # wall clock
-    cdef int64_t read_pause             # pause before failed reads are retried; 0: none has failed
+    cdef int64_t read_pause             # pause before failed reads are retried; 0 if none failed
     cdef int64_t read_due               # when failed reads are retried
     cdef Compaction compaction          # None before the first compaction
     cdef bint retains                   # the log keeps records that every channel has finished
@@ -578,7 +578,7 @@ cdef class Topic(TopicLog):
     cdef dict unusual                   # non-default policy, shown by /stats
     cdef Histogram ages                 # ages of messages when finished, in all channels
     cdef Series series                  # the metrics series that includes this topic's counters
-    cdef uint64_t *gone_ephemerals      # counters of deleted channels; NULL: none
+    cdef uint64_t *gone_ephemerals      # counters of deleted channels, or NULL
     cdef bint prunes                    # whether the topic or one of its channels may be pruned
     cdef int64_t used_at                # last time when the topic had channels
     cdef bint cut_off                   # deliveries are stopped temporarily
@@ -620,7 +620,7 @@ cdef class Shard:
     cdef readonly dict closed               # (group, bytes name) -> Topic that is being drained
     cdef dict unloaded                      # key -> _Unloaded: topics that could not be restored
     cdef public object on_loaded            # called with the key of a topic that was restored late
-    cdef public int64_t hold_new            # ns; maximum hold of a new topic; 0: none
+    cdef public int64_t hold_new            # maximum hold of a new topic, ns; 0 disables it
     cdef public bint announce_new           # a held topic's publishes wait for announced()
     cdef str full                           # why writes are refused: the disk is nearly full
     cdef readonly str hung                  # why writes are refused: a disk operation hangs

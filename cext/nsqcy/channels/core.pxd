@@ -221,7 +221,7 @@ cdef inline void list_leave(InFlightList *in_flight_list, Entry *entry) noexcept
 ctypedef struct InFlightTable:
     Entry **slots
     uint32_t mask               # number of slots minus one
-    Entry **outgrown            # the previous slots, while entries remain; NULL: none
+    Entry **outgrown            # the previous slots while they contain entries, else NULL
     uint32_t outgrown_mask
     uint32_t outgrown_left      # slots at or after this index are empty
 
@@ -536,16 +536,16 @@ cdef class Undeliverable(UnfinishedMessages):
     cdef uint16_t max_attempts              # 0: any number
     cdef bint sifts                         # queued messages may be too old or out of attempts
     cdef int64_t ttl                        # ns from the publish; 0: forever
-    cdef uint64_t max_messages             # limit: older messages are dropped; 0: no limit
+    cdef uint64_t max_messages              # the oldest messages over it are dropped; 0: no limit
     cdef uint64_t max_bytes
     cdef int stepped                        # records skipped in this dispatch
     cdef uint64_t expired_count             # messages too old to be delivered
-    cdef readonly str dead_letter_topic     # "": none
+    cdef readonly str dead_letter_topic     # "": no such topic
     cdef object new_transfer                # called as new_transfer(window, channel)
     cdef Transfer transfer                  # None: no message has been transferred yet
     cdef readonly uint64_t dead_lettered_count
     cdef uint64_t redriven_count
-    cdef uint64_t exhausted_count           # dropped: out of attempts, without a dead-letter topic
+    cdef uint64_t exhausted_count           # messages dropped after their last attempt
 
     cdef void set_ttl(self, int64_t ttl) noexcept
     cdef void keep_at_most(self, uint64_t messages, uint64_t bytes) noexcept

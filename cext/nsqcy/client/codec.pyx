@@ -82,9 +82,9 @@ cdef class Codec:
     cdef bytearray partial          # received bytes of an incomplete frame
     cdef size_t wanted              # size that `partial` must reach before the next attempt
     cdef uint32_t longest           # maximum bytes of a message's frame
-    cdef bint headers               # negotiated: a message begins with its headers
+    cdef bint headers               # whether messages begin with headers (negotiated)
     cdef bint closed
-    cdef public bint dead_letters   # negotiated: nsqd accepts DEAD_LETTER
+    cdef public bint dead_letters   # whether nsqd accepts DEAD_LETTER (negotiated)
     cdef readonly bint touched      # the timeout of a message was restarted
     cdef readonly Py_ssize_t in_flight
     cdef readonly uint64_t delivered    # messages delivered since the connection began

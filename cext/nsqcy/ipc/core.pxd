@@ -83,9 +83,9 @@ cdef struct Slot:
     uint64_t wake_pad[4]
 
 cdef struct RingHead:
-    uint64_t head                 # written by the writer: start of the next record
+    uint64_t head                 # start of the next record; written by the writer
     uint64_t head_pad[7]
-    uint64_t tail                 # written by the reader: bytes before it may be overwritten
+    uint64_t tail                 # end of the overwritable bytes; written by the reader
     uint64_t tail_pad[7]
     uint64_t page_pad[496]
 
@@ -183,7 +183,7 @@ cdef struct Link:
 
 cdef class Stream:
     cdef:
-        Peer _peer             # None: gone
+        Peer _peer             # None after the peer has gone
         readonly StreamEnd end
         bytes _hello           # the OPEN record is not in the ring yet
         uint32_t _id           # as in the records that this worker writes

@@ -119,7 +119,7 @@ cdef class ManagerState:
     cdef list migrations                    # (session, owner)
     cdef uint32_t lost                      # sessions that have migrated away in this second
     cdef int64_t lost_since
-    cdef int lighter                        # worker that takes producers from this one; -1: none
+    cdef int lighter                        # worker that takes producers from this one, or -1
     cdef object log
     cdef int64_t max_msg_size
     cdef int64_t max_body_size
@@ -213,7 +213,7 @@ cdef class Connection(Consumer):
     cdef public bint goodbye        # the client is notified when nsqd exits
     # IDENTIFY also sets these fields, each with its own code.
     cdef readonly Durability durability     # minimum durability of its publishes
-    cdef readonly int64_t heartbeat_interval    # ns; 0: none
+    cdef readonly int64_t heartbeat_interval    # ns; 0 disables heartbeats
     cdef int64_t next_heartbeat
     cdef int64_t last_command
     cdef int64_t waiting_since              # time when the wait for a peer that is down began
@@ -221,8 +221,8 @@ cdef class Connection(Consumer):
     cdef bint upgrading             # a TLS handshake is in progress
     cdef readonly bint upgraded     # TLS or a codec was negotiated, which is possible only once
     cdef bint migrating             # migrating to the worker of its topic
-    cdef int64_t quota_due          # retry time of a publish waiting for quota; 0: none
-    cdef int64_t log_due            # retry time of a waiting log command; 0: none
+    cdef int64_t quota_due          # retry time of a publish waiting for quota; 0 if none waits
+    cdef int64_t log_due            # retry time of a waiting log command; 0 if none waits
     cdef int64_t stuck_since        # time since which no output could be sent; 0: not stuck
     cdef Topic subscribed           # the topic of its channel
     # -- answers --
@@ -233,7 +233,7 @@ cdef class Connection(Consumer):
     cdef uint64_t ticket_base       # number of the oldest ticket
     cdef uint32_t unanswered        # dropped tickets, which may have been answered already
     cdef size_t forwarded
-    cdef int line_owner             # owner of the topics of all outstanding answers; -1: none
+    cdef int line_owner             # owner of the topics of all outstanding answers, or -1
     cdef bytes line_key             # the topic, if this worker owns it
     cdef StreamEnd relaying         # stream whose message frame is partly written
     cdef bytearray aside            # frames waiting for the end of that frame
@@ -366,7 +366,7 @@ cdef class Forwarder(Authorizer):
     cdef ForwardingStream upstream  # stream of the subscription, if another worker owns its topic
     cdef Topic topic                # the topic of the latest publish
     cdef bytes topic_key
-    cdef int topic_owner            # -1: unknown yet
+    cdef int topic_owner            # -1: not known yet
     cdef uint64_t topic_count       # messages published to the topic, not yet in pub_counts
     cdef readonly dict pub_counts
     cdef uint64_t counted           # all published messages, excluding topic_count

@@ -129,8 +129,8 @@ cdef class Exposition:
     cdef Sums sums[<int>SERIES]
     cdef uint64_t summed_topics[<int>SERIES]
     cdef uint64_t summed_channels[<int>SERIES]
-    cdef Topic current          # the topic whose channels come next; None: none
-    cdef Labels labels          # of it
+    cdef Topic current          # the topic whose channels come next, or None
+    cdef Labels labels          # the current topic's labels
     cdef uint64_t ephemerals[CHANNEL_FIGURES]   # the current topic's ephemeral channels
     cdef bint has_ephemerals
 

@@ -1036,7 +1036,7 @@ cdef class ReadAhead:
     cdef RecordWindow window
     cdef readonly uint64_t first_seq    # seq of the record that is needed first
     cdef readonly bint reading
-    cdef Block *block               # the copies, with no other references; NULL: none yet
+    cdef Block *block               # the copies, not referenced elsewhere yet, or NULL
     cdef IoPick *picks              # in order of location; after the read, in order of seq
     cdef uint32_t count
     cdef uint32_t room

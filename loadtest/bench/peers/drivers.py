@@ -591,7 +591,7 @@ class Rabbitmq:
 
     @classmethod
     def connect(cls, address: Address) -> socket.socket:
-        """With channel 1 open."""
+        """Open a connection, and channel 1 on it."""
         sock = load.plain(address)
         sock.settimeout(30)
         cls.call(sock, b"AMQP\0\0\x09\x01", (10, 10))

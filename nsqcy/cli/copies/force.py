@@ -2,7 +2,7 @@
 
 A group without an owner waits until all of its members are back: only a comparison of all copies
 shows which one is the most recent. This command removes the members that will never return, so that
-the others decide among themselves.
+the remaining members decide among themselves.
 """
 
 import secrets

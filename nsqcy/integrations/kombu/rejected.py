@@ -1,7 +1,7 @@
 """Messages that a program has received but not answered, and their dead letters.
 
-Owns the names of the headers of a dead letter. With the headers of nsqd, `redrive` returns a dead
-letter to the channel that it came from.
+Owns the names of the headers of a dead letter. They are nsqd's headers, so `redrive` can return a
+dead letter to the channel that it came from.
 """
 
 from dataclasses import dataclass

@@ -1,10 +1,10 @@
 """History storage for topics, channels and nodes.
 
-Pure: callers pass times in seconds on a monotonic clock. One thread writes, others read. Memory is
-bounded: at most MAX_SERIES series, each with rings of fixed size in single precision. If there are
-more subjects, nodes take precedence over topics and channels, and busy topics and channels over
-less busy ones. A ring's row has a number for each of METRICS, or NaN if it is unknown. A tick is a
-step's number.
+Pure: callers pass times in seconds on a monotonic clock. One thread writes; other threads read.
+Memory is bounded: at most MAX_SERIES series, each with rings of fixed size in single precision. If
+there are more subjects, nodes take precedence over topics and channels, and busy topics and
+channels over less busy ones. A ring's row has a number for each of METRICS, or NaN if it is
+unknown. A tick is a step's number.
 """
 
 import math

@@ -523,7 +523,7 @@ def served_topics(data_path: Path, workers: int) -> dict[str, int]:
 
 
 def distrust_copies(data_path: Path) -> int:
-    """Mark all copies on this node as incomplete until they have been compared with the others;
+    """Mark all copies on this node as incomplete until they have been compared with other copies;
     return the number of copies. Blocks; raises OSError. nsqd must not be running."""
     count = 0
     for path in (data_path / FOLDER).glob(f"*/*/{FACTS}"):

@@ -1,6 +1,6 @@
 """Discovery of a new topic's channels: nsqlookupds know about them from other nsqds.
 
-Queries every nsqlookupd with a known HTTP address, in threads; a topic takes at most the time limit
+Queries every nsqlookupd with a known HTTP address, in threads; a topic waits at most the time limit
 for one request. An nsqlookupd that does not answer delays only its own queries. This module only
 returns the channel names.
 """

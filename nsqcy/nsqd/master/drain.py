@@ -62,7 +62,7 @@ class Drain:
         self.left: Remains | None = None  # remaining messages, as of the latest count
         self._effects = effects
         self._log = log
-        self._deadline = 0.0  # monotonic, s; 0: none
+        self._deadline = 0.0  # monotonic, s; 0 without a time limit
         self._turns = BoundedSemaphore()  # serialises begin and cancel
         self._greenlet: gevent.Greenlet | None = None
         self._hands_over = False

@@ -105,7 +105,7 @@ class SavedPolicies:
 
 
 def load(data_path: str, lines: Lines) -> SavedPolicies:
-    """Read the newest intact version of the file, and move the others away; empty if there is
+    """Read the newest intact version of the file, and move other versions away; empty if there is
     none. Raises StartError."""
     file = StateFile(data_path, FILE)
     found = _look(file, data_path)

@@ -197,7 +197,7 @@ class WorkerLifecycle:
                 )
 
     def _welcome(self, handle: WorkerHandle) -> None:
-        """Bring a restarted worker up to date with the others."""
+        """Bring a restarted worker up to date with the other workers."""
         handle.up.wait()
         error = self._load_quietly(handle)
         if error is not None:

@@ -80,7 +80,7 @@ def _log_place(params: dict[str, str], state: str) -> Place | None:
 
 def in_log(look: Look, seq: int, first: int, end: int) -> Look:
     """Return the request with its starting point in a log that contains the messages from `first`
-    up to, but not including, `end`. seq: the sequence number of the requested place."""
+    up to, but not including, `end`. seq: the requested sequence number."""
     begin = look.start[0] if look.start else seq if seq >= 0 else end + seq
     return look._replace(start=(max(begin, first), 0), first=first)
 

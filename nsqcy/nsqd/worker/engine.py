@@ -311,8 +311,8 @@ class Engine:
             self._hold_new_topics()
 
     def _hold_new_topics(self) -> None:
-        """With nsqlookupds, make new topics wait for the channels that nsqlookupds list, and their
-        publishers wait until nsqlookupds list the topic."""
+        """If nsqlookupds are configured, make new topics wait for the channels that nsqlookupds
+        list, and their publishers wait until nsqlookupds list the topic."""
         self._shard.hold_new = HOLD_LIMIT if self._options.lookupd_tcp_address else 0
         self._shard.announce_new = bool(self._options.lookupd_tcp_address)
 

@@ -567,7 +567,7 @@ def test_an_export_fails_instead_of_leaving_a_gap(make: Make) -> None:
     with pytest.raises(Unreadable):
         list(reader.messages())
     io.clear_faults()
-    io.fault("pread", 3, errno.EIO)  # a single failure: nsqd repeats the read
+    io.fault("pread", 3, errno.EIO)  # nsqd repeats the read after a single failure
     assert len(list(reader.messages())) == COUNT
     io.clear_faults()
     del reader

@@ -101,7 +101,7 @@ def test_of_what_is_due_only_the_records_are_read(make: Make) -> None:
     for turn in range(75):
         core.advance(20 * MILLISECOND)
         assert sorted(numbers(consumer, [1000])) == list(range(20 * turn, 20 * turn + 20))
-    # With its header and its delay, each record has 1056 bytes.
+    # Each record has 1056 bytes, including its header and delay.
     in_memory = 1500 - reads(core)
     assert bytes_read(core) == reads(core) * 1056 and in_memory < 250
 

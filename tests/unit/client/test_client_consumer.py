@@ -115,7 +115,7 @@ def test_a_fixed_nsqd_is_tried_for_ever_and_less_and_less() -> None:
 def test_one_that_subscribes_and_hangs_up_is_tried_less_and_less(
     beats: int, lookups: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With lookupds, each response lists a different nsqd."""
+    """The response of each lookupd lists a different nsqd."""
     net, core = consumer(() if lookups else "a", "l:4161" if lookups else ())
     answers = 0
     for _ in range(12000):

@@ -69,7 +69,7 @@ def test_falling_behind() -> None:
 @pytest.mark.parametrize(
     ("depth", "rates"),
     [
-        (599, GROWING),  # less than ten seconds of growth: a burst
+        (599, GROWING),  # growth of less than ten seconds is a burst
         (5000, Rates(received=10.0, growth=0.9)),
         (5000, Rates(received=10_000.0, finished=9_900.0, growth=100.0)),
         (5000, Rates(finished=50.0, growth=-50.0)),

@@ -175,7 +175,7 @@ def test_agreement() -> None:
     lacking = lookupd("l2", node(1, t=False), topics=frozenset({"t", "u"}))
     lacks_topic, lacks_nsqd = said(cluster.agreement, of(lookupds=[full, lacking]))
     assert lacks_nsqd.startswith("error: nsqlookupd l2 lacks nsqd 10.0.0.2:4150")
-    assert "nsqlookupd l1 lacks topics that others have: u" in lacks_topic
+    assert "nsqlookupd l1 lacks topics that other nsqlookupds have: u" in lacks_topic
     assert not said(cluster.agreement, of(lookupds=[full, lookupd("l3", error="refused")]))
 
 

@@ -113,7 +113,7 @@ def test_a_mean_over_too_long_says_nothing() -> None:
     rates = Rates(35)
     shown(rates, 10, a=topic(100))
     shown(rates, 20, b=topic(1))
-    assert shown(rates, 40, a=topic(130), b=topic(1))[NODE]["in"] == 1  # 30 s: one or two steps
+    assert shown(rates, 40, a=topic(130), b=topic(1))[NODE]["in"] == 1  # 30 s are one or two steps
     shown(rates, 90, b=topic(1))
     assert "in" not in shown(rates, 100, a=topic(200), b=topic(1))[NODE]
 

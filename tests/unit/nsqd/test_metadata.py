@@ -229,7 +229,7 @@ def test_each_change_is_written(changes):
 
 
 def test_only_what_has_changed_is_encoded_again(monkeypatch):
-    """With many topics, encoding all of them would delay the hub for each change."""
+    """Encoding many topics for each change would delay the hub."""
     known_topics = known_topics_of(**{f"t{number}": ["c"] for number in range(100)})
     dump(known_topics)
     encoded, encode = [], json.dumps
