@@ -31,6 +31,17 @@ def bounded(first: int = gc.get_threshold()[0]) -> Iterator[None]:
         gc.set_threshold(*thresholds)
 
 
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """Collect no garbage while many objects that stay are created; freeze them afterwards."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def collect_if_due() -> None:
     """Collect garbage now if there are many new objects: the process is idle, and
     there may be many more objects later."""

@@ -612,6 +612,7 @@ cdef class Shard:
     cdef readonly BlockPool pool
     cdef readonly IoThread io
     cdef readonly str data_path
+    cdef str aside                      # directory for damaged segments; None: they are not kept
     cdef dict log_options
     cdef readonly object policies           # nsqcy.config.policies.Policies, or None
     cdef object has_room                    # callable: whether a topic may be created, or None

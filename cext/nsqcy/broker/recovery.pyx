@@ -200,7 +200,9 @@ cdef class Recovery:
         if topic.promised != FSYNC or topic.oldest == NULL or self.sync_found():
             topic.past = journal.name_logs(self.stretches(), () if state is None else state.past)
         named = [one.log_id for one in topic.past]
-        if not whole or log_id in named and (
+        if found.log_id is None:
+            pass                 # an empty log, which has a new id
+        elif not whole or log_id in named and (
                 topic.past[len(named) - 1].log_id != log_id
                 or topic.past[len(named) - 1].end != topic.next_seq):
             topic.log.log_id = os.urandom(16)

@@ -88,6 +88,8 @@ cdef class Shard:
             self.host.read_failures = ReadFailures(log)
         self.checkpoint_period = max(
             MIN_CHECKPOINT_PERIOD, self.log_options.get("sync_timeout", SECOND))
+        if io is not None and not io.read_only:
+            self.aside = os.path.join(data_path, _DAMAGED)
         if io is not None and self.checkpoint_period < SECOND:
             self.next_checkpoint = 0
 
@@ -131,8 +133,7 @@ cdef class Shard:
         return topic
 
     cdef Log make_log(self, str name, FileCalls files, str directory):
-        aside = None if self.io.read_only else os.path.join(self.data_path, _DAMAGED)
-        return Log(files, directory, name, aside=aside, on_damage=self.host.report_damage,
+        return Log(files, directory, name, aside=self.aside, on_damage=self.host.report_damage,
                    on_readable=self.logs_readable, on_failure=self.report_failed_write,
                    on_recovery=self.report_written_again, **self.log_options)
 

@@ -48,7 +48,7 @@ from nsqcy.protocol.core import COUNTED, Session, SessionManager
 from nsqcy.server.core import Loop, Publisher, accept_socket, accept_stream
 from nsqcy.storage.core import BlockPool, IoThread
 from nsqcy.storage.write_probe import WriteProbe
-from nsqcy.util import debug
+from nsqcy.util import debug, garbage
 from nsqcy.util.slices import Turns
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 
 HOLD_LIMIT = 60_000_000_000
 """Time that a new topic waits for its channels, in ns: longer than the master can take."""
+LOAD_TURN = 0.005
+"""Seconds for which topics are loaded before other work runs."""
 WIND_DOWN_LIMIT = 2.0
 """Seconds for producers to get their answers and close their connections when nsqd exits."""
 
@@ -236,18 +238,10 @@ class Engine:
     def load(
         self, topics: list[dict[str, Any]], table: dict[str, int], peers: dict[int, int]
     ) -> None:
-        self._loop.enter()
-        for topic in topics:
-            channels = {each["name"]: each["paused"] for each in topic["channels"]}
-            if self._copies is not None and self._copies.topics.is_copied(topic["name"]):
-                self._copies.topics.load(topic["name"], topic["paused"], channels)
-            else:
-                self._shard.load_or_wait(topic["name"].encode(), topic["paused"], channels)
-            # let the heartbeat run: loading many topics, or scanning a log, takes time
-            gevent.sleep(0)
-            if self._stopped:  # topics that are not loaded stay on disk unchanged
-                return
-            self._loop.enter()
+        with garbage.paused():
+            self._load_topics(topics)
+        if self._stopped:  # topics that are not loaded stay on disk unchanged
+            return
         for name, worker in table.items():
             if self._may_use(name, worker):
                 self._manager.placed(name.encode(), worker)
@@ -259,6 +253,23 @@ class Engine:
         self._rate_sampler.start()
         if self._copies is not None:
             self._copies.wait()
+
+    def _load_topics(self, topics: list[dict[str, Any]]) -> None:
+        self._loop.enter()
+        entered = time.monotonic()
+        for topic in topics:
+            channels = {each["name"]: each["paused"] for each in topic["channels"]}
+            if self._copies is not None and self._copies.topics.is_copied(topic["name"]):
+                self._copies.topics.load(topic["name"], topic["paused"], channels)
+            else:
+                self._shard.load_or_wait(topic["name"].encode(), topic["paused"], channels)
+            # let the heartbeat run: loading many topics, or scanning a log, takes time
+            if time.monotonic() - entered >= LOAD_TURN:
+                gevent.sleep(0)
+                if self._stopped:
+                    return
+                self._loop.enter()
+                entered = time.monotonic()
 
     def adopt(self, fd: int, kind: str, peer: str, local: str) -> None:
         self._loop.enter()
