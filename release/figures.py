@@ -4,6 +4,7 @@ Pages contain these blocks, and repeat no figure by hand (tests/meta/test_figure
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from loadtest.bench import bars
 from loadtest.bench.report import OURS, table, times
@@ -24,10 +25,14 @@ def conditions() -> str:
 AGAINST_GO = (
     ("publish in batches of 200, 2 connections", bars.MPUB, bars.CPU),
     ("deliver and finish, up to 2,500 in flight, 2 connections", bars.SUB_FIN, bars.CPU),
-    ("publish one by one, 50 clients, 2 workers", f"{bars.PUB_WAIT}, 2 workers", bars.CPU),
+    (
+        "publish one by one, 50 clients, 2 worker processes of nsqd",
+        f"{bars.PUB_WAIT}, 2 workers",
+        bars.CPU,
+    ),
     ("publish over HTTP, 32 clients", bars.HTTP, bars.THOUSANDS),
     ("from publish to delivery, at 20,000 messages per second", bars.AT_20_K, bars.P50),
-    ("a queued message", "a queued message", bars.BYTES),
+    ("a queued message, after a warm-up", "a queued message", bars.BYTES),
     ("an idle connection with a subscription", "an idle subscribed connection", bars.BYTES),
 )
 SHARED = (
@@ -54,67 +59,131 @@ def against_go() -> str:
         rows.append([f"{name}: {about}", figure.told(figure.of(row)), bar.go])
     kept = [bar.kept(row) for bar in bars.BARS if (row := bar.find(RESULTS["nsqd"]))]
     new = alone("MPUB x200, 2 conn, new memory")
-    again = ["the same, in memory that nsqd has not used before, as when a backlog grows"]
+    again = ["the same, while a backlog grows and the kernel provides new memory"]
     rows.insert(1, [*again, f"{new['daemon_us']:.2f} µs", rows[0][-1]])
     text = (
-        f"{conditions()}; 200-byte bodies, everything in memory, one worker unless stated. Go's "
-        "figures are not from this run: they were recorded once on a two-core machine under the "
-        f"same load. nsqd met {sum(kept)} of its {len(kept)} targets in this run.\n"
+        f"{conditions()}; 200-byte bodies, everything in memory, one worker process of nsqd unless "
+        "stated. Go's figures are not from this run: they were recorded once on a two-core machine "
+        f"under the same load. nsqd met {sum(kept)} of its {len(kept)} targets in this run. "
+        f"[Benchmarks](docs/BENCHMARKS.md#targets) marks the {len(kept) - sum(kept)} that it missed, "
+        "and lists all conditions, figures and latencies.\n"
     )
     return table(["", OURS, "Go's nsqd 1.3.0"], rows) + f"\n{text}"
 
 
 def against_brokers() -> str:
     """Return nsqd's rate as a multiple of each broker's, and the memory of each."""
-    ours = _memory(OURS)
-    head = ["publish: batches of 200", "one by one, 50 clients"]
-    head += ["consume: many in flight", "one by one, 50 clients"]
-    head += [f"RSS at startup (nsqd: {ours[0]})", f"per queued message (nsqd: {ours[1]})"]
-    rows = []
+    head = ["publish: batches of 200", "publish: one by one, 50 clients"]
+    head += ["consume: many in flight", "consume: one by one, 50 clients"]
+    rows, memory = [], [_memory(OURS)]
     for each in RESULTS["contestants"]:
         name, version = each["name"], each["version"].partition("-")[0]
         if name != OURS:
-            rows.append([f"{name} {version}", *_ratios(name), *_memory(name)])
+            ratios = [f"{times(_in_memory(name, scenario))} ×" for scenario in SHARED]
+            rows.append([f"{name} {version}", *ratios])
+            memory.append(_memory(name))
     return table(["nsqd's messages per second, divided by those of", *head], rows) + (
         "\nSame run: each broker alone, in turn, with the load generator on the same machine; "
-        "200-byte bodies, **everything in memory, no sync**.\n"
+        "200-byte bodies, **everything in memory, no sync, no copies**. If publishes wait for a "
+        f"sync or for copies, {_changes()}: see [from other brokers]"
+        "(docs/guides/from-other-brokers.md#how-fast). Memory at startup (RSS) and per queued "
+        f"message, without a warm-up: {'; '.join(memory)}.\n"
     )
 
 
-def _ratios(broker: str) -> list[str]:
-    return [f"{times(1 / beside(broker, each)['rate_times'])} ×" for each in SHARED]
+def _in_memory(broker: str, scenario: str) -> float:
+    """Return nsqd's rate as a multiple of the broker's, with everything in memory."""
+    return 1 / float(beside(broker, scenario)["rate_times"])
 
 
-def _memory(broker: str) -> list[str]:
+def _memory(broker: str) -> str:
     row = beside(broker, MEMORY)
-    return [f"{row['idle_rss'] / 1e6:,.0f} MB", f"{row['bytes_each']:,.0f} B"]
+    name = "nsqd" if broker == OURS else broker
+    return f"{name} {row['idle_rss'] / 1e6:,.0f} MB and {row['bytes_each']:,.0f} B"
+
+
+def _changes() -> str:
+    """Return which ratios of publishing are smaller if publishes are safer, and which larger."""
+    smaller: dict[str, list[bool]] = {}
+    for each in SAFER:
+        smaller.setdefault(each.broker, []).append(each.ratio < each.in_memory)
+    parts = {
+        "smaller": [broker for broker, found in smaller.items() if all(found)],
+        "larger": [broker for broker, found in smaller.items() if not any(found)],
+        "some smaller, some larger": [
+            broker for broker, found in smaller.items() if any(found) and not all(found)
+        ],
+    }
+    return "the ratios of publishing are " + ", and ".join(
+        f"{change} for {' and '.join(brokers)}" for change, brokers in parts.items() if brokers
+    )
+
+
+@dataclass(frozen=True)
+class Safer:
+    """Publishes that both brokers acknowledge only once they are on disk or on other machines."""
+
+    ours: str
+    broker: str
+    how: str
+    scenario: str
+    durability: str
+    shared: str  # the comparison in memory
+
+    @property
+    def ratio(self) -> float:
+        return float(alone(self.scenario, self.durability)["ratio"])
+
+    @property
+    def in_memory(self) -> float:
+        return _in_memory(self.broker, self.shared)
+
+
+SAFER = [
+    Safer(
+        "batches of 100, 16 clients",
+        broker,
+        "`appendfsync always`",
+        f"{broker} x100, 16 waiting clients",
+        "fsync",
+        SHARED[0],
+    )
+    for broker in ("Redis streams", "Redis lists")
+] + [
+    Safer(
+        f"{ours}, 3 copies", broker, "3 replicas", f"{broker} {load}, 3 replicas", durability, each
+    )
+    for broker, durability in (("NATS JetStream", "os"), ("RabbitMQ", "fsync"))
+    for ours, load, each in (
+        ("batches of 200", "x200, 2 conn", SHARED[0]),
+        ("one by one, 50 clients", "x1, 50 waiting clients", SHARED[1]),
+    )
+]
 
 
 def on_disk() -> str:
     """Return what safer publishes cost, and how they compare with other brokers'."""
     rows = []
 
-    def add(ours: str, other: str, scenario: str, durability: str) -> None:
-        ratio = times(alone(scenario, durability)["ratio"])
-        rows.append([f"{ours}, class `{durability}`", other, f"{ratio} ×"])
+    def add(ours: str, other: str, ratio: float, durability: str, in_memory: str = "") -> None:
+        rows.append([f"{ours}, class `{durability}`", other, f"{times(ratio)} ×", in_memory])
 
     for durability in ("os", "fsync"):
-        scenario = f"MPUB x200, 2 conn, {durability}"
-        add("batches of 200", "nsqd, class `memory`", scenario, durability)
+        ratio = alone(f"MPUB x200, 2 conn, {durability}", durability)["ratio"]
+        add("batches of 200", "nsqd, class `memory`", ratio, durability)
     for copies in (2, 3):
-        scenario = f"MPUB x200, 2 conn, {copies} copies"
-        add(f"batches of 200, {copies} copies", "nsqd, 1 copy", scenario, "os")
-    for each in ("Redis streams", "Redis lists"):
-        scenario = f"{each} x100, 16 waiting clients"
-        add("batches of 100, 16 clients", f"{each}, `appendfsync always`", scenario, "fsync")
-    for broker, durability in (("NATS JetStream", "os"), ("RabbitMQ", "fsync")):
-        other = f"{broker}, 3 replicas"
-        add("batches of 200, 3 copies", other, f"{broker} x200, 2 conn, 3 replicas", durability)
-        scenario = f"{broker} x1, 50 waiting clients, 3 replicas"
-        add("one by one, 50 clients, 3 copies", other, scenario, durability)
+        ratio = alone(f"MPUB x200, 2 conn, {copies} copies", "os")["ratio"]
+        add(f"batches of 200, {copies} copies", "nsqd, 1 copy", ratio, "os")
+    for each in SAFER:
+        other = f"{each.broker}, {each.how}"
+        add(each.ours, other, each.ratio, each.durability, f"{times(each.in_memory)} ×")
     run = RESULTS["settings"]["copies on other machines"]
-    head = ["nsqd publishes", "in comparison with", "nsqd's messages per second"]
-    return _texts(head, rows) + f"\n{conditions()}. The figures of copies are {run}.\n"
+    head = ["nsqd publishes", "in comparison with", "ratio of messages per second"]
+    return _texts([*head, "the same ratio in memory, without copies"], rows) + (
+        f"\n{conditions()}. For Redis, the ratio in memory is for batches of 200 from 2 clients. "
+        f"The figures of copies and replicas are {run}: all servers and clients shared this one "
+        "machine, without a network in between.\n"
+    )
 
 
 # --- PERFORMANCE, and pages with a separate run -------------------------------------------------
