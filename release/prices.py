@@ -19,10 +19,10 @@ def of_classes() -> str:
     waiting = alone("nsqcy x100, 16 waiting clients", "fsync")
     return table(head, rows) + (
         f"\n{conditions()}: one worker process, 200-byte messages, batches of 200 from two "
-        "connections, with several batches in flight. The classes took turns; on its own, `memory` needed "
-        f"{alone('MPUB x200, 2 conn')['daemon_us']:.2f} µs in the same run. With class `fsync`, 16 "
-        "clients that each wait for a "
-        f"sync after every 100 messages publish {short(waiting['rate'])} messages per second.\n"
+        "connections, with several batches in flight. The classes took turns; on its own, "
+        f"`memory` needed {alone('MPUB x200, 2 conn')['daemon_us']:.2f} µs in the same run. "
+        "With class `fsync`, 16 clients that each wait for a sync after every 100 messages "
+        f"publish {short(waiting['rate'])} messages per second.\n"
     )
 
 
