@@ -6,7 +6,7 @@
 import pytest
 
 from simulation.mutants import MUTANTS, broken
-from simulation.world import World
+from simulation.world import SETTLE_LIMIT, World
 
 SEEDS = range(1, 101)
 
@@ -58,6 +58,10 @@ NOTICED_BY = {
     "remembers_after_it_has_acted": 117,
 }
 
+# Seconds that these schedules may take to settle. With the broken rule, they never settle, and
+# simulating them up to the usual limit takes many seconds of CPU time.
+SETTLE_LIMITS = {"keeps_the_generation": 60.0}
+
 # Schedules with read errors and damaged files.
 NOTICED_WITH_DAMAGE_BY = {
     "gives_up_without_the_members_that_are_silent": 380,
@@ -94,9 +98,15 @@ def test_a_schedule_can_be_repeated() -> None:
 
 @pytest.mark.parametrize("rule", NOTICED_BY)
 def test_a_broken_rule_is_noticed(rule: str) -> None:
-    world = World(NOTICED_BY[rule], damages=False)
+    limit = SETTLE_LIMITS.get(rule, SETTLE_LIMIT)
+    world = World(NOTICED_BY[rule], damages=False, settle_limit=limit)
     with broken(rule), pytest.raises(Exception):  # noqa: B017 - it may raise anything
         world.run()
+
+
+@pytest.mark.parametrize("rule", SETTLE_LIMITS)
+def test_the_intact_rule_settles_in_time(rule: str) -> None:
+    World(NOTICED_BY[rule], damages=False, settle_limit=SETTLE_LIMITS[rule]).run()
 
 
 def test_every_rule_is_broken() -> None:

@@ -44,13 +44,22 @@ REPAIR_AFTER = 120.0
 class World:
     """Everything in one schedule."""
 
-    def __init__(self, seed: int, *, verbose: bool = False, damages: bool = True) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        verbose: bool = False,
+        damages: bool = True,
+        settle_limit: float = SETTLE_LIMIT,
+    ) -> None:
         """
         damages: whether reads fail and files are damaged
+        settle_limit: seconds after the last fault; later, an unsettled group is a violation
         """
         self.random = random = Random(seed)
         self.verbose = verbose
         self.damages = damages
+        self.settle_limit = settle_limit
         self.clock = Clock()
         self.numbers = itertools.count(1)
         self.limits = LIMITS
@@ -103,7 +112,7 @@ class World:
             if clock.now > repair_at:
                 self._repair_all()
                 repair_at = clock.now + REPAIR_AFTER
-            if clock.now > STARTUP + duration + SETTLE_LIMIT:
+            if clock.now > STARTUP + duration + self.settle_limit:
                 raise Violation(f"not settled: {self._unsettled()}; {self.oracle.lost()}")
         lost = self.oracle.lost()
         if lost:
