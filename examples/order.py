@@ -24,7 +24,7 @@ def apply(event: Any) -> None:
     if event["number"] <= last:
         return  # a duplicate
     if event["number"] > last + 1:
-        raise Requeue(delay=0.2, backoff=False)  # the previous event has not arrived
+        raise Requeue(delay=0.2, backoff=False)  # in 0.2 s: the previous event is missing
     applied[event["account"]] = event["number"]
     print(f"{event['account']}: {event['text']}")
     if applied == {"ada": 3, "bob": 2}:

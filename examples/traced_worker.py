@@ -35,7 +35,7 @@ def line(span: ReadableSpan) -> str:
 def handle(message: Message) -> None:
     """Handle one order. The first attempt fails."""
     if message.attempts == 1:
-        raise Requeue(delay=0.1, backoff=False)
+        raise Requeue(delay=0.1, backoff=False)  # in 0.1 s
     consumer.close(wait=False)
 
 
