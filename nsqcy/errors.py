@@ -13,7 +13,7 @@ NON_FATAL_CODES = frozenset(
 )
 
 # Formats for a process's final message.
-AS_IS = "as is"  # only the text
+AS_IS = "as is"  # send only the text
 DATED = "dated"  # "2026/11/20 11:18:31 text"
 LOGGED = "logged"  # a FATAL log line
 

@@ -44,7 +44,7 @@ class Outcome:
     load: Load
     watch: Watch
     begun: float  # seconds since 1970
-    seconds: float = 0.0  # of load
+    seconds: float = 0.0  # duration of the load
     drained: float | None = None  # seconds until the remaining messages were delivered
     accounts: list[Account] = field(default_factory=list)
     faults: list[Inflicted] = field(default_factory=list)

@@ -274,7 +274,7 @@ class Up:
         self._children: list[Child] = []
         self._nodes: dict[Child, Plan] = {}  # running nsqds, if there are several
         self._due: dict[str, tuple[float, Plan]] = {}  # nsqds to be restarted, and when
-        self._has_started = False  # all daemons were ready once
+        self._has_started = False  # whether all daemons have been ready
         self._lookupd_address = ""
         self._terminated: set[Child] = set()
         self._blamed: Child | None = None  # exited on its own

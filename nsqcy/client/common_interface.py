@@ -80,7 +80,7 @@ class ConsumerView:
 
     core: ConsumerCore
     _queue: Sized  # messages delivered, but not yet taken by the program
-    _decode: Callable[[Message], Any] | None  # of the codec
+    _decode: Callable[[Message], Any] | None  # the codec's decoder
 
     def __repr__(self) -> str:
         return (
@@ -142,7 +142,7 @@ class ProducerView:
     """A producer's read-only state."""
 
     core: ProducerCore
-    _encode: Encode | None  # of the codec
+    _encode: Encode | None  # the codec's encoder
 
     def __repr__(self) -> str:
         nsqds = ", ".join(map(str, list(self.core.nsqds))) or "no nsqd"

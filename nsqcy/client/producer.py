@@ -177,7 +177,7 @@ class ProducerCore(Core[Nsqd]):
         )
         self.pending_bytes = 0  # total size of unanswered publishes
         self.retried = 0  # number of retries
-        self.waiting: deque[Publish] = deque()  # for a connection
+        self.waiting: deque[Publish] = deque()  # publishes without a connection
         self.on_retry: Callable[[Publish, Error], object] | None = None
         self._open: deque[Nsqd] = deque()  # nsqds that can be published to; the first is next
         self._lookup_error: Error | None = None

@@ -110,7 +110,7 @@ class Lease:
     __del__ = end
 
 
-BUDGET = Budget()  # of this process
+BUDGET = Budget()  # shared by the whole process
 _DECODING = threading.Lock()
 
 

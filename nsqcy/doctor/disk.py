@@ -6,7 +6,7 @@ from nsqcy.doctor.checks import Check, size
 from nsqcy.doctor.facts import Disk, Host
 from nsqcy.doctor.findings import Finding, error, note, ok, warning
 
-FREE_SHARE = 0.1  # of a disk
+FREE_SHARE = 0.1  # minimum free share of a disk
 MIN_FREE = 1 << 30
 SLOW_SYNC, VERY_SLOW_SYNC = 0.020, 0.200  # seconds
 

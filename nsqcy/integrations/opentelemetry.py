@@ -224,7 +224,7 @@ class _Publish(_Operation):
             labels | {"messaging.operation.type": "send"} | attributes,
         )
         super().__init__(span, context, labels, telemetry.operation_duration)
-        self._count = count  # of messages
+        self._count = count  # number of messages
         self._is_batch = is_batch
         self._sent: Counter = telemetry.sent
         self._propagator = telemetry.propagator

@@ -24,7 +24,7 @@ class Unanswered:
         self._messages: set[Message] = set()
         self._interval = msg_timeout / TOUCHES
         self._lock = threading.Lock()
-        self._closing: threading.Event | None = None  # of the thread
+        self._closing: threading.Event | None = None  # ends the thread
 
     def add(self, message: Message) -> None:
         self._messages.add(message)

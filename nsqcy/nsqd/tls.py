@@ -25,7 +25,7 @@ from nsqcy.nsqd.options import REQUIRE_VERIFY, NsqdOptions
 from nsqcy.util import pem_files
 from nsqcy.util.pem_files import PemError
 
-REQUIRE = "require"  # any certificate, regardless of its issuer
+REQUIRE = "require"  # accept any certificate, regardless of its issuer
 TLS_1_2 = 0x0303
 HANDSHAKE_LIMIT = 5.0  # total seconds to wait for a peer
 MAX_HANDSHAKE = 8 << 10  # bytes from a peer without a certificate; OpenSSL would buffer 128 KiB

@@ -63,12 +63,12 @@ class Child:
         self.state = DOWN
         self.restarts = 0
         self.last_exit: int | None = None
-        self.failures = 0  # in a row
+        self.failures = 0  # consecutive failures
         self.began = 0
         self.beat = 0
         self.silent = 0  # runnable time without a heartbeat
         self.aborted = False
-        self.killed = False  # by us
+        self.killed = False  # whether this process killed it
         self.watcher: Any = None
 
 

@@ -23,7 +23,7 @@ from nsqcy.spark.options import WriteOptions
 
 LOG = logging.getLogger("nsqcy.spark")
 COMMANDS_AHEAD = 64
-CHUNKS_AHEAD = 4  # of batchBytes
+CHUNKS_AHEAD = 4  # chunks of batchBytes each
 TASKS_OF_EPOCH = 8192  # nsqd accepts 10,000 parts; the rest are for tasks that have changed
 CONTENT_BITS = 19  # bits of a part's 32; the task's bits precede them
 WARNED: set[str] = set()  # addresses that this process has already warned about
@@ -230,7 +230,7 @@ class Pace:
     def __init__(self, rate: float) -> None:
         self._rate = rate
         self._next = 0.0
-        self.maximum = max(1, int(rate / 10))  # at once
+        self.maximum = max(1, int(rate / 10))  # messages sent at once
 
     def wait(self, messages: int) -> None:
         now = time.monotonic()

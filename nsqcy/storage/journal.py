@@ -50,7 +50,7 @@ class Entry(NamedTuple):
     attempts: int = 0
     state: int = State.QUEUED
     size: int = 0  # size of the body; 0: unknown
-    reason: int = 0  # of a transfer
+    reason: int = 0  # reason for a transfer
 
     def pack(self) -> bytes:
         return ENTRY.pack(*self[:6], self.reason, self.size)

@@ -20,7 +20,7 @@ SHOWN = 2048  # maximum characters of a message in the log
 
 class Verdict(enum.Enum):
     PASS = "pass"
-    DROP = "drop"  # finish it
+    DROP = "drop"  # finish the message
     REQUEUE = "requeue"  # redeliver the message; the consumer backs off
 
 

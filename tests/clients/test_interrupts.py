@@ -554,7 +554,7 @@ class Alarms:
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._random = random.Random(kind)
-        self.count = 0  # that were raised
+        self.count = 0  # number of interrupts raised
         self.is_on = False
         self._ended = threading.Event()
 

@@ -19,7 +19,7 @@ class Upstream:
     def __init__(self, **pages: Any) -> None:
         self.pages: dict[str, Any] = {f"/{name}": page for name, page in pages.items()}
         self.asked: list[str] = []  # "GET /stats?format=json"
-        self.headers: dict[str, str] = {}  # of the latest request, names in lower case
+        self.headers: dict[str, str] = {}  # headers of the latest request; names in lower case
         self._closing = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
         self._server.daemon_threads = True

@@ -81,10 +81,10 @@ class Peer:
         script: Script | None = None,
     ) -> None:
         self.settings = SETTINGS | settings if isinstance(settings, dict) else settings or SETTINGS
-        self.limits: dict[str, int] = {}  # for all topics; if empty, those in `settings`
+        self.limits: dict[str, int] = {}  # for all topics; if empty, `settings` applies
         self.script = script
         self.lines: list[str] = []  # every command, without its body
-        self.bodies: list[bytes] = []  # of the commands that have a body
+        self.bodies: list[bytes] = []  # bodies of the commands that have one
         self.identity: dict[str, Any] = {}
         self.hung_up = False  # nothing more is sent
         self._tls = tls

@@ -16,8 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 from support.nsqd_process import free_port
 
 OK = b"OK"
-HANG_UP = None  # as an answer: closes the connection
-SILENCE = b"\0silence"  # as an answer: keeps the connection open and sends nothing
+HANG_UP = None  # used as an answer, closes the connection
+SILENCE = b"\0silence"  # used as an answer, keeps the connection open and sends nothing
 RAW = b"\0raw"  # prefix of an answer that is sent unchanged
 
 Answer = bytes | None

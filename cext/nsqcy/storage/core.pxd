@@ -631,11 +631,11 @@ cdef struct Task:
     Task *next
     void *log
     Segment *segment
-    File *file           # of a journal write: the journal
-    Task *whole          # of several operations with one result: the task that reports it
+    File *file           # the journal, in a journal write
+    Task *whole          # task that reports the common result of several operations
     task_end ended       # may be NULL in a `whole`
     int error
-    int refused          # of a written run: why it does not count as written
+    int refused          # why a written run does not count as written
     uint32_t parts
     uint32_t count
     uint32_t flags
@@ -644,14 +644,14 @@ cdef struct Task:
     uint64_t first_seq
     uint64_t last_seq
     bint follows         # the operation must follow the log's other operations in their lane
-    bint tells           # of a delta that follows: runs are waiting for it
-    bint durable         # of a run: done when a sync covers it
-    bint goes_on         # of a run: done, or rejected, together with the next run
-    bint asked           # of a read: the repairer has answered
-    bint failed          # of a read: it has been counted as failed
-    uint64_t commit      # of a durable run: the number of the commit that covers it
-    uint64_t journal_writes        # of a run: number of journal writes that must be done before it
-    uint8_t *into        # of a read
+    bint tells           # runs wait for this delta, which follows a snapshot
+    bint durable         # the run is done when a sync covers it
+    bint goes_on         # the run is done, or rejected, together with the next run
+    bint asked           # the repairer has answered this read
+    bint failed          # the read has been counted as failed
+    uint64_t commit      # number of the commit that covers a durable run
+    uint64_t journal_writes        # journal writes that must be done before the run
+    uint8_t *into        # destination of a read
     uint8_t *owned       # freed with the task
     log_done done
     void *arg

@@ -24,7 +24,7 @@ from nsqcy.protocol.wire import command, command_with_body
 
 RATE = 1_000  # messages per second
 SECONDS = 4
-CONSUMER = slice(0, 1)  # in a team
+CONSUMER = slice(0, 1)  # the consumers in a team
 CHANNELS = 3
 LARGE = 10_000  # bytes of a message in the backlog
 ROOM = 4096  # receive buffer of a client that does not read

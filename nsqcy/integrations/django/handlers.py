@@ -11,7 +11,7 @@ from django.utils.module_loading import autodiscover_modules
 from nsqcy.integrations.django.configuration import given_setting, handler_modules
 from nsqcy.integrations.web.subscriptions import H, Handler, HandlerKeywords, Subscriptions
 
-MODULE = "consumers"  # of each app
+MODULE = "consumers"  # module of each app
 
 subscriptions = Subscriptions(blocking=True)
 

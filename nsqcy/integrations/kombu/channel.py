@@ -230,7 +230,7 @@ class Channel(virtual.Channel):
         """Drop tasks that Celery has received but not begun, and that nsqd redelivers."""
         self._drops = False
         lost = {tag for tag, each in list(self._unacked.items()) if each.message.is_lost()}
-        if lost and "celery.worker.state" in sys.modules:  # in a worker
+        if lost and "celery.worker.state" in sys.modules:  # this is a worker
             from nsqcy.integrations.celery.lost_tasks import drop
 
             for tag in drop(lost):

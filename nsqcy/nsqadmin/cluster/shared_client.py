@@ -44,7 +44,7 @@ class Silent:
             if until is None:
                 return
             if now >= until:
-                self._until[place] = now + self._pause  # this request is the test
+                self._until[place] = now + self._pause  # this request tests the address
                 return
         raise NotAsked(f"did not answer, and is not queried again for {self._pause:g} s")
 

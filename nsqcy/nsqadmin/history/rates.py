@@ -113,7 +113,7 @@ class Tick:
             return
         for place in range(3):
             known[place] += level[place]
-        if not level[3] <= known[3]:  # also true if either value is NaN
+        if not level[3] <= known[3]:  # true as well if a value is NaN
             known[3] = level[3] if level[3] == level[3] else known[3]
 
     def rows(self) -> dict[Subject, list[float]]:

@@ -34,7 +34,7 @@ class LiveOptions:
         self._log = log
         self._lookup = lookup
         self._on_change: dict[str, Callable[[Any], None]] = {"log_level": self._set_log_level}
-        self.lookupds: list[str] = []  # as configured
+        self.lookupds: list[str] = []  # addresses as configured
         if lookup is not None:
             self.lookupds = list(context["options"]["lookupd_tcp_address"])
             self._on_change["lookupd_tcp_address"] = lookup.set_addresses

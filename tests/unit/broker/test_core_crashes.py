@@ -55,7 +55,7 @@ class CrashMachine(RuleBasedStateMachine):
         self.generation = 0
         self.number = 0
         self.attempted: dict[bytes, int] = {}  # the earliest due time
-        self.owed: dict[str, set[bytes]] = {}  # by channel: accepted but not finished
+        self.owed: dict[str, set[bytes]] = {}  # accepted but not finished, by channel
         self.finished: dict[str, set[bytes]] = {}
         self.known: set[str] = set()  # channels in nsqd.dat
         self.young: set[str] = set()  # no message has been accepted since their creation

@@ -187,7 +187,7 @@ def test_consumers_that_back_off() -> None:
     assert "nsqcy peek t c" in one.advice
     working = consumer(2, 1.0, saturated=False)
     assert found(topic(channel(3, clients=2, consumers=(failing, working)))) == []
-    reported = channel(3, clients=2)._replace(backing_off=2)  # without the list of consumers
+    reported = channel(3, clients=2)._replace(backing_off=2)  # the list of consumers is missing
     assert kinds(topic(reported)) == [("WARNING", "backing-off")]
     assert found(topic(channel(0, consumers=(failing,)))) == []
 
