@@ -399,13 +399,19 @@ def _more_machines(group: Group, machines: int) -> str:
 def _ownerless(group: Group, name: str) -> tuple[str, str]:
     """Return the text and advice for a group without an owner."""
     text = f"{name}: group {group.id} has no owner, so its messages are not delivered"
-    advice = "see docs/runbooks/lost-node.md"
+    advice = (
+        "this is normal for about a second during a takeover; if it persists for 30 s (longer than"
+        " --copies-lease), see docs/runbooks/lost-node.md"
+    )
     if not any(each.is_whole for each in group.members):
-        advice = "no responding member has a complete copy, so all members must return; " + advice
+        advice += "; no responding member has a complete copy, so all members must return"
     absent = [each.full_name for each in group.members if not each.has_session]
     back = [each.full_name for each in group.members if each.has_session]
     if not absent:
         return f"{text}; all members are back: one of them will take over", advice
     text += f"; absent: {', '.join(absent)}; back: {', '.join(back) or 'none'}"
-    text += f". If the absent nodes never return: nsqcy copies force {group.id} --config=FILE"
+    text += (
+        ". If this persists for 30 s (longer than --copies-lease), and the absent nodes never"
+        f" return: nsqcy copies force {group.id} --config=FILE"
+    )
     return text, advice

@@ -182,8 +182,8 @@ def of_topic(topic: TopicStats, origins: Sequence[Names] = ()) -> Iterator[Probl
         yield Problem(
             *(Severity.WARNING, "no-channel", place, "no channel"),
             f"topic {topic.name} has no channel, and {waiting(depth)}{more}",
-            "start its consumers, which creates a channel; delete the topic only if it is not"
-            " needed",
+            "start its consumers, which creates a channel. If it has none, look at its messages"
+            f" first: nsqcy peek {topic.name}",
         )
 
 
@@ -198,7 +198,8 @@ def _dead_letters(topic: TopicStats, place: Place, origins: Sequence[Names]) -> 
         Severity.ERROR if grows else Severity.WARNING,
         *("dead-letters", place, "dead letters"),
         f"{waiting(held)} in dead-letter topic {topic.name} of {of}{more}",
-        "find out why they failed, then redrive them or empty the topic; see docs/POLICIES.md",
+        "look at them (nsqcy peek), fix the cause, then redrive them (nsqcy redrive); see"
+        " docs/runbooks/dead-letters.md",
     )
 
 
@@ -252,7 +253,9 @@ def _no_consumer(channel: ChannelStats) -> Iterator[Problem]:
     yield Problem(
         *(severity, "no-consumer", _place(channel), "no consumer"),
         text + more,
-        "start its consumers, or delete it: it keeps a copy of every message",
+        "start its consumers: it keeps a copy of every message. If it has none, look at its"
+        f" messages first: nsqcy peek {channel.topic} {channel.name}. To return dead letters to"
+        f" the channels that they came from: nsqcy redrive {channel.topic} {channel.name}",
     )
 
 

@@ -259,6 +259,8 @@ _ADVICE = {
     " docs/runbooks/worker-restarted.md",
     "disk hangs": "publishes that must be written are refused until the disk responds: look for "
     "its device in the kernel log (dmesg), and see docs/runbooks/slow-syncs.md",
+    "bytes are free on disk": "--min-free-disk refuses publishes that must be written: free disk"
+    " space, and see docs/runbooks/disk-full.md",
     "no space left": "publishes that must be written are refused: free disk space, and see "
     "docs/runbooks/disk-full.md",
     "read-only file system": "publishes that must be written are refused: look for the reason in "

@@ -81,10 +81,16 @@ def look(addresses: Addresses, web: WebClient, watch: float = 0.0) -> Cluster:
     detect changes; 0 queries once."""
     assumed = addresses.assumed
     lookupds = ask_lookupds(addresses.lookupds, web, assumed=assumed)
-    named = [Nsqd(each, Producer("", 0, 0), assumed=assumed) for each in addresses.nsqds]
     announced = _announced(lookupds)
-    known = {*addresses.nsqds, *(each.address for each in announced)}
-    nsqds = _once_each(_nsqds([*named, *announced, *_lost(lookupds, known)], web))
+    lost = _lost(lookupds, {each.address for each in announced})
+    # What nsqlookupds know about an address outweighs a default address or one without details.
+    known = {each.address for each in (*announced, *lost)}
+    named = [
+        Nsqd(each, Producer("", 0, 0), assumed=assumed)
+        for each in addresses.nsqds
+        if each not in known
+    ]
+    nsqds = _once_each(_nsqds([*named, *announced, *lost], web))
     nsqds = _with_logs(_with_attempts(nsqds, web), web)
     watched = 0.0
     if watch > 0 and any(not each.error for each in nsqds):

@@ -108,7 +108,11 @@ def ephemeral(cluster: Cluster) -> Iterator[Finding]:
     ]
     if left:
         text = f"ephemeral topics and channels without consumers: {several(left)}"
-        yield note(text, "nsqd should have deleted them with their last consumer: delete them")
+        yield note(
+            text,
+            "nsqd should have deleted them with their last consumer: look at their messages first"
+            " (nsqcy peek), then delete them",
+        )
 
 
 def limits(cluster: Cluster) -> Iterator[Finding]:

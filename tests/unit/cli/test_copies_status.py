@@ -110,8 +110,8 @@ def test_json() -> None:
         ],
         "risks": [
             "topic orders: group g has no owner, so its messages are not delivered; absent: a.0;"
-            " back: b:1 (b.0), c:1 (c.0). If the absent nodes never return: nsqcy copies force g"
-            " --config=FILE"
+            " back: b:1 (b.0), c:1 (c.0). If this persists for 30 s (longer than --copies-lease),"
+            " and the absent nodes never return: nsqcy copies force g --config=FILE"
         ],
     }
     assert "-/3" in status.text(found)

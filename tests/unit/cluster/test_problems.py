@@ -118,6 +118,20 @@ def test_no_consumer() -> None:
     assert one.text == "channel t/c has no consumer, and 3 messages are waiting, 60/s more"
 
 
+def test_waiting_messages_may_be_dead_letters() -> None:
+    """The policy that names the dead-letter topic may be lost with its machine."""
+    (channel_problem,) = found(topic(channel(3, clients=0)))
+    assert "look at its messages first: nsqcy peek t c" in channel_problem.advice
+    assert "nsqcy redrive t c" in channel_problem.advice
+    (topic_problem,) = found(topic(depth=3))
+    assert topic_problem.kind == "no-channel"
+    assert "look at its messages first: nsqcy peek t" in topic_problem.advice
+    (known,) = found(topic(channel(dead="t"), depth=3))
+    assert known.kind == "dead-letters"
+    for each in (channel_problem, topic_problem, known):
+        assert "delete" not in each.advice and "empty" not in each.advice
+
+
 def test_paused_with_a_backlog() -> None:
     (one,) = found(topic(channel(1, clients=0, paused=True)))
     assert (one.kind, one.text) == (

@@ -236,6 +236,7 @@ def test_health() -> None:
     [
         ("worker 0: disk hangs: sync /data/x has not returned for 9 s", "slow-syncs.md"),
         ("worker 0: NOK - write /data/x: no space left on device", "disk-full.md"),
+        ("fewer than 1000 bytes are free on disk", "--min-free-disk refuses publishes"),
         ("worker 0: NOK - write /data/x: read-only file system", "remount"),
         ("worker 0: NOK - open /data/x: too many open files", "LimitNOFILE="),
     ],

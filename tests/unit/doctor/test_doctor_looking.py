@@ -320,6 +320,23 @@ def test_nsqds_that_were_registered_until_recently(node: Node, other: Node) -> N
     assert len(see(lookupds=[node.address], nsqds=[listening(port)]).nsqds) == 2
 
 
+@pytest.mark.parametrize("page", ["nodes", "nodes/lost"])
+def test_a_default_address_that_nsqlookupd_knows_is_not_a_guess(node: Node, page: str) -> None:
+    """A silent nsqd at its usual address is an error if nsqlookupd knows it."""
+    port = free_port()
+    known = INFO | {"tcp_port": port, "http_port": port, "last_seen": int(time.time() * 1e9)}
+    answers: dict[str, Any] = {"info": {"version": "1.3.0"}, "topics": {"topics": []}}
+    answers |= {"nodes": {"producers": []}}
+    answers[page] = {"producers": [known | {"topics": ["t"], "tombstones": [False]}]}
+    node.tell(**answers)
+    web = WebClient(TERMS)
+    usual = Addresses([node.address], [listening(port)], assumed=True)
+    facts = look(usual, web)
+    assert [each.level for each in cluster.nsqds(facts)] == ["error"]
+    unknown = Addresses([node.address], [listening(free_port())], assumed=True)
+    assert "note" in [each.level for each in cluster.nsqds(look(unknown, web))]
+
+
 def test_an_unreachable_broadcast_address(node: Node, other: Node) -> None:
     port = free_port()
     announced = INFO | {"tcp_port": port, "http_port": port, "topics": ["t"], "tombstones": [False]}
