@@ -150,3 +150,22 @@ def test_what_a_killed_process_wrote_into_the_journal(tmp_path: Path) -> None:
     scene = scene.without_power()
     assert list(scene.core.topic("f").channels) == ["c"]
     assert scene.bodies() == [b"one", b"two"]
+
+
+def test_a_power_loss_after_a_clean_exit(tmp_path: Path) -> None:
+    """The shard syncs the data path once for all topics."""
+    scene = Scene(tmp_path / "data")
+    topics = ["one", "two"]
+    for name in topics:
+        scene.core.create(name).channel("c")
+        assert scene.core.client().publish(name, name.encode()) == OK
+    scene.core.manager.close_sessions()
+    scene.core.shard.save()
+    scene.disk.take(scene.core.io.recorded())
+    scene.core.close = scene.core.io.close  # type: ignore[method-assign]
+    scene = scene.without_power()
+    for name in topics:
+        client = scene.core.client().subscribe(name, "c", 100)
+        scene.core.settle()
+        assert [each.body for each in client.messages()] == [name.encode()]
+    scene.end()
