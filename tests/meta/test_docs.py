@@ -150,6 +150,7 @@ UNTYPED = {
     ("taskiq", 'broker = NsqBroker("127'): "examples/taskiq_app.py has this line",
     ("taskiq", "broker = NsqBroker(\n"): "tests/integrations/test_taskiq_broker.py has the options",
     ("taskiq", "source = NsqScheduleSource"): "tests/integrations/test_taskiq_broker.py has it",
+    ("worker", "mkdir -p data"): MACHINE,
     ("testing", "pip download"): "needs Redis, and takes 20 minutes",
     ("tracing", "import sentry_sdk"): "needs the SDK of Sentry",
     ("tracing", "pip install"): MACHINE,
