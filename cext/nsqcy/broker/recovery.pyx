@@ -145,10 +145,11 @@ cdef class Recovery:
     cdef bint is_as_saved(self, state, dict names, bint whole) except -1:
         """Return whether the journal on disk describes the restored topic. A log's readers would
         notice a crash between a publish and the journal that it causes, so topics with retention
-        are excluded."""
+        are excluded; so are copied topics, whose journal this process owes to the other copies."""
         cdef Topic topic = self.topic
-        if not whole or not state.clean or topic.retains or topic.named \
-                or topic.producers is not None or topic.delayed_count:
+        if not whole or not state.clean or topic.log.io is not topic.host.io \
+                or topic.retains or topic.named or topic.producers is not None \
+                or topic.delayed_count:
             return False
         return (topic.log.log_id == state.log_id and topic.promised == state.durability
                 and topic.missing == state.missing and topic.paused == state.paused
