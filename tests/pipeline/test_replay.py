@@ -57,7 +57,7 @@ def test_what_is_done_is_read_again(tmp_path: Path) -> None:
         assert publishing_plan.load(path, asked) == saved
     assert [each.name for each in path.parent.iterdir()] == ["x.json"]
     with pytest.raises(
-        UsageError, match=r"--topic was 'orders' and is now 'bills'; choose a different"
+        UsageError, match=r"--topic 'orders'; this replay has 'bills': choose a different"
     ):
         publishing_plan.load(path, asked | {"topic": "bills"})
     changed = json.loads(path.read_text()) | {"v": 2}
@@ -179,7 +179,7 @@ def test_the_same_arguments_for_another_cluster(
     work = Rounds(monkeypatch, (*plan().parts, Part("orders", third, 1, 8)))
     assert main([*words, "--to-nsqd-tcp-address=10.0.0.1:4150"]) == 2
     assert (
-        "its destinations were 127.0.0.1:4150, and are now 10.0.0.1:4150" in capsys.readouterr().err
+        "the destinations 127.0.0.1:4150; this replay has 10.0.0.1:4150" in capsys.readouterr().err
     )
     assert work.done == [] and path.read_bytes() == before
     assert main(words) == 0
