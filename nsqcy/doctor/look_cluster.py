@@ -83,7 +83,7 @@ def look(addresses: Addresses, web: WebClient, watch: float = 0.0) -> Cluster:
     lookupds = ask_lookupds(addresses.lookupds, web, assumed=assumed)
     announced = _announced(lookupds)
     lost = _lost(lookupds, {each.address for each in announced})
-    # What nsqlookupds know about an address outweighs a default address or one without details.
+    # The details from nsqlookupds replace an address alone: a default address is a guess.
     known = {each.address for each in (*announced, *lost)}
     named = [
         Nsqd(each, Producer("", 0, 0), assumed=assumed)

@@ -123,7 +123,9 @@ def full_disk(host: Host) -> None:
     page.type("retention_time")
     page.type("empty")
     host.web.await_counts("orders", "billing", depth=0)
-    assert page.type("/ready").split() == ["OK", "200"]
+    assert page.type("/ready").split() == ["OK"]
+    assert page.type("topic=TOPIC").split() == ["200"]
+    host.web.do("empty", "orders")
     page.ends()
 
 
@@ -150,7 +152,9 @@ def restarted_worker(host: Host) -> None:
     page.type("true")
     assert host.web.get("/config/drain").json()["draining"]
     page.type("false")
-    assert 'nsqd_worker_up{worker="0"} 1' in page.type("nsqd_worker_up")
+    seen = page.type("nsqd_worker_(up|restarts_total)")
+    assert 'nsqd_worker_up{worker="0"} 1' in seen
+    assert 'nsqd_worker_restarts_total{worker="0"} 0' in seen
     page.ends()
 
 

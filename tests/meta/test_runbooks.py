@@ -4,8 +4,9 @@ Warnings precede the commands that they are about. Only commands that a reader t
 runbook; additional steps of a test belong in the test.
 """
 
+import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,58 @@ def test_the_log_is_explained_for_each_way_of_running() -> None:
     )
     for way in (JOURNAL, "docker logs", "kubectl logs", "nsqcy up", "FILE"):
         assert way in text
+
+
+EVENTS_SOURCE = (RUNBOOKS.parents[1] / "nsqcy/logging/events.py").read_text()
+NO_TEXT = {"record_damaged", "state_file_damaged", "worker_died"}  # texts without a fixed part
+SPAN = re.compile(r"`([^`]+)`")
+
+
+def texts_of_events() -> dict[str, list[str]]:
+    """Return the fixed parts of each event's text, by name."""
+    found = {}
+    for function in ast.parse(EVENTS_SOURCE).body:
+        if isinstance(function, ast.FunctionDef):
+            parts = [
+                each.value
+                for last in function.body[-1:]
+                for each in ast.walk(last)
+                if isinstance(each, ast.Constant) and isinstance(each.value, str)
+            ]
+            found[function.name] = [part.strip() for part in parts]
+    return found
+
+
+def unquoted(text: str, events: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the events that a page names without quoting the text of the log line, which is all
+    that the default log shows."""
+    spans = [" ".join(each.split()) for each in SPAN.findall(BLOCK.sub("", text))]
+    pieces = [piece.strip() for span in spans if span not in events for piece in span.split("…")]
+    return [
+        name
+        for name in dict.fromkeys(spans)
+        if name in events and not any(_quotes(piece, events[name]) for piece in pieces)
+    ]
+
+
+def _quotes(piece: str, parts: Sequence[str]) -> bool:
+    return len(piece) >= 8 and any(
+        piece in part or (len(part) >= 8 and part in piece) for part in parts
+    )
+
+
+@pytest.mark.parametrize("page", sorted(RUNBOOKS.glob("*.md")), ids=lambda page: page.stem)
+def test_events_are_named_with_the_text_of_their_lines(page: Path) -> None:
+    assert set(unquoted(page.read_text(), texts_of_events())) <= NO_TEXT
+
+
+def test_an_event_without_its_text_is_found() -> None:
+    events = {"worker_died": ["worker", "killed by"], "disk_hung": ["; publishes are refused"]}
+    assert unquoted("`worker_died` and `disk_hung`", events) == ["worker_died", "disk_hung"]
+    quoted = (
+        "`worker_died` (`worker 0: killed by signal 9`), `disk_hung` (`…; publishes are\nrefused`)"
+    )
+    assert unquoted(quoted, events) == []
 
 
 def test_diagnosis_comes_first() -> None:
