@@ -61,7 +61,7 @@ def rows(daemon: Nsqlookupd, sizes: Sizes) -> Iterator[Row]:
     peer.send([b"REGISTER t%d\n" % n for n in range(count // 2)])
     peer.send([b"REGISTER wide c%d\n" % n for n in range(count // 2)])
     many = f"{count:,} registrations"
-    for path in ("ping", "info", "debug", "metrics", "topics", "nodes"):
+    for path in ("ping", "info", "debug", "metrics", "topics", "nodes", "nodes/lost"):
         yield Row(f"GET /{path}", many, lambda path=path: http("GET", f"/{path}"))
     for path in ("lookup", "channels"):
         yield Row(
