@@ -107,7 +107,7 @@ class Account:
     duplicates: int = 0  # finished again
     again: int = 0  # deliveries with more than one attempt
     requeued: int = 0
-    out_of_order: int = 0  # first deliveries after a later message from the same publisher and nsqd
+    out_of_order: int = 0  # first received after a later message from the same publisher and nsqd
     early: int = 0  # deferred messages delivered before they were due
     ahead: int = 0  # delivered before they were published: the machines' clocks differ
     corrupt: int = 0  # changed

@@ -16,7 +16,8 @@ from loadtest.swarm.options import Options
 from loadtest.swarm.stages import Step
 from loadtest.swarm.thresholds import COUNTS, FAILURES, RATE, Threshold
 
-DELIVER, DEFERRED = "deliver", "deferred"  # request types: deliveries and their lateness
+# Request types of first deliveries, without and with a delay; the recorded value is the lateness.
+DELIVER, DEFERRED = "deliver", "deferred"
 DELIVERIES = (DELIVER, DEFERRED)
 PUBLISHERS = 1 << 16  # maximum number per process
 

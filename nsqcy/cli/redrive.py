@@ -46,5 +46,6 @@ def redrive(
     else:
         examined = plural(total, "message")
         click.echo(
-            f"examining {examined}: dead letters return in the background, other messages stay"
+            f"examining {examined}: dead letters are being returned to their channels in the "
+            "background; other messages stay"
         )

@@ -101,7 +101,7 @@ class NsqdAdmin:
             self._nsqd.pause_topic(topic)
 
     def unpause_topic(self, topic: str) -> None:
-        """End the pause of a topic."""
+        """Unpause a topic."""
         with self._errors_with_address():
             self._nsqd.unpause_topic(topic)
 
@@ -111,7 +111,7 @@ class NsqdAdmin:
             self._nsqd.pause_channel(topic, channel)
 
     def unpause_channel(self, topic: str, channel: str) -> None:
-        """End the pause of a channel."""
+        """Unpause a channel."""
         with self._errors_with_address():
             self._nsqd.unpause_channel(topic, channel)
 

@@ -55,7 +55,7 @@ class NsqdAdmin:
         await self._threads.call(self._admin.pause_topic, topic)
 
     async def unpause_topic(self, topic: str) -> None:
-        """End the pause of a topic."""
+        """Unpause a topic."""
         await self._threads.call(self._admin.unpause_topic, topic)
 
     async def pause_channel(self, topic: str, channel: str) -> None:
@@ -63,7 +63,7 @@ class NsqdAdmin:
         await self._threads.call(self._admin.pause_channel, topic, channel)
 
     async def unpause_channel(self, topic: str, channel: str) -> None:
-        """End the pause of a channel."""
+        """Unpause a channel."""
         await self._threads.call(self._admin.unpause_channel, topic, channel)
 
     async def seek(self, topic: str, channel: str, to: administration.Position) -> int:

@@ -11,8 +11,8 @@ from nsqcy.client.codec import Publish
 from nsqcy.client.errors import NsqdError
 
 DEFERRED = b"D"[0]  # first byte of DPUB
-COUNT = 4  # bytes of the count that precedes the messages of an MPUB
-HEADERS_SIZE = 2  # bytes of the length that precedes headers
+COUNT = 4  # size, in bytes, of the count that precedes the messages of an MPUB
+HEADERS_SIZE = 2  # size, in bytes, of the length field that precedes headers
 
 
 class Limits:

@@ -91,7 +91,7 @@ def _names(topic: Given) -> tuple[str, ...]:
 def _compiled(pattern: Pattern) -> re.Pattern[str]:
     text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
     if not isinstance(text, str):
-        raise TypeError(refusal("topics_pattern", pattern, "str, or a compiled pattern of str"))
+        raise TypeError(refusal("topics_pattern", pattern, "str or compiled str pattern"))
     try:
         return re.compile(pattern)
     except re.error as error:

@@ -193,7 +193,7 @@ def _dead_letters(topic: TopicStats, place: Place, origins: Sequence[Names]) -> 
         return
     grows = bool(topic.publish_rate)
     of = listed(["/".join(each) for each in origins])
-    more = f", {rate(topic.publish_rate)} more" if topic.publish_rate else ""
+    more = f", growing by {rate(topic.publish_rate)}" if topic.publish_rate else ""
     yield Problem(
         Severity.ERROR if grows else Severity.WARNING,
         *("dead-letters", place, "dead letters"),
@@ -280,7 +280,7 @@ def _of_growth(growth: float) -> tuple[Severity, str]:
     """Return the severity of a backlog without consumers, and the end of its text."""
     if growth < MIN_GROWTH:
         return Severity.WARNING, ""
-    return Severity.ERROR, f", {rate(growth)} more"
+    return Severity.ERROR, f", growing by {rate(growth)}"
 
 
 def _falling_behind(channel: ChannelStats, rates: Rates) -> Iterator[Problem]:

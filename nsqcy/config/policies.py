@@ -71,7 +71,8 @@ RETENTION_BYTES = Option(
     "retention-bytes",
     INT,
     0,
-    "maximum bytes to keep of messages that no channel needs any more; 0 for no size limit",
+    "maximum size, in bytes, of retained messages that no channel needs any more; "
+    "0 for no size limit",
     example=10 << 30,
     rule=NOT_NEGATIVE,
 )

@@ -108,7 +108,7 @@ def _similar(table: OptionTable, key: str) -> Option | None:
 
 def _ignored(table: OptionTable, key: str, value: object) -> str:
     if isinstance(value, dict):
-        hint = f"an INI file starts with [{table.daemon}]"
+        hint = f"for an INI file, begin the file with [{table.daemon}]"
         return f"table [{key}] is ignored ({hint})"
     hint = ""
     if option := table.by_ini_key.get(key.replace("-", "_")):

@@ -251,7 +251,7 @@ def _instance(nsqd: Nsqd) -> str:
 
 
 _ADVICE = {
-    "cannot be read since": "no message is lost: check the disk, and "
+    "has been unreadable since": "no message is lost: check the disk, and "
     "docs/runbooks/unreadable-topic.md",
     "does not answer": "the worker may be stopped or hung: check the state of its process, and see"
     " docs/runbooks/worker-restarted.md",
@@ -327,7 +327,7 @@ CHECKS = (
     ),
     Check(
         "clocks",
-        f"nodes whose clock differs by more than {APART:.0f} s from ours or from another node's,"
+        f"nodes whose clock differs by more than {APART:.0f} s from this host's or another node's,"
         f" according to the Date header of their responses (an error above {FAR_APART:.0f} s)",
         "all clocks agree, within the precision of the measurement",
         clocks,

@@ -224,7 +224,10 @@ class Nsqd:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster. now: our clock, seconds since the epoch. watched: seconds between two queries."""
+    """A cluster.
+
+    now: this host's clock, in seconds since the epoch. watched: seconds between two queries.
+    """
 
     now: float
     lookupds: Sequence[Lookupd] = ()

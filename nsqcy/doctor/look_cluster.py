@@ -361,7 +361,7 @@ def _log_id(web: WebClient, url: Url, topic: str) -> str:
 
 
 def _timed(web: WebClient, url: Url) -> tuple[Answer, Offset | None]:
-    """Return a response, and the offset of its Date from our clock."""
+    """Return a response, and the offset of its Date from this host's clock."""
     sent = time.time()
     answer = web.fetch(url, maximum=discovery.MAX_ANSWER)
     return answer, offset(answer.headers.get("date", ""), sent, time.time())

@@ -87,7 +87,7 @@ CHECKS = (
     ),
     Check(
         "disks",
-        f"nsqds whose disk has less than {problems.DISK_WARNING:.0%} of free space (an error below"
+        f"nsqds whose disk has less than {problems.DISK_WARNING:.0%} free space (an error below"
         f" {problems.DISK_ERROR:.0%})",
         "all nsqds have enough disk space",
         disks,

@@ -419,7 +419,8 @@ def records_missing(*, topic: str, records: str) -> str:
 def cursors_overrun(limit: int, names: str, /, *, topic: str, cursors: list[str]) -> str:
     """Readers of the log were too far behind and miss records."""
     return (
-        f"TOPIC({topic}): named cursors are overrun, as more than {limit} bytes were held: {names}"
+        f"TOPIC({topic}): named cursors are overrun, because more than {limit} bytes were held: "
+        f"{names}"
     )
 
 

@@ -118,7 +118,7 @@ class AdminOptions(Options, program="nsqadmin"):
         "acl-http-header",
         STRING,
         "X-Forwarded-User",
-        "header with the user's name, set by a reverse proxy",
+        "header, set by a reverse proxy, that contains the user's name",
         guard=True,
     )
     admin_user = Option(
@@ -172,7 +172,7 @@ class AdminOptions(Options, program="nsqadmin"):
         "URL of nsqadmin's /login/callback, as registered with the provider",
     )
     oidc_name_claim = Option(
-        "oidc-name-claim", STRING, "email", "claim of the ID token with the user's name"
+        "oidc-name-claim", STRING, "email", "ID token claim that contains the user's name"
     )
     oidc_role_claim = Option(
         "oidc-role-claim", STRING, "roles", "claim of the ID token that determines the role"

@@ -16,4 +16,5 @@ def describe(unsaved: Mapping[str, int]) -> str:
     ]
     if len(unsaved) > SHOWN:
         names.append(f"and {len(unsaved) - SHOWN} other topics")
-    return f"{total} messages are not on disk: {', '.join(names) or 'none'}"
+    what = "1 message is" if total == 1 else f"{total} messages are"
+    return f"{what} not on disk: {', '.join(names) or 'none'}"

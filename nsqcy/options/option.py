@@ -155,7 +155,10 @@ class Option(Generic[T]):
 
     def __set_name__(self, owner: type, name: str) -> None:
         if name != self.name:
-            raise TypeError(f"{owner.__name__}.{name} is the option {self.name}")
+            raise TypeError(
+                f"{owner.__name__}.{name} holds the option {self.name!r}: the attribute and the "
+                "option must have the same name"
+            )
 
     if TYPE_CHECKING:
 

@@ -421,7 +421,8 @@ def locked(root: Path, name: str, *, reading: bool = False) -> Iterator[None]:
 
 
 def lock(fd: int, busy: str, *, shared: bool = False) -> None:
-    """Lock a file or directory until it is closed. Raises Busy with this text."""
+    """Lock a file or directory until it is closed. If it is already locked, raises Busy with the
+    text `busy`."""
     try:
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:

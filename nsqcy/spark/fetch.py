@@ -103,8 +103,8 @@ class Fetcher:
                 self.close()
                 if corrupt:
                     raise CorruptBlock(
-                        f"{error.args[0]}, twice, from nsqd {self._address}; reading {self._part}, "
-                        f"at seq {seq}"
+                        f"nsqd {self._address} sent a corrupt block twice (reading {self._part}, "
+                        f"at seq {seq}): {error.args[0]}"
                     ) from None
                 corrupt = True
             except (LogRange, LogUnknown, NoTopic):

@@ -79,7 +79,7 @@ def expected_type(name: str, kind: DataType, *, hashed: bool) -> str:
             f"column {name!r} cannot be written (allowed: body or value, topic, defer_ms, headers)"
         )
     fits = isinstance(kind, BinaryType | StringType | IntegralType)
-    return "" if fits else "binary, string or an integer"
+    return "" if fits else "binary, string or integer"
 
 
 class Messages:

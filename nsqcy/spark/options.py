@@ -119,7 +119,11 @@ TABLE = (
         "lookupds; each is queried for the topic's nsqds or, when writing, for all nsqds",
     ),
     SparkOption(
-        "all", "nsqdTcpAddresses", ADDRESSES, (), "nsqds, in addition to those of the lookupds"
+        "all",
+        "nsqdTcpAddresses",
+        ADDRESSES,
+        (),
+        "nsqds, in addition to those that the lookupds list",
     ),
     SparkOption(
         "stream", "discoveryInterval", DURATION, 30.0, "interval between queries to the lookupds"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def sync_directory(path: str) -> None:
-    """Sync a directory's names to disk. Raises OSError."""
+    """Sync a directory's entries to disk. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

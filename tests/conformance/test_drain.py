@@ -159,7 +159,7 @@ def test_its_time_is_over(nsqd: Starter) -> None:
     assert drain(daemon)["seconds_left"] in (3599, 3600)
     drain(daemon, timeout="300ms")
     assert daemon.wait() == 3
-    text = "DRAIN: timed out; left on disk: 1 messages in 1 places: t:c (1 waiting, 0 in"
+    text = "DRAIN: timed out; left on disk: 1 message in 1 place: t:c (1 waiting, 0 in"
     assert text in daemon.log_text()
     daemon.restart()
     assert daemon.web.get(DRAIN).json()["draining"] is False

@@ -52,10 +52,10 @@ def test_delivery_waits_for_the_disk(nsqd: Starter, tmp_path: Path, error: int) 
     for path, status in (("/ping", 500), ("/ready", 503)):
         answer = daemon.web.get(path)
         text = answer.body.decode()
-        assert answer.status == status and "topic t cannot be read since 20" in text
+        assert answer.status == status and "topic t has been unreadable since 20" in text
         assert ".seg: " in text and text.endswith(f"({name})")
     health = json.loads(daemon.web.get("/stats?format=json").body)["health"]
-    assert health.startswith("NOK - topic t cannot be read since")
+    assert health.startswith("NOK - topic t has been unreadable since")
     daemon.web.pub("other", b"accepted")
     daemon.web.pub("t", b"accepted as well")
     disk.fail_with(0)

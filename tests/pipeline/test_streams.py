@@ -80,7 +80,7 @@ def test_a_batch_waits_for_the_name_of_its_query() -> None:
 
 
 class Query:
-    """Query that ends successfully, or with an exception with this text."""
+    """Query that ends successfully if `end` is empty, or else with an exception with this text."""
 
     id = "query"
 

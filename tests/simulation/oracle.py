@@ -88,11 +88,11 @@ class Oracle:
         log.checked = max(log.checked, log.committed)
 
     def _acted_on(self, process: "Process", group_id: str) -> Group | None:
-        """Return the value of a group that determines which nodes need its owner's data.
+        """Return the registry value of a group, as far as its owner has acted on it.
 
-        If the registry has been restored from a backup, an owner that accepts publishes may not
-        know the latest value: only a process that took the group over has acted on it. Such a
-        process accepts no publishes, so it has no new data.
+        It determines which nodes need the owner's data. After a restore from a backup, an owner
+        that accepts publishes may not know the latest value. Only a process that took the group
+        over has acted on that value; it accepts no publishes, so it has no new data.
         """
         owner = process.worker.owner(group_id)
         if not self.world.is_registry_damaged or owner is None:
@@ -138,7 +138,8 @@ class Oracle:
     def _is_filled(self, node: str, group_id: str) -> bool:
         """Return whether a node has received everything that was committed.
 
-        It may be damaged if its owner has waited for an intact copy for long enough.
+        The copy may be damaged if the owner has waited longer than `damage_timeout` for an intact
+        one.
         """
         disk = self.world.disks[node]
         image = disk.whole_image(group_id)

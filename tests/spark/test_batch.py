@@ -299,9 +299,8 @@ def test_a_bad_block_is_requested_again(broker: LogBroker) -> None:
     assert seqs(broker) == list(range(1, 11))
     broker.spoil = spoiling(2, 3)
     assert refusal(broker, CorruptBlock) == (
-        f"nsq: a block has a wrong checksum, twice, from nsqd {broker.address}; reading "
-        "topic 't', "
-        f"log {A}, seq 1 to 11, at seq 7"
+        f"nsq: nsqd {broker.address} sent a corrupt block twice (reading topic 't', log {A}, "
+        "seq 1 to 11, at seq 7): a block has a wrong checksum"
     )
 
 
@@ -313,9 +312,9 @@ def test_a_block_of_other_records(broker: LogBroker) -> None:
     from nsqcy.base.core import crc32c
 
     broker.spoil = shift
-    assert "the block contains records other than those requested, twice" in refusal(
-        broker, CorruptBlock
-    )
+    told = refusal(broker, CorruptBlock)
+    assert "sent a corrupt block twice" in told
+    assert told.endswith(": the block contains records other than those requested")
 
 
 def test_a_connection_that_is_lost(broker: LogBroker) -> None:

@@ -566,7 +566,7 @@ def test_columns_and_options() -> None:
     text = "nsq: option 'partitioner' hashes 'user', which is not a column"
     assert refusal(OptionError, writer, here | {"partitioner": "hash(user)"}, rows) == text
     wrong = pa.schema({"body": pa.binary(), "user": pa.float64()}).empty_table()
-    text = "nsq: column 'user' is double, not binary, string or an integer"
+    text = "nsq: column 'user' is double, not binary, string or integer"
     assert refusal(OptionError, writer, here | {"partitioner": "hash(user)"}, wrong) == text
 
 

@@ -28,7 +28,8 @@ OPTIONS: dict[str, Any] = {
     "sync_timeout": "100ms",
     "workers": 2,
 }
-SECOND = 1_000_000_000  # ns; the clocks are read one after the other, so due times differ slightly
+# ns; due times are compared in whole seconds, because the clocks are read one after the other
+SECOND = 1_000_000_000
 LIVES = ("stopped", "killed")
 
 

@@ -315,7 +315,8 @@ cdef bint name_is_valid(const uint8_t *name, size_t length) noexcept nogil:
 
 
 cdef bint parse_number(const uint8_t *text, size_t length, uint64_t *value) noexcept nogil:
-    """Parse ASCII digits. Empty text is 0; a number above 64 bits becomes the maximum."""
+    """Parse ASCII digits. Empty text is 0; a number that does not fit in 64 bits becomes the
+    maximum."""
     cdef uint64_t number = 0
     cdef size_t i
     cdef uint8_t digit

@@ -73,7 +73,7 @@ class Consumer:
 
     @cached_property
     def on_message(self) -> Signal:
-        return Signal("Sent when a message arrives: `message`.")
+        return Signal("Sent when a message arrives. Argument: `message`.")
 
     @cached_property
     def on_response(self) -> Signal:
@@ -81,19 +81,21 @@ class Consumer:
 
     @cached_property
     def on_error(self) -> Signal:
-        return Signal("Sent when nsqd returns an error: `error`.")
+        return Signal("Sent when nsqd returns an error. Argument: `error`.")
 
     @cached_property
     def on_finish(self) -> Signal:
-        return Signal("Sent when a message has been finished: `message_id`.")
+        return Signal("Sent when a message has been finished. Argument: `message_id`.")
 
     @cached_property
     def on_requeue(self) -> Signal:
-        return Signal("Sent when a message has been requeued: `message_id`, `timeout`.")
+        return Signal("Sent when a message has been requeued. Arguments: `message_id`, `timeout`.")
 
     @cached_property
     def on_giving_up(self) -> Signal:
-        return Signal("Sent before a message that exceeded its attempts is finished: `message`.")
+        return Signal(
+            "Sent before a message that exceeded its attempts is finished. Argument: `message`."
+        )
 
     @cached_property
     def on_auth(self) -> Signal:
@@ -101,7 +103,7 @@ class Consumer:
 
     @cached_property
     def on_exception(self) -> Signal:
-        return Signal("Sent when a receiver of on_message raises: `message`, `error`.")
+        return Signal("Sent when a receiver of on_message raises. Arguments: `message`, `error`.")
 
     @cached_property
     def on_close(self) -> Signal:

@@ -48,7 +48,7 @@ class Producer:
 
     @cached_property
     def on_error(self) -> Signal:
-        return Signal("Sent when nsqd returns an error: `error`.")
+        return Signal("Sent when nsqd returns an error. Argument: `error`.")
 
     @cached_property
     def on_auth(self) -> Signal:

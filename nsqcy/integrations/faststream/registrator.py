@@ -57,8 +57,8 @@ class NsqRegistrator(Registrator[Any, NsqBrokerConfig]):
         """Return a decorator for handlers of a channel's messages.
 
         - channel: subscribers of the same channel share its messages; each channel gets all of them
-        - batch: pass lists of up to `max_in_flight` messages; a list is complete `within` seconds
-          after its first message
+        - batch: pass lists of up to `max_in_flight` messages; waits at most `within` seconds
+          after a list's first message
         - max_in_flight: maximum number of unanswered messages; default: `max_workers`, or 100 with
           `batch`
         - max_workers: maximum number of handlers that run concurrently

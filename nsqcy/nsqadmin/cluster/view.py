@@ -383,7 +383,8 @@ class ClusterView:
         body: bytes | None = None,
         form: Form = anything,
     ) -> list[NodeAnswer]:
-        """Query each of these nsqds for a response of this form. A failure adds a warning."""
+        """Query each of these nsqds, and parse each response with `form`. A failure adds a
+        warning."""
         by_name = {node.name: node for node in nodes}
 
         def ask(name: str) -> NodeAnswer:

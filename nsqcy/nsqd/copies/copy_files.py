@@ -109,7 +109,7 @@ class CopyFiles:
         self._unsynced: dict[str, None] = {}
         """Files with unsynced changes."""
         self._unsynced_folders: set[str] = set()
-        """Directories with unsynced names of files."""
+        """Directories with unsynced entries."""
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         try:
             root.mkdir(parents=True, exist_ok=True, mode=0o700)

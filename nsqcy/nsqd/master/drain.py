@@ -126,6 +126,8 @@ class Drain:
         """Return why clients should not publish here."""
         if self.left is None:
             return "draining"
+        if self.left.messages == 1:
+            return "draining: 1 message is left"
         return f"draining: {self.left.messages} messages are left"
 
     def _watch(self) -> None:

@@ -44,7 +44,9 @@ class Remains(NamedTuple):
 
     def __str__(self) -> str:
         named = ", ".join(map(str, self.places[:3]))
-        return f"{self.messages} messages in {self.number} places: {named}"
+        messages = "1 message" if self.messages == 1 else f"{self.messages} messages"
+        places = "1 place" if self.number == 1 else f"{self.number} places"
+        return f"{messages} in {places}: {named}"
 
 
 def summed(places: Iterable[Rest]) -> Remains:

@@ -17,6 +17,6 @@ def read_health(topics: Sequence[Mapping[str, Any]]) -> str | None:
     others = len(topics) - 1
     more = f", and {others} more {'topic' if others == 1 else 'topics'}" if others else ""
     return (
-        f"topic {first['topic']} cannot be read since {since}: {first['text']}"
+        f"topic {first['topic']} has been unreadable since {since}: {first['text']}"
         f" ({first['error']}){more}"
     )

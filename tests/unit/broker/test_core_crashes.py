@@ -148,7 +148,7 @@ class CrashMachine(RuleBasedStateMachine):
 
     @rule(channel=channel_names)
     def empty_channel(self, channel: str) -> None:
-        """Emptied messages do not reappear once another message has been published."""
+        """Removed messages do not reappear once another message has been published."""
         if channel in self.owed:
             self.core.topic("t").empty_channel(channel)
             self.emptied.setdefault(channel, set()).update(self.owed[channel])

@@ -209,7 +209,8 @@ def test_no_start_redelivers_messages_missing_from_disk(
 
 
 def test_emptied_messages_count_as_received(make: Make) -> None:
-    """Emptied messages count even if there were more of them than nsqd could know at startup."""
+    """Messages removed by emptying a channel count as received, even if there were more than nsqd
+    could know at startup."""
     core = without_a_file(make, 0, {0, 1})
     assert consume(core, 10) == 10
     core.topic("t").channels["c"].empty()

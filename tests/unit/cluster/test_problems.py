@@ -69,7 +69,7 @@ def test_falling_behind() -> None:
 @pytest.mark.parametrize(
     ("depth", "rates"),
     [
-        (599, GROWING),  # growth of less than ten seconds is a burst
+        (599, GROWING),  # a backlog of less than ten seconds of growth is a burst
         (5000, Rates(received=10.0, growth=0.9)),
         (5000, Rates(received=10_000.0, finished=9_900.0, growth=100.0)),
         (5000, Rates(finished=50.0, growth=-50.0)),
@@ -94,7 +94,7 @@ def test_consumers_that_do_not_know_all_nsqds() -> None:
     growing = (nodes[0], nodes[1]._replace(rates=GROWING))
     (one,) = found(topic(channel(4000, 2)._replace(nodes=growing)))
     assert one.severity == Severity.ERROR
-    assert one.text.endswith(" and 30 messages are waiting there, 60/s more")
+    assert one.text.endswith(" and 30 messages are waiting there, growing by 60/s")
     many = channel(90, 1)._replace(nodes=tuple(nodes[1]._replace(node=f"m{n}") for n in range(5)))
     (one,) = found(topic(many))
     assert "on nsqd m0, m1, m2 and 2 more, and 150 messages" in one.text
@@ -115,7 +115,7 @@ def test_no_consumer() -> None:
     assert kinds(topic(channel(clients=0, deferred_count=3))) == [("WARNING", "no-consumer")]
     (one,) = found(topic(channel(3, clients=0, rates=GROWING)))
     assert one.severity == Severity.ERROR
-    assert one.text == "channel t/c has no consumer, and 3 messages are waiting, 60/s more"
+    assert one.text == "channel t/c has no consumer, and 3 messages are waiting, growing by 60/s"
 
 
 def test_waiting_messages_may_be_dead_letters() -> None:

@@ -237,7 +237,7 @@ def test_what_toml_does_not_know_is_ignored_with_a_warning(write: Write) -> None
 def test_a_toml_file_may_begin_with_a_table(write: Write) -> None:
     path = write("# a comment\n\n[section]\nmax_rdy_count = 6\n")
     assert start(path).max_rdy_count == 2500
-    assert "an INI file starts with [nsqd]" in warnings(path)[0]
+    assert "for an INI file, begin the file with [nsqd]" in warnings(path)[0]
 
 
 @pytest.mark.case("CFG-29")
@@ -539,7 +539,7 @@ def test_toml_has_no_sections_of_topics(write: Write) -> None:
     path = write('durability = "os"\nretention_time = "1h"\n[topic.x]\ndurability = "fsync"\n')
     assert policies(path).topic("x") == TopicPolicy("os", 3600 * 10**9)
     assert warnings(path) == [
-        f"{path}, line 3: table [topic] is ignored (an INI file starts with [nsqd])"
+        f"{path}, line 3: table [topic] is ignored (for an INI file, begin the file with [nsqd])"
     ]
 
 

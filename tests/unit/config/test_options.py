@@ -142,7 +142,10 @@ def test_an_attribute_is_named_like_its_option() -> None:
     with pytest.raises((TypeError, RuntimeError)) as caught:
         type("Mugs", (Options,), {"_all": Section(""), "mugs": Cups.cup_count}, program="mugs")
     error = caught.value.__cause__ or caught.value  # wrapped before Python 3.12
-    assert str(error) == "Mugs.mugs is the option cup_count"
+    assert str(error) == (
+        "Mugs.mugs holds the option 'cup_count': the attribute and the option must have the same "
+        "name"
+    )
 
 
 def test_options_are_fixed_but_for_those_that_may_change() -> None:

@@ -247,7 +247,10 @@ def test_what_to_do_about_a_disk(reason: str, advice: str) -> None:
 
 
 def test_a_topic_that_cannot_be_read() -> None:
-    text = "worker 0: topic t cannot be read since 2026-01-01T00:00:00Z: read x: input/output error"
+    text = (
+        "worker 0: topic t has been unreadable since 2026-01-01T00:00:00Z: read x: "
+        "input/output error"
+    )
     told = only(cluster.health, of(nsqd(1, unready=text)))
     assert told.startswith("error: ") and text in told
     assert told.endswith(
@@ -328,7 +331,7 @@ def test_topics_without_a_channel() -> None:
     )
     growing = of(nsqd(1, before, later=[after]), watched=2.0)
     assert only("unread-topics", growing).startswith(
-        "warning: topic t has no channel, and 7 messages are waiting, 1.0/s more ->"
+        "warning: topic t has no channel, and 7 messages are waiting, growing by 1.0/s ->"
     )
     # The second nsqd loses the topic in the meantime: the 10 messages become 7, not 12.
     shrinking = of(nsqd(1, before, later=[after]), nsqd(2, before, later=[]), watched=2.0)

@@ -19,7 +19,7 @@ OTHER = Judged("nsqds", error("nsqd 10.0.0.2:4151 does not answer: refused", "st
 
 
 def waiting(count: int) -> Judged:
-    text = f"channel t/c has no consumer, and {count} messages are waiting, 1.5/s more"
+    text = f"channel t/c has no consumer, and {count} messages are waiting, growing by 1.5/s"
     return Judged("idle-channels", warning(text, "start its consumers"))
 
 

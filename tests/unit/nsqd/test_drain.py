@@ -102,7 +102,16 @@ def test_a_limit_is_of_one_drain(lines: Lines, monkeypatch: pytest.MonkeyPatch) 
     assert around.code is None and "seconds_left" not in drain.state()
     drain.begin(-1)
     wait_until(lambda: around.code == 3)
-    assert "left on disk: 1 messages in 1 places: t:c (1 waiting" in lines.all[-1]
+    assert "left on disk: 1 message in 1 place: t:c (1 waiting" in lines.all[-1]
+
+
+def test_clients_learn_how_many_messages_are_left(lines: Lines) -> None:
+    drain = Drain(Around(ONE), lines)
+    assert drain.reason() == "draining"
+    drain.left = ONE
+    assert drain.reason() == "draining: 1 message is left"
+    drain.left = NOTHING
+    assert drain.reason() == "draining: 0 messages are left"
 
 
 def test_the_largest_are_named() -> None:

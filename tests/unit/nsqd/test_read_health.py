@@ -14,7 +14,7 @@ def failed(topic: str, since: int) -> dict[str, Any]:
 def test_it_names_the_topic_the_time_the_file_and_the_errno() -> None:
     assert read_health([]) is None
     line = (
-        "topic t cannot be read since 2023-11-14T22:13:20Z: read /data/t.topic/1.seg: "
+        "topic t has been unreadable since 2023-11-14T22:13:20Z: read /data/t.topic/1.seg: "
         "input/output error (EIO)"
     )
     first = failed("t", 1_700_000_000_999_999_999)

@@ -45,7 +45,9 @@ def test_a_write_of_another_worker_says_that_the_disk_is_well_again() -> None:
 
 
 def test_a_topic_that_cannot_be_read_is_a_reason_until_it_can_be() -> None:
-    text = "topic t cannot be read since 2026-01-01T00:00:00Z: read x: input/output error (EIO)"
+    text = (
+        "topic t has been unreadable since 2026-01-01T00:00:00Z: read x: input/output error (EIO)"
+    )
     told = {0: WELL | {"reads": text}, 1: WELL | {"health_at": NOW}}
     assert reasons(2, told, None, NOW) == [f"worker 0: {text}"]
 

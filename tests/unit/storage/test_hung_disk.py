@@ -127,6 +127,7 @@ def test_what_is_not_saved_is_described() -> None:
     assert describe({"b": 2, "a": 1, "c": 0}) == (
         "3 messages are not on disk: a (1), b (2), c (its journal)"
     )
+    assert describe({"a": 1}) == "1 message is not on disk: a (1)"
     many = describe({f"topic{number:04}": 1 for number in range(SHOWN + 5)})
     assert "topic0099 (1), and 5 other topics" in many
 
