@@ -1,4 +1,4 @@
-"""Pausing, emptying and deleting topics and channels, and ephemeral ones."""
+"""Pausing, emptying and deleting topics and channels; ephemeral topics and channels."""
 
 from collections.abc import Iterator
 from pathlib import Path

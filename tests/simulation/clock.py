@@ -21,7 +21,7 @@ class Clock:
         heapq.heappush(self._events, (time, next(self._number), call, args))
 
     def run(self, until: float) -> None:
-        """Run every event before a time."""
+        """Run all events due before `until`."""
         events = self._events
         while events and events[0][0] < until:
             self.now, _, call, args = heapq.heappop(events)

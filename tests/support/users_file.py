@@ -35,7 +35,7 @@ def bearer(name: str) -> dict[str, str]:
 
 
 class Certificates:
-    """Return certificates for a server and for clients, signed by an authority."""
+    """Certificates for a server and for clients, signed by a test CA."""
 
     def __init__(self, folder: Path, *names: str) -> None:
         self._folder = folder

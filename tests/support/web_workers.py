@@ -18,7 +18,7 @@ def publish(daemon: Nsqd, topic: str, *bodies: str) -> None:
 
 
 def check_that_both_processes_publish(shop: Shop, web: Web, app: str) -> None:
-    """Check that both processes of gunicorn publish to the topic `orders`, and stop it."""
+    """Check that both gunicorn workers publish to the topic `orders`, then stop gunicorn."""
     command = ("gunicorn", "--preload", "--workers=2", f"--bind=127.0.0.1:{web.port}")
     server = shop.worker(*command, app, ready="Listening at")
     until(lambda: shop.log().count("Booting worker") == 2, "both workers start")

@@ -100,7 +100,7 @@ class Inbox:
 
 
 class Answer:
-    """Finishes a message when taskiq calls it."""
+    """Finishes a message when taskiq calls this object."""
 
     __slots__ = ("_inbox", "_message")
 
