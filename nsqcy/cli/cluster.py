@@ -103,6 +103,13 @@ class Cluster:
     def stats(self, topic: str = "", channel: str = "", *, clients: bool = False) -> NodeStats:
         """Return the statistics of the nsqds that respond; warn about the others. Raises
         ClickException if none responds."""
+        found = self._query_stats(topic, channel, clients)
+        self._report("nsqd", found.errors)
+        if not found.answers:
+            raise click.ClickException("no nsqd responds")
+        return found
+
+    def _query_stats(self, topic: str, channel: str, clients: bool) -> NodeStats:
         by_name = {each.name: each for each in self.nodes}
 
         def ask(name: str) -> list[TopicStats]:
@@ -112,11 +119,7 @@ class Cluster:
             )
 
         outcome = ask_all(list(by_name), ask, self.terms.whole)
-        found = NodeStats(outcome.values, outcome.errors)
-        self._report("nsqd", found.errors)
-        if not found.answers:
-            raise click.ClickException("no nsqd responds")
-        return found
+        return NodeStats(outcome.values, outcome.errors)
 
     def topic(self, name: str, *, clients: bool = False) -> TopicStats:
         """Return a topic's statistics. Raises ClickException if no nsqd has it."""
@@ -127,15 +130,9 @@ class Cluster:
 
     def lacks(self, topic: str, channel: str) -> bool:
         """Return whether all nsqds respond and none has the channel. Reports no errors."""
-        by_name = {each.name: each for each in self.nodes}
-
-        def ask(name: str) -> list[TopicStats]:
-            node = by_name[name]
-            return stats.of_nsqd(node.url, node.producer, topic, channel, web=self.web)
-
-        outcome = ask_all(list(by_name), ask, self.terms.whole)
-        found = NodeStats(outcome.values, {}).topics.get(topic)
-        return not outcome.errors and (found is None or channel not in found.channels)
+        answers = self._query_stats(topic, channel, clients=False)
+        found = answers.topics.get(topic)
+        return not answers.errors and (found is None or channel not in found.channels)
 
     def names(self, topic: str | None) -> list[str]:
         """Return the names of all topics, or of a topic's channels."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from nsqcy.cluster.copies import (
     SILENT_OWNER,
+    Group,
     Member,
     Workers,
     groups,
@@ -49,7 +50,7 @@ def _etcd(copies: CopiesOptions) -> Iterator[Finding]:
 
 
 def state(cluster: Cluster) -> Iterator[Finding]:
-    workers = reports(cluster)
+    workers = _reports(cluster)
     for member, count in lost_members(cluster):
         text = f"node {member.full_name} is lost: it has copies of {number(count, 'group')}, and no"
         yield error(
@@ -66,14 +67,18 @@ def lost_members(cluster: Cluster) -> list[tuple[Member, int]]:
     number of their groups."""
     count = Counter(
         member
-        for group in groups(reports(cluster))
+        for group in copied_groups(cluster)
         for member in group.members
         if not member.answers and not member.has_session
     )
     return sorted(count.items())
 
 
-def reports(cluster: Cluster) -> Workers:
+def copied_groups(cluster: Cluster) -> list[Group]:
+    return groups(_reports(cluster))
+
+
+def _reports(cluster: Cluster) -> Workers:
     return [(nsqd.name, worker) for nsqd in cluster.alive for worker in nsqd.copies]
 
 

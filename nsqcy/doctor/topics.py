@@ -6,11 +6,10 @@ only doctor makes: nsqlookupds, limits, and changes in individual consumers.
 
 from collections.abc import Iterator, Mapping
 
-from nsqcy.cluster.copies import groups
 from nsqcy.cluster.problems import client_name, how_to_unpause, waiting
 from nsqcy.cluster.stats import ChannelStats, ClientStats, TopicStats
 from nsqcy.doctor.checks import Check
-from nsqcy.doctor.copies import reports
+from nsqcy.doctor.copies import copied_groups
 from nsqcy.doctor.facts import Cluster, Nsqd, Policy
 from nsqcy.doctor.findings import Finding, error, note, of_kinds, several, warning
 from nsqcy.names import is_ephemeral
@@ -53,7 +52,7 @@ def _unseen(cluster: Cluster) -> Iterator[str]:
             yield f"nsqd {nsqd.name} is not ready"
     silent = {
         member.full_name
-        for group in groups(reports(cluster))
+        for group in copied_groups(cluster)
         for member in group.members
         if not member.answers
     }
@@ -150,7 +149,7 @@ def _without_nsqd(cluster: Cluster) -> set[str]:
     """Return the topics that nsqlookupds list without any nsqd."""
     known: set[str] = set()
     had = set(cluster.topics)
-    had |= {name for group in groups(reports(cluster)) for name in group.reported_topics}
+    had |= {name for group in copied_groups(cluster) for name in group.reported_topics}
     for lookupd in cluster.answering:
         known |= lookupd.topics
         for producer in lookupd.producers:
