@@ -851,10 +851,7 @@ def test_a_clean_exit_keeps_the_log(make: Make, tmp_path: Path) -> None:
     core.create("t").channel("c")
     assert core.client().publish("t", b"one") == OK
     old = log_id(core)
-    core.save()
-    core.close = lambda: None  # type: ignore[method-assign]
-    again = make("memory", core.path)
-    again.shard.load_topic(b"t", False, {})
+    again = restarted(make, core, {})
     assert log_id(again) == old
     # The clean exit does not count after a later kill.
     assert again.client().publish("t", b"two") == OK
@@ -872,6 +869,16 @@ def restarted(make: Make, core: Core, channels: dict[str, bool]) -> Core:
     return again
 
 
+def saved_and_restarted(make: Make, *bodies: bytes, paused: bool = False) -> Core:
+    """Return such a shard with a topic that has these messages. paused: whether the metadata, but
+    not the journal, has the channel as paused."""
+    core = make("memory")
+    core.create("t").channel("c")
+    for body in bodies:
+        assert core.client().publish("t", body) == OK
+    return restarted(make, core, {"c": paused})
+
+
 def journal_of(core: Core) -> tuple[int, bytes] | None:
     """Return the inode, which each snapshot changes, and the content."""
     assert core.path is not None
@@ -880,10 +887,7 @@ def journal_of(core: Core) -> tuple[int, bytes] | None:
 
 
 def test_restarts_without_changes_write_no_journal(make: Make) -> None:
-    core = make("memory")
-    core.create("t").channel("c")
-    assert core.client().publish("t", b"one") == OK
-    again = restarted(make, core, {"c": False})
+    again = saved_and_restarted(make, b"one")
     saved = journal_of(again)
     assert saved is not None
     for _ in range(2):
@@ -927,11 +931,7 @@ def finish(core: Core) -> None:
 def test_any_change_after_a_restart_is_in_the_journal(
     make: Make, change: Callable[[Core], object], is_clean: bool
 ) -> None:
-    core = make("memory")
-    core.create("t").channel("c")
-    for body in (b"one", b"two"):
-        assert core.client().publish("t", body) == OK
-    again = restarted(make, core, {"c": False})
+    again = saved_and_restarted(make, b"one", b"two")
     saved = journal_of(again)
     change(again)
     if is_clean:
@@ -943,10 +943,7 @@ def test_any_change_after_a_restart_is_in_the_journal(
 
 
 def test_the_metadata_overrule_the_journal(make: Make) -> None:
-    core = make("memory")
-    core.create("t").channel("c")
-    assert core.client().publish("t", b"one") == OK
-    again = restarted(make, core, {"c": True})
+    again = saved_and_restarted(make, b"one", paused=True)
     saved = journal_of(again)
     again = restarted(make, again, {"c": True, "d": False})
     assert journal_of(again) != saved
