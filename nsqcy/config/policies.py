@@ -300,7 +300,7 @@ class Policies:
     """Policies of all topics and channels.
 
     For each key, the last of these sources that sets it wins: the default, the matching sections of
-    the file in order, the values set over HTTP for this name.
+    the file in order, and the values set over HTTP for this name.
     """
 
     def __init__(
@@ -463,7 +463,7 @@ def _known(name: str, values: Values) -> dict[str, Any]:
 
 
 def _completed(policy: TopicPolicy) -> TopicPolicy:
-    """Complete the policy with the values that are derived from its other values."""
+    """Return the policy, with the values that are derived from its other values."""
     if policy.copies == 1:
         return policy
     return policy._replace(

@@ -33,7 +33,7 @@ def bounded(first: int = gc.get_threshold()[0]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """Collect no garbage while many objects that stay are created; freeze them afterwards."""
+    """Collect no garbage while many long-lived objects are created, and freeze them afterwards."""
     gc.disable()
     try:
         yield

@@ -134,13 +134,14 @@ cdef class Checkpoints(TopicQueue):
         return total
 
     cdef void expect_no_change(self) noexcept:
-        """A clean exit left the journal as the topic is now: it stays until something changes."""
+        """Keep the journal of the last process until the topic changes: it describes the topic."""
         self.is_as_saved = True
         self.saved_end = self.visible.seq
         self.journalled = self.activity()
         self.journal_stale = self.journal_due = False
 
     cdef bint is_unchanged(self) noexcept:
+        """Return whether the journal of the last process still describes the topic."""
         return (self.is_as_saved and not self.journal_stale and not self.journal_due
                 and self.visible.seq == self.saved_end and self.activity() == self.journalled)
 

@@ -143,9 +143,12 @@ cdef class Recovery:
         return 0
 
     cdef bint is_as_saved(self, state, dict names, bint whole) except -1:
-        """Return whether the journal on disk describes the restored topic. A log's readers would
-        notice a crash between a publish and the journal that it causes, so topics with retention
-        are excluded; so are copied topics, whose journal this process owes to the other copies."""
+        """Return whether the journal on disk describes the restored topic, and may be kept.
+
+        Readers of a log would notice a crash between a publish and the journal that it causes, so
+        topics with retention always get a new journal. So do topics with copies: their other
+        machines receive the journal that this process writes.
+        """
         cdef Topic topic = self.topic
         if not whole or not state.clean or topic.log.io is not topic.host.io \
                 or topic.retains or topic.named or topic.producers is not None \

@@ -201,7 +201,7 @@ cdef class TopicLog(Checkpoints):
         cdef bint tried
         while self.write_run(block, False):
             if block.written == block.size and block.next == NULL:
-                return 0     # it fits into one file: the caller waits for all topics together
+                return 0     # nothing is left to write: the caller waits for all topics at once
             tried = block.written > written
             self.host.io.drain()
             if tried and block.written <= written:

@@ -356,7 +356,7 @@ cdef class SegmentFiles:
         self.io.write(LANE_WRITES, segment.file, footer, n, segment.end, task_finished, task,
                       &task.result)
         if not self._frozen:
-            # After the log has been closed, recovery can also do without the footer.
+            # The footer of a closed log may be lost: recovery then scans the segment.
             self._sync_file(segment, NULL)
             if self._directory_dirty:
                 self._sync_directory(NULL)
