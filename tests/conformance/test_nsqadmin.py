@@ -43,6 +43,14 @@ class Cluster:
         # A later registration would recreate a topic or channel that a test has deleted.
         key = f"channel:{topic}:{channel}"
         eventually(lambda: len(self.lookupd.web.get("/debug").json().get(key, [])) == on)
+        # Until its first message is in the channel, nsqd may still create channels that the
+        # nsqlookupd lists, and so one that a test has created on another nsqd.
+        eventually(lambda: all(_depth(each, topic, channel) for each in self.nsqds[:on]))
+
+
+def _depth(nsqd: Nsqd, topic: str, channel: str) -> int:
+    found = nsqd.web.channel(topic, channel)
+    return 0 if found is None else int(found["depth"])
 
 
 @pytest.fixture(scope="module")
