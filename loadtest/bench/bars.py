@@ -223,7 +223,7 @@ BARS = [
     Bar(
         "a TLS consumer, topic on another worker vs. on its own",
         "foreign",
-        "TLS consumer of a foreign topic",
+        "TLS consumer, topic on another worker",
         CPU_TIMES,
         1.3,
     ),

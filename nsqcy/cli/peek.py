@@ -65,7 +65,7 @@ class Peeked(NamedTuple):
     show_default=True,
     help="how many",
 )
-@click.option("--full", is_flag=True, help="print the whole bodies instead of a table")
+@click.option("--full", is_flag=True, help="print bodies in full instead of a table")
 @as_json
 @on_cluster
 def peek(

@@ -348,10 +348,10 @@ class _Face:
             report(self.core.name, error)
 
     async def _close(self, *, graceful: bool) -> None:
-        """Stop, and wait until everything has ended, except in a task that shutdown itself waits
-        for.
+        """Stop, and wait until everything has ended.
 
-        Shutdown does not depend on the caller: it completes even if close() is cancelled.
+        A task that shutdown itself waits for returns without waiting. Shutdown does not depend on
+        the caller: it completes even if close() is cancelled.
         """
         now = self.now()
         self.core.stop(now, graceful=graceful)

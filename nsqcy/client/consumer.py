@@ -116,8 +116,8 @@ class ConsumerCore(Core[Nsqd]):
         self._check(now)
         if now >= self._give_up_at:
             log.warning(
-                "[%s] closed after %g s with %d messages in flight: nsqd redelivers them when "
-                "they time out",
+                "[%s] closed after %g s; messages in flight: %d; nsqd redelivers them after their "
+                "timeout",
                 self.name,
                 self.options.close_timeout,
                 sum(connection.in_flight for connection in self.connections),

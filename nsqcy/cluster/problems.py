@@ -182,8 +182,8 @@ def of_topic(topic: TopicStats, origins: Sequence[Names] = ()) -> Iterator[Probl
         yield Problem(
             *(Severity.WARNING, "no-channel", place, "no channel"),
             f"topic {topic.name} has no channel, and {waiting(depth)}{more}",
-            "start its consumers, which creates a channel. If it has none, look at its messages"
-            f" first: nsqcy peek {topic.name}",
+            "start its consumers, which creates a channel. If nothing consumes it any more, look at"
+            f" its messages before you delete it: nsqcy peek {topic.name}",
         )
 
 
@@ -253,9 +253,10 @@ def _no_consumer(channel: ChannelStats) -> Iterator[Problem]:
     yield Problem(
         *(severity, "no-consumer", _place(channel), "no consumer"),
         text + more,
-        "start its consumers: it keeps a copy of every message. If it has none, look at its"
-        f" messages first: nsqcy peek {channel.topic} {channel.name}. To return dead letters to"
-        f" the channels that they came from: nsqcy redrive {channel.topic} {channel.name}",
+        "start its consumers: the channel keeps a copy of every message. If nothing consumes it any"
+        f" more, look at its messages before you delete it: nsqcy peek {channel.topic}"
+        f" {channel.name}. To return dead letters to the channels that they came from:"
+        f" nsqcy redrive {channel.topic} {channel.name}",
     )
 
 

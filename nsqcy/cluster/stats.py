@@ -118,7 +118,7 @@ class ClientStats:
     tls_negotiated_protocol_is_mutual: bool = False
     # Only nsqcy's nsqd reports the following fields.
     finish_rate: float | None = None  # messages per second
-    saturated: bool = False  # whether its RDY count is in flight while messages are waiting
+    saturated: bool = False  # as many messages in flight as its RDY count, while others wait
 
 
 class CursorStats(NamedTuple):
@@ -134,9 +134,9 @@ class CursorStats(NamedTuple):
 
 class ChannelStats(NamedTuple):
     """A channel on one node, or summed across `nodes`. `clients` is None if not queried; `latency`
-    and `rates` are None if the node does not report them. `saturated`: number of consumers whose
-    RDY count is in flight while messages are waiting. `backing_off`: number of consumers whose RDY
-    count is 0 meanwhile."""
+    and `rates` are None if the node does not report them. `saturated`: number of consumers that
+    have as many messages in flight as their RDY count while others are waiting. `backing_off`:
+    number of consumers whose RDY count is 0 meanwhile."""
 
     topic: str
     name: str

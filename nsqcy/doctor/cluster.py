@@ -68,7 +68,9 @@ def _silent(nsqd: Nsqd, cluster: Cluster) -> Finding:
     text = f"nsqd {nsqd.name}, {who}, does not answer: {nsqd.error}"
     if nsqd.door and not nsqd.door.error:
         port = nsqd.node.http_port
-        advice = f"clients can reach it: open HTTP port {port}, or set --broadcast-http-port"
+        advice = (
+            f"its TCP port is reachable: also open HTTP port {port}, or set --broadcast-http-port"
+        )
         return error(text, advice)
     elsewhere = [
         each.address

@@ -257,7 +257,7 @@ def copies_restoring(*, group: str, epoch: int) -> str:
 def copies_disk_is_older() -> str:
     """The disk was restored from a backup. Its copies do not count until they have been filled
     again."""
-    return "COPIES: the disk is older than the registry: its copies are incomplete"
+    return "COPIES: the data on this disk is older than the registry, so its copies are incomplete"
 
 
 @error(NSQD)

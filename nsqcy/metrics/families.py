@@ -85,8 +85,8 @@ CHANNELS = (
 SATURATED = _channel(
     "saturated_consumers",
     "gauge",
-    "Consumers whose RDY count is in flight while messages are waiting, up to 5 s ago; channels "
-    "without such consumers have no sample.",
+    "Consumers that have as many messages in flight as their RDY count while others are waiting, "
+    "measured in the last 5 s; channels without such consumers have no sample.",
 )
 
 PAUSED = (TOPICS[-1], CHANNELS[-1])

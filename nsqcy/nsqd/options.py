@@ -505,7 +505,8 @@ class NsqdOptions(
         "cluster",
         STRING,
         "default",
-        "name of the cluster of nsqds that keep each other's copies; clusters can share an etcd",
+        "name of the cluster of nsqds that keep copies of each other's messages; clusters can "
+        "share an etcd",
         rule=Rule("a valid topic name", is_valid_name),
     )
     copies_address = Option(

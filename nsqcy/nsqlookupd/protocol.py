@@ -295,7 +295,7 @@ class Session:
         if user is None or not user.register:
             raise ClientError(
                 "E_AUTH_FAILED",
-                "AUTH failed: the user must exist, and have the permission to register",
+                "AUTH failed: the user must exist and have permission to register",
             )
         self.user = user
         self._peer.authenticated = True

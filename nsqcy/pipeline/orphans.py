@@ -80,4 +80,6 @@ def told(only: int | None, remove: bool) -> str:
         return "cannot be read, so it is kept"
     if only:
         return f"the archive lacks {only} of its rows, so it is kept: run archive first"
-    return "removed" if remove else "the archive has all of its rows: --remove removes it"
+    if remove:
+        return "removed"
+    return "the archive has all of its rows: use --remove to delete this file"

@@ -45,7 +45,7 @@ def test_rows_that_the_archive_has(archive: HandmadeArchive, orphans: Lines) -> 
     before = rows_by_glob(archive.root)
     (path,) = archive.batch({LOG: range(6, 16)}, finished=False)
     name = path.relative_to(archive.root)
-    told = f"{name}: the archive has all of its rows: --remove removes it"
+    told = f"{name}: the archive has all of its rows: use --remove to delete this file"
     assert orphans() == (1, [told])
     assert path.exists()
     assert orphans("--remove") == (0, [f"{name}: removed"])

@@ -101,7 +101,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
 
 @pytest.fixture
 def nodes(cluster: list[Node]) -> list[Node]:
-    """Three nsqds that keep each other's copies. The others take over from the first one soon after
+    """Three nsqds that replicate messages. The others take over from the first one soon after
     it has been killed."""
     for node in cluster:
         if not node.alive:
@@ -230,7 +230,7 @@ def test_a_query_reads_moved_messages_as_new_rows(nodes: list[Node], topic: str)
     for engine in (tolerant, complete):
         eventually(engine.trigger, BUDGET)
     assert numbers(tolerant.checkpoint.rows) == sorted([*READ, *MOVED])
-    # This query had not seen any unread rows, so it does not report the loss of the last one.
+    # This query had read every row that it knew of, so it does not report the lost row.
     assert numbers(complete.checkpoint.rows) == sorted([*range(UNSEEN), *MOVED])
     for engine in (strict, tolerant, complete):
         engine.close()

@@ -1,5 +1,5 @@
-"""Three nsqds that keep each other's copies, each on a host of a private network, with one
-nsqlookupd and one etcd."""
+"""Three nsqds that replicate messages among themselves, each on a host of a private network, with
+one nsqlookupd and one etcd."""
 
 import contextlib
 import os

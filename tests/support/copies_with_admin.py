@@ -1,4 +1,4 @@
-"""Three nsqds on this machine that keep each other's copies, and an nsqadmin that shows them."""
+"""Three nsqds that replicate messages on one machine, and an nsqadmin that shows them."""
 
 import contextlib
 from collections.abc import Iterator

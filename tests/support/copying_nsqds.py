@@ -1,4 +1,4 @@
-"""Three nsqds on this machine that keep each other's copies, with one etcd."""
+"""Three nsqds on this machine that replicate messages among themselves, with one etcd."""
 
 import contextlib
 from collections.abc import Iterator

@@ -155,9 +155,9 @@ cdef class BlockPool:
         return arena
 
     cdef void thin_arena(self, Arena *arena) noexcept:
-        """Return the pages of free blocks to the kernel, in an arena that a few used blocks keep
-        alive. The first page of each free block is kept, because it contains the link. The arena
-        must no longer be a huge page; otherwise, the kernel would fill it again."""
+        """Return the pages of an arena's free blocks to the kernel, if a few used blocks keep the
+        arena alive. The first page of each free block is kept, because it contains the link. The
+        arena must no longer be a huge page; otherwise, the kernel would fill it again."""
         cdef uint8_t *block = <uint8_t *>arena.free
         arena.thinned = arena.idle_since
         madvise(arena.base, ARENA_SIZE, MADV_NOHUGEPAGE)

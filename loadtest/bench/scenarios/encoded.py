@@ -148,7 +148,7 @@ def foreign(settings: Settings) -> Iterator[Result]:
                 if not home:
                     result.figures["ratio"] = result.daemon_us / at_home
                     result.order = "ratio"
-                    result.note = f"{result.daemon_us / at_home:.2f} x home"
+                    result.note = f"{result.daemon_us / at_home:.2f} x own worker"
                 yield result
 
 
@@ -165,8 +165,8 @@ def tls_consumer(nsqd: Daemon, topic: str, messages: int, owner: int, home: bool
     with load.Team(1) as team:
         work = partial(load.finishing, open=lambda _, *place: load.subscribe(sock, *place))
         team.add(work, nsqd.tcp, topic, READY, messages, slice(0, 1), 0)
-        where = "home" if home else "foreign"
-        result = measure(f"TLS consumer of a {where} topic", nsqd, team)[0]
+        where = "its own" if home else "another"
+        result = measure(f"TLS consumer, topic on {where} worker", nsqd, team)[0]
     for each in (sock, *spare):
         each.close()
     return result

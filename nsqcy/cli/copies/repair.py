@@ -1,10 +1,10 @@
-"""Command line of `nsqcy copies repair`: accepts the registry in etcd, with any content.
+"""`nsqcy copies repair`: makes a node accept the registry in etcd, regardless of its contents.
 
-A node does not use a registry that lacks data that the node has seen, or a different registry,
-while other nodes use it. Nor can the node restore a group in the registry while members are
-missing, because one of them may know a later value. After this command, it does both. A data path
-written by an older version has no record of its groups: its copies are compared with those of the
-other members.
+While other nodes use a registry, a node rejects it if it is a different one, or if it lacks data
+that the node has seen. While members are missing, a node does not restore a group in the registry,
+because a missing member may know a later value. After this command, the node uses the registry and
+restores its groups. A data path written by an older version has no record of its groups: its copies
+are compared with those of the other members.
 """
 
 from pathlib import Path

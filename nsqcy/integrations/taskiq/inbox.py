@@ -100,7 +100,7 @@ class Inbox:
 
 
 class Answer:
-    """Finishes a message when taskiq calls this object."""
+    """Callable with which taskiq acknowledges a message; finishes the message."""
 
     __slots__ = ("_inbox", "_message")
 

@@ -321,8 +321,8 @@ class Export:
             writer.close()
             self.messages += writer.depth
             self.largest = max(self.largest, writer.largest)
-            what = "topic" if channel is None else f"channel {channel}"
-            self._lines.info(f"export: topic {topic}: {writer.depth} messages of the {what}")
+            what = "the topic" if channel is None else f"channel {channel}"
+            self._lines.info(f"export: topic {topic}: messages of {what}: {writer.depth}")
 
     def _on_damage(self, path: str, offset: int, text: str) -> None:
         self.damages += 1

@@ -56,8 +56,10 @@ class SavedPolicies:
         return self._changed(said)
 
     def recall(self, values: Mapping[str, Mapping[str, Any]]) -> "SavedPolicies":
-        """Return the policies with these values for these names, in the form of
-        `Policies.recalled`."""
+        """Return the policies with these values for these names.
+
+        `values` has the form of `Policies.recalled`.
+        """
         said = dict(self._said)
         for name, each in values.items():
             said.pop(name, None)

@@ -640,7 +640,7 @@ def test_a_graceful_end_that_takes_too_long(caplog: pytest.LogCaptureFixture) ->
     assert net.ends == 0
     net.tick(0.2)
     assert net.ends == 1 and net.wires[0].closed
-    assert "closed after 5 s with 1 messages in flight" in caplog.text
+    assert "closed after 5 s; messages in flight: 1" in caplog.text
     net.delivered[0].finish()
 
 

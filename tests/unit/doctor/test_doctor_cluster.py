@@ -143,7 +143,7 @@ def test_a_broadcast_address_that_is_not_reached() -> None:
 
 def test_one_port_of_two() -> None:
     told = only(cluster.nsqds, of(nsqd(1, error="refused", door=Door("10.0.0.1:4150"))))
-    assert "clients can reach it: open HTTP port 4151" in told
+    assert "its TCP port is reachable: also open HTTP port 4151" in told
     told = only(cluster.nsqds, of(nsqd(1, door=Door("10.0.0.1:4150", "refused"))))
     assert "answers over HTTP, but not to clients at 10.0.0.1:4150: refused" in told
 
