@@ -47,10 +47,15 @@ PROGRAMS = (
     "nsqcy.tools.to_nsq",
 )
 LATER = (
+    "encodings.ascii",
+    "encodings.idna",
+    "encodings.unicode_escape",
     "nsqcy.cli.copies.main",
+    "nsqcy.cli.peek",
     "nsqcy.cli.publish",
     "nsqcy.cli.subscribe",
     "nsqcy.cli.topics",
+    "nsqcy.cli.up",
     "nsqcy.client",
     "nsqcy.doctor.main",
     "nsqcy.nsqadmin.app",
@@ -62,6 +67,8 @@ LATER = (
     "nsqcy.nsqd.worker.main",
     "nsqcy.nsqd.tls",
     "nsqcy.nsqlookupd.daemon",
+    "nsqcy.process.children",
+    "nsqcy.tools.printer",
     "nsqcy.users.credentials",
 )
 # The tests' own programs: the server does not import them, but imports most of the modules that
@@ -363,11 +370,28 @@ def run(module: str) -> None:
         status.append((end.code or 0) & 0xFF)
 
 
+def rehearse() -> None:
+    """Fill the caches that every daemon fills when it starts: regular expressions, the type hints
+    of the calls between processes, and compiled templates. They depend on the code alone."""
+    from nsqcy.config import loader
+    from nsqcy.nsqadmin.html import templates
+    from nsqcy.nsqd import options, process_calls
+
+    words = ["--workers=1", "--broadcast-address=localhost", "--msg-timeout=1s"]
+    settings = loader.load(options.NSQD, words)
+    options.derive(options.resolve(settings), {"tcp": 1, "http": 1})
+    for kind in process_calls.Call.__subclasses__():
+        for call in kind.kinds.values():
+            process_calls._types(call)
+    templates.environment()
+
+
 def main() -> None:
     del sys.path[0]  # this directory
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is meant for the test process
     for name in (*PROGRAMS, *LATER):
         importlib.import_module(name)
+    rehearse()
     for name in PROGRAMS:
         del sys.modules[name]  # each program becomes __main__
     gc.collect()

@@ -262,8 +262,13 @@ class Nsqd(Logged):
         return []
 
     def _remember_family(self) -> None:
+        """Add the children of the daemon. The kernel lists them: psutil would read a file of every
+        process on the machine."""
         known = {process.pid for process in self._family}
-        self._family += [process for process in self._children() if process.pid not in known]
+        listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
+            pids = {int(pid) for pid in listed.read_text().split()}
+            self._family += [psutil.Process(pid) for pid in sorted(pids - known)]
 
     # clients
 
