@@ -183,7 +183,7 @@ def of_topic(topic: TopicStats, origins: Sequence[Names] = ()) -> Iterator[Probl
             *(Severity.WARNING, "no-channel", place, "no channel"),
             f"topic {topic.name} has no channel, and {waiting(depth)}{more}",
             "start its consumers, which creates a channel. If nothing consumes it any more, look at"
-            f" its messages before you delete it: nsqcy peek {topic.name}",
+            f" its messages: nsqcy peek {topic.name}",
         )
 
 
@@ -254,7 +254,7 @@ def _no_consumer(channel: ChannelStats) -> Iterator[Problem]:
         *(severity, "no-consumer", _place(channel), "no consumer"),
         text + more,
         "start its consumers: the channel keeps a copy of every message. If nothing consumes it any"
-        f" more, look at its messages before you delete it: nsqcy peek {channel.topic}"
+        f" more, look at its messages: nsqcy peek {channel.topic}"
         f" {channel.name}. To return dead letters to the channels that they came from:"
         f" nsqcy redrive {channel.topic} {channel.name}",
     )

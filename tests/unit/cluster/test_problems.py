@@ -121,11 +121,11 @@ def test_no_consumer() -> None:
 def test_waiting_messages_may_be_dead_letters() -> None:
     """The policy that names the dead-letter topic may be lost with its machine."""
     (channel_problem,) = found(topic(channel(3, clients=0)))
-    assert "look at its messages first: nsqcy peek t c" in channel_problem.advice
+    assert "look at its messages: nsqcy peek t c" in channel_problem.advice
     assert "nsqcy redrive t c" in channel_problem.advice
     (topic_problem,) = found(topic(depth=3))
     assert topic_problem.kind == "no-channel"
-    assert "look at its messages first: nsqcy peek t" in topic_problem.advice
+    assert "look at its messages: nsqcy peek t" in topic_problem.advice
     (known,) = found(topic(channel(dead="t"), depth=3))
     assert known.kind == "dead-letters"
     for each in (channel_problem, topic_problem, known):
