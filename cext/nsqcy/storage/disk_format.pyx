@@ -58,6 +58,7 @@ cdef extern from "segment.h" nogil:
     uint32_t journal_header_crc(const JournalHeader *h)
     uint32_t journal_entry_crc(uint32_t length, const uint8_t *payload)
     const Record *record_at(const uint8_t *bytes, uint64_t offset)
+    uint32_t run_flags_of(const Record *record)
     void run_verify(uint8_t *bytes, uint64_t n, uint64_t first_seq, uint32_t count, int dense,
                     uint64_t base, Damages *damages)
     void segment_scan(const uint8_t *bytes, uint64_t n, Scan *scan, Damages *damages)

@@ -59,8 +59,7 @@ cdef object _survey(const uint8_t *run, uint64_t n):
                 first_time = record.timestamp
             last_time = record.timestamp
             max_id = max(max_id, record.id)
-            if record.attributes & RECORD_DELAYED:
-                flags |= RUN_HAS_DELAYED
+            flags |= run_flags_of(record)
             if record.attributes & RECORD_COPY:
                 flags |= RUN_SURVIVORS
             records += 1

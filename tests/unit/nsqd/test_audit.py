@@ -99,6 +99,40 @@ def test_a_clean_exit(saved: Path, quick: bool) -> None:
     assert "again what was finished" not in text(found)
 
 
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_clean_exit_with_dead_letters(tmp_path: Path, finished: bool) -> None:
+    """A dead letter has an attribute of its own in its run. If all are finished, nsqd deletes their
+    segments at startup, which the audit itself cannot do."""
+    policies = Policies(
+        TopicPolicy("os"),
+        channel_sections=[("source/c", {"max_attempts": 1, "dead_letter_topic": "t"})],
+    )
+    path = tmp_path / "data"
+    path.mkdir()
+    core = Core(path, policies=policies, **SETTINGS)
+    examiner = core.client().subscribe("t", "examine", 10)
+    consumer = core.client().subscribe("source", "c", 10)
+    assert core.client().publish("source", b"fails") == (RESPONSE, b"OK")
+    core.settle()
+    for message in consumer.messages():
+        consumer.requeue(message.id)
+    core.advance(30 * SECOND)
+    letters = examiner.messages()
+    assert len(letters) == 1
+    if finished:
+        examiner.finish(letters[0].id)
+    core.save()
+    for _ in range(2):
+        found = audit(path)
+        assert found.clean and found.start_says == []
+        assert [each.disagreements for each in found.segments] == [[]] * len(found.segments)
+        assert [each.beyond for each in found.channels] == [0]
+        core = Core(path, policies=policies, **SETTINGS)
+        core.shard.load_topic(b"t", False, {})
+        core.save()
+    assert bool(found.segments) is not finished
+
+
 def test_nothing_is_changed_whatever_a_start_would_do(saved: Path, capfd) -> None:
     (saved / "t.topic" / "journal").unlink()
     os.truncate(segments(saved)[-1], 200)
