@@ -7,7 +7,7 @@ Independent of routes and of the meaning of the pieces.
 from collections.abc import Callable, Generator, Iterable, Iterator
 from heapq import merge
 from itertools import islice
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import gevent
 
@@ -22,6 +22,8 @@ Pieces = Generator[bytes | None, None, None]
 """Pieces of a body. None means that the work so far took as long as a whole slice."""
 
 Built = Reply | Later
+
+Name = TypeVar("Name", str, bytes)
 
 
 class Maker(Protocol):
@@ -85,7 +87,7 @@ class _LongAnswer(Later):
             answer(_reply(self._body, self._reply))
 
 
-def in_order(names: Iterable[str]) -> Generator[None, None, Iterator[str]]:
+def in_order(names: Iterable[Name]) -> Generator[None, None, Iterator[Name]]:
     """Return the names in order; yield while sorting."""
     names = iter(names)
     runs = [sorted(islice(names, RUN))]

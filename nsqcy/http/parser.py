@@ -65,6 +65,9 @@ BAD_VERSION = b"505 HTTP Version Not Supported"
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
+Bytes = bytes | bytearray | memoryview
+"""A body, or a part of an answer."""
+
 
 class Malformed:
     """Event: invalid HTTP. The connection ends with `status`."""
@@ -805,7 +808,7 @@ class HttpProtocol:
 
     # Output
 
-    def answer(self, reply: "Reply", date: bytes) -> tuple[bytes | bytearray, ...]:
+    def answer(self, reply: "Reply", date: bytes) -> tuple[Bytes, ...]:
         """Encode the answer to the current request; set `closing` if it is the last answer. A long
         body is a separate part, because copying it would take long."""
         head = self._head
@@ -864,7 +867,7 @@ class Rendered(NamedTuple):
 
     before: bytes
     after: bytes
-    rest: tuple[bytes | bytearray, ...] = ()
+    rest: tuple[Bytes, ...] = ()
 
 
 _UNSAFE_IN_HEADERS = re.compile("[^\t -~\x80-\xff]")
@@ -879,7 +882,7 @@ class Reply:
     def __init__(
         self,
         status: int,
-        body: bytes | bytearray = b"",
+        body: Bytes = b"",
         content_type: str = "",
         *,
         nsq: bool = True,

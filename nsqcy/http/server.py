@@ -24,6 +24,7 @@ from nsqcy.http.parser import (
     CONTINUE,
     MAX_DRAIN,
     Body,
+    Bytes,
     Fault,
     Head,
     HeadCache,
@@ -254,7 +255,7 @@ class HttpConnection(Connection):
         self._in_process = False
         self._lingering = False
         self._closed = False
-        self._out: list[bytes | bytearray | memoryview] = []
+        self._out: list[Bytes] = []
         self._unsent: memoryview | None = None
         self._write_watcher: Any = None
         self._read_watcher = server.loop.io(sock.fileno(), _READ)
@@ -597,7 +598,7 @@ class HttpConnection(Connection):
                 return
         self._sent()
 
-    def _output(self) -> bytes | bytearray | memoryview:
+    def _output(self) -> Bytes:
         """Return and remove unsent answers: short parts together, or a long one, which is not
         copied."""
         out = self._out
@@ -608,7 +609,7 @@ class HttpConnection(Connection):
         del out[: count or 1]
         return data
 
-    def _send(self, data: bytes | bytearray | memoryview) -> bool:
+    def _send(self, data: Bytes) -> bool:
         """Send data; return whether the socket accepted all of it. `_unsent` keeps the rest."""
         sent = self.send(data)
         if sent is None:

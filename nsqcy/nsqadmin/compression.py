@@ -4,22 +4,22 @@ import gzip
 import zlib
 from collections.abc import Callable
 
-from nsqcy.http.parser import Head, Reply
+from nsqcy.http.parser import Bytes, Head, Reply
 
 LEVEL = 5
 
 
-def _deflate(body: bytes | bytearray) -> bytes:
+def _deflate(body: Bytes) -> bytes:
     """Compress without a zlib header: NSQ does so, and browsers accept it."""
     compressor = zlib.compressobj(LEVEL, wbits=-zlib.MAX_WBITS)
     return compressor.compress(body) + compressor.flush()
 
 
-def _gzip(body: bytes | bytearray) -> bytes:
+def _gzip(body: Bytes) -> bytes:
     return gzip.compress(body, LEVEL, mtime=0)
 
 
-_ENCODINGS: dict[str, Callable[[bytes | bytearray], bytes]] = {"gzip": _gzip, "deflate": _deflate}
+_ENCODINGS: dict[str, Callable[[Bytes], bytes]] = {"gzip": _gzip, "deflate": _deflate}
 
 
 def compressed(head: Head, reply: Reply) -> Reply:

@@ -31,9 +31,14 @@ def json_bytes(value: Any) -> bytes:
     text = _encoder.encode(_whole_floats(value)).translate(_HTML)
     if "\\" in text:
         text = _SHORT_ESCAPE.sub(_long_escape, text)
+    return utf8(text)
+
+
+def utf8(text: str) -> bytes:
+    """Encode a string; replace bytes that were not valid UTF-8, kept as surrogates until here."""
     try:
         return text.encode()
-    except UnicodeEncodeError:  # invalid UTF-8, kept as surrogates until here
+    except UnicodeEncodeError:
         return _SURROGATE.sub("\ufffd", text).encode()
 
 

@@ -5,10 +5,13 @@ milliseconds. With this module, one greenlet continues each time the loop polls.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import TypeVar
 
 import gevent
 from gevent.hub import Waiter
+
+Result = TypeVar("Result")
 
 
 class Turns:
@@ -51,3 +54,14 @@ class Slices:
     def end(self) -> None:
         """Called after work that takes as long as a whole slice."""
         self._left = 0
+
+
+def finish(work: Generator[object, None, Result], give_way: Callable[[], object]) -> Result:
+    """Return the result of work that yields after each slice."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        give_way()

@@ -29,11 +29,13 @@ from nsqcy.nsqd.options import NSQD, NsqdOptions
 from nsqcy.nsqd.process_calls import Refused
 from nsqcy.nsqd.process_messages import topic_verbs as verbs
 from nsqcy.nsqd.process_messages.master_verbs import ChangeOption, ForgetPolicies, MasterVerb
+from nsqcy.nsqd.process_messages.stats_query import Query
 from nsqcy.nsqd.stats import stats_formats as stats
-from nsqcy.nsqd.stats import stats_page
 from nsqcy.nsqd.tls import HANDSHAKE_LIMIT, Handshakes, Material, make_context
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
+from nsqcy.server.core import separators
 from nsqcy.util import debug
+from nsqcy.util.gotext import json_bytes
 
 START_TIME = 1_700_000_000
 INFO = {
@@ -188,18 +190,24 @@ class MemoryBackend:
             case _:
                 raise NotImplementedError(verb)
 
-    def stats(self, query: stats.Query) -> bytes:
-        topics = [FakeTopic(it) for name, it in self.topics.items() if query.topic in ("", name)]
-        walk = stats_page.Walk(query, lambda: None, 0)
-        share = stats_page.pack(
-            walk.topics(topics),
-            b"",
-            known=bool(topics),
-            health=stats_page.Health(self.health(), 0),
-            memory=stats.process_memory(),
+    def stats(self, query: Query) -> bytes:
+        topics = [it for name, it in sorted(self.topics.items()) if query.topic in ("", name)]
+        pieces = [
+            json_bytes(shown_topic(it, query)) if query.json else text_topic(it)
+            for it in topics
+            if not query.channel or query.channel in it["channels"]
+        ]
+        start, middle, end = stats.frame(
+            query,
+            stats.Head(self.health(), START_TIME * 10**9, time.time_ns()),
+            stats.process_memory() if query.include_mem else None,
+            None,
+            is_known=bool(topics) or not query.topic,
+            has_topics=bool(pieces),
+            has_producers=False,
         )
-        whole = stats_page.merge([share], 1)
-        return stats_page.page(whole, query, started=START_TIME * 10**9, now=time.time_ns())
+        separator, _ = separators(query.json)
+        return b"".join([start, separator.join(pieces), middle, end])
 
     def command_line(self) -> str:
         return "\0".join(sys.argv)
@@ -227,30 +235,25 @@ class MemoryBackend:
         return INFO
 
 
+_LATENCY = {"e2e_processing_latency": {"count": 0, "percentiles": None}}
 _QUEUE_KEYS = ("depth", "backend_depth", "in_flight_count", "deferred_count")
 
 
-class FakeChannel:
-    consumers = ()
+def shown_topic(state: dict[str, Any], query: Query) -> dict[str, Any]:
+    """Return a topic in the form of /stats."""
+    numbers = dict.fromkeys((*_QUEUE_KEYS, "message_count", "requeue_count", "timeout_count"), 0)
+    clients: list[Any] | None = [] if query.include_clients else None
+    channels = [
+        {"channel_name": name, **numbers, "client_count": 0, "clients": clients, **channel}
+        | _LATENCY
+        for name, channel in sorted(state["channels"].items())
+        if query.channel in ("", name)
+    ]
+    return state | {"channels": channels} | _LATENCY
 
-    def __init__(self, name: str, state: dict[str, Any]) -> None:
-        self._state = {"channel_name": name, "client_count": 0} | state
 
-    def counters(self) -> dict[str, Any]:
-        keys = (*_QUEUE_KEYS, "message_count", "requeue_count", "timeout_count")
-        return dict.fromkeys(keys, 0) | self._state
-
-
-class FakeTopic:
-    gone = False
-
-    def __init__(self, state: dict[str, Any]) -> None:
-        self.name = state["topic_name"]
-        self.channels = {name: FakeChannel(name, it) for name, it in state["channels"].items()}
-        self._state = {key: value for key, value in state.items() if key != "channels"}
-
-    def counters(self) -> dict[str, Any]:
-        return self._state
+def text_topic(state: dict[str, Any]) -> bytes:
+    return f"   [{state['topic_name']:<15}]".encode()
 
 
 def secure_context(folder: Path, policy: str) -> Any:

@@ -3,7 +3,9 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from nsqcy.base.core cimport Histogram, IdSource
-from nsqcy.channels.core cimport SERIES, Channel, OnFull, SchedulerState, Series, Sums, Waiter
+from nsqcy.channels.core cimport (
+    SERIES, Channel, OnFull, Sample, SchedulerState, Series, Sums, Waiter,
+)
 from nsqcy.storage.core cimport (
     RECORD_EXT_DELAY_SIZE, Block, BlockPool, Cursor, Deferred, Entry, FileCalls, IoThread, Log,
     Produced, Record, RecordWindow, log_done,
@@ -584,6 +586,7 @@ cdef class Topic(TopicLog):
     cdef bint cut_off                   # deliveries are stopped temporarily
     cdef bint moves                     # whether its messages are moved to the open topic
     cdef readonly str moved_from        # id of the closed group that is being drained, or None
+    cdef Sample samples[2]              # older, newer; see server/recent_rates.pyx
 
     cdef int apply_policy(self) except -1
     cdef int apply_channel_policy(self, Channel channel) except -1

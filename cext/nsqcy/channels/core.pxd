@@ -245,6 +245,22 @@ ctypedef struct RingPlace:
 ctypedef struct ReadyRing:
     RingPlace heads[3]
 
+# -- recent rates: see server/recent_rates.pyx --
+
+
+# Counters at one moment. `at`: monotonic, ns; 0: there is no sample.
+ctypedef struct Sample:
+    int64_t at
+    uint64_t count              # messages published, received or finished
+
+
+ctypedef struct ChannelSample:
+    Sample received
+    uint64_t finished
+    uint64_t requeued
+    uint64_t timed_out
+    uint64_t backlog            # messages waiting or in flight
+
 # -- consumer --
 
 
@@ -270,6 +286,7 @@ cdef class Consumer(Waiter):
     cdef readonly uint64_t finish_count
     cdef readonly uint64_t requeue_count
     cdef public str client_id
+    cdef Sample samples[2]          # older, newer
 
     cdef bint has_room(self) noexcept
     cdef int64_t usual_timeout(self) noexcept
@@ -638,6 +655,7 @@ cdef class Channel(Dispatch):
     cdef readonly uint64_t timeout_count
     cdef readonly uint64_t finish_count
     cdef Series series                      # the metrics series that includes the counters
+    cdef ChannelSample samples[2]           # older, newer
 
     cdef bint is_unused(self) noexcept
     cdef void carry(self, uint64_t ahead) noexcept

@@ -17,12 +17,6 @@ and channels also stay in the sum (`TopicHost.gone`, `Topic.gone_ephemerals`).
 # together, while a walk visits topic by topic.
 
 
-ctypedef struct Text:
-    char *data
-    size_t used
-    size_t room
-
-
 cdef enum:
     LABELS = 320                # bytes for two names of 64 escaped characters, and their labels
     CLOSING = 2
@@ -47,40 +41,10 @@ def bounds(str what not None):
     return tuple((1 << (first + 2 * i)) / 1e9 for i in range(HISTOGRAM_BOUNDS))
 
 
-cdef char *room_for(Text *text, size_t n) except NULL:
-    """Return a pointer to space for `n` more bytes."""
-    cdef size_t room = text.room
-    cdef char *grown
-    if text.used + n > room:
-        while text.used + n > room:
-            room = room * 2 if room else 4096
-        grown = <char *>realloc(text.data, room)
-        if grown == NULL:
-            raise MemoryError()
-        text.data = grown
-        text.room = room
-    return text.data + text.used
-
-
-cdef inline char *copied(char *at, const char *data, size_t n) noexcept:
-    """Return the offset after these bytes, aligned for the next label."""
-    memcpy(at, data, n)
-    return at + n
-
-
 cdef int put_line(Text *text, bytes name, const Labels *labels, uint64_t number) except -1:
-    cdef char digits[20]
-    cdef int first = 20
-    cdef char *at = room_for(text, PyBytes_GET_SIZE(name) + labels.used + CLOSING + 21)
-    at = copied(at, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
-    at = copied(at, labels.text, labels.used + CLOSING)
-    while True:
-        first -= 1
-        digits[first] = <char>(c"0" + number % 10)
-        number //= 10
-        if number == 0:
-            break
-    at = copied(at, digits + first, 20 - first)
+    cdef char *at = room_for(text, PyBytes_GET_SIZE(name) + labels.used + CLOSING + DIGITS + 1)
+    at = literal(at, name)
+    at = digits_of(copied(at, labels.text, labels.used + CLOSING), number)
     at[0] = c"\n"
     text.used = at + 1 - text.data
     return 0
@@ -306,15 +270,7 @@ cdef class Exposition:
     def take(self, int family, put not None):
         """Pass the lines so far to `put` as a memoryview, valid until it returns; then drop them.
         `put` must not switch greenlets; see docs/internals/testing.md."""
-        cdef Text *text = self.text_of(family)
-        # A memoryview needs an address, even if it is empty.
-        data = text.data if text.used else &self.labels.text[0]
-        view = PyMemoryView_FromMemory(data, text.used, PyBUF_READ)
-        try:
-            return put(view)
-        finally:
-            view.release()
-            text.used = 0
+        return taken(self.text_of(family), put)
 
     cdef Text *text_of(self, int family) except NULL:
         if not 0 <= family < self.text_count:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from nsqcy.config.publish_limits import PublishLimits
+from nsqcy.http.parser import Bytes
 from nsqcy.http.pprof import Inspected
 from nsqcy.nsqd.process_calls import Result
 from nsqcy.nsqd.process_messages.master_verbs import MasterVerb
@@ -65,10 +66,10 @@ class Backend(Inspected, Protocol):
         """Return the policy of a topic or channel, with the origin of each value. Neither the topic
         nor the channel needs to exist. `channel` is "" for the topic's policy."""
 
-    def stats(self, query: Query) -> bytes:
+    def stats(self, query: Query) -> Bytes:
         """Return the /stats page in the requested format."""
 
-    def metrics(self, accept: str, accept_encoding: str) -> tuple[str, bool, bytearray]:
+    def metrics(self, accept: str, accept_encoding: str) -> tuple[str, bool, Bytes]:
         """Return the /metrics page in a format that these headers accept: its content type, whether
         it is gzip-compressed, and the page itself."""
 

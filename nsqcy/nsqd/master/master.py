@@ -240,8 +240,8 @@ class Master:
         self._launcher.context["refusal"] = reason
         self._workers.notify(RefusePublishes(reason))
 
-    def _ask_shares(self, query: Query) -> list[Answer]:
-        return list(self._workers.ask_ready(GetShare(query)).values())
+    def _ask_shares(self, query: Query, buffer: int) -> dict[int, Answer]:
+        return self._workers.ask_ready(GetShare(query, (buffer,)))
 
     def _ask_metrics(self, buffer: int, compress: bool) -> dict[int, dict[str, Any]]:
         return self._workers.ask_ready(WriteMetrics(compress, (buffer,)))

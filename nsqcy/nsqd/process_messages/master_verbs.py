@@ -132,14 +132,14 @@ class GetNode(MasterVerb[dict[str, Any]]):
         return target.metrics.node(figures)
 
 
-class GetStats(MasterVerb[bytes]):
-    """Return the /stats page."""
+class GetStats(MasterVerb[Answer]):
+    """Return the /stats page's plan, with its buffer."""
 
     timeout: ClassVar[float] = GATHER_TIMEOUT
-    returns = "blob"
+    returns = "answer"
     query: Query
 
-    def run(self, target: MasterSide) -> bytes:
+    def run(self, target: MasterSide) -> Answer:
         return target.stats.page(self.query)
 
 

@@ -134,7 +134,7 @@ class Engine(Protocol):
     def take_recalled_policies(self) -> dict[str, dict[str, Any]]: ...
     def refuse_publishes(self, reason: str | None) -> None: ...
     def set_draining(self, draining: bool) -> None: ...
-    def share(self, query: Query) -> Answer: ...
+    def share(self, query: Query, buffer: int) -> Answer: ...
     def metrics(self, buffer: int, compress: bool) -> dict[str, Any]: ...
     def remains(self) -> Any: ...
     def inspect(self, what: str) -> bytes: ...
@@ -253,14 +253,15 @@ class HandOver(EngineMessage[int]):
 
 
 class GetShare(EngineMessage[Answer]):
-    """Return the worker's share of /stats."""
+    """Write the worker's share of /stats to the shared buffer in `fds`."""
 
     timeout: ClassVar[float] = SHARE_LIMIT
     returns = "answer"
     query: Query
+    fds: tuple[int, ...]
 
     def run(self, target: Engine) -> Answer:
-        return target.share(self.query)
+        return target.share(self.query, self.fds[0])
 
 
 class WriteMetrics(EngineMessage[dict[str, Any]]):

@@ -16,10 +16,10 @@ from nsqcy import NSQ_VERSION, __version__
 from nsqcy.metrics import families
 from nsqcy.metrics.exposition import Form, choose, heading, histogram, lines, metric, write
 from nsqcy.metrics.families import AGE_BOUNDS, AGES, SYNC_BOUNDS, TURN_BOUNDS, Family
-from nsqcy.nsqd.stats.metrics_buffer import Piece, SharedBuffer, Writer, pieces, plan
 from nsqcy.nsqd.stats.metrics_other_series import Summed
 from nsqcy.nsqd.stats.metrics_shares import LINES, compressed, process_figures
 from nsqcy.nsqd.stats.node_page import Disk, Whole
+from nsqcy.nsqd.stats.page_buffer import Piece, SharedBuffer, Writer, pieces, plan
 
 __all__ = ["Page", "choose"]
 

@@ -1,7 +1,7 @@
 """nsqd's metrics: each worker's share, and the collection of all shares.
 
 A worker walks its topics in slices, as for /stats, and writes complete lines to the page's shared
-buffer (metrics_buffer.py). The master plans their order (metrics_page.py), and the worker that
+buffer (page_buffer.py). The master plans their order (metrics_page.py), and the worker that
 received the request reads the page from the buffer.
 
 If the client accepts compression, each process compresses the lines that it writes, and the page is
@@ -20,9 +20,9 @@ import gevent
 from nsqcy.metrics.families import AGES, CHANNELS, EPHEMERAL, OTHER, TOPICS
 from nsqcy.names import is_ephemeral
 from nsqcy.nsqd.stats import node_page
-from nsqcy.nsqd.stats.metrics_buffer import BULK, SharedBuffer, Writer
 from nsqcy.nsqd.stats.metrics_other_series import Summed
 from nsqcy.nsqd.stats.node_page import Disk, Whole
+from nsqcy.nsqd.stats.page_buffer import BULK, SharedBuffer, Writer
 from nsqcy.nsqd.stats.request_coalescer import RequestCoalescer
 from nsqcy.nsqd.stats.stats_formats import process_memory
 from nsqcy.process.control import Answer

@@ -200,7 +200,7 @@ class Pusher:
 
     def _lines(self) -> Iterator[bytes]:
         whole = self._gather(FIGURES)
-        for number, (_, piece) in enumerate(whole.topics):
+        for number, piece in enumerate(whole.json_topics()):
             if number % TOPICS_A_TURN == 0:
                 self._turns.wait()
             yield from self._writer.topic(json.loads(piece))

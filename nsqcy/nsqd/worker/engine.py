@@ -224,7 +224,7 @@ class Engine:
             events=scheduler.events,
             users=self._users,
             copies=self._copies,
-            rates=self._rate_sampler.rates,
+            sampler=self._rate_sampler,
             give_way=self._give_way,
         )
         self._stopped = False
@@ -499,8 +499,8 @@ class Engine:
         self._loop.enter()
         self._shard.set_draining(draining)
 
-    def share(self, query: Query) -> Answer:
-        return self._stats.share(query)
+    def share(self, query: Query, buffer: int) -> Answer:
+        return self._stats.share(query, buffer)
 
     def metrics(self, buffer: int, compress: bool) -> dict[str, Any]:
         return self._stats.metrics(buffer, compress)

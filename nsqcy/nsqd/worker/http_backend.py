@@ -29,12 +29,12 @@ from nsqcy.nsqd.process_messages.master_verbs import (
 from nsqcy.nsqd.process_messages.stats_query import Query
 from nsqcy.nsqd.process_messages.to_worker import GetPeerHealth
 from nsqcy.nsqd.process_messages.topic_verbs import CreateTopic, TopicVerb
-from nsqcy.nsqd.stats import metrics_buffer, stats_page
+from nsqcy.nsqd.stats import page_buffer, stats_page
 from nsqcy.nsqd.stats.request_coalescer import RequestCoalescer
 from nsqcy.nsqd.worker.main import Boot
 from nsqcy.nsqd.worker.placement_requests import PlacementRequests
 from nsqcy.nsqd.worker.topic_owner import TopicOwner
-from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
+from nsqcy.process.control import Answer, CallTimeout, ChannelClosed, RemoteError
 from nsqcy.protocol.core import SessionManager
 from nsqcy.server.core import NO_ROOM, BodyBatch, Publisher, TopicSink
 from nsqcy.util import debug, procfs
@@ -137,21 +137,24 @@ class HttpBackend:
         """Run a verb in the master."""
         return self._master.call(verb)
 
-    def stats(self, query: Query) -> bytes:
+    def stats(self, query: Query) -> memoryview:
         return self._pages.ask(query)
 
-    def _page(self, query: Query) -> bytes:
-        return self.at_master(GetStats(query))
+    def _page(self, query: Query) -> memoryview:
+        return self._read(self.at_master(GetStats(query)))
 
-    def metrics(self, accept: str, accept_encoding: str) -> tuple[str, bool, bytearray]:
+    def metrics(self, accept: str, accept_encoding: str) -> tuple[str, bool, memoryview]:
         found = self.at_master(GetMetrics(accept, accept_encoding))
         content_type, is_compressed = found.value
-        (buffer,) = found.fds
+        return content_type, is_compressed, self._read(found)
+
+    def _read(self, planned: Answer) -> memoryview:
+        """Return the page with this plan."""
+        (buffer,) = planned.fds
         try:
-            page = metrics_buffer.read(buffer, found.blob, self._give_way)
+            return page_buffer.read(buffer, planned.blob, self._give_way)
         finally:
             os.close(buffer)
-        return content_type, is_compressed, page
 
     def info(self) -> dict[str, Any]:
         options = self._options

@@ -3,22 +3,26 @@
 Walks topics in slices, so that deliveries continue between slices.
 """
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import gevent
 
 from nsqcy.broker.core import Shard
-from nsqcy.nsqd.stats.recent_rates import PERIOD, RecentRates
-from nsqcy.nsqd.stats.stats_page import SLICE
-from nsqcy.util.slices import Slices
+from nsqcy.server.core import Sampling
+
+PERIOD = 5.0  # seconds between samples
+
+SLICE = 512
+"""Topics and channels per slice: about 0.2 ms of work."""
 
 
 class RateSampler:
     """give_way: lets other work run; when it returns, the counts are exact."""
 
     def __init__(self, shard: Shard, give_way: Callable[[], None]) -> None:
-        self.rates = RecentRates(time.monotonic)
+        self.saturated: Mapping[tuple[str, str], int] = {}
+        """The saturated consumers of the latest sample by topic and channel, without channels that
+        have none."""
         self._shard = shard
         self._give_way = give_way
         self._greenlet: gevent.Greenlet | None = None
@@ -33,6 +37,8 @@ class RateSampler:
     def _run(self) -> None:
         while True:
             self._give_way()
-            topics = (each for each in list(self._shard.topics.values()) if not each.gone)
-            self.rates.sample(topics, Slices(self._give_way, SLICE).step)
+            sampling = Sampling(self._shard)
+            while sampling.go_on(SLICE):
+                self._give_way()
+            self.saturated = sampling.saturated
             gevent.sleep(PERIOD)

@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from nsqcy.broker.core import Shard, Topic
+from nsqcy.broker.core import Shard
 from nsqcy.channels.core import Events
 from nsqcy.http.server import HttpServer
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.nsqd.process_messages.drain_remainder import Remains, Rest, summed
 from nsqcy.nsqd.process_messages.stats_query import Query
-from nsqcy.nsqd.stats import metrics_buffer, metrics_shares, stats_page
+from nsqcy.nsqd.stats import metrics_shares, page_buffer, stats_page
 from nsqcy.nsqd.stats import stats_formats as stats
-from nsqcy.nsqd.stats.recent_rates import RecentRates
+from nsqcy.nsqd.worker.rate_sampler import RateSampler
 from nsqcy.nsqd.worker.read_health import read_health
 from nsqcy.process.control import Answer
 from nsqcy.protocol.core import SessionManager
@@ -29,6 +29,9 @@ from nsqcy.util.slices import Slices
 if TYPE_CHECKING:
     from nsqcy.nsqd.auth.users import FileUsers
     from nsqcy.nsqd.copies.worker_copies import Copies
+
+SLICE = 64
+"""Topics per slice of the count of remaining messages."""
 
 
 class WorkerStats:
@@ -47,7 +50,7 @@ class WorkerStats:
         events: Events | None,
         users: "FileUsers | None",
         copies: "Copies | None",
-        rates: RecentRates,
+        sampler: RateSampler,
         give_way: Callable[[], None],
     ) -> None:
         """give_way: lets other work run; when it returns, the counts are exact."""
@@ -61,18 +64,26 @@ class WorkerStats:
         self._events = events
         self._users = users
         self._copies = copies
-        self._rates = rates
+        self._sampler = sampler
         self._give_way = give_way
 
-    def share(self, query: Query) -> Answer:
-        """Of /stats."""
+    def share(self, query: Query, buffer: int) -> Answer:
+        """Write this worker's part of /stats to a shared buffer, and close its descriptor."""
+        writer = page_buffer.Writer(buffer, stats_page.region(self._manager.index))
+        try:
+            return self._write_share(query, writer)
+        finally:
+            os.close(buffer)
+
+    def _write_share(self, query: Query, writer: page_buffer.Writer) -> Answer:
         self._give_way()
-        walk = stats_page.Walk(query, self._give_way, time.time_ns(), self._rates)
-        topics = self._topics(query.topic)
-        return stats_page.pack(
-            walk.topics(topics),
-            walk.producers(self._manager.producers()),
-            known=bool(topics),
+        keys = self._keys(query.topic)
+        written = stats_page.write_share(
+            self._manager, keys, query, writer, time.time_ns(), self._give_way
+        )
+        return stats_page.answer(
+            written,
+            known=bool(keys),
             health=stats_page.Health(
                 self._shard.host.health,
                 self._shard.host.health_at,
@@ -85,13 +96,13 @@ class WorkerStats:
 
     def metrics(self, buffer: int, compress: bool) -> dict[str, Any]:
         """Write this worker's part of /metrics to a shared buffer, and close its descriptor."""
-        writer = metrics_buffer.Writer(buffer, self._manager.index + 1)
+        writer = page_buffer.Writer(buffer, self._manager.index + 1)
         try:
             return self._write_metrics(writer, compress)
         finally:
             os.close(buffer)
 
-    def _write_metrics(self, writer: metrics_buffer.Writer, compress: bool) -> dict[str, Any]:
+    def _write_metrics(self, writer: page_buffer.Writer, compress: bool) -> dict[str, Any]:
         maximum = -(-self._options.metrics_max_series // self._workers)
         lines = Exposition(self._shard, maximum, *metrics_shares.NAMES)
         figures = {
@@ -100,7 +111,7 @@ class WorkerStats:
             "syncs": self._io.sync_times(),
             "events": self._event_counts(),
             "copies": None if self._copies is None else self._copies.figures(),
-            "saturated": metrics_shares.in_series(self._rates.saturated(), maximum),
+            "saturated": metrics_shares.in_series(self._sampler.saturated, maximum),
             "quotas": [] if self._users is None else self._users.quotas_told(),
         }
         return metrics_shares.share(lines, figures, writer, compress, self._give_way)
@@ -127,11 +138,11 @@ class WorkerStats:
             return None
         return {"published": self._events.published, "dropped": self._events.dropped}
 
-    def _topics(self, name: str) -> list[Topic]:
+    def _keys(self, name: str) -> list[bytes]:
         if not name:
-            return list(self._shard.topics.values())
-        found = self._shard.topic(name.encode("utf-8", "surrogateescape"))
-        return [found] if found is not None else []
+            return list(self._shard.topics)
+        key = name.encode("utf-8", "surrogateescape")
+        return [key] if key in self._shard.topics else []
 
     def remains(self) -> Remains:
         """Return the messages that consumers of this worker's topics have not finished."""
@@ -139,7 +150,7 @@ class WorkerStats:
         return summed(self._rests())
 
     def _rests(self) -> Iterator[Rest]:
-        slices = Slices(self._give_way, stats_page.SLICE)
+        slices = Slices(self._give_way, SLICE)
         for topic in list(self._shard.topics.values()):
             slices.step()
             if not topic.gone:

@@ -19,7 +19,7 @@ from nsqcy.metrics.families import (
     TURN_BOUNDS,
 )
 from nsqcy.nsqadmin.metrics import outcome
-from nsqcy.nsqd.stats import metrics_buffer, metrics_shares
+from nsqcy.nsqd.stats import metrics_shares, page_buffer
 from nsqcy.nsqd.stats.metrics_other_series import Growing, Summed
 from nsqcy.server.core import CHANNEL_NAMES, TOPIC_NAMES, Exposition, bounds
 from nsqcy.storage.core import IoThread
@@ -182,17 +182,17 @@ def test_a_share_is_made_in_slices(compress: bool, monkeypatch: pytest.MonkeyPat
     core = Core(None)
     for name in ("a", "b", "t"):
         core.create(name).channel("c")
-    sheet, turns = metrics_buffer.SharedBuffer(), []
+    sheet, turns = page_buffer.SharedBuffer(), []
     lines = Exposition(core.shard, 100, *metrics_shares.NAMES)
-    writer = metrics_buffer.Writer(sheet.fd, 3)
+    writer = page_buffer.Writer(sheet.fd, 3)
     found = metrics_shares.share(lines, {"tcp": 1}, writer, compress, lambda: turns.append(1))
     assert len(turns) > len(found["lengths"]) == (2 if compress else 4)
     assert found["worker"]["tcp"] == 1
-    columns = metrics_buffer.pieces(3, found["lengths"])
-    page = metrics_buffer.read(
-        sheet.fd, metrics_buffer.plan(piece for column in columns for piece in column), lambda: None
+    columns = page_buffer.pieces(3, found["lengths"])
+    page = page_buffer.read(
+        sheet.fd, page_buffer.plan(piece for column in columns for piece in column), lambda: None
     )
-    text = gzip.decompress(page).decode() if compress else page.decode()
+    text = gzip.decompress(page).decode() if compress else bytes(page).decode()
     names = [line.partition("{")[0] for line in text.splitlines()]
     assert [name for name, _ in groupby(names)] == list(dict.fromkeys(names))
     assert len(names) == 3 * (len(TOPICS) - 1) + 3 * (len(CHANNELS) - 1)
@@ -221,12 +221,12 @@ def test_nobody_gives_way_beneath_what_is_compiled(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(metrics_shares, "BULK", 0)
     core = Core(None)
     core.create("t").channel("c")
-    sheet, turns = metrics_buffer.SharedBuffer(), []
+    sheet, turns = page_buffer.SharedBuffer(), []
     lines: Any = Watched(Exposition(core.shard, 100, *metrics_shares.NAMES))
     metrics_shares.share(
         lines,
         {},
-        metrics_buffer.Writer(sheet.fd, 0),
+        page_buffer.Writer(sheet.fd, 0),
         False,
         lambda: turns.append(lines.is_asked),
     )
@@ -244,22 +244,30 @@ def test_there_are_no_other_families() -> None:
 
 
 def test_pieces_are_where_they_were_written() -> None:
-    sheet = metrics_buffer.SharedBuffer()
-    writer = metrics_buffer.Writer(sheet.fd, 1)
+    sheet = page_buffer.SharedBuffer()
+    writer = page_buffer.Writer(sheet.fd, 1)
     rows = [[writer.write(data).length for data in row] for row in ([b"a", b"1"], [b"bc", b"23"])]
-    columns = metrics_buffer.pieces(1, rows)
-    plan = metrics_buffer.plan([*columns[0], *columns[1]])
-    assert metrics_buffer.read(sheet.fd, plan, lambda: None) == b"abc123"
+    columns = page_buffer.pieces(1, rows)
+    plan = page_buffer.plan([*columns[0], *columns[1]])
+    assert page_buffer.read(sheet.fd, plan, lambda: None) == b"abc123"
 
 
 def test_a_page_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_buffer, "BULK", 4)
-    sheet, turns = metrics_buffer.SharedBuffer(), []
-    first, second = metrics_buffer.Writer(sheet.fd, 0), metrics_buffer.Writer(sheet.fd, 1)
+    monkeypatch.setattr(page_buffer, "BULK", 4)
+    sheet, turns = page_buffer.SharedBuffer(), []
+    first, second = page_buffer.Writer(sheet.fd, 0), page_buffer.Writer(sheet.fd, 1)
     pieces = [first.write(b"one "), second.write(b"three "), first.write(b""), first.write(b"two ")]
-    plan = metrics_buffer.plan([pieces[0], pieces[3], pieces[2], pieces[1]])
-    assert metrics_buffer.read(sheet.fd, plan, lambda: turns.append(1)) == b"one two three "
-    assert len(turns) == 2
+    plan = page_buffer.plan([pieces[0], pieces[3], pieces[2], pieces[1]])
+    assert page_buffer.read(sheet.fd, plan, lambda: turns.append(1)) == b"one two three "
+    assert len(turns) == 3
+
+
+def test_a_piece_that_is_missing_is_an_error() -> None:
+    sheet = page_buffer.SharedBuffer()
+    piece = page_buffer.Writer(sheet.fd, 0).write(b"one")
+    assert page_buffer.read(sheet.fd, b"", lambda: None) == b""
+    with pytest.raises(OSError, match="cannot read the page"):
+        page_buffer.read(sheet.fd, page_buffer.plan([piece._replace(length=4)]), lambda: None)
 
 
 def test_syncs_are_timed_by_lane(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import struct
 import types
 from typing import Any
 
@@ -11,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcy.nsqd.process_messages.stats_query import Query
-from nsqcy.nsqd.stats import statsd
+from nsqcy.nsqd.stats import page_buffer, statsd
+from nsqcy.nsqd.stats.page_buffer import Piece, SharedBuffer
 from nsqcy.nsqd.stats.stats_formats import MEMORY_KEYS
-from nsqcy.nsqd.stats.stats_page import Whole
+from nsqcy.nsqd.stats.stats_page import Share, Whole
 from nsqcy.nsqd.stats.statsd import DEFAULT_PACKET, Pusher, Writer, dial, packets
 
 NO_LATENCY = {"count": 0, "percentiles": None}
@@ -214,9 +216,12 @@ class Fleeting:
 
     def __call__(self, query: Query) -> Whole:
         self.asked.append(query)
-        piece = json.dumps(topic("t", channel("c"))).encode()
+        piece = json.dumps(topic("t", channel("c"))).encode() + b","
+        shared = SharedBuffer()
+        topics = page_buffer.Writer(shared.fd, 1).write(piece)
+        share = Share(topics, Piece(0, 0), struct.pack("<IH", len(piece), 1) + b"t")
         memory = dict.fromkeys(MEMORY_KEYS, 0)
-        return Whole([(b"t", piece)], [], True, "OK", memory, True)
+        return Whole(shared, [share], True, "OK", memory, True)
 
 
 class Notes:

@@ -12,7 +12,10 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
+from mmap import mmap
 from typing import NamedTuple
+
+from nsqcy.server.core import PageReader
 
 REGION = 1 << 36
 
@@ -29,7 +32,7 @@ class SharedBuffer:
     """A buffer. Owns the descriptor, which is closed with this object."""
 
     def __init__(self) -> None:
-        self.fd = os.memfd_create("metrics", os.MFD_CLOEXEC)
+        self.fd = os.memfd_create("page", os.MFD_CLOEXEC)
 
     def __del__(self) -> None:
         os.close(self.fd)
@@ -66,18 +69,13 @@ def plan(found: Iterable[Piece]) -> bytes:
     return array("Q", [number for piece in found if piece.length for number in piece]).tobytes()
 
 
-def read(fd: int, plan: bytes, give_way: Callable[[], None]) -> bytearray:
+def read(fd: int, plan: bytes, give_way: Callable[[], None]) -> memoryview:
     """Return the page. `give_way` is called between slices of the work."""
-    numbers = array("Q", plan)
-    lengths = numbers[1::2]
-    page = bytearray(sum(lengths))
-    room = memoryview(page)
-    left = BULK
-    for at, length in zip(numbers[::2], lengths, strict=True):
-        if left < length:
-            give_way()
-            left = BULK
-        left -= length
-        os.preadv(fd, [room[:length]], at)
-        room = room[length:]
+    size = sum(array("Q", plan)[1::2])
+    # The kernel clears each part of this memory on first use. Clearing a bytearray would delay the
+    # event loop, because it is cleared at once.
+    page = memoryview(mmap(-1, size or 1))[:size]
+    reader = PageReader(fd, plan, page)
+    while reader.go_on(BULK):
+        give_way()
     return page
