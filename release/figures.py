@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loadtest.bench import bars
-from loadtest.bench.report import OURS, table, times
-from loadtest.bench.results import RESULTS, alone, beside
+from loadtest.bench.markdown import table
+from loadtest.bench.report import OURS, times
+from loadtest.bench.results import RESULTS, alone, beside, separate
 
 
 def conditions() -> str:
@@ -177,7 +178,7 @@ def on_disk() -> str:
     for each in SAFER:
         other = f"{each.broker}, {each.how}"
         add(each.ours, other, each.ratio, each.durability, f"{times(each.in_memory)} ×")
-    run = RESULTS["settings"]["copies on other machines"]
+    run = separate("copies")
     head = ["nsqd publishes", "in comparison with", "ratio of messages per second"]
     return _texts([*head, "the same ratio in memory, without copies"], rows) + (
         f"\n{conditions()}. For Redis, the ratio in memory is for batches of 200 from 2 clients. "

@@ -1,8 +1,9 @@
 """Blocks with the price of each durability class and of copies, from docs/benchmarks.json."""
 
 from loadtest.bench.chart import short
-from loadtest.bench.report import table, times
-from loadtest.bench.results import RESULTS, alone
+from loadtest.bench.markdown import table
+from loadtest.bench.report import times
+from loadtest.bench.results import alone, separate
 from release.figures import conditions
 
 CLASSES = ("memory", "os", "fsync")
@@ -37,7 +38,7 @@ def of_copies() -> str:
         rows.append([f"{name.split(',')[0]}, `{durability}`", rates[0], cost, rates[1], *delays])
     head = ["copies, class", "batches of 200: messages per second", "CPU time per message"]
     head += ["one by one: messages per second", "median until `OK`", "99th percentile"]
-    run = RESULTS["settings"]["copies on other machines"]
+    run = separate("copies")
     takeover = alone("takeover after kill -9, lease 3 s", "os")
     return table(head, rows) + (
         f"\n{conditions()}; the copies are {run}. Three nsqds with one worker each and etcd share "

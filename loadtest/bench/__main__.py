@@ -15,7 +15,10 @@ from loadtest.bench import clients, daemon, everything, procfs, speed
 from loadtest.bench.scenarios import SCENARIOS, UNRECORDED
 from loadtest.bench.tasks import scenarios as tasks
 
-MEMORY = ["speed", "--only=memory,topics,idle"]  # what `memory` means
+SHORT = {  # what these words mean
+    "memory": ["speed", "--only=memory,topics,idle"],
+    "curves": ["all", "--only=curves"],
+}
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -50,8 +53,7 @@ def main(argv: Sequence[str]) -> int:
         signal.signal(each, leave)
     allow_many_files()
     words = list(argv)
-    if words[:1] == ["memory"]:
-        words[:1] = MEMORY
+    words[:1] = SHORT.get(words[0], words[:1]) if words else []
     if not words or words[0] not in ("all", "speed", "clients", "tasks", "-h", "--help"):
         words.insert(0, "speed")
     args = parser().parse_args(words)

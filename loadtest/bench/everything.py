@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.bench import daemon, report, speed
+from loadtest.bench.scenarios import SCENARIOS
 from nsqcy import __version__
 
 Say = Callable[[str], None]
@@ -36,6 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--brokers", default="", help="names or packages, separated by commas")
     parser.add_argument("--no-install", action="store_true", help="only brokers that are here")
     parser.add_argument("--no-alone", action="store_true", help="without nsqd's own scenarios")
+    parser.add_argument("--only", default="", help="only these scenarios of nsqd; keep the rest")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="where the page is put")
     parser.add_argument("--target", metavar="HOST:PORT", help="an NSQ that runs already, as well")
     parser.add_argument("--target-http", metavar="HOST:PORT", help="its HTTP address")
@@ -44,6 +46,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run_all(args: argparse.Namespace, say: Say) -> int:
     """Measure everything and write the page. Return non-zero if anything failed."""
+    if args.only:
+        return part(args, say)
     contestants, skipped = find(args, say)
     began = time.monotonic()
     ours = speed.Found() if args.no_alone else alone(args)
@@ -59,8 +63,34 @@ def run_all(args: argparse.Namespace, say: Say) -> int:
         "peers": theirs.rows,
         "failed": ours.failed + theirs.failed,
     }
+    if before := report.read(args.docs):
+        missing = set(SCENARIOS) - set(names(args)) if not args.no_alone else set(SCENARIOS)
+        rows = [row for row in before["nsqd"] if row["name"] in missing]
+        when = {row["name"]: before["date"] for row in rows}
+        runs = {name: before.get("separate", {}).get(name, date) for name, date in when.items()}
+        figures = report.joined(figures, rows, runs)
     say(f"{report.write(figures, args.docs)} is written, {minutes:.1f} min")
     return 1 if figures["failed"] else 0
+
+
+def part(args: argparse.Namespace, say: Say) -> int:
+    """Measure some scenarios of nsqd, and replace their rows on the page."""
+    if (before := report.read(args.docs)) is None:
+        say(f"{args.docs} has no {report.DATA}: run the whole benchmark first")
+        return 2
+    when = report.condition(os.getloadavg()[0])
+    found = alone(args)
+    figures = report.joined(before, found.rows, dict.fromkeys(names(args), when))
+    failed = [each for each in before["failed"] if each["what"] not in names(args)]
+    say(f"{report.write(figures | {'failed': failed + found.failed}, args.docs)} is written")
+    return 1 if found.failed else 0
+
+
+def names(args: argparse.Namespace) -> list[str]:
+    """Return the scenarios of nsqd to run."""
+    if args.only:
+        return str(args.only).split(",")
+    return [name for name, each in SCENARIOS.items() if args.full or not each.long]
 
 
 def find(args: argparse.Namespace, say: Say) -> tuple[list[Any], dict[str, str]]:
@@ -113,9 +143,10 @@ def alone(args: argparse.Namespace) -> speed.Found:
     """Run nsqd's own scenarios, in a separate process."""
     with tempfile.TemporaryDirectory(prefix="nsqcy-bench-") as folder:
         figures = Path(folder) / "figures.json"
-        words = [sys.executable, "-m", "loadtest.bench", "speed", "--full", f"--json={figures}"]
+        words = [sys.executable, "-m", "loadtest.bench", "speed", f"--json={figures}"]
+        words += [f"--only={','.join(names(args))}"]
         words += [f"--scale={args.scale}", f"--repeat={rounds(args)}"]
-        if not args.full:
+        if not args.full and not args.only:
             words.append(f"--minutes={args.minutes * ALONE}")
         # TMPDIR: if the process is killed, its files are removed with this directory.
         done = subprocess.run(words, cwd=ROOT, env=os.environ | {"TMPDIR": folder})

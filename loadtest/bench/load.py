@@ -467,10 +467,11 @@ def crowd(
     timed: int,
     team: Team,
     index: int,
+    open: Callable[[Address, str, str, int], socket.socket] = consumer,
 ) -> Callable[[], Report]:
     """Many consumers in one process, each with its own topic and channel; otherwise like
     `finishing`."""
-    socks = [consumer(address, topic, channel, ready) for topic, channel in places]
+    socks = [open(address, topic, channel, ready) for topic, channel in places]
     by_number = {sock.fileno(): sock for sock in socks}
     stamps = struct.Struct(f">34xqq{timed - 16}x") if timed else None
 

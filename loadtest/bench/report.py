@@ -7,6 +7,7 @@ Its input is the JSON that it writes: `figures`, a dict of
     skipped                     missing peers, each with the reason
     peers                       rows of loadtest.bench.peers.work.run
     nsqd                        rows of loadtest.bench.speed.run
+    separate                    scenarios of `nsqd` from another run: their names, and when
     failed                      for each figure that was not measured: its name, and why
 
 The file has a further key, `recorded`: tables of separate runs of other commands, for other pages
@@ -21,12 +22,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadtest.bench import bars, chart
+from loadtest.bench import bars, chart, growth
+from loadtest.bench.markdown import table
 
 OURS = "nsqcy"
 PAGE, CHART, DATA = "BENCHMARKS.md", "benchmarks.svg", "benchmarks.json"
 BUSY = 0.9  # a load process that is busier than this limited the daemon
+IDLE = 0.5  # load average; above it, the machine was busy
 CHARTED = 4  # scenarios
+OWN_SECTION = ("durable", "copies", "curves")
+TITLES = {"copies": "copies on other machines"}  # of scenarios whose names say too little
 MET, MISSED = "met", "**missed**"
 
 Figures = dict[str, Any]
@@ -35,8 +40,9 @@ Row = dict[str, Any]
 HEAD = """# Benchmarks
 
 `make bench` writes this page from one run on one machine. It installs, starts and stops the other
-brokers. `make bench FULL=1` covers more message sizes, more workers and more rounds. All figures
-are in [{data}]({data}). Compare figures only within this page, because they differ between
+brokers. `make bench FULL=1` covers more message sizes, more workers and more rounds, and draws the
+curves. `make bench ARGS="all --only=curves"` measures one part again and keeps the others. All
+figures are in [{data}]({data}). Compare figures only within this page, because they differ between
 machines.
 """
 
@@ -168,13 +174,33 @@ def today() -> str:
     return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
+def condition(load: float) -> str:
+    """Return when a run took place, and how busy the machine was before it."""
+    state = "busy" if load > IDLE else "quiet"
+    return f"{today()}, on a {state} machine (load average {load:.1f} before it)"
+
+
+def read(folder: Path) -> Figures | None:
+    """Return the figures of the page in a directory; None if there is no page."""
+    return json.loads((folder / DATA).read_text()) if (folder / DATA).exists() else None
+
+
+def joined(figures: Figures, rows: Sequence[Row], runs: dict[str, str]) -> Figures:
+    """Return figures with rows of scenarios from other runs, and when these took place."""
+    order = list(dict.fromkeys(row["name"] for row in [*figures["nsqd"], *rows]))
+    kept = [row for row in figures["nsqd"] if row["name"] not in runs]
+    nsqd = sorted([*kept, *rows], key=lambda row: order.index(row["name"]))
+    return figures | {"nsqd": nsqd, "separate": figures.get("separate", {}) | runs}
+
+
 def write(figures: Figures, folder: Path) -> Path:
-    """Write page, chart and data to a directory; return the path to the page."""
+    """Write page, charts and data to a directory; return the path to the page."""
     folder.mkdir(parents=True, exist_ok=True)
-    if (folder / DATA).exists():
-        figures = figures | {"recorded": json.loads((folder / DATA).read_text())["recorded"]}
+    if before := read(folder):
+        figures = figures | {"recorded": before["recorded"]}
     (folder / DATA).write_text(json.dumps(figures, indent=1) + "\n")
     (folder / CHART).write_text(picture(figures["peers"]))
+    (folder / growth.CHART).write_text(growth.picture(_named(figures["nsqd"], "curves")))
     (folder / PAGE).write_text(page(figures))
     return folder / PAGE
 
@@ -207,18 +233,15 @@ def page(figures: Figures) -> str:
         _failed(figures["failed"]),
         _peers(figures),
         _nsqd(figures["nsqd"]),
+        growth.section(_named(figures["nsqd"], "curves")),
     ]
     return "\n".join(part for part in parts if part).rstrip() + "\n"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table; all columns except the first are figures."""
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
-
-
 def _conditions(figures: Figures) -> str:
     facts = {"date": figures["date"]} | figures["machine"] | figures["settings"]
+    for name, when in figures.get("separate", {}).items():
+        facts[TITLES.get(name, name)] = f"from a separate run on {when}"
     lines = "".join(f"| {name} | {value} |\n" for name, value in facts.items())
     return f"## Conditions\n\n| | |\n| --- | --- |\n{lines}"
 
@@ -325,12 +348,16 @@ def _memory(rows: Sequence[Row]) -> str:
 def _nsqd(rows: Sequence[Row]) -> str:
     parts = []
     for head, those in (
-        (ALONE, [row for row in rows if row["name"] not in ("durable", "copies")]),
-        (DURABLE, [row for row in rows if row["name"] == "durable"]),
-        (COPIES, [row for row in rows if row["name"] == "copies"]),
+        (ALONE, [row for row in rows if row["name"] not in OWN_SECTION]),
+        (DURABLE, _named(rows, "durable")),
+        (COPIES, _named(rows, "copies")),
     ):
         parts += [head + _own(those)] if those else []
     return "".join(parts)
+
+
+def _named(rows: Iterable[Row], name: str) -> list[Row]:
+    return [row for row in rows if row["name"] == name]
 
 
 def _own(rows: Sequence[Row]) -> str:

@@ -21,6 +21,12 @@ def beside(contestant: str, scenario: str) -> Row:
     return _last(RESULTS["peers"], scenario=scenario, contestant=contestant)
 
 
+def separate(scenario: str) -> str:
+    """Return which run a scenario of nsqd alone is from."""
+    when = RESULTS.get("separate", {}).get(scenario)
+    return f"from a separate run on {when}" if when else "from the same run"
+
+
 def _last(rows: list[Row], **wanted: str) -> Row:
     found = [row for row in rows if wanted.items() <= row.items()]
     if not found:

@@ -303,6 +303,7 @@ class Scenario:
     about: str
     quick: bool = False  # whether it runs by default
     seconds: float = 10.0  # duration of three rounds; determines its share of a limited time
+    long: bool = False  # whether only full runs of all benchmarks contain it
 
 
 @dataclass

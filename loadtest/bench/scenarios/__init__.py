@@ -3,6 +3,7 @@
 from loadtest.bench.scenarios import (
     beside,
     copies,
+    curves,
     durable,
     encoded,
     latency,
@@ -52,13 +53,15 @@ SCENARIOS = {
         15,
     ),
     "replay": Scenario(replay.replay, "retention, and a reader beside consumers", False, 25),
-    "workers": Scenario(scaling.workers, "1, 4 and 16 topics on 1, 2 and 4 workers", False, 27),
     "scaling": Scenario(scaling.scaling, "4 topics: CPU on 2 workers over CPU on 1", False, 15),
     "hot": Scenario(
         scaling.hot,
         "one topic: 4 channels, 8 consumers, 50 publishers, 1 to 4 workers",
         False,
         40,
+    ),
+    "curves": Scenario(
+        curves.curves, "cost while messages, topics, channels, ... grow; FULL", long=True
     ),
 }
 

@@ -25,17 +25,6 @@ def busiest(result: Result) -> str:
     return f"busiest process {result.busiest_us:.3f} us"
 
 
-def workers(settings: Settings) -> Iterator[Result]:
-    messages = settings.count(500_000)
-    with settings.nsqds(1, 2, 4) as nsqds:
-        for _ in settings.rounds():
-            for topics in (1, 4, 16):
-                for nsqd in nsqds.values():
-                    result = both_ways(settings, nsqd, topics, messages)
-                    result.note = busiest(result)
-                    yield result
-
-
 def scaling(settings: Settings) -> Iterator[Result]:
     """Measure the cost of a second worker when both workers have topics."""
     messages = settings.count(2_000_000)

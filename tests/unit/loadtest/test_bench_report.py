@@ -96,6 +96,25 @@ def test_tables_of_separate_runs_stay(tmp_path: Path) -> None:
     assert json.loads((tmp_path / report.DATA).read_text())["recorded"] == separate
 
 
+def test_a_part_replaces_its_rows_and_says_when() -> None:
+    before = figures() | {"separate": {"copies": "2030-01-01"}}
+    own = {"workers": 2, "note": "", "floors": 0.0}
+    new = [row("", "PUB", name="pipe", rate=7.0, **own), row("", "new", name="new", **own)]
+    whole = report.joined(before, new, {"pipe": "2030-01-03", "new": "then"})
+    assert [(each["name"], each["rate"]) for each in whole["nsqd"]] == [
+        *(("batches", 1_000_000.0), ("pipe", 7.0), ("new", 1_000_000.0))
+    ]
+    text = report.page(whole)
+    assert cells(text, "pipe")[0][1] == "from a separate run on 2030-01-03"
+    copies = cells(text, "copies on other machines")
+    assert copies[0][1] == "from a separate run on 2030-01-01"
+
+
+def test_a_busy_machine_is_called_busy() -> None:
+    assert "on a quiet machine (load average 0.1" in report.condition(0.1)
+    assert "on a busy machine (load average 2.0" in report.condition(2.0)
+
+
 def test_memory_has_its_own_columns(page: str) -> None:
     assert cells(page, "Slow & Co")[2] == ["Slow & Co", "memory", "9", "1,234", "1,000"]
 
