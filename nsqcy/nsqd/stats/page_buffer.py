@@ -12,8 +12,10 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
-from mmap import mmap
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import NamedTuple
+
+import gevent
 
 from nsqcy.server.core import PageReader
 
@@ -74,8 +76,16 @@ def read(fd: int, plan: bytes, give_way: Callable[[], None]) -> memoryview:
     size = sum(array("Q", plan)[1::2])
     # The kernel clears each part of this memory on first use. Clearing a bytearray would delay the
     # event loop, because it is cleared at once.
-    page = memoryview(mmap(-1, size or 1))[:size]
+    page = memoryview(mmap(-1, size or 1, flags=MAP_PRIVATE | MAP_ANONYMOUS))[:size]
     reader = PageReader(fd, plan, page)
     while reader.go_on(BULK):
         give_way()
     return page
+
+
+def close(fd: int, page_size: int) -> None:
+    """Close a buffer that has been read. Freeing a large page would delay the event loop."""
+    if page_size > BULK:
+        gevent.get_hub().threadpool.spawn(os.close, fd)
+    else:
+        os.close(fd)

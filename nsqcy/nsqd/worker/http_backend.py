@@ -4,7 +4,6 @@ Routes each request to the process that answers it: the topic's owner, the maste
 Does not depend on HTTP routes.
 """
 
-import os
 import socket
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -151,10 +150,13 @@ class HttpBackend:
     def _read(self, planned: Answer) -> memoryview:
         """Return the page with this plan."""
         (buffer,) = planned.fds
+        size = 0
         try:
-            return page_buffer.read(buffer, planned.blob, self._give_way)
+            page = page_buffer.read(buffer, planned.blob, self._give_way)
+            size = len(page)
+            return page
         finally:
-            os.close(buffer)
+            page_buffer.close(buffer, size)
 
     def info(self) -> dict[str, Any]:
         options = self._options
