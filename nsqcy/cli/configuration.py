@@ -53,7 +53,7 @@ def check(context: click.Context, file: str, daemon: str | None) -> None:
     for warning in settings.warnings:
         click.echo(f"warning: {warning}", err=True)
     count = sum(len(section.values) for section in (given, *given.patterns))
-    click.echo(f"{file}: valid for {daemon}, {count} options set")
+    click.echo(f"{file}: valid for {daemon}; options set: {count}")
 
 
 def table(daemon: str) -> OptionTable:

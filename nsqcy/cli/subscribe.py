@@ -20,7 +20,7 @@ _REMEDIES = {
     "E_AUTH_FAILED": f"check {token_file.SETTINGS}",
     "E_UNAUTHORIZED": f"check {token_file.SETTINGS}",
     "TLS required": "set --tls",
-    "certificate": "set --tls-root-ca-file to the CA of its certificate",
+    "certificate": "set --tls-root-ca-file to the CA that issued the daemon's certificate",
 }
 
 

@@ -123,7 +123,7 @@ class Codec:
     def close(self) -> None: ...
 
 class Publish:
-    """A publish that waits for nsqd's response; the producer's `on_retry` receives it."""
+    """A publish that waits for nsqd's response. The producer's `on_retry` receives this object."""
 
     @property
     def topic(self) -> str:

@@ -95,9 +95,10 @@ class ConsumerView:
 
     @property
     def is_starved(self) -> bool:
-        """Whether some nsqd cannot send more messages until the program answers some.
+        """Whether at least one nsqd cannot send more messages until the program answers those it
+        has.
 
-        False while delivered messages are still waiting to be taken.
+        False while the queue still holds delivered messages.
         """
         return not self._queue and self.core.flow.is_starved
 

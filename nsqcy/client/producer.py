@@ -286,7 +286,7 @@ class ProducerCore(Core[Nsqd]):
 
     def _keep(self, publish: Publish, now: float) -> None:
         self.waiting.append(publish)
-        for nsqd in self.nsqds.values():  # a caller waits, so connect soon
+        for nsqd in self.nsqds.values():  # a caller is waiting, so connect soon
             nsqd.retry_at = min(nsqd.retry_at, now + self._short_pause(nsqd.failures))
         if not (self.nsqds or self._asking):
             self._ask_at = min(self._ask_at, now + self._short_pause(self._in_vain))

@@ -73,5 +73,5 @@ def unknown_key(key: str, allowed: Iterable[str]) -> tuple[str, str]:
 
     names = sorted(allowed)
     near = difflib.get_close_matches(key.replace("-", "_").lower()[:64], names, 1)
-    meant = f", did you mean {near[0]}?" if near else ""
+    meant = f"; did you mean {near[0]}?" if near else ""
     return f"unknown key {quote(key)}{meant}", ", ".join(names)

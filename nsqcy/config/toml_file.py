@@ -88,7 +88,7 @@ def _guard_problem(table: OptionTable, key: str, value: object) -> str:
     named = {f"{key}.{each}": each for each in value} if isinstance(value, dict) else {key: key}
     for shown, each in named.items():
         if option := _guard_meant(table, each):
-            return f"unknown key {quote(shown)}, did you mean {option.toml_key}?"
+            return f"unknown key {quote(shown)}; did you mean {option.toml_key}?"
     return ""
 
 
@@ -116,7 +116,7 @@ def _ignored(table: OptionTable, key: str, value: object) -> str:
     elif (option := table.by_flag.get(key.replace("_", "-"))) and option.notice:
         hint = f" (--{option.flag} {option.notice})"
     elif option := _similar(table, key):
-        hint = f", did you mean {option.toml_key}?"
+        hint = f"; did you mean {option.toml_key}?"
     return f"unknown key {quote(key)} is ignored{hint}"
 
 

@@ -28,7 +28,7 @@ def config(host: Host) -> Iterator[Finding]:
     for each in file.warnings:
         yield warning(each, "remove or correct it")
     if not file.warnings:
-        yield ok(f"{file.path}: valid for {file.daemon}, {file.options_set} options set")
+        yield ok(f"{file.path}: valid for {file.daemon}; options set: {file.options_set}")
 
 
 def libraries(host: Host) -> Iterator[Finding]:

@@ -109,7 +109,7 @@ BUNDLE = (
         "log-file",
         WORDS,
         (),
-        "log file to include (its end); the systemd journal is always included",
+        "log file whose end is included; the systemd journal is always included",
     ),
 )
 SECTIONS = {"host": HOST, "cluster": CLUSTER, "output": OUTPUT, "bundle": BUNDLE}

@@ -191,7 +191,7 @@ CHECKS = (
     Check(
         "unread-topics",
         "topics that accumulate messages because they have no channel",
-        "no topic without a channel has messages",
+        "every topic with messages has a channel",
         lambda cluster: of_kinds(cluster.problems, "no-channel"),
         _any_alive,
     ),

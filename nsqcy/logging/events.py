@@ -393,7 +393,7 @@ def exit_waits(worker: int, /, *, operation: str, path: str, seconds: int) -> st
 
 @fatal(NSQD)
 def exit_gives_up(worker: int, /, *, operation: str, path: str, seconds: int) -> str:
-    """An exit has waited for one disk operation for twice `--hung-disk-timeout`."""
+    """An exiting worker has waited for one disk operation for twice `--hung-disk-timeout`."""
     return (
         f"worker {worker}: exiting because the disk does not respond: {operation} {path} has not "
         f"returned for {seconds} s"

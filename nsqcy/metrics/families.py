@@ -13,7 +13,7 @@ OTHER, EPHEMERAL = "(other)", "#ephemeral"
 
 
 def _bounds(first: int) -> tuple[float, ...]:
-    """Return the upper ends of buckets in seconds: powers of four, starting at 2^first ns."""
+    """Return the upper bounds of the buckets in seconds: powers of four, starting at 2^first ns."""
     return tuple((1 << first + 2 * number) / 1e9 for number in range(12))
 
 

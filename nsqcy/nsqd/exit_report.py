@@ -15,6 +15,6 @@ def describe(unsaved: Mapping[str, int]) -> str:
         f"{topic} ({count or 'its journal'})" for topic, count in sorted(unsaved.items())[:SHOWN]
     ]
     if len(unsaved) > SHOWN:
-        names.append(f"and {len(unsaved) - SHOWN} other topics")
+        names.append(f"other topics: {len(unsaved) - SHOWN}")
     what = "1 message is" if total == 1 else f"{total} messages are"
     return f"{what} not on disk: {', '.join(names) or 'none'}"

@@ -233,9 +233,9 @@ def not_there(logs: dict[Log, seqs.Coverage], archived: list[Range]) -> Iterator
         for first, after in outside:
             if first < after:
                 yield (
-                    f"topic {topic!r}, log {log_id}: seq {first} to {after - 1} are missing: "
-                    "according to the checkpoint or the manifests, they were archived "
-                    f"({after - first} rows)"
+                    f"topic {topic!r}, log {log_id}: seq {first} to {after - 1} "
+                    f"({after - first} rows) are missing, although the checkpoint or the manifests "
+                    "list them as archived"
                 )
 
 

@@ -81,7 +81,7 @@ def ranges(start: Offset, end: Offset) -> list[Range]:
                 begin = start.pos.get(topic, {}).get(log_id)
             if begin is None:
                 raise OptionError(
-                    f"the checkpoint lacks the beginning of log {log_id} of topic {topic!r}"
+                    f"the checkpoint has no start position for log {log_id} of topic {topic!r}"
                 )
             if begin < stop:
                 found.append(Range(topic, log_id, begin, stop))

@@ -340,7 +340,7 @@ ENDS = ("endingOffsets", "endingTimestamp")
 
 @dataclass(frozen=True)
 class Options:
-    """The options set by the user, checked."""
+    """The user's options, after validation."""
 
     topics: tuple[str, ...]  # empty if there is a pattern
     pattern: str

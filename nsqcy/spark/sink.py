@@ -76,8 +76,8 @@ class NsqStreamWriter(DataSourceStreamArrowWriter):
         batch = context.getLocalProperty("streaming.sql.batchId")
         if not query or not batch:
             LOG.warning(
-                "nsq: this Spark version does not pass the query and batch to tasks: a repeated "
-                "batch is published twice"
+                "nsq: this Spark version does not pass the query and batch ids to tasks, so a "
+                "batch that is rerun is published again"
             )
             query, batch = self._job, "0"
         found = self._planned.batch(query, int(batch))

@@ -243,7 +243,7 @@ def parts(found: list[Range], wanted: tuple[int, int], view: View) -> list[Part]
 
 
 class NsqReader(DataSourceReader):
-    """A batch, which reads the rows available when it is planned."""
+    """Reader of a batch query: reads the rows that are available when the query is planned."""
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         self._options = options

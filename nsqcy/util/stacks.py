@@ -26,7 +26,7 @@ gevent.Greenlet.add_spawn_callback(_known.add)
 
 
 def stacks() -> str:
-    """Return the stacks of all threads and greenlets. Blocks only the greenlet, not the hub."""
+    """Return the stacks of all threads and greenlets. Blocks the calling greenlet, not the hub."""
     lines = [_LINE, "* Threads"]
     _add_threads(lines)
     lines += [_LINE, "* Greenlets", _LINE]

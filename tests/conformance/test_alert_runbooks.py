@@ -184,7 +184,7 @@ def more_workers(host: Host) -> None:
     page = Page(host, "scale-workers")
     before = page.type("turn_duration")
     assert before.count('nsqd_turn_duration_seconds_sum{worker="0"}') == 2
-    assert "valid for nsqd, 1 options set" in page.type("workers =", failing=True)
+    assert "valid for nsqd; options set: 1" in page.type("workers =", failing=True)
     page.type("systemctl restart")
     after = page.type("/ready")
     for worker in "01":

@@ -159,7 +159,7 @@ def test_signals(name: str, rate: str, plain: Nsqd, topic: str) -> None:
 
 
 def test_an_nsqd_that_goes_while_the_input_is_silent(plain: Nsqd, nobody: str) -> None:
-    """to_nsq reports this without waiting for more input."""
+    """to_nsq reports the lost nsqd without waiting for more input."""
     with subprocess.Popen(
         [*tool_process.command("to_nsq"), "--topic=t", f"--nsqd-tcp-address={nobody}"],
         env=environment(),

@@ -92,7 +92,7 @@ def test_groups_that_need_no_force(values: Values, capfd: pytest.CaptureFixture[
     values.put_group(GROUP)
     assert refusal() == "no member of group g has a session: start nsqd on one of a, b, c\n"
     values.put("sessions/a.1", SESSION % (b"a", b"a"))
-    assert refusal() == "the owner of group g has a session: a\n"
+    assert refusal() == "the owner of group g, a, is running (it has a session)\n"
     values.put_group(GROUP.released("m"))
     values.start("a", "b", "c")
     assert refusal() == "all members of group g are back: one of them will take over\n"

@@ -150,7 +150,7 @@ def test_a_host(tmp_path: Path) -> None:
     )
     done = doctor(f"--config={config}", "--cluster=false")
     assert done.returncode == 0 or "error    " in done.stdout
-    assert f"ok       config: {config}: valid for nsqd, 3 options set\n" in done.stdout
+    assert f"ok       config: {config}: valid for nsqd; options set: 3\n" in done.stdout
     assert f"ok       data-path: {tmp_path} is writable\n" in done.stdout
     assert os.listdir(tmp_path) == ["nsqd.ini"]
 
@@ -158,7 +158,7 @@ def test_a_host(tmp_path: Path) -> None:
     done = doctor(f"--config={config}", "--cluster=false", "--quiet")
     assert done.returncode == 1
     assert "error    config: " in done.stdout
-    assert 'line 2: unknown key "data_pith", did you mean data_path?' in done.stdout
+    assert 'line 2: unknown key "data_pith"; did you mean data_path?' in done.stdout
 
 
 def test_a_command_line_that_cannot_be_read(capfd: pytest.CaptureFixture[str]) -> None:

@@ -411,7 +411,7 @@ def test_all_errors_of_an_ini_file(tmp_path: Path) -> None:
     start = "failed to load config file nsqd.ini - line"
     assert run("nsqd --config=nsqd.ini", tmp_path) == (
         1,
-        f'{start} 2: unknown key "tcp_adress", did you mean tcp_address?\n'
+        f'{start} 2: unknown key "tcp_adress"; did you mean tcp_address?\n'
         f'{start} 3: msg_timeout: invalid value "60": missing unit (allowed: a number with a unit,'
         " such as 250ms, 1.5h30m or 0; units are ns, us, ms, s, m, h)\n"
         f'{start} 4: node_id: invalid value "5000" (allowed: [0,1024))\n'
@@ -530,7 +530,7 @@ def test_a_mistyped_key_of_a_user(tmp_path: Path) -> None:
     start = "failed to load config file users.ini - line 2: "
     assert (code, err.splitlines()[-1].partition(" (allowed:")[0]) == (
         1,
-        f'{start}unknown key "tokn", did you mean token?',
+        f'{start}unknown key "tokn"; did you mean token?',
     )
 
 

@@ -44,7 +44,7 @@ def install(host: BareHost) -> None:
     assert all(
         (host.path / f"etc/{kind}.d/nsqcy.conf").exists() for kind in ("sysusers", "tmpfiles")
     )
-    assert "2 options set" in host.type(configure)
+    assert "options set: 2" in host.type(configure)
     assert "data-path: " in host.type(look, failing=True)
     host.type(start)
     seen = host.type(verify)

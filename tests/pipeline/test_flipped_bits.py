@@ -52,7 +52,7 @@ MATRIX = {
     "plots": [DAY, "_rollup/days.json"],
     "stats": [OPEN],
 }
-NEEDED = (DATA, UNPLACED, STATE)  # files that cannot be absent
+NEEDED = (DATA, UNPLACED, STATE)  # files whose absence is an error
 PAIRS = [(job, kind) for job, kinds in MATRIX.items() for kind in kinds]
 
 

@@ -173,8 +173,8 @@ def test_a_missing_end(archive: HandmadeArchive, verify: Lines) -> None:
         path.unlink()
     manifests.manifest_path(archive.root, "1f3c9a2e-000000002").unlink()
     text = (
-        "seq {} to {} are missing: according to the checkpoint or the manifests, they were "
-        "archived ({} rows)"
+        "seq {} to {} ({} rows) are missing, although the checkpoint or the manifests list them "
+        "as archived"
     )
     assert verify() == (
         1,
@@ -191,8 +191,8 @@ def test_a_log_of_which_nothing_is_there(archive: HandmadeArchive, verify: Lines
     third = "9c9c" * 8
     archive.checkpoint({LOG: 305, OTHER: 21, third: 11}, 3, start={third: 4})
     missing = (
-        f"topic 'orders', log {third}: seq 4 to 10 are missing: according to the checkpoint or "
-        "the manifests, they were archived (7 rows)"
+        f"topic 'orders', log {third}: seq 4 to 10 (7 rows) are missing, although the "
+        "checkpoint or the manifests list them as archived"
     )
     assert verify() == (1, [missing])
     assert verify("--quick") == (1, [missing])
@@ -212,8 +212,8 @@ def test_the_plan_of_a_batch_is_in_its_manifest(archive: HandmadeArchive, verify
     assert verify() == (
         1,
         [
-            f"topic 'orders', log {third}: seq 4 to 10 are missing: according to the checkpoint "
-            "or the manifests, they were archived (7 rows)"
+            f"topic 'orders', log {third}: seq 4 to 10 (7 rows) are missing, although the "
+            "checkpoint or the manifests list them as archived"
         ],
     )
 

@@ -275,7 +275,8 @@ class World:
             process.disk.roll_back(backup)
 
     def _is_noticed(self, process: Process) -> bool:
-        """Return whether the registry has the name of a process, which an older disk lacks."""
+        """Return whether a rolled-back disk would be noticed: the registry has the current name of
+        the process, and the older disk does not."""
         revision, name = self.registry.contents.processes.get(process.node, (0, ""))
         return name == process.session and self.registry.counts(revision)
 

@@ -156,7 +156,7 @@ def test_ranges_begin_where_the_batch_began() -> None:
     end = Offset({"t": {"a": 8, "b": 9, "c": 4}}, {"t": {"a": 3, "c": 1}})
     assert ranges(start, end) == [Range("t", "a", 3, 8), Range("t", "c", 1, 4)]
     assert ranges(end, Offset({"t": {"a": 7}})) == []  # the end is before the start: no range
-    with pytest.raises(NsqError, match=r"lacks the beginning of log c of topic 't'$"):
+    with pytest.raises(NsqError, match=r"has no start position for log c of topic 't'$"):
         ranges(start, Offset({"t": {"c": 4}}))
 
 

@@ -264,7 +264,7 @@ def test_a_stream_whose_batches_have_no_names(
     rows = table({"body": bodies(5)})
     run(writer(to(broker), rows, stream=True), rows)
     assert broker.bodies() == bodies(5)
-    assert "a repeated batch is published twice" in caplog.messages[0]
+    assert "a batch that is rerun is published again" in caplog.messages[0]
 
 
 def test_very_many_tasks(broker: ChunkBroker) -> None:

@@ -167,7 +167,7 @@ cdef int merge_fresh(Sketch *into, Sketch *source) noexcept nogil:
 
 
 cdef inline void insert(Sketch *sketch, int64_t value) noexcept nogil:
-    """Add a value. If out of memory, the value is not counted."""
+    """Add a value. If memory allocation fails, the value is not counted."""
     if sketch.fresh_count == sketch.fresh_room and reserve_fresh(sketch) < 0:
         return
     sketch.fresh[sketch.fresh_count] = value

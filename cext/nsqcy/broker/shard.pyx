@@ -226,8 +226,8 @@ cdef class Shard:
     # -- refusing publishes, and disk failures --
 
     def set_refusal(self, reason):
-        """Refuse publishes that must be written to disk, because the disk is nearly full; None
-        accepts them again."""
+        """Set the reason for refusing publishes that must be written to disk: the disk is nearly
+        full. If `reason` is None, accept them again."""
         self.full = reason
         self.host.refused = self.hung or self.full
 

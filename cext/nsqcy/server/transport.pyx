@@ -479,7 +479,7 @@ cdef class SocketTransport(Transport):
         return 0
 
     cdef int say_goodbye(self) except -1:
-        """Notify the peer of a TLS connection that no more data follows, if possible."""
+        """If possible, notify the peer of a TLS connection that no more data follows."""
         cdef bytes last
         if self.handshake is not None:
             self.handshake.cancel()

@@ -118,7 +118,9 @@ def forced(group: Group, contents: Contents) -> Group:
     if group.done:
         raise Refused(f"group {group.id} has ended: all of its messages have been moved")
     if group.session in {each.id for each in contents.sessions}:
-        raise Refused(f"the owner of group {group.id} has a session: {group.owner}")
+        raise Refused(
+            f"the owner of group {group.id}, {group.owner}, is running (it has a session)"
+        )
     nodes = {each.node for each in contents.sessions}
     if not nodes & set(group.members):
         raise Refused(

@@ -94,7 +94,8 @@ class Consumer:
     @cached_property
     def on_giving_up(self) -> Signal:
         return Signal(
-            "Sent before a message that exceeded its attempts is finished. Argument: `message`."
+            "Sent when a message has exceeded `max_tries`, before it is finished. Argument: "
+            "`message`."
         )
 
     @cached_property

@@ -131,8 +131,8 @@ class Logins:
         # the provider must confirm their roles again.
         self._external = Sessions(session_time, clock, renews=False)
         self._failures = Failures(clock)
-        # Checking a password is expensive: passwords are checked one at a time, and a verified
-        # password is cached by a keyed hash that is useless outside this process.
+        # Checking a password is expensive, so passwords are checked one at a time, and a verified
+        # password is cached under a keyed hash that is useless outside this process.
         self._checking = threading.Lock()
         self._key = secrets.token_bytes(32)
         self._verified: dict[bytes, User] = {}

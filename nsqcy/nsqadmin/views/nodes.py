@@ -284,7 +284,7 @@ def _action_question(
         return None
     held, fields = _held(rows, found.topic, found.channel, action), tuple(found.fields.items())
     if action == "empty":
-        text = f"{plural(held, 'message')} on {node} will be lost. Messages on other nodes stay."
+        text = f"{plural(held, 'message')} on {node} will be lost. Other nodes are not affected."
         return Question(f"Empty {found.name} on {node}?", text, "empty", "Empty Here", fields)
     text = f"It is deleted on {node} with {plural(held, 'message')}. Other nodes keep it."
     return Question(f"Delete {found.name} on {node}?", text, "delete", "Delete Here", fields)

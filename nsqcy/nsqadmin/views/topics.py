@@ -220,7 +220,7 @@ def _topic_question(stats: TopicStats, params: Mapping[str, str]) -> Question | 
     match params.get("ask"):
         case "empty":
             text = f"{plural(stats.figures.depth, 'message')} of the topic on {nodes} will be lost."
-            text += " Messages in its channels stay."
+            text += " Messages in its channels are not affected."
             return Question(f"Empty topic {name}?", text, "empty", "Empty Queue")
         case "delete":
             channels = plural(len(stats.channels), "channel")

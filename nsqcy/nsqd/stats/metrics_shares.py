@@ -150,8 +150,8 @@ class Metrics:
         self._sums = [Summed(OTHER), Summed(EPHEMERAL)]
 
     def page(self, accept: str, accept_encoding: str) -> Answer:
-        """Block until all workers have answered. Return the page's plan as a blob, with its buffer,
-        its content type, and whether the page is compressed."""
+        """Block until all workers have answered. Return the page's plan as a blob, the descriptor
+        of its buffer, the page's content type, and whether the page is compressed."""
         writer = lazy_imports.module(WRITER)
         form = writer.choose(accept, accept_encoding)
         shared, plan = self._pages.ask(form)

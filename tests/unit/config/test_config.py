@@ -269,7 +269,7 @@ def test_toml_that_was_to_guard_a_door_is_not_ignored(
     path = write(f"msg_timeout = 1000\n{text}\n")
     error = refusal(path)
     assert isinstance(error, ConfigError) and error.line == 2
-    assert error.detail == f'unknown key "{key}", did you mean {meant}?'
+    assert error.detail == f'unknown key "{key}"; did you mean {meant}?'
 
 
 @pytest.mark.case("CFG-30")
@@ -437,8 +437,8 @@ def test_our_own_options(write: Write) -> None:
 @pytest.mark.parametrize(
     ("line", "problem", "allowed"),
     [
-        ("max_rdy = 5", 'unknown key "max_rdy", did you mean max_rdy_count?', ""),
-        ("Deflate = true", 'unknown key "Deflate", did you mean deflate?', ""),
+        ("max_rdy = 5", 'unknown key "max_rdy"; did you mean max_rdy_count?', ""),
+        ("Deflate = true", 'unknown key "Deflate"; did you mean deflate?', ""),
         ("mem-queue-size = 5", "did you mean mem_queue_size?", ""),
         ("version = true", "did you mean tls_min_version?", ""),
         ("config = x", 'unknown key "config"', "config sample nsqd prints"),
@@ -655,7 +655,7 @@ def test_all_errors_of_an_ini_file(write: Write) -> None:
     assert isinstance(error, StartErrors)
     assert (error.exit_code, [part.shape for part in error.parts]) == (1, [LOGGED] * 6)
     starts = [
-        'line 2: unknown key "tcp_adress", did you mean tcp_address?',
+        'line 2: unknown key "tcp_adress"; did you mean tcp_address?',
         'line 3: node_id: invalid value "5000" (allowed: [0,1024))',
         'line 4: deflate: invalid value "yes"',
         "line 5: unknown section [topics x]",
@@ -696,7 +696,7 @@ def test_all_errors_in_sections_of_topics(write: Write) -> None:
 def test_an_unknown_toml_key_is_a_warning_with_the_key_that_was_meant(write: Write) -> None:
     (warning,) = loader.load(NSQD, [f"--config={write('max_mesage_size = 5')}"]).warnings
     assert warning.endswith(
-        'line 1: unknown key "max_mesage_size" is ignored, did you mean max_msg_size?'
+        'line 1: unknown key "max_mesage_size" is ignored; did you mean max_msg_size?'
     )
 
 
@@ -830,14 +830,14 @@ def test_nsqcy_config_check(capfd: pytest.CaptureFixture[str], write: Write) -> 
     path = write("unknown = 1\nid = 5\nmax_rdy_count = 6\n")
     assert command.main(["config", "check", path]) == 0
     said = capfd.readouterr()
-    assert said.out == f"{path}: valid for nsqd, 2 options set\n"
+    assert said.out == f"{path}: valid for nsqd; options set: 2\n"
     assert said.err.startswith("warning: ")
 
 
 def test_nsqcy_config_check_of_topics(capfd: pytest.CaptureFixture[str], write: Write) -> None:
     path = ini(write, "workers = 1", "[topic x]", "durability = os")
     assert command.main(["config", "check", path]) == 0
-    assert capfd.readouterr().out == f"{path}: valid for nsqd, 2 options set\n"
+    assert capfd.readouterr().out == f"{path}: valid for nsqd; options set: 2\n"
     path = ini(write, "[topic x]", "durability = disk")
     assert command.main(["config", "check", path]) == 1
     assert 'invalid value "disk" (allowed: memory, os or fsync)' in capfd.readouterr().err
@@ -846,10 +846,10 @@ def test_nsqcy_config_check_of_topics(capfd: pytest.CaptureFixture[str], write: 
 def test_nsqcy_config_of_nsqlookupd(capfd: pytest.CaptureFixture[str], write: Write) -> None:
     path = write("[nsqlookupd]\ntombstone_lifetime = 1m\n")
     assert command.main(["config", "check", path]) == 0
-    assert capfd.readouterr().out == f"{path}: valid for nsqlookupd, 1 options set\n"
+    assert capfd.readouterr().out == f"{path}: valid for nsqlookupd; options set: 1\n"
     path = write("tombstone_lifetime = 1500\n")
     assert command.main(["config", "check", path, "nsqlookupd"]) == 0
-    assert capfd.readouterr() == (f"{path}: valid for nsqlookupd, 1 options set\n", "")
+    assert capfd.readouterr() == (f"{path}: valid for nsqlookupd; options set: 1\n", "")
     assert command.main(["config", "check", path, "nsq_stat"]) == 2
     assert capfd.readouterr().out == ""
     assert command.main(["config", "sample", "nsqlookupd"]) == 0

@@ -55,7 +55,7 @@ def test_unknown_facts_are_not_reported_as_problems() -> None:
 @pytest.mark.parametrize(
     ("file", "level", "says"),
     [
-        (ConfigFile("f", "nsqd", 3), "ok", "f: valid for nsqd, 3 options set"),
+        (ConfigFile("f", "nsqd", 3), "ok", "f: valid for nsqd; options set: 3"),
         (ConfigFile("f", "nsqd", warnings=["line 1 is ignored"]), "warning", "line 1 is ignored"),
         (ConfigFile("f", "nsqadmin", error="line 2: bad"), "error", "config sample nsqadmin"),
     ],

@@ -125,7 +125,7 @@ GOOD = f"token = {hash_token(TOKEN)}"
         (
             "[user a]\npasswort = s3cret",
             2,
-            'unknown key "passwort", did you mean password? (allowed: admin',
+            'unknown key "passwort"; did you mean password? (allowed: admin',
         ),
         ("[user a]\ns3cret", 2, "not a user setting"),
         ("[user a b]\n", 1, '"a b" is not a valid user name'),
@@ -475,8 +475,8 @@ def test_failures_are_limited_and_those_who_are_in_stay_in(made: Made) -> None:
         assert status(attempt) == 429
     lines = len(log.lines)
     assert status(lambda: users_.admit(bearer("wrong"))) == 429 and len(log.lines) == lines
-    # Requests from other addresses, with a session, a token or verified credentials are still
-    # admitted.
+    # Requests from other addresses are still admitted, and so are requests with a session, a
+    # token or verified credentials.
     assert users_.enter(request("10.0.0.2:5"), "anna", SECRET)
     assert users_.admit(by_session(key)) and users_.admit(bearer(TOKEN))
     assert users_.admit(by_name("bot", TOKEN))

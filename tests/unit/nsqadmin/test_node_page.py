@@ -1,4 +1,4 @@
-"""The page of a node: its topics in pages."""
+"""The page of a node, with its paginated list of topics."""
 
 from typing import Any
 

@@ -129,7 +129,7 @@ def test_what_is_not_saved_is_described() -> None:
     )
     assert describe({"a": 1}) == "1 message is not on disk: a (1)"
     many = describe({f"topic{number:04}": 1 for number in range(SHOWN + 5)})
-    assert "topic0099 (1), and 5 other topics" in many
+    assert "topic0099 (1), other topics: 5" in many
 
 
 def test_a_saved_topic_is_not_reported(core: Core) -> None:
