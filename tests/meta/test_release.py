@@ -18,9 +18,6 @@ from support.distribution_files import PROJECT, ROOT
 
 yaml = pytest.importorskip("yaml")
 pytest.importorskip("cyclonedx")
-from cyclonedx.schema import SchemaVersion  # noqa: E402
-from cyclonedx.validation.json import JsonStrictValidator  # noqa: E402
-
 from release import sbom  # noqa: E402
 
 WORKFLOWS = {path.name: path for path in (ROOT / ".github/workflows").glob("*.yml")}
@@ -127,6 +124,10 @@ def wheel(tmp_path: Path) -> Path:
 
 
 def described(wheel: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    # imported late: it takes two seconds
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
     monkeypatch.setattr(sbom, "version", "{}-version".format)  # the tools need not be installed
     own = [*sbom._linked("3.12"), *sbom._tools(build.THIS)]
     text = sbom.JsonV1Dot6(sbom.describe(wheel, own, folder)).output_as_string()

@@ -15,7 +15,7 @@ import pytest
 
 from nsqcy.testing.http_requests import Web, eventually
 from support.doc_examples import Reader, blocks
-from support.spark_requirements import QUICK_JAVA
+from support.spark_requirements import QUICK_JAVA, QUICK_PYTHON
 from support.up_process import Up
 
 pytestmark = [pytest.mark.spark, pytest.mark.ours]
@@ -37,7 +37,7 @@ def flags_of_up() -> list[str]:
 def test_the_quick_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The daemons use free ports, so the job needs the address of nsqd."""
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", f"{QUICK_PYTHON}:{ROOT}")
     typed = blocks(PAGE, "quick-start")
     both = Up(tmp_path, *flags_of_up())
     try:

@@ -12,7 +12,7 @@ import pytest
 
 from nsqcy.pipeline.streams import SLOW
 from support.doc_examples import Block, Reader, blocks
-from support.spark_requirements import QUICK_JAVA
+from support.spark_requirements import QUICK_JAVA, QUICK_PYTHON
 from support.up_process import Up
 
 pytestmark = [pytest.mark.spark, pytest.mark.ours]
@@ -78,7 +78,7 @@ def test_the_quick_start(tmp_path: Path, path: str, up: Up) -> None:
             done = subprocess.run(
                 [sys.executable, script],
                 cwd=tmp_path,
-                env=reader.environment | {"PATH": path},
+                env=reader.environment | {"PATH": path, "PYTHONPATH": QUICK_PYTHON},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
