@@ -31,8 +31,9 @@ def browser() -> Iterator[Any]:
         pytest.skip(f"needs {CHROMIUM}")
     playwright.expect.set_options(timeout=PATIENCE)
     with playwright.sync_playwright() as started:
-        # As root, Chromium does not start with a sandbox.
-        found = started.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        # As root, Chromium does not start with a sandbox. No machine of the tests has a GPU.
+        words = ["--no-sandbox", "--disable-gpu", "--in-process-gpu"]
+        found = started.chromium.launch(executable_path=str(CHROMIUM), args=words)
         yield found
         found.close()
 

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from conftest import one_worker
 from nsqcy.testing.wire_client import Conn, Message
 from support.concurrent_cases import lasted, together
 from support.nsqd_process import Nsqd
@@ -131,6 +132,7 @@ def test_message_timeouts(shared: Nsqd, topic: str) -> None:
 
 
 @pytest.mark.case("C269")
+@one_worker
 def test_attempts_wrap(shared: Nsqd, topic: str) -> None:
     shared.connect().pub(topic, b"x")
     conn = shared.connect()

@@ -237,7 +237,7 @@ def test_what_was_answered_is_shown_at_once(nsqd: Starter) -> None:
         assert len(at) == nsqd.workers
         asker = stack.enter_context(Link(daemon.http_port))
         pollers = [Loop(lambda: asker.request("GET", "/stats?format=json"))]
-        for number in range(1000 if nsqd.workers > 1 else 100):
+        for number in range(400 if nsqd.workers > 1 else 100):
             name = topics[number % len(topics)]
             publishing, asking = at[number % len(at)], at[(number // 3 + 1) % len(at)]
             assert publishing.request("POST", f"/pub?topic={name}", b"x") == b"OK"

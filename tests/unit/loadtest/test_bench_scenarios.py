@@ -271,6 +271,7 @@ def test_the_floor_takes_and_sends_as_much_at_once_as_nsqd(ours: str, theirs: st
 def test_copies_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("Cython")
     monkeypatch.setattr(copies, "replicated", list)
+    monkeypatch.setattr(copies, "TURNS", 1)
     rows = speed.rows("copies", list(copies.copies(speed.Settings(scale=0.001, repeat=1))))
     by_title = {row["scenario"]: row for row in rows}
     for kind in KINDS:
