@@ -104,7 +104,7 @@ def _json(channel: ChannelStats) -> dict[str, Any]:
 def create(cluster: Cluster, topic: str, channel: str, start: str | None) -> None:
     """Create CHANNEL on all nsqds that have TOPIC, and register it with all nsqlookupds.
 
-    If no nsqd has TOPIC, creates the topic on all of them.
+    If no nsqd has TOPIC, the topic is created on all of them.
     """
     if start:
         seeking.check(cluster, start)
@@ -186,7 +186,7 @@ def unpause(cluster: Cluster, topic: str, channel: str) -> None:
 @confirmed
 @on_cluster
 def seek(cluster: Cluster, topic: str, channel: str, to: str, yes: bool) -> None:
-    """Move CHANNEL to a position in the log of TOPIC; drops its queued messages."""
+    """Move CHANNEL to a position in the log of TOPIC. Drop its queued messages."""
     seeking.check(cluster, to)
     confirm(yes, f"Move channel {topic}/{channel} to {to}?")
     cluster.each(

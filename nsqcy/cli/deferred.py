@@ -74,7 +74,7 @@ def _deferred(nsqd: NsqdHTTPClient, topic: str, channel: str, count: int) -> lis
 @click.argument("topic", type=TOPIC)
 @click.argument("channel", type=CHANNEL)
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option("--key", help="all messages whose header cancel-key has this value")
+@click.option("--key", help="all messages whose cancel-key header has this value")
 @as_json
 @on_cluster
 def cancel(

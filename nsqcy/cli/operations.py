@@ -31,7 +31,7 @@ OURS = "this request, which needs nsqcy's nsqd"
 @click.option(
     "--within", type=DURATION, help="exit after this time, such as 10m, even if messages are left"
 )
-@click.option("--hand-over", is_flag=True, help="other nodes take over the topics with copies")
+@click.option("--hand-over", is_flag=True, help="let other nodes take over the topics with copies")
 @confirmed
 @as_json
 @on_cluster

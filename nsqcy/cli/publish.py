@@ -59,7 +59,7 @@ def pub(
 ) -> None:
     """Publish MESSAGES, or a message from stdin, to TOPIC.
 
-    All messages go to one nsqd. Creates the topic if it does not exist.
+    All messages go to one nsqd. The topic is created if it does not exist.
 
     \b
       nsqcy pub greetings hello

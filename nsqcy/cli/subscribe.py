@@ -48,7 +48,7 @@ def sub(
     tls: bool,
     as_json: bool,
 ) -> None:
-    """Print the messages of TOPIC until Ctrl-C. Creates the topic if it does not exist.
+    """Print the messages of TOPIC until Ctrl-C. The topic is created if it does not exist.
 
     Without CHANNEL, a temporary channel receives a copy of each new message. With CHANNEL, the
     messages are consumed: other consumers of the channel do not receive them.

@@ -41,8 +41,8 @@ OWN_SCREEN, MAIN_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
 def top(cluster: Cluster, interval: int, once: bool, as_json: bool) -> None:
     """Show problems and channels, the worst first, until Ctrl-C.
 
-    --json prints one sample. If the output is not a terminal, prints the table once. After printing
-    once, the exit code is 1 if an nsqd or nsqlookupd did not respond.
+    --json prints one sample. If the output is not a terminal, the table is printed once. After one
+    sample or table, the exit code is 1 if an nsqd or nsqlookupd did not respond.
     """
     observer = Observer(cluster)
     pause = interval / SECOND

@@ -57,7 +57,7 @@ def list_topics(cluster: Cluster, as_json: bool) -> None:
 @as_json
 @on_cluster
 def show(cluster: Cluster, topic: str, as_json: bool) -> None:
-    """Show the figures of TOPIC on each nsqd, and of its channels."""
+    """Show the figures of TOPIC on each nsqd, and those of its channels."""
     found = cluster.topic(topic)
     if as_json:
         print_json(
@@ -178,7 +178,7 @@ def unpause(cluster: Cluster, topic: str) -> None:
 @confirmed
 @on_cluster
 def seek(cluster: Cluster, topic: str, to: str, yes: bool) -> None:
-    """Move all channels of TOPIC to a position in its log; drops their queued messages."""
+    """Move all channels of TOPIC to a position in its log. Drop their queued messages."""
     seeking.check(cluster, to)
     channels = sorted(cluster.topic(topic).channels)
     if not channels:

@@ -178,8 +178,8 @@ TABLE = (
         "minOffsetsPerTrigger",
         whole(1),
         None,
-        "wait for this number of rows, or for a lower maximum, for at most maxTriggerDelay; "
-        "ignored with availableNow",
+        "wait for this number of rows, or until a maximum such as maxOffsetsPerTrigger is "
+        "reached, for at most maxTriggerDelay; ignored with availableNow",
     ),
     SparkOption("stream", "maxTriggerDelay", DURATION, 900.0, "see minOffsetsPerTrigger"),
     SparkOption(
