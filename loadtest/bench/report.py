@@ -11,7 +11,7 @@ Its input is the JSON that it writes: `figures`, a dict of
     failed                      for each figure that was not measured: its name, and why
 
 The file has a further key, `recorded`: tables of separate runs of other commands, for other pages
-(release/figures.py). They stay until they are replaced by hand.
+(release/figures.py). They are kept until they are replaced by hand.
 """
 
 import datetime

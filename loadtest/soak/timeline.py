@@ -1,7 +1,7 @@
 """Requests over time, and their latencies as histograms that can be added up.
 
 A latency is counted in a bucket, with 64 buckets per doubling of microseconds, and is reported as
-the bucket's upper end: at most 1.6 % too high, and never too low. locust's own figures are whole
+the bucket's upper bound: at most 1.6 % too high, and never too low. locust's own figures are whole
 milliseconds, which is ten times the latency of an NSQ message.
 
 Like a ledger, the timeline of an entire test is the sum of the processes' parts. Independent of
@@ -21,7 +21,7 @@ K = TypeVar("K", bound=tuple[Any, ...])
 
 
 def bucket(milliseconds: float) -> int:
-    """Return the upper end of a latency's bucket, in microseconds."""
+    """Return the upper bound of a latency's bucket, in microseconds."""
     micros = int(milliseconds * 1000)
     if micros <= 0:
         return 0

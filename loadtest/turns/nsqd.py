@@ -181,7 +181,7 @@ def many(count: int, act: Callable[[], object]) -> None:
 
 
 def together(clients: Clients) -> Iterator[Row]:
-    """Large publishes of several connections that are complete at about the same moment."""
+    """Large publishes on several connections that become complete at about the same moment."""
     body, lines = ones(), b"x\n" * (MAX_BODY // 2)
     yield Row(
         "MPUB",

@@ -1,6 +1,6 @@
 """`nsqcy bench`: measures how fast a cluster accepts and delivers messages.
 
-Publishes to an ephemeral topic, which its nsqds delete afterwards. Bodies begin with the time of
+Publishes to an ephemeral topic, which the nsqds delete afterwards. Bodies begin with the time of
 publishing, so that consumers measure the latency.
 """
 

@@ -37,12 +37,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -
 
 
 def plain(text: str) -> str:
-    """Return a foreign text as one line without control characters."""
+    """Return untrusted text as one line without control characters."""
     return one_line(text)
 
 
 def number(value: float) -> str:
-    """Return a number with separators; small ones with a decimal."""
+    """Return a number with separators; a small number with a decimal."""
     return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:,.1f}"
 
 

@@ -350,7 +350,7 @@ class _Face:
     async def _close(self, *, graceful: bool) -> None:
         """Stop, and wait until everything has ended.
 
-        A task that shutdown itself waits for returns without waiting. Shutdown does not depend on
+        Does not wait in a task that shutdown itself waits for. Shutdown does not depend on
         the caller: it completes even if close() is cancelled.
         """
         now = self.now()

@@ -463,7 +463,7 @@ def _requeue(messages: Iterable[Message]) -> None:
 
 
 class _Awaited(Publish):
-    """A publish whose caller waits at a gate."""
+    """A publish whose caller is waiting at a gate."""
 
     __slots__ = ("failure",)
 

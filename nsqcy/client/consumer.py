@@ -173,7 +173,7 @@ class ConsumerCore(Core[Nsqd]):
 
     def stop(self, now: float, *, graceful: bool = True) -> None:
         """Stop: nsqds deliver no more messages, and messages in flight may still be answered for
-        close_timeout seconds. If not graceful, end immediately."""
+        close_timeout seconds. If `graceful` is false, end immediately."""
         if not self.running:
             return
         if not graceful:

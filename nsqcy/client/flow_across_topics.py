@@ -120,7 +120,7 @@ class SharedFlow(Flow):
         seats = min(len(self.lanes), budget, 1 + (budget + len(busy)) // 2)
         if len(busy) >= seats:
             over = [lane for lane in busy if now >= self._since[lane] + self._turn]
-            for lane in over[:1]:  # only one: the lanes that wait may have no messages
+            for lane in over[:1]:  # only one: the waiting lanes may have no messages
                 busy.remove(lane)
         for lane in quiet[: len(waiting)]:
             self._needs[lane] = 1

@@ -45,7 +45,7 @@ from nsqcy.names import is_valid_name, quote
 WORTH_ANOTHER = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 MAX_DEFERRED = 0x7FFFFFFFFFFF  # milliseconds
 MAX_HEADS = 1000  # topics with cached command lines
-# The maximum pause before a reconnect while publishes wait, in units of reconnect_interval.
+# The maximum pause before a reconnect while publishes are waiting, in units of reconnect_interval.
 IMPATIENT_PAUSE = 4
 NOTHING = -1.0  # below the size of any body
 CLOSED_UNANSWERED = "the producer was closed before nsqd answered"
@@ -54,8 +54,8 @@ CLOSED_UNANSWERED = "the producer was closed before nsqd answered"
 class Nsqd(AnyNsqd):
     """An nsqd to publish to.
 
-    `harmless`: a PUB or MPUB whose body has at most this many bytes is sent without a question;
-    while a question is open, none is sent, because it may be for the question's topic
+    `harmless`: a PUB or MPUB whose body has at most this many bytes is sent without a question.
+    While a question is open, every publish is checked, because it may be for the question's topic
     """
 
     __slots__ = ("error", "harmless", "pending", "questions")
@@ -68,7 +68,7 @@ class Nsqd(AnyNsqd):
         self.error: Error | None = None  # error from the last connection attempt
 
     def publishes(self) -> Iterator[Publish]:
-        """Yield the publishes that wait for an answer, in order."""
+        """Yield the publishes that are waiting for an answer, in order."""
         for publish in self.pending:
             if isinstance(publish, _Question):
                 yield from publish.publishes
@@ -90,8 +90,8 @@ class Nsqd(AnyNsqd):
 
 
 class _Question(Publish):
-    """Placeholder in `nsqd.pending` for publishes that wait for the limits of
-    their topic: one above the usual limits, and those after it."""
+    """Placeholder in `nsqd.pending` for publishes that are waiting for the limits of their topic:
+    one above the usual limits, and those after it."""
 
     __slots__ = ("_nsqd", "asker", "publishes")
 
@@ -312,7 +312,7 @@ class ProducerCore(Core[Nsqd]):
 
     @property
     def has_unsent(self) -> bool:
-        """Return whether a publish waits for a connection, or for the limits of its topic."""
+        """Return whether a publish is waiting for a connection, or for the limits of its topic."""
         return bool(self.waiting) or any(nsqd.questions for nsqd in self.nsqds.values())
 
     @property
@@ -557,7 +557,7 @@ class ProducerCore(Core[Nsqd]):
 
     @property
     def _is_awaited(self) -> bool:
-        """Return whether a caller still waits for a publish. A response after its timeout, or
+        """Return whether a caller is still waiting for a publish. A response after its timeout, or
         after its caller was interrupted, does not keep the producer open."""
         sent = (publish for nsqd in self.nsqds.values() for publish in nsqd.publishes())
         return any(publish.is_awaited() for publish in chain(self.waiting, sent))

@@ -1,7 +1,7 @@
 """Connections to nsqds: consumers with their channels, and producers with their published messages.
 
-Reads `/stats` with clients. An nsqd lists a connection as a producer from its first publish on. It
-lists a connection that also consumes twice; this module combines the two entries.
+Reads `/stats` with clients. An nsqd lists a connection as a producer from its first publish on. If
+a connection also consumes, nsqd lists it twice; this module combines the two entries.
 """
 
 from collections.abc import Mapping

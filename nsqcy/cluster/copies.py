@@ -298,7 +298,8 @@ def _of_files(workers: Workers) -> Iterator[Problem]:
 
 
 def _files(workers: Iterable[Report], key: str) -> str:
-    """Return the files of copies in a state, below the directory of copies."""
+    """Return the files that the reports list under `key`, by their paths in the directory of
+    copies."""
     return listed(
         [
             f"{group['group']}/{path}"

@@ -117,7 +117,7 @@ class DaemonClient:
         what: str = "a JSON object",
         maximum: int = MAX_ANSWER,
     ) -> dict[str, Any]:
-        """Return the response's JSON object. form: that of a valid response. what: its name for
+        """Return the response's JSON object. form: the form of a valid object. what: its name in
         errors."""
         answer = self._request(method, path, query, body, maximum=maximum)
         try:

@@ -200,7 +200,7 @@ class HttpConnection(Connection):
 
     reading     the read watcher runs; `process` turns bytes into events
     waiting     for a backend call; input stays in the socket
-    sending part of an answer is unsent; the write watcher runs, and no input is read
+    sending     part of an answer is unsent; the write watcher runs, and no input is read
     lingering   all is sent and our side is shut down; input is dropped until the peer closes,
                 because with unread input the kernel would reset the connection and lose the
                 last answer

@@ -330,8 +330,8 @@ def record_damaged(*, path: str, offset: int, error: str) -> str:
 @error(NSQD)
 def read_failed(verb: str, remedy: str, /, *, topic: str, path: str, error: str) -> str:
     """A topic's file cannot be read; the line includes a remedy. nsqd tries again after 0.1 s, then
-    after longer pauses of up to 5 s. Logged once per topic, and every hour until the file can be
-    read; at most ten lines per minute and worker."""
+    after longer pauses of up to 5 s. Logged once per topic, then every hour until the file can be
+    read; at most ten lines per worker per minute."""
     return (
         f"TOPIC({topic}): cannot {verb} {path}: {error}: {remedy}; {topic} is not delivered until "
         "a read succeeds; nothing is lost"
@@ -347,7 +347,7 @@ def read_recovered(*, topic: str) -> str:
 @error(NSQD)
 def write_failed(verb: str, remedy: str, /, *, topic: str, path: str, error: str) -> str:
     """A write, sync or rename of a topic's file failed; the line includes a remedy. Logged once per
-    topic, and every hour until its writes succeed; at most ten lines per minute and worker."""
+    topic, then every hour until its writes succeed; at most ten lines per worker per minute."""
     return (
         f"TOPIC({topic}): cannot {verb} {path}: {error}: {remedy}; publishes to {topic} that must "
         "be written are refused until a write succeeds"
@@ -387,7 +387,7 @@ def publishers_disconnected(*, topic: str) -> str:
 
 @warn(NSQD)
 def exit_waits(worker: int, /, *, operation: str, path: str, seconds: int) -> str:
-    """An exit waits for the disk. Repeated every 5 s."""
+    """An exiting worker is waiting for the disk. Repeated every 5 s."""
     return f"worker {worker}: exiting: waiting for {operation} {path}, {seconds} s so far"
 
 

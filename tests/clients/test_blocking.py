@@ -451,7 +451,7 @@ def test_what_on_giving_up_has_not_done_comes_again(
 def test_on_giving_up_may_wait(
     producer: Producer, beside: Beside, consume: Callable[..., Consumer], topic: str
 ) -> None:
-    """While a handler waits, heartbeats are answered and other messages are handled."""
+    """While a handler is waiting, heartbeats are answered and other messages are handled."""
     beats, handled, saved = beside.event(), beside.event(), beside.event()
 
     def handle(message: Message) -> bool:

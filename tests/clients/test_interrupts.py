@@ -94,7 +94,7 @@ def ends(work: Callable[[], object]) -> None:
 
 
 class Deliveries:
-    """Script of an nsqd that refuses a body if the body requests it, each with its own error. It
+    """Script of an nsqd that refuses the bodies that request it, each with its own error. It
     delivers each message only after the previous one was answered."""
 
     def __init__(self) -> None:

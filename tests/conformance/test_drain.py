@@ -61,7 +61,7 @@ def test_publishes_are_refused_until_it_ends(nsqd: Starter) -> None:
     for topic in TOPICS:
         web.create(topic, "c")
         web.pub(topic, b"kept")
-    for _ in range(2):  # repeating it changes nothing
+    for _ in range(2):  # repeating the request changes nothing
         state = drain(daemon)
         assert state["left"]["messages"] == state["left"]["places"] == 6
         assert {each["topic_name"] for each in state["left"]["most"]} == set(TOPICS)

@@ -47,7 +47,7 @@ def test_nobody_is_told_who_does_not_ask(shared: Nsqd) -> None:
 
 
 def test_every_way_in_and_out(shared: Nsqd, topic: str) -> None:
-    """The homes of the clients may or may not own the topic."""
+    """The workers that the clients are connected to may or may not own the topic."""
     sent = []
     readers = [negotiated(shared).sub(topic, f"c{number}", rdy=100) for number in range(6)]
     plain = [shared.connect().sub(topic, f"p{number}", rdy=100) for number in range(6)]

@@ -51,8 +51,8 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory, lookupd: Lookupd) -> Iterator
 
 @pytest.fixture
 def to_file(tmp_path: Path, nsqd: Nsqd, topic: str) -> Iterator[Make]:
-    """Factory of processes for the test's topic, not yet started. Their files are named after the
-    topic alone."""
+    """Factory of processes for the test's topic; the test starts them. Their files are named after
+    the topic alone."""
     made: list[ToFile] = []
 
     def make(

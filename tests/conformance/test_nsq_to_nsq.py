@@ -83,7 +83,7 @@ def test_a_required_value(plain: Nsqd, topic: str, pump: Pump) -> None:
     plain.web.await_counts(topic, "c", depth=0, in_flight_count=0, requeue_count=0)
     plain.web.pub(topic, b"{}")
     plain.web.await_counts(topic, "c", depth=0, deferred_count=1, requeue_count=1)
-    eventually(lambda: plain.web.client(topic, "c")["ready_count"] == 0)  # it is backing off
+    eventually(lambda: plain.web.client(topic, "c")["ready_count"] == 0)  # the tool is backing off
     assert end(process) == "ERROR: missing field to check required value\n"
     plain.web.await_counts(f"{topic}.x", message_count=3)
 

@@ -44,7 +44,7 @@ class Cluster:
         key = f"channel:{topic}:{channel}"
         eventually(lambda: len(self.lookupd.web.get("/debug").json().get(key, [])) == on)
         # Until its first message is in the channel, nsqd may still create channels that the
-        # nsqlookupd lists, and so one that a test has created on another nsqd.
+        # nsqlookupd lists, including one that a test has created on another nsqd.
         eventually(lambda: all(_depth(each, topic, channel) for each in self.nsqds[:on]))
 
 

@@ -360,8 +360,7 @@ def test_ids_are_unique_over_the_node(shared: Nsqd, topic: str) -> None:
 
 
 def test_http_publishes_without_messages_are_answered(shared: Nsqd, topic: str) -> None:
-    """The worker that serves the request creates the topic and answers, whichever worker that
-    is."""
+    """Whichever worker serves the request creates the topic and answers."""
     web = shared.web
     for number in range(12):
         name = f"{topic}_{number}"

@@ -151,7 +151,7 @@ def test_percentiles(nsqd: Starter, statsd: Listener) -> None:
     prefix = lines[0][: lines[0].index("topic.")]
     assert shape(lines, f"{prefix}topic.t.") == TOPIC + latencies
     assert shape(lines, f"{prefix}topic.t.channel.c.") == CHANNEL + latencies
-    assert shape(lines, f"{prefix}topic.u.") == TOPIC  # it has no channels
+    assert shape(lines, f"{prefix}topic.u.") == TOPIC  # this topic has no channels
     values = [int(line[line.index(":") + 1 : -2]) for line in lines if "_latency_" in line]
     assert len(values) == 6 and len(set(values)) == 1 and values[0] > 0
 

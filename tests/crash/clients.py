@@ -104,7 +104,7 @@ class _Publisher(_Client):
 
 
 class TcpPublisher(_Publisher):
-    """Sends PUB, some of them pipelined, MPUB and DPUB."""
+    """Sends PUB (sometimes pipelined), MPUB and DPUB."""
 
     conn: Conn | None = None
 
@@ -149,7 +149,7 @@ class TcpPublisher(_Publisher):
 
 
 class HttpPublisher(_Publisher):
-    """Sends /pub, some of them deferred, and /mpub."""
+    """Sends /pub (sometimes deferred) and /mpub."""
 
     link: http.client.HTTPConnection | None = None
 

@@ -83,7 +83,7 @@ def test_a_cluster_with_something_of_everything(starter: Starter, tmp_path: Path
 
 
 def test_a_lost_nsqd(starter: Starter) -> None:
-    """Its topics may be on its disk: doctor does not advise deleting them."""
+    """The lost nsqd's topics may be on its disk, so doctor does not advise deleting them."""
     with Lookupd() as lookupd:
         where = {"broadcast_address": "127.0.0.1", "lookupd_tcp_address": lookupd.addresses["TCP"]}
         lost, other = (starter(workers=1, **where) for _ in range(2))

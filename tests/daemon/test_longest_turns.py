@@ -1,10 +1,10 @@
 """No input blocks an event loop for long. The test runs every command and route with the largest
 input.
 
-The test measures the CPU time of the loop's thread (or of nsqadmin, while a /ping waits) relative
-to a known loop. The shortest of several measurements counts. The time does not include waiting for
-the CPU, and without slices the rows take several times the limit. A busy machine can therefore
-neither fail the test nor hide a missing slice.
+The test measures the CPU time of the loop's thread (or of nsqadmin, while a /ping is waiting)
+relative to a known loop. The shortest of several measurements counts. The time does not include
+waiting for the CPU, and without slices the rows take several times the limit. A busy machine can
+therefore neither fail the test nor hide a missing slice.
 """
 
 import pytest

@@ -259,7 +259,7 @@ def test_nodes_keep_copies_of_each_others_messages(up: Callable[..., Up], tmp_pa
 
 @needs_etcd
 def test_a_node_that_lost_its_directory_starts_empty(up: Callable[..., Up], tmp_path: Path) -> None:
-    """While its directory cannot be created, the others continue."""
+    """While one nsqd's directory cannot be created, the other nsqds continue."""
     cluster = up(
         "--nodes=3", "--copies-lease=2s", "--copies-timeout=2s", "--no-nsqadmin", ports=PORTS[:-1]
     )

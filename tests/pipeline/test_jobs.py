@@ -154,7 +154,7 @@ def test_ends_in_batches(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A failure in the first batch, before Spark has written where the batch begins, and SIGTERM in
-    a later one: the exit status reports it, and the next run completes the work exactly once."""
+    a later one: the exit status reports both, and the next run completes the work exactly once."""
     words = [name, "--once", f"--root={tmp_path}/root"]
     words += ["--plots=no"] if name == "rollup" else []
     state = tmp_path / "root" / f"_{name}" / "checkpoint"

@@ -19,7 +19,7 @@ from support.logged_process import Logged
 from support.nsqd_process import Nsqd
 from support.private_network import Network
 
-LEASE = 3.0  # seconds; a busy machine can still renew it
+LEASE = 3.0  # seconds; a busy machine can still renew the lease
 WORKERS = 2
 COPIES = 3
 NAMES = ("a", "b", "c")
@@ -158,7 +158,7 @@ class CopiedNsqds:
         path = os.fspath(node.data)
         options = f"size={self._disk_size},mode=700"
         subprocess.run(["mount", "-t", "tmpfs", "-o", options, "nsqcy", path], check=True)
-        # Processes of a node that is being killed may still use it.
+        # Processes of a node that is being killed may still use the disk.
         return lambda: (node.destroy(), subprocess.run(["umount", "--lazy", path], check=True))
 
     @staticmethod

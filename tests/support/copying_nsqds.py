@@ -10,7 +10,7 @@ from support.etcd_process import Etcd
 from support.nsqd_process import Nsqd, free_port
 
 NAMES = "abc"
-LEASE = "3s"  # short, but a busy machine can still renew it
+LEASE = "3s"  # short, but a busy machine can still renew the lease
 BUDGET = 60.0  # seconds within which the cluster must reach a new state
 
 

@@ -1,7 +1,7 @@
 """Documents as readers use them: the blocks that they type, run in a directory.
 
-A block is fenced as ```sh WORD or ```python WORD. A ```text block after it is its output, where
-`...` matches anything. Ports on a page are replaced with the test's own.
+A block is fenced as ```sh WORD or ```python WORD. A ```text block after such a block is the
+expected output, in which `...` matches anything. Ports on a page are replaced with the test's own.
 """
 
 import os

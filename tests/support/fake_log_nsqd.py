@@ -44,7 +44,7 @@ class FakeLog:
         self.first_seq += count
 
     def cut(self, end: int) -> None:
-        """Crash: lose the messages from that position on."""
+        """Crash: lose the messages from position `end` on."""
         del self.records[end - self.first_seq :]
 
 

@@ -276,7 +276,7 @@ class MockNsqd:
         return self.links[number]
 
     def subscriber(self, number: int = 0) -> Link:
-        """Return that connection, once it requests messages."""
+        """Return the connection with this number, once it requests messages."""
         link = self.link(number)
         eventually(lambda: any(line.startswith("RDY ") for line in link.lines))
         return link

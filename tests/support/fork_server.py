@@ -89,7 +89,7 @@ HIGH = 1000  # above all initial descriptors of processes
 
 
 class Popen(subprocess.Popen[Any]):
-    """A process that is a fork of the server if possible."""
+    """A process that is, if possible, a fork of the server."""
 
     server: "Server | None" = None
 

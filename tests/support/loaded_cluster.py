@@ -1,4 +1,4 @@
-"""A separate cluster under load: an nsqlookupd, nsqds, an nsqadmin that samples them quickly.
+"""A separate cluster under load: an nsqlookupd, nsqds, and an nsqadmin that samples them often.
 
 Each topic has its own traffic. `orders` are consumed, some of them at the second attempt. Some
 `mails` are deferred. `invoices` pile up without a consumer. `audit` has no channel. `trouble` adds
@@ -65,7 +65,7 @@ class Lively:
             each.start()
 
     def known(self, *topics: str, on: int = 0) -> None:
-        """Wait until the nsqlookupd lists all nsqds, or this number, for these topics."""
+        """Wait until the nsqlookupd lists all nsqds (or `on` of them) for these topics."""
 
         def are_known() -> bool:
             nodes = self.lookupd.web.get("/nodes").json()["producers"]

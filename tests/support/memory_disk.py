@@ -20,7 +20,7 @@ class Killed(BaseException):
 
 
 def common(one: bytes | bytearray, two: bytes) -> int:
-    """Return the length of their common prefix."""
+    """Return the length of the common prefix of both."""
     pairs = enumerate(zip(one, two, strict=False))
     return next((at for at, (a, b) in pairs if a != b), min(len(one), len(two)))
 
@@ -56,7 +56,7 @@ class MemoryDisk(Disk):
     # --- for tests ------------------------------------------------------------------------------
 
     def die(self) -> None:
-        """Close its descriptors, as the kernel does for a process that exited."""
+        """Close all descriptors, as the kernel does when a process exits."""
         for fd in list(self.descriptors):
             self._drop(fd)
         self.fail_at = 0

@@ -81,7 +81,7 @@ class Worker(Mesh):
                 end.pump()
 
     def close_streams(self) -> None:
-        """Close the streams that this worker opened once all data is sent and received."""
+        """Once all data is sent and received, close the streams that this worker opened."""
         for name, end in self.ends.items():
             if name.startswith(f"{self.index}-") and not end.left and end.got == self.total:
                 end.stream.close()

@@ -1,6 +1,6 @@
 """Creates objects of every class of a compiled module, with mostly wrong arguments, and calls and
-reads all of their members. Prints each step before it is taken: the last printed step caused a
-crash."""
+reads all of their members. Prints each step before taking it, so after a crash, the last printed
+step is the cause."""
 
 import importlib
 import inspect

@@ -41,7 +41,7 @@ def three_nsqds(folder: Path) -> Iterator[tuple[Lookupd, list[Nsqd]]]:
 
 @contextmanager
 def hanging(daemon: Nsqd) -> Iterator[None]:
-    """Stop all of its processes: connections are accepted, but nothing is answered."""
+    """Suspend all processes of an nsqd: connections are accepted, but nothing is answered."""
     master = psutil.Process(daemon.process.pid)
     family = [master, *master.children(recursive=True)]
     for process in family:

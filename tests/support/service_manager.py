@@ -1,5 +1,5 @@
-"""A service manager as a daemon sees it: the socket that it notifies, and the sockets opened for
-it."""
+"""A service manager as a daemon sees it: the socket that the daemon notifies, and the sockets that
+the manager opens for the daemon."""
 
 import os
 import socket
@@ -47,7 +47,7 @@ class Manager:
             self._sock.settimeout(PATIENCE)
 
     def until(self, key: str, value: str = "") -> list[Datagram]:
-        """Return all datagrams up to the first with this key, and this value if there is one."""
+        """Return all datagrams up to the first with this key (and, if given, this value)."""
         deadline = time.monotonic() + PATIENCE
         found = [self.hear()]
         while not (key in found[-1] and found[-1][key].startswith(value)):

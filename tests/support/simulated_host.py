@@ -40,8 +40,8 @@ def blocks(page: str) -> list[str]:
 
 class BareHost:
     """A host without nsqcy, whose nsqd will have these flags in addition to those in its
-    configuration. In runbooks, ports are replaced with the host's own, and `names`: placeholders
-    and other hosts' addresses."""
+    configuration. In runbooks, ports are replaced with the host's own. `names` has the replacements
+    for placeholders and for other hosts' addresses."""
 
     def __init__(self, path: Path, *flags: str) -> None:
         self.path = path

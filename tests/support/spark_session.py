@@ -51,8 +51,8 @@ def spark(jvm_log: Path) -> Iterator["SparkSession"]:
 
 
 def patiently(run: Callable[[], Result]) -> Result:
-    """Run a stream, again if the worker of its source has not started within the ten seconds that
-    Spark gives it: a busy machine may take longer."""
+    """Run a stream; rerun it if the worker of its source has not started within the ten seconds
+    that Spark gives it: a busy machine may take longer."""
     while True:
         try:
             return run()

@@ -108,7 +108,8 @@ class Up:
             raise AssertionError(self.log()) from None
 
     def family(self) -> list[psutil.Process]:
-        """Return all processes it was ever seen to have, except itself."""
+        """Return all descendants of this process that were seen so far, even if they have
+        exited."""
         if not self.ended():
             found = psutil.Process(self.process.pid).children(recursive=True)
             self._family += [each for each in found if each not in self._family]

@@ -23,7 +23,7 @@ from nsqcy.storage.io_faults import FaultyIoThread
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
 MOMENT = 20_000
-"""Nanoseconds; more than a turn's deferred messages are apart, which is one nanosecond each."""
+"""Nanoseconds. The deferred messages of a turn, which are one nanosecond apart, span less time."""
 EPOCH = 1_700_000_000 * SECOND
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 MAX_TURNS = 2000

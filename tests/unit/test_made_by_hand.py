@@ -1,4 +1,4 @@
-"""Creating objects of compiled classes directly causes errors at worst."""
+"""At worst, creating objects of compiled classes directly raises an exception."""
 
 import subprocess
 import sys

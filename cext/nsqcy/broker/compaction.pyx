@@ -72,7 +72,7 @@ cdef class Compaction:
     # -- which blocks --
 
     cdef int choose(self) except -1:
-        """Add mostly dead blocks, up to the limits BLOCKS and READ_BACK."""
+        """Add blocks whose records are mostly dead, up to the limits BLOCKS and READ_BACK."""
         cdef Block *block = self.window.stragglers
         cdef uint64_t room = min(<uint64_t>READ_BACK, self.window.pool.budget // 4)
         while block != NULL and self.count < BLOCKS:

@@ -431,7 +431,7 @@ cdef class Snapshot:
     cdef list deltas                # changes made since the snapshot began
     cdef readonly bint records_wait     # whether later records wait for the snapshot
     cdef list waiters               # callbacks for the snapshot's completion
-    cdef bint tells_class           # whether it records a durability change
+    cdef bint tells_class           # whether the snapshot records a durability change
 
     # Pack up to `budget` entries. Return the unused budget, which is positive only at the end.
     cdef int step(self, int budget) except -1
@@ -504,7 +504,7 @@ cdef struct Write:
     uint64_t first_seq
     uint64_t last_seq
     uint32_t count
-    bint gated                  # the records become visible when it ends
+    bint gated                  # the records become visible when the write ends
 
 
 cdef class TopicLog(Checkpoints):

@@ -238,8 +238,9 @@ cdef class Shard:
         return self.full is not None
 
     def set_hung(self, reason):
-        """Refuse publishes that must be written to disk, because the disk hangs; None accepts them
-        again. Pending publishes are not answered: see Topic.leave_unanswered()."""
+        """Set the reason for refusing publishes that must be written to disk: the disk hangs. If
+        `reason` is None, accept them again. Pending publishes are not answered: see
+        Topic.leave_unanswered()."""
         self.hung = reason
         self.host.refused = self.hung or self.full
 
@@ -605,7 +606,7 @@ cdef class Shard:
             return None
 
     def _probe(self, bytes key not None):
-        """Retry the failed read without waiting for it; then load the topic."""
+        """Start to retry the failed read; load the topic once the read succeeds."""
         cdef _Unloaded waiting = self.unloaded[key]
         error = waiting.error
 
@@ -637,7 +638,7 @@ cdef class Shard:
         return 0
 
     def is_unloaded(self, bytes key not None):
-        """Return whether a topic exists but waits for its log to become readable."""
+        """Return whether a topic exists but is waiting for its log to become readable."""
         return key in self.unloaded
 
     def unreadable(self):

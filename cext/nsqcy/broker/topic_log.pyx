@@ -505,7 +505,8 @@ cdef class TopicLog(Checkpoints):
                 or self.retention_bytes and held > self.retention_bytes)
 
     cdef void cool(self) noexcept:
-        """Evict blocks that every reader has passed from memory: only replays read them again."""
+        """Evict from memory the blocks that every reader has passed: only replays read them
+        again."""
         cdef Block *block = self.last_reader().block
         if block != NULL:
             block = block.prev

@@ -1,5 +1,5 @@
 # cython: linetrace=False
-"""The way that a program's threads pass work to the loop of the blocking client, and wait for the
+"""How a program's threads pass work to the loop of the blocking client, and wait for the
 results.
 
 Owns the steps that must not be interrupted. A signal handler, a time limit or another thread may

@@ -78,7 +78,7 @@ cdef struct Slot:
     uint32_t sleeping
     uint32_t sleeping_pad
     uint64_t dirty                # bit w: the ring from w to this worker has data
-    uint64_t waits                # bit w: worker w waits for space in its ring to this worker
+    uint64_t waits                # bit w: worker w is waiting for space in its ring to this worker
     uint64_t room                 # bit r: the ring from this worker to r has space again
     uint64_t wake_pad[4]
 

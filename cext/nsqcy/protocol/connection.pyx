@@ -318,8 +318,8 @@ cdef class ManagerState:
     cdef bint favours(self, Connection session):
         """Return whether a session may be read beyond the budget.
 
-        Only one session at a time may; without it, no input would ever become complete and be
-        released.
+        Only one session at a time may; without such a session, no input would ever become complete
+        and be released.
         """
         if self.favoured is None:
             self.favoured = session

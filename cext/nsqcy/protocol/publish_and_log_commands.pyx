@@ -170,8 +170,8 @@ cdef class TopicCommands(Forwarder):
         return self.publish_accepted(command, topic, 1, size)
 
     cdef Parsed message_missing(self, const char *command, size_t missing) except RAISED:
-        """Wait for the rest of a message, unless the client must authenticate first, which differs
-        from NSQ."""
+        """Wait for the rest of a message. Unlike NSQ, do not wait if the client must authenticate
+        first."""
         cdef Parsed parsed
         if self.unauthenticated:
             parsed = self.authorize(command, self.topic_key, b"")

@@ -146,7 +146,7 @@ def replicated_nats(ports: Ports) -> list[Recipe]:
 
 
 def replicated_rabbitmq(ports: Ports) -> list[Recipe]:
-    """Nodes of one cluster. All join the first one, so they must be started in order."""
+    """Nodes of one cluster. All nodes join the first one, so they must be started in order."""
     epmd = str(ports.take())
 
     def node(number: int) -> Recipe:

@@ -187,7 +187,7 @@ def compared(result: Result, durability: str, rate: float, cpu: float) -> Result
 
 
 def takeover(settings: Settings, folder: Path) -> Result:
-    """Kill the node that has all messages, while consumers wait on the other nodes."""
+    """Kill the node that has all messages, while consumers are waiting on the other nodes."""
     messages = settings.count(1_000_000)
     options = {"copies_lease": f"{LEASE}s", "copies_timeout": f"{LEASE}s"}
     with copied.running(settings, folder, **options) as cluster, load.Team(2) as team:

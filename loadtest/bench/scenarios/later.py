@@ -173,7 +173,7 @@ def defer(name: str, nsqd: Nsqd, topic: str, size: int, delays: list[int]) -> Re
 
 
 def killed(nsqd: Nsqd, topic: str, messages: int) -> Result:
-    """Measure the time from a kill until all messages are there again."""
+    """Measure the time from a kill until all messages are available again."""
     began = time.monotonic()
     nsqd.crash()
     nsqd.web.await_counts(topic, "bench", deferred_count=messages)

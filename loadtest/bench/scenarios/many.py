@@ -84,7 +84,7 @@ def idle(settings: Settings) -> Iterator[Result]:
 
 
 def consumers(settings: Settings) -> Iterator[Result]:
-    """Measure a queue that many consumers empty, each one message at a time."""
+    """Measure a queue that many consumers empty, each taking one message at a time."""
     count = settings.some(2_000, 50)
     messages = settings.count(100_000)
     with settings.nsqd() as nsqd:

@@ -17,8 +17,8 @@ FOREVER = 1 << 30
 
 
 class Producer:
-    """Publishes to one of several nsqds. If the connection is lost, a message is published to
-    another nsqd, if possible. on_response and on_auth are never sent."""
+    """Publishes to one of several nsqds. If the connection is lost and there is another nsqd, the
+    message is published there. on_response and on_auth are never sent."""
 
     def __init__(
         self,

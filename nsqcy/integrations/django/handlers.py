@@ -36,7 +36,7 @@ def discover() -> None:
 
 
 def with_connections(handler: Handler) -> Handler:
-    """Return a handler that has usable database connections, like a view."""
+    """Wrap a handler so that its database connections are usable, as in a view."""
 
     @functools.wraps(handler)
     def handle(*received: Any) -> Any:

@@ -499,7 +499,7 @@ class CopiesHost:
             self._copies.clear()
 
     def _distrust_copies(self) -> bool:
-        """Return whether this succeeded. It fails while the disk cannot be read."""
+        """Mark all copies as incomplete. Return False if the disk cannot be read now."""
         try:
             for path in self._root.iterdir():
                 if path.is_dir():

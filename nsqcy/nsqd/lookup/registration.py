@@ -99,7 +99,7 @@ class Peer:
         self._wake.set()
 
     def answered(self) -> Event:
-        """Return an event that is set once this peer has answered all changes so far, or is not
+        """Return an event that is set once this peer has acknowledged all changes so far, or is not
         connected."""
         event = Event()
         self._waiting.append((self._changes, event))

@@ -149,7 +149,7 @@ def forked_aio() -> None:
 
 
 def patched() -> None:
-    """While a greenlet waits, the others run."""
+    """While a greenlet is waiting, the others run."""
     kind = RUNTIME[0]
     ready = threading.Barrier(3)  # all three greenlets must reach it
 

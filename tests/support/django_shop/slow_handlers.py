@@ -1,4 +1,4 @@
-"""Handlers in the setting NSQCY."""
+"""Handlers listed in the NSQCY setting."""
 
 from nsqcy.client import Message
 from nsqcy.integrations.django import consumer, producer

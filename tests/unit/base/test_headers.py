@@ -1,4 +1,5 @@
-"""Message headers: their encoding, their receivers, and their survival together with the bodies."""
+"""Message headers: how they are encoded, who receives them, and that they are kept with the
+bodies."""
 
 import shutil
 import struct

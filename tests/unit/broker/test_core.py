@@ -22,7 +22,7 @@ OK = (RESPONSE, b"OK")
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Any]:
-    """Factory of cores; each is closed, and must release everything."""
+    """Factory of cores; each core is closed, and must release everything."""
     made: list[Core] = []
 
     def make(path: Path = tmp_path, **settings: Any) -> Core:

@@ -627,8 +627,8 @@ def test_a_batch_is_there_as_a_whole_or_not_at_all(
     command: Callable[[int, list[bytes]], bytes],
     nth: int,
 ) -> None:
-    """A batch is all or nothing for any number of writes: it is larger than a block, and larger
-    than a file."""
+    """A batch is all or nothing, however many writes it takes: here, it is larger than a block, and
+    larger than a file."""
     core = make(durability, mem_queue_size=8, log_options={"max_bytes_per_file": maximum})
     core.create("t").channel("c")
     core.settle()
@@ -870,8 +870,8 @@ def restarted(make: Make, core: Core, channels: dict[str, bool]) -> Core:
 
 
 def saved_and_restarted(make: Make, *bodies: bytes, paused: bool = False) -> Core:
-    """Return such a shard with a topic that has these messages. paused: whether the metadata, but
-    not the journal, has the channel as paused."""
+    """Return the shard of a process that starts after a clean exit, with these messages in a topic.
+    paused: whether the channel is paused in the metadata, but not in the journal"""
     core = make("memory")
     core.create("t").channel("c")
     for body in bodies:
@@ -880,7 +880,7 @@ def saved_and_restarted(make: Make, *bodies: bytes, paused: bool = False) -> Cor
 
 
 def journal_of(core: Core) -> tuple[int, bytes] | None:
-    """Return the inode, which each snapshot changes, and the content."""
+    """Return the journal's inode, which each snapshot changes, and the journal's content."""
     assert core.path is not None
     path = core.path / "t.topic/journal"
     return (path.stat().st_ino, path.read_bytes()) if path.exists() else None

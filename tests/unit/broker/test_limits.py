@@ -41,7 +41,7 @@ def depth(core: Core, channel: str = "c") -> int:
 
 
 def bodies(core: Core, channel: str = "c") -> list[bytes]:
-    """Consume the messages that wait in a channel, and return their bodies."""
+    """Consume the messages that are waiting in a channel, and return their bodies."""
     consumer = core.client().subscribe("t", channel, 1000)
     core.settle()
     found = consumer.messages()
@@ -217,7 +217,8 @@ def test_a_channel_drops_its_own(make: Make) -> None:
 
 
 def test_what_is_wanted_is_not_dropped(make: Make) -> None:
-    """Consumers receive the messages that they are ready for before the limit applies."""
+    """Consumers first receive the messages that they are ready for; only then does the limit
+    apply."""
     core = make({"max_depth": 3, "on_full": "drop-oldest"})
     consumer = core.client().subscribe("t", "c", 100)
     publish(core, 0, 20)

@@ -325,7 +325,8 @@ def test_a_reader_of_the_log_leaves_the_turns_to_consumers(
 
 
 def test_new_topics(make: Callable[..., Core]) -> None:
-    """Publishes to more new topics than a turn creates are answered in order, over several."""
+    """Publishes to more new topics than a turn creates are answered in order, over several
+    turns."""
     core = make()
     clients = [core.client() for _ in range(2)]
     core.settle()

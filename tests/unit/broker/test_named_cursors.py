@@ -392,7 +392,7 @@ def test_it_stays_with_the_log_that_a_crash_has_ended(make: Make) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_programs(make: Make, seed: int) -> None:
-    """All records after a cursor exist after any events, unless the cursor was overrun."""
+    """Whatever happens, all records after a cursor exist, unless the cursor was overrun."""
     chance = Random(seed)
     policy: dict[str, Any] = chance.choice(
         [{}, {"retention_bytes": 5 * BIG}, {"retention_time": 5 * SECOND}]

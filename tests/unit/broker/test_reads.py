@@ -578,7 +578,7 @@ def test_any_arguments(core: Core, name: str, words: list[str]) -> None:
 
 
 class Machine(RuleBasedStateMachine):
-    """A topic, read in ranges after any event, compared with a list of the published messages."""
+    """A topic that is read in ranges after any event, and compared with a list of its messages."""
 
     @initialize(durability=st.sampled_from(["memory", "os", "fsync"]))
     def begin(self, durability: str) -> None:

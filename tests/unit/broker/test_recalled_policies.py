@@ -1,4 +1,4 @@
-"""Policies set over HTTP that the saved policies lack: a topic's journal has them."""
+"""Policies set over HTTP that are in a topic's journal, but not among the saved policies."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,7 +54,7 @@ def written(make: Make, policies: Policies) -> Core:
 
 
 def again(make: Make, core: Core, policies: Policies, **more: Any) -> Core:
-    """Return what a start with these policies finds, after a while."""
+    """Start a core on the same files with these policies; return it after a while."""
     found = make(policies, core.copied(), now=core.now, wall=core.wall, **more)
     found.load_all()
     for _ in range(3):

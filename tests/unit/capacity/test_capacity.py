@@ -116,7 +116,7 @@ def test_what_is_dearer() -> None:
 
 def test_the_scarcest_thing_decides() -> None:
     found = plan(rate=100_000, body_bytes=1000, durability="os", host_disk_mb=50, host_disk_gb=9999)
-    assert found.nsqds == found.wanted["disk, written"] == 5  # 104.8 MB/s, at 25 each
+    assert found.nsqds == found.wanted["disk, written"] == 5  # 104.8 MB/s, at 25 MB/s each
 
 
 def test_a_topic_has_one_worker() -> None:

@@ -59,7 +59,7 @@ def restarted(make: Make, core: Core, durability: str, **more: Any) -> Core:
 
 def prepared(core: Core, *bodies: bytes, asks: bool = False, **headers: str) -> HeaderClient:
     """Create topic t with channel c and topic dead with channel look; return a consumer of t/c.
-    asks: it has negotiated dead letters."""
+    asks: whether the consumer has negotiated dead letters."""
     core.create("t").channel("c")
     core.create("dead").channel("look")
     client = HeaderClient(core, client_id="worker-7", dead_letters=asks)

@@ -209,7 +209,8 @@ def test_many_are_cancelled_in_any_order(make: Make) -> None:
 
 @pytest.mark.parametrize("journalled", ["before", "after", "never"])
 def test_a_cancelled_message_does_not_come_back(make: Make, journalled: str) -> None:
-    """A cancellation holds whether the journal contained the message, the cancellation or none."""
+    """A cancellation holds whether the journal contained the message, the cancellation or
+    neither."""
     core = make()
     begin(core)
     core.advance(SECOND)

@@ -49,7 +49,7 @@ def order(count: int) -> list[int]:
 
 
 def defer(core: Core, sizes: list[int], each: int = 1) -> Client:
-    """Return a consumer, and publish a message of each of these sizes. The n-th one in a random
+    """Publish a message of each of these sizes, and return a consumer. The n-th one in a random
     order is due after FIRST + n * each (ms). All of them are only on disk."""
     consumer = core.client().subscribe("t", "c", 2500)
     producer = core.client()
@@ -75,8 +75,7 @@ def segments(core: Core) -> list[Path]:
 
 
 def numbers(consumer: Client, sizes: list[int]) -> list[int]:
-    """Return the numbers of the delivered messages, after checking their bodies; they are
-    finished."""
+    """Check the bodies of the delivered messages, finish the messages, and return their numbers."""
     found = []
     for message in consumer.messages():
         number = int(message.body.partition(b":")[0])

@@ -1,4 +1,4 @@
-"""NsqdAdmin, cancel() and queries of nsqlookupds with undocumented responses."""
+"""NsqdAdmin, cancel() and queries to nsqlookupds that send undocumented responses."""
 
 from collections.abc import Iterator
 from typing import Any

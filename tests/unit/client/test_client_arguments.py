@@ -1,4 +1,4 @@
-"""Every option and argument of the client with values that it cannot have."""
+"""Every option and argument of the client with values that are not allowed."""
 
 import inspect
 import math
@@ -100,7 +100,7 @@ def face(request: pytest.FixtureRequest) -> Iterator[Face]:
 def refused(
     face: Face, what: str, value: Any, call: Callable[..., Any], *args: Any, **more: Any
 ) -> None:
-    """The call raises TypeError, ValueError or an error of the client, with a text."""
+    """The call raises TypeError, ValueError or an error of the client, with a message."""
     try:
         result = face.call(call, *args, **more)
     except (TypeError, ValueError, Error) as error:

@@ -36,7 +36,7 @@ def bytewise(data: bytes) -> Iterator[bytes]:
 
 
 class Told:
-    """Owner of a connection that records its calls."""
+    """Owner of a connection. Records the calls that it receives."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []

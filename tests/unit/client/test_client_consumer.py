@@ -527,7 +527,7 @@ def test_a_hook_of_giving_up_that_fails(error: Exception, said: list[str]) -> No
 @pytest.mark.case("CL-030", "CL-031")
 @pytest.mark.parametrize("options", [{}, {"max_tries": 0}])
 def test_without_a_limit(options: dict[str, Any]) -> None:
-    """Without a limit, a message is not finished on its own after many attempts."""
+    """Without a limit, the consumer finishes no message by itself, even after many attempts."""
     net, _ = connected(**options)
     net.wires[0].deliver(b"m", attempts=65535)
     assert len(net.delivered) == 1

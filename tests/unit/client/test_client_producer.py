@@ -426,7 +426,7 @@ def test_strange_answers_to_the_question_for_limits_have_an_end() -> None:
 
 
 def held() -> tuple[Pool, list[Told]]:
-    """Return a pool, and publishes to one topic, which wait for its limits."""
+    """Return a pool, and publishes to one topic that are waiting for the topic's limits."""
     pool = limited(script=no_limits)
     publishes = [pool.publish(body) for body in (b"m" * 20, b"2", b"m" * 15, b"4")]
     pool.run()
@@ -755,7 +755,7 @@ def test_nothing_waits_for_ever_for_one_that_is_down() -> None:
 
 
 def test_a_long_outage_does_not_make_callers_wait_longer() -> None:
-    """While no caller waits, the pauses between reconnects grow."""
+    """While no caller is waiting, the pauses between reconnects grow."""
     pool = Pool(retries=3)
     pool.fail_all(300)
     publish = pool.publish()

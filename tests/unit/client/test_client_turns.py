@@ -1,4 +1,4 @@
-"""When a consumer or producer requests its next turn, and the effects on those waiting for it.
+"""When a consumer or producer requests its next turn, and the effects on waiting callers.
 
 If a due time had no effect, the loop would never sleep.
 """
@@ -85,7 +85,7 @@ def test_while_closing_nothing_else_is_due(net: Net) -> None:
     core.lost(net.opened[1], refused(), net.time)
     assert not net.has_stopped
     watch = net.opened[0].due
-    assert core.due == min(watch, net.time + 1.0)  # to log which answers the consumer waits for
+    assert core.due == min(watch, net.time + 1.0)  # to log which answers are awaited
     core.tick(net.time + 30.0)
     assert net.has_stopped
 
@@ -116,7 +116,7 @@ def test_a_closing_consumer_waits_for_messages_of_an_nsqd_that_hangs(net: Net) -
 
 
 def test_a_closing_producer_waits_only_for_callers(net: Net) -> None:
-    """One publish is answered, the caller of the other is interrupted."""
+    """One publish is answered; the caller of the other is interrupted."""
     core = ProducerCore(net, "a", keywords={"close_timeout": 300.0})
     core.start(net.time)
     shaken(core, net.opened[0], net.time)

@@ -115,7 +115,7 @@ def options_of(objects: list[Object], daemon: str, folder: Path) -> Any:
 
 
 def values_of(daemon: str, flag: str) -> Object:
-    """Return the value of every option except the file's own."""
+    """Return the values of all options except `config`, which names the file."""
     table, _, _ = DAEMONS[daemon]
     settings = loader.load(table, [flag])
     return {each.name: settings[each.name] for each in table if each.name != "config"}

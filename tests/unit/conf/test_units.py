@@ -134,7 +134,7 @@ def test_little_is_exposed(table: OptionTable) -> None:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
-    """Directory that serves as /, with the users created."""
+    """Directory that serves as /, and in which the users exist."""
     (tmp_path / "etc").mkdir()
     systemd("systemd-sysusers", f"--root={tmp_path}", str(SYSTEMD / "sysusers.d/nsqcy.conf"))
     return tmp_path

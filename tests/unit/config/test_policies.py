@@ -1,4 +1,5 @@
-"""Policies of topics: which patterns match which names, and their transfer to another process."""
+"""Policies of topics: which patterns match which names, and how policies are passed to another
+process."""
 
 import fnmatch
 import json

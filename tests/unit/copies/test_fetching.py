@@ -1,4 +1,4 @@
-"""Queries for a part of a file: the queried nodes, and the meaning of their answers."""
+"""Queries for a part of a file: which nodes are queried, and what their answers mean."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ GOOD = b"good"
 
 
 class Nodes:
-    """The other nodes: they answer requests only when the test does."""
+    """The other nodes: they answer a request only when the test makes them."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, Fetch]] = []

@@ -12,7 +12,7 @@ GROUP = Group("g", 1, "a", "a.1", ("a", "b", "c"), 3, 2, "n", "fsync")
 
 
 class Host:
-    """Has one copy on a disk that can be made unreadable. Does nothing else."""
+    """Host with one copy, on a disk that can be made unreadable. Does nothing else."""
 
     def __init__(self) -> None:
         self.is_readable = True

@@ -316,7 +316,7 @@ def test_nsqds_that_were_registered_until_recently(node: Node, other: Node) -> N
     expected = f"nsqd {gone.name} is lost: it was registered with nsqlookupd {node.address} until "
     assert told.startswith(expected) and told.endswith("does not answer: Connection refused")
     assert "do not delete" in next(iter(topics.ghost_topics(facts))).advice
-    # It was given, too.
+    # The lost nsqd was also given to doctor.
     assert len(see(lookupds=[node.address], nsqds=[listening(port)]).nsqds) == 2
 
 

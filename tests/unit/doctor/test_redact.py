@@ -1,4 +1,4 @@
-"""Secrets are removed from texts, whatever their form; other text stays."""
+"""Secrets are removed from texts, whatever their form; other text is unchanged."""
 
 import base64
 import json

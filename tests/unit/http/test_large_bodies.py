@@ -1,4 +1,4 @@
-"""Large bodies that are complete at the same time: each loop iteration handles one body."""
+"""Large bodies that become complete at the same time: each loop iteration handles one body."""
 
 from collections import Counter
 

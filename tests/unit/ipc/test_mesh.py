@@ -196,7 +196,7 @@ def test_close_with_a_credit_pending_still_delivers_everything():
     owner.write(NOISE[:100_000])
     cluster.settle()
     home.write(NOISE[:WINDOW])
-    home.consume(100_000)  # a credit waits in the queue of control records
+    home.consume(100_000)  # a credit is waiting in the queue of control records
     home.close()
     cluster.settle()
     assert owner.got == NOISE[:WINDOW]
@@ -264,7 +264,7 @@ def test_on_writable_comes_only_after_a_write_was_cut_short():
     assert home.write(NOISE[: WINDOW + 1]) == WINDOW
     cluster.settle()
     assert (home.writables, home.stream.room) == (0, 0)
-    owner.consume(1)  # a small amount, but more than half of the window is used
+    owner.consume(1)  # returns credit, because more than half of the window is in use
     cluster.settle()
     assert (home.writables, home.stream.room) == (1, 1)
 

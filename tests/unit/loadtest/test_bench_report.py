@@ -68,7 +68,7 @@ def page(tmp_path: Path) -> str:
 
 
 def cells(page: str, first: str) -> list[list[str]]:
-    """Return the rows of all tables whose first cell is this text."""
+    """Return the rows whose first cell is this text, from all tables."""
     lines = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("|")]
     return [line for line in lines if line[0] == first]
 

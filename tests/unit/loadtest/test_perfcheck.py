@@ -38,7 +38,7 @@ totals: 107
 
 @pytest.fixture(scope="module")
 def names() -> list[str]:
-    """The kinds of work, each run once without counting."""
+    """The kinds of work; each has already been run once without being counted."""
     found: dict[str, None] = {}
 
     class Names(Stretches):

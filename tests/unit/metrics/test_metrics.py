@@ -217,7 +217,7 @@ class Watched:
 
 
 def test_nobody_gives_way_beneath_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/internals/testing.md gives the reason."""
+    """docs/internals/testing.md gives the reason for this test."""
     monkeypatch.setattr(metrics_shares, "BULK", 0)
     core = Core(None)
     core.create("t").channel("c")

@@ -52,7 +52,7 @@ def test_topics(stats: TopicStats, said: list[str]) -> None:
 
 
 def test_topics_of_dead_letters() -> None:
-    """The topic needs no consumers; the hint only depends on whether it holds messages."""
+    """The topic needs no consumers; the hint depends only on whether the topic holds messages."""
 
     def said(stats: TopicStats) -> list[str]:
         return [each.text for each in attention.of_topic(stats, NO_PAST, [("t", "c")])]

@@ -1,4 +1,4 @@
-"""Positions in a log as forms give them."""
+"""Positions in a log as entered in forms."""
 
 import pytest
 

@@ -15,7 +15,7 @@ ENOUGH = 10  # matches
 
 
 class Queue:
-    """The numbers from 0 on as messages, in pages."""
+    """Pages of messages that are the numbers from 0 on."""
 
     def __init__(self, count: int, seconds_per_page: float = 0.0) -> None:
         self.count = count

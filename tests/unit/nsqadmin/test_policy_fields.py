@@ -1,4 +1,4 @@
-"""Fields of the policy form: values become numbers with units, and back."""
+"""Fields of the policy form: conversion of values to numbers with units, and back."""
 
 import json
 from typing import Any

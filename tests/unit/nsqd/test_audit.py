@@ -101,8 +101,8 @@ def test_a_clean_exit(saved: Path, quick: bool) -> None:
 
 @pytest.mark.parametrize("finished", [False, True])
 def test_a_clean_exit_with_dead_letters(tmp_path: Path, finished: bool) -> None:
-    """A dead letter has an attribute of its own in its run. If all are finished, nsqd deletes their
-    segments at startup, which the audit itself cannot do."""
+    """A dead letter has an attribute of its own in its run. If all dead letters are finished, nsqd
+    deletes their segments at startup, which the audit itself cannot do."""
     policies = Policies(
         TopicPolicy("os"),
         channel_sections=[("source/c", {"max_attempts": 1, "dead_letter_topic": "t"})],

@@ -1,4 +1,4 @@
-"""Responses of auth servers: the accepted and the refused ones, and their effects on clients."""
+"""Responses of auth servers: which are accepted or refused, and how they affect clients."""
 
 import json
 import string

@@ -1,4 +1,4 @@
-"""Auth servers with TLS: which ones are trusted, and servers that require it."""
+"""Auth servers with TLS: which ones are trusted, and servers that require TLS."""
 
 import ssl
 from collections.abc import Callable, Iterator

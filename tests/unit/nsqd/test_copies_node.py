@@ -26,7 +26,7 @@ class Disk:
         self.hangs = False
         self.writes = 0
         self.turns = threading.Semaphore(0)
-        """Semaphore that permits one write each while the disk hangs."""
+        """Semaphore; while the disk hangs, each release permits one write."""
         write = StateFile.write
 
         def attempt(file: StateFile, content: bytes) -> None:
@@ -71,7 +71,7 @@ def test_a_node_goes_on_while_its_file_cannot_be_written(tmp_path: Path, disk: D
 
 
 def test_a_node_begins_without_its_file(tmp_path: Path, disk: Disk) -> None:
-    """Until the file has the name of the process, the process must not register."""
+    """Until the file contains the name of the process, the process must not register."""
     disk.is_full = True
     node = make(tmp_path)
     assert not node.flush() and not node.is_named

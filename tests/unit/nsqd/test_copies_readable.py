@@ -1,4 +1,4 @@
-"""A start while the small files of copies cannot be read waits, and draws no conclusions."""
+"""If the small files of copies cannot be read at startup, nsqd waits, and draws no conclusions."""
 
 import errno
 from pathlib import Path

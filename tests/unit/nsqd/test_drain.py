@@ -16,7 +16,7 @@ ONE = summed([Rest("t", "c", 1, 0, 0)])
 
 
 class Around:
-    """Returns the given remaining work one by one; the last one is repeated."""
+    """Returns the given amounts of remaining work one by one; repeats the last one."""
 
     def __init__(self, *looks: Remains | None) -> None:
         self.looks = list(looks)

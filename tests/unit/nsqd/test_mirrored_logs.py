@@ -1,4 +1,5 @@
-"""A log with mirrored changes: when changes are complete, and that both directories are equal."""
+"""A log with mirrored changes: when a change is complete, and whether both directories are
+equal."""
 
 import errno
 import random

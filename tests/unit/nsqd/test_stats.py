@@ -1,4 +1,4 @@
-"""/stats: the workers' shares and the resulting page: key order, null and [], filters, text."""
+"""/stats, the page built from the workers' shares: key order, null and [], filters, text."""
 
 import json
 from collections.abc import Sequence

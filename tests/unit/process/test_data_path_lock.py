@@ -11,7 +11,8 @@ import pytest
 
 from nsqcy.process.data_path_lock import DataPathError, lock_data_path
 
-# Locks argv[1], starts a child that inherits the lock, reports it, and waits for input or a kill.
+# Locks argv[1], starts a child that inherits the lock, prints "locked", and waits for input or a
+# kill.
 MASTER = """
 import subprocess, sys
 from nsqcy.process.data_path_lock import lock_data_path

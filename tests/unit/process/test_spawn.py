@@ -61,7 +61,7 @@ def test_a_fork_has_the_same(tmp_path):
     done = subprocess.run(fork, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("7\n", "")
     fds, blocked, stdin, _ = json.loads((tmp_path / "report").read_text())
-    assert len(fds) <= 5  # standard, kept, and the one that lists them
+    assert len(fds) <= 5  # standard, kept, and the descriptor that lists them
     assert set(blocked) == {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     assert stdin == "/dev/null"
 

@@ -161,7 +161,7 @@ def balanced():
 
 
 def recovered(path, topic="t"):
-    """Return the readable messages at startup, what was recovered, and the damage found."""
+    """Return the messages that are readable at startup, the recovered log, and the damage found."""
     disk = Disk(path, topic)
     found = recover_log(disk.log)
     readable = {}
@@ -272,7 +272,7 @@ def test_failures_are_reported_in_the_order_of_the_runs(disk):
 
 
 def parts(disk, count, durable=False):
-    """Append this number of runs of 10 that form one, and after them a separate one."""
+    """Append this number of runs of 10 messages that form a single run, and then a separate run."""
     return [
         disk.append(messages(10 * n + 1, 10, 33), goes_on=n < count - 1, durable=durable)
         for n in range(count + 1)
@@ -1601,7 +1601,7 @@ def places(directory):
 
 @pytest.mark.slow
 def test_cut_anywhere(tmp_path):
-    """Truncate any one file anywhere: complete records are kept, the journal loses its tail."""
+    """Truncate any one file anywhere: complete records are kept, and the journal loses its tail."""
     source, everything = crashed(tmp_path / "made")
     where = places(source)
     rng = random.Random(5)

@@ -1,4 +1,4 @@
-"""Names of nsq_to_file's files: tokens, time, revisions, and recognising them."""
+"""Names of nsq_to_file's files: tokens, time and revisions, and how names are recognised."""
 
 import os
 import time
