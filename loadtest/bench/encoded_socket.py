@@ -27,7 +27,7 @@ class EncodedSocket:
         return getattr(self._inner, name)
 
     def sendall(self, data: Any) -> None:
-        """Send all bytes, encoded."""
+        """Encode and send all bytes."""
         self._layer.write(bytes(data))
         self._inner.sendall(self._layer.take())
 

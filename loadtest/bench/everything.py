@@ -101,7 +101,7 @@ def find(args: argparse.Namespace, say: Say) -> tuple[list[Any], dict[str, str]]
     peers = [kind() for kind in drivers.PEERS if not wanted or {kind.name, kind.package} & wanted]
     names = [each.program for each in peers]
     if not args.no_alone and not wanted:
-        names.append("etcd-server")  # topics with copies need it
+        names.append("etcd-server")  # topics with copies need etcd
     absent = packages.why_not(names) if args.no_install else packages.install(names, say)
     for reason in absent.values():
         say(f"skipped: {reason}")

@@ -79,7 +79,7 @@ class Settings:
     scale: float = 1.0
     repeat: int = 3
     target: Daemon | None = None
-    deadline: float = float("inf")  # after the first round, no round begins if it would end later
+    deadline: float = float("inf")  # after the first round, no round begins that would end later
 
     def rounds(self) -> Iterator[int]:
         """Yield as many rounds as were requested, while there is time."""

@@ -67,7 +67,7 @@ class Cell:
 
 
 class Key(NamedTuple):
-    span: int  # its first second since the epoch
+    span: int  # the span's first second since the epoch
     kind: str
     name: str
 

@@ -216,7 +216,7 @@ def config(
         return nsqd.channel_config(topic, channel, values, reset=reset)
 
     policies.configure(cluster, request, assignments, as_json=as_json)
-    if cluster.lacks(topic, channel):  # a policy may be set in advance, or the name be misspelled
+    if cluster.lacks(topic, channel):  # set in advance, or the name is misspelled
         text = (
             f"note: channel {topic}/{channel} does not exist yet; its policy applies once it does"
         )

@@ -116,7 +116,8 @@ class NsqdAdmin:
             self._nsqd.unpause_channel(topic, channel)
 
     def seek(self, topic: str, channel: str, to: Position) -> int:
-        """Move a channel to a position in its topic's log, and return its sequence number.
+        """Move a channel to a position in its topic's log, and return the position's sequence
+        number.
 
         `to`: `"earliest"`, `"latest"`, a sequence number or a time; a datetime without a time zone
         is local.
@@ -173,7 +174,7 @@ class NsqdAdmin:
         self, topic: str, channel: str, *, id: str | None = None, limit: int | None = None
     ) -> int:
         """Return the dead letters in a channel to the channels that they came from. Return the
-        number of messages that nsqd examines for this.
+        number of messages that nsqd will examine.
 
         id: only this message, as in PeekedMessage. limit: only the first N messages. Without both,
         or if both are None: all messages. Raises ValueError if both are given.

@@ -362,7 +362,7 @@ class Loop:
                 self._turn()
         except BaseException as error:
             self.core.fail(error, self.now())
-            if isinstance(error, PROGRAM_ENDS):  # gevent raises it in the program
+            if isinstance(error, PROGRAM_ENDS):  # gevent raises the error in the program
                 raise
         finally:
             self._end()

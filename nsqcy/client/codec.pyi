@@ -123,7 +123,8 @@ class Codec:
     def close(self) -> None: ...
 
 class Publish:
-    """A publish that waits for nsqd's response. The producer's `on_retry` receives this object."""
+    """A publish that is waiting for nsqd's response. The producer's `on_retry` receives this
+    object."""
 
     @property
     def topic(self) -> str:

@@ -301,7 +301,7 @@ async def batched_async(
     size: int,
     encode: Encode | None = None,
 ) -> AsyncIterator[list[bytes]]:
-    """Like batched(), also for asynchronous iterables."""
+    """Like batched(), but also for asynchronous iterables."""
     if not isinstance(messages, AsyncIterable):
         for batch in batched(messages, count, size, encode):
             yield batch

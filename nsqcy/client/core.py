@@ -85,12 +85,12 @@ class Nsqd:
 
     def __init__(self, *, fixed: bool) -> None:
         self.fixed = fixed
-        self.proved = False  # whether it had authenticated when it was last listed
+        self.proved = False  # whether the nsqd had authenticated when it was last listed
         self.listed = not fixed  # in the latest responses from nsqlookupds
         self.connection: Connection | None = None
-        self.failures = 0  # failures since it last worked
+        self.failures = 0  # failures since a connection last worked
         self.works_at = math.inf  # time from which its connection counts as working
-        self.retry_at = -math.inf  # infinite until a later round of queries lists it again
+        self.retry_at = -math.inf  # infinite until a later round of queries lists the nsqd again
         self.lost_in = 0  # rounds of queries begun when the connection was lost
         self.lines = Lines()
 

@@ -360,7 +360,7 @@ class ProducerCore(Core[Nsqd]):
             if not pending:
                 if self.running:
                     raise ProtocolError(f"{connection.address} sent OK without a pending publish")
-                return  # the callback for the last response has closed it
+                return  # the callback for the last response has closed the producer
             publish = pending.popleft()
             self.pending_bytes -= len(publish.body)
             publish.done(None)

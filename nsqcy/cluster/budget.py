@@ -37,7 +37,8 @@ class Budget:
         self.used = 0
         self._waiting: list[int] = []  # bytes held by the waiting responses
         # Reentrant, because a garbage collection in this thread may release a lease. Use `with` on
-        # the lock, not on the condition: then an exception that interrupts it leaves no lock held.
+        # the lock, not on the condition: then an exception that interrupts the statement leaves no
+        # lock held.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
 

@@ -123,7 +123,7 @@ class Group:
     accepts: bool
     joining: Member
     is_new: bool  # not in etcd yet
-    is_closed: bool  # taken over: its messages are being moved to other logs
+    is_closed: bool  # taken over: the group's messages are being moved to other logs
     bytes: int
     owner_bytes: int
 

@@ -26,7 +26,7 @@ def cancel_deferred(
     """Drop the selected deferred messages, and return their number. Raises RequestError.
 
     Reads all deferred messages of the channel, with the first `max_body` bytes of each body. Skips
-    messages that are delivered or cancelled meanwhile.
+    messages that are delivered or cancelled in the meantime.
     """
     cancelled = 0
     for message in _deferred(nsqd, topic, channel, max_body):

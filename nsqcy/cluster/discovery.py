@@ -42,7 +42,7 @@ class Producer:
     http_port: int
     hostname: str = ""
     version: str = ""
-    remote_address: str = ""  # its address as seen by the nsqlookupd
+    remote_address: str = ""  # the nsqd's address as seen by the nsqlookupd
     topology_region: str = ""
     topology_zone: str = ""
     authenticated: bool = field(default=False, compare=False)  # to the nsqlookupd that lists it

@@ -14,7 +14,7 @@ from nsqcy.util import gojson
 
 @dataclass(frozen=True)
 class Percentile:
-    """The time at a quantile. `value` is only set for a single node."""
+    """The time at a quantile. `value` is set only for a single node."""
 
     quantile: float
     average: float

@@ -25,7 +25,7 @@ class Outcome(Generic[Key, Value]):
 
 def ask_all(keys: Sequence[Key], ask: Callable[[Key], Value], limit: float) -> Outcome[Key, Value]:
     """Call `ask` with each key in parallel. A call that has not returned after `limit` seconds
-    counts as failed. This also bounds name resolution, which has no deadline."""
+    counts as failed. The limit also bounds name resolution, which has no deadline."""
     keys = list(dict.fromkeys(keys))
     left = deque(keys)
     values: dict[Key, Value] = {}

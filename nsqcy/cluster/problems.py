@@ -65,7 +65,7 @@ class NodeState:
     health: str = "OK"
     disk_free: float | None = None  # share of the data path's disk
     unregistered: Sequence[str] = ()  # TCP addresses of nsqlookupds that it cannot register with
-    certificate_days: float | None = None  # days until its TLS certificate expires
+    certificate_days: float | None = None  # days until the nsqd's TLS certificate expires
 
 
 def find(

@@ -118,7 +118,7 @@ class ClientStats:
     tls_negotiated_protocol_is_mutual: bool = False
     # Only nsqcy's nsqd reports the following fields.
     finish_rate: float | None = None  # messages per second
-    saturated: bool = False  # as many messages in flight as its RDY count, while others wait
+    saturated: bool = False  # as many messages in flight as its RDY count, while others are waiting
 
 
 class CursorStats(NamedTuple):
@@ -128,15 +128,15 @@ class CursorStats(NamedTuple):
     log_id: str = ""
     seq: int = 0  # the next seq to read
     lag: int = 0  # number of records from `seq` to the end
-    age: int = 0  # seconds since it was last set or queried
-    overrun: bool = False  # whether any records that it should have retained are missing
+    age: int = 0  # seconds since the cursor was last set or queried
+    overrun: bool = False  # whether any records that the cursor should have retained are missing
 
 
 class ChannelStats(NamedTuple):
     """A channel on one node, or summed across `nodes`. `clients` is None if not queried; `latency`
     and `rates` are None if the node does not report them. `saturated`: number of consumers that
     have as many messages in flight as their RDY count while others are waiting. `backing_off`:
-    number of consumers whose RDY count is 0 meanwhile."""
+    number of consumers whose RDY count is 0 while messages are waiting."""
 
     topic: str
     name: str

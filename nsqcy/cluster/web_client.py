@@ -101,7 +101,7 @@ class Terms:
 
 
 class Answer(NamedTuple):
-    """A response. lease: its part of the budget, to be kept as long as its values."""
+    """A response. lease: the response's part of the budget, to be kept as long as the values."""
 
     status: int
     headers: Mapping[str, str]  # names are lower case
@@ -376,7 +376,7 @@ class WebClient:
             )
             lease.grow_for(answer.body, bounds)
         except BaseException:
-            lease.end()  # the error's traceback refers to it
+            lease.end()  # the error's traceback refers to the lease
             raise
         return answer
 

@@ -1,2 +1,2 @@
-"""Interfaces of other client libraries on top of nsqcy.client: a program only needs to change an
+"""Interfaces of other client libraries on top of nsqcy.client: a program needs to change only an
 import line."""

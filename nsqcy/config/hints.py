@@ -19,7 +19,7 @@ _UNFINISHED = r"([0-9]+(?:\.[0-9]+)?) *(ns|us|ms|s|m|h|)"
 
 
 def unknown_flag(table: OptionTable, name: str) -> str:
-    """Return the flag with the most similar name, or a hint where to find all flags."""
+    """Return the flag with the most similar name, or a hint about where to find all flags."""
     return similar_flag(name, table.by_flag) or see_help(table)
 
 

@@ -292,7 +292,7 @@ class Version(NamedTuple):
     revision: int = 0
 
     def is_older_than(self, other: "Version") -> bool:
-        """Return whether this is a missing file, or an older version of the same one."""
+        """Return whether this is a missing file, or an older version of the same file."""
         return self.revision < other.revision and self.file in ("", other.file)
 
 
@@ -427,7 +427,7 @@ class Policies:
         yield HTTP, self._set.get(topic, {}).get(f"{topic}/{name}", {})
 
     def unusual_of_topic(self, name: str) -> dict[str, Any]:
-        """Return the values of a topic's policy that differ from the default, formatted."""
+        """Return the formatted values of a topic's policy that differ from the default."""
         return _unusual(TOPIC_KEYS, self.topic(name), self._usual(name))
 
     def unusual_of_channel(self, topic: str, name: str) -> dict[str, Any]:

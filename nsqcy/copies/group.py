@@ -45,9 +45,9 @@ class Group:
     def taken_over(self, node: str, session: str, nonce: str) -> "Group":
         """Make a member the owner of the group, and close the group.
 
-        The old owner stays a member until the new one has found that it does not respond. The old
-        owner may have the only other copy, because the new owner may have lost its copy since it
-        sent the transaction.
+        The old owner stays a member until the new owner has found that the old one does not
+        respond. The old owner may have the only other copy, because the new owner may have lost its
+        copy since it sent the transaction.
         """
         others = tuple(each for each in self.members if each != node)
         return replace(

@@ -10,8 +10,8 @@ from nsqcy.copies.recall import Known, Statement
 
 
 class Unreadable(Exception):
-    """The disk cannot be read now. Its contents may be intact, so nothing may be concluded from
-    this: the caller tries again later."""
+    """The disk cannot be read now. Its contents may be intact, so the caller draws no conclusions,
+    and tries again later."""
 
 
 @dataclass(frozen=True, slots=True)

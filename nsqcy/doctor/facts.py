@@ -41,7 +41,7 @@ class Disk:
     """The data path and its disk. Times are in seconds."""
 
     path: str
-    error: str = ""  # why it cannot be used; the other fields are then unknown
+    error: str = ""  # why the data path cannot be used; the other fields are then unknown
     kind: str = ""  # file system type
     mount_options: frozenset[str] = frozenset()
     bytes_free: int = 0
@@ -166,7 +166,7 @@ class Door:
     address: str
     error: str = ""
     tls: bool = False
-    tls_error: str = ""  # why its certificate could not be read
+    tls_error: str = ""  # why the port's certificate could not be read
     expires: float | None = None  # expiry of the port's certificate, in seconds since the epoch
     instance: str = ""  # identifies one run of nsqcy's nsqd
 

@@ -50,7 +50,7 @@ class Listener(NamedTuple):
 
     def close(self) -> None:
         """Close the socket and remove its file."""
-        # No other daemon takes over the path while the socket listens.
+        # No other daemon takes over the path while the socket is listening.
         if self.path:
             with suppress(OSError):
                 if _file_of(self.path) == self.file:

@@ -234,8 +234,8 @@ class Page:
     path: str
     draw: Callable[[ClusterView], View]
     about: Subject = NOTHING
-    is_live: bool = False  # whether a script keeps it up to date
-    refresh: int = 0  # seconds until a browser without scripts reloads it
+    is_live: bool = False  # whether a script keeps the page up to date
+    refresh: int = 0  # seconds until a browser without scripts reloads the page
     refusal: str = ""  # why this user may not see the page; shown instead of the content
 
 

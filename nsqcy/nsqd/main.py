@@ -86,7 +86,7 @@ def _lock(data_path: str) -> int:
 
 
 def _load_tls(settings: loader.Settings, options: NsqdOptions) -> dict[str, Any] | None:
-    """Return the workers' TLS material, checked; None if TLS is not configured."""
+    """Check and return the workers' TLS material; None if TLS is not configured."""
     if not options.tls_cert:
         return None
     from nsqcy.nsqd import tls
@@ -101,7 +101,7 @@ def _load_tls(settings: loader.Settings, options: NsqdOptions) -> dict[str, Any]
 
 
 def _load_users(settings: loader.Settings, options: NsqdOptions) -> str | None:
-    """Return the text of the users file, checked; None if there is no such file."""
+    """Check the users file and return its text; None if there is no such file."""
     if not options.auth_file:
         return None
     from nsqcy.users import credentials, file
@@ -121,7 +121,7 @@ def _load_users(settings: loader.Settings, options: NsqdOptions) -> str | None:
 def _load_copies(
     settings: loader.Settings, options: NsqdOptions, lines: logger.Log
 ) -> dict[str, str] | None:
-    """Return the workers' data for copies, with all settings checked; None if etcd is not
+    """Check all settings for copies, and return the workers' data for them; None if etcd is not
     configured."""
     if not options.etcd_endpoints:
         return None

@@ -586,7 +586,7 @@ NSQD = NsqdOptions.table
 
 
 def resolve(settings: Settings) -> NsqdOptions:
-    """Return nsqd's options, checked and completed; raise StartError if an option is invalid.
+    """Check and complete nsqd's options, and return them; raise StartError if an option is invalid.
 
     Problems that do not prevent startup are added to the warnings in `settings`.
     """

@@ -66,7 +66,7 @@ class Daemon(daemon.Daemon):
         self.options = options
         self._known = known
         self.input: InputPool[Connection] = InputPool.of_unauthenticated(options.max_input_bytes)
-        self.turns = Turns()  # commands per connection and event-loop iteration
+        self.turns = Turns()  # commands per connection per event-loop iteration
         self.context = SessionContext(
             registry,
             _identity(options, listeners, auth=known is not None),

@@ -92,7 +92,7 @@ class Kind(Generic[T]):
 
 
 class Option(Generic[T]):
-    """One option, declared once; everything else is derived from this.
+    """One option, declared once; everything else is derived from this declaration.
 
     As a class attribute, it provides the typed value as an attribute of each object. The attribute
     has the name of the option.

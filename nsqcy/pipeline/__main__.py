@@ -39,7 +39,7 @@ ENDS = ("once", "polls")  # options without which a job runs until it is stopped
 class Job(Protocol):
     """Interface of a job module."""
 
-    HELP: str  # its first line is the summary
+    HELP: str  # the first line is the summary
     OPTIONS: Table
     run: Callable[[Options, Report], int]
 

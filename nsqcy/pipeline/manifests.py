@@ -100,7 +100,8 @@ def batch_name(query_id: str, number: int) -> str:
 
 
 def unused_name(root: Path, query_id: str, number: int) -> str:
-    """Return the name of a batch, or a similar one if an earlier batch has it for other rows."""
+    """Return the name of a batch, or a similar name if an earlier batch has that name for other
+    rows."""
     name = wanted = batch_name(query_id, number)
     again = 1
     while manifest_path(root, name).exists():

@@ -68,7 +68,7 @@ def run(options: Options, report: Report) -> int:
         raise UsageError(f"there is no archive at {root}")
     state = Path(options["checkpoint"] or manifests.hidden(root, "checkpoint"))
     with manifests.locked(root, manifests.COMPACTING, reading=True):
-        archived, unreadable = committed(state)  # read first, because archive may be running
+        archived, unreadable = committed(state)  # read first, because the job may be running
         proof = prove(
             root,
             report,
@@ -101,7 +101,7 @@ def prove(
 ) -> Proof:
     """Check the files. `archived`: rows that were written according to the checkpoint."""
     there = {path for path in manifests.on_disk(root) if wanted(path, topic)}
-    contents = manifests.read(root)  # read after the files, because archive may be running
+    contents = manifests.read(root)  # read after the files, because the job may be running
     listed = {path: file for path, file in contents.files.items() if wanted(path, topic)}
     there |= {path for path in listed if path not in there and (root / path).exists()}
     proof = Proof()

@@ -68,7 +68,7 @@ class Child:
         self.beat = 0
         self.silent = 0  # runnable time without a heartbeat
         self.aborted = False
-        self.killed = False  # whether this process killed it
+        self.killed = False  # whether this process killed the child
         self.watcher: Any = None
 
 

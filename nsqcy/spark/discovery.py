@@ -91,7 +91,7 @@ class Discovery:
         except BadStatus as error:
             if error.status != 404 or error.is_stranger:
                 raise
-            return set()  # it does not have this topic
+            return set()  # the nsqlookupd does not have this topic
         return set(addresses(found, "tcp_port", proved=needs_proof(self._options.access)))
 
 

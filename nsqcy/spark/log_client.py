@@ -331,7 +331,7 @@ def _dial(host: str, port: int, timeout: float) -> socket.socket:
     try:
         itself = sock.getsockname() == sock.getpeername()
     except OSError:
-        itself = False  # the connection was already reset: the next read reports it
+        itself = False  # the connection was already reset: the next read reports the reset
     if itself:
         sock.close()
         raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))

@@ -27,7 +27,7 @@ from nsqcy.spark.options import WriteOptions
 from nsqcy.spark.publish import Command, Nodes, Pace, Producer, batch_head
 
 LOG = logging.getLogger("nsqcy.spark")
-MAX_MESSAGES = 1 << 31  # maximum rows per chunk, unless it reaches its maximum size first
+MAX_MESSAGES = 1 << 31  # maximum rows per chunk, unless the chunk reaches its maximum size first
 HELD_BYTES = 32 << 20  # bytes in memory; a task's remaining rows are on disk
 
 Indices: TypeAlias = pa.Array | None  # indexes of rows; None: all rows

@@ -226,7 +226,7 @@ def not_there(pos: int | Positions | None, view: View) -> list[Loss]:
 
 
 def tasks(options: Options) -> tuple[int, int]:
-    """Return the approximate number of tasks, and the minimum of rows per task."""
+    """Return the approximate number of tasks, and the minimum number of rows per task."""
     if options.min_partitions is None:
         return os.cpu_count() or 1, MIN_ROWS
     return options.min_partitions, 1

@@ -40,7 +40,7 @@ class WriteFailures:
     """A worker's log lines: one when a topic's writes begin to fail, repeated after REPEAT, and one
     when they succeed again.
 
-    If writes alternately fail and succeed, the limits are one error per topic and PERIOD, and LINES
+    If writes alternately fail and succeed, the limits are one error per topic per PERIOD, and LINES
     errors per PERIOD.
     """
 

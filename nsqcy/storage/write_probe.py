@@ -49,9 +49,8 @@ class WriteProbe:
         handle.do("fsync", 0, self._synced, "background")
 
     def doubt(self) -> None:
-        """Handle the failure of another write. A probe in progress may have preceded it and would
-        hide
-        it: if that probe succeeds, the next one decides."""
+        """Handle the failure of another write. A probe in progress may have begun before this
+        failure, and would hide it: if that probe succeeds, the next one decides."""
         self._is_doubtful = True
 
     def _note(self, error: int) -> None:

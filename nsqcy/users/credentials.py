@@ -62,7 +62,7 @@ class Known:
         return self._by_token.get(self._place(hashlib.sha256(token).digest()))
 
     def of_certificate(self, names: Iterable[str]) -> User | None:
-        """Return the user of the first known name."""
+        """Return the user with the first of these names that is known."""
         found = (self._by_certificate.get(name) for name in names)
         return next((user for user in found if user), None)
 

@@ -114,7 +114,8 @@ class Profiler:
         self._busy = False
 
     def profile(self, seconds: int) -> str:
-        """Return stacks and sample counts, one per line. Blocks only the greenlet, not the hub."""
+        """Return stacks and sample counts, one per line. Blocks the calling greenlet, not the
+        hub."""
         program = _find()
         if self._busy:
             raise ProfilerBusy

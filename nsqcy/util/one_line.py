@@ -1,4 +1,4 @@
-"""Conversion of foreign texts to one line, for example for a header."""
+"""Conversion of untrusted texts to one line, for example for a header."""
 
 
 def one_line(text: str, maximum: int) -> str:

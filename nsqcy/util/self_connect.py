@@ -24,7 +24,7 @@ def reaches_itself(sock: Connected) -> bool:
     try:
         here, there = sock.getsockname(), sock.getpeername()
     except OSError:
-        return False  # already reset: the next read reports it
+        return False  # already reset: the next read reports the reset
     return bool(here) and here == there  # both ends of a unix socket may be unnamed
 
 

@@ -142,7 +142,7 @@ def test_a_killed_nsqd(
     cluster: Cluster, topic: str, produce: Publish, consume_all: Callable[[], Consumer]
 ) -> None:
     """The producer retries on another nsqd, and returns to the first one after its restart.
-    Meanwhile, new producers only find the other nsqds."""
+    Meanwhile, new producers find only the other nsqds."""
     sent = bodies(300)
     producer = produce(retries=60)
     producer.publish(sent)

@@ -66,10 +66,9 @@ def home_of(daemon: Nsqd, program: Program) -> int | None:
 
 
 def elsewhere(daemon: Nsqd, owner: int, start: Callable[[], P]) -> P:
-    """Return a program whose home does not own its topic.
-
-    A client cannot choose its home, so programs are started until one has a different home.
-    Programs whose home is the owner stay connected meanwhile, because a busier worker is less
+    """Return a program that is connected to a worker other than the owner of its topic. A client
+    cannot choose its worker, so programs are started until one is connected to a different worker.
+    In the meantime, the programs on the owner stay connected, because a busier worker is less
     likely to get the next connection.
     """
     misses: list[P] = []
@@ -98,7 +97,7 @@ def test_publish_and_consume(
     consume: Callable[..., Consumer],
     publish: Callable[..., Producer],
 ) -> None:
-    """No client's home owns the topic, so all data passes through the rings."""
+    """No client is connected to the owner of the topic, so all data passes through the rings."""
     sent = bodies(90)
     owner = create(secured, topic)
     consumer = elsewhere(

@@ -73,7 +73,8 @@ def test_post(plain: Nsqd, topic: str, destination: Destination, pump: Pump) -> 
 def test_fewer_in_flight_than_requests_at_a_time(
     plain: Nsqd, topic: str, destination: Destination, pump: Pump
 ) -> None:
-    """Like NSQ's tool, nsq_to_http logs nothing about this."""
+    """Like NSQ's tool, nsq_to_http logs nothing if it permits more requests than messages in
+    flight."""
     plain.web.mpub(topic, [b"x"] * 3)
     process = pump("--max-in-flight=1", f"--post={destination.url()}")
     done(plain, topic, 3)

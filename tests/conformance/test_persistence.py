@@ -397,7 +397,7 @@ def test_a_data_path_that_may_only_be_read(nsqd: Starter, tmp_path: Path) -> Non
     answer = reader.web.get("/ping")
     assert answer.status == 500 and answer.body.endswith(b"read-only file system")
     reader.process.terminate()
-    assert reader.wait() == 1  # it could not save all messages
+    assert reader.wait() == 1  # nsqd could not save all messages
     assert before == {path: path.read_bytes() for path in daemon.data.rglob("*") if path.is_file()}
     assert consumed(daemon) == list(range(40))
 

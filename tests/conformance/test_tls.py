@@ -112,7 +112,7 @@ def test_commands_work(tls: bool, codec: str, secured: Nsqd, topic: str) -> None
 @pytest.mark.case("C091", "C104")
 @every_way
 def test_topics_of_every_worker(tls: bool, codec: str, secured: Nsqd, topic: str) -> None:
-    """Most of the topics belong to a worker other than the connection's home."""
+    """Most of the topics belong to a worker other than the connection's own."""
     bodies = [bytes([number]) * 3000 for number in range(200)]
     for name in (f"{topic}-{number}" for number in range(3)):
         conn = connect(secured, tls=tls, codec=codec)

@@ -39,8 +39,8 @@ class Message:
     due: int = 0  # wall-clock time of the earliest delivery
     acked: int | None = None
     dropped: int | None = None  # moment when the topic's own backlog was emptied
-    given: int | None = None  # moment when a channel received it
-    # moment from which no channel may deliver it, because of an answered deletion
+    given: int | None = None  # moment when a channel received the message
+    # moment from which no channel may deliver the message, because of an answered deletion
     gone: int | None = None
 
 

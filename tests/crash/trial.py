@@ -111,7 +111,7 @@ class Trial:
         """Return whether nothing is queued, in flight or deferred."""
         figures = [self.daemon.web.counts(topic) for topic in TOPICS]
         if not all(figures):
-            return False  # its worker is restarting
+            return False  # a topic's worker is restarting
         channels = [channel for each in figures for channel in each["channels"]]
         return not any(each["depth"] for each in [*figures, *channels]) and not any(
             each["in_flight_count"] or each["deferred_count"] for each in channels

@@ -121,7 +121,7 @@ def test_a_mark_waits_for_the_disk(
     machines: list[Machine], etcd: Etcd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The registry must not state that a node remembers values that are not yet on its disk.
-    The node continues meanwhile."""
+    Meanwhile, the node continues."""
     owner = machines[0]
     hangs = threading.Event()
     turns = threading.Semaphore(0)

@@ -80,7 +80,7 @@ class Crew:
 
 
 def one_death(daemon: Nsqd, crew: Crew, served_by: dict[str, int], victim: int) -> None:
-    """Kill a worker while there are clients on every home, with topics of every owner."""
+    """Kill a worker while every worker has clients, which use topics of every owner."""
     by_home: dict[int, list[Conn]] = {index: [] for index in range(WORKERS)}
     while min(len(own) for own in by_home.values()) <= WORKERS:
         conns = [daemon.connect() for _ in range(2 * WORKERS)]

@@ -269,7 +269,7 @@ def test_a_node_that_lost_its_directory_starts_empty(up: Callable[..., Up], tmp_
     old = json.loads((directory / "copies" / "machine.json").read_text())
     workers = lost.process.children()
     lost.process.kill()
-    psutil.wait_procs(workers, BUDGET)  # they save what they have
+    psutil.wait_procs(workers, BUDGET)  # the workers save their messages
     eventually(lambda: "node1 was killed by SIGKILL; restarting it in 6s" in cluster.log())
     shutil.rmtree(directory)
     directory.touch()

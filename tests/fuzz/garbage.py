@@ -182,7 +182,7 @@ GOLDEN = [_sent(path) for path in conversations()]
 
 
 def a_golden_one(chance: random.Random) -> bytes:
-    """Return one or two consecutive golden conversations, mutated."""
+    """Return one or two consecutive golden conversations, with mutations."""
     first, second = chance.choice(GOLDEN), chance.choice([b"", *GOLDEN])
     return mutated(first + second.removeprefix(MAGIC), chance)
 

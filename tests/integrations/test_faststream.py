@@ -1,4 +1,4 @@
-"""FastStream on nsqd, and on its test broker, which must behave alike."""
+"""FastStream on nsqd, and on its test broker, which must behave the same."""
 
 import asyncio
 import time

@@ -168,8 +168,8 @@ def test_a_number_that_comes_again_with_other_rows(
 
 
 def test_rows_between_those_of_another_hour(sink: Files, tmp_path: Path) -> None:
-    """A file may contain rows on both sides of another file's rows; only reading it reveals
-    this."""
+    """A file may contain rows on both sides of another file's rows; only reading the file reveals
+    them."""
     handmade = sink.handmade
     handmade.batch({LOG: [*range(1, 4), *range(7, 11)]})
     handmade.batch({LOG: range(4, 6)}, "dt=2026-01-31/hr=08")

@@ -180,7 +180,7 @@ def test_errors_show_no_secrets(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # the default of --root is relative to it
+    monkeypatch.chdir(tmp_path)  # the default of --root is relative to the current directory
     assert main(words) in (1, 2)
     said = "".join(capsys.readouterr())
     assert "hunter2" not in said and said.startswith(f"nsqcy-pipeline {words[0]}: ")

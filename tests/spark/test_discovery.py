@@ -208,7 +208,7 @@ def test_a_topic_that_begins_to_match_between_two_batches(brokers: list[LogBroke
         second.topics = {"tt": FakeTopic("f" * 32, 2), "other": FakeTopic("e" * 32, 2)}
         one.topics |= {"tt": [second.address], "other": [second.address]}
         engine.run()
-        del one.topics["tt"]  # its nsqd is not registered for a while
+        del one.topics["tt"]  # the topic's nsqd is not registered for a while
         first.topics["t"].publish(1)
         engine.run()
         one.topics["tt"] = [second.address]

@@ -109,7 +109,7 @@ def test_a_stream_over_tls(daemon: Nsqd, topic: str, tmp_path: Path) -> None:
     for _ in range(3):
         engine.trigger()
     sent += publish(daemon, topic, 300, 301)
-    engine.trigger()  # it may have to wait for the message
+    engine.trigger()  # the query may have to wait for the message
     assert [row["body"] for row in engine.checkpoint.rows] == sent
     engine.close()
 

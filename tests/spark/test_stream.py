@@ -211,7 +211,7 @@ def test_another_incarnation(query: Start, broker: LogBroker) -> None:
     engine.run()
     assert seqs(engine) == numbers(1, 18)
     assert {row["log_id"] for row in checkpoint.rows[12:]} == {B}
-    del topic.logs[0]  # none of its records remain, but all were read
+    del topic.logs[0]  # none of the log's records remain, but all were read
     topic.publish(1)
     engine = query(checkpoint)
     engine.run()

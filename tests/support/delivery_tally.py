@@ -16,7 +16,7 @@ from loadtest.soak.ledger import Account, Ledger, Marks
 from nsqcy.client import Error, Producer
 from nsqcy.testing.wire_client import RESPONSE, Address, Conn, Hangup
 
-TOPIC = "topic"  # its name in the ledger
+TOPIC = "topic"  # the topic's name in the ledger
 PAUSE = 0.02  # seconds between publishes, or between runs of publishes
 RUN = 5  # publishes in progress at the same time
 PATIENCE = 20.0  # seconds within which a message must be accepted

@@ -86,7 +86,7 @@ class LogBroker:
         self.spoil: Callable[[bytearray], None] | None = None
         self.refuse: Callable[[str], str] | None = None
         self.max_records = 1 << 20  # per block
-        self.silent = False  # it hangs: it accepts connections and commands, but does not answer
+        self.silent = False  # nsqd hangs: it accepts connections and commands, but does not answer
         self._waiting: list[tuple[Link, FakeTopic, list[str]]] = []
         every = {"instance": uuid.uuid4().hex, "topic_log": 1}
         self._settings = every if settings is None else settings

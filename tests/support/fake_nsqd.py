@@ -212,7 +212,7 @@ class Link(Peer):
 
     def __init__(self, sock: socket.socket, **options: Any) -> None:
         super().__init__(**options)
-        self.ended = threading.Event()  # the client or we have closed it
+        self.ended = threading.Event()  # the client or we have closed the connection
         self._sock = sock
         self._lock = threading.RLock()
 

@@ -38,7 +38,7 @@ class Link:
         try:
             self.sock.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # it has already ended
+            pass  # the connection has already ended
 
 
 class FakeLookupd:

@@ -17,7 +17,8 @@ def within(seconds: float) -> float:
 
 
 def unwatched() -> dict[str, str]:
-    """Return the environment for a foreign program: curl hangs with a sanitizer in its process."""
+    """Return the environment for a third-party program: curl hangs with a sanitizer in its
+    process."""
     environ = dict(os.environ)
     if SANITIZED:
         del environ["LD_PRELOAD"]

@@ -157,7 +157,7 @@ cdef class Compaction:
     cdef bint written(self) noexcept:
         """Handle the end of a write of copies; return whether step() can run now.
 
-        An entry whose record was on disk is only redirected to a copy that is on disk.
+        An entry whose record was on disk is redirected only to a copy that is on disk.
         """
         cdef Block *target
         cdef uint32_t i

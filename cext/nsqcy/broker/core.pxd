@@ -144,7 +144,7 @@ cdef class OpenReads:
     """The reads of one topic that are in progress."""
     cdef TopicHost host
     cdef list open
-    cdef uint32_t polls             # reads that wait for new records
+    cdef uint32_t polls             # reads that are waiting for new records
 
     cdef int begin(self, LogRead read) except -1
     cdef int advanced(self, LogRead read) except -1
@@ -178,8 +178,8 @@ cdef class LogRead:
 # Durability class: what must happen to a record before its publish is acknowledged.
 cdef enum Durability:
     MEMORY = 0                  # no requirement
-    OS = 1                      # written: it survives the end of any process
-    FSYNC = 2                   # written and synced: it survives a power loss
+    OS = 1                      # written: the record survives the end of any process
+    FSYNC = 2                   # written and synced: the record survives a power loss
 
 cdef Durability durability_of(str name) except *
 
@@ -624,7 +624,7 @@ cdef class Shard:
     cdef readonly dict closed               # (group, bytes name) -> Topic that is being drained
     cdef dict unloaded                      # key -> _Unloaded: topics that could not be restored
     cdef public object on_loaded            # called with the key of a topic that was restored late
-    cdef public int64_t hold_new            # maximum hold of a new topic, ns; 0 disables it
+    cdef public int64_t hold_new            # maximum hold of a new topic, ns; 0: no hold
     cdef public bint announce_new           # a held topic's publishes wait for announced()
     cdef str full                           # why writes are refused: the disk is nearly full
     cdef readonly str hung                  # why writes are refused: a disk operation hangs

@@ -131,7 +131,7 @@ cdef class Dispatch(Undeliverable):
 
     @cython.final
     cdef Entry *take_sifted(self, int maximum) except? NULL:
-        """Like take(), for when the next message may not be deliverable."""
+        """Like take(), but the next message may not be deliverable."""
         cdef Entry *entry
         cdef Record *record
         while True:

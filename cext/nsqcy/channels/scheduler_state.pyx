@@ -38,7 +38,7 @@ cdef class SchedulerState:
 
 
 @cython.final
-@cython.no_gc_clear      # otherwise, it could not release its part of the window
+@cython.no_gc_clear      # otherwise, the object could not release its part of the window
 cdef class Discarded:
     """Owns the entries and pages until all are freed, a bounded number per turn. Freeing a million
     entries in one turn would delay every other client. Independent of the channel."""

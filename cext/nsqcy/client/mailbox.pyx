@@ -68,7 +68,7 @@ cdef class Mailbox:
         return self.put(function, arguments, 0)
 
     def post_sized(self, function, argument, Py_ssize_t size):
-        """Like post(), with a size that is counted until the loop takes the request."""
+        """Like post(), but with a size that is counted until the loop takes the request."""
         return self.put(function, (argument,), size)
 
     def ask(self, function, publish, Py_ssize_t size, gate, withdraw):
@@ -275,8 +275,8 @@ cdef class Event(Waiters):
 cdef class Deliveries:
     """Messages that nsqd has delivered and the program has not taken.
 
-    A thread that is interrupted while it waits leaves messages and wake-ups to other threads, so no
-    message is lost.
+    A thread that is interrupted while it is waiting leaves messages and wake-ups to other threads,
+    so no message is lost.
     """
 
     cdef Waiters waiters

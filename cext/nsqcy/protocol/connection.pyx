@@ -680,8 +680,8 @@ cdef class Connection(Consumer):
     cdef int check_appetite(self) except -1:
         """Decide whether to read more input.
 
-        Do not read while parsing waits, or while the worker or the client's address has too much
-        unfinished input to which this session contributes.
+        Do not read while parsing is waiting, or while the worker or the client's address has too
+        much unfinished input to which this session contributes.
         """
         cdef bint starve = (self.kept_capacity > KEPT_FREELY
                             and self.manager.is_over(self)

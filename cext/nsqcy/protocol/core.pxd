@@ -101,12 +101,12 @@ cdef class ManagerState:
     cdef size_t unauthenticated_input       # bytes from unauthenticated clients in this turn
     cdef object starved                     # deque of unread sessions, longest waiting first
     cdef Connection favoured                # the only session that is read beyond the budget
-    cdef int64_t favoured_at                # time when it was chosen or last sent input
+    cdef int64_t favoured_at                # time when that session was chosen or last sent input
     cdef bint newest_next                   # whether the newest unread session is chosen next
     cdef Heap timers
     cdef uint8_t *scratch                   # buffer for one receive
     cdef readonly uint64_t input_bytes      # unfinished input of all sessions
-    cdef uint64_t max_input_bytes           # beyond it, only small and favoured sessions are read
+    cdef uint64_t max_input_bytes           # above it, only small and favoured sessions are read
     cdef uint64_t max_share                 # limit for the sessions from one address
     cdef dict shares                        # address -> Share
     cdef object unauthenticated             # InputPool of unauthenticated clients
@@ -383,7 +383,7 @@ cdef class Forwarder(Authorizer):
                 and memcmp(<const char *>key, name.at, name.length) == 0)
 
     cdef inline int route(self) except? -1:
-        """Return the worker that owns the current topic, and set self.topic if it is this worker.
+        """Return the worker that owns the current topic; if that is this worker, set self.topic.
 
         -1: the owner is not known yet, or down. NO_ROOM: this worker would own it, but has no room.
         """

@@ -91,7 +91,7 @@ cdef class TopicSink(Sink):
 
 
 cdef class _Batch:
-    """Caller of `done` when all parts of a publish have been answered. The publish has failed if no
+    """Calls `done` when all parts of a publish have been answered. The publish has failed if no
     part was accepted. If only some parts were accepted, the result is unknown."""
     cdef object done
     cdef int parts

@@ -62,8 +62,8 @@ cdef enum:
     PIECES = 32             # maximum pieces per send
     MAX_DRAIN = 1048576    # unread bytes to discard on close, to avoid a reset
     ENCODE_PIECE = 65536    # unencoded bytes processed at once
-    MAX_ENCODE = 262144    # maximum bytes per session and turn
-    MAX_DECODE = 262144    # maximum decoded bytes per session and turn
+    MAX_ENCODE = 262144    # maximum bytes per session per turn
+    MAX_DECODE = 262144    # maximum decoded bytes per session per turn
 
 
 cdef inline int64_t clock_ns(int clock) noexcept nogil:
@@ -508,7 +508,7 @@ cdef class StreamTransport(Transport):
     """The far end of a session: exchanges bytes with the client's session."""
 
     cdef Stream stream
-    cdef size_t unconsumed          # bytes fed while parsing waits; credit is returned later
+    cdef size_t unconsumed          # bytes fed while parsing is waiting; credit is returned later
 
     cdef int flush(self) except -1:
         cdef Output output = self.session.output

@@ -295,7 +295,8 @@ cdef class IoThread(FileCalls):
 
     def under_way(self):
         """Return the operations that the threads are running: (lane, number, verb, path). The same
-        operation has the same number in its lane. Call this on the hub, or while the hub waits."""
+        operation has the same number in its lane. Call this on the hub, or while the hub is
+        waiting."""
         cdef IoOp *op
         cdef uint64_t begun = 0
         cdef const char *path

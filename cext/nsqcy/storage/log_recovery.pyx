@@ -291,7 +291,7 @@ cdef class Recovered:
         return wanted
 
     cdef int _cover(self, uint64_t first, uint64_t last) except -1:
-        """Add [first, last], merged with adjacent ranges."""
+        """Add [first, last], and merge it with adjacent ranges."""
         cdef Py_ssize_t low = bisect_left(self._covered, first - (first > 0), key=end_of)
         cdef Py_ssize_t high = low
         while high < len(self._covered) and self._covered[high][0] <= last + 1:

@@ -173,7 +173,7 @@ def kills(broker: Broker, options: Options) -> Figures:
 
 
 def etas(broker: Broker, options: Options, kind: str = "etas") -> Figures:
-    """Two workers run tasks with ETAs, and are restarted in turn meanwhile."""
+    """Two workers run tasks with ETAs; meanwhile, they are restarted in turn."""
     with Workers(broker, "--concurrency", "2") as workers:
         workers.start()
         workers.start()

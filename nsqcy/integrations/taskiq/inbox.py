@@ -1,7 +1,7 @@
 """The messages that a worker process has received, and the answers to them.
 
-A message is touched until it is finished, even while its task waits or runs. It is requeued if
-taskiq drops it without an acknowledgement, or if the process ends first.
+A message is touched until it is finished, even while its task is waiting or running. It is requeued
+if taskiq drops it without an acknowledgement, or if the process ends first.
 """
 
 import asyncio

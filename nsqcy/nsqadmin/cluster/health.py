@@ -39,7 +39,7 @@ class NodeHealth(NamedTuple):
     workers: tuple[Worker, ...]
     refusing: tuple[str, ...]
     lookupds: Mapping[str, bool]
-    certificate_days: float | None = None  # days until its TLS certificate expires
+    certificate_days: float | None = None  # days until the nsqd's TLS certificate expires
 
     @property
     def disk_used(self) -> float:

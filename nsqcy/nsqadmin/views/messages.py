@@ -230,8 +230,8 @@ def _have_dead_letters(subject: MessageQuery, found: Sequence["Message"]) -> boo
 
 
 def _merged(answers: Sequence[NodeAnswer]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the messages of all nodes by time. Each node's messages stay in the order in which it
-    delivers them."""
+    """Return the messages of all nodes by time. Each node's messages are kept in the order in which
+    the node delivers them."""
     lists = [[(each.node, message) for message in each.value["messages"]] for each in answers]
     return list(merge(*lists, key=lambda each: _time(each[1])))
 

@@ -319,7 +319,7 @@ class CopiesHost:
 
     def is_mended(self, group_id: str) -> bool:
         """Return whether the files that a recovery reads have been verified, and repaired if
-        possible. Starts this work if necessary; call it again later."""
+        possible. Starts this work if necessary; call this again later."""
         opening = self._opening.get(group_id)
         if opening is None:
             self._opening[group_id] = opening = _Opening(
@@ -660,8 +660,8 @@ class CopiesHost:
 
     def lost(self, group: Group) -> None:
         events.copies_lost(self._log, group=group.id)
-        # When the files are closed, all changes are reported as made. This must not acknowledge a
-        # publish, because the new owner may not have it.
+        # When the files are closed, all changes are reported as made. These reports must not
+        # acknowledge a publish, because the new owner may not have the message.
         self._topics.degraded(group.id)
         self._opening.pop(group.id, None)
         self._files.pop(group.id).io.stop()

@@ -332,7 +332,7 @@ class Registry:
         if known == self._session.id:
             self._is_registered = True
             self._reader.registered(is_current=self._is_current)
-            self._is_current = True  # the reader has handled its copies
+            self._is_current = True  # the reader has handled the node's copies
             return True
         if not self._node.is_named:
             self._node.retry()

@@ -382,7 +382,8 @@ class TopicWriter:
         self._entries.clear()
 
     def add_backlog(self, records: Iterable[Record]) -> None:
-        """Add the topic's own messages, not yet copied to channels. Call after add_channel()."""
+        """Add the topic's own messages, which are not copied to channels yet. Call this after
+        add_channel()."""
         self._fanout = self._seq
         for record in records:
             self._add(record)

@@ -121,8 +121,8 @@ class HttpsConnection(HttpConnection):
         self.process()
 
     def _feed_more(self) -> bool:
-        """Decode the next piece. The rest stays encoded, and small, while a request or an answer
-        waits."""
+        """Decode the next piece. The rest stays encoded, and small, while a request or an answer is
+        waiting."""
         layer, protocol = self._layer, self._protocol
         layer.passed = self.receive_size // _PASSES
         layer.enough = self.receive_size // _PIECES

@@ -47,7 +47,7 @@ class SavedPolicies:
         return [name for name in self._said if name.partition("/")[0] == topic]
 
     def change(self, name: str, values: Mapping[str, Any] | None) -> "SavedPolicies":
-        """Return the policies after this change; None unsets everything."""
+        """Return the policies after this change. If `values` is None, unset everything."""
         said = dict(self._said)
         left = {} if values is None else merged(said.get(name, {}), values)
         said.pop(name, None)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 # Publishers retry a log that failed, but a load balancer may send no publishers while nsqd is not
-# ready. Therefore, a failure older than this is ignored.
+# ready. Therefore, a failure older than this time is ignored.
 REMEMBERED = 10_000_000_000
 
 

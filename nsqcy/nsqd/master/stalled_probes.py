@@ -34,7 +34,7 @@ class StalledProbes:
         self, item: Accepted, workers: Sequence[int], give: Callable[[list[Accepted]], None]
     ) -> bool:
         """Take a connection that no worker would serve now; return False if there are too many.
-        `give` gets it if its request is not a probe."""
+        `give` gets the connection if its request is not a probe."""
         if item.kind != "http" or self._pending >= MAX_PENDING:
             return False
         self._pending += 1

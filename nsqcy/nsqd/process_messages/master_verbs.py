@@ -144,8 +144,8 @@ class GetStats(MasterVerb[Answer]):
 
 
 class GetMetrics(MasterVerb[Answer]):
-    """Return the /metrics page's plan, with its buffer, its content type, and whether the page is
-    compressed."""
+    """Return the plan of the /metrics page, the descriptor of the page's buffer, the content type,
+    and whether the page is compressed."""
 
     timeout: ClassVar[float] = GATHER_TIMEOUT
     returns = "answer"

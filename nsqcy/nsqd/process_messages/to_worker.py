@@ -13,12 +13,12 @@ from nsqcy.nsqd.process_messages.stats_query import Query
 from nsqcy.process.control import Answer
 
 CHANGE_LIMIT = 5.0  # seconds for a worker to apply a change
-SHARE_LIMIT = 5.0  # seconds to return its share of /stats or /metrics
+SHARE_LIMIT = 5.0  # seconds for a worker to return its share of /stats or /metrics
 REMAINS_LIMIT = 5.0  # time limit for counting the remaining messages, in seconds
-INSPECT_LIMIT = 20.0  # seconds to return its debug report
-HEALTH_LIMIT = 2.0  # seconds to report its health; short, because clients wait
-PEER_HEALTH_LIMIT = 5.0  # seconds to report its health through the master
-ADOPT_LIMIT = 5.0  # seconds to adopt a session
+INSPECT_LIMIT = 20.0  # seconds for a worker to return its debug report
+HEALTH_LIMIT = 2.0  # seconds for a worker to report its health; short, because clients are waiting
+PEER_HEALTH_LIMIT = 5.0  # seconds for a worker to report its health through the master
+ADOPT_LIMIT = 5.0  # seconds for a worker to adopt a session
 WIND_DOWN_LIMIT = (
     5.0  # seconds to end the connections of producers; the worker's own limit is shorter
 )
@@ -182,7 +182,7 @@ class RenewUsers(EngineMessage[None]):
 
 
 class Announced(EngineMessage[None]):
-    """nsqlookupds list a new topic: answer the publishes that waited for this."""
+    """nsqlookupds list a new topic: answer the publishes that were waiting for the nsqlookupds."""
 
     topic: str
 

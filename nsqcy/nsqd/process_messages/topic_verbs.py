@@ -66,7 +66,7 @@ class CreateTopic(TopicVerb[None]):
 
 
 class DeleteTopic(TopicVerb[None]):
-    """Delete a topic. Its policies stay: `forget_policies` removes them."""
+    """Delete a topic. Its policies are kept: `forget_policies` removes them."""
 
     topic: str
 
@@ -146,7 +146,7 @@ class FindChannel(TopicVerb[None]):
 
 
 class DeleteChannel(TopicVerb[None]):
-    """Delete a channel. Its policies stay: `forget_policies` removes them."""
+    """Delete a channel. Its policies are kept: `forget_policies` removes them."""
 
     topic: str
     channel: str

@@ -92,7 +92,8 @@ class DiskWatch:
 class ExitWatch:
     """Logs the operation that delays an exit, and ends the process if the disk does not respond.
 
-    This is a thread, because saving blocks the hub. It reads the counts while the hub waits.
+    This is a thread, because saving blocks the hub. The thread reads the counts while the hub is
+    waiting.
     """
 
     def __init__(

@@ -70,8 +70,8 @@ def negotiate(
     longest_timeout: int = 0,
     started: int = 0,
 ) -> Identity:
-    """Parse an IDENTIFY body. longest_timeout: of all policies, in ns. started: when nsqd started,
-    in ns since 1970. Raises ClientError (E_BAD_BODY, E_IDENTIFY_FAILED)."""
+    """Parse an IDENTIFY body. longest_timeout: the maximum of all policies, in ns. started: when
+    nsqd started, in ns since 1970. Raises ClientError (E_BAD_BODY, E_IDENTIFY_FAILED)."""
     wanted = _decode(body)
     _check_texts(wanted)
     heartbeat = _heartbeat(wanted["heartbeat_interval"], options, current)

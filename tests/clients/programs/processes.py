@@ -151,7 +151,7 @@ def forked_aio() -> None:
 def patched() -> None:
     """While a greenlet is waiting, the others run."""
     kind = RUNTIME[0]
-    ready = threading.Barrier(3)  # all three greenlets must reach it
+    ready = threading.Barrier(3)  # all three greenlets must reach the barrier
 
     def handle(message: object) -> None:
         ready.wait(10)

@@ -380,7 +380,7 @@ def test_lookupds_are_queried_soon_after_a_loss() -> None:
     net.wires[1].accept()
     net.wires[0].lose()
     net.tick(5)
-    assert net.lookups == 1  # the client was never connected to it
+    assert net.lookups == 1  # the client was never connected to this nsqd
     net.wires[-1].accept()
     net.wires[-1].lose()
     net.tick(0.3)

@@ -881,7 +881,7 @@ def test_no_answer_in_time() -> None:
     pool.net.tick(6)
     assert isinstance(publish.end, PublishTimeout)
     assert "no OK from a:4150 in time" in str(publish.end)
-    assert pool.core.pending_bytes == 5  # its answer may still arrive, and must be matched
+    assert pool.core.pending_bytes == 5  # the answer may still arrive, and must be matched
     pool.net.wires[0].peer.answer()
     pool.run()
     assert other.end == WAITING and pool.core.pending_bytes == 3

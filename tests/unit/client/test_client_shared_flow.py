@@ -39,7 +39,7 @@ class Line:
         self.works = True  # messages are answered
         self.seconds = 0.01  # duration of a handler's call
         self.lost = False
-        self.most = 0  # largest number in flight since it was set to 0
+        self.most = 0  # maximum number in flight since `most` was set to 0
         self._allowed = 0  # RDY that has arrived in nsqd
         self._sent = 0  # number in flight, as nsqd sees it
         self._kept = 0  # messages that the program has not answered

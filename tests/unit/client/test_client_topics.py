@@ -326,7 +326,7 @@ def test_a_pattern_is_one_query(monkeypatch: pytest.MonkeyPatch, every_nsqd: boo
 def test_an_nsqd_that_does_not_respond_keeps_its_topics(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The topics of an nsqd that has responded without them are not kept."""
+    """Topics that are missing from an nsqd's response are not kept."""
     answers: dict[str, Any] = {"a:1": ["t1"], "b:1": ["t1", "t2"]}
 
     def topics_of(addresses: Any, **_: Any) -> Outcome[str, list[str]]:

@@ -450,7 +450,7 @@ def test_statistics_of_everything(server: AuthServer, web: WebClient) -> None:
 
 @pytest.mark.parametrize("told", ["b", ""])
 def test_producers_among_nsqds(told: str, server: AuthServer, web: WebClient) -> None:
-    # The server gives the same answer to every request: /stats and /info are read by different
+    # Every request gets the same answer, because the readers of /stats and /info use different
     # keys.
     info = {"broadcast_address": told, "tcp_port": 5, "http_port": 6, "hostname": "h"}
     server.default = Reply(json.dumps(STATS | info).encode(), headers=PLAIN)

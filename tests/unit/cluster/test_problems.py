@@ -119,7 +119,7 @@ def test_no_consumer() -> None:
 
 
 def test_waiting_messages_may_be_dead_letters() -> None:
-    """The policy that names the dead-letter topic may be lost with its machine."""
+    """A lost machine may have had the policy that names the dead-letter topic."""
     (channel_problem,) = found(topic(channel(3, clients=0)))
     assert "look at its messages: nsqcy peek t c" in channel_problem.advice
     assert "nsqcy redrive t c" in channel_problem.advice

@@ -269,8 +269,8 @@ def test_pushes_come_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gevent, "sleep", sleep)
     with pytest.raises(gevent.GreenletExit):
         pusher._run()
-    # The third push took more than two intervals, so two pushes were missed. One of them is made up
-    # for.
+    # The third push took more than two intervals, so two pushes were missed. nsqd makes up for one
+    # of them.
     assert pushes == [60, 120, 180, 310, 360, 420]
 
 

@@ -276,7 +276,7 @@ def test_peers_that_left_are_remembered_until_they_return() -> None:
     assert [each.since for each in registry.lost(at(3))] == [at(2)]
     assert names(registry, 3 + 3600) == []
 
-    again = a_peer()  # it crashes again before it has registered its topics
+    again = a_peer()  # nsqd crashes again before it has registered its topics
     registry.identify(again)
     assert names(registry, 3) == []
     list(registry.leave(again, at(4)))

@@ -11,7 +11,7 @@ from nsqcy.server.core import BytesTransport
 from support.worker_core import ERROR, RESPONSE, SECOND, Core, frames
 
 KIB, MIB = 1 << 10, 1 << 20
-BUDGET = 16 * MIB  # reading stops at 3/4 of it, or at half of that per address
+BUDGET = 16 * MIB  # reading stops at 3/4 of the budget, or at half of that per address
 OK = (RESPONSE, b"OK")
 
 Make = Callable[..., Core]

@@ -1534,7 +1534,8 @@ def test_what_was_written_again_is_right_where_it_was_written_last(tmp_path):
 
 
 def test_any_order_of_runs_is_covered_once(tmp_path):
-    """Newest first; each seq once, even if segments overlap."""
+    """Recovery reads the newest segments first, and finds each seq once, even if segments
+    overlap."""
     disk = Disk(tmp_path, max_bytes_per_file=100)  # one segment per run
     for first, count in ((1, 4), (10, 10), (3, 10), (30, 5), (2, 1), (18, 14), (40, 3), (1, 1)):
         disk.wrote(messages(first, count))

@@ -20,8 +20,8 @@ class BatchHandler:
     after `timeout` seconds, or when no more messages can arrive until some are answered. Override
     handle_message, handle_batch and handle_*_error, or pass them as arguments.
 
-    A message whose handle_message fails is requeued and omitted; if handle_batch fails, all are
-    requeued.
+    A message whose handle_message fails is requeued and omitted; if handle_batch fails, all
+    messages are requeued.
     """
 
     def __init__(
