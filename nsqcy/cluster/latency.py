@@ -73,6 +73,13 @@ def merge(latencies: Iterable[Latency | None]) -> Latency:
     return Latency(count, tuple(merged.values()) or None)
 
 
+def merge_one(latency: Latency | None) -> Latency:
+    """Combine one node's latencies with nothing."""
+    if latency is not None and latency.percentiles is None:
+        return latency
+    return merge((latency,))
+
+
 def _without_value(each: Percentile) -> Percentile:
     average = each.average if each.count else 0.0
     return Percentile(each.quantile, average, each.min, each.max, each.count)

@@ -176,6 +176,8 @@ def sum_topics(stats: Iterable[TopicStats]) -> dict[str, TopicStats]:
 
 
 def _sum_topic(rows: Sequence[TopicStats]) -> TopicStats:
+    if len(rows) == 1:  # usual in a cluster with many topics
+        return _alone(rows[0])
     published = [row.publish_rate for row in rows]
     channels: dict[str, list[ChannelStats]] = {}
     for row in rows:
@@ -193,7 +195,31 @@ def _sum_topic(rows: Sequence[TopicStats]) -> TopicStats:
     )
 
 
+def _alone(row: TopicStats) -> TopicStats:
+    """Return the sum of one row, as the general code would."""
+    channels = {name: _sum_channel((channel,)) for name, channel in row.channels.items()}
+    times = latency.merge_one(row.latency)
+    rate = row.publish_rate
+    return TopicStats(row.name, TOGETHER, "", row.figures, channels, (row,), times, (), rate)
+
+
 def _sum_channel(rows: Sequence[ChannelStats]) -> ChannelStats:
+    if len(rows) == 1:
+        row = rows[0]
+        return ChannelStats(
+            row.topic,
+            row.name,
+            TOGETHER,
+            "",
+            row.figures,
+            (row,),
+            latency.merge_one(row.latency),
+            row.clients or None,
+            row.dead_letter_topic,
+            row.rates,
+            row.saturated,
+            row.backing_off,
+        )
     return ChannelStats(
         topic=rows[0].topic,
         name=rows[0].name,
