@@ -77,7 +77,7 @@ def merge_one(latency: Latency | None) -> Latency:
     """Combine one node's latencies with nothing."""
     if latency is not None and latency.percentiles is None:
         return latency
-    return merge((latency,))
+    return merge((latency,)) if latency is not None else _NOTHING
 
 
 def _without_value(each: Percentile) -> Percentile:

@@ -471,5 +471,7 @@ def _stats_url(url: Url, topic: str, channel: str = "", *, clients: bool = False
     query = {"format": "json", "topic": topic, "channel": channel}
     if not clients:
         query["include_clients"] = "false"
+    if not topic:
+        query["sparse"] = "true"  # nsqcy's nsqd omits what the readers assume anyway
     given = {name: value for name, value in query.items() if value}
     return url._replace(path="/stats", query=urlencode(given))

@@ -165,7 +165,7 @@ def test_streams(admin: Admin, nsqd: Upstream, lookupd: Upstream) -> None:
     assert page.all("a", href="/b/topics/t")
     (sign,) = page.all("a", href="/b/topics/t/c")
     assert sign.text == "⚠ paused: c", "a sign links to the page that shows the problem"
-    assert nsqd.asked == ["GET /stats?format=json&include_clients=false"]
+    assert nsqd.asked == ["GET /stats?format=json&include_clients=false&sparse=true"]
     assert lookupd.asked == ["GET /topics", "GET /nodes"]
 
 
@@ -193,7 +193,7 @@ def test_the_overview(admin: Admin, nsqd: Upstream, lookupd: Upstream) -> None:
         assert each.text.startswith(begin)
     assert "Start its consumers" in items.text  # the remedy, without a tooltip
     assert page.all("a", href=f"/b/nodes/{nsqd.address.replace(':', '%3A')}")
-    asked = ["GET /stats?format=json&include_clients=false", "GET /node"]
+    asked = ["GET /stats?format=json&include_clients=false&sparse=true", "GET /node"]
     assert nsqd.asked == asked
     assert lookupd.asked == ["GET /topics", "GET /nodes"]
 
@@ -228,7 +228,7 @@ def test_the_channels_of_all_topics(admin: Admin, nsqd: Upstream) -> None:
     assert head[:4] == ["Channel", "Attention", "Depth", "Memory + Disk"]
     assert row == ["t/c", "⚠ paused", "1,500", "1,000 + 500", "2", "3", "4", "5", "2,000", "1"]
     assert page.all("a", href="/b/topics/t/c")
-    assert nsqd.asked == ["GET /stats?format=json&include_clients=false"]
+    assert nsqd.asked == ["GET /stats?format=json&include_clients=false&sparse=true"]
     assert len(get(admin, "/channels", q="T/C", sort="-depth").table("Channels")) == 2
     assert "No channel name matches." in get(admin, "/channels", q="no-such").text
 
@@ -239,7 +239,7 @@ def test_connections(admin: Admin, nsqd: Upstream) -> None:
     (row,) = page.table("Connections")[1:]
     assert row[:4] == ["<i>:77 (i)", "t/c", "", nsqd.address]
     assert page.all("a", href="/b/topics/t/c")
-    assert nsqd.asked == ["GET /stats?format=json"]
+    assert nsqd.asked == ["GET /stats?format=json&sparse=true"]
 
 
 def test_no_streams(admin: Admin) -> None:

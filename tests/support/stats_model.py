@@ -125,12 +125,22 @@ def with_ours(shown: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
     return usual | added | {key: value for key, value in shown.items() if key in OURS}
 
 
+def thinned(shown: dict[str, Any], query: Query) -> dict[str, Any]:
+    kept = ("channels", "clients") if query.include_clients else ("channels",)
+    empty = (0, False, None, "@null@", {"count": 0, "percentiles": None})
+    return {
+        key: value
+        for key, value in shown.items()
+        if key in kept or not query.sparse or value not in empty
+    }
+
+
 def json_topic(topic: Topic, query: Query, sampled: Sampled) -> dict[str, Any]:
     channels = [json_channel(each, query, sampled) for each in channels_of(topic, query)]
     name, *others = topic.counters().items()
     shown = dict([name, ("channels", channels), *others])
     shown = with_ours(shown, {"publish_rate": sampled.of_counter(topic, topic.message_count)})
-    return shown | ({"ledger": topic.ledger()} if query.ledger else {})
+    return thinned(shown, query) | ({"ledger": topic.ledger()} if query.ledger else {})
 
 
 def json_channel(channel: Channel, query: Query, sampled: Sampled) -> dict[str, Any]:
@@ -150,7 +160,7 @@ def json_channel(channel: Channel, query: Query, sampled: Sampled) -> dict[str, 
                 ]
         shown[key] = value
     shown = with_ours(shown, sampled.of_channel(channel))
-    return shown | ({"ledger": channel.ledger()} if query.ledger else {})
+    return thinned(shown, query) | ({"ledger": channel.ledger()} if query.ledger else {})
 
 
 def pub_counts(counters: dict[str, Any], query: Query) -> list[tuple[str, int]]:

@@ -35,7 +35,7 @@ CALLS: list[Call[Any, Any]] = [
     messages.OptionChanged("lookupd_tcp_address", ["127.0.0.1:4160"]),
     messages.AdoptSession({"a": 1}, 1, b"in\xff", (7,)),
     messages.WriteMetrics(True, (8,)),
-    messages.GetShare(Query()),
+    messages.GetShare(Query(), (8,)),
 ]
 
 

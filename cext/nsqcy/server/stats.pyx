@@ -39,6 +39,11 @@ cdef inline char *counted(char *at, bytes key, uint64_t number) noexcept:
     return digits_of(literal(at, key), number)
 
 
+cdef inline char *unless_zero(char *at, bytes key, uint64_t number, bint sparse) noexcept:
+    """Write a key with its number; omit a 0 from a sparse page."""
+    return at if sparse and number == 0 else counted(at, key, number)
+
+
 cdef inline char *boolean(char *at, bytes key, bint value) noexcept:
     return literal(literal(at, key), b"true" if value else b"false")
 
@@ -64,12 +69,12 @@ cdef char *named(char *at, bytes before, str name) except NULL:
     return copied(literal(at, before), text, n)
 
 
-cdef char *rate(char *at, bytes key, double value, bint known) except NULL:
+cdef char *rate(char *at, bytes key, double value, bint known, bint sparse) except NULL:
     """Write a key with a rate. Most rates are zero."""
     cdef char *text
-    at = literal(at, key)
     if not known:
-        return literal(at, b"null")
+        return at if sparse else literal(literal(at, key), b"null")
+    at = literal(at, key)
     if value == 0:
         return literal(at, b"0")
     text = PyOS_double_to_string(value, c"g", 6, 0, NULL)
@@ -158,6 +163,7 @@ cdef class StatsShare:
     cdef str channel_filter     # the only channel to show, or ""
     cdef bint include_clients
     cdef bint ledger
+    cdef bint sparse            # omit what a program assumes if the key is missing
     cdef int64_t wall           # ns
     cdef Text text              # pieces that have not been taken yet
     cdef Text index
@@ -185,6 +191,7 @@ cdef class StatsShare:
         self.channel_filter = query.channel
         self.include_clients = query.include_clients
         self.ledger = query.ledger and query.json
+        self.sparse = query.sparse and query.json
         self.wall = wall
 
     def __dealloc__(self):
@@ -336,23 +343,31 @@ cdef class StatsShare:
         cdef double published = rate_since(
             topic.samples, topic.message_count, self.shard.scheduler.now)
         cdef bint slow = self.has_percentiles() or self.ledger or topic.unusual or topic.named
-        at = counted(at, b'],"depth":', depth)
-        at = counted(at, b',"backend_depth":',
-                     on_disk(depth, topic.mem_queue_size, topic.ephemeral))
-        at = counted(at, b',"message_count":', topic.message_count)
-        at = counted(at, b',"message_bytes":', topic.message_bytes)
-        at = boolean(at, b',"paused":', topic.paused)
-        at = literal(at, b',"e2e_processing_latency":')
+        at = literal(at, b"]")
+        at = unless_zero(at, b',"depth":', depth, self.sparse)
+        at = unless_zero(at, b',"backend_depth":',
+                         on_disk(depth, topic.mem_queue_size, topic.ephemeral), self.sparse)
+        at = unless_zero(at, b',"message_count":', topic.message_count, self.sparse)
+        at = unless_zero(at, b',"message_bytes":', topic.message_bytes, self.sparse)
+        if topic.paused or not self.sparse:
+            at = boolean(at, b',"paused":', topic.paused)
         self.text.used = at - self.text.data
-        put(&self.text,
-            json_latency(self.topic_latency(topic)) if self.has_percentiles() else NO_LATENCY)
+        self.put_latency(self.topic_latency(topic) if self.has_percentiles() else None)
         at = room_for(&self.text, TOPIC_ROOM)
-        at = rate(at, b',"publish_rate":', published, published >= 0)
+        at = rate(at, b',"publish_rate":', published, published >= 0, self.sparse)
         self.text.used = at - self.text.data
         if slow or topic.durability != "memory":
             self.put_topic_others(topic)
         put(&self.text, b"}")
         return SLOW if slow else 0
+
+    cdef int put_latency(self, summary) except -1:
+        """summary: None if no latencies are kept"""
+        cdef bytes latency = NO_LATENCY if summary is None else json_latency(summary)
+        if not self.sparse or latency is not NO_LATENCY:
+            put(&self.text, b',"e2e_processing_latency":')
+            put(&self.text, latency)
+        return 0
 
     cdef int put_topic_others(self, Topic topic) except -1:
         others = {}
@@ -374,19 +389,24 @@ cdef class StatsShare:
         if self.has_channel:
             at = literal(at, b",")
         at = named(at, b'{"channel_name":"', channel.name)
-        at = counted(at, b'","depth":', self.depth)
-        at = counted(at, b',"backend_depth":',
-                     on_disk(self.depth, channel.mem_queue_size, channel.ephemeral))
-        at = counted(at, b',"in_flight_count":', channel.in_flight_count)
-        at = counted(at, b',"deferred_count":', channel.deferred_count)
-        at = counted(at, b',"message_count":', received_by(channel))
+        at = literal(at, b'"')
+        at = unless_zero(at, b',"depth":', self.depth, self.sparse)
+        at = unless_zero(at, b',"backend_depth":',
+                         on_disk(self.depth, channel.mem_queue_size, channel.ephemeral),
+                         self.sparse)
+        at = unless_zero(at, b',"in_flight_count":', channel.in_flight_count, self.sparse)
+        at = unless_zero(at, b',"deferred_count":', channel.deferred_count, self.sparse)
+        at = unless_zero(at, b',"message_count":', received_by(channel), self.sparse)
         for i in range(3):
             if channel.taken[i]:
                 at = counted(at, <bytes>LOCALITY_KEYS[i], channel.taken[i])
-        at = counted(at, b',"requeue_count":', channel.requeue_count)
-        at = counted(at, b',"timeout_count":', channel.timeout_count)
-        at = counted(at, b',"client_count":', len(channel.consumers))
-        at = literal(at, b',"clients":[' if self.include_clients else b',"clients":null')
+        at = unless_zero(at, b',"requeue_count":', channel.requeue_count, self.sparse)
+        at = unless_zero(at, b',"timeout_count":', channel.timeout_count, self.sparse)
+        at = unless_zero(at, b',"client_count":', len(channel.consumers), self.sparse)
+        if self.include_clients:
+            at = literal(at, b',"clients":[')
+        elif not self.sparse:
+            at = literal(at, b',"clients":null')
         self.text.used = at - self.text.data
         return 0
 
@@ -397,23 +417,24 @@ cdef class StatsShare:
         cdef bint slow = self.has_percentiles() or self.ledger or channel.unusual
         if self.include_clients:
             at = literal(at, b"]")
-        at = boolean(at, b',"paused":', channel.paused)
-        at = literal(at, b',"e2e_processing_latency":')
+        if channel.paused or not self.sparse:
+            at = boolean(at, b',"paused":', channel.paused)
         self.text.used = at - self.text.data
-        put(&self.text,
-            json_latency(self.channel_latency(channel)) if self.has_percentiles() else NO_LATENCY)
+        self.put_latency(self.channel_latency(channel) if self.has_percentiles() else None)
         at = room_for(&self.text, CHANNEL_ROOM)
-        at = rate(at, b',"receive_rate":', rates.received, rates.known)
-        at = rate(at, b',"finish_rate":', rates.finished, rates.known)
-        at = rate(at, b',"requeue_rate":', rates.requeued, rates.known)
-        at = rate(at, b',"timeout_rate":', rates.timed_out, rates.known)
-        at = rate(at, b',"falling_behind":', rates.growth, rates.known)
+        at = rate(at, b',"receive_rate":', rates.received, rates.known, self.sparse)
+        at = rate(at, b',"finish_rate":', rates.finished, rates.known, self.sparse)
+        at = rate(at, b',"requeue_rate":', rates.requeued, rates.known, self.sparse)
+        at = rate(at, b',"timeout_rate":', rates.timed_out, rates.known, self.sparse)
+        at = rate(at, b',"falling_behind":', rates.growth, rates.known, self.sparse)
         if self.depth == 0 or rates.growth >= 0:
-            at = rate(at, b',"drain_seconds":', 0, rates.known and self.depth == 0)
+            at = rate(at, b',"drain_seconds":', 0, rates.known and self.depth == 0, self.sparse)
         else:
-            at = rate(at, b',"drain_seconds":', self.depth / -rates.growth, True)
-        at = counted(at, b',"saturated_client_count":', saturated_of(channel, self.depth))
-        at = counted(at, b',"backing_off_client_count":', backing_off_of(channel, self.depth))
+            at = rate(at, b',"drain_seconds":', self.depth / -rates.growth, True, self.sparse)
+        at = unless_zero(at, b',"saturated_client_count":',
+                         saturated_of(channel, self.depth), self.sparse)
+        at = unless_zero(at, b',"backing_off_client_count":',
+                         backing_off_of(channel, self.depth), self.sparse)
         self.text.used = at - self.text.data
         if channel.unusual or self.ledger:
             others = {"policy": channel.unusual} if channel.unusual else {}
@@ -483,7 +504,7 @@ cdef class StatsShare:
         cdef double finished = rate_since(
             client.samples, client.finish_count, self.shard.scheduler.now)
         cdef char *at = room_for(&self.text, CLIENT_ROOM)
-        at = rate(at, b',"finish_rate":', finished, finished >= 0)
+        at = rate(at, b',"finish_rate":', finished, finished >= 0, False)
         at = boolean(at, b',"saturated":', self.depth > 0 and is_saturated(client))
         at = literal(at, b"}")
         self.text.used = at - self.text.data

@@ -50,6 +50,7 @@ def stats(api: Context, request: Request) -> Reply:
         include_clients=BOOLEANS.get(params.get("include_clients", ""), True),
         include_mem=BOOLEANS.get(params.get("include_mem", ""), True),
         ledger=BOOLEANS.get(params.get("ledger", ""), False),
+        sparse=BOOLEANS.get(params.get("sparse", ""), False),
     )
     return Reply(200, api.backend.stats(query), JSON if query.json else PLAIN)
 

@@ -445,7 +445,7 @@ def test_node_stats(server: AuthServer, nobody: str, web: WebClient) -> None:
 def test_statistics_of_everything(server: AuthServer, web: WebClient) -> None:
     server.default = Reply(json.dumps(STATS).encode(), headers=PLAIN)
     node_stats([Producer("127.0.0.1", 1, server.port)], web=web)
-    assert server.requests[0].path == "/stats?format=json&include_clients=false"
+    assert server.requests[0].path == "/stats?format=json&include_clients=false&sparse=true"
 
 
 @pytest.mark.parametrize("told", ["b", ""])

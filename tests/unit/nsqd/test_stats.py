@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from nsqcy import __version__
 from nsqcy.base.core import Percentiles
 from nsqcy.broker.core import Topic
+from nsqcy.cluster.stats import parse_stats, sum_topics
 from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.nsqd.process_messages.stats_query import Query
 from nsqcy.nsqd.stats import page_buffer, stats_page
@@ -26,6 +27,7 @@ from support.worker_core import EPOCH, MILLISECOND, SECOND, Client, Core
 START = EPOCH // SECOND
 UPTIME = 137 * SECOND + 302_222_392
 WELL = Health("OK", 0)
+PLAIN = {"x-nsq-content-type": "nsq; version=1.0"}
 
 
 def keys_of(core: Core, query: Query) -> list[bytes]:
@@ -289,6 +291,7 @@ QUERIES = st.builds(
     channel=st.just("") | NAMES,
     include_clients=st.booleans(),
     ledger=st.booleans(),
+    sparse=st.booleans(),
 )
 STEPS = st.lists(
     st.tuples(
@@ -374,11 +377,27 @@ def test_a_share_is_as_in_the_model(
     world = World(names, texts, quantiles)
     for step in steps:
         world.do(*step)
-    for query in [*queries, Query(json=True), Query(json=True, ledger=True), Query()]:
+    for query in [*queries, Query(json=True), Query(json=True, sparse=True), Query()]:
         ledger = query.ledger and query.json
         expected = stats_model.pieces(world.core, query._replace(ledger=ledger), world.sampled)
         assert written(world.core, query) == expected
         assert written(world.core, query, size) == expected
+
+
+def test_programs_read_the_same_from_a_sparse_page() -> None:
+    core = crew()[1]
+    core.client().publish("t1", b"x")
+    core.create("idle").channel("c")
+    Sampled(core).sample()
+    core.advance(2 * SECOND)
+    pages = [body([core], sparse=sparse) for sparse in (False, True)]
+    assert b'{"topic_name":"idle","channels":[{"channel_name":"c","clients":[],"rec' in pages[1]
+    full, thin = (sum_topics(parse_stats(page, PLAIN, clients=True)) for page in pages)
+    assert len(full) == 2
+    for topic, other in zip(full.values(), thin.values(), strict=True):
+        assert topic._replace(nodes=(), channels={}) == other._replace(nodes=(), channels={})
+        for channel, sparse in zip(topic.channels.values(), other.channels.values(), strict=True):
+            assert channel._replace(nodes=()) == sparse._replace(nodes=())
 
 
 def test_large_numbers() -> None:
