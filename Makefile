@@ -15,8 +15,8 @@
 #   make cov      the tests on a traced build; coverage of .py and .pyx (make trace: the build only)
 #   make bench    nsqd compared with other brokers, in 15 minutes: docs/BENCHMARKS.md;
 #                 FULL=1 everything;  ARGS="speed" nsqd alone;  ARGS="--only latency" one scenario;
-#                 ARGS="memory" memory per object;  ARGS="clients" Python clients side by side;
-#                 ARGS="tasks throughput" Celery on several brokers
+#                 ARGS="memory" memory per object;  ARGS="curves" cost against size, for the page;
+#                 ARGS="clients" Python clients;  ARGS="tasks throughput" Celery on several brokers
 #   make load     a minute of mixed load from locust on a private cluster: docs/LOADTEST.md;
 #                 ARGS="--users=50 --shape=knee"
 #   make perfcheck  instructions per message, counted by valgrind, compared with the baseline;

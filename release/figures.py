@@ -83,10 +83,11 @@ def against_brokers() -> str:
             ratios = [f"{times(_in_memory(name, scenario))} ×" for scenario in SHARED]
             rows.append([f"{name} {version}", *ratios])
             memory.append(_memory(name))
+    run = separate("peers")
     return table(["nsqd's messages per second, divided by those of", *head], rows) + (
-        "\nSame run: each broker alone, in turn, with the load generator on the same machine; "
-        "200-byte bodies, **everything in memory, no sync, no copies**. If publishes wait for a "
-        f"sync or for copies, {_changes()}: see [from other brokers]"
+        f"\n{run[0].upper()}{run[1:]}: each broker alone, in turn, with the load generator on the "
+        "same machine; 200-byte bodies, **everything in memory, no sync, no copies**. If publishes "
+        f"wait for a sync or for copies, {_changes()}: see [from other brokers]"
         "(docs/guides/from-other-brokers.md#how-fast). Memory at startup (RSS) and per queued "
         f"message, without a warm-up: {'; '.join(memory)}.\n"
     )
@@ -182,6 +183,7 @@ def on_disk() -> str:
     head = ["nsqd publishes", "in comparison with", "ratio of messages per second"]
     return _texts([*head, "the same ratio in memory, without copies"], rows) + (
         f"\n{conditions()}. For Redis, the ratio in memory is for batches of 200 from 2 clients. "
+        f"The figures of waiting clients are {separate('synced')}. "
         f"The figures of copies and replicas are {run}: all servers and clients shared this one "
         "machine, without a network in between.\n"
     )

@@ -23,7 +23,7 @@ def of_classes() -> str:
         "connections, with several batches in flight. The classes took turns; on its own, "
         f"`memory` needed {alone('MPUB x200, 2 conn')['daemon_us']:.2f} µs in the same run. "
         "With class `fsync`, 16 clients that each wait for a sync after every 100 messages "
-        f"publish {short(waiting['rate'])} messages per second.\n"
+        f"publish {short(waiting['rate'])} messages per second ({separate('synced')}).\n"
     )
 
 

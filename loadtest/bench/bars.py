@@ -160,14 +160,14 @@ BARS = [
     Bar("MPUB of 200, class os", "durable", "MPUB x200, 2 conn, os", MEMORY_TIMES, 0.6),
     Bar(
         f"{SYNCED}, vs. XADD",
-        "durable",
+        "synced",
         "Redis streams x100, 16 waiting clients",
         REDIS_TIMES,
         1.0,
     ),
     Bar(
         f"{SYNCED}, vs. LPUSH",
-        "durable",
+        "synced",
         "Redis lists x100, 16 waiting clients",
         REDIS_TIMES,
         1.0,

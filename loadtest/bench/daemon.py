@@ -1,6 +1,8 @@
 """The nsqd under test: a private one in its own directory, or one that is already running."""
 
 import contextlib
+import signal
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from nsqcy import testing
 from nsqcy.testing.http_requests import Web
 
 ANSWER_BUDGET = 30.0
+STOP_BUDGET = 300.0
 
 Address = tuple[str, int]
 
@@ -87,10 +90,25 @@ class Cluster(Daemon):
         return {name: sum(each[name] for each in of_each) for name in of_each[0]}
 
 
-def started(nsqd: testing.Nsqd, workers: int = 1) -> Daemon:
+class Private(Daemon):
     """An nsqd that was just started."""
-    tcp, http = parse_address(nsqd.tcp_address), parse_address(nsqd.http_address)
-    return Daemon(tcp, http, nsqd.process.pid, nsqd.data_path, workers)
+
+    def __init__(self, nsqd: testing.Nsqd, workers: int = 1) -> None:
+        tcp, http = parse_address(nsqd.tcp_address), parse_address(nsqd.http_address)
+        super().__init__(tcp, http, nsqd.process.pid, nsqd.data_path, workers)
+        self._nsqd = nsqd
+
+    def restart(self, how: int) -> tuple[float, float]:
+        """Kill nsqd, or stop it with SIGTERM, and start it again; return the seconds of both."""
+        began = time.monotonic()
+        if how != signal.SIGKILL:  # Nsqd.stop() would not wait as long
+            self._nsqd.process.send_signal(how)
+            self._nsqd.process.wait(STOP_BUDGET)
+        self._nsqd.kill()
+        stopped = time.monotonic()
+        self._nsqd.start()
+        self.pids = procfs.family(self._nsqd.process.pid)
+        return stopped - began, time.monotonic() - stopped
 
 
 def running(target: str, http: str | None, pid: int) -> Daemon:
@@ -100,12 +118,13 @@ def running(target: str, http: str | None, pid: int) -> Daemon:
 
 
 @contextlib.contextmanager
-def private(workers: int, **options: Any) -> Iterator[Daemon]:
+def private(workers: int, **options: Any) -> Iterator[Private]:
     """An nsqd from this tree on free ports; options are flags, written with underscores."""
     with contextlib.closing(testing.nsqd(workers=workers, **options)) as nsqd:
         nsqd.start()
         try:
-            yield started(nsqd, workers)
+            yield Private(nsqd, workers)
         finally:
             # The data path is temporary, so nsqd need not save its messages.
-            procfs.end(procfs.family(nsqd.process.pid))
+            if nsqd.alive:  # otherwise, a restart has failed
+                procfs.end(procfs.family(nsqd.process.pid))

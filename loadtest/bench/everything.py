@@ -48,6 +48,7 @@ def run_all(args: argparse.Namespace, say: Say) -> int:
     """Measure everything and write the page. Return non-zero if anything failed."""
     if args.only:
         return part(args, say)
+    when = report.condition(os.getloadavg()[0])
     contestants, skipped = find(args, say)
     began = time.monotonic()
     ours = speed.Found() if args.no_alone else alone(args)
@@ -64,11 +65,7 @@ def run_all(args: argparse.Namespace, say: Say) -> int:
         "failed": ours.failed + theirs.failed,
     }
     if before := report.read(args.docs):
-        missing = set(SCENARIOS) - set(names(args)) if not args.no_alone else set(SCENARIOS)
-        rows = [row for row in before["nsqd"] if row["name"] in missing]
-        when = {row["name"]: before["date"] for row in rows}
-        runs = {name: before.get("separate", {}).get(name, date) for name, date in when.items()}
-        figures = report.joined(figures, rows, runs)
+        figures = report.kept(before, figures, "" if not args.no_alone else when)
     say(f"{report.write(figures, args.docs)} is written, {minutes:.1f} min")
     return 1 if figures["failed"] else 0
 

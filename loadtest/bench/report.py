@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadtest.bench import bars, chart, growth
+from loadtest.bench import bars, chart, growth, stored
 from loadtest.bench.markdown import table
 
 OURS = "nsqcy"
@@ -30,8 +30,15 @@ PAGE, CHART, DATA = "BENCHMARKS.md", "benchmarks.svg", "benchmarks.json"
 BUSY = 0.9  # a load process that is busier than this limited the daemon
 IDLE = 0.5  # load average; above it, the machine was busy
 CHARTED = 4  # scenarios
-OWN_SECTION = ("durable", "copies", "curves")
-TITLES = {"copies": "copies on other machines"}  # of scenarios whose names say too little
+OWN_SECTION = ("durable", "copies", "curves", *stored.SECTIONS)
+TITLES = {  # of scenarios whose names say too little
+    "peers": "comparison with other brokers",
+    "copies": "copies on other machines",
+    "synced": "waiting for a sync",
+    "recovery": "recovery after kill -9",
+    "queues": "many queues",
+    "clients": "many connections",
+}
 MET, MISSED = "met", "**missed**"
 
 Figures = dict[str, Any]
@@ -117,12 +124,7 @@ DURABLE = """
 nsqd acknowledges a publish when its messages are in memory (memory), would survive the death of
 every process (os), or would survive a power loss (fsync). Each class runs on its own nsqd, whose
 files are on disk. The classes take turns, and all messages are consumed in between. Ratios
-compare figures from the same round. Redis runs with `appendfsync always` and an append-only file
-that is never rewritten, on the same disk: like nsqd, it syncs once for all waiting clients before
-it responds. Waiting clients send 100 messages in one write, as one `MPUB`, 100 `XADD`s or
-one `LPUSH`, and send the next 100 once all are acknowledged. NATS JetStream is not included: the
-packaged version (2.9) syncs only at `sync_interval`, so its acknowledgements do not wait for a
-sync. These figures vary on a shared disk.
+compare figures from the same round. These figures vary on a shared disk.
 
 """
 
@@ -193,6 +195,20 @@ def joined(figures: Figures, rows: Sequence[Row], runs: dict[str, str]) -> Figur
     return figures | {"nsqd": nsqd, "separate": figures.get("separate", {}) | runs}
 
 
+def kept(before: Figures, figures: Figures, peers: str) -> Figures:
+    """Return figures of a run, with the parts that it did not measure from an earlier page.
+
+    peers: when the run measured only the other brokers; empty if it measured nsqd alone, too.
+    """
+    separate = before.get("separate", {})
+    if peers:
+        new = {key: figures[key] for key in ("contestants", "skipped", "peers", "failed")}
+        return before | new | {"separate": separate | {"peers": peers}}
+    names = {row["name"] for row in before["nsqd"]} - {row["name"] for row in figures["nsqd"]}
+    rows = [row for row in before["nsqd"] if row["name"] in names]
+    return joined(figures, rows, {name: separate.get(name, before["date"]) for name in names})
+
+
 def write(figures: Figures, folder: Path) -> Path:
     """Write page, charts and data to a directory; return the path to the page."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -232,6 +248,7 @@ def page(figures: Figures) -> str:
         _bars(figures),
         _failed(figures["failed"]),
         _peers(figures),
+        stored.section(figures["nsqd"]),
         _nsqd(figures["nsqd"]),
         growth.section(_named(figures["nsqd"], "curves")),
     ]

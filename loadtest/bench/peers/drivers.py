@@ -435,7 +435,7 @@ class Nats:
     def connect(address: Address, inbox: bytes) -> socket.socket:
         sock = load.plain(address)
         receive_until(sock, b"\r\n")
-        options = b'{"verbose":false,"pedantic":false,"protocol":1,"lang":"bench","version":"1"}'
+        options = b'{"verbose":false,"pedantic":false,"protocol":0,"lang":"bench","version":"1"}'
         sock.sendall(b"CONNECT %s\r\nSUB %s.* 1\r\nPING\r\n" % (options, inbox))
         receive_until(sock, b"PONG\r\n")
         return sock
@@ -617,10 +617,7 @@ class Rabbitmq:
     def publisher(self, address: Address, queue: str, body: bytes, batch: int) -> Publisher:
         sock = self.connect(address)
         self.call(sock, method(1, 85, 10, b"\0"), (85, 11))
-        one = method(1, 60, 40, bytes(2) + short("") + short(queue) + b"\0")
-        one += frame(2, 1, struct.pack(">HHQHB", 60, 0, len(body), 0x1000, self.mode))
-        for start in range(0, len(body), 100_000):
-            one += frame(3, 1, body[start : start + 100_000])
+        one = self.publish(queue, body)
         confirmed = 0
         ahead: set[int] = set()
 
@@ -635,6 +632,13 @@ class Rabbitmq:
             return Taken(b"", used, confirmed + len(ahead) - before)
 
         return Publisher(sock, one * batch, answered)
+
+    def publish(self, queue: str, body: bytes) -> bytes:
+        one = method(1, 60, 40, bytes(2) + short("") + short(queue) + b"\0")
+        one += frame(2, 1, struct.pack(">HHQHB", 60, 0, len(body), 0x1000, self.mode))
+        for start in range(0, len(body), 100_000):
+            one += frame(3, 1, body[start : start + 100_000])
+        return one
 
     def consumer(self, address: Address, queue: str, window: int) -> Consumer:
         sock = self.connect(address)
@@ -691,5 +695,151 @@ class ReplicatedDriver(Driver, Protocol):
     def home(self, cluster: Cluster, queue: str) -> Address: ...
 
 
+# -- messages in files
+
+
+class Exchange(NamedTuple):
+    """A command, and a text that its responses contain `count` times."""
+
+    command: bytes
+    mark: bytes
+    count: int
+
+
+Exchanges = tuple[socket.socket, list[Exchange]]
+
+
+class StoredDriver(Driver, Protocol):
+    """A contestant that keeps messages in files, in durability class os or fsync."""
+
+    def stored(
+        self, place: Path, durability: str
+    ) -> contextlib.AbstractContextManager[servers.Server | daemon.Private]: ...
+    def one_each(self, address: Address, queues: list[list[str]], body: bytes) -> Exchanges:
+        """Return a connection and the commands that create queues with a message each, in
+        parts."""
+
+
+class StoredNsq(Nsq):
+    def stored(
+        self, place: Path, durability: str
+    ) -> contextlib.AbstractContextManager[daemon.Private]:
+        folder = place / f"nsqd-{time.time_ns()}"
+        folder.mkdir()
+        return daemon.private(1, durability=durability, data_path=folder)
+
+    def one_each(self, address: Address, queues: list[list[str]], body: bytes) -> Exchanges:
+        return load.producer(address), [
+            Exchange(b"".join(load.pub(each, body) for each in part), b"OK", len(part))
+            for part in queues
+        ]
+
+
+class StoredRedis(Redis):
+    def stored(
+        self, place: Path, durability: str
+    ) -> contextlib.AbstractContextManager[servers.Server]:
+        return servers.started(servers.stored_redis(durability), self._loaded, place)
+
+    @classmethod
+    def _loaded(cls, address: Address) -> None:
+        with load.plain(address) as sock:
+            sock.sendall(resp(b"PING"))
+            if receive(sock).startswith(b"-LOADING"):
+                raise ConnectionRefusedError("the append-only file is not loaded yet")
+
+    def one_each(self, address: Address, queues: list[list[str]], body: bytes) -> Exchanges:
+        def add(queue: str) -> bytes:
+            return resp(b"XADD", queue.encode(), b"*", b"body", body)
+
+        return load.plain(address), [
+            Exchange(b"".join(map(add, part)), b"\r\n", 2 * len(part)) for part in queues
+        ]
+
+
+class StoredStreams(StoredRedis, RedisStreams):
+    """Redis streams with an append-only file."""
+
+
+class StoredLists(StoredRedis, RedisLists):
+    """Redis lists with an append-only file."""
+
+
+class StoredNats(Nats):
+    stream: ClassVar[dict[str, object]] = {"storage": "file"}
+
+    def stored(
+        self, place: Path, durability: str
+    ) -> contextlib.AbstractContextManager[servers.Server]:
+        return servers.started(servers.stored_nats(durability), self._ready, place)
+
+    def one_each(self, address: Address, queues: list[list[str]], body: bytes) -> Exchanges:
+        inbox = unique(b"_INBOX.%d.%d")
+
+        def pub(subject: str, data: bytes) -> bytes:
+            return b"PUB %s %s.1 %d\r\n%s\r\n" % (subject.encode(), inbox, len(data), data)
+
+        def create(queue: str) -> bytes:
+            stream = {"name": queue, "subjects": [queue], **STREAM, **self.stream}
+            return pub(f"$JS.API.STREAM.CREATE.{queue}", json.dumps(stream).encode())
+
+        found = []
+        for part in queues:
+            commands = b"".join(map(create, part))
+            found.append(Exchange(commands, b"stream_create_response", len(part)))
+            commands = b"".join(pub(each, body) for each in part)
+            found.append(Exchange(commands, b'"seq":', len(part)))
+        return self.connect(address, inbox), found
+
+
+class StoredBeanstalkd(Beanstalkd):
+    def stored(
+        self, place: Path, durability: str
+    ) -> contextlib.AbstractContextManager[servers.Server]:
+        recipe = servers.stored_beanstalkd(durability)
+        return servers.started(recipe, lambda address: load.plain(address).close(), place)
+
+    def one_each(self, address: Address, queues: list[list[str]], body: bytes) -> Exchanges:
+        def put(queue: str) -> bytes:
+            return b"use %s\r\nput 0 0 120 %d\r\n%s\r\n" % (queue.encode(), len(body), body)
+
+        return load.plain(address), [
+            Exchange(b"".join(map(put, part)), b"INSERTED", len(part)) for part in queues
+        ]
+
+
+class StoredRabbitmq(Rabbitmq):
+    """Durable classic queues, which sync before they confirm persistent messages."""
+
+    durability = "fsync"
+    flags = DURABLE
+    mode = 2
+
+    def stored(
+        self, place: Path, durability: str
+    ) -> contextlib.AbstractContextManager[servers.Server]:
+        return servers.started(
+            servers.RABBITMQ, lambda address: self.connect(address).close(), place
+        )
+
+    def one_each(self, address: Address, queues: list[list[str]], body: bytes) -> Exchanges:
+        def declare(queue: str) -> bytes:
+            arguments = bytes(2) + short(queue) + bytes([self.flags]) + long(self.kind)
+            return method(1, 50, 10, arguments) + self.publish(queue, body)
+
+        mark = struct.pack(">HH", 50, 11)
+        return self.connect(address), [
+            Exchange(b"".join(map(declare, part)), mark, len(part)) for part in queues
+        ]
+
+
+STORED: list[type[StoredDriver]] = [
+    StoredNsq,
+    StoredStreams,
+    StoredLists,
+    StoredNats,
+    StoredBeanstalkd,
+    StoredRabbitmq,
+]
 REPLICATED: list[type[ReplicatedDriver]] = [ReplicatedNats, ReplicatedRabbitmq]
 PEERS: list[type[Driver]] = [RedisStreams, RedisLists, Nats, Beanstalkd, Rabbitmq]

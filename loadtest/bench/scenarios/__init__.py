@@ -2,6 +2,7 @@
 
 from loadtest.bench.scenarios import (
     beside,
+    brokers,
     copies,
     curves,
     durable,
@@ -29,10 +30,18 @@ SCENARIOS = {
         latency.latency, "open loop at 1 k, 20 k and 200 k messages per second", True, 42
     ),
     "disk": Scenario(throughput.disk, "overflow to disk, and back", True, 8),
-    "durable": Scenario(durable.durable, "MPUB in each class; fsync beside Redis", True, 30),
+    "durable": Scenario(durable.durable, "MPUB in each class", True, 20),
+    "synced": Scenario(brokers.synced, "fsync beside other brokers", True, 30),
     "copies": Scenario(
         copies.copies, "1, 2 and 3 copies; replicas of other brokers; a takeover", False, 100
     ),
+    "recovery": Scenario(
+        brokers.recovery, "kill -9 with logs of several sizes, beside other brokers", long=True
+    ),
+    "queues": Scenario(
+        brokers.queues, "2,000 topics with a message each, beside other brokers", long=True
+    ),
+    "clients": Scenario(brokers.clients, "5,000 idle connections, beside other brokers", long=True),
     "memory": Scenario(many.queued, "memory of a queued message", True, 12),
     "idle": Scenario(many.idle, "memory of an idle connection", True, 8),
     "fanout": Scenario(many.fanout, "1, 10 and 50 channels, all copies queued", True, 30),

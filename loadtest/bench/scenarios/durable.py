@@ -1,22 +1,15 @@
-"""Cost of acknowledging a publish only once its messages are safe, compared with Redis."""
+"""Cost of acknowledging a publish only once its messages are safe."""
 
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from loadtest.bench import load
 from loadtest.bench.daemon import Daemon, NotOffered
-from loadtest.bench.peers import servers
-from loadtest.bench.speed import Result, Settings, consume, measure, publish, touch_memory
-
-if TYPE_CHECKING:
-    from loadtest.bench.peers.drivers import Driver, Publisher
+from loadtest.bench.speed import Result, Settings, consume, publish, touch_memory
 
 CLASSES = ("memory", "os", "fsync")
-PUBLISHERS, BATCH = 16, 100
 IN_MEMORY = {"tmpfs", "ramfs"}
 BUILD = Path(__file__).parents[3] / "build" / "bench"
 
@@ -31,7 +24,6 @@ def durable(settings: Settings) -> Iterator[Result]:
             name: stack.enter_context(settings.nsqd(durability=name, data_path=made(folder, name)))
             for name in CLASSES
         }
-        redis = stack.enter_context(synced_redis(folder))
         for _ in classes(settings, nsqds):
             pass  # warm-up: the daemon recycles memory afterwards
         # The page cache takes new memory for each file; the cost of obtaining it from the host must
@@ -39,7 +31,6 @@ def durable(settings: Settings) -> Iterator[Result]:
         touch_memory(4 * settings.count(1_000_000) * settings.size)
         for _ in settings.rounds():
             yield from classes(settings, nsqds)
-            yield from publishers(settings, nsqds["fsync"], redis)
 
 
 def classes(settings: Settings, nsqds: dict[str, Daemon]) -> Iterator[Result]:
@@ -53,64 +44,12 @@ def classes(settings: Settings, nsqds: dict[str, Daemon]) -> Iterator[Result]:
         yield told(result, name, result.rate / first.rate, "{:.2f} x the rate of class memory")
 
 
-def publishers(settings: Settings, nsqd: Daemon, redis: Daemon | None) -> Iterator[Result]:
-    """Measure many publishers that wait for their OK, on nsqd and on Redis: one sync serves all of
-    them."""
-    from loadtest.bench.peers import drivers
-
-    messages = settings.count(200_000)
-    with settings.topic(nsqd) as topic:
-        ours = waiting(settings, drivers.Nsq(), nsqd, topic, messages)
-        consume(nsqd, topic, messages)
-    ours.durability = "fsync"
-    yield ours
-    if redis is None:
-        return
-    for peer in drivers.RedisStreams(), drivers.RedisLists():
-        with settings.topic(redis) as queue:
-            peer.create(redis.tcp, queue)
-            theirs = waiting(settings, peer, redis, queue, messages)
-            peer.drop(redis, queue)
-        yield told(theirs, "fsync", ours.rate / theirs.rate, "nsqd has {:.2f} x its rate")
-
-
-def waiting(
-    settings: Settings, driver: "Driver", server: Daemon, queue: str, messages: int
-) -> Result:
-    """Connections that each wait until all messages in a batch are acknowledged."""
-    from loadtest.bench.peers import work
-
-    def make(batch: int) -> "Publisher":
-        return driver.publisher(server.tcp, queue, settings.body, batch)
-
-    with load.Team(2) as team:
-        for _ in range(2):
-            commands = messages // BATCH // 2
-            team.add(work.publishing_in_turn, make, BATCH, commands, PUBLISHERS // 2, False)
-        name = f"{driver.name} x{BATCH}, {PUBLISHERS} waiting clients"
-        return measure(name, server, team)[0]
-
-
 def told(result: Result, durability: str, ratio: float, note: str) -> Result:
     result.durability = durability
     result.figures["ratio"] = ratio
     result.order = "ratio"
     result.note = note.format(ratio)
     return result
-
-
-@contextmanager
-def synced_redis(folder: Path) -> Iterator[Daemon | None]:
-    """A Redis server that syncs before it responds, if Redis is installed."""
-    if not servers.program("redis-server"):
-        yield None
-        return
-    from loadtest.bench.peers.drivers import Redis
-
-    with servers.started(
-        servers.REDIS_SYNCED, lambda address: Redis.ask(address, b"PING"), folder
-    ) as server:
-        yield server
 
 
 @contextmanager

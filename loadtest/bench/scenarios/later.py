@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from loadtest.bench import load
-from loadtest.bench.daemon import Address, Daemon, NotOffered, started
+from loadtest.bench.daemon import Address, Daemon, NotOffered, Private
 from loadtest.bench.scenarios.many import PROCESSES, each, warmed_up
 from loadtest.bench.speed import READY, Result, Settings, measure, percentiles, publish, told
 from loadtest.daemons import Nsqd
@@ -137,13 +137,13 @@ def restarts(settings: Settings) -> Iterator[Result]:
     with Nsqd(durability="os", memory_bytes=64 << 20, max_defer_timeout="744h") as nsqd:
         nsqd.web.create("month", "bench")
         nsqd.crash()  # from now on, every process is a restarted one, which loads the same code
-        before = warmed_up(settings, started(nsqd))
+        before = warmed_up(settings, Private(nsqd))
         chance = random.Random(messages)
         delays = [chance.randrange(HOUR_MS, MONTH_MS) for _ in range(messages)]
         name = f"DPUB, {messages:,} deferred for a month"
         yield each(defer(name, nsqd, "month", size, delays), before, "message", messages)
         for _ in settings.rounds():
-            await_calm(started(nsqd))  # until the journal has been written
+            await_calm(Private(nsqd))  # until the journal has been written
             yield each(killed(nsqd, "month", messages), before, "message", messages)
         nsqd.web.do("empty", "month", "bench")
         yield late_after_a_kill(settings, nsqd, messages, size)
@@ -162,14 +162,14 @@ def late_after_a_kill(settings: Settings, nsqd: Nsqd, messages: int, size: int) 
         if time.monotonic() > began + lead:
             raise RuntimeError("the first was due before nsqd had restarted")
         name = f"... due over {seconds:.0f} s after kill -9"
-        result, reports = measure(name, started(nsqd), team)
+        result, reports = measure(name, Private(nsqd), team)
     return lateness(result, reports)
 
 
 def defer(name: str, nsqd: Nsqd, topic: str, size: int, delays: list[int]) -> Result:
     with load.Team(1) as team:
         team.add(dpub, nsqd.address, [topic], size, delays)
-        return measure(name, started(nsqd), team)[0]
+        return measure(name, Private(nsqd), team)[0]
 
 
 def killed(nsqd: Nsqd, topic: str, messages: int) -> Result:
@@ -178,7 +178,7 @@ def killed(nsqd: Nsqd, topic: str, messages: int) -> Result:
     nsqd.crash()
     nsqd.web.await_counts(topic, "bench", deferred_count=messages)
     seconds = time.monotonic() - began
-    one = started(nsqd)
+    one = Private(nsqd)
     result = Result("kill -9 and restart", messages, seconds, one.cpu_seconds(), 0.0)
     await_calm(one)
     result.pss = one.memory()["Pss"]

