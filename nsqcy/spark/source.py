@@ -344,7 +344,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cursors: dict[tuple[str, str], Standing] = {}  # cursors by topic and nsqd
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the parts that tasks need, excluding sockets."""
+        """Pickle the parts that tasks need, but not the sockets."""
         return NsqStreamReader(self._options, self._schema).__dict__
 
     # offsets

@@ -44,7 +44,7 @@ class Bomb:
 
 
 def subscriber(nsqd: MockNsqd, after: int) -> Link:
-    """Return the first connection after this number that requests messages, once it exists."""
+    """Return the first connection from index `after` on that requests messages, once it exists."""
 
     def ready() -> list[Link]:
         return [each for each in nsqd.links[after:] if each.said("RDY")]

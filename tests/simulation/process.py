@@ -172,7 +172,7 @@ class Process:
             self.clock.after(self.world.limits.lease / 4, self.run, self._poll)
 
     def _ask(self) -> None:
-        """Extend the lease, and read everything."""
+        """Extend the lease, and read the whole registry."""
         memory = self.disk.memory()  # a change may arrive while the registry is read
         self.network.request(self, self._renew, partial(self._got, memory))
 

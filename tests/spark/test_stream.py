@@ -439,8 +439,8 @@ class TestManyNodes:
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        """The nsqd's positions are kept even if a query to it is open; others wait for it only
-        once."""
+        """The positions of an nsqd are kept even if a query to it is open; the other nsqds wait for
+        it only once."""
         monkeypatch.setattr("nsqcy.spark.cluster.PATIENCE", 1.0)
         engine, address = everywhere(pollTimeoutMs="1" if watched else "0"), brokers[2].address
         engine.run()

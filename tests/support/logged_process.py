@@ -136,7 +136,7 @@ class LogReader(threading.Thread):
             return False
 
     def _available(self) -> bytes | None:
-        """Return b"" at the end, None if nothing was written."""
+        """Return b"" at the end, or None if nothing was written."""
         with contextlib.suppress(BlockingIOError):
             return os.read(self._pipe.fileno(), CHUNK)
         return None

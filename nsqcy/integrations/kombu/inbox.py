@@ -35,7 +35,7 @@ class Inbox:
         self._waiters = Waiters(thread_gate)
         self._numbers = count()
         self._queues: dict[Any, list[Delivery]] = {}
-        self._loop: Any = None  # an event loop that delivers, instead of get()
+        self._loop: Any = None  # an event loop that delivers the messages, instead of get()
         self._reader: socket.socket | None = None
         self._waker: socket.socket | None = None
         self._is_woken = False  # whether there is a byte to read

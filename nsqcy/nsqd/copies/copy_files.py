@@ -460,8 +460,8 @@ class CopyFiles:
             self.sync()
 
     def sync(self) -> None:
-        """Begin to sync the changes, unless a sync is in progress. In class os, nothing waits
-        for it."""
+        """Begin to sync the changes, unless a sync is in progress. In class os, nothing waits for
+        the sync."""
         if self._unsynced and not (self._syncs or self._error):
             self._sync()
 

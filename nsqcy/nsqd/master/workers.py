@@ -81,7 +81,8 @@ class WorkerHandle:
         return True
 
     def migrated(self, change: int) -> None:
-        """Immediately count sessions that have arrived from other workers or left for them."""
+        """Count the sessions that have arrived from other workers or left for them, without waiting
+        for a heartbeat."""
         self._recent += change
 
     def called(self, request: Request) -> Any:

@@ -277,8 +277,8 @@ class CrashMachine(RuleBasedStateMachine):
         self.see()
 
     def see(self) -> None:
-        """Start a core from a copy; check that it finds everything that is owed, and nothing
-        else."""
+        """Start a core from a copy; check that it finds every message that must be delivered, and
+        no others."""
         probe = self.started(self.copy())
         found: dict[str, set[bytes]] = {}
         channels = probe.topic("t").channels.keys()

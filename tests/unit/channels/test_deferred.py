@@ -401,7 +401,8 @@ class History:
 @pytest.mark.parametrize("seed", range(12))
 def test_killed_at_any_moment_of_a_snapshot(make: Make, seed: int) -> None:
     """Snapshots take one entry per turn, while messages arrive, leave and change their positions.
-    At any moment, the disk contains every message that is owed, and none that was cancelled."""
+    At any moment, the disk contains every message that must be delivered, and none that was
+    cancelled."""
     core = make(snapshot_budget=1)
     history = History(core, seed)
     chance = random.Random(-seed)

@@ -414,8 +414,8 @@ def test_new_files_are_for_new_handshakes(line: Callable[..., Handshakes]) -> No
 def test_input_after_a_failed_handshake(
     line: Callable[..., Handshakes],
 ) -> None:
-    """The connection exists until the client has received the error, or forever if it does not
-    read."""
+    """The connection exists until the client has received the error, or forever if the client does
+    not read."""
     core = Core(None, tls_cert="there is one")
     loop = Loop(core.manager, gevent.get_hub(), line(0.05))
     ours, client = socket.socketpair()
