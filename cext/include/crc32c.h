@@ -86,6 +86,25 @@ CRC32C_TARGET static uint32_t crc32c_hardware(uint32_t crc, const uint8_t *at, s
         crc = CRC32C_STEP1(crc, *at++);
     return ~crc;
 }
+
+/* The checksums of the first n bytes (a multiple of 8) of three inputs. The instruction takes three
+ * cycles, but a processor starts one each cycle: three inputs take as long as one. */
+CRC32C_TARGET static void crc32c_hardware_three(const uint8_t *const at[3], size_t n,
+                                                uint32_t crc[3]) {
+    uint32_t a = ~0u, b = ~0u, c = ~0u;
+    for (size_t i = 0; i < n; i += 8) {
+        uint64_t word[3];
+        memcpy(&word[0], at[0] + i, 8);
+        memcpy(&word[1], at[1] + i, 8);
+        memcpy(&word[2], at[2] + i, 8);
+        a = CRC32C_STEP8(a, word[0]);
+        b = CRC32C_STEP8(b, word[1]);
+        c = CRC32C_STEP8(c, word[2]);
+    }
+    crc[0] = ~a;
+    crc[1] = ~b;
+    crc[2] = ~c;
+}
 #endif
 
 #if defined(__x86_64__)
@@ -115,6 +134,22 @@ static inline uint32_t crc32c(uint32_t crc, const void *data, size_t n) {
         return crc32c_hardware(crc, (const uint8_t *)data, n);
 #endif
     return crc32c_software(crc, (const uint8_t *)data, n);
+}
+
+/* The checksums of three inputs, whose common part of `n` bytes (a multiple of 8) is followed by
+ * `more` bytes each. */
+static inline void crc32c_three(const uint8_t *const at[3], size_t n, const size_t more[3],
+                                uint32_t crc[3]) {
+    size_t common = 0;
+    crc[0] = crc[1] = crc[2] = 0;
+#ifdef CRC32C_HARDWARE
+    if (crc32c_has_hardware()) {
+        common = n;
+        crc32c_hardware_three(at, n, crc);
+    }
+#endif
+    for (int i = 0; i < 3; i++)
+        crc[i] = crc32c(crc[i], at[i] + common, n - common + more[i]);
 }
 
 /* The product of two polynomials modulo Castagnoli's, with bits reversed as in a checksum. */

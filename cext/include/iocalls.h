@@ -10,17 +10,20 @@
 #include <stdint.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 enum IoCall {
     CALL_NONE, CALL_OPEN, CALL_CLOSE, CALL_PWRITE, CALL_PREAD, CALL_FDATASYNC, CALL_FSYNC,
     CALL_RENAME, CALL_UNLINK, CALL_MKDIR, CALL_RMDIR, CALL_FTRUNCATE, CALL_FSTAT,
-    CALL_LINK, CALL_FADVISE, CALL_KINDS
+    CALL_LINK, CALL_FADVISE, CALL_PWRITEV, CALL_KINDS
 };
 
 struct IoCalls {
     int (*open)(struct IoCalls *self, int at, const char *path, int flags, int mode);
     int (*close)(struct IoCalls *self, int fd);
     ssize_t (*pwrite)(struct IoCalls *self, int fd, const void *ptr, size_t n, int64_t offset);
+    ssize_t (*pwritev)(struct IoCalls *self, int fd, const struct iovec *pieces, int count,
+                       int64_t offset);
     ssize_t (*pread)(struct IoCalls *self, int fd, void *ptr, size_t n, int64_t offset);
     int (*fdatasync)(struct IoCalls *self, int fd);
     int (*fsync)(struct IoCalls *self, int fd);
@@ -39,13 +42,13 @@ extern struct IoCalls io_calls_read_only;
 
 static const char *const io_call_names[CALL_KINDS] = {
     "any", "open", "close", "pwrite", "pread", "fdatasync", "fsync", "rename", "unlink", "mkdir",
-    "rmdir", "ftruncate", "fstat", "link", "fadvise",
+    "rmdir", "ftruncate", "fstat", "link", "fadvise", "pwritev",
 };
 
 /* The verb that Go's os package uses for the same failure; the health message begins with it. */
 static const char *const io_call_verbs[CALL_KINDS] = {
     "io", "open", "close", "write", "read", "sync", "sync", "rename", "remove", "mkdir", "remove",
-    "truncate", "stat", "link", "read",
+    "truncate", "stat", "link", "read", "write",
 };
 
 #endif

@@ -40,6 +40,7 @@ struct IoFaults {
     int rules_used;
     uint64_t made[CALL_KINDS];   /* number of calls of each kind; [CALL_NONE]: all calls */
     uint64_t bytes_read;
+    int owed, owed_fd;           /* errno that the next write to this descriptor returns */
     int hold_call;               /* -1: no hold is set */
     uint64_t hold_nth;
     int parked;

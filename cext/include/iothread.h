@@ -18,6 +18,9 @@
  * once), and so must all ops that name a path. IO_WAIT holds the writes until the lane that it
  * names is empty.
  *
+ * Writes that are adjacent, in the queue and in their file, run as one. Each is reported with its
+ * own outcome.
+ *
  * A File belongs to the threads, except for its reference count. Open files are kept in an LRU
  * list. A file's error is sticky: after a failed write, sync or truncate, its writes, syncs and
  * renames fail with the same errno (reads continue: earlier data is still there). A failed sync is

@@ -167,25 +167,56 @@ typedef struct RunFacts {
     uint32_t flags;
 } RunFacts;
 
+/* Adds a record to the facts about its run. */
+static inline void facts_add(RunFacts *facts, const Record *r) {
+    if (facts->count == 0)
+        facts->first_time = r->timestamp;
+    facts->last_time = r->timestamp;
+    if (r->id > facts->max_id)
+        facts->max_id = r->id;
+    facts->flags |= run_flags_of(r);
+    facts->count++;
+}
+
+/* Fills in the crc of three records; `common` is the length of the shortest. */
+static inline void seal_three(Record *const records[3], uint32_t common) {
+    const uint8_t *at[3];
+    size_t more[3];
+    uint32_t crc[3];
+    for (int i = 0; i < 3; i++) {
+        at[i] = (const uint8_t *)records[i] + 8;
+        more[i] = records[i]->length - common;
+    }
+    crc32c_three(at, common - 8, more, crc);
+    for (int i = 0; i < 3; i++)
+        records[i]->crc = crc[i];
+}
+
 /* Fills in the crc of each record in a run and collects facts; returns -1 if the bytes are not
  * records. */
 static int run_seal(uint8_t *run, uint64_t n, RunFacts *facts) {
+    Record *waiting[3];
     uint64_t at = 0;
+    uint32_t shortest = UINT32_MAX;
+    int count = 0;
     memset(facts, 0, sizeof(*facts));
     while (at < n) {
         Record *r = (Record *)(run + at);
         if (!record_sane(r, n - at))
             return -1;
-        r->crc = record_crc(r);
-        if (facts->count == 0)
-            facts->first_time = r->timestamp;
-        facts->last_time = r->timestamp;
-        if (r->id > facts->max_id)
-            facts->max_id = r->id;
-        facts->flags |= run_flags_of(r);
-        facts->count++;
+        facts_add(facts, r);
+        waiting[count++] = r;
+        if (r->length < shortest)
+            shortest = r->length;
+        if (count == 3) {
+            seal_three(waiting, shortest);
+            shortest = UINT32_MAX;
+            count = 0;
+        }
         at += r->length;
     }
+    while (count--)
+        waiting[count]->crc = record_crc(waiting[count]);
     return 0;
 }
 

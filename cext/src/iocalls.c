@@ -15,6 +15,10 @@ static int real_close(struct IoCalls *self, int fd) {
 static ssize_t real_pwrite(struct IoCalls *self, int fd, const void *ptr, size_t n, int64_t at) {
     return pwrite(fd, ptr, n, at);
 }
+static ssize_t real_pwritev(struct IoCalls *self, int fd, const struct iovec *pieces, int count,
+                            int64_t at) {
+    return pwritev(fd, pieces, count, at);
+}
 static ssize_t real_pread(struct IoCalls *self, int fd, void *ptr, size_t n, int64_t at) {
     return pread(fd, ptr, n, at);
 }
@@ -52,7 +56,7 @@ static int real_forget(struct IoCalls *self, int fd, int64_t offset, int64_t n) 
 }
 
 struct IoCalls io_calls_real = {
-    real_open, real_close, real_pwrite, real_pread, real_fdatasync, real_fsync, real_rename,
+    real_open, real_close, real_pwrite, real_pwritev, real_pread, real_fdatasync, real_fsync, real_rename,
     real_unlink, real_mkdir, real_rmdir, real_ftruncate, real_fstat, real_link, real_forget,
 };
 
@@ -74,6 +78,10 @@ static int refused(void) {
 static ssize_t refused_pwrite(struct IoCalls *self, int fd, const void *ptr, size_t n, int64_t at) {
     return refused();
 }
+static ssize_t refused_pwritev(struct IoCalls *self, int fd, const struct iovec *pieces, int count,
+                               int64_t at) {
+    return refused();
+}
 static int refused_sync(struct IoCalls *self, int fd) {
     return refused();
 }
@@ -91,7 +99,7 @@ static int refused_ftruncate(struct IoCalls *self, int fd, int64_t size) {
 }
 
 struct IoCalls io_calls_read_only = {
-    refused_open, real_close, refused_pwrite, real_pread, refused_sync, refused_sync,
-    refused_rename, refused_path, refused_mkdir, refused_path, refused_ftruncate, real_fstat,
-    refused_rename, real_forget,
+    refused_open, real_close, refused_pwrite, refused_pwritev, real_pread, refused_sync,
+    refused_sync, refused_rename, refused_path, refused_mkdir, refused_path, refused_ftruncate,
+    real_fstat, refused_rename, real_forget,
 };

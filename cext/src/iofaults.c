@@ -40,6 +40,18 @@ static int faults_strike(struct IoFaults *f, int call, int64_t *limit) {
     return error;
 }
 
+/* Returns the errno that the previous write to a file did not report, or 0. */
+static int faults_owed(struct IoFaults *f, int fd) {
+    int error = 0;
+    pthread_mutex_lock(&f->lock);
+    if (f->owed && f->owed_fd == fd) {
+        error = f->owed;
+        f->owed = 0;
+    }
+    pthread_mutex_unlock(&f->lock);
+    return error;
+}
+
 static void faults_count_read(struct IoFaults *f, uint64_t n) {
     pthread_mutex_lock(&f->lock);
     f->bytes_read += n;
@@ -121,7 +133,9 @@ static int fault_close(struct IoCalls *self, int fd) {
 }
 static ssize_t fault_pwrite(struct IoCalls *self, int fd, const void *ptr, size_t n, int64_t at) {
     int64_t limit = -1;
-    int error = faults_strike((struct IoFaults *)self, CALL_PWRITE, &limit);
+    int error = faults_owed((struct IoFaults *)self, fd);
+    if (!error)
+        error = faults_strike((struct IoFaults *)self, CALL_PWRITE, &limit);
     if (error) { errno = error; return -1; }
     ssize_t wrote = REAL(pwrite, fd, ptr, limit >= 0 && (size_t)limit < n ? (size_t)limit : n,
                                 at);
@@ -129,6 +143,32 @@ static ssize_t fault_pwrite(struct IoCalls *self, int fd, const void *ptr, size_
         RECORD(.call = CALL_PWRITE, .fd = fd, .offset = at, .n = (size_t)wrote,
                .data = (uint8_t *)ptr);
     return wrote;
+}
+/* Makes a pwrite of each piece, so that faults strike and are recorded as if each piece were written
+ * on its own. If a piece fails after others were written, the next write to the file returns the
+ * error: a call that has written something cannot. */
+static ssize_t fault_pwritev(struct IoCalls *self, int fd, const struct iovec *pieces, int count,
+                             int64_t at) {
+    struct IoFaults *f = (struct IoFaults *)self;
+    ssize_t total = 0;
+    pthread_mutex_lock(&f->lock);
+    f->made[CALL_PWRITEV]++;
+    pthread_mutex_unlock(&f->lock);
+    for (int i = 0; i < count; i++) {
+        ssize_t wrote = fault_pwrite(self, fd, pieces[i].iov_base, pieces[i].iov_len, at + total);
+        if (wrote < 0 && total) {
+            pthread_mutex_lock(&f->lock);
+            f->owed_fd = fd;
+            f->owed = errno;
+            pthread_mutex_unlock(&f->lock);
+        }
+        if (wrote < 0)
+            return total ? total : -1;
+        total += wrote;
+        if ((size_t)wrote < pieces[i].iov_len)
+            break;
+    }
+    return total;
 }
 static ssize_t fault_pread(struct IoCalls *self, int fd, void *ptr, size_t n, int64_t at) {
     int64_t limit = -1;
@@ -204,11 +244,12 @@ static int fault_forget(struct IoCalls *self, int fd, int64_t offset, int64_t n)
     return REAL(forget, fd, offset, n);
 }
 
+
 void faults_init(struct IoFaults *f, struct IoCalls *real) {
     static const struct IoCalls table = {
-        fault_open, fault_close, fault_pwrite, fault_pread, fault_fdatasync, fault_fsync,
-        fault_rename, fault_unlink, fault_mkdir, fault_rmdir, fault_ftruncate, fault_fstat,
-        fault_link, fault_forget,
+        fault_open, fault_close, fault_pwrite, fault_pwritev, fault_pread, fault_fdatasync,
+        fault_fsync, fault_rename, fault_unlink, fault_mkdir, fault_rmdir, fault_ftruncate,
+        fault_fstat, fault_link, fault_forget,
     };
     memset(f, 0, sizeof(*f));
     f->calls = table;

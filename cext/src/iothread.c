@@ -10,6 +10,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#define GROUP_OPS 16            /* maximum of the writes that run as one ... */
+#define GROUP_BYTES (512 << 10) /* ... and of their bytes, which should fit into a core's cache */
+
 static inline void list_push(IoList *list, IoOp *op) {
     op->next = NULL;
     if (list->tail)
@@ -167,25 +170,30 @@ static int file_open(IoEngine *engine, File *file, int *call) {
     return error;
 }
 
-static int file_write(IoEngine *engine, File *file, const uint8_t *ptr, uint64_t n,
-                      uint64_t offset, int *call) {
-    int error = file_open(engine, file, call);
-    if (error)
-        return error;
+/* Writes pieces to adjacent positions in the file; *wrote is the number of bytes written. */
+static int file_write(IoEngine *engine, File *file, struct iovec *pieces, int count,
+                      uint64_t offset, uint64_t *wrote, int *call) {
+    struct IoCalls *calls = engine->calls;
+    ssize_t n = 0;
     *call = CALL_PWRITE;
-    while (n) {
-        ssize_t wrote = engine->calls->pwrite(engine->calls, file->fd, ptr, n, (int64_t)offset);
-        if (wrote < 0 && errno == EINTR)
-            continue;
-        if (wrote < 0)
+    for (;;) {
+        for (; count && (size_t)n >= pieces->iov_len; pieces++, count--)
+            n -= (ssize_t)pieces->iov_len;
+        if (!count)
+            return 0;
+        pieces->iov_base = (uint8_t *)pieces->iov_base + n;
+        pieces->iov_len -= (size_t)n;
+        do {
+            int64_t at = (int64_t)(offset + *wrote);
+            n = count == 1 ? calls->pwrite(calls, file->fd, pieces->iov_base, pieces->iov_len, at)
+                           : calls->pwritev(calls, file->fd, pieces, count, at);
+        } while (n < 0 && errno == EINTR);
+        if (n < 0)
             return errno == EBADF ? EROFS : errno;      /* it was opened for reading only */
-        if (wrote == 0)
+        if (n == 0)
             return ENOSPC;
-        ptr += wrote;
-        n -= (uint64_t)wrote;
-        offset += (uint64_t)wrote;
+        *wrote += (uint64_t)n;
     }
-    return 0;
 }
 
 /* Closes a file that could not be read, unless another op uses it: the next op opens its path
@@ -394,16 +402,9 @@ static int run_path_op(IoEngine *engine, IoOp *op, int *call) {
 
 static int run_file_op(IoEngine *engine, IoOp *op, int *call) {
     File *file = op->file;
-    RunFacts facts;
     uint64_t got;
     int error;
     switch (op->kind) {
-    case IO_WRITE_RECORDS:
-        if (run_seal(op->ptr, op->n, op->result ? &op->result->facts : &facts) < 0)
-            return EINVAL;
-        return file_write(engine, file, op->ptr, op->n, op->offset, call);
-    case IO_WRITE:
-        return file_write(engine, file, op->ptr, op->n, op->offset, call);
     case IO_READ:
         error = file_read(engine, file, op->ptr, op->n, op->offset, &got, call);
         return error ? error : got < op->n ? ENODATA : 0;
@@ -433,9 +434,12 @@ static int run_file_op(IoEngine *engine, IoOp *op, int *call) {
     }
 }
 
+static int op_writes(int kind) {
+    return kind == IO_WRITE || kind == IO_WRITE_RECORDS;
+}
+
 static int op_changes_file(int kind) {
-    return kind == IO_WRITE || kind == IO_WRITE_RECORDS || kind == IO_SYNC || kind == IO_FSYNC
-        || kind == IO_RENAME;
+    return op_writes(kind) || kind == IO_SYNC || kind == IO_FSYNC || kind == IO_RENAME;
 }
 
 /* Acquires a file for an op; returns the file's sticky error. */
@@ -492,6 +496,51 @@ static void run_op(IoEngine *engine, IoOp *op) {
         op->took = monotonic_ns() - began;
 }
 
+/* Fills in the checksums of an op's records. */
+static int op_seal(IoOp *op) {
+    RunFacts facts;
+    if (op->kind != IO_WRITE_RECORDS)
+        return 0;
+    return run_seal(op->ptr, op->n, op->result ? &op->result->facts : &facts) < 0 ? EINVAL : 0;
+}
+
+/* Runs writes to adjacent positions in a file as one. Each fails as it would on its own: those that
+ * were written before an error succeed. */
+static void run_writes(IoEngine *engine, IoOp **ops, int count) {
+    struct iovec pieces[GROUP_OPS];
+    File *file = ops[0]->file;
+    uint64_t wrote = 0;
+    int call, sealed = 0, unsealed = 0, failed;
+    int error = file_enter(engine, file, &call);
+    if (!error) {
+        call = CALL_NONE;
+        while (sealed < count && !(unsealed = op_seal(ops[sealed]))) {
+            pieces[sealed].iov_base = ops[sealed]->ptr;
+            pieces[sealed].iov_len = ops[sealed]->n;
+            sealed++;
+        }
+        if (sealed && (error = file_open(engine, file, &call)))
+            sealed = 0;
+        if (sealed)
+            error = file_write(engine, file, pieces, sealed, ops[0]->offset, &wrote, &call);
+        if (!error && unsealed) {
+            error = unsealed;
+            call = CALL_NONE;
+        }
+    }
+    file_leave(engine, file, error, call);
+    failed = 0;
+    for (int i = 0; i < count; i++) {
+        failed = failed || i >= sealed || wrote < ops[i]->n;
+        if (failed)
+            ops[i]->error = error;
+        else
+            wrote -= ops[i]->n;
+        if (ops[i]->result)
+            ops[i]->result->call = call;
+    }
+}
+
 /* Whether the first lane passes the op on. */
 static int op_goes_on(const IoOp *op) {
     return op->lane != LANE_WRITES && op->kind != IO_WAIT;
@@ -504,17 +553,18 @@ static int worth_waking(const IoEngine *engine) {
     return engine->finished_count >= WORTH_WAKING || !engine->in_hand;
 }
 
-static void finish_op(IoEngine *engine, IoOp *op) {
-    Lane *lane = &engine->lanes[op->lane];
+static void finish_ops(IoEngine *engine, IoOp **ops, int count) {
     int first;
     uint64_t one = 1;
     pthread_mutex_lock(&engine->lock);
     first = engine->finished.head == NULL;
-    list_push(&engine->finished, op);
-    engine->in_hand--;
-    engine->finished_count++;
-    if (op_goes_on(op) && --lane->under_way == 0)
-        pthread_cond_signal(&engine->emptied);
+    for (int i = 0; i < count; i++) {
+        list_push(&engine->finished, ops[i]);
+        if (op_goes_on(ops[i]) && --engine->lanes[ops[i]->lane].under_way == 0)
+            pthread_cond_signal(&engine->emptied);
+    }
+    engine->in_hand -= (uint64_t)count;
+    engine->finished_count += (uint64_t)count;
     if (engine->waiting && worth_waking(engine))
         pthread_cond_signal(&engine->answer);
     pthread_mutex_unlock(&engine->lock);
@@ -549,8 +599,10 @@ static void wait_for_lane(IoEngine *engine, int lane) {
     pthread_mutex_unlock(&engine->lock);
 }
 
-static void lane_do(Lane *lane, IoOp *op) {
+/* Runs an op, or several writes that run as one. */
+static void lane_do_all(Lane *lane, IoOp **ops, int count) {
     IoEngine *engine = lane->engine;
+    IoOp *op = ops[0];
     if (op_goes_on(op) && lane == &engine->lanes[LANE_WRITES]) {
         pass_on(engine, op);
         return;
@@ -559,17 +611,42 @@ static void lane_do(Lane *lane, IoOp *op) {
     atomic_store_explicit(&lane->running, op, memory_order_release);
     if (op->kind == IO_WAIT)
         wait_for_lane(engine, op->lane);
+    else if (op_writes(op->kind))
+        run_writes(engine, ops, count);
     else
         run_op(engine, op);
     atomic_store_explicit(&lane->running, NULL, memory_order_release);
-    finish_op(engine, op);
+    finish_ops(engine, ops, count);
+}
+
+static void lane_do(Lane *lane, IoOp *op) {
+    lane_do_all(lane, &op, 1);
+}
+
+/* Collects the writes at the head of a list that can run as one; returns their number. One call for
+ * many small runs costs less: the page cache then takes larger pieces of memory. */
+static int gather(IoOp *op, IoOp **group, int goes_on) {
+    uint64_t bytes = op->n;
+    int count = 1;
+    group[0] = op;
+    if (!op_writes(op->kind) || goes_on)
+        return 1;
+    for (IoOp *next = op->next; next && count < GROUP_OPS; op = next, next = next->next) {
+        bytes += next->n;
+        if (!op_writes(next->kind) || next->file != op->file || next->lane != op->lane
+                || next->offset != op->offset + op->n || bytes > GROUP_BYTES)
+            break;
+        group[count++] = next;
+    }
+    return count;
 }
 
 static void *lane_main(void *arg) {
     Lane *lane = arg;
     IoEngine *engine = lane->engine;
+    int is_first = lane == &engine->lanes[LANE_WRITES];
     for (;;) {
-        IoOp *op, *next;
+        IoOp *op, *next, *group[GROUP_OPS];
         pthread_mutex_lock(&engine->lock);
         while (!lane->queued.head && !lane->stop) {
             lane->sleeping = 1;
@@ -582,8 +659,9 @@ static void *lane_main(void *arg) {
         if (!op)
             return NULL;
         for (; op; op = next) {
-            next = op->next;
-            lane_do(lane, op);
+            int count = gather(op, group, is_first && op_goes_on(op));
+            next = group[count - 1]->next;
+            lane_do_all(lane, group, count);
         }
     }
 }

@@ -9,7 +9,7 @@ import pytest
 
 from nsqcy.storage.core import IoThread, crc32c
 from nsqcy.storage.io_faults import FaultyIoThread
-from support.disk_format import messages, run, walk
+from support.disk_format import message, messages, run, walk
 
 
 @pytest.fixture
@@ -300,6 +300,50 @@ def test_short_writes_and_reads_go_on_until_all_is_done(io, tmp_path):
     assert io.calls_made("pwrite") == 4 and io.calls_made("pread") == 3
 
 
+def test_adjacent_writes_run_as_one(io, tmp_path):
+    done = Results()
+    file = io.open(tmp_path / "a", create=True)
+    for n in range(20):
+        file.write(b"%03d." % n, n * 4, done.named(n))
+    file.write(b"overwritten", 0, done.named("not adjacent"))
+    io.open(tmp_path / "b", create=True).write(b"b", 11, done.named("another file"))
+    io.drain_now()
+    names = [*range(20), "not adjacent", "another file"]
+    assert done == [(name, 0) for name in names]
+    # 16 of the writes, and the other four
+    assert (io.calls_made("pwritev"), io.calls_made("pwrite")) == (2, len(names))
+    content = b"".join(b"%03d." % n for n in range(20))
+    assert (tmp_path / "a").read_bytes() == b"overwritten" + content[11:]
+
+
+def test_large_writes_do_not_run_as_one(io, tmp_path):
+    file = io.open(tmp_path / "a", create=True)
+    half = 256 << 10
+    for n in range(5):
+        file.write(b"%d" % n * half, n * half)
+    io.drain_now()
+    assert (io.calls_made("pwritev"), io.calls_made("pwrite")) == (2, 5)
+    assert (tmp_path / "a").read_bytes() == b"".join(b"%d" % n * half for n in range(5))
+
+
+@pytest.mark.parametrize(
+    ("short", "failing", "written"),
+    [(-1, 1, 0), (-1, 2, 6), (-1, 3, 12), (-1, 4, 18), (3, 1, 0), (3, 2, 3), (3, 3, 6), (3, 4, 12)],
+)
+def test_writes_that_run_as_one_fail_separately(io, tmp_path, short, failing, written):
+    done = Results()
+    file = io.open(tmp_path / "a", create=True)
+    if short > 0:
+        io.fault("pwrite", 1, short=short)
+    io.fault("pwrite", failing, errno.ENOSPC)
+    for n in range(4):
+        file.write(b"%05d." % n, n * 6, done.named(n))
+    io.drain_now()
+    assert done == [(n, 0 if n < written // 6 else errno.ENOSPC) for n in range(4)]
+    content = b"".join(b"%05d." % n for n in range(4))
+    assert (tmp_path / "a").read_bytes() == content[:written]
+
+
 def test_a_short_write_then_a_full_disk(io, tmp_path):
     done = Results()
     io.fault("pwrite", 1, short=3)
@@ -480,6 +524,30 @@ def test_records_are_sealed_in_place(io, tmp_path):
     assert done == [("w", 0)]
     assert image == run(batch, crc=True) == (tmp_path / "a").read_bytes()
     assert [found.message for found in walk(image)] == batch
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_records_of_any_sizes_are_sealed(io, tmp_path, count):
+    sizes = [0, 200, 8, 1000, 1, 33, 64, 7]
+    batch = [message(seq + 1, size) for seq, size in enumerate(sizes[:count])]
+    file = io.open(tmp_path / "a", create=True)
+    for order in batch, batch[::-1], [message(9, 500), *batch]:
+        image = run(order)
+        file.write_records(image, 0)
+        io.drain_now()
+        assert image == run(order, crc=True)
+
+
+def test_what_is_not_records_stops_the_writes_behind_it(io, tmp_path):
+    done = Results()
+    file = io.open(tmp_path / "a", create=True)
+    good = run(messages(1, 4))
+    file.write_records(good, 0, done.named("good"))
+    file.write_records(bytearray(64), len(good), done.named("zeros"))
+    file.write_records(run(messages(5, 1)), len(good) + 64, done.named("behind"))
+    io.drain_now()
+    assert done == [("good", 0), ("zeros", errno.EINVAL), ("behind", errno.EINVAL)]
+    assert (tmp_path / "a").read_bytes() == run(messages(1, 4), crc=True)
 
 
 def test_what_is_not_records_is_not_written(io, tmp_path):
