@@ -40,7 +40,7 @@ class Curve:
 WAITING = Curve(
     "messages waiting",
     "message",
-    "Messages are published in batches of 200, all wait in one channel, and are then consumed. CPU "
+    "Messages are published in batches of 200, wait in one channel, and are then consumed. CPU "
     "and rate cover both. Up to 100,000 messages, turns with recycled memory follow the first one; "
     "above, all memory is new. Beyond half of the free memory, nsqd writes messages to disk.",
 )
@@ -60,14 +60,14 @@ CHANNELS = Curve(
 CONNECTIONS = Curve(
     "connections",
     "connection",
-    "As many consumers, each with `RDY 1`, empty one channel together. The maximum is the number "
+    "The consumers, each with `RDY 1`, empty one channel together. The maximum is the number "
     "of files that a process may open on this machine. Memory is measured before the first "
     "message.",
 )
 WORKERS = Curve(
     "workers",
     "",
-    "Producers and consumers of 16 topics, on as many worker processes. The load generator shares "
+    "Producers and consumers of 16 topics, on this number of workers. The load generator shares "
     "the cores.",
 )
 SIZE = Curve(
@@ -84,9 +84,9 @@ HEAD = """## Curves
 In each curve, one quantity grows by orders of magnitude. Every point has its own nsqd with one
 worker and default settings, and 200-byte messages, unless the curve says otherwise. The exponent
 describes the growth between the ends of a curve: with 0, a message always costs the same; with 1,
-it costs as much more as the quantity grows. Growth is faster than linear if the exponent is at
+its cost grows in proportion to the quantity. Growth is faster than linear if the exponent is at
 least {tolerance} above that of the work itself, which is 1 for channels and bytes, and 0 otherwise.
-The lines have logarithmic axes. Compare CPU per message; the rates include the load generator's
+The axes are logarithmic. Compare CPU per message; the rates include the load generator's
 competition for the cores.
 
 ![CPU per message, rate and memory of each curve]({chart})

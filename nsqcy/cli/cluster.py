@@ -193,9 +193,7 @@ class Cluster:
             )
             return f"{start} {token_file.SETTINGS}"
         if any("certificate not accepted" in str(error) for error in self._errors):
-            return (
-                "set --tls-root-ca-file to the CA that issued the daemon's certificate"
-            )
+            return "set --tls-root-ca-file to the CA that issued the daemon's certificate"
         return ""
 
     def _given(self, addresses: Sequence[str]) -> list[Node]:

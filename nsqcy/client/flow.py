@@ -95,7 +95,7 @@ class FlowSettings:
     max_in_flight: int = option(
         1,
         INT,
-        "maximum messages in flight, across all connections; if not set, concurrency",
+        "maximum messages in flight, across all connections; default: concurrency",
         MAX_IN_FLIGHT,
     )
     low_rdy_idle_timeout: float = option(
@@ -111,7 +111,8 @@ class FlowSettings:
         5.0,
         FLOAT,
         "seconds between checks of low_rdy_idle_timeout and low_rdy_timeout, if max_in_flight is "
-        "less than the number of connections; with several topics, the turn of a busy connection",
+        "less than the number of connections; with several topics, the length of a busy "
+        "connection's turn",
         _finite("at least 0.001 seconds", lambda value: value >= 0.001),
     )
     max_backoff_duration: float = option(

@@ -152,8 +152,9 @@ class ConnectionOptions:
     tls_v1: bool = option(
         False,
         BOOL,
-        "use TLS, and verify servers unless tls_options specifies otherwise: an ssl.SSLContext, "
-        "or a mapping with ca_certs, certfile, keyfile, cert_reqs, check_hostname and ciphers",
+        "use TLS, and verify servers unless tls_options specifies otherwise; tls_options is an "
+        "ssl.SSLContext, or a mapping with ca_certs, certfile, keyfile, cert_reqs, check_hostname "
+        "and ciphers",
     )
     tls_options: TlsOptions | None = None
     deflate: bool = option(False, BOOL, "compress with deflate")
@@ -165,8 +166,8 @@ class ConnectionOptions:
     trust_lookupd: bool = option(
         False,
         BOOL,
-        "send auth_secret to every nsqd that lookupds list, even if it has not authenticated to "
-        "them",
+        "send auth_secret to every nsqd that lookupds list, even if the nsqd has not "
+        "authenticated to them",
     )
     timeout: float = option(
         1.0,
@@ -300,8 +301,8 @@ class ConsumerOptions:
     requeue_delay: float = option(
         1.0,
         FLOAT,
-        "seconds until a message that has failed once is redelivered; the delay grows with its "
-        "attempts",
+        "seconds until a message that has failed once is redelivered; the delay grows with the "
+        "number of attempts",
         NOT_NEGATIVE,
     )
     max_requeue_delay: float = option(
@@ -320,8 +321,8 @@ class ConsumerOptions:
     every_nsqd: bool = option(
         False,
         BOOL,
-        "subscribe on every nsqd known to the lookupds, not only where the topic exists, "
-        "and create it there: for replies and broadcasts, which cannot wait for a query",
+        "subscribe on every nsqd that the lookupds list, not only on those that have the topic, "
+        "and create the topic there: for replies and broadcasts, which cannot wait for a query",
     )
     close_timeout: float = option(
         30.0, FLOAT, "seconds to wait for messages in flight when closing", NOT_NEGATIVE
@@ -343,7 +344,8 @@ class ProducerOptions:
     retries: int = option(
         3,
         INT,
-        "retries of a failed publish; if nsqd may have executed it, only on another nsqd",
+        "retries of a failed publish; if an nsqd may have executed the publish, it is retried "
+        "only on other nsqds",
         at_least(0),
     )
     max_pending: int = option(

@@ -31,7 +31,7 @@ LOG_FORMAT = Option(
     "log-format",
     STRING,
     "text",
-    "format of log lines: text as in NSQ, or json: one object per line",
+    "format of log lines: text, as in NSQ, or json, with one object per line",
     rule=Rule("text or json", lambda value: value in logger.FORMATS),
 )
 VERBOSE = Option(

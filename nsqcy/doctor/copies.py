@@ -85,8 +85,8 @@ def _reports(cluster: Cluster) -> Workers:
 OF_HOST = (
     Check(
         "copies-options",
-        f"with `--etcd-endpoints`: fewer than {ENDPOINTS} endpoints, or all on one host; a loopback"
-        " address announced to other machines; neither a secret nor TLS",
+        f"with `--etcd-endpoints`: fewer than {ENDPOINTS} endpoints, or all of them on one host; a"
+        " loopback address announced to other machines; neither a secret nor TLS",
         "the options for copies are complete",
         options,
         lambda host: host.wanted.copies,

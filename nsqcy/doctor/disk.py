@@ -135,7 +135,7 @@ CHECKS = (
     ),
     Check(
         "disk-latency",
-        f"how long a small write and its sync take, on a temporary file (a note above"
+        f"how long a small write to a temporary file and its sync take (a note above"
         f" {SLOW_SYNC * 1e3:.0f} ms, a warning above {VERY_SLOW_SYNC * 1e3:.0f} ms)",
         "",
         disk_latency,

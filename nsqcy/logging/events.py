@@ -94,8 +94,8 @@ def stopped() -> str:
 
 @fatal(NSQD)
 def not_saved(*, error: str) -> str:
-    """The last line of nsqd, which exits with status 1: the number of messages that are not on
-    disk, by topic, and the workers that did not exit on their own."""
+    """The last line that nsqd logs before it exits with status 1. It gives the number of messages
+    of each topic that are not on disk, and the workers that did not exit on their own."""
     return f"NSQ: not everything is saved: {error}"
 
 
@@ -122,19 +122,19 @@ def worker_not_started(*, worker: int, error: str) -> str:
 
 @error(NSQD)
 def worker_boot_failed(worker: int, reason: str, /) -> str:
-    """A bug; `msg` contains the stack."""
+    """This is a bug; `msg` contains the stack trace."""
     return f"worker {worker}: cannot boot: {reason}"
 
 
 @error(NSQD)
 def worker_load_failed(worker: int, stack: str, /) -> str:
-    """The worker could not load its topics; `msg` contains the stack."""
+    """The worker could not load its topics; `msg` contains the stack trace."""
     return f"worker {worker}: cannot load: {stack}"
 
 
 @error(NSQD)
 def topics_not_loaded(error: str, /, *, worker: int) -> str:
-    """The same failure, logged by the master, which restarts the worker."""
+    """A worker could not load its topics. The master logs this, and restarts the worker."""
     return f"failed to load topics - {error}"
 
 
@@ -241,8 +241,8 @@ def etcd_registry_broken(reason: str, /, *, standing: str) -> str:
 
 @warn(NSQD)
 def etcd_registry_replaced(*, registry: str, generation: int) -> str:
-    """etcd's data was lost, and the groups are restored in it. Also logged when an nsqd joins such
-    a cluster."""
+    """etcd's data was lost, and the groups are being restored in etcd. Also logged when an nsqd
+    joins such a cluster."""
     return f"COPIES: the registry in etcd was replaced: using generation {generation}, {registry}"
 
 
@@ -262,8 +262,8 @@ def copies_disk_is_older() -> str:
 
 @error(NSQD)
 def worker_silent(*, worker: int, seconds: int, signal: str) -> str:
-    """The worker is not responding, so the master sends it the signal. Its stacks are in the
-    log."""
+    """The worker is not responding, so the master sends it the signal. The worker's stack
+    traces are in the log."""
     return f"worker {worker}: no heartbeat for {seconds} s, sending {signal}"
 
 
@@ -362,7 +362,7 @@ def write_recovered(*, topic: str) -> str:
 
 @error(NSQD)
 def disk_hung(reason: str, /, *, operation: str, path: str, seconds: int) -> str:
-    """A disk operation is in progress for 5 s or more. Repeated every minute. See [the
+    """A disk operation has been in progress for 5 s or more. Repeated every minute. See [the
     runbook](runbooks/slow-syncs.md)."""
     return (
         f"{reason}; publishes that must be written are refused until it returns: check the disk "
@@ -393,7 +393,7 @@ def exit_waits(worker: int, /, *, operation: str, path: str, seconds: int) -> st
 
 @fatal(NSQD)
 def exit_gives_up(worker: int, /, *, operation: str, path: str, seconds: int) -> str:
-    """An exiting worker has waited for one disk operation for twice `--hung-disk-timeout`."""
+    """An exiting worker has waited on one disk operation for twice `--hung-disk-timeout`."""
     return (
         f"worker {worker}: exiting because the disk does not respond: {operation} {path} has not "
         f"returned for {seconds} s"
@@ -464,7 +464,7 @@ def policies_recalled(*, topic: str) -> str:
 
 @error(NSQD)
 def policy_ignored(file: str, /, *, name: str, error: str) -> str:
-    """A saved policy is no longer allowed."""
+    """The saved value of a policy is no longer valid."""
     return f"{file}: {name}: {error}; the policy stays in the file but is not in effect"
 
 
@@ -623,7 +623,7 @@ def http_request(*, status: int, method: str, target: str, peer: str, elapsed: s
 
 @error(ALL)
 def http_handler_failed(stack: str, /) -> str:
-    """A bug; the response is 500 and `msg` contains the stack. Please report it."""
+    """This is a bug; the response is 500, and `msg` contains the stack trace. Please report it."""
     return f"panic in HTTP handler - {stack}"
 
 
@@ -652,7 +652,7 @@ def lookupd_connected(info: object, /, *, lookupd: str) -> str:
 
 @info(NSQD)
 def lookupd_told(branch: str, /, *, lookupd: str, command: str) -> str:
-    """REGISTER or UNREGISTER."""
+    """nsqd has sent REGISTER or UNREGISTER."""
     return f"LOOKUPD({lookupd}): {branch} {command}"
 
 

@@ -52,7 +52,7 @@ TOPICS = (
     _topic(
         "dropped_messages",
         "counter",
-        "Messages dropped before they reached a channel: over a limit, or too old.",
+        "Messages dropped before they reached a channel, because of a limit or their age.",
     ),
     _topic("depth", "gauge", "Messages that are not in any channel yet."),
     _topic("disk_bytes", "gauge", "Size of the topic's files, in bytes."),
@@ -61,7 +61,8 @@ TOPICS = (
 AGES = _topic(
     "e2e_latency_seconds",
     "histogram",
-    "Time from publish to FIN. FINs received together are all recorded with the time of the first.",
+    "Time from publish to FIN. FINs received together are all recorded with the time of the first"
+    " message.",
 )
 CHANNELS = (
     _channel("messages", "counter", "Messages that the channel received."),
@@ -73,7 +74,8 @@ CHANNELS = (
     _channel(
         "dropped_messages",
         "counter",
-        "Messages dropped: out of attempts without a dead-letter topic, over a limit, or too old.",
+        "Messages dropped because of a limit or their age, or after the last attempt if there is no"
+        " dead-letter topic.",
     ),
     _channel("depth", "gauge", "Messages waiting for a consumer."),
     _channel("in_flight_messages", "gauge", "Messages in flight: sent but not answered yet."),
@@ -135,7 +137,7 @@ UNREADABLE = Family(
 DAMAGES = Family(
     "nsqd_damages",
     "counter",
-    "Damaged parts that the worker has found in topic files: their records are lost.",
+    "Damaged parts that the worker has found in topic files; the records in them are lost.",
     ("worker",),
 )
 DISK_HANGS = Family(
@@ -382,9 +384,9 @@ HTTP_OF_NSQADMIN = _of_http("nsqadmin")
 UPSTREAM_REQUESTS = Family(
     "nsqadmin_upstream_requests",
     "counter",
-    "Requests to nsqds, nsqlookupds and other servers, by outcome: ok; timeout;"
-    " unreachable: no answer; bad: status 500 or higher, a redirect, or a response that is too"
-    " long.",
+    "Requests to nsqds, nsqlookupds and other servers, by outcome: ok, timeout,"
+    " unreachable (no answer), or bad (status 500 or higher, a redirect, or a response that is too"
+    " long).",
     ("outcome",),
 )
 SESSIONS = Family("nsqadmin_sessions", "gauge", "Logged-in browsers, with --auth-file.")

@@ -189,7 +189,7 @@ class NsqdOptions(
         "lookupd-auth-token-file",
         STRING,
         "",
-        "file with the token that authenticates this nsqd to nsqlookupds with an --auth-file",
+        "file with the token that authenticates this nsqd to nsqlookupds that use an --auth-file",
     )
     auth_file = auth_file("nsqd")
     auth_http_address = Option(
@@ -293,8 +293,8 @@ class NsqdOptions(
         "hung-disk-timeout",
         DURATION,
         30 * SECOND,
-        "time that a publish waits for a hung disk before nsqd closes its connection; an exit "
-        "waits twice as long",
+        "time that a publish waits for a hung disk before nsqd closes its connection; an "
+        "exiting nsqd waits twice as long",
         rule=POSITIVE,
     )
     queue_scan_worker_pool_max = Option(
@@ -394,7 +394,7 @@ class NsqdOptions(
         "events-sample",
         FLOAT,
         1.0,
-        "share of messages to publish events for: all events of a message, or none",
+        "share of messages whose events are published: all events of a message, or none",
         example=0.01,
         rule=Rule("[0,1]", lambda value: 0 <= value <= 1),
     )
@@ -520,7 +520,8 @@ class NsqdOptions(
         "copies-broadcast-address",
         STRING,
         "",
-        "address at which other nsqds reach this one for copies; empty for broadcast-address",
+        "address to which other nsqds connect to send copies to this one; if empty, "
+        "--broadcast-address is used",
     )
     copies_secret_file = Option(
         "copies-secret-file",

@@ -261,8 +261,8 @@ TABLE = (
         "trustLookupd",
         BOOLEAN,
         False,
-        "send authSecret to every nsqd that nsqlookupds list, even if it has not authenticated "
-        "to them",
+        "send authSecret to every nsqd that nsqlookupds list, even if the nsqd has not "
+        "authenticated to them",
     ),
     SparkOption("all", "connectTimeoutMs", whole(1, "milliseconds"), 1000, "connect timeout"),
     SparkOption(

@@ -22,7 +22,8 @@ TRUST = Option(
     "trust-lookupd",
     BOOL,
     False,
-    "send the token to every nsqd that an nsqlookupd lists, even if it has not authenticated to it",
+    "send the token to every nsqd that an nsqlookupd lists, even if the nsqd has not authenticated"
+    " to the nsqlookupd",
     guard=True,
 )
 _TOKEN = re.compile(r"[!-~]{1,4096}")
