@@ -130,7 +130,8 @@ WRITES_FAIL = Family(
 UNREADABLE = Family(
     "nsqd_unreadable_topics",
     "gauge",
-    "Topics whose files cannot be read now. They are not delivered until a read succeeds, and"
+    "Topics whose files cannot be read now. Their messages are not delivered until a read"
+    " succeeds, and"
     " /ping answers NOK.",
     ("worker",),
 )
