@@ -131,8 +131,7 @@ UNREADABLE = Family(
     "nsqd_unreadable_topics",
     "gauge",
     "Topics whose files cannot be read now. Their messages are not delivered until a read"
-    " succeeds, and"
-    " /ping answers NOK.",
+    " succeeds, and /ping answers NOK.",
     ("worker",),
 )
 DAMAGES = Family(
