@@ -80,8 +80,8 @@ class RequestError(NsqError):
 
 
 TOKEN_WITHHELD = (
-    "token withheld: the nsqd has not authenticated to nsqlookupd; set its"
-    " --lookupd-auth-token-file, name its address, or set"
+    "token withheld: the nsqd has not authenticated to nsqlookupd; set the nsqd's"
+    " --lookupd-auth-token-file, specify the nsqd's address, or set"
 )
 
 

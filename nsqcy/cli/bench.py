@@ -102,7 +102,7 @@ def upper(bucket: int) -> int:
     show_default=True,
     help="number of consumers; 0 to publish only",
 )
-@click.option("--rate", type=Count(1), metavar="N", help="limit of messages per second, in total")
+@click.option("--rate", type=Count(1), metavar="N", help="maximum messages per second, in total")
 @as_json
 @on_cluster
 def bench(
@@ -127,14 +127,15 @@ def bench(
     tally = asyncio.run(load.run(producers, consumers, options))
     seconds = time.monotonic() - began
     if tally.errors and not tally.published:
-        remedy = f": check {token_file.SETTINGS}" if "AUTH" in tally.failure else ""
+        remedy = f"; check {token_file.SETTINGS}" if "AUTH" in tally.failure else ""
         raise click.ClickException(f"no publish succeeded: {tally.failure}{remedy}")
     if as_json:
         print_json(result(tally, seconds, load.seconds))
     else:
         click.echo(text(tally, seconds, load.seconds, body_size))
     if tally.errors:
-        raise click.ClickException(f"{tally.errors} publishes failed: {tally.failure}")
+        failed = f"{tally.errors} of {tally.errors + tally.published}"
+        raise click.ClickException(f"{failed} publishes failed: {tally.failure}")
 
 
 class Load:

@@ -35,7 +35,7 @@ OPTIONS = (
         help="host:port or URL of an nsqd. Repeatable.",
     ),
     click.option(
-        "--timeout", type=DURATION, default="5s", show_default=True, help="limit of a request"
+        "--timeout", type=DURATION, default="5s", show_default=True, help="timeout of a request"
     ),
     click.option(
         "--tls-root-ca-file", default="", help="PEM file with CA certificates for HTTPS ports"
@@ -44,8 +44,9 @@ OPTIONS = (
     click.option(
         "--auth-token-file",
         default="",
-        help="file with the token for daemons that use an --auth-file or an auth server;"
-        f" otherwise {token_file.FILE_VARIABLE} names it, or {token_file.VARIABLE} is the token",
+        help="file with the token for daemons that use an --auth-file or an auth server; by"
+        f" default, the file that {token_file.FILE_VARIABLE} names, or the token in"
+        f" {token_file.VARIABLE}",
     ),
     click.option("--trust-lookupd", is_flag=True, help=token_file.TRUST.help),
 )

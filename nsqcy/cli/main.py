@@ -55,7 +55,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         ),
         "bench": Entry("nsqcy.cli.bench", "bench", "measure throughput and latency of a cluster"),
         "capacity": Entry(
-            "nsqcy.capacity.main", "capacity", "compute how many nsqds a load needs, and how large"
+            "nsqcy.capacity.main", "capacity", "compute the number and size of nsqds for a load"
         ),
     },
     "Running": {
@@ -79,7 +79,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "nsq_stat": Entry("nsqcy.tools.nsq_stat", "", "print a channel's statistics"),
         "nsq_tail": Entry("nsqcy.tools.nsq_tail", "", "print the messages of topics"),
         "nsq_to_file": Entry("nsqcy.tools.nsq_to_file", "", "write messages to files"),
-        "nsq_to_http": Entry("nsqcy.tools.nsq_to_http", "", "send messages to HTTP"),
+        "nsq_to_http": Entry("nsqcy.tools.nsq_to_http", "", "send messages to HTTP endpoints"),
         "nsq_to_nsq": Entry("nsqcy.tools.nsq_to_nsq", "", "publish to other nsqds"),
         "to_nsq": Entry("nsqcy.tools.to_nsq", "", "publish messages from stdin"),
     },
@@ -149,7 +149,7 @@ def _misplaced(error: click.NoSuchOption) -> str:
         if isinstance(parameter, click.Argument) and parameter.name == name:
             return f"write {name.upper()} without a flag, as in {_usage(error.ctx)}"
     if isinstance(error.ctx.command, click.Group):
-        return f"options follow the command (see {error.ctx.command_path} --help)"
+        return f"write options after the command (see {error.ctx.command_path} --help)"
     return ""
 
 
@@ -218,8 +218,8 @@ def _program(name: str, program: Entry) -> click.Command:
     context_settings=HELP,
     invoke_without_command=True,
     help=f"nsqcy {__version__}, compatible with NSQ {NSQ_VERSION}.\n\n"
-    "Commands that query a cluster find it by --lookupd-http-address or --nsqd-http-address; by"
-    " default on this machine. NSQCY_LOOKUPD_HTTP_ADDRESS and NSQCY_NSQD_HTTP_ADDRESS set other"
+    "Commands that query a cluster use --lookupd-http-address or --nsqd-http-address; the default"
+    " is this machine. NSQCY_LOOKUPD_HTTP_ADDRESS and NSQCY_NSQD_HTTP_ADDRESS set other"
     " defaults.",
     epilog="`nsqcy COMMAND --help` describes a command.",
 )

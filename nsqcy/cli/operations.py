@@ -18,7 +18,7 @@ from nsqcy.cluster.web_client import describe
 from nsqcy.config.durations import short_duration
 from nsqcy.errors import RequestError
 
-OURS = "this request, which needs nsqcy's nsqd"
+OURS = "/ready: this command requires nsqcy's nsqd"
 
 
 @click.command()
@@ -52,7 +52,7 @@ def drain(
     """
     if sum((status, stop, within is not None or hand_over)) > 1:
         raise click.UsageError(
-            "--status and --stop cannot be combined, nor used with the options of a drain"
+            "--status and --stop cannot be combined with each other or with the other options"
         )
     node = _only_node(cluster)
     if not status and not stop:
@@ -122,7 +122,8 @@ def _errors_of(node: Node) -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        text = "this nsqd does not support it" if error.status == NOT_FOUND else describe(error)
+        is_old = error.status == NOT_FOUND
+        text = "this nsqd does not support this command" if is_old else describe(error)
         raise click.ClickException(f"{node.name}: {text}") from None
 
 

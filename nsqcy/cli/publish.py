@@ -103,11 +103,12 @@ class _Publisher:
         bodies = iter(bodies)
         while batch := list(islice(bodies, BATCH)):
             if any(not each for each in batch):
-                raise click.ClickException(f"empty message, after {count} published messages")
+                done = plural(count, "published message")
+                raise click.ClickException(f"empty message, after {done}")
             try:
                 self._batch(batch)
             except RequestError as error:
-                done = f", after {count} published messages" if count else ""
+                done = f", after {plural(count, 'published message')}" if count else ""
                 why = describe(error)
                 limit = LIMITS.get(why.partition(" ")[0])
                 text = f"{self.node.name}: {why}{done}{f'; {limit}' if limit else ''}"

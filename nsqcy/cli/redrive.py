@@ -47,5 +47,5 @@ def redrive(
         examined = plural(total, "message")
         click.echo(
             f"examining {examined}: dead letters are being returned to their channels in the "
-            "background; other messages stay"
+            "background; other messages are not affected"
         )

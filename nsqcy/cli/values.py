@@ -59,8 +59,8 @@ class _Duration(ParamType):
         try:
             found = parse_with_days(value)
         except ValueError as error:
-            unit = f": did you mean {value}s?" if value.isdecimal() else f" ({ALLOWED_WITH_DAYS})"
-            self.fail(f"{quote(value)} is not a duration, {error}{unit}", param, ctx)
+            unit = f"; did you mean {value}s?" if value.isdecimal() else f" ({ALLOWED_WITH_DAYS})"
+            self.fail(f"{quote(value)} is not a duration: {error}{unit}", param, ctx)
         if found < 0:
             self.fail(f"{value} is negative", param, ctx)
         return found

@@ -132,7 +132,7 @@ class NsqdAdmin:
         """Return the statistics of all topics, of one topic, or of one channel, as in nsqd's
         `/stats?format=json`. A topic that does not exist is missing from `["topics"]`."""
         if topic is None and channel is not None:
-            raise ValueError("stats() of a channel requires its topic")
+            raise ValueError("stats() for a channel requires the channel's topic")
         with self._errors_with_address():
             found = self._nsqd.stats(topic, channel)
         assert isinstance(found, dict)

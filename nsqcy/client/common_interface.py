@@ -133,7 +133,7 @@ class ConsumerView:
         """Return the message's body, decoded by the consumer's codec. Raises DecodeError, and
         TypeError if the consumer has no codec."""
         if self._decode is None:
-            raise TypeError("decode() requires a consumer with the option codec")
+            raise TypeError("decode() requires a consumer with the codec option")
         if not isinstance(message, Message):
             raise TypeError(f"decode() requires a Message, not {type(message).__name__}")
         return self._decode(message)
@@ -190,7 +190,7 @@ class ProducerView:
         if self.core.connection_options.headers:
             return True
         if headers is not None:
-            raise ValueError("headers require a producer with the option headers=True")
+            raise ValueError("headers require a producer with headers=True")
         return False
 
 

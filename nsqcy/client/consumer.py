@@ -415,9 +415,9 @@ class ConsumerCore(Core[Nsqd]):
     @property
     def _unfinished(self) -> str:
         parts = [
-            f"{each.in_flight} unanswered messages from {each.address}"
+            f"{each.address} (unanswered messages: {each.in_flight})"
             if each.drained
-            else f"{each.address}, which has not answered CLS"
+            else f"{each.address} (no response to CLS)"
             for each in self.connections
         ]
         return ", ".join(parts)

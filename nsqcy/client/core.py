@@ -65,7 +65,7 @@ class Lines:
             return None
         self._left -= 1.0
         omitted, self._omitted = self._omitted, 0
-        return f"{text} (and {omitted} similar warnings before)" if omitted else text
+        return f"{text} (similar warnings omitted: {omitted})" if omitted else text
 
 
 class Nsqd:

@@ -29,7 +29,7 @@ def keep_dead_letters(core: ConsumerCore, topic: str, on_giving_up: object) -> N
         if not is_valid_name(topic_of_dead_letter(topic, name)):
             raise ValueError(f"dead_letter_topic {quote(topic)} is not a valid topic name")
     if any(topic_of_dead_letter(topic, name) in core.topics.names for name in core.topics.names):
-        raise ValueError("dead_letter_topic cannot be the topic of the consumer itself")
+        raise ValueError("dead_letter_topic cannot be the consumer's own topic")
     if core.options.max_tries == 0:
         raise ValueError("dead_letter_topic requires max_tries above 0")
     if on_giving_up is not None:

@@ -118,8 +118,8 @@ class FlowSettings:
     max_backoff_duration: float = option(
         0.0,
         FLOAT,
-        "maximum wait of the entire consumer after failures, in seconds; no backoff if it is less "
-        "than the first wait",
+        "maximum backoff of the entire consumer after failures, in seconds; if less than the first "
+        "wait, there is no backoff",
         _finite("0 or more", lambda value: value >= 0),
     )
     backoff_multiplier: float = option(

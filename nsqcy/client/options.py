@@ -183,7 +183,7 @@ class ConnectionOptions:
     durability: str | None = option(
         None,
         STRING,
-        "durability that a publish must reach before nsqd answers, if the topic's own is "
+        "durability that a publish must reach before nsqd answers, if the topic's durability is "
         "lower: memory, os or fsync. Connecting to an nsqd that does not support it fails",
         Rule(", ".join(DURABILITIES), DURABILITIES.__contains__),
     )

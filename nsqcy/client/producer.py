@@ -543,12 +543,12 @@ class ProducerCore(Core[Nsqd]):
     @property
     def _unfinished(self) -> str:
         parts = [
-            f"{count} unanswered publishes to {address}"
+            f"{address} (unanswered publishes: {count})"
             for address, nsqd in self.nsqds.items()
             if (count := len(list(nsqd.publishes())))
         ]
         if self.waiting:
-            parts.append(f"a connection for {len(self.waiting)} publishes")
+            parts.append(f"a connection (waiting publishes: {len(self.waiting)})")
         return ", ".join(parts)
 
     def _end_if_done(self) -> None:

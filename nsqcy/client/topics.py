@@ -46,7 +46,7 @@ class Topics:
     def require_names(self) -> None:
         """Raise ValueError if a pattern finds the topics, and with them the nsqds."""
         if self.pattern is not None:
-            raise ValueError("a consumer with topics_pattern finds its nsqds itself")
+            raise ValueError("a consumer with topics_pattern cannot use connect_to_nsqd()")
 
     def matches(self, topic: str) -> bool:
         """Return whether the pattern includes this topic."""

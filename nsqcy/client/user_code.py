@@ -47,7 +47,7 @@ class Log:
         name = self._logger.name
         with suppress(BaseException):
             print(
-                f"{name}: a filter or handler failed, log lines are lost: {error!r}",
+                f"{name}: a filter or handler failed, so log lines are lost: {error!r}",
                 file=sys.stderr,
             )
 

@@ -61,7 +61,8 @@ class Budget:
                 left = max(0.0, deadline - time.monotonic())
                 if is_largest or not self._changed.wait(left):
                     raise RequestError(
-                        f"not read: large responses already use {self.used} of {self.maximum} bytes"
+                        f"response not read: large responses already use {self.used} of"
+                        f" {self.maximum} bytes"
                     )
         finally:
             self._waiting.remove(held)

@@ -261,7 +261,7 @@ def _of_etcd(workers: Workers) -> Iterator[Problem]:
 def _of_worker(nsqd: str, worker: Report) -> Iterator[Problem]:
     place, name = Place(node=nsqd), f"node {node_name(worker['node'], nsqd)}"
     unregistered = len(worker.get("unregistered", ()))
-    missing = f"etcd lacks {unregistered} of its groups" if unregistered else ""
+    missing = f"etcd lacks {unregistered} of the node's groups" if unregistered else ""
     if trouble := BROKEN.get(worker.get("registry", ""), missing):
         yield Problem(
             *(Severity.ERROR, "copies-registry", place, trouble),
@@ -283,8 +283,8 @@ def _of_files(workers: Workers) -> Iterator[Problem]:
     for nsqd, its in by_nsqd.items():
         place = Place(node=nsqd)
         if names := _files(its, "damaged"):
-            text = f"nsqd {nsqd} has damaged copies, and the damaged parts are not intact elsewhere"
-            text = f"{text}: {names}"
+            text = f"nsqd {nsqd} has damaged copies, and no other responding copy has the damaged"
+            text = f"{text} parts intact: {names}"
             kind, label = "copies-damaged", "damaged copies"
             yield Problem(Severity.ERROR, kind, place, label, text, _CHECK_DISK)
         if names := _files(its, "unreadable"):

@@ -153,10 +153,10 @@ def parse_channels(body: bytes, headers: Mapping[str, str]) -> list[str]:
 def _addressed(producers: Iterable[Producer]) -> list[Producer]:
     found = list(producers)
     if len(found) > MAX_PRODUCERS:
-        text = f"the response lists {len(found)} nsqds, the limit is {MAX_PRODUCERS}"
+        text = f"the response lists {len(found)} nsqds; the limit is {MAX_PRODUCERS}"
         raise RequestError(text, 200)
     if not all(each.broadcast_address for each in found):
-        raise RequestError("the response cannot be read: a producer without an address", 200)
+        raise RequestError("the response cannot be read: a producer has no address", 200)
     return list(filter(is_addressed, found))
 
 

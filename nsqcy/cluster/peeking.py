@@ -25,7 +25,7 @@ def messages(page: Page, count: int = sys.maxsize) -> Iterator[dict[str, Any]]:
         found = answer["messages"]
         empty = 0 if found else empty + 1
         if answer["next"] == start is not None or empty > MAX_EMPTY:
-            raise RequestError("the pages of messages do not end", 200)
+            raise RequestError("nsqd returns pages of messages without end", 200)
         yield from found
         count -= len(found)
         start = answer["next"]

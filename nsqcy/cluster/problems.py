@@ -383,7 +383,8 @@ def _slow_consumers(channel: ChannelStats) -> Iterator[Problem]:
         *(Severity.WARNING, "slow-consumer", _place(channel), "slow consumer"),
         f"consumers of {_name(channel)} finish messages at less than a tenth of the median rate"
         f" ({rate(usual)}): {names}",
-        "check their hosts and logs; other consumers receive their messages if they stop",
+        "check the hosts and logs of these consumers; if they stop, other consumers receive the"
+        " messages",
     )
 
 

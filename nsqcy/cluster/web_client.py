@@ -531,7 +531,7 @@ def _check_head(url: Url, status: int, headers: Mapping[str, str], maximum: int)
 
 
 def _too_long(url: Url, length: str, maximum: int) -> RequestError:
-    text = f"{_route(url)}: the response has {length} bytes, the limit is {maximum}"
+    text = f"{_route(url)}: the response has {length} bytes; the limit is {maximum}"
     return RequestError(text, 200)
 
 

@@ -40,13 +40,14 @@ VERBOSE = Option(
     False,
     "deprecated, no effect; use --log-level",
     in_file=False,
-    notice="is deprecated and has no effect, use --log-level",
+    notice="is deprecated and has no effect; use --log-level",
 )
 HTTP_IDLE_TIMEOUT = Option(
     "http-idle-timeout",
     DURATION,
     650 * SECOND,
-    "time after which an idle HTTP connection is closed; set it above a load balancer's own limit",
+    "time after which an idle HTTP connection is closed; set it above a load balancer's idle "
+    "timeout",
     rule=Rule(">= 1s", lambda value: value >= SECOND),
 )
 DEBUG_REMOTE = Option(

@@ -12,7 +12,7 @@ MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 
 ALLOWED_WITH_DAYS = (
-    "a number with a unit, such as 250ms, 1.5h30m, 7d or 0; units are ns to h, and d"
+    "a number with a unit, such as 250ms, 1.5h30m, 7d or 0; units are ns, us, ms, s, m, h, d"
 )
 ALLOWED = "a number with a unit, such as 250ms, 1.5h30m or 0; units are ns, us, ms, s, m, h"
 

@@ -379,7 +379,7 @@ class Options:
             self.__dict__[name] = values[name]
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"option {name} is fixed; see replace() and change()")
+        raise AttributeError(f"option {name} cannot be assigned; use replace() or change()")
 
     def dump(self) -> dict[str, Value]:
         """Return data for json.dumps; restore() reads it in another process."""

@@ -54,7 +54,7 @@ MIN_COPIES = Option(
     "min-copies",
     INT,
     0,
-    "minimum number of responding machines; with fewer, publishes are refused; 0 for more than "
+    "minimum number of responding machines; with fewer, publishes are refused; 0 means more than "
     "half of the copies",
     example=2,
     rule=Rule(f"[0,{MAX_COPIES}]", lambda value: 0 <= value <= MAX_COPIES),

@@ -32,7 +32,7 @@ def check(table: OptionTable, argv: Sequence[str], rest: Sequence[str]) -> list[
 
 def _warning(flag: str, rest: Sequence[str]) -> str:
     if flag:
-        why = f"boolean flag --{flag} takes no separate value, write --{flag}={rest[0]}"
+        why = f"boolean flag --{flag} takes no separate value; write --{flag}={rest[0]}"
     elif any(_flag_name(word) for word in rest):
         why = "flags must precede all other words"
     else:

@@ -159,7 +159,8 @@ def write(path: str, look: Callable[[], Seen]) -> str:
     missing = f", {len(parts.missing)} not collected (see README.txt)" if parts.missing else ""
     return (
         f"wrote {path}: {len(parts.files) + 1} files, {size(written)}{missing}\n"
-        "secrets are removed, but names and addresses are not: review it before you publish it\n"
+        "secrets are removed, but names and addresses are not: review the bundle before you"
+        " publish it\n"
     )
 
 
@@ -357,7 +358,9 @@ def _add_cluster(parts: Parts, cluster: Cluster, web: WebClient) -> None:
     left = len(cluster.nsqds[MAX_NODES:]) + len(cluster.lookupds[MAX_NODES:])
     if left:
         parts.miss(
-            "other daemons", f"{left} skipped, more than {MAX_NODES} of a kind: specify only these"
+            "other daemons",
+            f"{left} skipped, because a bundle has at most {MAX_NODES} nsqds and {MAX_NODES}"
+            " nsqlookupds; to include the others, specify only their addresses",
         )
 
 

@@ -116,8 +116,10 @@ def registration(cluster: Cluster) -> Iterator[Finding]:
         missing = {topic.name for topic in nsqd.topics} - known
         if missing:
             text = f"no nsqlookupd announces these topics of nsqd {nsqd.name}: {several(missing)}"
-            advice = "if this persists, check its log for LOOKUPD; a restart registers them again"
-            yield warning(text, advice)
+            advice = (
+                "if this persists, check nsqd's log for LOOKUPD; a restart registers the topics"
+            )
+            yield warning(text, f"{advice} again")
 
 
 # --- agreement ----------------------------------------------------------------------------------
@@ -155,7 +157,8 @@ def agreement(cluster: Cluster) -> Iterator[Finding]:
         has = {each.address for each in lookupd.producers}
         if lacking := [name for address, name in every.items() if address not in has]:
             text = f"nsqlookupd {lookupd.address} lacks nsqd {several(lacking)}"
-            yield error(text, "add it to their --lookupd-tcp-address; check their logs")
+            advice = "add this nsqlookupd to the --lookupd-tcp-address of these nsqds"
+            yield error(text, f"{advice}; check their logs")
         if missing := topics - lookupd.topics:
             which = several(missing)
             text = f"nsqlookupd {lookupd.address} lacks topics that other nsqlookupds have: {which}"
@@ -175,7 +178,7 @@ def _tombstones(cluster: Cluster) -> Iterator[Finding]:
     torn = [f"{topic} of {nsqd}" for (topic, nsqd), seen in states.items() if len(seen) > 1]
     if torn:
         text = f"only some nsqlookupds have a tombstone for {several(torn)}"
-        yield warning(text, "tombstone it on all of them, or wait until the tombstone expires")
+        yield warning(text, "set the tombstone on all nsqlookupds, or wait until it expires")
 
 
 def clocks(cluster: Cluster) -> Iterator[Finding]:
@@ -215,7 +218,7 @@ def certificates(cluster: Cluster) -> Iterator[Finding]:
             text = f"the certificate of {door.address} could not be read: {door.tls_error}"
             yield note(
                 text,
-                "it may require a client certificate; check its certificate file with"
+                "the port may require a client certificate; check the certificate file with"
                 " openssl x509 -enddate -in FILE",
             )
         where = ((door.address, door.expires),) if door else ()
@@ -257,7 +260,7 @@ _ADVICE = {
     "docs/runbooks/unreadable-topic.md",
     "does not answer": "the worker may be stopped or hung: check the state of its process, and see"
     " docs/runbooks/worker-restarted.md",
-    "is being restarted": "find out in the log why the worker died; see"
+    "is being restarted": "check the log to find out why the worker died; see"
     " docs/runbooks/worker-restarted.md",
     "disk hangs": "publishes that must be written are refused until the disk responds: look for "
     "its device in the kernel log (dmesg), and see docs/runbooks/slow-syncs.md",

@@ -73,7 +73,8 @@ def disk_space(host: Host) -> Iterator[Finding]:
         text = f"{free}, less than --min-free-disk: publishes that need disk space are refused"
         yield error(text, "free disk space, or consume channels with a backlog")
     elif disk.bytes_free < min(MIN_FREE, FREE_SHARE * disk.bytes_all):
-        yield error(free, "free disk space; set --min-free-disk to refuse publishes in time")
+        advice = "free disk space; set --min-free-disk to refuse publishes before the disk is full"
+        yield error(free, advice)
     elif disk.bytes_free < FREE_SHARE * disk.bytes_all:
         yield warning(free, "free disk space before the disk is full")
     else:

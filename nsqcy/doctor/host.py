@@ -61,7 +61,7 @@ def version(text: str) -> tuple[int, ...]:
 
 
 def open_files(host: Host) -> Iterator[Finding]:
-    advice = "raise LimitNOFILE= in the service unit, or ulimit -Hn before starting it"
+    advice = "raise LimitNOFILE= in the service unit, or ulimit -Hn before starting the daemon"
     hard = host.files_hard
     if hard < MIN_FILES:
         text = f"only {hard} open files are allowed, and each connection uses a file descriptor"
@@ -95,7 +95,7 @@ def clock(host: Host) -> Iterator[Finding]:
     if found.stepped is not None and abs(found.stepped) > STEP:
         way = "forward" if found.stepped > 0 else "back"
         text = f"the clock has been set {way} by {abs(found.stepped):.0f} s since boot"
-        yield note(text, "set it before daemons start, and only slew it afterwards")
+        yield note(text, "set the clock before daemons start, and only slew it afterwards")
 
 
 def memory(host: Host) -> Iterator[Finding]:

@@ -207,7 +207,7 @@ def _why_it_hangs(nsqd: Nsqd, error: RequestError, web: WebClient) -> str:
             with suppress(RequestError):  # the master answers if all workers hang
                 if told := _unready(web, url):
                     return told
-            return "it accepts connections, but does not answer"
+            return "connections are accepted, but requests are not answered"
     return ""
 
 

@@ -83,7 +83,7 @@ OUTPUT = (
         "watch",
         INTERVAL,
         0,
-        "check repeatedly until ^C, at this interval or every 10s, and print new and resolved"
+        "check repeatedly until ^C, every 10s or at this interval, and print new and resolved"
         " findings",
         rule=NOT_NEGATIVE,
     ),

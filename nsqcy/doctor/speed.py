@@ -55,7 +55,7 @@ CHECKS = (
     Check(
         "growing-backlog",
         "channels whose consumers finish fewer messages than arrive, with a backlog of at least"
-        f" {problems.MIN_SECONDS:.0f} s of this growth",
+        f" {problems.MIN_SECONDS:.0f} s of growth at this rate",
         "no channel with consumers is falling behind",
         lambda cluster: of_kinds(cluster.problems, "falling-behind"),
         _has_rates,

@@ -28,13 +28,13 @@ def ghost_topics(cluster: Cluster) -> Iterator[Finding]:
         yield warning(
             text,
             f"do not delete them: their messages may be on a disk that doctor cannot see, because"
-            f" {several(unseen)}. Solve that first",
+            f" {several(unseen)}. Solve this problem first",
         )
         return
     yield warning(
         f"nsqlookupds list topics that no nsqd has: {several(ghosts)}",
-        "first check that no nsqd is stopped or unregistered: its disk may have their messages; if"
-        " none is, publish to them, or delete them on the Lookup page of nsqadmin",
+        "first check that no nsqd is stopped or unregistered: its disk may have messages of these"
+        " topics; otherwise, publish to the topics, or delete them on nsqadmin's Lookup page",
     )
 
 

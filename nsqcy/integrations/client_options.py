@@ -46,9 +46,7 @@ def demand_queue_pattern(name: str, value: str | None) -> None:
     try:
         (value or "").format(queue="name")
     except (LookupError, ValueError, AttributeError):
-        raise ValueError(
-            f"{name} may contain {{queue}}, and no other placeholders, not {value!r}"
-        ) from None
+        raise ValueError(f"{name} may contain only the placeholder {{queue}}: {value!r}") from None
 
 
 def _names(keywords: Any) -> set[str]:

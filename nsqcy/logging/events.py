@@ -38,7 +38,7 @@ def few_open_files(*, limit: int, hard_limit: int) -> str:
     """Connections are refused when no descriptors are left."""
     return (
         f"open files: the limit of {limit} is low, because each connection needs a file "
-        f"descriptor; the hard limit is {hard_limit}: raise LimitNOFILE= in the service unit, or "
+        f"descriptor; the hard limit is {hard_limit}; raise LimitNOFILE= in the service unit, or "
         "ulimit -Hn"
     )
 
@@ -83,7 +83,7 @@ def stop_failed(stack: str, /) -> str:
 @error(NSQD)
 def workers_killed(seconds: float, /) -> str:
     """Messages that these workers had not saved are lost."""
-    return f"workers have not stopped within {seconds:g} s, killing them"
+    return f"workers have not stopped within {seconds:g} s; killing them"
 
 
 @info(NSQD)
@@ -202,14 +202,14 @@ def copies_read_failed(role: str, /, *, group: str, error: str) -> str:
 @warn(NSQD)
 def copies_mended(*, group: str, file: str, parts: int) -> str:
     """The file failed its checksums or could not be read. Nothing is lost, but check the disk."""
-    return f"COPIES: {file} in group {group} was damaged; repaired {parts} parts"
+    return f"COPIES: {file} in group {group} was damaged; repaired parts: {parts}"
 
 
 @error(NSQD)
 def copies_damaged(*, group: str, file: str, parts: int) -> str:
     """No other copy that responds has this part of the file intact. A damaged journal is sent again
     by the owner."""
-    return f"COPIES: {file} in group {group} has {parts} damaged parts"
+    return f"COPIES: {file} in group {group} is damaged; damaged parts: {parts}"
 
 
 @error(NSQD)
@@ -365,8 +365,8 @@ def disk_hung(reason: str, /, *, operation: str, path: str, seconds: int) -> str
     """A disk operation has been in progress for 5 s or more. Repeated every minute. See [the
     runbook](runbooks/slow-syncs.md)."""
     return (
-        f"{reason}; publishes that must be written are refused until it returns: check the disk "
-        "and the kernel log"
+        f"{reason}; publishes that must be written are refused until the operation returns; check "
+        "the disk and the kernel log"
     )
 
 
@@ -457,8 +457,8 @@ def metadata_foreign(*, path: str) -> str:
 def policies_recalled(*, topic: str) -> str:
     """nsqd applies the policies from the journal and saves them."""
     return (
-        f"TOPIC({topic}): policies.json lacks its policies set over HTTP, or has outdated ones; "
-        "using those in its journal"
+        f"TOPIC({topic}): policies.json lacks the topic's policies set over HTTP, or has "
+        "outdated ones; using those in the topic's journal"
     )
 
 

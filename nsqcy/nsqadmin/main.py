@@ -62,7 +62,7 @@ def _provider(options: AdminOptions) -> "LoginProvider":
     try:
         from nsqcy.nsqadmin.auth.oidc import Provider, Settings
     except ModuleNotFoundError as error:
-        text = f'--oidc-issuer requires the package {error.name}: pip install "nsqcy[oidc]"'
+        text = f'--oidc-issuer requires the {error.name} package: pip install "nsqcy[oidc]"'
         raise StartError(text) from None
     path = options.oidc_client_secret_file
     settings = Settings(

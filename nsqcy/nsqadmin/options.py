@@ -111,7 +111,7 @@ class AdminOptions(Options, program="nsqadmin"):
         "allow-config-from-cidr",
         STRING,
         "127.0.0.1/8",
-        "addresses that may query /config; empty allows all",
+        "addresses that may query /config; if empty, all may",
         guard=True,
     )
     acl_http_header = Option(
@@ -163,7 +163,7 @@ class AdminOptions(Options, program="nsqadmin"):
         "oidc-client-secret-file",
         STRING,
         "",
-        "file with the client secret; empty for a client without a secret",
+        "file with the client secret; leave empty for a client without a secret",
     )
     oidc_redirect_url = Option(
         "oidc-redirect-url",

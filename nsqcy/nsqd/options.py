@@ -127,7 +127,7 @@ class NsqdOptions(
         False,
         "deprecated, no effect; use --node-id",
         in_file=False,
-        notice="is deprecated and has no effect, use --node-id",
+        notice="is deprecated and has no effect; use --node-id",
     )
     workers = Option(
         "workers",
@@ -154,13 +154,13 @@ class NsqdOptions(
         "http-address",
         STRING,
         "0.0.0.0:4151",
-        "host:port or unix socket path for HTTP clients; empty for none",
+        "host:port or unix socket path for HTTP clients; if empty, HTTP is disabled",
     )
     https_address = Option(
         "https-address",
         STRING,
         "0.0.0.0:4152",
-        "host:port for HTTPS clients, used only with a certificate; empty for none",
+        "host:port for HTTPS clients, used only with a certificate; if empty, HTTPS is disabled",
     )
     debug_remote = DEBUG_REMOTE
     broadcast_address = Option(
@@ -238,7 +238,10 @@ class NsqdOptions(
 
     _storage = Section("Storage")
     data_path = Option(
-        "data-path", STRING, "", "existing directory for all data; empty for the working directory"
+        "data-path",
+        STRING,
+        "",
+        "existing directory for all data; by default, the working directory",
     )
     mem_queue_size = MEM_QUEUE_SIZE
     max_bytes_per_file = Option(
@@ -293,8 +296,8 @@ class NsqdOptions(
         "hung-disk-timeout",
         DURATION,
         30 * SECOND,
-        "time that a publish waits for a hung disk before nsqd closes its connection; an "
-        "exiting nsqd waits twice as long",
+        "time that a publish waits for a hung disk before nsqd disconnects the publisher; "
+        "an exiting nsqd waits twice as long",
         rule=POSITIVE,
     )
     queue_scan_worker_pool_max = Option(
@@ -399,7 +402,10 @@ class NsqdOptions(
         rule=Rule("[0,1]", lambda value: 0 <= value <= 1),
     )
     statsd_address = Option(
-        "statsd-address", STRING, "", "host:port of a statsd server (UDP); empty for none"
+        "statsd-address",
+        STRING,
+        "",
+        "host:port of a statsd server (UDP); if empty, nothing is pushed",
     )
     statsd_prefix = Option(
         "statsd-prefix",
@@ -434,7 +440,7 @@ class NsqdOptions(
         "e2e-processing-latency-window-time",
         DURATION,
         10 * MINUTE,
-        "time window of these percentiles",
+        "time window of the end-to-end latency percentiles",
     )
 
     _encryption = Section("TLS and compression")
@@ -486,21 +492,25 @@ class NsqdOptions(
         (),
         "URL of an etcd server that coordinates topics with copies on other machines",
     )
-    etcd_user = Option("etcd-user", STRING, "", "etcd user name; empty for no authentication")
+    etcd_user = Option(
+        "etcd-user", STRING, "", "etcd user name; if empty, nsqd does not authenticate"
+    )
     etcd_password_file = Option(
-        "etcd-password-file", STRING, "", "path to a file that contains this user's password"
+        "etcd-password-file", STRING, "", "path to a file that contains the etcd user's password"
     )
     etcd_ca_file = Option(
         "etcd-ca-file",
         STRING,
         "",
-        "path to the CA certificates (PEM) for etcd; empty for the system's CAs",
+        "path to the CA certificates (PEM) for etcd; if empty, the system's CAs are used",
         guard=True,
     )
     etcd_cert_file = Option(
         "etcd-cert-file", STRING, "", "path to the client certificate for etcd (PEM)"
     )
-    etcd_key_file = Option("etcd-key-file", STRING, "", "path to this certificate's key (PEM)")
+    etcd_key_file = Option(
+        "etcd-key-file", STRING, "", "path to the key of the client certificate for etcd (PEM)"
+    )
     cluster = Option(
         "cluster",
         STRING,
@@ -538,7 +548,11 @@ class NsqdOptions(
         guard=True,
     )
     copies_tls_key = Option(
-        "copies-tls-key", STRING, "", "path to this certificate's key (PEM)", guard=True
+        "copies-tls-key",
+        STRING,
+        "",
+        "path to the key of this node's certificate for copies (PEM)",
+        guard=True,
     )
     copies_tls_root_ca_file = Option(
         "copies-tls-root-ca-file",

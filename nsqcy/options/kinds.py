@@ -155,10 +155,10 @@ INSTANT = Kind(
     _instant,
 )
 EXPRESSION = Kind("regular expression", "a regular expression", _expression)
-NAME = matching("name", NAME_PATTERN, "a name: 1 to 64 of .a-zA-Z0-9_-")
+NAME = matching("name", NAME_PATTERN, "a name of 1 to 64 characters: .a-zA-Z0-9_-")
 TOPIC_NAME = matching(
     "name",
     NAME_PATTERN,
-    "a topic name: 1 to 64 of .a-zA-Z0-9_- (ephemeral topics have no log)",
+    "a topic name of 1 to 64 characters: .a-zA-Z0-9_- (ephemeral topics have no log)",
 )
 ANYTHING = Kind("text", "any text", str)

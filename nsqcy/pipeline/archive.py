@@ -37,7 +37,7 @@ OPTIONS = (
     Option("root", PATH, "archive", "archive directory; do not share it between jobs"),
     Option("once", BOOLEAN, False, "archive the rows that exist now, then exit"),
     Option("every", DURATION, 60.0, "without --once: interval between batches"),
-    Option("checkpoint", PATH, None, "directory for Spark's state; by default in the root"),
+    Option("checkpoint", PATH, None, "directory for Spark's state; by default inside --root"),
     Option(
         "decode",
         choice("none", "json", "variant"),

@@ -223,8 +223,8 @@ def exchange(one: Path, other: Path) -> None:
         number = ctypes.get_errno()
         raise OSError(
             number,
-            f"{one}: this file system cannot exchange directories ({os.strerror(number)}): ext4, "
-            "xfs, btrfs and tmpfs can",
+            f"{one}: this file system cannot exchange directories ({os.strerror(number)}); use "
+            "ext4, xfs, btrfs or tmpfs",
         )
 
 

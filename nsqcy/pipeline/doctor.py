@@ -83,7 +83,7 @@ def package(name: str) -> Finding:
 
 def reachability(options: Options) -> Iterator[Finding]:
     if find_spec("pyarrow") is None:
-        yield warning("nsqds are not checked: that requires pyarrow")
+        yield warning("nsqds are not checked, because pyarrow is not installed")
         return
     from nsqcy.spark.discovery import Discovery
     from nsqcy.spark.errors import NsqError

@@ -175,7 +175,7 @@ def read_seqs(root: Path, path: str) -> tuple[str, "pa.Array"]:
     column = found.column("seq").combine_chunks()
     ids, limits = pc.unique(found["log_id"]).to_pylist(), pc.min_max(column).as_py()
     if (ids, limits) != ([log_id], {"min": first, "max": last}):
-        raise Damaged(f"{path}: its rows do not match its footer")
+        raise Damaged(f"{path}: the rows do not match the footer")
     return log_id, column
 
 

@@ -321,7 +321,7 @@ def undo(root: Path, state: State) -> None:
             if last > step.number:  # a killed job is at most one batch ahead
                 raise Damaged(
                     f"{path} has minutes of batch {last}, but {state_path(root)} is missing or "
-                    f"older: it ends with batch {state.number}; restore a newer one, or use a "
+                    f"ends with batch {state.number}; restore a newer version, or use a "
                     "different --root"
                 )
             if last > state.number:

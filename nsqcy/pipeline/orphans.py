@@ -54,7 +54,8 @@ def orphans(root: Path, contents: manifests.Contents) -> list[str]:
     """Return the files that are not in any manifest."""
     there = manifests.on_disk(root)
     if there and not contents.manifests:
-        raise UsageError(f"{root} has no manifests: it is not an archive, or they are lost")
+        text = f"{root} has no manifests: it is not an archive, or the manifests are lost"
+        raise UsageError(text)
     moving = {file.path for manifest in contents.moving for file in manifest.files}
     return sorted(there - set(contents.files) - moving)
 
@@ -77,9 +78,9 @@ def only_there(root: Path, path: str, files: Collection[manifests.File]) -> int 
 
 def told(only: int | None, remove: bool) -> str:
     if only is None:
-        return "cannot be read, so it is kept"
+        return "the file cannot be read, so it is kept"
     if only:
-        return f"the archive lacks {only} of its rows, so it is kept: run archive first"
+        return f"the archive lacks {only} of its rows, so the file is kept; run archive first"
     if remove:
         return "removed"
-    return "the archive has all of its rows: use --remove to delete this file"
+    return "the archive has all of its rows; use --remove to delete this file"

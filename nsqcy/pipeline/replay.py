@@ -46,7 +46,7 @@ PLACE = (
     Option("root", PATH, None, "archive directory to read instead of logs"),
     Option("start", INSTANT, None, "only rows published at this time or later"),
     Option("end", INSTANT, None, "only rows published before this time"),
-    Option("where", TEXT, None, "SQL expression over the columns; only rows for which it is true"),
+    Option("where", TEXT, None, "SQL expression over the columns; only rows that satisfy it"),
 )
 DESTINATION = (
     Option(
@@ -178,7 +178,7 @@ def publish(options: Options, report: Report, work: Work) -> None:
         else:
             report.line(f"continuing with round {plan.done + 1}", done=plan.done, rows=plan.rows)
             if time.time() - path.stat().st_mtime > REMEMBERED:
-                report.warn("nsqds may have forgotten that round: some rows may be duplicated")
+                report.warn("nsqds may have forgotten that round, so some rows may be duplicated")
         metrics = Metrics(work.job, options["metrics-port"])
         spark = make_session(options, work.job)
         todo = plan.rounds()

@@ -191,9 +191,9 @@ class Poller:
         """Report that a daemon does not respond, or responds again. Raises Denied."""
         if isinstance(error, RequestError) and error.status in (401, 403):
             remedy = f"check {token_file.SETTINGS}"
-            raise Denied(f"{address} denies access: {error}: {remedy}")
+            raise Denied(f"{address} denies access: {error}; {remedy}")
         if error is not None and "certificate" in str(error):
-            raise Denied(f"{address}: {error}: check --tls-root-ca-file")
+            raise Denied(f"{address}: {error}; check --tls-root-ca-file")
         if error is not None and address not in self.silent:
             self.silent.add(address)
             self._report.warn(f"{address} does not answer: {error}", address=address)

@@ -30,7 +30,7 @@ OPTIONS = (
     Option("root", PATH, "archive", "archive directory"),
     Option("topic", TOPIC_NAME, None, "only this topic"),
     Option("quick", BOOLEAN, False, "trust the manifests; compare only names and sizes"),
-    Option("checkpoint", PATH, None, "the archive's checkpoint; by default in the root"),
+    Option("checkpoint", PATH, None, "the archive's checkpoint; by default inside --root"),
     Option("threads", POSITIVE, None, "number of files read in parallel; by default one per core"),
 )
 SHOWN = 5  # maximum number of gaps shown per log

@@ -118,7 +118,7 @@ class PlannedBatch:
             return [Batch.of_epoch(self._batch.query, epoch) for epoch in found]
         if not options.failover:
             raise failure
-        LOG.warning("nsq: %s: it is unknown whether it has this batch", failure)
+        LOG.warning("nsq: %s; whether the nsqd has this batch is unknown", failure)
         return []
 
 

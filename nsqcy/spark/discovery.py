@@ -121,7 +121,7 @@ def all_nsqds(options: WriteOptions) -> list[str]:
 def nobody(lookupds: tuple[str, ...], failures: list[str]) -> str:
     if len(failures) < len(lookupds):
         return f"no nsqd is known to nsqlookupd {','.join(lookupds)}"
-    return f"none of {len(lookupds)} nsqlookupds answered: {'; '.join(failures)}"
+    return f"no nsqlookupd answered: {'; '.join(failures)}"
 
 
 def limit(access: Access) -> float:

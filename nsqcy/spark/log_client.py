@@ -314,9 +314,10 @@ class Connection:
                     f"{self.address} does not have this log (current log: {rest or 'none'})"
                 )
             case "E_LOG_GONE" if SEQ.fullmatch(rest):
-                return LogGone(f"{self.address} has it from seq {rest}", int(rest))
+                return LogGone(f"{self.address} has the log from seq {rest}", int(rest))
             case "E_LOG_RANGE" if SEQ.fullmatch(rest):
-                return LogRange(f"{self.address} has it up to seq {rest}, exclusive", int(rest))
+                text = f"{self.address} has the log up to seq {rest}, exclusive"
+                return LogRange(text, int(rest))
             case "E_LOG_FAILED":
                 return Unreachable(f"{self.address} failed to read its disk: {rest}")
             case "E_LOG_PUB_FAILED" | "E_MPUB_FAILED" | "E_DPUB_FAILED":

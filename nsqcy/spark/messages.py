@@ -179,7 +179,8 @@ class Messages:
             (
                 pc.is_in(topics, wrong),
                 lambda row: (
-                    f"{topics[row].as_py()!r} is not a topic name: 1 to 64 of .a-zA-Z0-9_-"
+                    f"{topics[row].as_py()!r} is not a topic name"
+                    " (1 to 64 characters: .a-zA-Z0-9_-)"
                     if len(topics[row].as_py())
                     else "it has no topic"
                 ),

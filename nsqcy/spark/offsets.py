@@ -91,7 +91,8 @@ class Offset:
         if version != VERSION:
             raise OptionError(
                 f"the checkpoint has offsets of version {version!r}; this nsqcy supports "
-                f"version {VERSION}: use the nsqcy that wrote it, or a new checkpointLocation"
+                f"version {VERSION}: use the nsqcy that wrote the checkpoint, or a new"
+                " checkpointLocation"
             )
         try:
             pos, start = positions(value["pos"]), positions(value.get("from", {}))
@@ -261,7 +262,7 @@ def fit(shard: Shard, log: Log, part: Range) -> tuple[Range, list[Loss]]:
 def let_go(shard: Shard, log: Log, seq: int, rows: int) -> Loss:
     return Loss(
         f"rows are lost: topic {shard.topic!r}, log {log.log_id} on nsqd {shard.address}: "
-        f"seq {seq} cannot be read: retention removed {rows} rows, and the first available seq is "
+        f"retention removed {rows} rows from seq {seq} on, and the first available seq is "
         f"{log.first_seq}",
         rows,
     )
@@ -269,8 +270,8 @@ def let_go(shard: Shard, log: Log, seq: int, rows: int) -> Loss:
 
 def too_short(shard: Shard, log: Log, seq: int) -> Loss:
     return Loss(
-        f"rows are lost: topic {shard.topic!r}, log {log.log_id} on nsqd {shard.address}: it had "
-        f"rows up to seq {seq}, but now ends before {log.next_seq}: it was restored from an "
+        f"rows are lost: topic {shard.topic!r}, log {log.log_id} on nsqd {shard.address} had "
+        f"rows up to seq {seq}, but now ends before {log.next_seq}; the log was restored from an "
         "older copy, or a crash truncated it"
     )
 
@@ -279,7 +280,7 @@ def vanished(topic: str, log_id: str, seq: int, view: View) -> Loss:
     there = [log.log_id for shard in view.shards if shard.topic == topic for log in shard.logs]
     what = f"the new log is {there[-1]}" if there else "there is no new log"
     return Loss(
-        f"rows are lost: topic {topic!r}, log {log_id} is on none of {len(view.asked)} nsqds "
-        f"({','.join(view.asked)}); if the nsqd that has it is down, start it; seq {seq} cannot be "
-        f"read; {what}"
+        f"rows are lost: topic {topic!r}, log {log_id} is on none of the nsqds "
+        f"{','.join(view.asked)}, so seq {seq} cannot be read; if the nsqd with the log is down, "
+        f"start it; {what}"
     )

@@ -100,7 +100,7 @@ TABLE = (
         "topic",
         TOPIC_NAME,
         None,
-        "topic to read; when writing, the topic for rows that do not name one",
+        "topic to read; when writing, the topic for rows without a topic",
     ),
     SparkOption("read", "topics", TOPIC_NAMES, None, "several topics"),
     SparkOption(
@@ -433,7 +433,7 @@ def unknown(key: str, known: list[str], doing: str) -> OptionError:
     if key.lower() in BY_KEY:
         return OptionError(f"option {BY_KEY[key.lower()].name!r} does not apply to {doing}")
     if key.lower() == "path":
-        return OptionError("option 'path' does not exist: option 'topic' names the topic")
+        return OptionError("option 'path' does not exist: specify the topic with option 'topic'")
     by_key = {name.lower(): name for name in known}
     near = difflib.get_close_matches(key.lower(), by_key, 1, 0.6)
     hint = f"did you mean {by_key[near[0]]!r}?" if near else f"allowed: {', '.join(known)}"
@@ -454,7 +454,7 @@ def assembled(found: dict[str, Any]) -> Options:
         )
     check_addresses(found)
     if found["topicsPattern"] and not found["lookupdHttpAddresses"]:
-        raise OptionError("topicsPattern needs lookupdHttpAddresses, which list the topics")
+        raise OptionError("topicsPattern requires lookupdHttpAddresses to find the topics")
     topics = tuple(sorted(found["topics"] or filter(None, [found["topic"]])))
     for name in ("startingOffsets", "endingOffsets"):
         check_topics(name, found[name], topics)

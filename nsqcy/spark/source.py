@@ -163,8 +163,9 @@ def check_view(options: Options, view: View, *, wait: bool) -> None:
                 "correct its address"
             )
         asked = f" (nsqlookupd {','.join(options.lookupds)})" if options.lookupds else ""
+        nsqds = "1 nsqd" if len(view.asked) == 1 else f"{len(view.asked)} nsqds"
         raise Refused(
-            f"topic {topic!r} not found on {len(view.asked)} nsqds{asked}; publish a message to "
+            f"topic {topic!r} not found on {nsqds}{asked}; publish a message to "
             "it, or correct the name"
         )
     check_kept(options, view)
@@ -441,8 +442,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 away = sorted(view.away.get(each.topic, ()))
                 if away:
                     raise Unreachable(
-                        f"{each} cannot be read: no nsqd that answers has it, and "
-                        f"{', '.join(away)} do not answer"
+                        f"{each} cannot be read: no responding nsqd has it; no answer "
+                        f"from {', '.join(away)}"
                     )
                 lose(options, [vanished(each.topic, each.log_id, each.start, view)])
                 continue

@@ -30,7 +30,8 @@ def warnings(path: str) -> list[str]:
     except OSError:
         return []
     if mode & _OTHERS:
-        return [f"{path} has mode {mode:04o}: other users can read or write it: chmod 600"]
+        text = f"{path} has mode {mode:04o}: other users can read or write the file"
+        return [f"{text}; run chmod 600"]
     return []
 
 

@@ -74,7 +74,7 @@ TEXTS = ("role", "password", "token", "certificate", *PERMISSIONS)
 KEYS = (*TEXTS, *(each.name for each in QUOTAS))
 MAX_PATTERNS = 100  # patterns per permission; bounds the time for a decision
 
-NAME_ALLOWED = "letters, digits and . _ @ -, up to 64"
+NAME_ALLOWED = "up to 64 letters, digits and . _ @ -"
 SECTION_ALLOWED = f"[user NAME], where NAME is {NAME_ALLOWED}"
 PASSWORD_ALLOWED = "the output of `nsqcy passwd NAME`"
 TOKEN_ALLOWED = "the output of `nsqcy passwd --token NAME`"

@@ -66,7 +66,7 @@ def _add_greenlets(lines: list[str]) -> None:
         below += [(each, depth + 1) for each in reversed(spawned.pop(greenlet, []))]
         added += 1
     if below:
-        lines.append(f"... and {len(below) + sum(map(len, spawned.values()))} more greenlets")
+        lines.append(f"... greenlets not shown: {len(below) + sum(map(len, spawned.values()))}")
 
 
 def _by_spawner(main: Any) -> dict[Any, list[Any]]:

@@ -258,7 +258,7 @@ def clients(daemon: Nsqd, topic: str) -> list[Any]:
     ("options", "error"),
     [
         ({"dead_letter_topic": "no name"}, "not a valid topic name"),
-        ({"dead_letter_topic": "t"}, "cannot be the topic of the consumer"),
+        ({"dead_letter_topic": "t"}, "cannot be the consumer's own topic"),
         ({"dead_letter_topic": "d", "max_tries": 0}, "requires max_tries above 0"),
         ({"dead_letter_topic": "d", "on_giving_up": print}, "cannot be combined"),
     ],

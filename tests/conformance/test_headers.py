@@ -175,7 +175,7 @@ def test_the_client(face: Face, shared: Nsqd, topic: str) -> None:
 
 @one_worker
 def test_the_client_refuses(face: Face, shared: Nsqd, topic: str) -> None:
-    with pytest.raises(ValueError, match="headers require a producer with the option headers=True"):
+    with pytest.raises(ValueError, match="headers require a producer with headers=True"):
         face.call(face.producer(address(shared)).publish, topic, b"x", headers={"a": "b"})
     producer = face.producer(address(shared), headers=True)
     with pytest.raises(ValueError, match='header name "Up"'):

@@ -723,7 +723,7 @@ def test_a_node_that_is_down(cluster: Cluster, filled: str) -> None:
         for path, words in (
             (f"/peek/{filled}/c", "plain"),
             (f"/policy/{filled}/c", "max_attempts"),
-            (f"/seek/{filled}/c?to=latest", "will leave it"),
+            (f"/seek/{filled}/c?to=latest", "will be removed"),
         ):
             page = read(admin.web.get(path).body)
             assert f"{down}: " in page.one("div", role="status").text

@@ -33,7 +33,7 @@ def test_replacing_nsqd_and_going_back(host: Host, nsqd: Starter) -> None:
     (host.data / "nsqd.dat").write_text(json.dumps({"topics": topics, "version": "1.3.0"}))
     printed = [host.type(block) for block in page[:7]]
     assert "t:c: 300 messages to deliver" in printed[3]
-    assert "import: complete, 324 messages, 0 unreadable parts" in printed[4]
+    assert "import: complete; messages: 324; unreadable parts: 0" in printed[4]
     stats = printed[6]
     assert re.search(r"\*P \[t +\] depth: 20 ", stats), stats
     assert re.search(r"\*P \[c +\] depth: 300 ", stats), stats

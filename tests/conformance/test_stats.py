@@ -260,7 +260,7 @@ def test_a_worker_that_is_down(nsqd: Starter) -> None:
         return
     daemon.kill_worker(0)
     eventually(lambda: "being restarted" in daemon.web.stats()["health"])
-    health = "NOK - 1 of 3 workers are being restarted"
+    health = "NOK - workers being restarted: 1 of 3"
     seen = [daemon.web.stats() for _ in range(3)]
     assert {stats["health"] for stats in seen} <= {health, "OK"}
     eventually(lambda: daemon.web.stats()["health"] == "OK", timeout=20)

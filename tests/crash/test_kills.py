@@ -52,7 +52,7 @@ def leaves_nothing(daemon: Nsqd) -> None:
     daemon.stop()
     checked = check_data(daemon.data)
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert "0 unreadable parts" in checked.stdout
+    assert "unreadable parts: 0" in checked.stdout
 
 
 def kills(starter: Starter, seed: int, cycles: int, **options: Any) -> None:

@@ -120,7 +120,7 @@ def test_etcd_replaced(hosts: list[Host], etcd: Etcd) -> None:
     for host in others:
         host.type("systemctl start nsqd")
     eventually(lambda: all(sums(host, "unregistered_groups") for host in others), timeout=30)
-    assert b"groups of copies are missing" in others[0].web.get("/ping").body
+    assert b"groups of copies missing" in others[0].web.get("/ping").body
     types = [Page("etcd-replaced", 4) for _ in others]
     for host, type_next in zip(others, types, strict=True):
         assert '"unregistered":["' in type_next(host)

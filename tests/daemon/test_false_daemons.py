@@ -128,7 +128,7 @@ def test_an_answer_that_is_too_large_is_not_read() -> None:
             message = admin.web.get("/api/topics").json()["message"]
     finally:
         server.close()
-    assert f"{server.address}: /info: the response has 209715200 bytes, the limit is" in message
+    assert f"{server.address}: /info: the response has 209715200 bytes; the limit is" in message
 
 
 def test_a_hung_nsqd_is_waited_for_once() -> None:

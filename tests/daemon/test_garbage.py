@@ -160,7 +160,7 @@ def test_copies_connections_leave_no_cycles(nsqd: Starter, tmp_path: Path, tls: 
         with socket.create_connection(address) as plain:
             sock = context.wrap_socket(plain) if tls else plain
             sock.sendall(encode(Greeting("another cluster", "n", "n", "g")))
-            assert b"this is cluster" in sock.recv(1000)
+            assert b"this nsqd belongs to cluster" in sock.recv(1000)
             sock.close()
         for data in (b"", b"\xff" * 100, tls12_hello()):
             with socket.create_connection(address) as sock, contextlib.suppress(OSError):

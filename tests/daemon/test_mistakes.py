@@ -212,7 +212,7 @@ def test_a_port_for_copies_in_use(tmp_path: Path) -> None:
     [
         (
             f"{LOCAL} --verbose false",
-            '"false" is ignored: boolean flag --verbose takes no separate value,'
+            '"false" is ignored: boolean flag --verbose takes no separate value;'
             " write --verbose=false",
         ),
         (

@@ -161,7 +161,7 @@ def test_settings_may_be_overridden(daemon: Nsqd) -> None:
 @pytest.mark.parametrize(
     ("value", "number", "text"),
     [
-        (None, "E001", "NSQCY must be a dict"),
+        (None, "E001", "NSQCY setting must be a dict"),
         ({"NSQD": "127.0.0.1:1"}, "E002", "unknown key 'NSQD'"),
         ({}, "E003", "specify the TCP address"),
         ({"NSQD_TCP_ADDRESSES": "localhost:http"}, "E003", "no port"),

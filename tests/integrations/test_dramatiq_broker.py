@@ -102,7 +102,10 @@ def published(daemon: Nsqd, broker: NsqBroker, body: bytes) -> None:
         ({"max_in_flight": 5}, "NsqBroker has no option 'max_in_flight'"),
         ({"msg_timeout": 0}, "msg_timeout must be a number of seconds above 0, not 0"),
         ({"max_defer": "1h"}, "max_defer must be a number of seconds above 0, not '1h'"),
-        ({"dead_letter_queue": "{topic}.dead"}, "dead_letter_queue may contain {queue}, and no"),
+        (
+            {"dead_letter_queue": "{topic}.dead"},
+            "dead_letter_queue may contain only the placeholder {queue}: ",
+        ),
         ({"durability": "disk"}, "durability"),
     ],
 )

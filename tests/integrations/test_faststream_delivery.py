@@ -240,7 +240,7 @@ def test_a_batch_has_one_content_type_and_no_delay(daemon: Nsqd, kind: str) -> N
     async def work(running: NsqBroker) -> None:
         with pytest.raises(ValueError, match="the same content type"):
             await running.publish_batch("text", 1, topic="fsd-mixed")
-        with pytest.raises(FeatureNotSupportedException, match="publish one by one"):
+        with pytest.raises(FeatureNotSupportedException, match="publish the messages one by one"):
             await running.publisher("fsd-mixed", delay=1, batch=True)._publish(
                 NsqResponse([1, 2]).as_publish_command(), _extra_middlewares=()
             )

@@ -198,7 +198,7 @@ def test_a_due_time_that_has_passed_leaves_the_delay(
 
 @pytest.mark.parametrize("value", ["soon", "nan", "inf", [1]])
 def test_a_delay_must_be_a_number(value: Any) -> None:
-    with pytest.raises(ValueError, match="the label 'delay' must be a number of seconds, not "):
+    with pytest.raises(ValueError, match="label 'delay' must be a number of seconds, not "):
         delay_of({"delay": value}, 100.0)
 
 

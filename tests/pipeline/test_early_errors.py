@@ -60,7 +60,7 @@ def test_a_topic_that_does_not_exist(
     words = [*job.split(), "--topic=wrods", f"--nsqd-tcp-address={nsqd.address}"]
     assert main(words) == 1
     said = capsys.readouterr().err
-    assert "nsq: topic 'wrods' not found on 1 nsqds" in said
+    assert "nsq: topic 'wrods' not found on 1 nsqd" in said
 
 
 @pytest.mark.parametrize(

@@ -213,8 +213,14 @@ BAD = {
     PORT: ("65536", "a port: 0 to 65535"),
     POSITIVE: ("0", "a whole number of at least 1"),
     TEXT: (" ", "a non-empty string"),
-    TOPIC_NAME: ("a b", "a topic name: 1 to 64 of .a-zA-Z0-9_- (ephemeral topics have no log)"),
-    TOPIC_NAMES: ("a,", "a topic name: 1 to 64 of .a-zA-Z0-9_- (ephemeral topics have no log)"),
+    TOPIC_NAME: (
+        "a b",
+        "a topic name of 1 to 64 characters: .a-zA-Z0-9_- (ephemeral topics have no log)",
+    ),
+    TOPIC_NAMES: (
+        "a,",
+        "a topic name of 1 to 64 characters: .a-zA-Z0-9_- (ephemeral topics have no log)",
+    ),
 }
 
 

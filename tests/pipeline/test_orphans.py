@@ -45,7 +45,7 @@ def test_rows_that_the_archive_has(archive: HandmadeArchive, orphans: Lines) -> 
     before = rows_by_glob(archive.root)
     (path,) = archive.batch({LOG: range(6, 16)}, finished=False)
     name = path.relative_to(archive.root)
-    told = f"{name}: the archive has all of its rows: use --remove to delete this file"
+    told = f"{name}: the archive has all of its rows; use --remove to delete this file"
     assert orphans() == (1, [told])
     assert path.exists()
     assert orphans("--remove") == (0, [f"{name}: removed"])
@@ -56,10 +56,10 @@ def test_rows_that_the_archive_has(archive: HandmadeArchive, orphans: Lines) -> 
 def test_rows_that_are_nowhere_else_stay(archive: HandmadeArchive, orphans: Lines) -> None:
     (path,) = archive.batch({LOG: range(16, 26)}, finished=False)
     name = path.relative_to(archive.root)
-    told = f"{name}: the archive lacks 5 of its rows, so it is kept: run archive first"
+    told = f"{name}: the archive lacks 5 of its rows, so the file is kept; run archive first"
     assert orphans("--remove") == (1, [told])
     path.write_bytes(path.read_bytes()[:100])
-    assert orphans("--remove") == (1, [f"{name}: cannot be read, so it is kept"])
+    assert orphans("--remove") == (1, [f"{name}: the file cannot be read, so it is kept"])
     assert path.exists()
 
 

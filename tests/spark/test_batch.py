@@ -34,7 +34,7 @@ from support.spark_sources import batch, rows
 A, B = ("a" * 32, "b" * 32)
 
 
-NOT_FOUND = "topic 'u' not found on 1 nsqds; publish a message to it, or correct the name"
+NOT_FOUND = "topic 'u' not found on 1 nsqd; publish a message to it, or correct the name"
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_bounds(options: dict[str, str], expected: tuple[int, int], broker: LogB
             {"startingOffsets": f'{{"t": {{"{A}": 40}}}}'},
             "it had rows up to seq 40, but now ends before 11",
         ),
-        ({"startingOffsets": f'{{"t": {{"{B}": 4}}}}'}, f"log {B} is on none of 1 nsqds"),
+        ({"startingOffsets": f'{{"t": {{"{B}": 4}}}}'}, f"log {B} is on none of the nsqds"),
     ],
 )
 def test_bounds_that_are_not_there(options: dict[str, str], text: str, broker: LogBroker) -> None:
@@ -413,7 +413,7 @@ def test_who_is_not_let_in_does_not_knock_again(
 def test_an_answer_that_makes_no_sense(broker: LogBroker) -> None:
     broker.refuse = lambda line: "E_LOG_GONE 1" if "FETCH" in line else ""
     assert refusal(broker, Refused, failOnDataLoss="false") == (
-        f"nsq: {broker.address} has it from seq 1, but does not send seq 1"
+        f"nsq: {broker.address} has the log from seq 1, but does not send seq 1"
     )
 
 

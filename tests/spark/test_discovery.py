@@ -138,7 +138,7 @@ def test_what_was_known_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     found.refresh()
     assert found.nsqds("t") == ["a:1"]
     assert caplog.messages[-1].startswith(
-        f"nsq: none of 1 nsqlookupds answered: {one.address}: "
+        f"nsq: no nsqlookupd answered: {one.address}: "
     ) and caplog.messages[-1].endswith("; continuing with the nsqds known so far")
 
 
@@ -147,7 +147,7 @@ def test_no_lookupd_answers_at_first() -> None:
         pass
     with pytest.raises(Unreachable) as caught:
         discovery(one).refresh(tries=2)
-    assert str(caught.value).startswith(f"nsq: none of 1 nsqlookupds answered: {one.address}: ")
+    assert str(caught.value).startswith(f"nsq: no nsqlookupd answered: {one.address}: ")
 
 
 def test_lookupds_are_queried_three_more_times() -> None:
@@ -156,7 +156,7 @@ def test_lookupds_are_queried_three_more_times() -> None:
         with pytest.raises(Unreachable) as caught:
             NsqDataSource(given | {"fetchOffset.retryIntervalMs": "1"}).schema()
         assert str(caught.value) == (
-            f"nsq: none of 2 nsqlookupds answered: {one.address}: HTTP Error 500: Internal Server "
+            f"nsq: no nsqlookupd answered: {one.address}: HTTP Error 500: Internal Server "
             f"Error; {two.address}: HTTP Error 500: Internal Server Error"
         )
         assert len(one.asked) == len(two.asked) == 4

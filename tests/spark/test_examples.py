@@ -122,7 +122,7 @@ def check_an_error_is_one_line(run: Run, daemon: testing.Nsqd, tmp_path: Path) -
     done = run("spark_json.py", "wrong")
     assert (done.status, done.stdout) == (1, "")
     assert done.stderr.endswith(
-        "nsq: topic 'wrong' not found on 1 nsqds; publish a message to it, or correct the name\n"
+        "nsq: topic 'wrong' not found on 1 nsqd; publish a message to it, or correct the name\n"
     )
     assert "Traceback" not in done.stderr and "\tat " not in done.stderr
 

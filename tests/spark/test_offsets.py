@@ -49,8 +49,7 @@ def test_offsets_are_sorted_texts() -> None:
         (
             {"v": 2, "pos": {}},
             "the checkpoint has offsets of version 2; this nsqcy supports version 1: use the nsqcy "
-            "that wrote it, "
-            "or a new checkpointLocation",
+            "that wrote the checkpoint, or a new checkpointLocation",
         ),
         ({"v": 1}, "the checkpoint has an invalid offset: {'v': 1}"),
         (
@@ -101,21 +100,21 @@ def test_losses() -> None:
     assert (found.pos, found.start) == ({"t": {"new": 11}}, {"t": {"new": 11}})
     assert found.losses[0].rows == 6
     assert str(found.losses[0].error()) == (
-        "nsq: rows are lost: topic 't', log new on nsqd a:1: seq 5 cannot be read: retention "
-        "removed 6 rows, and the first available seq is 11; set failOnDataLoss=false to continue "
-        "without them"
+        "nsq: rows are lost: topic 't', log new on nsqd a:1: retention "
+        "removed 6 rows from seq 5 on, and the first available seq is 11; set "
+        "failOnDataLoss=false to continue without them"
     )
     found = settled({"new": 25}, NEW)
     assert found.pos == {"t": {"new": 21}}
     assert found.losses[0].text == (
-        "rows are lost: topic 't', log new on nsqd a:1: it had rows up to seq 25, but now "
-        "ends before 21: it was restored from an older copy, or a crash truncated it"
+        "rows are lost: topic 't', log new on nsqd a:1 had rows up to seq 25, but now "
+        "ends before 21; the log was restored from an older copy, or a crash truncated it"
     )
     found = settled({"gone": 25}, NEW)
     assert found.pos == {"t": {"new": 11}}
     assert found.losses[0].text == (
-        "rows are lost: topic 't', log gone is on none of 2 nsqds (a:1,b:1); if the nsqd that has "
-        "it is down, start it; seq 25 cannot be read; the new log is new"
+        "rows are lost: topic 't', log gone is on none of the nsqds a:1,b:1, so seq 25 cannot "
+        "be read; if the nsqd with the log is down, start it; the new log is new"
     )
     assert settled({"gone": 25}).losses[0].text.endswith("; there is no new log")
 

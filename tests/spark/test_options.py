@@ -19,7 +19,7 @@ NUMBER = "a whole number of at least"
 SIZE = "a number of bytes, such as 8m, 512k or 1048576"
 DURATION = "a duration, such as 500ms, 30s, 15m or 1h"
 INSTANT = "ISO 8601, such as 2024-05-01T12:00:00Z, or milliseconds since 1970"
-NAME = "a topic name: 1 to 64 of .a-zA-Z0-9_- (ephemeral topics have no log)"
+NAME = "a topic name of 1 to 64 characters: .a-zA-Z0-9_- (ephemeral topics have no log)"
 PLACE = 'earliest or latest, or JSON as {"topic": {"log_id": 4711}}'
 END = 'latest, or JSON as {"topic": {"log_id": 4711}}'
 HOSTS = "host:port,... without http://"
@@ -56,7 +56,7 @@ BAD = [
     ("fetchOffset.numRetries", "x", f"{NUMBER} 0"),
     ("fetchOffset.retryIntervalMs", "1s", f"{NUMBER} 0"),
     ("pollTimeoutMs", "1s", f"{NUMBER} 0"),
-    ("cursor", "a b", "a name: 1 to 64 of .a-zA-Z0-9_-"),
+    ("cursor", "a b", "a name of 1 to 64 characters: .a-zA-Z0-9_-"),
     ("waitForTopic", "maybe", "true or false"),
     (
         "columns",
@@ -69,7 +69,7 @@ BAD = [
     ("trustLookupd", "1", "true or false"),
     ("connectTimeoutMs", "0", f"{NUMBER} 1"),
     ("idempotent", "1", "true or false"),
-    ("producerId", "a b", "a name: 1 to 64 of .a-zA-Z0-9_-"),
+    ("producerId", "a b", "a name of 1 to 64 characters: .a-zA-Z0-9_-"),
     ("partitioner", "hash", "roundrobin or hash(column)"),
     ("partitioner", "hash()", "roundrobin or hash(column)"),
     ("onNodeFailure", "panic", "retry or failover"),
@@ -118,7 +118,7 @@ def test_every_option_has_a_bad_value() -> None:
         ),
         (
             {"topicsPattern": "a.*", "nsqdTcpAddresses": "a:1"},
-            "topicsPattern needs lookupdHttpAddresses, which list the topics",
+            "topicsPattern requires lookupdHttpAddresses to find the topics",
         ),
         (GOOD | {"fetchBytes": "9m"}, "option 'fetchBytes' is '9m': expected at most 8m"),
         (
@@ -144,7 +144,10 @@ def test_every_option_has_a_bad_value() -> None:
             + ", ".join(name for name in options.names() if name not in WRITING),
         ),
         (GOOD | {"idempotent": "true"}, "option 'idempotent' does not apply to reading"),
-        (GOOD | {"path": "x"}, "option 'path' does not exist: option 'topic' names the topic"),
+        (
+            GOOD | {"path": "x"},
+            "option 'path' does not exist: specify the topic with option 'topic'",
+        ),
     ],
 )
 def test_bad_combinations(given: dict[str, str], text: str) -> None:

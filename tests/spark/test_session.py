@@ -358,7 +358,7 @@ def check_what_users_see_of_a_mistake(spark: "SparkSession", daemon: Nsqd, tmp_p
 
     with pytest.raises(AnalysisException, match="nsq: unknown option 'startingofsets'; did you"):
         spark.read.format("nsq").options(**given(daemon, startingOfsets="latest")).load()
-    with pytest.raises(AnalysisException, match="nsq: topic 'none' not found on 1 nsqds"):
+    with pytest.raises(AnalysisException, match="nsq: topic 'none' not found on 1 nsqd"):
         spark.readStream.format("nsq").options(**given(daemon, topic="none")).load()
     frame = spark.sql("select cast(null as string) as body")
     writing = frame.write.format("nsq")
@@ -366,7 +366,7 @@ def check_what_users_see_of_a_mistake(spark: "SparkSession", daemon: Nsqd, tmp_p
     with pytest.raises(AnalysisException, match=text):
         writing.mode("overwrite").options(**given(daemon)).save()
     with pytest.raises(
-        AnalysisException, match="nsq: option 'path' does not exist: option 'topic' names"
+        AnalysisException, match="nsq: option 'path' does not exist: specify the topic"
     ):
         writing.mode("append").options(**given(daemon)).save("orders")
     with pytest.raises(Exception, match="nsq: 1 of 1 rows of task 0 cannot be published, so none"):

@@ -48,7 +48,8 @@ def ask(lookupds: Sequence[str], nsqds: Sequence[str], web: WebClient) -> list[A
 def _workers(url: Url, web: WebClient) -> list[dict[str, Any]]:
     answer = web.ask(url._replace(path="/copies"), maximum=MAX_ANSWER)
     if answer.status == NOT_FOUND:
-        raise RequestError("/copies not found: not nsqcy's nsqd, or an older version", NOT_FOUND)
+        text = "/copies not found: the server is not nsqcy's nsqd, or is an older version"
+        raise RequestError(text, NOT_FOUND)
     if answer.status != 200:
         raise unwanted(answer)
     found = answers.read(answer.body, answer.headers, copies.FIELDS)

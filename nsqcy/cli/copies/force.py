@@ -140,8 +140,8 @@ def describe(group: Group, value: Group, contents: Contents) -> str:
         if group_id == group.id and claim.nonce == group.nonce
     }
     lines = [
-        f"group {group.id}: {group.durability}, {group.copies} copies, at least"
-        f" {group.min_copies} for publishes",
+        f"group {group.id}: {group.durability}, {group.copies} copies; publishes"
+        f" require at least {group.min_copies}",
         "",
         "members to abandon, with all messages that only they have:",
         *(f"  {node}" for node in group.members if node not in value.members),

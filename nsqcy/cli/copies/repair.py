@@ -39,5 +39,6 @@ def repair(data_path: Path) -> None:
             count = 0 if accept_registry(root) else distrust_copies(data_path)
         except OSError as error:
             raise StartError(f"{root}: {error.strerror}") from None
-    compared = f", and {count} copies will be compared with those of other nodes" if count else ""
+    copies = "1 copy" if count == 1 else f"{count} copies"
+    compared = f", and {copies} will be compared with those of other nodes" if count else ""
     show(f"{data_path}: etcd will be accepted at the next start{compared}\n")

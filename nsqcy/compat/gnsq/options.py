@@ -12,7 +12,7 @@ def addresses(given: str | Iterable[str]) -> tuple[str, ...]:
         return (given,)
     if isinstance(given, list | tuple | set):
         return tuple(given)
-    raise TypeError("addresses must be a str, or a list, set or tuple of them")
+    raise TypeError("addresses must be a str, or a list, set or tuple of strs")
 
 
 def connection_options(keywords: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""System checks of the setting NSQCY, for `manage.py check` and other commands."""
+"""System checks of the NSQCY setting, for `manage.py check` and other commands."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -31,13 +31,13 @@ def check_settings(**_: Any) -> list[Any]:
     except ImproperlyConfigured:
         return [
             Error(
-                "The setting NSQCY must be a dict.",
+                "The NSQCY setting must be a dict.",
                 hint=f"For example: {EXAMPLE}",
                 id="nsqcy.E001",
             )
         ]
     errors = [
-        Error(f"The setting NSQCY has an unknown key {key!r}.", hint=hint, id="nsqcy.E002")
+        Error(f"The NSQCY setting has an unknown key {key!r}.", hint=hint, id="nsqcy.E002")
         for key, hint in unknown_keys(found).items()
     ]
     options = found.get(OPTIONS, {})
@@ -61,7 +61,7 @@ def _missing_modules(found: Mapping[str, Any]) -> Iterator[Any]:
         return
     for name in names:
         if not _exists(name):
-            text = f"The setting NSQCY names a module that does not exist: {name!r}."
+            text = f"The NSQCY setting names a module that does not exist: {name!r}."
             yield Error(text, hint=MODULES_HINT, id="nsqcy.E005")
 
 

@@ -1,4 +1,4 @@
-"""The setting NSQCY: its keys and their values."""
+"""The NSQCY setting: its keys and their values."""
 
 import difflib
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ def given_setting() -> Mapping[str, Any]:
     """Return the setting. Raises ImproperlyConfigured if it is not a dict."""
     found = getattr(settings, SETTING, None)
     if not isinstance(found, Mapping):
-        raise ImproperlyConfigured(f"the setting NSQCY must be a dict, for example {EXAMPLE}")
+        raise ImproperlyConfigured(f"the NSQCY setting must be a dict, for example {EXAMPLE}")
     return found
 
 
@@ -53,7 +53,7 @@ def current_settings() -> Settings:
     """Return the checked setting. Raises ImproperlyConfigured."""
     found = given_setting()
     for key, hint in unknown_keys(found).items():
-        raise ImproperlyConfigured(f"the setting NSQCY has an unknown key {key!r}. {hint}")
+        raise ImproperlyConfigured(f"the NSQCY setting has an unknown key {key!r}. {hint}")
     try:
         return Settings(
             *given_addresses(found), *checked_options(found.get(OPTIONS, {}), OPTIONS_NAME)

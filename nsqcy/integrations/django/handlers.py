@@ -22,7 +22,7 @@ def consumer(
     """Return a decorator: `manage.py nsqcy_consume` runs the function for messages of a channel.
 
     It runs in up to `concurrency` threads. Its result answers the message, as in Consumer. Options
-    override those of the setting NSQCY. Raises ValueError, and TypeError for unknown options and
+    override those of the NSQCY setting. Raises ValueError, and TypeError for unknown options and
     for coroutine functions.
     """
     return subscriptions.registering(topic, channel, concurrency, options)

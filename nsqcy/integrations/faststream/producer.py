@@ -86,7 +86,9 @@ class NsqProducer(ProducerProto[NsqPublishCommand]):
     async def _outgoing_batch(self, cmd: NsqPublishCommand) -> list[Outgoing]:
         """Encode the messages of a batch. Raises ValueError and FeatureNotSupportedException."""
         if cmd.delay:
-            raise FeatureNotSupportedException("nsqd cannot defer a batch: publish one by one")
+            raise FeatureNotSupportedException(
+                "nsqd cannot defer a batch: publish the messages one by one"
+            )
         batch = [await self._outgoing(cmd, each) for each in cmd.batch_bodies]
         if any(each.headers != batch[0].headers for each in batch):
             raise ValueError("all messages of a batch must have the same content type")

@@ -63,7 +63,8 @@ class Options:
         steps = self.priority_steps
         if not steps or list(steps) != sorted({each for each in steps if 0 <= each <= 9}):
             raise ValueError(
-                f"priority_steps must be different numbers from 0 to 9, in order, not {steps!r}"
+                "priority_steps must be distinct numbers from 0 to 9 in ascending order,"
+                f" not {steps!r}"
             )
 
 

@@ -27,5 +27,5 @@ def _number(labels: Mapping[str, Any], name: str) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"the label {name!r} must be a number of seconds, not {given!r}")
+        raise ValueError(f"label {name!r} must be a number of seconds, not {given!r}")
     return number

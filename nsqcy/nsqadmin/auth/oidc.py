@@ -95,7 +95,7 @@ class Provider:
         claims = self._claims(attempt, code)
         name = claims.get(self._settings.name_claim)
         if not isinstance(name, str) or not name.isprintable() or not name:
-            raise Refused(f"the ID token has no claim {self._settings.name_claim}")
+            raise Refused(f"the ID token has no {self._settings.name_claim} claim")
         return User(name, self._role(claims)), attempt.there
 
     def _take(self, state: str, kept: str) -> _Attempt:
@@ -149,7 +149,7 @@ class Provider:
             return OPERATE
         if any(each in self._settings.view for each in values):
             return VIEW
-        raise Refused(f"no value of the claim {self._settings.role_claim} gives a role")
+        raise Refused(f"no value of the {self._settings.role_claim} claim grants a role")
 
     def _session(self) -> Any:
         session = OAuth2Session(

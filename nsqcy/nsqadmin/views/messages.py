@@ -255,8 +255,8 @@ def _question(subject: MessageQuery, waiting: int) -> Question | None:
         case "redrive" if subject.channel:
             text = f"The queue of {subject.name} has {plural(waiting, 'message')}. Dead letters"
             text += " among them return to their original channels and are"
-            text += " redelivered there. Other messages stay."
-            limit = "Messages from the head of each node's queue; empty for all"
+            text += " redelivered there. Other messages are not affected."
+            limit = "Messages from the head of each node's queue (all if empty)"
             return Question(f"Redrive {subject.name}?", text, "redrive", "Redrive", limit=limit)
         case "cancel" | "redrive-message" | "delete-message" as action if subject.channel:
             return _of_one(subject, action, params.get("id", ""), params.get("node", ""))
@@ -271,7 +271,7 @@ def _of_one(subject: MessageQuery, action: str, id: str, node: str) -> Question:
         "delete-message": ("Delete", f"The waiting {where} will be discarded."),
         "redrive-message": (
             "Redrive",
-            f"The {where} returns to the channel that it came from, and is redelivered there.",
+            f"M{where[1:]} will return to the channel that it came from, and will be redelivered.",
         ),
     }[action]
     fields = (("id", id), ("node", node))

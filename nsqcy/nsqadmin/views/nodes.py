@@ -255,7 +255,8 @@ def _lookup_question(
     if params.get("ask") != "delete" or topic not in inactive:
         return None
     what = f"channel {topic}/{channel}" if channel else f"topic {topic}"
-    text = "Removes it from all nsqlookupds. No nsqd has it, so no messages are lost."
+    kind = "channel" if channel else "topic"
+    text = f"Removes the {kind} from all nsqlookupds. No nsqd has it, so no messages are lost."
     fields = (("topic", topic), ("channel", channel))
     return Question(f"Delete {what}?", text, "delete", "Delete", fields)
 
@@ -286,7 +287,7 @@ def _action_question(
     if action == "empty":
         text = f"{plural(held, 'message')} on {node} will be lost. Other nodes are not affected."
         return Question(f"Empty {found.name} on {node}?", text, "empty", "Empty Here", fields)
-    text = f"It is deleted on {node} with {plural(held, 'message')}. Other nodes keep it."
+    text = f"{plural(held, 'message')} on {node} will be lost. Other nodes are not affected."
     return Question(f"Delete {found.name} on {node}?", text, "delete", "Delete Here", fields)
 
 
@@ -340,5 +341,5 @@ def _left(drain: NodeAnswer) -> str:
 
 def _drain_question(node: str, drain: NodeAnswer) -> Question:
     text = f"{node} refuses publishes from now on and unregisters its topics from all nsqlookupds."
-    text += f" It exits when its consumers have emptied it. {_left(drain)}."
+    text += f" The nsqd exits when consumers have emptied it. {_left(drain)}."
     return Question(f"Drain {node}?", text, "drain", "Drain")

@@ -54,8 +54,8 @@ def _question(name: str, to: str, found: Sequence[SeekEffect]) -> Question:
     waiting = sum(each.waiting for each in found)
     nodes, text = plural(len(found), "node"), ""
     if dropped:
-        text = f"The channel's {plural(dropped, 'message')} on {nodes} will leave it, including"
-        text += " those in flight and deferred; messages after the new position return. "
+        text = f"The channel's {plural(dropped, 'message')} on {nodes} will be removed, including"
+        text += " those in flight and deferred. Messages after the new position will be delivered. "
     text += f"Afterwards, {plural(waiting, 'message')} will be waiting on {nodes}, of which"
     text += f" {number(again)} were delivered before."
     return Question(f"Seek {name} to {to}?", text, "seek", "Seek", (("to", to),))

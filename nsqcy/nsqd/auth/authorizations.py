@@ -122,7 +122,7 @@ def parse(body: bytes) -> Authorization:
         if not PERMISSIONS.issuperset(each["permissions"]):
             raise AuthFailure("unknown permission (allowed: subscribe, publish)")
         if each["topic"] is None and each["channels"] and each["permissions"]:
-            raise AuthFailure("an authorization without a topic")
+            raise AuthFailure("an authorization has no topic")
         left -= 1 + len(each["channels"])
         if left < 0:
             raise AuthFailure(f"more than {MAX_EXPRESSIONS} expressions")

@@ -209,9 +209,9 @@ class Connections:
 
     def _refusal(self, greeting: Greeting) -> str:
         if greeting.cluster != self._terms.cluster:
-            return f"this is cluster {self._terms.cluster}"
+            return f"this nsqd belongs to cluster {self._terms.cluster}"
         if greeting.holder != self._node:
-            return f"this is node {self._node}"
+            return f"the node at this address is {self._node}"
         if not secrets.compare_digest(greeting.token.encode(), self._terms.token.encode()):
             return "wrong token"
         return self._obstacle()

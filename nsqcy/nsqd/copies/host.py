@@ -293,7 +293,7 @@ class CopiesHost:
         if standing in BROKEN:
             return f"the registry in etcd cannot be used: {REASONS[standing]}"
         count = len(self.worker.recall.unprotected())
-        return f"{count} groups of copies are missing from the registry" if count else ""
+        return f"groups of copies missing from the registry: {count}" if count else ""
 
     def _describe(self, group: Group, role: str) -> dict[str, Any]:
         copy, owner = self._copies.get(group.id), self.worker.owner(group.id)

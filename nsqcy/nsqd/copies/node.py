@@ -221,7 +221,7 @@ def machine_id(root: Path, log: Lines) -> str:
     state_file.report(found, log)
     if found.value is None and found.faults:
         raise StartError(
-            f"{found.faults[0].text}: restore it, or remove it and {file.previous} to make "
+            f"{found.faults[0].text}: restore the file, or remove it and {file.previous} to make "
             "this a new node"
         )
     machine = found.value or secrets.token_hex(8)

@@ -16,7 +16,7 @@ from nsqcy.nsqd.copies.copy_files import FACTS
 
 LIMIT = 30.0  # seconds
 INTERVAL = 0.1  # seconds between attempts
-WAITING = "nsqd waits for it"
+WAITING = "nsqd waits for the file"
 
 
 def await_readable(

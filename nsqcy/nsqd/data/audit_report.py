@@ -18,7 +18,7 @@ def lines(found: TopicFound) -> Iterator[str]:
     """Yield a heading, then indented lines for files, channels and the effects of starting nsqd."""
     yield (
         f"{found.topic}: {found.records} records, {_seqs(found.first_seq, found.next_seq - 1)},"
-        f" {found.bytes} bytes in {len(found.segments)} segments"
+        f" {found.bytes} bytes; segments: {len(found.segments)}"
     )
     for segment in found.segments:
         yield from _segment(segment)
@@ -28,7 +28,7 @@ def lines(found: TopicFound) -> Iterator[str]:
     for name in found.leftovers:
         yield f"  {name}: incomplete; nsqd overwrites it"
     for name in found.unknown:
-        yield f"  {name}: not an nsqd file, ignored"
+        yield f"  {name}: not an nsqd file; ignored"
     if found.gaps:
         yield f"  not on disk: {_gaps(found)}"
     if found.depth:

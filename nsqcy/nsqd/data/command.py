@@ -68,7 +68,7 @@ FILE_SIZE = click.option(
     default=104857600,
     show_default=True,
     metavar="N",
-    help="the same as nsqd's option of that name",
+    help="as nsqd's option of the same name",
 )
 BAD = click.option("--bad", is_flag=True, help="also read NSQ's .bad files")
 
@@ -266,7 +266,7 @@ class Check:
                     self._check_topic(io, known_topics, name)
         finally:
             io.close()
-        self._lines.info(f"{self._data_path}: {found.unreadable} unreadable parts")
+        self._lines.info(f"{self._data_path}: unreadable parts: {found.unreadable}")
         return found
 
     def _look_around(self) -> None:
@@ -282,7 +282,7 @@ class Check:
                 self._lines.warn(f"{name}: {LEFTOVERS[name]}")
             elif not (name in OURS or name.startswith(ASIDE) or MARK in name or _is_topic(name)):
                 found.unknown.append(name)
-                self._lines.info(f"{name}: not an nsqd file, ignored")
+                self._lines.info(f"{name}: not an nsqd file; ignored")
 
     def _read_policies(self) -> None:
         """Read the policies that were set over HTTP, which affect retention."""

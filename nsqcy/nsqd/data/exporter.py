@@ -264,18 +264,18 @@ class Export:
         self._summary()
 
     def _summary(self) -> None:
-        self._lines.info(f"export: {self.messages} messages written to {self._target}")
+        self._lines.info(f"export: messages written to {self._target}: {self.messages}")
         if self.deferred:
             self._lines.warn(
-                f"export: {self.deferred} deferred messages become due immediately:"
-                " NSQ does not store due times"
+                "export: deferred messages that become due immediately, because NSQ does not store"
+                f" due times: {self.deferred}"
             )
         if self.headers:
             self._lines.warn(
-                f"export: {self.headers} messages written without headers: NSQ has no headers"
+                f"export: messages written without headers, which NSQ does not have: {self.headers}"
             )
         if self.expired:
-            self._lines.info(f"export: {self.expired} expired messages not written")
+            self._lines.info(f"export: expired messages not written: {self.expired}")
         if self.largest > 1048576:
             self._lines.warn(
                 f"export: the largest message has {self.largest} bytes: nsqd treats it as damage "

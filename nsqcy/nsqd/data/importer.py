@@ -145,8 +145,8 @@ class Importer:
                 topics.setdefault(queue.topic, []).append(queue)
         self._bytes = sum(self._size(queue) for its in topics.values() for queue in its)
         self._lines.info(
-            f"import: {len(queues)} NSQ disk queues, {self._bytes} bytes to read for "
-            f"{len(topics)} topics"
+            f"import: NSQ disk queues: {len(queues)}; topics: {len(topics)}; bytes to read: "
+            f"{self._bytes}"
         )
         self._check_room()
         os.mkdir(self._path(TMP), 0o700)
@@ -154,21 +154,21 @@ class Importer:
         self._commit(queues)
         finish(self._data_path, self._lines)
         self._lines.info(
-            f"import: complete, {self.messages} messages, {self.damages} unreadable parts"
+            f"import: complete; messages: {self.messages}; unreadable parts: {self.damages}"
         )
 
     def _is_readable(self, queue: Queue) -> bool:
         files = len(queue.files) + len(queue.bad)
         if not queue.valid:
-            self._lines.warn(f"import: {queue.name}: invalid name, {files} files not read")
+            self._lines.warn(f"import: {queue.name}: invalid name; files not read: {files}")
             return False
         if is_ephemeral(queue.topic) or (queue.channel and is_ephemeral(queue.channel)):
-            self._lines.warn(f"import: {queue.name}: ephemeral, {files} files not read")
+            self._lines.warn(f"import: {queue.name}: ephemeral; files not read: {files}")
             return False
         if queue.bad and not self._bad:
             self._lines.warn(
-                f"import: {queue.name}: {len(queue.bad)} .bad files with"
-                f" {queue.size(queue.bad)} bytes not read"
+                f"import: {queue.name}: .bad files not read: {len(queue.bad)}"
+                f" ({queue.size(queue.bad)} bytes)"
             )
         return True
 
@@ -212,7 +212,7 @@ class Importer:
         writer.close()
         if writer.forgotten:
             self._lines.warn(
-                f"import: topic {topic}: {writer.forgotten} messages restart at attempt 1"
+                f"import: topic {topic}: messages that restart at attempt 1: {writer.forgotten}"
             )
 
     def _watched(

@@ -31,7 +31,7 @@ def _assign(inherited: list[Inherited], addresses: dict[str, str]) -> list[Liste
         if name not in addresses:
             nameless.append(listeners.adopt(sock, name))
         elif name in found:
-            raise _refuse(f"two are named {name}", addresses)
+            raise _refuse(f"two sockets are named {name}", addresses)
         else:
             found[name] = listeners.adopt(sock, name)
     left = []

@@ -159,7 +159,7 @@ def overall_health(values: Sequence[Mapping[str, Any]], workers: int) -> str:
     that cannot be read, otherwise the outcome of the latest write."""
     if len(values) < workers:
         missing = workers - len(values)
-        return f"NOK - {missing} of {workers} workers are being restarted"
+        return f"NOK - workers being restarted: {missing} of {workers}"
     for value in values:
         if value.get("hung") is not None:
             return f"NOK - {value['hung']}"

@@ -15,7 +15,8 @@ def read_health(topics: Sequence[Mapping[str, Any]]) -> str | None:
     first = topics[0]
     since = datetime.fromtimestamp(first["since"] // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     others = len(topics) - 1
-    more = f", and {others} more {'topic' if others == 1 else 'topics'}" if others else ""
+    verb = "topic is" if others == 1 else "topics are"
+    more = f"; {others} more {verb} unreadable" if others else ""
     return (
         f"topic {first['topic']} has been unreadable since {since}: {first['text']}"
         f" ({first['error']}){more}"

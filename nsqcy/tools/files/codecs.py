@@ -140,7 +140,7 @@ class Zstd:
             import zstandard
         except ImportError:
             raise ToolError(
-                '--zstd needs the package zstandard: pip install "nsqcy[tools]"'
+                '--zstd needs the zstandard package: pip install "nsqcy[tools]"'
             ) from None
         self._zstandard = zstandard
         # Checksums, as in gzip members, let every reader detect damage.

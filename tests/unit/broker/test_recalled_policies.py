@@ -91,7 +91,7 @@ def test_a_retention_that_is_not_saved_still_holds(make: Make, found: Version) -
     assert policies.channel("t", "c").max_depth == 7
     assert policies.recalled == {"t": KEPT, "t/c": {"max_depth": 7}}
     assert ("policies_recalled", "t", None) in events
-    assert [line for line in later.log.lines if "using those in its journal" in line]
+    assert [line for line in later.log.lines if "using those in the topic's journal" in line]
 
 
 @pytest.mark.parametrize(

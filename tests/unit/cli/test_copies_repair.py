@@ -27,7 +27,7 @@ def test_copies_and_revisions_are_not_trusted(
     assert facts == {"whole": False, "epoch": 3, "boot": "b", "serves": True}
     node = parse_object((data_path / "copies" / "node.0.json").read_bytes())
     assert node == {"processes": ["p"], "revision": 0, "mark": 0, "repaired": True}
-    assert "1 copies will be compared" in capfd.readouterr().out
+    assert "1 copy will be compared" in capfd.readouterr().out
 
 
 def test_a_running_nsqd_is_left_alone(data_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -325,5 +325,5 @@ def test_decode(face: Any) -> None:
     assert face.Consumer("t", "c", ADDRESS, codec="json").decode(received(BODY)) == {"id": 17}
     with pytest.raises(DecodeError):
         face.Consumer("t", "c", ADDRESS, codec="json").decode(received(b"{"))
-    with pytest.raises(TypeError, match="requires a consumer with the option codec"):
+    with pytest.raises(TypeError, match="requires a consumer with the codec option"):
         face.Consumer("t", "c", ADDRESS).decode(received(BODY))

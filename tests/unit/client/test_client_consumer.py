@@ -703,7 +703,7 @@ def test_a_graceful_end_says_what_it_waits_for(caplog: pytest.LogCaptureFixture)
     assert caplog.messages == []
     net.tick(20)
     assert caplog.messages == [
-        "[t:c] close() waits at most 29 s more for 2 unanswered messages from a:4150"
+        "[t:c] close() waits at most 29 s more for a:4150 (unanswered messages: 2)"
     ]
 
 

@@ -61,14 +61,14 @@ def ask(
 @pytest.mark.parametrize(
     ("given", "limit"),
     [
-        (answer(b" " * (32 << 20)), f"has {32 << 20} bytes, the limit is {BOUNDS.bytes}"),
+        (answer(b" " * (32 << 20)), f"has {32 << 20} bytes; the limit is {BOUNDS.bytes}"),
         (endless, f"has more than {BOUNDS.bytes} bytes"),
         (endless_chunks, f"has more than {BOUNDS.bytes} bytes"),
         (answer(b"[" * (2 << 20)), f"objects: the limit is {BOUNDS.objects}"),
         (answer(b"[" + b"0," * 1_500_000 + b"0]"), f"values: the limit is {BOUNDS.values}"),
         (answer(b"[" * 20_000 + b"]" * 20_000), "cannot be read: nested too deeply"),
         (answer(b'{"a":' * 20_000 + b"0" + b"}" * 20_000), "cannot be read: nested too deeply"),
-        (answer(listing(MAX_PRODUCERS + 1)), f"nsqds, the limit is {MAX_PRODUCERS}"),
+        (answer(listing(MAX_PRODUCERS + 1)), f"nsqds; the limit is {MAX_PRODUCERS}"),
     ],
 )
 @pytest.mark.parametrize("topic", ["t", None])

@@ -574,7 +574,7 @@ def test_a_graceful_end_waits_for_publishes_behind_a_question(
     pool.net.tick(1)
     assert pool.net.ends == 0
     assert caplog.messages == [
-        "[producer] close() waits at most 29 s more for 4 unanswered publishes to a:4150"
+        "[producer] close() waits at most 29 s more for a:4150 (unanswered publishes: 4)"
     ]
     answer(pool, 20)
     assert [each.end for each in publishes] == [None] * 4 and pool.net.ends == 1
@@ -726,7 +726,7 @@ def test_log_lines_about_one_nsqd_are_limited(caplog: pytest.LogCaptureFixture) 
         pool.accept()
     assert all(isinstance(each.end, NsqdError) for each in publishes)
     assert 5 <= len(caplog.messages) <= 8
-    assert "similar warnings before" in caplog.text
+    assert "similar warnings omitted: " in caplog.text
 
 
 def test_queries_that_find_no_nsqd_become_rarer() -> None:
@@ -1242,8 +1242,8 @@ def test_a_graceful_end_says_what_it_waits_for(caplog: pytest.LogCaptureFixture)
     assert caplog.messages == []
     pool.net.tick(20)
     assert caplog.messages == [
-        "[producer] close() waits at most 29 s more for 2 unanswered publishes to a:4150, "
-        "1 unanswered publishes to b:4150"
+        "[producer] close() waits at most 29 s more for a:4150 (unanswered publishes: 2), "
+        "b:4150 (unanswered publishes: 1)"
     ]
 
 
@@ -1253,7 +1253,7 @@ def test_a_graceful_end_says_that_it_has_no_connection(caplog: pytest.LogCapture
     pool.core.stop(pool.net.time)
     pool.net.tick(1)
     assert caplog.messages == [
-        "[producer] close() waits at most 29 s more for a connection for 1 publishes"
+        "[producer] close() waits at most 29 s more for a connection (waiting publishes: 1)"
     ]
 
 

@@ -219,7 +219,7 @@ def test_etcd_does_not_respond() -> None:
     ("fields", "trouble"),
     [
         ({"registry": "older"}, "etcd has been restored from a backup"),
-        ({"registry": "current", "unregistered": ["g"]}, "etcd lacks 1 of its groups"),
+        ({"registry": "current", "unregistered": ["g"]}, "etcd lacks 1 of the node's groups"),
     ],
 )
 def test_a_registry_that_cannot_be_used(fields: dict[str, Any], trouble: str) -> None:
@@ -239,8 +239,8 @@ def test_files_that_are_damaged() -> None:
     assert [(each.severity, each.text, each.advice) for each in found] == [
         (
             ERROR,
-            "nsqd a:1 has damaged copies, and the damaged parts are not intact elsewhere:"
-            " g/t.topic/1.seg, h/t.topic/1.seg",
+            "nsqd a:1 has damaged copies, and no other responding copy has the damaged parts"
+            " intact: g/t.topic/1.seg, h/t.topic/1.seg",
             CHECK_DISK,
         ),
         (ERROR, "nsqd a:1 cannot read copies: g/*, h/*", CHECK_DISK),

@@ -225,7 +225,7 @@ def test_what_toml_does_not_know_is_ignored_with_a_warning(write: Write) -> None
     assert [warning.split(":")[0] for warning in said] == [
         f"{path}, line {line}" for line in range(1, 9)
     ]
-    assert "(--verbose is deprecated and has no effect, use --log-level)" in said[0]
+    assert "(--verbose is deprecated and has no effect; use --log-level)" in said[0]
     assert '"unknown" is ignored' in said[1]
     assert "the key of --mem-queue-size is mem_queue_size" in said[2]
     assert "the key of --node-id is id" in said[3]

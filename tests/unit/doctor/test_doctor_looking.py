@@ -293,7 +293,7 @@ def test_an_nsqd_whose_workers_hang(node: Node, other: Node) -> None:
     facts = see(IMPATIENT, nsqds=[node.address, other.address])
     assert [each.hangs for each in facts.nsqds] == [
         "worker 0 does not answer",
-        "it accepts connections, but does not answer",
+        "connections are accepted, but requests are not answered",
     ]
 
 

@@ -88,7 +88,7 @@ def test_both_families_in_one_socket_are_shown_as_the_wildcard_of_ipv4() -> None
 @pytest.mark.parametrize(
     ("names", "addresses", "reason"),
     [
-        (["tcp", "tcp"], {}, "two are named tcp"),
+        (["tcp", "tcp"], {}, "two sockets are named tcp"),
         (["tcp", "udp"], {}, r"unexpected 127.0.0.1:\d+ \(udp\)"),
         (["", ""], {"tcp": ":1"}, r"unexpected 127.0.0.1:\d+"),
     ],

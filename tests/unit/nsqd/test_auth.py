@@ -113,7 +113,7 @@ def test_unusable(body: bytes) -> None:
 @pytest.mark.parametrize("topic", [{}, {"topics": "^a$"}, {"topic": None}])
 def test_an_authorization_without_a_topic_is_not_one_for_all_topics(topic: Any) -> None:
     without = {"channels": [".*"], "permissions": ["publish"]} | topic
-    assert refusal(answer(without)) == "an authorization without a topic"
+    assert refusal(answer(without)) == "an authorization has no topic"
     assert parse(answer(grant(topic=""))).permits("any", "")
 
 

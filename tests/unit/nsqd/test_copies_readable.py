@@ -65,7 +65,7 @@ def test_a_start_waits_for_each_file(disk: Disk, path: str) -> None:
     disk.wait()
     assert disk.now > 1.0
     (line,) = disk.lines.lines
-    assert line == f"{disk.root / path} cannot be read: input/output error; nsqd waits for it"
+    assert line == f"{disk.root / path} cannot be read: input/output error; nsqd waits for the file"
 
 
 def test_a_start_ends_if_a_file_stays_unreadable(disk: Disk) -> None:

@@ -146,7 +146,7 @@ def test_what_an_import_leaves(tmp_path: Path) -> None:
         aside.name,
     }
     assert not is_needed(str(tmp_path))
-    assert lines[-1] == "import: complete, 113 messages, 0 unreadable parts"
+    assert lines[-1] == "import: complete; messages: 113; unreadable parts: 0"
     # The import follows docs/DISKFORMAT.md.
     (segment,) = (tmp_path / "t.topic").glob("*.seg")
     records = disk_format.segment_messages(segment)
@@ -297,9 +297,9 @@ def test_names_nobody_has(tmp_path: Path) -> None:
     lines = run(tmp_path)
     assert needed(tmp_path) == {"..:c": messages(0, 2), "a.b_c-D.:x": messages(5, 2)}
     for name in ("no name", "t:no name"):
-        assert f"import: {name}: invalid name, 1 files not read" in lines
+        assert f"import: {name}: invalid name; files not read: 1" in lines
     for name in ("t#ephemeral", "t:c#ephemeral"):
-        assert f"import: {name}: ephemeral, 1 files not read" in lines
+        assert f"import: {name}: ephemeral; files not read: 1" in lines
     (aside,) = tmp_path.glob("imported-go-*")
     assert len(content(aside)) == 12
 
@@ -315,7 +315,7 @@ def test_attempts_beyond_what_fits_are_forgotten(
         one.body for one in messages(0, 25)
     ]
     assert Counter(one.attempts for one in found) == {4: 10, 0: 15}
-    assert "import: topic t: 15 messages restart at attempt 1" in lines
+    assert "import: topic t: messages that restart at attempt 1: 15" in lines
 
 
 def test_large_messages_and_rolled_segments(tmp_path: Path) -> None:
@@ -470,8 +470,8 @@ def test_export_of_what_nsq_does_not_have(tmp_path: Path) -> None:
     log = Log()
     Export(str(data), str(out), log).run()
     assert [one.body for one in nsq_diskqueue.read_queue(out, "t:c")] == [b"young", b"plain"]
-    assert "export: 1 messages written without headers: NSQ has no headers" in log.lines
-    assert "export: 1 expired messages not written" in log.lines
+    assert "export: messages written without headers, which NSQ does not have: 1" in log.lines
+    assert "export: expired messages not written: 1" in log.lines
 
 
 # ---- a backlog of any size ----

@@ -19,5 +19,6 @@ def test_it_names_the_topic_the_time_the_file_and_the_errno() -> None:
     )
     first = failed("t", 1_700_000_000_999_999_999)
     assert read_health([first]) == line
-    assert read_health([first, failed("u", 0)]) == f"{line}, and 1 more topic"
-    assert read_health([first, failed("u", 0), failed("v", 0)]) == f"{line}, and 2 more topics"
+    assert read_health([first, failed("u", 0)]) == f"{line}; 1 more topic is unreadable"
+    more = "; 2 more topics are unreadable"
+    assert read_health([first, failed("u", 0), failed("v", 0)]) == line + more

@@ -466,7 +466,7 @@ def test_health_is_the_latest_or_that_a_worker_is_missing() -> None:
     }
     assert stats_page.combine(shared, answers, 2).health == "NOK - disk"
     missing = stats_page.combine(shared, {1: answers[1]}, 3)
-    assert missing.health == "NOK - 2 of 3 workers are being restarted"
+    assert missing.health == "NOK - workers being restarted: 2 of 3"
     assert not missing.complete
     (piece,) = missing.json_topics()
     assert json.loads(piece)["topic_name"] == "t1"

@@ -74,7 +74,7 @@ def test_what_is_refused(kind: Kind, texts: list[str]) -> None:
 @pytest.mark.parametrize(
     ("option", "text", "said"),
     [
-        (Option("a", kinds.NAME, None, ""), "?", "--a is '?': expected a name: 1 to 64 of"),
+        (Option("a", kinds.NAME, None, ""), "?", "--a is '?': expected a name of 1 to 64"),
         (Option("a", INT, None, ""), "x", "--a is 'x': expected an integer such as"),
         (Option("a", INT, 1, "", rule=Rule("> 0", bool)), "0", "--a is '0': expected > 0"),
         (Option("a", kinds.EXPRESSION, "", ""), "(", "--a is '(': expected a regular expression ("),
