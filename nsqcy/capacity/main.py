@@ -24,8 +24,8 @@ from nsqcy.util.standard_streams import show
 CLASSES = ("memory", "os", "fsync")
 GB, MB, MBIT = 1e9, 1e6, 125_000.0
 
-SHARE = Rule("within 0 and 1", lambda value: 0 <= value <= 1)
-PERCENT = Rule("[0,95]", lambda value: 0 <= value <= 95)
+SHARE = Rule("between 0 and 1", lambda value: 0 <= value <= 1)
+PERCENT = Rule("between 0 and 95", lambda value: 0 <= value <= 95)
 CLASS = Rule("memory, os, fsync", lambda value: value in CLASSES)
 
 LOAD = (

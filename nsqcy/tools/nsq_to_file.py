@@ -65,7 +65,10 @@ class ToFileOptions(Options, program=NAME):
 
     _sources = Section("Sources")
     topic = Option(
-        "topic", STRINGS, (), "topic to write to files; default: all that nsqlookupds list"
+        "topic",
+        STRINGS,
+        (),
+        "topic to write to files; default: all topics that nsqlookupds list",
     )
     topic_pattern = Option(
         "topic-pattern", STRING, "", "RE2 expression that topic names must match"
@@ -114,7 +117,7 @@ class ToFileOptions(Options, program=NAME):
     skip_empty_files = Option("skip-empty-files", BOOL, False, "do not create empty files")
     rotate_size = Option("rotate-size", INT, 0, "maximum bytes per file; 0 for no limit")
     rotate_interval = Option(
-        "rotate-interval", DURATION, 0, "maximum time that a file is written to; 0 for no limit"
+        "rotate-interval", DURATION, 0, "maximum time before a file is closed; 0 for no limit"
     )
     sync_interval = Option(
         "sync-interval", DURATION, 30 * SECOND, "time between syncs and checks for rotation"

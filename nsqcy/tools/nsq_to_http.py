@@ -58,7 +58,7 @@ class HttpOptions(Options, program=NAME):
     _requests = Section("Requests")
     post = Option("post", STRINGS, (), "URL that receives messages by POST")
     get = Option(
-        "get", STRINGS, (), "URL that receives messages by GET; the message replaces its %s"
+        "get", STRINGS, (), "URL that receives messages by GET; the message replaces %s in it"
     )
     mode = Option(
         "mode", STRING, HOSTPOOL, f"how a destination is chosen: {', '.join(MODES)} (all)"

@@ -80,7 +80,7 @@ class NsqOptions(Options, program=NAME):
         "require-json-field", STRING, "", "forward only JSON objects that have this key"
     )
     require_json_value = Option(
-        "require-json-value", STRING, "", "forward only if the required key has this value"
+        "require-json-value", STRING, "", "forward only objects whose required key has this value"
     )
     whitelist_json_field = Option(
         "whitelist-json-field", STRINGS, (), "JSON key to keep; all other keys are removed"
