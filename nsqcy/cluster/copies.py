@@ -245,8 +245,8 @@ def _of_etcd(workers: Workers) -> Iterator[Problem]:
     if away and len(away) == len(workers):
         yield Problem(
             *(Severity.ERROR, "copies-etcd-away", Place(), label),
-            "etcd does not respond to any node: publishes and deliveries continue, but no group can"
-            " get a new owner or a new member",
+            "etcd does not respond to any node: publishes and deliveries continue, except in groups"
+            " that a lost node must leave; no group can get a new owner or a new member",
             advice,
         )
         return
@@ -374,7 +374,10 @@ def _too_few(group: Group) -> str:
 
 def _how_to_accept(group: Group, machines: int) -> str:
     if group.responding is None or group.responding >= group.min_copies:
-        return "its owner is handing the group over to another member"
+        return (
+            "its owner is handing the group over, or a lost member cannot leave it until etcd"
+            " responds: see docs/runbooks/etcd-away.md"
+        )
     advice = f"at least {group.min_copies} must respond: see docs/runbooks/too-few-copies.md"
     return _more_machines(group, machines) or advice
 

@@ -50,10 +50,15 @@ class Owner:
         self.has_failed = False
         self.is_drained = False
         self._proposals: list[Group] = []
-        """Proposals based on the current value whose outcomes are unknown."""
+        """Proposals based on the current value whose outcomes are unknown, one for each set of
+        members."""
         self._proposed_at = now
         self._short_since: float | None = now
         """The time since which fewer than `min_copies` nodes have been responding."""
+        self._blocked_since: float | None = None
+        """The time since which a failed member could not leave: no proposal has an outcome."""
+        self.is_blocked = False
+        """Whether every publish would wait for a failed member that cannot leave."""
         self._fetches = Fetches(self._send)
         self._damaged_since: float | None = None
         """The time since which no node can join because of a damaged file."""
@@ -74,6 +79,7 @@ class Owner:
             self.is_registered
             and not (group.closed or self.is_releasing)
             and group.is_complete
+            and not self.is_blocked
             and self.responding() >= group.min_copies
         )
 
@@ -91,11 +97,12 @@ class Owner:
         it is stored here.
 
         A closed group does not wait, because it accepts no publishes. Nor does a group that has
-        lacked copies for a while: publishes that are pending then are answered later or never.
+        lacked copies, or has been blocked, for a while: publishes that are pending then are
+        answered later or never.
         """
-        short = self._short_since
-        is_short = short is not None and now - short > self.limits.copy_timeout
-        return not (self.group.closed or is_short)
+        since = [each for each in (self._short_since, self._blocked_since) if each is not None]
+        is_late = any(now - each > self.limits.copy_timeout for each in since)
+        return not (self.group.closed or is_late)
 
     def heard(self) -> float:
         """Return the time at which any holder last responded."""
@@ -288,6 +295,12 @@ class Owner:
             self._short_since = None
         elif self._short_since is None:
             self._short_since = now
+        if not (self._proposals and self._failed_members(now)):
+            self._blocked_since = None
+        elif self._blocked_since is None:
+            self._blocked_since = now
+        blocked = self._blocked_since
+        self.is_blocked = blocked is not None and now - blocked > self.limits.retry_interval
 
     def _watch_feeds(self, now: float) -> None:
         wanted = self._awaited()
@@ -363,7 +376,8 @@ class Owner:
                 return
             value = value or self.group.unchanged(self.host.nonce())
         if value is not None:
-            self._proposals.append(value)
+            if all(each.members != value.members for each in self._proposals):
+                self._proposals.append(value)
             self._proposed_at = now
             self.host.propose(self.group, value)
 

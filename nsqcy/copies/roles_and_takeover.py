@@ -206,16 +206,14 @@ class Worker:
         self._registry_heard = now
 
     def is_cut_off(self, now: float) -> bool:
-        """Return whether this worker has heard from neither the registry nor a holder for a
-        lease's duration.
+        """Return whether this worker owns groups, but has heard from neither the registry nor a
+        holder for a lease's duration.
 
         Its groups may have other owners by now, so it should not deliver messages.
         """
-        heard = self._registry_heard
-        for member in self._members.values():
-            if member.owner is not None:
-                heard = max(heard, member.owner.heard())
-        return now - heard > self.limits.lease
+        owners = [each.owner for each in self._members.values() if each.owner is not None]
+        heard = max([self._registry_heard, *(each.heard() for each in owners)])
+        return bool(owners) and now - heard > self.limits.lease
 
     # -- streams
 

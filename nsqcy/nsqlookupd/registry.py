@@ -48,6 +48,7 @@ class Peer:
     __slots__ = (
         "authenticated",
         "broadcast_address",
+        "connected",
         "hostname",
         "http_port",
         "registrations",
@@ -73,7 +74,7 @@ class Peer:
         topology_region: str = "",
     ) -> None:
         self.remote_address = remote_address  # identifies the peer
-        self.seen = seen
+        self.connected = self.seen = seen
         self.hostname = hostname
         self.broadcast_address = broadcast_address
         self.tcp_port = tcp_port
@@ -261,17 +262,26 @@ class Registry:
                 yield Node(peer, self._topics_of(peer, now))
 
     def lost(self, now: Moment) -> Iterator[Lost]:
-        """Yield the inactive peers, and those that have left and have not returned. A peer has
-        returned if one with its address, or its host name and TCP port, is active."""
-        returned: set[str] = set()
+        """Yield the inactive peers, and those that have left and have not returned.
+
+        A peer has returned if one with its address is active, or one with its host name and TCP
+        port that has connected since. One that was connected before is another machine with the
+        same host name.
+        """
+        addresses: set[str] = set()
+        connected: dict[tuple[str, int], int] = {}
         for peer in list(self._clients):
             if self._is_alive(peer, now):
-                returned |= {peer.tcp_address, f"{peer.hostname}:{peer.tcp_port}"}
+                addresses.add(peer.tcp_address)
+                host = peer.hostname, peer.tcp_port
+                connected[host] = max(connected.get(host, 0), peer.connected.steady)
             else:
                 yield Lost(peer, peer.seen)
         for each in list(self._left.values()):
-            names = {each.peer.tcp_address, f"{each.peer.hostname}:{each.peer.tcp_port}"}
-            if now.steady - each.since.steady <= REMEMBERED and not names & returned:
+            peer = each.peer
+            is_moved = peer.seen.steady <= connected.get((peer.hostname, peer.tcp_port), -1)
+            has_returned = is_moved or peer.tcp_address in addresses
+            if now.steady - each.since.steady <= REMEMBERED and not has_returned:
                 yield each
 
     def _topics_of(self, peer: Peer, now: Moment) -> Iterator[tuple[str, bool] | None]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from concurrent import futures
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,24 @@ def test_etcd_away(hosts: list[Host], etcd: Etcd) -> None:
     etcd.restart(member)
     eventually(lambda: sums(host, "etcd_up") == 1, timeout=30)
     assert type_next(host).count("/nsqcy/default/sessions/") >= 3
+
+
+def test_etcd_away_and_a_lost_node(hosts: list[Host], etcd: Etcd) -> None:
+    """Without etcd, the lost node cannot leave its groups. Publishes must not wait for it."""
+    first, _, lost = hosts
+    assert publish(first) == b"OK"
+    (member,) = etcd.members
+    member.kill()
+    lost.kill()
+    with futures.ThreadPoolExecutor() as threads:
+        pending = threads.submit(publish, first)
+        eventually(lambda: sums(first, "short_groups") == 1, timeout=60)
+        assert b"TOO_FEW_COPIES a lost node is still a member" in publish(first)
+        assert pending.result() == b""
+    seen = first.type("nsqcy doctor --host=false --nsqd-http-address=127.0.0.1:4151", failing=True)
+    assert "publishes are refused" in seen and "etcd-away.md" in seen
+    etcd.restart(member)
+    eventually(lambda: publish(first) == b"OK", timeout=60)
 
 
 def test_etcd_replaced(hosts: list[Host], etcd: Etcd) -> None:

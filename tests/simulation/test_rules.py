@@ -265,3 +265,51 @@ def test_no_node_claims_a_group_that_an_owner_may_still_fill() -> None:
     worker.claimed("g", "a", Claim("m", 1, 0))
     worker.tick(51.0)
     assert process.proposed == [released.taken_over("b", "b/1", "m")]
+
+
+def owner_of_three() -> tuple[Owner, Any]:
+    """Return the owner of a group of which b and c have all changes, and its process."""
+    group = Group("g", 1, "a", "a/1", ("a", "b", "c"), 3, 2, "n", "os")
+    node = owner_node()
+    process: Any = Process(node)
+    owner = Owner(group, "a", node.copy, process, LIMITS, 0.0)
+    for each in "bc":
+        owner.opened(each, 0.0)
+        owner.received(each, Have({}), 0.0)
+        while owner.feeds[each].status != Status.LIVE:
+            node.verify()
+            owner.received(each, Received(), 0.0)
+        owner.received(each, Confirm(0), 0.0)
+    assert owner.accepts()
+    return owner, process
+
+
+def pass_without_c(owner: Owner, begin: float, end: float) -> None:
+    """Let time pass, while b responds and c does not."""
+    now = begin
+    while now < end:
+        now += 1.0
+        owner.received("b", Alive(fetches=True), now)
+        owner.received("b", Confirm(owner.position), now)
+        owner.tick(now)
+
+
+def test_publishes_are_refused_while_a_failed_member_cannot_leave() -> None:
+    """Without the registry, the members stay the same. Publishes must not wait for c forever."""
+    owner, process = owner_of_three()
+    owner.write(LOG, len(ITEMS), [12], 1.0)
+    owner.disconnected("c", 1.0)
+    pass_without_c(owner, 1.0, 1.0 + LIMITS.copy_timeout)
+    assert owner.accepts() and owner.waits(11.0)  # c may return
+    pass_without_c(owner, 11.0, 12.0 + LIMITS.copy_timeout + LIMITS.retry_interval)
+    assert owner.responding() == 2 and not owner.accepts()
+    assert owner.committed < owner.position
+    pass_without_c(owner, 24.0, 36.0)
+    assert not owner.waits(36.0)
+    assert {each.members for each in process.proposed} == {("a", "b")}
+    proposals = len(process.proposed)
+    pass_without_c(owner, 36.0, 60.0)
+    assert len(process.proposed) > proposals
+    owner.update(owner.group.left("c", "n2"), 60.0)
+    assert owner.accepts() and owner.waits(60.0)
+    assert owner.committed == owner.position

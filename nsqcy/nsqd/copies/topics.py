@@ -403,8 +403,10 @@ def _may_open(owner: Owner) -> bool:
 def _refusal(group: Group, owner: Owner | None) -> str:
     """Return why publishes to the topics of a group are refused."""
     if owner is not None and not owner.is_registered:
-        return "the registry in etcd lacks the topic's group, so no other node could take over"
+        return "too few copies: etcd lacks the topic's group, so no other node could take over"
     if owner is not None and owner.is_releasing:
         return "the topic is being handed over to another node"
     responding = owner.responding() if owner is not None else 1
+    if owner is not None and owner.is_blocked and responding >= group.min_copies:
+        return "too few copies: a lost node is still a member, because etcd does not respond"
     return f"too few copies: {responding} of {group.copies}, at least {group.min_copies} required"

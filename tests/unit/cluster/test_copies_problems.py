@@ -45,7 +45,10 @@ SHORT = {"responding": 1, "accepts": False}
 TAKEN = {"closed": True, "accepts": False}
 MOVING = "its messages are being moved to another log"
 TOO_FEW = "at least 2 must respond: see docs/runbooks/too-few-copies.md"
-HANDOVER = "its owner is handing the group over to another member"
+HANDOVER = (
+    "its owner is handing the group over, or a lost member cannot leave it until etcd responds:"
+    " see docs/runbooks/etcd-away.md"
+)
 PERSISTS = f"if this persists, check firewalls and the log; {LOST_NODE}"
 MACHINES = (
     "only 3 nsqds have a session in etcd: start or add nsqds with the same --cluster, or lower"
@@ -210,8 +213,8 @@ def test_topics_of_holders_count_without_an_owner() -> None:
 def test_etcd_does_not_respond() -> None:
     text = "etcd does not respond to a:1 (a.0): it cannot take over groups"
     assert judged(worker("a.0", etcd=False), worker("b.0")) == [(ERROR, text)]
-    text = "etcd does not respond to any node: publishes and deliveries continue, but no group can"
-    text += " get a new owner or a new member"
+    text = "etcd does not respond to any node: publishes and deliveries continue, except in"
+    text += " groups that a lost node must leave; no group can get a new owner or a new member"
     assert judged(worker("a.0", etcd=False), worker("b.0", etcd=False)) == [(ERROR, text)]
 
 

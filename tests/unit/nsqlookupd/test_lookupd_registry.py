@@ -304,6 +304,17 @@ def test_a_peer_may_return_with_another_address() -> None:
     assert names(registry, 1) == []
 
 
+def test_a_machine_with_the_same_host_name_does_not_hide_a_lost_one() -> None:
+    registry = Registry(at(9e9).steady, 1)
+    registry.identify(a_peer(host="10.0.0.2", hostname="clone"))
+    lost = a_peer(host="10.0.0.1", hostname="clone", seen=1)
+    registry.identify(lost)
+    registry.register(lost, "t")
+    registry.ping(lost, at(2))
+    list(registry.leave(lost, at(3)))
+    assert names(registry, 4) == ["10.0.0.1:1"]
+
+
 def test_peers_without_topics_and_inactive_ones() -> None:
     registry = Registry(at(10).steady, 1)
     for port, topic in enumerate(("", "t#ephemeral")):
