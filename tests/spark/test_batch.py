@@ -98,11 +98,11 @@ def test_bounds(options: dict[str, str], expected: tuple[int, int], broker: LogB
     [
         (
             {"endingOffsets": f'{{"t": {{"{A}": 40}}}}'},
-            "it had rows up to seq 40, but now ends before 11",
+            "had rows up to seq 40, but now ends before 11",
         ),
         (
             {"startingOffsets": f'{{"t": {{"{A}": 40}}}}'},
-            "it had rows up to seq 40, but now ends before 11",
+            "had rows up to seq 40, but now ends before 11",
         ),
         ({"startingOffsets": f'{{"t": {{"{B}": 4}}}}'}, f"log {B} is on none of the nsqds"),
     ],
