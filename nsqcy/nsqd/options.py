@@ -296,7 +296,7 @@ class NsqdOptions(
         "hung-disk-timeout",
         DURATION,
         30 * SECOND,
-        "time that a publish waits for a hung disk before nsqd disconnects the publisher; "
+        "time that a publish waits for a hung disk before nsqd disconnects the client; "
         "an exiting nsqd waits twice as long",
         rule=POSITIVE,
     )

@@ -182,7 +182,7 @@ def test_time_is_limited_however_the_bytes_come(server: AuthServer) -> None:
 def test_too_long_an_answer(server: AuthServer, web: WebClient) -> None:
     server.default = Reply(b"x" * 1001)
     url = f"http://{server.address}/a?secret=s"
-    with pytest.raises(RequestError, match=r"^/a: the response has more than 1000 bytes, the"):
+    with pytest.raises(RequestError, match=r"^/a: the response has more than 1000 bytes; the"):
         ask(web, url)
     assert len(ask(web, url, maximum=1001).body) == 1001
 

@@ -80,7 +80,7 @@ def test_an_id_that_is_none_reaches_no_request(id: Any) -> None:
 def test_pages_that_lead_nowhere_end(following: Iterator[str]) -> None:
     nsqd: Any = FakeNsqd([[A]], {})
     nsqd.peek_channel = lambda *_, **__: {"messages": [], "next": next(following)}
-    with pytest.raises(RequestError, match="do not end"):
+    with pytest.raises(RequestError, match="without end"):
         cancel_deferred(nsqd, "t", "c", lambda each: True)
 
 
