@@ -56,8 +56,8 @@ static int real_forget(struct IoCalls *self, int fd, int64_t offset, int64_t n) 
 }
 
 struct IoCalls io_calls_real = {
-    real_open, real_close, real_pwrite, real_pwritev, real_pread, real_fdatasync, real_fsync, real_rename,
-    real_unlink, real_mkdir, real_rmdir, real_ftruncate, real_fstat, real_link, real_forget,
+    real_open, real_close, real_pwrite, real_pwritev, real_pread, real_fdatasync, real_fsync,
+    real_rename, real_unlink, real_mkdir, real_rmdir, real_ftruncate, real_fstat, real_link, real_forget,
 };
 
 /* ---- read-only ---- */

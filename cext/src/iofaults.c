@@ -244,7 +244,6 @@ static int fault_forget(struct IoCalls *self, int fd, int64_t offset, int64_t n)
     return REAL(forget, fd, offset, n);
 }
 
-
 void faults_init(struct IoFaults *f, struct IoCalls *real) {
     static const struct IoCalls table = {
         fault_open, fault_close, fault_pwrite, fault_pwritev, fault_pread, fault_fdatasync,
