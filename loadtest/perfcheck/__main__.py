@@ -92,7 +92,7 @@ def show(now: dict[str, float], then: dict[str, float]) -> None:
 
 
 def show_functions(counts: dict[str, Count]) -> None:
-    """Return the instructions per message by function, as Markdown."""
+    """Print the instructions per message of each function, as Markdown tables."""
     for name, found in counts.items():
         print(f"\n### {name}: {found.each:.0f}\n\n| function | module | instructions |")
         print("| --- | --- | ---: |")

@@ -77,7 +77,7 @@ class Epoch:
     packed: bytes | None = None  # the parts as encoded in the journal; None: they have changed
 
     def accept(self, part: int, chunk: int, missing: Ranges) -> None:
-        """Make this the part's highest chunk. Lower chunks are complete: numbers ascend."""
+        """Record `chunk` as the part's highest chunk. Lower chunks are complete."""
         self.packed = None
         self.chunks[part] = chunk
         self.missing.pop(part, None)

@@ -43,7 +43,7 @@ def list_channels(cluster: Cluster, topic: str, as_json: bool) -> None:
 @as_json
 @on_cluster
 def show(cluster: Cluster, topic: str, channel: str, as_json: bool) -> None:
-    """Show the figures of CHANNEL on each nsqd, and its consumers, the slowest first."""
+    """Show CHANNEL's statistics on each nsqd, and the channel's consumers, slowest first."""
     found = cluster.topic(topic, clients=True).channels.get(channel)
     if found is None:
         raise click.ClickException(f"no nsqd has channel {topic}/{channel}")

@@ -57,7 +57,7 @@ def list_topics(cluster: Cluster, as_json: bool) -> None:
 @as_json
 @on_cluster
 def show(cluster: Cluster, topic: str, as_json: bool) -> None:
-    """Show the figures of TOPIC on each nsqd, and those of its channels."""
+    """Show the statistics of TOPIC and of its channels on each nsqd."""
     found = cluster.topic(topic)
     if as_json:
         print_json(

@@ -261,7 +261,9 @@ def _of_etcd(workers: Workers) -> Iterator[Problem]:
 def _of_worker(nsqd: str, worker: Report) -> Iterator[Problem]:
     place, name = Place(node=nsqd), f"node {node_name(worker['node'], nsqd)}"
     unregistered = len(worker.get("unregistered", ()))
-    missing = f"etcd lacks {unregistered} of the node's groups" if unregistered else ""
+    # A node that has started without etcd does not know what etcd has.
+    is_known = unregistered and worker["etcd"]
+    missing = f"etcd lacks {unregistered} of the node's groups" if is_known else ""
     if trouble := BROKEN.get(worker.get("registry", ""), missing):
         yield Problem(
             *(Severity.ERROR, "copies-registry", place, trouble),

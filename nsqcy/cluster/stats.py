@@ -262,7 +262,7 @@ CLIENT_FIELDS = _readers(ClientStats)
 _CLIENTS = gojson.array(gojson.structure(CLIENT_FIELDS), gojson.EMPTY)
 _POLICY = gojson.structure({"dead_letter_topic": (answers.name_or_none, "")})
 _CURSORS = gojson.array(gojson.structure(_readers(CursorStats)), gojson.EMPTY)
-# The keys of nsqcy's nsqd, in the order of Rates.
+# JSON keys that only nsqcy's nsqd reports, in the order of Rates.
 _RATES: gojson.Fields = dict.fromkeys(
     ("receive_rate", "finish_rate", "requeue_rate", "timeout_rate", "falling_behind"),
     (gojson.number, None),

@@ -403,5 +403,5 @@ class Options:
         """Change an option while the daemon runs."""
         option = self.table.by_name[name]
         if not option.runtime:
-            raise AttributeError(f"option {name} cannot change at run time")
+            raise AttributeError(f"option {name} cannot be changed at run time")
         self.__dict__[name] = value

@@ -198,7 +198,7 @@ COPIES = {
     "damaged": _copies(
         "damaged_files",
         "gauge",
-        "Files of copies with damage that could not yet be repaired from another copy.",
+        "Damaged files of copies that could not yet be repaired from another copy.",
     ),
     "unreadable": _copies(
         "unreadable_files", "gauge", "Files of copies that could not be read when last verified."

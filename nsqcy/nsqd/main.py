@@ -1,7 +1,7 @@
 """The nsqd command: parses the arguments and returns the exit code.
 
-Owns the order of the steps before the master: blocked signals, options, the data-path
-lock, the sockets, the workers, and then the master's modules. A client that connects while nsqd
+Defines the startup order: block signals, read the options, lock the data path, open the sockets,
+start the workers, and then load the master's modules. A client that connects while nsqd
 starts waits in the backlog.
 
 Exit codes:

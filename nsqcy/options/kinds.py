@@ -96,7 +96,7 @@ def separated(values: str, each: Kind) -> Kind:
     def parse(text: str) -> tuple[Any, ...]:
         parts = [part.strip() for part in text.split(",")]
         if "" in parts:
-            raise Expected("a comma-separated list without empty parts")
+            raise Expected("a comma-separated list without empty items")
         return tuple(dict.fromkeys(map(each.parse, parts)))
 
     return Kind(values, each.allowed, parse, ",".join)

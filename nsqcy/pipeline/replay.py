@@ -120,7 +120,7 @@ def run(options: Options, report: Report) -> int:
 
 
 def chosen(options: Options) -> Frames:
-    """Select rows by time and expression."""
+    """Return a function that selects rows by time and expression."""
 
     def choose(frame: "DataFrame") -> "DataFrame":
         from pyspark.sql import functions as f

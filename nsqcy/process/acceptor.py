@@ -63,7 +63,7 @@ class Stalled(Protocol):
     def take(
         self, item: Accepted, workers: Sequence[int], give: Callable[[list[Accepted]], None]
     ) -> bool:
-        """Return whether the connection is served here, or passed to `give` later."""
+        """Return True if the connection was taken: it is served here, or passed to `give` later."""
 
 
 class PauseLog:

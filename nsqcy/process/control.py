@@ -140,7 +140,7 @@ def encode(message: Message) -> Iterator[bytes]:
     if size > MAX_MESSAGE:
         raise ValueError(f"a control message of {size} bytes (at most {MAX_MESSAGE})")
     if len(message.fds) > ancillary.MAX_FDS:
-        raise ValueError(f"{len(message.fds)} descriptors (at most {ancillary.MAX_FDS})")
+        raise ValueError(f"too many descriptors: {len(message.fds)} (maximum: {ancillary.MAX_FDS})")
     return _cut(message, header, size)
 
 

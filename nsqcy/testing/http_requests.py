@@ -23,7 +23,7 @@ def eventually(predicate: Callable[[], T], timeout: float = 30.0, *, interval: f
         value = predicate()
         if value:
             return value
-        assert time.monotonic() < deadline, f"not within {timeout} s; last value {value!r}"
+        assert time.monotonic() < deadline, f"not met within {timeout} s; last value: {value!r}"
         time.sleep(interval)
 
 

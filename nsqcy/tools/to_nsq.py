@@ -187,7 +187,7 @@ class Publisher:
             self.end(error)
 
     async def _all_answers(self) -> None:
-        """Wait until every message is answered, or until the end."""
+        """Wait until every message has been answered, or the run has ended."""
         while self._messages and not self._ended.is_set():
             await self._answer()
 

@@ -1,7 +1,7 @@
 """Power losses and kills at any time: every message acknowledged as `fsync` survives both.
 
-Messages acknowledged as `os` survive kills. The number of a program is its seed, so a failure can
-be reproduced.
+Messages acknowledged as `os` survive kills. Each test runs a random sequence of operations, whose
+number is the seed, so a failure can be reproduced.
 """
 
 import errno

@@ -108,7 +108,7 @@ def test_nsqlookupd_reads_the_file_again(tmp_path: Path) -> None:
 
 @pytest.fixture
 def elsewhere() -> Iterator[Destination]:
-    """Destination of nsqadmin's notifications, which must not receive a token."""
+    """Server that gets nsqadmin's notifications, but must not get its token."""
     destination = Destination()
     yield destination
     destination.close()

@@ -27,7 +27,7 @@ HOSTS = "host:port,... without http://"
 BAD = [
     ("topic", "a b", NAME),
     ("topic", "a#ephemeral", NAME),
-    ("topics", "a,,b", "a comma-separated list without empty parts"),
+    ("topics", "a,,b", "a comma-separated list without empty items"),
     ("topics", "a,b/c", NAME),
     (
         "topicsPattern",

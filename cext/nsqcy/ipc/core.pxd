@@ -72,7 +72,7 @@ cdef struct Slot:
     uint32_t busy                 # permille of the last second: running or waiting for a CPU
     uint32_t ran                  # permille of the last second: running
     uint32_t connections
-    uint32_t topics               # topics on the worker, or at its crash
+    uint32_t topics               # topics on the worker; after a crash, the number at that time
     uint32_t pad[7]
     # Written by all workers.
     uint32_t sleeping

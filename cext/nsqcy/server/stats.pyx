@@ -159,7 +159,7 @@ cdef class StatsShare:
     cdef SessionManager manager
     cdef object keys            # iterator over the topics' keys, in order
     cdef bint json
-    cdef str topic_filter       # the only topic of the page, or ""
+    cdef str topic_filter       # the only topic to show, or ""
     cdef str channel_filter     # the only channel to show, or ""
     cdef bint include_clients
     cdef bint ledger

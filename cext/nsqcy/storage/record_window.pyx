@@ -276,7 +276,7 @@ cdef class RecordWindow:
         return self.last_reader().seq
 
     cdef const Cursor *last_reader(self) noexcept:
-        """Return the cursor that is furthest behind, except those for retention."""
+        """Return the cursor that is furthest behind, ignoring those for retention."""
         cdef const Cursor *last = &self.visible
         cdef uint32_t i
         for i in range(self.cursor_count):

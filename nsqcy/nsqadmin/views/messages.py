@@ -385,7 +385,7 @@ def _counted(source: MessageQuery, message: Mapping[str, Any]) -> str:
     """Return the attempts; for a dead letter, those in its original channel. A log contains the
     numbers of its messages, not their attempts."""
     if source.tab == "log":
-        return f"number {number(message['seq'])}"
+        return f"sequence number {number(message['seq'])}"
     headers, counted = message["headers"], plural(attempts(message), "attempt")
     if "origin-topic" in headers and "origin-channel" in headers:
         return f"{counted} in {headers['origin-topic']}/{headers['origin-channel']}"

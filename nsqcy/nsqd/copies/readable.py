@@ -26,7 +26,9 @@ def await_readable(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Wait up to LIMIT seconds. Blocks; raises StartError if a file still cannot be read.
+    """Wait until the copies' small files can be read, up to LIMIT seconds. Blocks.
+
+    Raises StartError if a file still cannot be read.
 
     folder: directory for all workers' copies
     """

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import click
@@ -23,6 +24,7 @@ from nsqcy.config.commands import Commands
 from nsqcy.errors import StartError, Stop
 from nsqcy.logging.logger import write
 from nsqcy.names import is_valid_name
+from nsqcy.nsqd.copies.copy_files import FOLDER
 from nsqcy.nsqd.data import audit_report
 from nsqcy.nsqd.data.audit import Audit, TopicFound
 from nsqcy.nsqd.data.diskqueue import MARK, Damage, Queue, QueueReader, find_queues
@@ -40,7 +42,7 @@ from nsqcy.util.standard_streams import show
 PROGRESS = 0.2  # seconds between progress updates
 
 # Names in a data path: regular files, and leftovers with nsqd's action at startup.
-OURS = {metadata.FILE, policy_file.FILE, PREVIOUS}
+OURS = {metadata.FILE, policy_file.FILE, PREVIOUS, FOLDER}
 LEFTOVERS = {
     TMP: "an incomplete import; nsqd repeats it at the next start",
     DONE: "an import that lacks its final renames; nsqd completes it at the next start",
@@ -204,11 +206,22 @@ class QueueFound:
 
 
 @dataclass
+class CopyFound:
+    """A topic's files in a group of copies. The group's members decide which of them are needed."""
+
+    path: str  # relative to the data path
+    records: int
+    bytes: int
+    damages: int
+
+
+@dataclass
 class Found:
     """The results of a check."""
 
     data_path: str
     topics: list[TopicFound] = field(default_factory=list)
+    copies: list[CopyFound] = field(default_factory=list)
     queues: list[QueueFound] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
@@ -264,6 +277,9 @@ class Check:
             for name in sorted(known_topics):
                 if os.path.isdir(os.path.join(self._data_path, f"{name}.topic")):
                     self._check_topic(io, known_topics, name)
+            for directory in sorted(Path(self._data_path, FOLDER).glob("*/*/*.topic")):
+                if _is_topic(directory.name):
+                    self._check_copy(io, directory)
         finally:
             io.close()
         self._lines.info(f"{self._data_path}: unreadable parts: {found.unreadable}")
@@ -321,12 +337,7 @@ class Check:
             progress=self._progress,
         ).run()
         self._found.topics.append(found)
-        self._found.unreadable += found.damages
-        directory = os.path.join(self._data_path, f"{name}.topic")
-        for file, damages in found.damaged_files():
-            for each in damages:
-                path = os.path.join(directory, file)
-                self._lines.error(f"{path} at {each.offset}: {each.text}")
+        self._report_damage(found, os.path.join(self._data_path, f"{name}.topic"))
         if found.refused is not None:
             self._lines.error(f"{name}: nsqd would refuse to start: {found.refused}")
             return
@@ -334,6 +345,26 @@ class Check:
             self._lines.info(line)
         for line in found.start_says:
             self._lines.warn(line)
+
+    def _check_copy(self, io: IoThread, directory: Path) -> None:
+        """Check that the files of a copy are readable. Other nodes may have later changes, so what
+        the files lack is not known here."""
+        name = directory.name.removesuffix(".topic")
+        audit = Audit(io, str(directory.parent), name, {}, quick=self._quick)
+        found = audit.run()
+        path = str(directory.relative_to(self._data_path))
+        self._found.copies.append(CopyFound(path, found.records, found.bytes, found.damages))
+        self._report_damage(found, str(directory))
+        if found.refused is not None:
+            self._damage(f"{path}: {found.refused}")
+        self._lines.info(f"{path}: a copy with {found.records} records, {found.bytes} bytes")
+
+    def _report_damage(self, found: TopicFound, directory: str) -> None:
+        self._found.unreadable += found.damages
+        for file, damages in found.damaged_files():
+            for each in damages:
+                path = os.path.join(directory, file)
+                self._lines.error(f"{path} at {each.offset}: {each.text}")
 
     def _on_damage(self, damage: Damage) -> None:
         self._damage(str(damage))

@@ -1,8 +1,8 @@
 """Discovery of a new topic's channels: nsqlookupds know about them from other nsqds.
 
-Queries every nsqlookupd with a known HTTP address, in threads; a topic waits at most the time limit
-for one request. An nsqlookupd that does not answer delays only its own queries. This module only
-returns the channel names.
+Queries every nsqlookupd with a known HTTP address, in threads; a topic waits no longer than the
+timeout of one request. An nsqlookupd that does not answer delays only its own queries. This module
+only returns the channel names.
 """
 
 import json

@@ -43,7 +43,7 @@ class SavedPolicies:
         self._said = {name: dict(values) for name, values in (said or {}).items()}
 
     def names(self, topic: str) -> list[str]:
-        """Return the entries of a topic and of its channels."""
+        """Return the names of the entries of a topic and its channels."""
         return [name for name in self._said if name.partition("/")[0] == topic]
 
     def change(self, name: str, values: Mapping[str, Any] | None) -> "SavedPolicies":

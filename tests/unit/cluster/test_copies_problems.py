@@ -253,3 +253,11 @@ def test_files_that_are_damaged() -> None:
             f"no message is lost: {CHECK_DISK}",
         ),
     ]
+
+
+def test_a_node_that_started_without_etcd_does_not_know_what_etcd_lacks() -> None:
+    started = worker("b.0", etcd=False) | {"unregistered": ["g"]}
+    found = [text for _, text in judged(worker("a.0", etcd=False), started)]
+    assert len(found) == 1 and found[0].startswith("etcd does not respond to any node")
+    away = worker("b.0") | {"unregistered": ["g"]}
+    assert any("etcd lacks 1" in text for _, text in judged(worker("a.0"), away))

@@ -1,4 +1,4 @@
-"""The ledger of a load test: published messages, their outcomes, and parts of a ledger."""
+"""The ledger of a load test: published messages, their outcomes, and merged ledgers."""
 
 import sys
 

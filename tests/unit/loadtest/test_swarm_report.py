@@ -53,7 +53,7 @@ def test_thresholds_that_are_none(text: str) -> None:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """A run of ten seconds with a hundred messages; one was lost, and HTTP fails."""
+    """A ten-second run with a hundred messages: one was lost, and an HTTP publish failed."""
     monkeypatch.setattr(Run, "_now", lambda run: 10.0)
     run = Run(Options(topics="t", channels="c"), 5)
     run.ended()

@@ -151,6 +151,26 @@ def test_nothing_is_changed_whatever_a_start_would_do(saved: Path, capfd) -> Non
     assert "import.tmp: an incomplete import" in err
 
 
+def test_copies_are_read_too(saved: Path, capfd) -> None:
+    """The messages of topics with copies are in a directory for each group."""
+    group = saved / "copies" / "0" / "0f1e2d3c4b5a6978"
+    group.mkdir(parents=True)
+    shutil.copytree(saved / "t.topic", group / "orders.topic")
+    before = tree(saved)
+    assert run(["check", str(saved)]) == 0
+    out, _ = capfd.readouterr()
+    assert f"copies/0/{group.name}/orders.topic: a copy with {MESSAGES} records" in out
+    assert "not an nsqd file" not in out
+    assert tree(saved) == before
+    damaged = sorted(group.glob("*/*.seg"))[0]
+    content = bytearray(damaged.read_bytes())
+    content[200] ^= 1
+    damaged.write_bytes(content)
+    assert run(["check", str(saved), "--json"]) == 1
+    (copy,) = json.loads(capfd.readouterr().out)["copies"]
+    assert copy["path"].endswith("orders.topic") and copy["damages"] == 1
+
+
 def test_an_io_thread_that_only_reads(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"whole")
     io = IoThread(read_only=True)

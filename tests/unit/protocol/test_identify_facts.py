@@ -43,7 +43,7 @@ AGREED = {name: value for name, value in WANTED.items() if name in NEGOTIATED} |
     "output_buffer_timeout": 30 * MILLISECOND,
 }
 
-TOO_BUSY = 600  # an owner to which no consumer migrates
+TOO_BUSY = 600  # permille; no consumer migrates to an owner that is this busy
 
 
 @pytest.fixture
