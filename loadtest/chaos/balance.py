@@ -78,6 +78,6 @@ def damaged(node: Node) -> list[str]:
     """Return the result of `nsqcy data check` for an exited nsqd's data path."""
     words = [sys.executable, "-m", "nsqcy", "data", "check", str(node.data)]
     checked = subprocess.run(words, capture_output=True, text=True)
-    if checked.returncode == 0 and " 0 unreadable parts" in checked.stdout:
+    if checked.returncode == 0 and "unreadable parts: 0\n" in checked.stdout:
         return []
     return [f"nsqd {node.number}: data check says {checked.stdout}{checked.stderr}"]

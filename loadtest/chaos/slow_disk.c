@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -41,6 +42,16 @@ ssize_t pwrite(int fd, const void *from, size_t n, off_t at) {
 ssize_t pwrite64(int fd, const void *from, size_t n, off64_t at) {
     wait_for_the_disk();
     return REAL(pwrite64)(fd, from, n, at);
+}
+
+ssize_t pwritev(int fd, const struct iovec *pieces, int count, off_t at) {
+    wait_for_the_disk();
+    return REAL(pwritev)(fd, pieces, count, at);
+}
+
+ssize_t pwritev64(int fd, const struct iovec *pieces, int count, off64_t at) {
+    wait_for_the_disk();
+    return REAL(pwritev64)(fd, pieces, count, at);
 }
 
 int fsync(int fd) {

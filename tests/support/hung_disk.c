@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 static int is_beside(int fd, const char *path) {
@@ -45,4 +46,15 @@ ssize_t pwrite(int fd, const void *from, size_t size, off_t at) {
 
 ssize_t pwrite64(int fd, const void *from, size_t size, off_t at) {
     return pwrite(fd, from, size, at);
+}
+
+ssize_t pwritev(int fd, const struct iovec *pieces, int count, off_t at) {
+    ssize_t (*real)(int, const struct iovec *, int, off_t) =
+        (ssize_t (*)(int, const struct iovec *, int, off_t))dlsym(RTLD_NEXT, "pwritev");
+    wait_for_go(fd, "write");
+    return real(fd, pieces, count, at);
+}
+
+ssize_t pwritev64(int fd, const struct iovec *pieces, int count, off_t at) {
+    return pwritev(fd, pieces, count, at);
 }
