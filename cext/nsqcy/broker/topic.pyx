@@ -123,7 +123,7 @@ cdef class Topic(TopicLog):
         return total
 
     def counters(self):
-        """Return the topic's own statistics for /stats, as a dict."""
+        """Return the topic's own statistics, with the keys of /stats."""
         cdef Channel channel
         cdef uint64_t depth = self.depth()
         cdef uint64_t memory = self.mem_queue_size
@@ -137,13 +137,19 @@ cdef class Topic(TopicLog):
             "e2e_processing_latency": self.scheduler.percentiles.summary(
                 [channel.latency for channel in self.channels.values()], self.scheduler.now),
         }
-        if self.durability != "memory":
-            shown["durability"] = self.durability
-        if self.named:
-            shown["cursors"] = self.cursor_facts()
-        if self.unusual:
-            shown["policy"] = self.unusual
+        shown.update(self.additions())
         return shown
+
+    cdef dict additions(self):
+        """Return the statistics that NSQ does not have, if they differ from the defaults."""
+        found = {}
+        if self.durability != "memory":
+            found["durability"] = self.durability
+        if self.named:
+            found["cursors"] = self.cursor_facts()
+        if self.unusual:
+            found["policy"] = self.unusual
+        return found
 
     def log_facts(self):
         """Return facts about the log, for operators."""

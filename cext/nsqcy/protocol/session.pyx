@@ -790,7 +790,7 @@ cdef class Session(TopicCommands):
     # -- statistics --
 
     def counters(self):
-        """Return the client's statistics for /stats, as a dict."""
+        """Return the client's statistics, with the keys of /stats."""
         self.note_counts()
         return {
             "client_id": self.client_id,

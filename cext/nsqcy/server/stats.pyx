@@ -159,6 +159,8 @@ cdef class StatsShare:
     cdef SessionManager manager
     cdef object keys            # iterator over the topics' keys, in order
     cdef bint json
+    cdef bytes topic_separator
+    cdef bytes producer_separator
     cdef str topic_filter       # the only topic to show, or ""
     cdef str channel_filter     # the only channel to show, or ""
     cdef bint include_clients
@@ -187,6 +189,7 @@ cdef class StatsShare:
         self.shard = manager.shard
         self.keys = iter(keys)
         self.json = query.json
+        self.topic_separator, self.producer_separator = separators(query.json)
         self.topic_filter = query.topic
         self.channel_filter = query.channel
         self.include_clients = query.include_clients
@@ -302,9 +305,7 @@ cdef class StatsShare:
         self.topic = None
         if self.json:
             slow = self.end_json_topic(topic)
-            put(&self.text, b",")
-        else:
-            put(&self.text, b"\n\n")
+        put(&self.text, self.topic_separator)
         name = PyUnicode_AsUTF8AndSize(topic.name, &n)
         size = <uint32_t>(self.written() - self.topic_start)
         length = <uint16_t>n
@@ -321,11 +322,10 @@ cdef class StatsShare:
         if self.json:
             self.put_json_client(client)
             put(&self.text, b"}")
-            put(&self.text, b",")
         else:
             put(&self.text, b"   ")
             put(&self.text, self.text_client(client))
-            put(&self.text, b"\n")
+        put(&self.text, self.producer_separator)
         return 0
 
     # JSON: NSQ's keys come first; the keys that NSQ does not have follow.
@@ -370,13 +370,7 @@ cdef class StatsShare:
         return 0
 
     cdef int put_topic_others(self, Topic topic) except -1:
-        others = {}
-        if topic.durability != "memory":
-            others["durability"] = topic.durability
-        if topic.named:
-            others["cursors"] = topic.cursor_facts()
-        if topic.unusual:
-            others["policy"] = topic.unusual
+        others = topic.additions()
         if self.ledger:
             others["ledger"] = topic.ledger()
         if others:
