@@ -592,7 +592,6 @@ cdef class Topic(TopicLog):
     cdef int apply_channel_policy(self, Channel channel) except -1
     cdef int recall_policies(self, bytes note) except -1
     cdef void add_figures(self, uint64_t *figures) noexcept
-    cdef dict additions(self)
     cdef int forget_channel(self, Channel channel) except -1
     cdef void forget_figures(self) noexcept
     cdef Channel new_channel(self, str name)

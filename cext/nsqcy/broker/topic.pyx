@@ -137,19 +137,13 @@ cdef class Topic(TopicLog):
             "e2e_processing_latency": self.scheduler.percentiles.summary(
                 [channel.latency for channel in self.channels.values()], self.scheduler.now),
         }
-        shown.update(self.additions())
-        return shown
-
-    cdef dict additions(self):
-        """Return the statistics that NSQ does not have, if they differ from the defaults."""
-        found = {}
         if self.durability != "memory":
-            found["durability"] = self.durability
+            shown["durability"] = self.durability
         if self.named:
-            found["cursors"] = self.cursor_facts()
+            shown["cursors"] = self.cursor_facts()
         if self.unusual:
-            found["policy"] = self.unusual
-        return found
+            shown["policy"] = self.unusual
+        return shown
 
     def log_facts(self):
         """Return facts about the log, for operators."""

@@ -370,7 +370,13 @@ cdef class StatsShare:
         return 0
 
     cdef int put_topic_others(self, Topic topic) except -1:
-        others = topic.additions()
+        others = {}
+        if topic.durability != "memory":
+            others["durability"] = topic.durability
+        if topic.named:
+            others["cursors"] = topic.cursor_facts()
+        if topic.unusual:
+            others["policy"] = topic.unusual
         if self.ledger:
             others["ledger"] = topic.ledger()
         if others:
