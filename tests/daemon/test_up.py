@@ -36,7 +36,9 @@ def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
         each.destroy()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "signum", [pytest.param(signal.SIGTERM, marks=pytest.mark.real_start), signal.SIGINT]
+)
 def test_one_life(up: Callable[..., Up], signum: int) -> None:
     both = up().serving()
     both.nsqd.create("t", "c")
@@ -174,6 +176,7 @@ def test_the_demo_has_something_to_watch(up: Callable[..., Up], tmp_path: Path) 
     assert not Path(demo.data).exists() and not (tmp_path / "data").exists()
 
 
+@pytest.mark.real_start
 def test_the_demo_keeps_messages_in_a_given_directory(
     up: Callable[..., Up], tmp_path: Path
 ) -> None:

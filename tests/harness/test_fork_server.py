@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from support import fork_server
 from support.nsqd_process import environment
+from support.up_process import BUDGET, PORTS, Up
 
 STATE = """
 import json, os, resource, signal, sys
@@ -209,3 +211,40 @@ def test_no_process_of_a_server_is_left(forks: bool, started: list[int], tmp_pat
     assert str(process.pid) in children.read_text().split()
     process.communicate("\n", timeout=20)
     assert str(process.pid) not in children.read_text().split()
+
+
+def test_daemons_of_up_are_forks_of_a_server_that_exits_with_it(
+    server: fork_server.Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(fork_server.Popen, "server", server)
+    monkeypatch.setattr(subprocess, "Popen", fork_server.Popen)
+    monkeypatch.setattr("support.up_process.environment", ours)
+    up = Up(tmp_path, "--no-nsqadmin", ports=PORTS[:-1]).serving()
+    try:
+        nested = [
+            each
+            for each in psutil.Process(up.process.pid).children()
+            if fork_server.__file__ in each.cmdline()
+        ]
+        daemons = [up.child("nsqd"), up.child("nsqlookupd")]
+        # /proc shows the environment of the last `exec`.
+        executed = [each for each in daemons if "NOTIFY_SOCKET" in each.environ()]
+        os.killpg(up.process.pid, signal.SIGTERM)
+        assert up.wait() == 0
+        psutil.wait_procs(nested, BUDGET)
+    finally:
+        up.destroy()
+    assert len(nested) == 1 and not nested[0].is_running()
+    assert executed == []
+
+
+def test_a_signal_to_a_process_that_blocks_it_stays_pending(
+    forks: bool, started: list[int], tmp_path: Path
+) -> None:
+    program = "import signal; print(signal.sigtimedwait([signal.SIGTERM], 20).si_signo)"
+    for _ in range(5):
+        old = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        process = probe(tmp_path, program)
+        process.terminate()
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+        assert process.communicate(timeout=20) == ("15\n", "")

@@ -10,6 +10,9 @@ A command is executed as usual if the server cannot do it in the same way: other
 variables that Python or libraries read when they start. Tests marked `real_start` execute all
 commands, and so do all tests if NSQCY_REAL_START is set.
 
+`nsqcy up` starts daemons itself. It gets a server of its own, a child that is a fork of the first
+server and exits with it.
+
     python fork_server.py FD ROOM    the server: requests come from this socket; ROOM is replaced
                                      by the command line that `ps` shows
 """
@@ -36,6 +39,7 @@ from typing import Any
 # Imported by the server: the programs, and the modules that they import later.
 PROGRAMS = (
     "nsqcy.__main__",
+    "nsqcy.cli.demo",
     "nsqcy.nsqadmin.main",
     "nsqcy.nsqd.main",
     "nsqcy.nsqlookupd.main",
@@ -197,11 +201,11 @@ def _early(env: dict[str, str]) -> dict[str, str]:
 
 
 class Server:
-    """The server's end of this process, started on first use."""
+    """This process's end of a server, which is started on first use if it is not given."""
 
-    def __init__(self, env: dict[str, str]) -> None:
+    def __init__(self, env: dict[str, str], sock: socket.socket | None = None) -> None:
         self._env = env
-        self._sock: socket.socket | None = None
+        self._sock = sock
         self._owner = os.getpid()
         self._lock = threading.Lock()
 
@@ -283,13 +287,32 @@ def serve(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
             return json.load(memory), fds[1:]
 
 
-def become(request: dict[str, Any], fds: list[int]) -> None:
-    """Adopt the state of an executed process."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+def serve_nested(fds: list[int]) -> tuple[dict[str, Any], list[int], socket.socket | None]:
+    """Start a server for the programs that this process will start, and return its socket. In
+    children of that server, return a command and descriptors, as `serve` does."""
+    ours, theirs = socket.socketpair()
+    if os.fork():
+        theirs.close()
+        return {}, [], ours
+    ours.close()
+    for fd in fds:
+        os.close(fd)
+    request, fds = serve(theirs)
+    theirs.close()
+    return request, fds, None
+
+
+def join(request: dict[str, Any]) -> None:
+    """Join the session and the process group of an executed process."""
     if request["session"]:
         os.setsid()
     elif request["group"] >= 0:
         os.setpgid(0, request["group"])
+
+
+def become(request: dict[str, Any], fds: list[int], server: socket.socket | None) -> None:
+    """Adopt the state of an executed process. `server`: of the programs that it starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for each, limit in zip(LIMITS, request["limits"], strict=True):
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(each, limit)
@@ -297,7 +320,15 @@ def become(request: dict[str, Any], fds: list[int]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
-    _place(fds, request["targets"])
+    targets = request["targets"]
+    if server is None:
+        _place(fds, targets)
+    else:
+        own = max(targets) + 1
+        _place([*fds, server.detach()], [*targets, own])
+        os.set_inheritable(own, False)
+        Popen.server = Server(request["env"], socket.socket(fileno=own))
+        subprocess.Popen = Popen  # type: ignore[misc]
     sys.stdin = sys.__stdin__ = _stream(0, "rb", sys.stdin)
     sys.stdout = sys.__stdout__ = _stream(1, "wb", sys.stdout)
     sys.stderr = sys.__stderr__ = _stream(2, "wb", sys.stderr)
@@ -388,7 +419,9 @@ def rehearse() -> None:
 
 def main() -> None:
     del sys.path[0]  # this directory
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is meant for the test process
+    # Signals to the process group are meant for the other processes. A child's signals stay pending
+    # until it has the state of an executed process.
+    signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     for name in (*PROGRAMS, *LATER):
         importlib.import_module(name)
     rehearse()
@@ -396,10 +429,16 @@ def main() -> None:
         del sys.modules[name]  # each program becomes __main__
     gc.collect()
     gc.freeze()
-    with socket.socket(fileno=int(sys.argv[1])) as sock:
-        request, fds = serve(sock)
-        sock.detach()
-    become(request, fds)
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    request, fds = serve(sock)
+    join(request)
+    fd, server = sock.detach(), None
+    if (request["module"], request["args"][:1]) == ("nsqcy.__main__", ["up"]):
+        nested, nested_fds, server = serve_nested([fd, *fds])
+        if server is None:
+            request, fds = nested, nested_fds
+            join(request)
+    become(request, fds, server)
     run(request["module"])
 
 

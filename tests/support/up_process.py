@@ -1,5 +1,6 @@
 """`nsqcy up` under test: its daemons, their output, and all of their processes."""
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import NamedTuple
 import psutil
 
 from nsqcy.testing.http_requests import Web, eventually
+from support import fork_server
 from support.nsqd_process import environment
 
 PORTS = (
@@ -109,10 +111,12 @@ class Up:
 
     def family(self) -> list[psutil.Process]:
         """Return all descendants of this process that were seen so far, even if they have
-        exited."""
+        exited, except servers that fork the daemons for the tests."""
         if not self.ended():
             found = psutil.Process(self.process.pid).children(recursive=True)
-            self._family += [each for each in found if each not in self._family]
+            self._family += [
+                each for each in found if each not in self._family and not _is_server(each)
+            ]
         return self._family
 
     def child(self, name: str) -> psutil.Process:
@@ -133,3 +137,9 @@ class Up:
             except (psutil.NoSuchProcess, ProcessLookupError):
                 pass
         self.process.wait()
+
+
+def _is_server(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):  # for example, a zombie
+        return fork_server.__file__ in process.cmdline()
+    return False
