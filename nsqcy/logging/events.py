@@ -213,6 +213,14 @@ def copies_damaged(*, group: str, file: str, parts: int) -> str:
 
 
 @error(NSQD)
+def copies_file_missing(*, group: str, file: str) -> str:
+    """The file has been removed or cut while nsqd was stopped. The copy counts as incomplete until
+    another member has filled it. If no other member has a complete copy, the most complete one is
+    used."""
+    return f"COPIES: {file} in group {group} is missing or too short; the copy must be filled"
+
+
+@error(NSQD)
 def copies_node_not_saved(*, path: str, error: str) -> str:
     """The disk has failed. The worker follows etcd, but forgets newer values of its groups if it is
     restarted before the file has been written."""

@@ -1,10 +1,13 @@
-"""Small files that survive a power loss: synced directories, atomically replaced files.
+"""Small files: complete reads, and changes that survive a power loss.
 
 All calls block; do not call them on a hub. Independent of the file content.
 """
 
+import errno
 import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 
 def sync_directory(path: str) -> None:
@@ -37,3 +40,14 @@ def replace(
     written()
     os.rename(temporary, os.path.join(directory, name))
     sync_directory(directory)
+
+
+def read_start(path: Path, limit: int = sys.maxsize) -> bytes:
+    """Return the beginning of a file. Blocks; raises OSError, including after a short read:
+    the rest may be intact."""
+    with path.open("rb") as opened:
+        size = min(os.fstat(opened.fileno()).st_size, limit)
+        data = opened.read(size)
+    if len(data) < size:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), os.fspath(path))
+    return data

@@ -13,6 +13,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
     parser.add_argument("--first", type=int, default=1, help="seed of the first schedule")
     parser.add_argument("--schedules", type=int, default=100, help="number of schedules")
+    parser.add_argument(
+        "--removals", action="store_true", help="also remove files of stopped processes"
+    )
     parser.add_argument("--verbose", action="store_true", help="log every event")
     parser.add_argument(
         "--mutants",
@@ -22,32 +25,32 @@ def main() -> None:
     arguments = parser.parse_args()
     seeds = range(arguments.first, arguments.first + arguments.schedules)
     if arguments.mutants is not None:
-        _run_mutants(arguments.mutants or list(MUTANTS), seeds)
+        _run_mutants(arguments.mutants or list(MUTANTS), seeds, arguments.removals)
     else:
-        _run_schedules(seeds, verbose=arguments.verbose)
+        _run_schedules(seeds, removals=arguments.removals, verbose=arguments.verbose)
 
 
-def _run_mutants(names: list[str], seeds: range) -> None:
+def _run_mutants(names: list[str], seeds: range, removals: bool) -> None:
     for name in names:
         with broken(name):
-            print(f"{name}: {_first_violation(seeds)}", flush=True)
+            print(f"{name}: {_first_violation(seeds, removals)}", flush=True)
 
 
-def _first_violation(seeds: range) -> str:
+def _first_violation(seeds: range, removals: bool) -> str:
     for count, seed in enumerate(seeds, 1):
         try:
-            World(seed).run()
+            World(seed, removals=removals).run()
         except Exception as error:  # a broken rule may raise anything
             return f"noticed by schedule {count}: {type(error).__name__} {error}"
     return "NOT NOTICED"
 
 
-def _run_schedules(seeds: range, *, verbose: bool) -> None:
+def _run_schedules(seeds: range, *, removals: bool, verbose: bool) -> None:
     totals: Counter[str] = Counter()
     violations = 0
     began = time.process_time()
     for seed in seeds:
-        world = World(seed, verbose=verbose)
+        world = World(seed, removals=removals, verbose=verbose)
         try:
             world.run()
         except Exception:

@@ -84,7 +84,7 @@ class Image:
     file.
     """
 
-    __slots__ = ("_records", "aside", "epoch", "files", "is_filling", "verified", "whole")
+    __slots__ = ("_records", "aside", "epoch", "files", "is_filling", "lacks", "verified", "whole")
 
     def __init__(self) -> None:
         self.files: dict[str, list[Any]] = {}
@@ -94,6 +94,8 @@ class Image:
         self.verified: dict[str, int] | None = None
         """Size of the part of each log that an owner has verified; None if all is verified."""
         self.whole = False
+        self.lacks = False
+        """Whether files on the copy's list are missing or too short."""
         self.epoch = 0
         self._records: list[Record] | None = None
 
@@ -129,10 +131,21 @@ class Image:
                 self.own(epoch)
             case ("whole", value):
                 self.whole = value
+            case ("list",):
+                self.lacks = False
             case ("damage", path, index, life, now):
                 items = self.files.get(path, [])
                 if index < len(items) and not isinstance(items[index], Damaged):
                     items[index] = Damaged(items[index], life, now)
+
+    def remove(self, path: str, size: int) -> None:
+        """Remove a file, or the items from `size` on, while no process uses the disk."""
+        self._records = None
+        self.lacks = True
+        if size:
+            del self.files[path][size:]
+        else:
+            del self.files[path]
 
     def own(self, epoch: int) -> None:
         self.epoch = epoch
@@ -181,7 +194,7 @@ class Image:
 
     def copy(self) -> "Image":
         other = Image()
-        other.whole, other.epoch = self.whole, self.epoch
+        other.whole, other.epoch, other.lacks = self.whole, self.epoch, self.lacks
         other.verified = None if self.verified is None else dict(self.verified)
         other.files = {path: list(items) for path, items in self.files.items()}
         return other
@@ -309,7 +322,8 @@ class Disk:
     def whole_image(self, group_id: str) -> Image | None:
         """Return the copy of a group if the copy is complete."""
         image = self.images.get(group_id)
-        return image if image and image.whole and not self.is_rolled_back else None
+        is_whole = image and image.whole and not (image.lacks or self.is_rolled_back)
+        return image if is_whole else None
 
     def backup(self) -> tuple[Any, ...]:
         """Return an image of a stopped process's disk, to roll back to."""
@@ -322,6 +336,11 @@ class Disk:
         self.known = dict(known)
         self.images = _copied(self._stable)
         self.is_rolled_back = True
+
+    def remove(self, group_id: str, path: str, size: int) -> None:
+        """Remove a file of a stopped process's disk, or its end."""
+        self._stable[group_id].remove(path, size)
+        self.images = _copied(self._stable)
 
     def registered(self, name: str, *, is_current: bool) -> None:
         """Record the registration of a process; unless the data is current, no copy counts as
@@ -411,9 +430,13 @@ class DiskCopy:
         self._apply("own", epoch)
 
     def read_headers(self) -> None:
-        """Read the identities of all files. Raises Unreadable."""
+        """Read the identities of all files, and compare the files with the list. Raises
+        Unreadable."""
         if self.disk.fails_to_read():
             raise Unreadable
+        if self.image.lacks:
+            self.whole = False
+            self._apply("list")
         if any(is_log(path) and self.image.files[path] for path in self._unidentified()):
             self.whole = False
 

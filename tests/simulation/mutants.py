@@ -524,3 +524,12 @@ def takes_an_unreadable_copy_for_an_empty_one(original):
             return None
 
     return copy
+
+
+@_mutant(DiskCopy, "read_headers")
+def is_whole_without_a_listed_file(original):
+    def read_headers(self):
+        self.image.lacks = False
+        original(self)
+
+    return read_headers

@@ -80,11 +80,15 @@ NOTICED_WITH_DAMAGE_BY = {
     "takes_an_unreadable_copy_for_an_empty_one": 58,
 }
 
+# Schedules with files that are removed or cut while a process is stopped.
+NOTICED_WITH_REMOVALS_BY = {"is_whole_without_a_listed_file": 5}
 
+
+@pytest.mark.parametrize("removals", [False, True])
 @pytest.mark.parametrize("first", SEEDS[::20])
-def test_nothing_is_lost(first: int) -> None:
+def test_nothing_is_lost(first: int, removals: bool) -> None:
     for seed in range(first, first + 20):
-        World(seed).run()
+        World(seed, removals=removals).run()
 
 
 def test_a_schedule_can_be_repeated() -> None:
@@ -110,11 +114,19 @@ def test_the_intact_rule_settles_in_time(rule: str) -> None:
 
 
 def test_every_rule_is_broken() -> None:
-    assert NOTICED_BY.keys() | NOTICED_WITH_DAMAGE_BY.keys() == MUTANTS.keys()
+    noticed = NOTICED_BY.keys() | NOTICED_WITH_DAMAGE_BY.keys() | NOTICED_WITH_REMOVALS_BY.keys()
+    assert noticed == MUTANTS.keys()
 
 
 @pytest.mark.parametrize("rule", NOTICED_WITH_DAMAGE_BY)
 def test_a_broken_rule_about_damage_is_noticed(rule: str) -> None:
     world = World(NOTICED_WITH_DAMAGE_BY[rule])
+    with broken(rule), pytest.raises(Exception):  # noqa: B017 - it may raise anything
+        world.run()
+
+
+@pytest.mark.parametrize("rule", NOTICED_WITH_REMOVALS_BY)
+def test_a_broken_rule_about_removed_files_is_noticed(rule: str) -> None:
+    world = World(NOTICED_WITH_REMOVALS_BY[rule], removals=True)
     with broken(rule), pytest.raises(Exception):  # noqa: B017 - it may raise anything
         world.run()

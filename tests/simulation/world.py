@@ -50,15 +50,18 @@ class World:
         *,
         verbose: bool = False,
         damages: bool = True,
+        removals: bool = False,
         settle_limit: float = SETTLE_LIMIT,
     ) -> None:
         """
         damages: whether reads fail and files are damaged
+        removals: whether files of stopped processes are removed or cut
         settle_limit: seconds after the last fault; later, an unsettled group is a violation
         """
         self.random = random = Random(seed)
         self.verbose = verbose
         self.damages = damages
+        self.removals = removals
         self.settle_limit = settle_limit
         self.clock = Clock()
         self.numbers = itertools.count(1)
@@ -219,6 +222,8 @@ class World:
         ]
         if self.damages:
             kinds += [self._fail_reads, self._damage_one, self._damage_many, self._damage_and_hide]
+        if self.removals:
+            kinds += [self._remove_file, self._remove_file_of_owner, self._restart_all_without_file]
         if self.random.random() < 0.5:
             return kinds
         return self.random.sample(kinds, self.random.randint(1, 4))
@@ -456,6 +461,52 @@ class World:
         process = self.network.processes.get(node)
         if process is not None and self.durability != "memory":
             self._kill_now(process)
+
+    def _remove_file(self) -> None:
+        process = self._some_process()
+        if process is not None:
+            self._remove_file_of(process)
+
+    def _remove_file_of_owner(self) -> None:
+        groups = [each for each in self.values.values() if len(each.members) > 1 and not each.done]
+        if groups:
+            process = self.network.processes.get(self.random.choice(groups).owner)
+            if process is not None:
+                self._remove_file_of(process)
+
+    def _remove_file_of(self, process: Process) -> None:
+        """Stop a process, and remove a file of its disk before the next process starts."""
+        if self.durability == "memory" or not self._may_lose(process.node):
+            return
+        self._count("remove", process.node)
+        self._stop(process, silently=False, restart=False)
+        process.disk.kill()
+        self._remove_some_file(process.disk)
+        self.clock.after(self.random.choice((0.5, 15.0)), self._start, process.node)
+
+    def _restart_all_without_file(self) -> None:
+        """Stop all processes, and remove a file of one disk before they start."""
+        processes = list(self.network.processes.values())
+        chosen = self._some_process()
+        if self.durability == "memory" or chosen is None or not self._may_lose(chosen.node):
+            return
+        self._count("remove while all are stopped", chosen.node)
+        for process in processes:
+            self._stop(process, silently=False, restart=False)
+            process.disk.kill()
+            self.clock.after(self.random.uniform(0.5, 3.0), self._start, process.node)
+        self._remove_some_file(chosen.disk)
+
+    def _remove_some_file(self, disk: Disk) -> None:
+        places = [
+            (group_id, path, size)
+            for group_id, image in sorted(disk.images.items())
+            for path, items in image.files.items()
+            for size in range(len(items))
+        ]
+        if places:
+            group_id, path, size = self.random.choice(places)
+            disk.remove(group_id, path, size if self.random.random() < 0.5 else 0)
 
     def _damage_one(self) -> None:
         self._damage(1)

@@ -30,7 +30,8 @@ cdef class MirroredIo(FileCalls):
 
     The mirror has the methods write(path, offset, data, are_records), truncate(path, size),
     rename(path, to) and delete(path). Each returns the position that is committed together with the
-    change. Paths are relative to the directory. If data consists of records, their checksums have
+    change. shrinks(path, size) is called before a change that may leave a file with a smaller size,
+    or None: absent. Paths are relative to the directory. If data consists of records, their checksums have
     not been filled in yet. failed(error) is called with the errno of the first change that could
     not be made here. After that, no operation is reported as done: other machines may have data
     that is missing here.
@@ -122,6 +123,7 @@ cdef class MirroredIo(FileCalls):
         cdef File *file = self.io.file(path, flags)
         self._paths[<uintptr_t>file] = below
         if flags & FILE_REPLACE and not self.stopped:
+            self._mirror.shrinks(below, 0)
             self.position = self._mirror.truncate(below, 0)
         return file
 
@@ -157,6 +159,10 @@ cdef class MirroredIo(FileCalls):
         if self.stopped:
             return self._refuse(relay)
         relay.may_fail = kind == IO_UNLINK_FILE
+        if kind == IO_TRUNCATE:
+            self._mirror.shrinks(self._paths[<uintptr_t>file], n)
+        elif kind == IO_UNLINK_FILE:
+            self._mirror.shrinks(self._paths[<uintptr_t>file], None)
         self.io.on_file(lane, kind, file, n, relay_made, relay, result)
         if kind == IO_TRUNCATE:
             self.position = self._mirror.truncate(self._paths[<uintptr_t>file], n)
@@ -171,6 +177,7 @@ cdef class MirroredIo(FileCalls):
         cdef Relay *relay = self._relay(done, arg)
         if self.stopped:
             return self._refuse(relay)
+        self._mirror.shrinks(target, 0)
         self.io.rename(lane, file, to, relay_made, relay, result)
         self.position = self._mirror.rename(self._paths[<uintptr_t>file], target)
         self._paths[<uintptr_t>file] = target
@@ -183,6 +190,8 @@ cdef class MirroredIo(FileCalls):
         if self.stopped:
             return self._refuse(relay)
         relay.may_fail = True       # the path may not exist
+        if kind == IO_UNLINK:
+            self._mirror.shrinks(self._below(path), None)
         self.io.on_path(lane, kind, path, relay_made, relay, result)
         if kind == IO_UNLINK or kind == IO_RMDIR:
             self.position = self._mirror.delete(self._below(path))

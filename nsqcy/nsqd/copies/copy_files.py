@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,21 @@ from nsqcy.base.core import crc32c
 from nsqcy.copies.fetching import Done, Outcome, Part
 from nsqcy.copies.messages import Extent, Fetch, Fetched
 from nsqcy.copies.ports import Unreadable
-from nsqcy.nsqd.copies.file_table import HEADER, SEGMENT, FileTable, read_start
+from nsqcy.nsqd.copies.file_list import (
+    JOURNAL,
+    NAME,
+    SEGMENT,
+    DamagedList,
+    FileList,
+    lacking,
+    read_list,
+)
+from nsqcy.nsqd.copies.file_table import HEADER, FileTable
 from nsqcy.nsqd.copies.mending import MAX_PART, Findings, Mender, Pace
 from nsqcy.storage.core import FileHandle, FormatError, IoThread, is_segment_header, parse_journal
 from nsqcy.storage.state_file import check, parse_object, signed
 from nsqcy.util import files
+from nsqcy.util.files import read_start
 
 ASIDE = ".fill"
 """Suffix of a file that replaces another one at the end of a fill."""
@@ -31,7 +41,6 @@ FOLDER = "copies"
 """Directory in the data path that contains all copies."""
 SUFFIX = ".topic"
 """Suffix of a topic's directory."""
-JOURNAL = "journal"
 TORN = 4096  # bytes; the last entry of a journal may be incomplete after a power failure
 
 
@@ -127,9 +136,19 @@ class CopyFiles:
         one; None if everything is verified."""
         self.table = FileTable.scan(root)
         self.mender = Mender(io, root, self.table, fetch, time.monotonic, self._repaired)
-        self.damaged.update(self.table.unidentified())
+        listed, self.lacking = _compared(root, facts, self.table.sizes())
+        """Files that are missing or too short, until the copy is filled or owned."""
+        self.damaged.update(self.table.unidentified(), self.lacking)
         if self.damaged:
             self._whole = False  # an owner empties files that it cannot compare
+        if self.lacking:
+            self._save_facts()  # before the list no longer shows it
+        self._list(listed)
+        if facts and not _has_list(facts):
+            self._save_facts()
+        if durability == "fsync":
+            # The previous process may have been killed before it had synced them.
+            self._unsynced.update(dict.fromkeys(self.table.paths()))
 
     # -- the copy as a whole
 
@@ -158,12 +177,20 @@ class CopyFiles:
         """Let this process's logs change the files from now on."""
         self._end_filling()
         self._verified = None
+        self._end_lacking()
         self.epoch = epoch
         self._handles.clear()
         self._save_facts()
 
+    def close(self) -> None:
+        """List the final sizes of all files, because this process makes no more changes."""
+        if not self._error:
+            self.table.list_final_sizes()
+
     def remove(self) -> None:
         """Delete the copy."""
+        if self.table.list is not None:
+            self.table.list.remove()
         for path in self.table.paths():
             self.delete(path)
         for folder in self.root.glob(f"*{SUFFIX}"):
@@ -342,6 +369,7 @@ class CopyFiles:
                 self.delete(path)
         self._is_filling = False
         self.epoch = epoch
+        self._end_lacking()
         self.damaged &= set(paths)
         self.unreadable &= set(paths)
         self._verified = None
@@ -362,16 +390,17 @@ class CopyFiles:
     def write(self, path: str, offset: int, data: Data) -> None:
         path = self._place(path)
         handle = self._handle(path)
-        self.table.written(path, offset, data.data)
         if data.are_records:
             # Nothing else uses data from a stream, so it may be modified.
             records = data.data if isinstance(data.data, bytearray) else bytearray(data.data)
             handle.write_records(records, offset, self._change(path))
         else:
             handle.write(bytes(data.data), offset, self._change(path))
+        self.table.written(path, offset, data.data)
 
     def truncate(self, path: str, size: int) -> None:
         path = self._place(path)
+        self.table.shrinks(path, size)
         if path not in self.table or size < self.table.size(path):
             self._handle(path).do("truncate", size, self._change(path))
         self.table.truncated(path, size)
@@ -380,14 +409,16 @@ class CopyFiles:
         handle = self._handles.pop(path, None) or self._open(path)
         self._handles.pop(to, None)
         self._handles[to] = handle
-        self.table.renamed(path, to)
+        self.table.shrinks(to, 0)
         self._unsynced_folders.add(os.path.dirname(to))
         handle.rename(self.root / to, self._change(to))
+        self.table.renamed(path, to)
 
     def delete(self, path: str) -> None:
         """Delete a file, or a topic's empty directory."""
         handle = self._handles.pop(path, None)
         if path in self.table:
+            self.table.shrinks(path, None)
             self.table.deleted(path)
             self._unsynced_folders.add(os.path.dirname(path))
             (handle or self._open(path)).do("unlink", 0, self._change(path))
@@ -431,7 +462,22 @@ class CopyFiles:
         self._waiting.clear()
         self.table = self.mender.table = FileTable.scan(self.root)
         self.table.forget_identities()
+        self._list({})
         self._verified = {}
+
+    def _list(self, listed: Mapping[str, int]) -> None:
+        """Keep a list of the files from now on. `listed`: the previous list."""
+        self.table.list = FileList(
+            self._io,
+            self.root,
+            self.table.listed_sizes(listed),
+            self._ended,
+            is_synced=self._durability == "fsync",
+        )
+
+    def _end_lacking(self) -> None:
+        self.damaged.difference_update(self.lacking)
+        self.lacking = []
 
     def _change(self, path: str) -> Callable[[int], None]:
         """Count a change to a file ("" for the copy's facts); return the callback for its
@@ -496,6 +542,7 @@ class CopyFiles:
             "epoch": self.epoch,
             "boot": self._boot,
             "serves": self._serves,
+            "listed": True,
         }
         if self._verified is not None:
             facts["filling"] = self._verified
@@ -532,6 +579,33 @@ def distrust_copies(data_path: Path) -> int:
         files.replace(os.fspath(path.parent), FACTS, signed(json.dumps(facts).encode()))
         count += 1
     return count
+
+
+def lacking_files(root: Path) -> list[str]:
+    """Return the files that a copy should have, but that are missing or too short. Blocks; raises
+    OSError or Unreadable."""
+    return _compared(root, _read_facts(root), FileTable.scan(root).sizes())[1]
+
+
+def _compared(
+    root: Path, facts: Mapping[str, Any], sizes: Mapping[str, int]
+) -> tuple[dict[str, int], list[str]]:
+    """Return a copy's list, and the listed files that are missing or too short. Raises
+    Unreadable."""
+    if not _has_list(facts):
+        return {}, []
+    try:
+        listed = read_list(root)
+    except DamagedList:
+        return {}, [NAME]
+    except OSError as error:
+        raise Unreadable(error.strerror) from error
+    return listed, lacking(listed, sizes)
+
+
+def _has_list(facts: Mapping[str, Any]) -> bool:
+    """Return whether the copy has a list of its files: older versions wrote none."""
+    return facts.get("listed") is True
 
 
 def _at_once(_: int, call: Callable[[], object]) -> None:

@@ -4,25 +4,31 @@ A segment is identified by its first bytes: its header contains the log, the seg
 creation time. Other files are replaced or changed in place, and have no identity.
 """
 
-import errno
 import os
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from nsqcy.copies.messages import Extent
 from nsqcy.copies.ports import Unreadable
+from nsqcy.nsqd.copies.file_list import SEGMENT, FileList, is_listed
 from nsqcy.storage.core import is_segment_header
+from nsqcy.util.files import read_start
 
 HEADER = 64  # bytes in a segment header
-SEGMENT = ".seg"
 
 
 class FileTable:
     """Files in a directory, by relative path."""
 
     def __init__(self) -> None:
+        self.list: FileList | None = None
+        """The list of these files on the disk."""
         self._sizes: dict[str, int] = {}
         self._headers: dict[str, bytes] = {}
+        self._growing: set[str] = set()
+        """Segments whose sizes on the list may be too small."""
+        self._noted: dict[str, int] = {}
+        """Sizes of these segments at the last call of `list_sizes`."""
 
     @classmethod
     def scan(cls, root: Path) -> "FileTable":
@@ -64,14 +70,27 @@ class FileTable:
     def extents(self) -> dict[str, Extent]:
         return {path: Extent(size, self._headers.get(path)) for path, size in self._sizes.items()}
 
+    def sizes(self) -> Mapping[str, int]:
+        return self._sizes
+
     def total(self) -> int:
         """Return the total size of all files, in bytes."""
         return sum(self._sizes.values())
 
     def written(self, path: str, offset: int, data: bytes | bytearray) -> None:
+        """Record a write that has been submitted."""
         self._sizes[path] = max(self.size(path), offset + len(data))
-        if offset == 0 and len(data) >= HEADER and path.endswith(SEGMENT):
-            self._headers[path] = bytes(data[:HEADER])
+        if path.endswith(SEGMENT):
+            self._growing.add(path)
+            if offset == 0 and len(data) >= HEADER:
+                self._headers[path] = bytes(data[:HEADER])
+        self._put_on_list(path)  # a new file is created by its first write
+
+    def shrinks(self, path: str, size: int | None) -> None:
+        """Record that a file is about to be truncated or replaced, so that it may have a smaller
+        size, or None: deleted."""
+        if self.list is not None:
+            self.list.reduce(path, size)
 
     def truncated(self, path: str, size: int) -> None:
         self._sizes[path] = size
@@ -79,14 +98,45 @@ class FileTable:
             self._headers.pop(path, None)
 
     def renamed(self, path: str, to: str) -> None:
+        """Record a submitted change of a name."""
         self._sizes[to] = self._sizes.pop(path, 0)
         header = self._headers.pop(path, None)
         if header is not None:
             self._headers[to] = header
+        self._put_on_list(to)
 
     def deleted(self, path: str) -> None:
         self._sizes.pop(path, None)
         self._headers.pop(path, None)
+
+    def list_sizes(self) -> None:
+        """List the sizes of the segments that have not grown since the last call: by then, the disk
+        has their data."""
+        sizes = {path: self._sizes[path] for path in self._growing if path in self._sizes}
+        resting = {path: size for path, size in sizes.items() if self._noted.get(path) == size}
+        self._growing = sizes.keys() - resting.keys()
+        self._noted = sizes
+        if resting and self.list is not None:
+            self.list.put(resting)
+
+    def list_final_sizes(self) -> None:
+        """List the sizes of all files: none of them changes any more."""
+        files = self.list
+        if files is not None:
+            files.replace({path: size for path, size in self._sizes.items() if path in files})
+
+    def listed_sizes(self, listed: Mapping[str, int]) -> dict[str, int]:
+        """Return the files that belong on the list, and the size that each has at least, according
+        to an earlier list. A journal may be replaced with a shorter one."""
+        return {
+            path: min(size, listed.get(path, 0)) if path.endswith(SEGMENT) else 0
+            for path, size in self._sizes.items()
+            if is_listed(path)
+        }
+
+    def _put_on_list(self, path: str) -> None:
+        if self.list is not None and path not in self.list and is_listed(path):
+            self.list.put({path: 0})
 
     def identity(self, path: str) -> bytes | None:
         return self._headers.get(path)
@@ -101,17 +151,6 @@ class FileTable:
 
     def forget_identities(self) -> None:
         self._headers.clear()
-
-
-def read_start(path: Path, limit: int = sys.maxsize) -> bytes:
-    """Return the beginning of a file. Blocks; raises OSError, including after a short read:
-    the rest may be intact."""
-    with path.open("rb") as opened:
-        size = min(os.fstat(opened.fileno()).st_size, limit)
-        data = opened.read(size)
-    if len(data) < size:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), os.fspath(path))
-    return data
 
 
 def _read_header(path: Path) -> bytes:

@@ -29,7 +29,7 @@ from nsqcy.logging.types import Lines
 from nsqcy.nsqd.copies import reports
 from nsqcy.nsqd.copies.connections import Connections, Event, Terms
 from nsqcy.nsqd.copies.copy_files import SUFFIX, CopyFiles
-from nsqcy.nsqd.copies.file_table import SEGMENT
+from nsqcy.nsqd.copies.file_list import SEGMENT
 from nsqcy.nsqd.copies.mending import Findings
 from nsqcy.nsqd.copies.mirror import Mirror, OwnedFiles
 from nsqcy.nsqd.copies.node import Node
@@ -193,8 +193,15 @@ class CopiesHost:
         self._scrubber.stop()
         self._connections.stop()
         self.stop_waiting()
+        self._close_copies()
         self._registry.close()
         self._node.close()
+
+    def _close_copies(self) -> None:
+        for group_id, copy in self._copies.items():
+            files = self._files.get(group_id)
+            if files is None or not files.io.error:
+                copy.close()
 
     def leave(self) -> None:
         """Announce this process's exit to the owners that feed copies here, so that they do not
@@ -416,10 +423,12 @@ class CopiesHost:
                 self.worker.forget(group_id)
 
     def _sync_copies(self, now: float) -> None:
-        """Sync held copies in the background, as the owners sync their logs."""
+        """Sync held copies in the background, as the owners sync their logs, and list the files
+        that no longer grow."""
         if now - self._synced_at >= SYNC_INTERVAL:
             self._synced_at = now
             for group_id, copy in self._copies.items():
+                copy.table.list_sizes()
                 if group_id not in self._files:
                     copy.sync()
 
@@ -539,6 +548,8 @@ class CopiesHost:
             raise
         self._unreadable.discard(group_id)
         self._copies[group_id] = copy
+        for path in copy.lacking:
+            events.copies_file_missing(self._log, group=group_id, file=path)
         return copy
 
     def _fetch(self, group_id: str, part: Part, done: Done) -> None:

@@ -44,6 +44,9 @@ class Mirror:
         change = Data(data, are_records)
         return self.first + owner.write(path, offset, change, time.monotonic())
 
+    def shrinks(self, path: str, size: int | None) -> None:
+        self._table.shrinks(path, size)
+
     def truncate(self, path: str, size: int) -> int:
         self._table.truncated(path, size)
         owner = self._owner()

@@ -236,6 +236,27 @@ def machine_id(root: Path, log: Lines) -> str:
     return machine
 
 
+def memberships(root: Path) -> list[tuple[int, str]]:
+    """Return the worker and the id of each group that the nodes of a stopped nsqd are members of,
+    as far as their files are intact. Blocks.
+
+    root: directory for all workers' copies
+    """
+    machine = StateFile(str(root), "machine.json").look(_parse_machine).value
+    found = []
+    for path in sorted(root.glob("node.*.json")):
+        worker = path.name.split(".")[1]
+        stored = StateFile(str(root), path.name).look(parse_object).value or {}
+        try:
+            known = known_from_json(stored.get("groups", {}))
+        except InvalidValue:
+            continue
+        for group_id, (_, group) in known.items():
+            if f"{machine}.{worker}" in group.members and not group.done:
+                found.append((int(worker), group_id))
+    return found
+
+
 def _parse_machine(content: bytes) -> str:
     machine = parse_object(content).get("id")
     if not isinstance(machine, str):

@@ -24,6 +24,7 @@ from nsqcy.config.commands import Commands
 from nsqcy.errors import StartError, Stop
 from nsqcy.logging.logger import write
 from nsqcy.names import is_valid_name
+from nsqcy.nsqd.copies import completeness
 from nsqcy.nsqd.copies.copy_files import FOLDER
 from nsqcy.nsqd.data import audit_report
 from nsqcy.nsqd.data.audit import Audit, TopicFound
@@ -280,6 +281,8 @@ class Check:
             for directory in sorted(Path(self._data_path, FOLDER).glob("*/*/*.topic")):
                 if _is_topic(directory.name):
                     self._check_copy(io, directory)
+            for text in completeness.faults(Path(self._data_path)):
+                self._damage(text)
         finally:
             io.close()
         self._lines.info(f"{self._data_path}: unreadable parts: {found.unreadable}")
@@ -347,8 +350,8 @@ class Check:
             self._lines.warn(line)
 
     def _check_copy(self, io: IoThread, directory: Path) -> None:
-        """Check that the files of a copy are readable. Other nodes may have later changes, so what
-        the files lack is not known here."""
+        """Check that a topic's files in a copy are readable. Other nodes may have later changes, so
+        what these files lack is not known here."""
         name = directory.name.removesuffix(".topic")
         audit = Audit(io, str(directory.parent), name, {}, quick=self._quick)
         found = audit.run()

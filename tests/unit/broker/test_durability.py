@@ -1010,6 +1010,9 @@ class CountingMirror:
 
     write = truncate = rename = delete = _next
 
+    def shrinks(self, path: str, size: int | None) -> None:
+        pass
+
 
 @pytest.mark.parametrize("change", ["delete a channel", "empty a channel", "delete the topic"])
 def test_a_change_to_copies_is_answered_once_it_is_committed(

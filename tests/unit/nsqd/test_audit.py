@@ -5,11 +5,16 @@ import json
 import os
 import shutil
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from nsqcy.config.policies import Policies, TopicPolicy
+from nsqcy.copies.group import Group
+from nsqcy.copies.recall import Known
+from nsqcy.copies.values import known_as_json
+from nsqcy.nsqd.copies.copy_files import CopyFiles, Data
 from nsqcy.nsqd.data import audit_report, command
 from nsqcy.nsqd.data.audit import Audit, TopicFound, both, merged, size, without
 from nsqcy.storage import journal
@@ -156,6 +161,7 @@ def test_copies_are_read_too(saved: Path, capfd) -> None:
     group = saved / "copies" / "0" / "0f1e2d3c4b5a6978"
     group.mkdir(parents=True)
     shutil.copytree(saved / "t.topic", group / "orders.topic")
+    (group / "copy.json").write_text("{}")
     before = tree(saved)
     assert run(["check", str(saved)]) == 0
     out, _ = capfd.readouterr()
@@ -169,6 +175,57 @@ def test_copies_are_read_too(saved: Path, capfd) -> None:
     assert run(["check", str(saved), "--json"]) == 1
     (copy,) = json.loads(capfd.readouterr().out)["copies"]
     assert copy["path"].endswith("orders.topic") and copy["damages"] == 1
+
+
+def listed_copy(data_path: Path) -> Path:
+    """Move a topic to a group of copies with a list of its files; return the group's directory."""
+    root = data_path / "copies" / "0" / "0f1e2d3c4b5a6978"
+    group = Group(root.name, 1, "m.0", "", ("m.0", "n.0"), 2, 2, "nonce")
+    io = IoThread()
+    copy = CopyFiles(io, root, "boot", "os", print)
+    copy.begin_filling()
+    paths = []
+    for file in (data_path / "t.topic").iterdir():
+        paths.append(f"orders.topic/{file.name}")
+        copy.write(paths[-1], 0, Data(file.read_bytes()))
+    copy.fill(paths, 1)
+    copy.close()
+    io.close()
+    shutil.rmtree(data_path / "t.topic")
+    copies = data_path / "copies"
+    (copies / "machine.json").write_text('{"id": "m"}')
+    known = known_as_json({root.name: Known((1, 1), group)})
+    (copies / "node.0.json").write_text(json.dumps({"groups": known}))
+    return root
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, 20)
+
+
+@pytest.mark.parametrize(
+    ("path", "fault"),
+    [
+        ("orders.topic/*.seg", Path.unlink),
+        ("orders.topic/*.seg", cut),
+        ("orders.topic/journal", Path.unlink),
+        ("orders.topic", shutil.rmtree),
+        ("files.list", Path.unlink),
+        ("copy.json", Path.unlink),
+        ("", shutil.rmtree),
+    ],
+)
+def test_missing_files_of_copies_are_reported(
+    saved: Path, capfd, path: str, fault: Callable[[Path], None]
+) -> None:
+    root = listed_copy(saved)
+    assert run(["check", str(saved)]) == 0
+    missing = min(root.glob(path)) if path else root
+    fault(missing)
+    capfd.readouterr()
+    assert run(["check", str(saved)]) == 1
+    err = capfd.readouterr().err
+    assert str(missing) in err and "is missing" in err
 
 
 def test_an_io_thread_that_only_reads(tmp_path: Path) -> None:

@@ -323,6 +323,22 @@ def test_distrusted_copies_are_not_whole(io: FaultyIoThread, tmp_path: Path) -> 
     assert not CopyFiles(io, root, "boot", "fsync", print).whole
 
 
+def test_what_a_killed_process_wrote_is_synced_before_it_is_confirmed(disk: Disk) -> None:
+    copy = filled(disk, durability="fsync")
+    copy.write(SEGMENT, HEADER + 7, Data(b" of a killed process"))
+    disk.io.drain_now()  # written, but not synced
+    copy = disk.open(durability="fsync")
+    copy.begin_filling()
+    copy.align(SEGMENT, HEADER + 27)  # the owner has the same
+    disk.io.record()
+    copy.fill([SEGMENT, JOURNAL], 4)
+    assert disk.stored(copy)
+    calls = disk.io.recorded()
+    paths = {fd: path for call, fd, path, *_ in calls if call == "open"}
+    synced = {paths.get(fd) for call, fd, *_ in calls if call == "fdatasync"}
+    assert {os.fspath(disk.root / SEGMENT), os.fspath(disk.root / JOURNAL)} <= synced
+
+
 def test_a_deleted_topic_needs_no_sync(io: FaultyIoThread, tmp_path: Path) -> None:
     failures: list[int] = []
     copy = CopyFiles(io, tmp_path / "group", "boot", "fsync", failures.append)

@@ -29,6 +29,9 @@ class Mirror:
         self.copy.write(path, offset, Data(data, are_records))
         return self._next()
 
+    def shrinks(self, path: str, size: int | None) -> None:
+        pass
+
     def truncate(self, path: str, size: int) -> int:
         self.copy.truncate(path, size)
         return self._next()
@@ -77,11 +80,7 @@ class Mirrored:
             self.mirrored.committed(self.mirror.position)
 
     def contents(self, root: Path) -> dict[str, bytes]:
-        return {
-            str(path.relative_to(root)): path.read_bytes()
-            for path in root.rglob("*")
-            if path.is_file() and path.name != "copy.json"
-        }
+        return {str(path.relative_to(root)): path.read_bytes() for path in root.glob("*.topic/*")}
 
     def close(self) -> None:
         self.mirrored.wait(False)
