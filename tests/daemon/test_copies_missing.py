@@ -55,11 +55,16 @@ def filled_group(machines: list[Machine]) -> tuple[str, dict[str, bytes]]:
         log.append(first)
     log.write_journal()
     until(lambda: log.done == [0] * (RECORDS // 3))
+    until(lambda: all(is_settled(each, group_id) for each in machines))
     contents = owner.contents(group_id)
-    until(lambda: any(JOURNAL in content for content in owner.contents(group_id).values()))
-    contents = owner.contents(group_id)
-    until(lambda: all(each.contents(group_id) == contents for each in machines))
+    assert all(each.contents(group_id) == contents for each in machines)
     return group_id, contents
+
+
+def is_settled(machine: Machine, group_id: str) -> bool:
+    """Return whether a machine has the journal."""
+    contents = machine.contents(group_id)
+    return JOURNAL in contents.get("t.topic/journal", b"") and len(contents) == 2
 
 
 def check_filled(machines: list[Machine], group_id: str, contents: dict[str, bytes]) -> None:

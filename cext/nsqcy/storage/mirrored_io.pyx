@@ -31,10 +31,10 @@ cdef class MirroredIo(FileCalls):
     The mirror has the methods write(path, offset, data, are_records), truncate(path, size),
     rename(path, to) and delete(path). Each returns the position that is committed together with the
     change. shrinks(path, size) is called before a change that may leave a file with a smaller size,
-    or None: absent. Paths are relative to the directory. If data consists of records, their checksums have
-    not been filled in yet. failed(error) is called with the errno of the first change that could
-    not be made here. After that, no operation is reported as done: other machines may have data
-    that is missing here.
+    or None: absent. Paths are relative to the directory. If data consists of records, their
+    checksums have not been filled in yet. failed(error) is called with the errno of the first
+    change that could not be made here. After that, no operation is reported as done: other machines
+    may have data that is missing here.
     """
 
     cdef readonly IoThread io

@@ -1,4 +1,4 @@
-"""What the copies of a stopped nsqd lack, as far as its own disk tells.
+"""Missing files in the copies of a stopped nsqd, as far as its own disk shows them.
 
 Other members may have later changes; only a running nsqd can compare with them.
 """

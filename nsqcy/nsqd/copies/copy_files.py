@@ -104,7 +104,8 @@ class CopyFiles:
         ahead of the disk."""
         self.unreadable: set[str] = set()
         """Files that could not be read to the end."""
-        self._error = 0
+        self.error = 0
+        """The errno of the first change that failed."""
         self._handles: dict[str, FileHandle] = {}
         self._is_filling = False
         self._submitted = 0
@@ -184,7 +185,7 @@ class CopyFiles:
 
     def close(self) -> None:
         """List the final sizes of all files, because this process makes no more changes."""
-        if not self._error:
+        if not self.error:
             self.table.list_final_sizes()
 
     def remove(self) -> None:
@@ -348,7 +349,7 @@ class CopyFiles:
         return True
 
     def begin_filling(self) -> None:
-        if self._error and self._made == self._submitted:
+        if self.error and self._made == self._submitted:
             self._recover()
         self._end_filling()
         self._is_filling = True
@@ -457,7 +458,7 @@ class CopyFiles:
     def _recover(self) -> None:
         """Start again with the files on disk after a failed change. Trust none of them: the owner
         will send all of them again."""
-        self._error = 0
+        self.error = 0
         self._handles.clear()
         self._waiting.clear()
         self.table = self.mender.table = FileTable.scan(self.root)
@@ -491,8 +492,8 @@ class CopyFiles:
         self._ended(error)
 
     def _ended(self, error: int) -> None:
-        if error and not self._error:
-            self._error = error
+        if error and not self.error:
+            self.error = error
             self.whole = False
             self._failed(error)
         self._advance()
@@ -500,7 +501,7 @@ class CopyFiles:
     def _advance(self) -> None:
         syncs = self._durability == "fsync"
         stored = self._synced if syncs else self._made
-        while self._waiting and self._waiting[0][0] <= stored and not self._error:
+        while self._waiting and self._waiting[0][0] <= stored and not self.error:
             self._waiting.popleft()[1]()
         if syncs and self._waiting:
             self.sync()
@@ -508,7 +509,7 @@ class CopyFiles:
     def sync(self) -> None:
         """Begin to sync the changes, unless a sync is in progress. In class os, nothing waits for
         the sync."""
-        if self._unsynced and not (self._syncs or self._error):
+        if self._unsynced and not (self._syncs or self.error):
             self._sync()
 
     def _sync(self) -> None:

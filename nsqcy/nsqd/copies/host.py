@@ -577,6 +577,9 @@ class CopiesHost:
         self._io.kick_now()
 
     def _copy_failed(self, group_id: str, error: int) -> None:
+        if group_id in self._files:
+            self._disk_failed(group_id, error)
+            return
         self._report_failure(group_id, "held", error)
         holder = self.worker.holder(group_id)
         if holder is not None:
@@ -665,9 +668,9 @@ class CopiesHost:
         files = self._files.get(group.id) or self._make_files(copy, group.id)
         events.copies_owned(self._log, group=group.id, epoch=group.epoch, closed=group.closed)
         self._topics.owned(group, files.io, self._root / group.id)
-        if files.io.error:
+        if files.io.error or copy.error:
             # A change failed before the group existed, when `_disk_failed` had no owner yet.
-            self._disk_failed(group.id, files.io.error)
+            self._disk_failed(group.id, files.io.error or copy.error)
 
     def lost(self, group: Group) -> None:
         events.copies_lost(self._log, group=group.id)
