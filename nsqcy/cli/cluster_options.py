@@ -1,6 +1,7 @@
 """Shared parts of the cluster commands: options, confirmation, and output format.
 
-A command decorated with `on_cluster` receives a Cluster as its first argument.
+A command decorated with `on_cluster`, or with `on_cluster_within`, receives a Cluster as its first
+argument.
 """
 
 import functools
@@ -35,9 +36,6 @@ OPTIONS = (
         help="host:port or URL of an nsqd. Repeatable.",
     ),
     click.option(
-        "--timeout", type=DURATION, default="5s", show_default=True, help="timeout of a request"
-    ),
-    click.option(
         "--tls-root-ca-file", default="", help="PEM file with CA certificates for HTTPS ports"
     ),
     click.option("--tls-insecure-skip-verify", is_flag=True, help="accept any certificate"),
@@ -63,19 +61,36 @@ confirmed = click.option("--yes", is_flag=True, help="do not ask for confirmatio
 as_json = click.option("--json", "as_json", is_flag=True, help="print JSON")
 
 
-def on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the cluster options to a command, which receives the Cluster."""
+def on_cluster_within(timeout: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the cluster options to a command, which receives the Cluster. `timeout`: the default
+    timeout of a request."""
+    options = (
+        *OPTIONS,
+        click.option(
+            "--timeout",
+            type=DURATION,
+            default=timeout,
+            show_default=True,
+            help="timeout of a request",
+        ),
+    )
 
-    @functools.wraps(command)
-    def run(**values: Any) -> Any:
-        chosen = {name: values.pop(name) for name in NAMES}
-        lookupds, nsqds = (tuple(chosen[name]) for name in FLAGS)
-        cluster = Cluster(lookupds, nsqds, terms(chosen, (LOOKUPD, NSQD)))
-        return command(cluster, **values)
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def run(**values: Any) -> Any:
+            chosen = {name: values.pop(name) for name in NAMES}
+            lookupds, nsqds = (tuple(chosen[name]) for name in FLAGS)
+            cluster = Cluster(lookupds, nsqds, terms(chosen, (LOOKUPD, NSQD)))
+            return command(cluster, **values)
 
-    for option in reversed(OPTIONS):
-        run = option(run)
-    return run
+        for option in reversed(options):
+            run = option(run)
+        return run
+
+    return decorate
+
+
+on_cluster = on_cluster_within("5s")
 
 
 def confirm(yes: bool, question: str) -> None:

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import click
 
 from nsqcy.cli.cluster import Cluster, Node, warn
-from nsqcy.cli.cluster_options import as_json, on_cluster, print_json
+from nsqcy.cli.cluster_options import as_json, on_cluster_within, print_json
 from nsqcy.cli.tables import plural
 from nsqcy.cli.values import DURATION, HEADER, TOPIC
 from nsqcy.cluster.http_clients import NsqdHTTPClient
@@ -47,7 +47,7 @@ LIMITS = {
     help="message header; its name is converted to lower case. Repeatable.",
 )
 @as_json
-@on_cluster
+@on_cluster_within("30s")  # copies may delay a publish for 20 s
 def pub(
     cluster: Cluster,
     topic: str,

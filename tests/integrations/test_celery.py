@@ -61,6 +61,16 @@ def test_a_task_retries(shop: CeleryShop) -> None:
     assert [each["retries"] for each in shop.has_notes("again", 3)] == [0, 1, 2]
 
 
+def test_beat_publishes_its_schedule(shop: CeleryShop, tmp_path: Path) -> None:
+    shop.environment["SHOP_BEAT"] = "0.3"
+    shop.start()
+    schedule = str(tmp_path / "schedule")
+    command = ["celery", "-A", "celery_shop", "beat", "--loglevel", "INFO", "--schedule", schedule]
+    beat = shop.worker(*command, ready="beat: Starting")
+    assert shop.has_notes("add", 3)[0]["result"] == 3
+    shop.stop(beat)
+
+
 def test_a_task_runs_again_after_its_worker_is_killed(shop: CeleryShop, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     worker = shop.start()

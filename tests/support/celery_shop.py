@@ -1,7 +1,7 @@
 """Celery application for tests/integrations: tasks that record their runs in a file.
 
-The environment configures it: SHOP_BROKER, SHOP_BACKEND, SHOP_OPTIONS (JSON) and
-SHOP_FILE.
+The environment configures it: SHOP_BROKER, SHOP_BACKEND, SHOP_OPTIONS (JSON), SHOP_FILE, and
+SHOP_BEAT, the seconds between two tasks of the schedule.
 """
 
 import json
@@ -27,6 +27,14 @@ app.conf.update(
     task_publish_retry=True,
     worker_prefetch_multiplier=int(os.environ.get("SHOP_MULTIPLIER", "4")),
 )
+if "SHOP_BEAT" in os.environ:
+    app.conf.beat_schedule = {
+        "add": {
+            "task": f"{__name__}.add",
+            "schedule": float(os.environ["SHOP_BEAT"]),
+            "args": (1, 2),
+        }
+    }
 
 
 @app.task
