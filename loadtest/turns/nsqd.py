@@ -499,6 +499,14 @@ def many_topics(clients: Clients, sizes: Sizes) -> Iterator[Row]:
         f"{many}, JSON",
         lambda: clients.http("GET", "/stats", format="json", include_clients="true"),
     )
+    for count in (1000, sizes.topics):
+        yield Row(
+            "GET /stats",
+            f"{many}, JSON, the busiest {count:,} and all names",
+            lambda count=count: clients.http(
+                "GET", "/stats", format="json", busiest=count, names="true"
+            ),
+        )
     yield Row("GET /metrics", many, lambda: clients.http("GET", "/metrics"))
     yield Row(
         "GET /metrics",

@@ -7,6 +7,7 @@ responsibilities.
 
 import json
 from collections import deque
+from heapq import heappop, heappush, heapreplace
 from struct import pack
 
 cimport cython
@@ -62,4 +63,5 @@ include "page_pieces.pyx"
 include "publisher.pyx"
 include "recent_rates.pyx"
 include "stats.pyx"
+include "stats_summary.pyx"
 include "transport.pyx"

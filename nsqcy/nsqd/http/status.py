@@ -1,5 +1,7 @@
 """The status of nsqd: health, /info, /node, /stats and /metrics."""
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from nsqcy.errors import HttpError
@@ -9,6 +11,8 @@ from nsqcy.nsqd.http.context import Context
 from nsqcy.nsqd.http.params import BOOLEANS
 from nsqcy.nsqd.process_messages.master_verbs import GetAllCopies, GetNode
 from nsqcy.nsqd.process_messages.stats_query import Query
+
+_COUNT = re.compile(r"[0-9]{1,6}", re.ASCII)
 
 
 def ping(api: Context, request: Request) -> str:
@@ -51,8 +55,22 @@ def stats(api: Context, request: Request) -> Reply:
         include_mem=BOOLEANS.get(params.get("include_mem", ""), True),
         ledger=BOOLEANS.get(params.get("ledger", ""), False),
         sparse=BOOLEANS.get(params.get("sparse", ""), False),
+        topics=params.get("topics", ""),
+        busiest=_busiest(params),
+        names=BOOLEANS.get(params.get("names", ""), False),
     )
-    return Reply(200, api.backend.stats(query), JSON if query.json else PLAIN)
+    # A list of topics may be too long for a log.
+    body, kind = api.backend.stats(query), JSON if query.json else PLAIN
+    return Reply(200, body, kind, logged=not query.topics)
+
+
+def _busiest(params: Mapping[str, str]) -> int:
+    if "busiest" not in params:
+        return -1
+    count = _COUNT.fullmatch(params["busiest"])
+    if count is None:
+        raise HttpError(400, "INVALID_BUSIEST (allowed: a number of topics, up to 999999)")
+    return int(count[0])
 
 
 def copies(api: Context, request: Request) -> dict[str, Any]:

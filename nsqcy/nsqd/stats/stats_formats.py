@@ -7,11 +7,13 @@ Pure functions; callers supply the numbers. The workers write topics and produce
 import gc
 import resource
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from functools import reduce
+from typing import Any, NamedTuple
 
 from nsqcy import NSQ_VERSION, __version__
 from nsqcy.config.durations import format_duration
 from nsqcy.nsqd.process_messages.stats_query import Query
+from nsqcy.server.core import no_totals
 from nsqcy.util import procfs
 from nsqcy.util.gotext import json_bytes, rfc3339, utf8
 
@@ -20,6 +22,9 @@ MEMORY_KEYS = (
     *("gc_pause_usec_100", "gc_pause_usec_99", "gc_pause_usec_95", "next_gc_bytes"),
     "gc_total_runs",
 )
+Totals = Mapping[str, Any]
+"""The totals of a summary; see StatsSummary.totals."""
+
 LATENCY = "e2e_processing_latency"
 
 
@@ -112,6 +117,29 @@ def _text_frame(
         b"\n\nProducers:" + (b"\n" if has_producers else b" None"),
         b"\n",
     )
+
+
+# Summaries
+
+
+def summary_frame(end: bytes, totals: Totals, *, with_names: bool) -> Frame:
+    """Return the end of a summary: the parts before the names, before the channels with dead
+    letters, and after them. end: the end of a complete page"""
+    start = end[: -len(b"}")] + b',"totals":' + json_bytes(totals)
+    names = (b',"topic_names":[', b"]") if with_names else (b"", b"")
+    return Frame(start + names[0], names[1] + b',"dead_letter_channels":[', b"]}")
+
+
+def merge_totals(parts: Iterable[Totals]) -> Totals:
+    """Return the sums over the workers."""
+    return reduce(_added, parts, no_totals())
+
+
+def _added(one: Totals, other: Totals) -> Totals:
+    return {
+        key: _added(value, other[key]) if isinstance(value, Mapping) else value + other[key]
+        for key, value in one.items()
+    }
 
 
 # Memory

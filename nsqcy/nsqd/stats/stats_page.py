@@ -4,15 +4,20 @@ A worker walks its topics in slices, so that deliveries continue between slices.
 pieces of the page to the page's shared buffer (page_buffer.py). The master merges the order of the
 topics without reading their pieces, and the worker that received the request reads the page.
 
-    value   {"known", "health", "health_at", "reads", "hung", "memory", "events", "sizes"};
-            `sizes`: bytes of the topics, and of the producers, which follow them
-    blob    the index of the topics; see server/page_pieces.pyx
+    value   {"known", "health", "health_at", "reads", "hung", "memory", "events", "sizes",
+            "summary", "ranks"}; `sizes`: bytes of the names, the topics, the producers and the
+            channels with dead letters, one after another; `summary`: totals, or None for a complete
+            page; `ranks`: bytes of the ranks
+    blob    the index of the topics; see server/page_pieces.pyx. In a summary, the topics are in the
+            order of busyness, and their ranks follow the index.
 """
 
+import heapq
 import os
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from nsqcy.http.long_answers import in_order
@@ -20,29 +25,42 @@ from nsqcy.nsqd.process_messages.stats_query import Query
 from nsqcy.nsqd.stats import stats_formats
 from nsqcy.nsqd.stats.page_buffer import REGION, Piece, SharedBuffer, Writer, plan
 from nsqcy.nsqd.stats.request_coalescer import RequestCoalescer
-from nsqcy.nsqd.stats.stats_formats import Head
+from nsqcy.nsqd.stats.stats_formats import Head, Totals
 from nsqcy.process.control import Answer
 from nsqcy.protocol.core import SessionManager
-from nsqcy.server.core import PieceMerge, StatsShare, separators
-from nsqcy.util.slices import finish
+from nsqcy.server.core import PieceMerge, StatsShare, StatsSummary, separators
+from nsqcy.util.slices import Slices, finish
 
 SLICE = 512
 """Topics, channels and clients per slice: about 0.5 ms of work."""
 
+COUNTED = 2048
+"""Topics and channels per slice that a summary counts: about 0.5 ms of work."""
+
 MERGED = 16384
 """Topics that the master merges in one step: about 1 ms of work."""
 
+RANKED = 256
+"""Busiest topics that the master orders, or whose ranks a worker writes, in one step."""
+
+NOTHING = Piece(0, 0)
+
 _ENTRY = struct.Struct("<IH")
+_RANK = struct.Struct("<QdB")  # see StatsSummary.busiest
+
+Rank = tuple[int, float, bool]
 
 
 # The worker's half
 
 
 class Written(NamedTuple):
-    """A share in the buffer."""
+    """A share in the buffer. `summary` and `ranks`: in a summary only."""
 
-    sizes: tuple[int, int]
+    sizes: tuple[int, int, int, int]
     listing: bytes
+    summary: Totals | None = None
+    ranks: bytes = b""
 
 
 def write_share(
@@ -54,12 +72,64 @@ def write_share(
     give_way: Callable[[], None],
 ) -> Written:
     """Write the topics with these keys, and the producers. `now`: wall clock, ns"""
-    share = StatsShare(manager, finish(in_order(keys), give_way), query, now)
+    keys = finish(in_order(keys), give_way)
+    if query.is_summary:
+        return _write_summary(manager, keys, query, writer, now, give_way)
+    share = StatsShare(manager, keys, query, now)
+    _write_all(share, writer, give_way)
+    return Written((0, *share.sizes(), 0), share.take_index(bytes))
+
+
+def _write_all(share: StatsShare, writer: Writer, give_way: Callable[[], None]) -> None:
     while share.go_on(SLICE):
         share.take(writer.write)
         give_way()
     share.take(writer.write)
-    return Written(share.sizes(), share.take_index(bytes))
+
+
+def _write_summary(
+    manager: SessionManager,
+    keys: Iterable[bytes],
+    query: Query,
+    writer: Writer,
+    now: int,
+    give_way: Callable[[], None],
+) -> Written:
+    summary = StatsSummary(manager.shard, keys, query)
+    names = 0
+    while summary.go_on(COUNTED):
+        names += summary.take_names(writer.write).length
+        give_way()
+    names += summary.take_names(writer.write).length
+    ranks = dict(summary.busiest())
+    share = StatsShare(manager, ranks, query, now)
+    _write_all(share, writer, give_way)
+    dead_letters = summary.take_dead_letters(writer.write).length
+    listing = share.take_index(bytes)
+    return Written(
+        (names, *share.sizes(), dead_letters),
+        listing,
+        summary.totals(),
+        _ranks_of(listing, ranks, give_way),
+    )
+
+
+def _ranks_of(listing: bytes, ranks: Mapping[bytes, Rank], give_way: Callable[[], None]) -> bytes:
+    """Return the rank of each topic in an index."""
+    slices, found = Slices(give_way, RANKED), bytearray()
+    for _, name in _entries(listing):
+        slices.step()
+        found += _RANK.pack(*ranks[name])
+    return bytes(found)
+
+
+def _entries(listing: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the length and the name of each piece in an index."""
+    place = 0
+    while place < len(listing):
+        length, name_length = _ENTRY.unpack_from(listing, place)
+        place += _ENTRY.size + name_length
+        yield length, listing[place - name_length : place]
 
 
 class Health(NamedTuple):
@@ -91,19 +161,25 @@ def answer(
         "memory": memory,
         "events": events,
         "sizes": written.sizes,
+        "summary": written.summary,
+        "ranks": len(written.ranks),
     }
-    return Answer(value, written.listing)
+    return Answer(value, written.listing + written.ranks)
 
 
 # The master's half
 
 
 class Share(NamedTuple):
-    """A worker's share in the buffer."""
+    """A worker's share in the buffer. `summary` and `ranks`: in a summary only."""
 
     topics: Piece
     producers: Piece
     listing: bytes
+    names: Piece = NOTHING
+    dead_letters: Piece = NOTHING
+    summary: Totals | None = None
+    ranks: bytes = b""
 
 
 class Whole(NamedTuple):
@@ -121,12 +197,10 @@ class Whole(NamedTuple):
         """Yield each topic of a JSON page, worker by worker."""
         separator, _ = separators(True)
         for share in self.shares:
-            at, place = share.topics.at, 0
-            while place < len(share.listing):
-                length, name_length = _ENTRY.unpack_from(share.listing, place)
+            at = share.topics.at
+            for length, _ in _entries(share.listing):
                 yield os.pread(self.shared.fd, length - len(separator), at)
                 at += length
-                place += _ENTRY.size + name_length
 
 
 def combine(shared: SharedBuffer, answers: Mapping[int, Answer], workers: int) -> Whole:
@@ -149,9 +223,21 @@ def region(worker: int) -> int:
 
 
 def _share(worker: int, found: Answer) -> Share:
-    topics, producers = found.value["sizes"]
-    at = region(worker) * REGION
-    return Share(Piece(at, topics), Piece(at + topics, producers), found.blob)
+    at, shown = region(worker) * REGION, []
+    for size in found.value["sizes"]:
+        shown.append(Piece(at, size))
+        at += size
+    names, topics, producers, dead_letters = shown
+    end = len(found.blob) - found.value["ranks"]
+    return Share(
+        topics,
+        producers,
+        found.blob[:end],
+        names,
+        dead_letters,
+        found.value["summary"],
+        found.blob[end:],
+    )
 
 
 def overall_health(values: Sequence[Mapping[str, Any]], workers: int) -> str:
@@ -183,14 +269,12 @@ def page_plan(
     """Write the rest of the page to the master's region, and return the page's plan."""
     shares = whole.shares if whole.known or not query.topic else []
     after_topic, after_client = separators(query.json)
-    merging = PieceMerge([each.listing for each in shares], [each.topics.at for each in shares])
-    while merging.go_on(MERGED):
-        give_way()
-    topics = merging.result(len(after_topic))
+    if query.is_summary:
+        topics = _busiest(shares, query.busiest, len(after_topic), give_way)
+    else:
+        topics = _merged(shares, len(after_topic), give_way)
     producers = [each.producers for each in shares if each.producers.length]
-    if producers:
-        last = producers.pop()
-        producers.append(Piece(last.at, last.length - len(after_client)))
+    _cut(producers, len(after_client))
     frame = stats_formats.frame(
         query,
         Head(whole.health, started, now, draining),
@@ -202,7 +286,60 @@ def page_plan(
     )
     writer = Writer(whole.shared.fd, 0)
     start, middle, end = (writer.write(part) for part in frame)
-    return plan([start]) + topics + plan([middle, *producers, end])
+    rest = [middle, *producers, end]
+    if query.is_summary:
+        rest = [middle, *producers, *_summary(shares, query, frame.end, writer)]
+    return plan([start]) + topics + plan(rest)
+
+
+def _merged(shares: Sequence[Share], cut: int, give_way: Callable[[], None]) -> bytes:
+    """Return the plan of all topics in the order of their names, without the last `cut` bytes."""
+    merging = PieceMerge([each.listing for each in shares], [each.topics.at for each in shares])
+    while merging.go_on(MERGED):
+        give_way()
+    return merging.result(cut)
+
+
+def _busiest(shares: Sequence[Share], count: int, cut: int, give_way: Callable[[], None]) -> bytes:
+    """Return the plan of the busiest topics, busiest first, without the last `cut` bytes."""
+    slices, found = Slices(give_way, RANKED), []
+    for _, _, piece in islice(heapq.merge(*map(_ranked, shares)), count):
+        slices.step()
+        found.append(piece)
+    _cut(found, cut)
+    return plan(found)
+
+
+def _ranked(share: Share) -> Iterator[tuple[tuple[float, ...], bytes, Piece]]:
+    """Yield the topics of a share, busiest first, with their sort keys."""
+    at = share.topics.at
+    for rank, (length, name) in zip(
+        _RANK.iter_unpack(share.ranks), _entries(share.listing), strict=True
+    ):
+        yield tuple(-each for each in rank), name, Piece(at, length)
+        at += length
+
+
+def _summary(shares: Sequence[Share], query: Query, end: bytes, writer: Writer) -> list[Piece]:
+    """Return the pieces at the end of a summary. end: the end of a complete page"""
+    frame = stats_formats.summary_frame(
+        end,
+        stats_formats.merge_totals(each.summary for each in shares if each.summary is not None),
+        with_names=query.names,
+    )
+    names = [each.names for each in shares if each.names.length]
+    dead_letters = [each.dead_letters for each in shares if each.dead_letters.length]
+    for rows in (names, dead_letters):
+        _cut(rows, len(b","))
+    start, middle, end_piece = (writer.write(part) for part in frame)
+    return [start, *names, middle, *dead_letters, end_piece]
+
+
+def _cut(rows: list[Piece], cut: int) -> None:
+    """Remove the last `cut` bytes, which separate pieces."""
+    if rows:
+        last = rows.pop()
+        rows.append(Piece(last.at, last.length - cut))
 
 
 class StatsPages:

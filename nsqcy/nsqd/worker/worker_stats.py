@@ -77,7 +77,7 @@ class WorkerStats:
 
     def _write_share(self, query: Query, writer: page_buffer.Writer) -> Answer:
         self._give_way()
-        keys = self._keys(query.topic)
+        keys = self._keys(query)
         written = stats_page.write_share(
             self._manager, keys, query, writer, time.time_ns(), self._give_way
         )
@@ -138,11 +138,13 @@ class WorkerStats:
             return None
         return {"published": self._events.published, "dropped": self._events.dropped}
 
-    def _keys(self, name: str) -> list[bytes]:
-        if not name:
+    def _keys(self, query: Query) -> list[bytes]:
+        wanted = query.topic or query.topics
+        if not wanted:
             return list(self._shard.topics)
-        key = name.encode("utf-8", "surrogateescape")
-        return [key] if key in self._shard.topics else []
+        names = [query.topic] if query.topic else query.topics.split(",")
+        keys = dict.fromkeys(each.encode("utf-8", "surrogateescape") for each in names)
+        return [key for key in keys if key in self._shard.topics]
 
     def remains(self) -> Remains:
         """Return the messages that consumers of this worker's topics have not finished."""

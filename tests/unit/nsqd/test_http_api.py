@@ -424,6 +424,11 @@ def test_stats(fresh: Server) -> None:
     assert b'"memory"' not in get("format=json&include_mem=false").body
     assert b'"memory"' in get("format=json&include_mem=no").body
 
+    for count in ("", "-1", "ten", "1000000", "%D9%A1"):
+        answer = http.request("GET", f"/stats?format=json&busiest={count}")
+        allowed = "INVALID_BUSIEST (allowed: a number of topics, up to 999999)"
+        assert (answer.status, answer.message) == (400, allowed)
+
     for query in ("format=JSON", "format=text", ""):
         answer = get(query)
         assert answer.headers["content-type"] == "text/plain; charset=utf-8"
@@ -487,6 +492,14 @@ def test_a_handler_that_fails_is_logged_and_answered(fresh: Server) -> None:
     fresh.wait_for_log(lambda line: line.startswith("ERROR: panic in HTTP handler - "))
     fresh.wait_for_log(lambda line: "RuntimeError: nobody answers" in line)
     fresh.wait_for_log(lambda line: line.startswith("INFO: 500 GET /ping ("))
+
+
+def test_a_list_of_topics_is_not_logged(fresh: Server) -> None:
+    http = fresh.connect()
+    http.request("GET", "/stats?format=json&topics=a,b,c")
+    http.request("GET", "/stats?format=json&busiest=5&names=true")
+    fresh.wait_for_log(lambda line: "200 GET /stats?format=json&busiest=5&names=true" in line)
+    assert not any("topics=a,b,c" in line for line in fresh.log)
 
 
 def test_request_log(fresh: Server) -> None:

@@ -292,6 +292,8 @@ QUERIES = st.builds(
     include_clients=st.booleans(),
     ledger=st.booleans(),
     sparse=st.booleans(),
+    busiest=st.just(-1),
+    names=st.booleans(),
 )
 STEPS = st.lists(
     st.tuples(
