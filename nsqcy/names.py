@@ -5,6 +5,7 @@ so that none of its bytes can be mistaken for something else.
 """
 
 import re
+from collections.abc import Iterable
 
 MAX_NAME_LENGTH = 64
 MAX_PRINTED = 1000  # maximum characters of another program's text
@@ -12,6 +13,7 @@ EPHEMERAL = "#ephemeral"
 EVENTS_TOPIC = "_nsqcy.events"  # optional topic of message events
 
 _NAME = re.compile(rb"[.a-zA-Z0-9_-]+(?:#ephemeral)?")
+_NAMES = re.compile(r"[.a-zA-Z0-9_-]+(?:#ephemeral)?(?:\n[.a-zA-Z0-9_-]+(?:#ephemeral)?)*")
 _ESCAPES = {
     '"': '\\"',
     "\\": "\\\\",
@@ -36,6 +38,23 @@ def is_valid_name(name: str | bytes) -> bool:
         name = name.encode("utf-8", "surrogatepass")
     # fullmatch, because `$` would accept a final line feed.
     return len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name) is not None
+
+
+def valid_names(names: Iterable[str]) -> list[str]:
+    """Return the valid ones of these names."""
+    found = list(names)
+    if len(found) < 2:
+        return list(filter(is_valid_name, found))
+    # One match for all names takes a fraction of the time.
+    joined = "\n".join(found)
+    is_split_by_names_only = joined.count("\n") == len(found) - 1
+    if (
+        is_split_by_names_only
+        and max(map(len, found)) <= MAX_NAME_LENGTH
+        and _NAMES.fullmatch(joined)
+    ):
+        return found
+    return list(filter(is_valid_name, found))
 
 
 def is_ephemeral(name: str | bytes) -> bool:

@@ -72,13 +72,15 @@ def find(
     topics: Mapping[str, TopicStats],
     nodes: Iterable[NodeState] = (),
     lookupd_errors: Mapping[str, str] | None = None,
+    origins: Mapping[str, Sequence[Names]] | None = None,
 ) -> list[Problem]:
     """Return all problems of a cluster, the most severe first. topics: summed across all nsqds, by
-    name, as in NodeStats.topics. lookupd_errors: by HTTP address of the nsqlookupd."""
+    name, as in NodeStats.topics. lookupd_errors: by HTTP address of the nsqlookupd. origins: the
+    dead-letter topics, if `topics` are not all topics."""
     found = [*_of_lookupds(lookupd_errors or {})]
     for node in nodes:
         found += of_node(node)
-    dead = dead_letter_topics(topics.values())
+    dead = dead_letter_topics(topics.values()) if origins is None else origins
     for name, topic in topics.items():
         found += of_topic(topic, dead.get(name, ()))
         for channel in topic.channels.values():

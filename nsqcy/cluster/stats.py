@@ -247,7 +247,7 @@ _READERS: dict[Any, gojson.Reader] = {
 }
 
 
-def _readers(values: Any) -> gojson.Fields:
+def readers_of(values: Any) -> gojson.Fields:
     """Return readers for these fields and types."""
     defaults = (
         {each.name: each.default for each in fields(values)}
@@ -258,10 +258,10 @@ def _readers(values: Any) -> gojson.Fields:
 
 
 _LATENCY = {"e2e_processing_latency": (latency.of_node, None)}
-CLIENT_FIELDS = _readers(ClientStats)
+CLIENT_FIELDS = readers_of(ClientStats)
 _CLIENTS = gojson.array(gojson.structure(CLIENT_FIELDS), gojson.EMPTY)
 _POLICY = gojson.structure({"dead_letter_topic": (answers.name_or_none, "")})
-_CURSORS = gojson.array(gojson.structure(_readers(CursorStats)), gojson.EMPTY)
+_CURSORS = gojson.array(gojson.structure(readers_of(CursorStats)), gojson.EMPTY)
 # JSON keys that only nsqcy's nsqd reports, in the order of Rates.
 _RATES: gojson.Fields = dict.fromkeys(
     ("receive_rate", "finish_rate", "requeue_rate", "timeout_rate", "falling_behind"),
@@ -273,7 +273,7 @@ def _page(channel: gojson.Fields) -> gojson.Fields:
     """Return the format of a statistics page that has these additional channel fields."""
     channels = gojson.alike(
         {
-            **_readers(ChannelFigures),
+            **readers_of(ChannelFigures),
             "saturated_client_count": (gojson.int64, 0),
             "backing_off_client_count": (gojson.int64, 0),
             "channel_name": (answers.line, ""),
@@ -285,7 +285,7 @@ def _page(channel: gojson.Fields) -> gojson.Fields:
     )
     topics = gojson.alike(
         {
-            **_readers(TopicFigures),
+            **readers_of(TopicFigures),
             "topic_name": (answers.line, ""),
             **_LATENCY,
             "channels": (gojson.array(channels, gojson.EMPTY), []),
@@ -310,12 +310,17 @@ def parse_stats(
 ) -> list[TopicStats]:
     """Return the topics in a response to /stats?format=json. Names in `headers` are lower case.
     Without `clients`, clients in the response are ignored. Raises RequestError."""
-    page = _WITH_CLIENTS if clients else _WITHOUT_CLIENTS
-    found = answers.read(body, headers, page, gojson.decode_large)["topics"]
-    return [_topic(each, node, hostname) for each in found]
+    found = answers.read(body, headers, page_fields(clients=clients), gojson.decode_large)["topics"]
+    return [topic_of(each, node, hostname) for each in found]
 
 
-def _topic(values: tuple[Any, ...], node: str, hostname: str) -> TopicStats:
+def page_fields(*, clients: bool) -> gojson.Fields:
+    """Return the format of a statistics page."""
+    return _WITH_CLIENTS if clients else _WITHOUT_CLIENTS
+
+
+def topic_of(values: tuple[Any, ...], node: str, hostname: str) -> TopicStats:
+    """Return a topic as read with page_fields()."""
     *figures, name, times, rows, cursors, published = values
     channels = {}
     for row in rows:
@@ -412,7 +417,7 @@ def answer_of(
     url: Url, topic: str = "", channel: str = "", *, web: WebClient, clients: bool = False
 ) -> Answer:
     """Return the raw response for parse_stats(). Raises RequestError."""
-    return web.fetch(_stats_url(url, topic, channel, clients=clients), maximum=MAX_ANSWER)
+    return web.fetch(stats_url(url, topic, channel, clients=clients), maximum=MAX_ANSWER)
 
 
 def nsqds(
@@ -467,7 +472,8 @@ def node_info(url: Url, *, web: WebClient) -> Producer:
     return found
 
 
-def _stats_url(url: Url, topic: str, channel: str = "", *, clients: bool = False) -> Url:
+def stats_url(url: Url, topic: str, channel: str = "", *, clients: bool = False) -> Url:
+    """Return the URL of these statistics, on the server of a URL."""
     query = {"format": "json", "topic": topic, "channel": channel}
     if not clients:
         query["include_clients"] = "false"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcy.errors import ClientError, HttpError
-from nsqcy.names import is_ephemeral, is_valid_name, printable, quote
+from nsqcy.names import is_ephemeral, is_valid_name, printable, quote, valid_names
 
 VALID = [
     "a",
@@ -126,3 +126,13 @@ def test_an_http_error_carries_its_status() -> None:
 )
 def test_text_of_another_program(text: str | bytes, shown: str) -> None:
     assert printable(text) == shown
+
+
+@given(
+    st.lists(
+        st.text("aZ9.-_#\n ", max_size=3)
+        | st.sampled_from(["a" * 64, "a" * 65, "a#ephemeral", "#ephemeral", "a\nb", "ä", "\ud800"])
+    )
+)
+def test_many_names_at_once(names: list[str]) -> None:
+    assert valid_names(names) == [name for name in names if is_valid_name(name)]
