@@ -6,16 +6,18 @@ Errors of single daemons are warnings on stderr; a command fails if a request fa
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, TypeVar
 
 import click
 from urllib3.util import Url
 
-from nsqcy.cluster import discovery, stats
+from nsqcy.cluster import discovery, stats, summaries
 from nsqcy.cluster.discovery import Producer, daemon_url
 from nsqcy.cluster.http_clients import LookupdClient, NsqdHTTPClient
 from nsqcy.cluster.parallel import ask_all
 from nsqcy.cluster.stats import NodeStats, TopicStats
+from nsqcy.cluster.summaries import Summary
 from nsqcy.cluster.web_client import PORTS, Terms, WebClient, describe
 from nsqcy.errors import TOKEN_WITHHELD, RequestError
 from nsqcy.names import host_port
@@ -121,6 +123,31 @@ class Cluster:
         outcome = ask_all(list(by_name), ask, self.terms.whole)
         return NodeStats(outcome.values, outcome.errors)
 
+    def summaries(self) -> dict[str, Summary]:
+        """Return the summaries of the nsqds that respond, with clients, and with the rows of all
+        topics that are busy on some nsqd; warn about the others. Raises ClickException if none
+        responds."""
+        by_name = {each.name: each for each in self.nodes}
+
+        def ask(name: str) -> Summary:
+            node = by_name[name]
+            return summaries.of_nsqd(node.url, node.producer, web=self.web, clients=True)
+
+        def ask_rows(name: str, topics: Sequence[str]) -> list[TopicStats]:
+            node = by_name[name]
+            return summaries.rows_of_nsqd(
+                node.url, node.producer, topics, web=self.web, clients=True
+            )
+
+        outcome = ask_all(list(by_name), ask, self.terms.whole)
+        self._report("nsqd", outcome.errors)
+        if not outcome.values:
+            raise click.ClickException("no nsqd responds")
+        busy = chain.from_iterable(each.busy for each in outcome.values.values())
+        found, more = summaries.complete(outcome.values, busy, ask_rows, self.terms.whole)
+        self._report("nsqd", more.errors)
+        return found
+
     def topic(self, name: str, *, clients: bool = False) -> TopicStats:
         """Return a topic's statistics. Raises ClickException if no nsqd has it."""
         found = self.stats(name, clients=clients).topics.get(name)
@@ -206,7 +233,7 @@ class Cluster:
         return [self._node(producer, urls[each]) for each, producer in outcome.values.items()]
 
     def _listed(self, addresses: Sequence[str]) -> list[Node]:
-        found = discovery.nodes(addresses, web=self.web)
+        found = discovery.nodes(addresses, web=self.web, with_topics=False)
         self._report("nsqlookupd", found.errors)
         return [self._node(each, each.url) for each in found.producers if each.http_port]
 
@@ -216,7 +243,7 @@ class Cluster:
 
     @cached_property
     def _local_lookupd(self) -> bool:
-        errors = discovery.nodes([LOOKUPD], web=self.web).errors
+        errors = discovery.nodes([LOOKUPD], web=self.web, with_topics=False).errors
         self._errors.extend(errors.values())
         return not errors
 

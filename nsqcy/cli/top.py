@@ -3,7 +3,7 @@
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -14,12 +14,13 @@ import click
 from nsqcy.cli import top_screen
 from nsqcy.cli.cluster import Cluster
 from nsqcy.cli.cluster_options import as_json, on_cluster, print_json
-from nsqcy.cli.top_screen import Snapshot
+from nsqcy.cli.top_screen import Omitted, Snapshot
 from nsqcy.cli.values import DURATION
 from nsqcy.cluster.http_clients import NsqdHTTPClient
 from nsqcy.cluster.node_answer import state_of
 from nsqcy.cluster.problems import NodeState
-from nsqcy.cluster.stats import NodeStats, TopicStats, sum_topics
+from nsqcy.cluster.stats import TopicStats, sum_topics
+from nsqcy.cluster.summaries import Summary, sum_origins, sum_totals, totals_of
 from nsqcy.cluster.two_samples import with_rates
 from nsqcy.cluster.web_client import describe
 from nsqcy.config.durations import SECOND
@@ -41,8 +42,9 @@ OWN_SCREEN, MAIN_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
 def top(cluster: Cluster, interval: int, once: bool, as_json: bool) -> None:
     """Show problems and channels, the worst first, until Ctrl-C.
 
-    --json prints one sample. If the output is not a terminal, the table is printed once. After one
-    sample or table, the exit code is 1 if an nsqd or nsqlookupd did not respond.
+    Checks the 1,000 busiest topics of each nsqd. --json prints one sample. If the output is not a
+    terminal, the table is printed once. After one sample or table, the exit code is 1 if an nsqd or
+    nsqlookupd did not respond.
     """
     observer = Observer(cluster)
     pause = interval / SECOND
@@ -82,19 +84,20 @@ class Observer:
 
         cluster = replace(self._cluster, on_error=note)
         states: dict[str, NodeState] = {}
-        found = NodeStats({}, {})
+        found: Mapping[str, Summary] = {}
         try:
-            found = cluster.stats(clients=True)
+            found = cluster.summaries()
             states = _states(cluster)
         except click.ClickException as error:
             if not errors:
                 errors["nsqd", "none"] = error.format_message()
         now = time.monotonic()
         answers = {
-            name: with_rates(self._answers.get(name, ()), topics, now - self._time)
-            for name, topics in found.answers.items()
+            name: with_rates(self._answers.get(name, ()), each.rows, now - self._time)
+            for name, each in found.items()
         }
-        self._time, self._answers = now, dict(found.answers)
+        self._time, self._answers = now, {name: each.rows for name, each in found.items()}
+        complete = {name: totals_of(answers[name]) for name in found if found[name].is_complete}
         return Snapshot(
             sum_topics(topic for topics in answers.values() for topic in topics),
             [
@@ -103,6 +106,12 @@ class Observer:
             ],
             {name: text for (kind, name), text in errors.items() if kind == "nsqlookupd"},
             datetime.now(),
+            sum_totals(complete.get(name, each.totals) for name, each in found.items()),
+            sum_origins(each.origins for each in found.values()),
+            Omitted(
+                sum(each.omitted for each in found.values()),
+                sum(each.unseen for each in found.values()),
+            ),
         )
 
 

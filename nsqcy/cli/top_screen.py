@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -13,6 +13,7 @@ from nsqcy.cluster import problems
 from nsqcy.cluster.problems import NodeState, Place, Problem, Severity, rate
 from nsqcy.cluster.rates import Rates
 from nsqcy.cluster.stats import ChannelStats, TopicStats
+from nsqcy.cluster.summaries import Origins, Totals
 from nsqcy.config.durations import SECOND, format_duration
 
 MARKS = {
@@ -23,18 +24,31 @@ MARKS = {
 HEAD = ["", "channel", "depth", "in/s", "out/s", "drained in", "in flight", "deferred", "consumers"]
 
 
+class Omitted(NamedTuple):
+    topics: int = 0
+    busy: int = 0
+
+
+NOTHING = Omitted()
+
+
 @dataclass(frozen=True)
 class Snapshot:
-    """A cluster at one time. topics: summed across all nsqds."""
+    """A cluster at one time. topics: the busiest, summed across all nsqds. totals: of all topics.
+    origins: the channels that send dead letters; default: according to `topics`. omitted: number
+    of other topics, and how many of them are not quiet, summed across all nsqds."""
 
     topics: Mapping[str, TopicStats]
     nodes: Sequence[NodeState]
     lookupd_errors: Mapping[str, str]
     time: datetime
+    totals: Totals
+    origins: Origins | None = None
+    omitted: Omitted = NOTHING
 
     @cached_property
     def problems(self) -> list[Problem]:
-        return problems.find(self.topics, self.nodes, self.lookupd_errors)
+        return problems.find(self.topics, self.nodes, self.lookupd_errors, self.origins)
 
     @property
     def is_partial(self) -> bool:
@@ -69,7 +83,8 @@ def text(found: Snapshot, width: int = 0, height: int = 0) -> str:
 
     Problems take at most half of the height, so that the table of channels remains visible.
     """
-    lines = [_summary(found), "", *_problem_part(found.problems, width, height // 2)]
+    lines = [_summary(found), *_unchecked(found), ""]
+    lines += _problem_part(found.problems, width, height // 2)
     lines += ["", *(_cut(line, width) for line in _channel_lines(found))]
     return "\n".join(lines[: height - 1] if height else lines)
 
@@ -88,22 +103,23 @@ def _problem_part(found: Sequence[Problem], width: int, room: int) -> list[str]:
 
 def _summary(found: Snapshot) -> str:
     down = sum(bool(each.error) for each in found.nodes)
-    backlog = sum(each.figures.depth for topic in found.topics.values() for each in _holders(topic))
-    in_flight = sum(each.figures.in_flight_count for each in found.channels)
-    published = sum(each.publish_rate or 0.0 for each in found.topics.values())
-    finished = sum(each.rates.finished for each in found.channels if each.rates)
+    totals = found.totals
     nodes = plural(len(found.nodes), "nsqd") + (f", {down} down" if down else "")
     title = f"{click.style('nsqcy top', bold=True)}  {found.time:%H:%M:%S}  {nodes}"
     if down == len(found.nodes):
         return title
     return (
-        f"{title}  in {rate(published)}  out {rate(finished)}"
-        f"  backlog {number(backlog)}  in flight {number(in_flight)}"
+        f"{title}  in {rate(totals.publish_rate)}  out {rate(totals.rates.finished)}"
+        f"  backlog {number(totals.backlog)}"
+        f"  in flight {number(totals.of_channels.in_flight_count)}"
     )
 
 
-def _holders(topic: TopicStats) -> list[TopicStats | ChannelStats]:
-    return [topic, *topic.channels.values()]
+def _unchecked(found: Snapshot) -> list[str]:
+    if not found.omitted.busy:
+        return []
+    more = problems.count(found.omitted.busy, "less busy topic")
+    return [click.style(f"{more} with messages or traffic not checked", fg="yellow")]
 
 
 def _problem_lines(found: Sequence[Problem], width: int) -> list[str]:
@@ -127,7 +143,12 @@ def _channel_lines(found: Snapshot) -> list[str]:
     rows = [_row(found, each) for each in found.channels]
     if not rows:
         return ["no channels"] if any(not each.error for each in found.nodes) else []
-    return table(HEAD, rows, right=",".join(HEAD[2:])).splitlines()
+    lines = table(HEAD, rows, right=",".join(HEAD[2:])).splitlines()
+    if found.omitted.topics:
+        lines.append(
+            f"and the channels of {problems.count(found.omitted.topics, 'less busy topic')}"
+        )
+    return lines
 
 
 def _row(found: Snapshot, channel: ChannelStats) -> list[str]:
@@ -189,4 +210,6 @@ def as_json(found: Snapshot) -> dict[str, Any]:
             }
             for each in found.channels
         ],
+        "omitted_topics": found.omitted.topics,
+        "unchecked_topics": found.omitted.busy,
     }

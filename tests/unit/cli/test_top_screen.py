@@ -1,15 +1,17 @@
 """The screen of `nsqcy top`."""
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import click
 
 from nsqcy.cli import top_screen
-from nsqcy.cli.top_screen import Snapshot
+from nsqcy.cli.top_screen import Omitted, Snapshot
 from nsqcy.cluster.problems import NodeState
 from nsqcy.cluster.rates import Rates
 from nsqcy.cluster.stats import ChannelFigures, ChannelStats, TopicFigures, TopicStats
+from nsqcy.cluster.summaries import totals_of
 
 NOW = datetime(2026, 1, 31, 12, 0, 5)
 
@@ -25,7 +27,7 @@ DOWN = NodeState("a:1", "Connection refused")
 
 
 def snapshot(*topics: TopicStats, nodes: tuple[NodeState, ...] = (UP,)) -> Snapshot:
-    return Snapshot({each.name: each for each in topics}, nodes, {}, NOW)
+    return Snapshot({each.name: each for each in topics}, nodes, {}, NOW, totals_of(topics))
 
 
 SLOW = topic("slow", Rates(received=10, finished=4, growth=6), depth=600, client_count=1)
@@ -83,3 +85,21 @@ def test_figures_that_are_unknown_are_not_shown() -> None:
     assert "no channels" not in lines
     assert found.is_partial
     assert not snapshot().is_partial
+
+
+def test_topics_that_are_not_shown() -> None:
+    found = replace(snapshot(BUSY), omitted=Omitted(5000, 20), totals=totals_of([BUSY, SLOW]))
+    lines = click.unstyle(top_screen.text(found)).splitlines()
+    assert "backlog 1,500" in lines[0]
+    assert lines[1] == "20 less busy topics with messages or traffic not checked"
+    assert lines[-1] == "and the channels of 5,000 less busy topics"
+    shown = top_screen.as_json(found)
+    assert (shown["omitted_topics"], shown["unchecked_topics"]) == (5000, 20)
+    assert "not checked" not in top_screen.text(snapshot(BUSY))
+
+
+def test_dead_letters_of_topics_that_are_not_shown() -> None:
+    dead = topic("dead", depth=1)
+    found = replace(snapshot(dead), origins={"dead": [("quiet", "c")]})
+    (problem,) = found.problems
+    assert problem.kind == "dead-letters"
