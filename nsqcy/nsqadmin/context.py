@@ -90,7 +90,7 @@ class AppContext(router.Api):
         self._meter = RateMeter()
         self._web = web
         self._origins = DeadLetterOrigins(
-            lambda: quiet_view(options, web).everything().topics, time.monotonic
+            lambda: quiet_view(options, web).origins(), time.monotonic
         )
         self._outages = outages
         self._running = 0  # requests in threads

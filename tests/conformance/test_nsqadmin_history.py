@@ -12,7 +12,7 @@ from support.nsqadmin_process import Admin, refused
 from support.strict_html import read
 
 INTERVAL = "100ms"
-SAMPLE = "GET /stats?format=json&include_clients=false&sparse=true"
+SAMPLE = "GET /stats?format=json&include_clients=false&sparse=true&busiest=1000"
 
 
 def stats(count: int, topics: int = 1) -> dict[str, Any]:

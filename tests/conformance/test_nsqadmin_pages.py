@@ -70,6 +70,7 @@ NODE: dict[str, Any] = {
     ],
     "lookupds": {"l:4160": True},
 }
+BUSIEST = "GET /stats?format=json&include_clients=false&sparse=true&busiest=1000"
 TOPIC: dict[str, Any] = {"depth": 7, "message_count": 2007, "paused": False}
 
 
@@ -165,7 +166,7 @@ def test_streams(admin: Admin, nsqd: Upstream, lookupd: Upstream) -> None:
     assert page.all("a", href="/b/topics/t")
     (sign,) = page.all("a", href="/b/topics/t/c")
     assert sign.text == "⚠ paused: c", "a sign links to the page that shows the problem"
-    assert nsqd.asked == ["GET /stats?format=json&include_clients=false&sparse=true"]
+    assert nsqd.asked == [BUSIEST]
     assert lookupd.asked == ["GET /topics", "GET /nodes"]
 
 
@@ -193,9 +194,8 @@ def test_the_overview(admin: Admin, nsqd: Upstream, lookupd: Upstream) -> None:
         assert each.text.startswith(begin)
     assert "Start its consumers" in items.text  # the remedy, without a tooltip
     assert page.all("a", href=f"/b/nodes/{nsqd.address.replace(':', '%3A')}")
-    asked = ["GET /stats?format=json&include_clients=false&sparse=true", "GET /node"]
-    assert nsqd.asked == asked
-    assert lookupd.asked == ["GET /topics", "GET /nodes"]
+    assert nsqd.asked == [BUSIEST, "GET /node"]
+    assert lookupd.asked == ["GET /nodes"]
 
 
 @pytest.mark.ours
@@ -228,7 +228,7 @@ def test_the_channels_of_all_topics(admin: Admin, nsqd: Upstream) -> None:
     assert head[:4] == ["Channel", "Attention", "Depth", "Memory + Disk"]
     assert row == ["t/c", "⚠ paused", "1,500", "1,000 + 500", "2", "3", "4", "5", "2,000", "1"]
     assert page.all("a", href="/b/topics/t/c")
-    assert nsqd.asked == ["GET /stats?format=json&include_clients=false&sparse=true"]
+    assert nsqd.asked == [BUSIEST]
     assert len(get(admin, "/channels", q="T/C", sort="-depth").table("Channels")) == 2
     assert "No channel name matches." in get(admin, "/channels", q="no-such").text
 
@@ -450,12 +450,20 @@ def test_the_base_path_as_it_is(admin: Admin) -> None:
 
 
 def test_a_node_that_is_down(admin: Admin, nsqd: Upstream) -> None:
+    """Pages show what is known from other daemons, and why the rest is missing."""
     stats, nsqd.pages["/stats"] = nsqd.pages["/stats"], 500
     try:
-        page = get(admin, "/", status=502)
+        first, topics, channels = (get(admin, path) for path in ("/", "/topics", "/channels"))
+        counter = get(admin, "/counter", status=502)
     finally:
         nsqd.pages["/stats"] = stats
-    assert "got response 500 Internal Server Error" in page.one("div", role="alert").text
+    for page in (first, topics, channels):
+        told = page.one("div", role="status").text
+        assert f"{nsqd.address}: got response 500 Internal Server Error" in told
+    assert "1 down" in first.text and "does not answer" in first.text
+    names = [row[:2] for row in topics.table("Topics")[1:]]
+    assert names == [["gone", ""], ["t", ""], ["u", ""]]
+    assert "got response 500 Internal Server Error" in counter.one("div", role="alert").text
 
 
 def test_names_that_are_no_text(admin: Admin, lookupd: Upstream) -> None:

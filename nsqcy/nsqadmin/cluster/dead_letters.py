@@ -1,29 +1,26 @@
 """The channels whose dead letters a topic receives.
 
-An nsqd reports a channel's dead-letter topic with the channel, so all topics must be queried to
-find the channels that use one dead-letter topic. The result is kept for a few seconds, because
-browsers often refresh their pages. Thread-safe.
+Any channel on any nsqd may use a dead-letter topic, so all nsqds must be queried. The result is
+kept for a few seconds, because browsers often refresh their pages. Thread-safe.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from nsqcy.cluster.problems import dead_letter_topics
-from nsqcy.cluster.stats import Names, TopicStats
+from nsqcy.cluster.stats import Names
+from nsqcy.cluster.summaries import Origins
 from nsqcy.errors import HttpError
 
 MAX_AGE = 10.0  # seconds
 
 
 class DeadLetterOrigins:
-    """rows: returns the statistics of all topics; may raise HttpError. clock: in seconds."""
+    """origins: returns the dead-letter topics; may raise HttpError. clock: in seconds."""
 
-    def __init__(
-        self, rows: Callable[[], Sequence[TopicStats]], clock: Callable[[], float]
-    ) -> None:
-        self._rows = rows
+    def __init__(self, origins: Callable[[], Origins], clock: Callable[[], float]) -> None:
+        self._origins = origins
         self._clock = clock
-        self._known: Mapping[str, Sequence[Names]] = {}
+        self._known: Origins = {}
         self._due = float("-inf")
         self._lock = threading.Lock()
 
@@ -32,7 +29,7 @@ class DeadLetterOrigins:
         be queried, return the channels of the last success."""
         if self._is_due():
             try:
-                self._known = dead_letter_topics(self._rows())
+                self._known = self._origins()
             except HttpError:
                 pass  # the page has its own queries, and shows their errors
         return self._known.get(topic, ())

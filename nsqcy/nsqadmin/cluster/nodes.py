@@ -99,8 +99,8 @@ def known_nodes(answers: Mapping[str, Sequence[Producer]]) -> list[Node]:
     return nodes
 
 
-def with_topics(node: Node, rows: Iterable[TopicStats]) -> Node:
-    topics = {row.name: False for row in rows}
+def with_topics(node: Node, names: Iterable[str]) -> Node:
+    topics = dict.fromkeys(sorted(names), False)
     return replace(node, producer=replace(node.producer, topics=topics))
 
 

@@ -17,12 +17,13 @@ from urllib.parse import urlencode
 
 from urllib3.util import Url
 
-from nsqcy.cluster import connections, discovery, stats
+from nsqcy.cluster import connections, discovery, stats, summaries
 from nsqcy.cluster.answer_forms import PEEKED, POLICY, Form, anything
 from nsqcy.cluster.connections import Connection
 from nsqcy.cluster.discovery import Producer, daemon_url, lookupd_url
 from nsqcy.cluster.parallel import Outcome, ask_all
 from nsqcy.cluster.stats import TopicStats
+from nsqcy.cluster.summaries import BUSIEST, Origins, Summary, Totals
 from nsqcy.cluster.web_client import WebClient
 from nsqcy.errors import HttpError, RequestError
 from nsqcy.logging import events
@@ -91,7 +92,7 @@ class ClusterView:
         if self.by_lookupds:
             outcome = discovery.topics(self.lookupds, web=self._web)
             return sorted({name for names in self._collect(outcome, NSQLOOKUPD) for name in names})
-        return sorted({row.name for row in self._rows_of_nsqds().topics})
+        return sorted(_names(each for _, each in self._summaries_of_nsqds(0, names=True)))
 
     def inactive_topics(self) -> dict[str, list[str]]:
         """Return the topics that nsqlookupds list but no nsqd has, with their channels."""
@@ -116,15 +117,21 @@ class ClusterView:
         """Return all nsqds: sorted by hostname if there are nsqlookupds, otherwise in the order of
         the options."""
         if not self.by_lookupds:
-            return [with_topics(node, rows) for node, rows in self._rows_of_nsqds().answers]
-        found = discovery.nodes(self.lookupds, web=self._web)
-        self._collect(_outcome(found), NSQLOOKUPD)
-        return known_nodes(found.answers)
+            return [
+                with_topics(node, _names([each]))
+                for node, each in self._summaries_of_nsqds(0, names=True)
+            ]
+        return self._listed()
 
     def known(self) -> list[Node]:
-        """Return all nsqds. Cheaper than nodes(), but if there are no nsqlookupds, the topics are
-        missing."""
-        return self.nodes() if self.by_lookupds else self._configured_nodes()
+        """Return all nsqds. Cheaper than nodes(), because the topics are missing."""
+        return self._listed(with_topics=False) if self.by_lookupds else self._configured_nodes()
+
+    def _listed(self, *, with_topics: bool = True) -> list[Node]:
+        """Return the nsqds that the nsqlookupds list."""
+        found = discovery.nodes(self.lookupds, web=self._web, with_topics=with_topics)
+        self._collect(_outcome(found), NSQLOOKUPD)
+        return known_nodes(found.answers)
 
     def find(self, name: str) -> Node:
         """Return a node. Raises HttpError (404) if it is unknown, so that users cannot direct
@@ -185,23 +192,71 @@ class ClusterView:
             raise self.not_found(CHANNEL_NOT_FOUND)
         raise self.not_found(TOPIC_NOT_FOUND)
 
-    def whole(self) -> "Whole":
-        """Return the names of all topics, the rows for the topics that nsqds have, and the nsqds
-        that do not answer."""
+    def busiest(self, *, names: bool = False) -> "Busiest":
+        """Return the busiest topics, and the nsqds that do not answer. names: whether to list the
+        names of all topics. If there are nsqlookupds, it is no error if no nsqd answers."""
         if not self.by_lookupds:
-            rows = self._rows_of_nsqds()
-            answering = {node.at for node in rows.nodes.values()}
+            found = self._summaries_of_nsqds(names=names)
+            answering = {node.at for node, _ in found}
             silent = [at for at in self._nsqds if at not in answering]
-            return Whole(sorted({row.name for row in rows.topics}), rows, silent)
-        names, nodes = self.topics(), self.nodes()
-        rows = self._rows(nodes) if nodes else NodeStats(())
-        return Whole(names, rows, [each.name for each in nodes if each.name not in rows.nodes])
+            return self._busiest(sorted(_names(each for _, each in found)), found, silent)
+        listed = self.topics() if names else []
+        nodes = self.nodes() if names else self.known()
+        found = self._summaries(nodes)
+        answering = {node.name for node, _ in found}
+        silent = [each.name for each in nodes if each.name not in answering]
+        return self._busiest(listed, found, silent)
+
+    def _busiest(
+        self,
+        names: Sequence[str],
+        found: Sequence[tuple[Node, Summary]],
+        silent: Sequence[str],
+    ) -> "Busiest":
+        busy = {name for _, each in found for name in each.busy}
+        return Busiest(names, self._completed(found, busy), silent)
+
+    def complete(self, busiest: "Busiest", names: Iterable[str]) -> "Busiest":
+        """Return the same with the rows for the topics with these names."""
+        return busiest._replace(found=self._completed(busiest.found, names))
+
+    def _completed(
+        self, found: Sequence[tuple[Node, Summary]], names: Iterable[str]
+    ) -> list[tuple[Node, Summary]]:
+        """Return the summaries with the rows for the topics with these names."""
+        nodes = {node.name: node for node, _ in found}
+
+        def ask(name: str, topics: Sequence[str]) -> list[TopicStats]:
+            node = nodes[name]
+            return summaries.rows_of_nsqd(node.url, node.producer, topics, web=self._web)
+
+        parts = {node.name: each for node, each in found}
+        known = {node.name: node.producer.topics for node, _ in found if node.producer.topics}
+        completed, outcome = summaries.complete(parts, names, ask, self._web.terms.whole, known)
+        self._note(outcome, NSQD)
+        return [(nodes[name], each) for name, each in completed.items()]
+
+    def totals(self) -> Totals:
+        """Return the totals of all topics. Raises HttpError if no nsqd answers."""
+        return summaries.sum_totals(each.totals for each in self._counts())
+
+    def origins(self) -> Origins:
+        """Return the dead-letter topics. Raises HttpError if no nsqd answers."""
+        return summaries.sum_origins(each.origins for each in self._counts())
+
+    def _counts(self) -> list[Summary]:
+        """Return the summaries of all nsqds without topics."""
+        if self.by_lookupds:
+            found = self._ask_nodes(self.known(), lambda node: self._summary(node, 0))
+        else:
+            found = self._summaries_of_nsqds(0)
+        return [each for _, each in found]
 
     def everything(self) -> NodeStats:
         """Return the rows for all topics, without clients."""
         if not self.by_lookupds:
             return self._rows_of_nsqds()
-        return self._rows(self.nodes())
+        return self._rows(self.known())
 
     def node(self, name: str) -> NodeStats:
         """Return the rows for one node, with clients. Raises HttpError (404) if it is unknown."""
@@ -234,6 +289,34 @@ class ClusterView:
         outcome = ask_all(list(by_name), lambda name: ask(by_name[name]), self._web.terms.whole)
         self._collect(outcome, NSQD)
         return [(by_name[name], value) for name, value in outcome.values.items()]
+
+    def _summaries(self, nodes: Iterable[Node]) -> list[tuple[Node, Summary]]:
+        """Query the summaries of these nsqds. It is no error if none answers."""
+        by_name = {node.name: node for node in nodes}
+        outcome = ask_all(
+            list(by_name), lambda name: self._summary(by_name[name]), self._web.terms.whole
+        )
+        self._note(outcome, NSQD)
+        return [(by_name[name], each) for name, each in outcome.values.items()]
+
+    def _summary(self, node: Node, count: int = BUSIEST) -> Summary:
+        return summaries.of_nsqd(node.url, node.producer, web=self._web, count=count)
+
+    def _summaries_of_nsqds(
+        self, count: int = BUSIEST, *, names: bool = False
+    ) -> list[tuple[Node, Summary]]:
+        """Query the summaries of the nsqds in the options. Raises HttpError if none answers."""
+        urls = {address: daemon_url(address) for address in self._nsqds}
+
+        def ask(address: str) -> tuple[Producer, Summary]:
+            url = urls[address]
+            node = stats.node_info(url, web=self._web)
+            return node, summaries.of_nsqd(url, node, web=self._web, names=names, count=count)
+
+        outcome = ask_all(list(urls), ask, 2 * self._web.terms.whole)
+        self._collect(outcome, NSQD)
+        answers = outcome.values.items()
+        return [(Node(producer, at), each) for at, (producer, each) in answers]
 
     def _rows_of_nsqds(
         self, topic: str = "", channel: str = "", clients: bool = False
@@ -451,6 +534,11 @@ class ClusterView:
         return HttpError(502, f"UPSTREAM_ERROR: {text}")
 
 
+def _names(found: Iterable[Summary]) -> set[str]:
+    """Return the names of all topics."""
+    return {name for each in found for name in each.names or ()}
+
+
 def _texts(errors: Mapping[Key, RequestError], before: str = "") -> str:
     """Return a line for each address. before: the kind of daemon, where it is not obvious."""
     return "\n".join(f"{before}{address}: {error}" for address, error in errors.items())
@@ -478,12 +566,53 @@ def quiet_view(sources: Sources, web: WebClient) -> ClusterView:
     return ClusterView(sources, web, log, Outages(log))
 
 
-class Whole(NamedTuple):
-    """All topics, and the nsqds. silent: names of the nsqds that do not answer."""
+class Busiest(NamedTuple):
+    """The busiest topics, and the nsqds. names: of all topics, sorted, if requested. found: the
+    summaries of the nsqds that answer, with the rows for all topics that are busy on some nsqd.
+    silent: names of the other nsqds."""
 
     names: Sequence[str]
-    rows: NodeStats
+    found: Sequence[tuple[Node, Summary]]
     silent: Sequence[str]
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [node for node, _ in self.found]
+
+    @property
+    def topics(self) -> dict[str, TopicStats]:
+        """The topics that have rows, summed over the nsqds."""
+        return stats.sum_topics(row for _, each in self.found for row in each.rows)
+
+    @property
+    def totals(self) -> Totals:
+        return summaries.sum_totals(each.totals for _, each in self.found)
+
+    @property
+    def origins(self) -> Origins:
+        return summaries.sum_origins(each.origins for _, each in self.found)
+
+    @property
+    def omitted(self) -> int:
+        """Number of topics without rows; a topic on several nsqds counts once for each."""
+        return sum(each.omitted for _, each in self.found)
+
+    @property
+    def unseen(self) -> int:
+        """Number of these topics that may have problems."""
+        return sum(each.unseen for _, each in self.found)
+
+    @property
+    def lost(self) -> list[str]:
+        """The topics that no responding nsqd has; none if all nsqds are silent."""
+        if self.silent and not self.found:
+            return []
+        had: set[str] = set()
+        for node, each in self.found:
+            had.update(row.name for row in each.rows)
+            if not each.is_complete:
+                had.update(node.producer.topics if each.names is None else each.names)
+        return [name for name in self.names if name not in had]
 
 
 class Done(NamedTuple):

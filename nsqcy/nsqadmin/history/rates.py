@@ -3,13 +3,18 @@
 Pure. A counter that decreased belongs to a restarted nsqd: its growth is unknown, not zero. NSQ
 does not count the messages that leave a channel, so they are computed: messages received minus the
 growth of the channel's contents.
+
+A reading may have only the busiest topics of an nsqd. The other topics count in the sums of the
+node and the cluster, with the rates that the nsqd reports; so does a topic whose earlier counters
+are unknown.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from nsqcy.cluster.latency import Latency
 from nsqcy.cluster.stats import ChannelStats, TopicStats
+from nsqcy.cluster.summaries import Summary, Totals, totals_of
 from nsqcy.config.durations import SECOND
 from nsqcy.nsqadmin.history.store import CLUSTER, METRICS, UNKNOWN, Subject
 
@@ -31,18 +36,40 @@ class _Topic(NamedTuple):
     channels: Mapping[str, Counters]
 
 
+Growth = tuple[float, float, float, float]  # in, out, requeued and timed out, per second
+Level = tuple[int, int, int, float]  # depth, in flight, deferred; and latency in seconds
+
+
+class _Reported(NamedTuple):
+    """The rates of a topic and its channels, as reported by the nsqd."""
+
+    topic: Growth
+    channels: Mapping[str, Growth]
+
+
+class _Others(NamedTuple):
+    """The topics that a reading does not contain, together, and reported rates of the topics that
+    it does."""
+
+    level: Level
+    growth: Growth
+    reported: Mapping[str, _Reported]
+
+
 class Reading(NamedTuple):
-    """One nsqd's counters and levels at one time. Kept small, because there are many."""
+    """One nsqd's counters and levels at one time. Kept small, because there are many. others: None
+    if the reading contains all topics."""
 
     at: float  # seconds
     topics: Mapping[str, _Topic]
-    levels: Sequence[tuple[Subject, tuple[int, int, int, float]]]
+    levels: Sequence[tuple[Subject, Level]]
+    others: _Others | None = None
 
 
-def reading(at: float, rows: Iterable[TopicStats]) -> Reading:
+def reading(at: float, summary: Summary) -> Reading:
     topics: dict[str, _Topic] = {}
     levels = []
-    for row in rows:
+    for row in summary.rows:
         channels = {name: _counters(each) for name, each in row.channels.items()}
         topics[row.name] = _Topic(row.figures.message_count, channels)
         depth, in_flight, deferred = row.figures.depth, 0, 0
@@ -61,7 +88,39 @@ def reading(at: float, rows: Iterable[TopicStats]) -> Reading:
         levels.append(
             (Subject(topic=row.name), (depth, in_flight, deferred, _seconds(row.latency)))
         )
-    return Reading(at, topics, levels)
+    return Reading(at, topics, levels, None if summary.is_complete else _others(summary))
+
+
+def _others(summary: Summary) -> _Others:
+    reported = {row.name: _reported(row) for row in summary.rows}
+    all_topics, rows = summary.totals, totals_of(summary.rows)
+    whole, shown = all_topics.of_channels, rows.of_channels
+    level = (
+        all_topics.backlog - rows.backlog,
+        whole.in_flight_count - shown.in_flight_count,
+        whole.deferred_count - shown.deferred_count,
+        UNKNOWN,
+    )
+    depth, in_flight, deferred = (max(0, each) for each in level[:3])
+    grown = zip(_growth_of(all_topics), _growth_of(rows), strict=True)
+    received, left, requeued, timed_out = (max(0.0, one - other) for one, other in grown)
+    return _Others(
+        (depth, in_flight, deferred, UNKNOWN), (received, left, requeued, timed_out), reported
+    )
+
+
+def _growth_of(totals: Totals) -> Growth:
+    rates = totals.rates
+    return totals.publish_rate, rates.finished, rates.requeued, rates.timed_out
+
+
+def _reported(row: TopicStats) -> _Reported:
+    channels = {
+        name: (each.rates.received, each.rates.finished, each.rates.requeued, each.rates.timed_out)
+        for name, each in row.channels.items()
+        if each.rates is not None
+    }
+    return _Reported(_growth_of(totals_of([row])), channels)
 
 
 def _counters(channel: ChannelStats) -> Counters:
@@ -76,9 +135,6 @@ def _seconds(latency: Latency | None) -> float:
     if latency is None or not latency.percentiles or not latency.count:
         return UNKNOWN
     return max(latency.percentiles, key=lambda each: each.quantile).max / SECOND
-
-
-Growth = tuple[float, float, float, float]  # in, out, requeued and timed out, per second
 
 
 def growth(before: Counters, now: Counters, seconds: float) -> Growth | None:
@@ -106,7 +162,7 @@ class Tick:
             for place, each in enumerate(more):
                 known[place] += each
 
-    def is_at(self, subject: Subject, level: tuple[int, int, int, float]) -> None:
+    def is_at(self, subject: Subject, level: Level) -> None:
         known = self._levels.get(subject)
         if known is None:
             self._levels[subject] = [*level]
@@ -152,6 +208,9 @@ class Rates:
                 if not subject.channel:
                     tick.is_at(here, level)
                     tick.is_at(CLUSTER, level)
+            if now.others is not None:
+                tick.is_at(here, now.others.level)
+                tick.is_at(CLUSTER, now.others.level)
             self._last[node] = now._replace(levels=())
         self._forget(readings)
         return tick.rows()
@@ -166,7 +225,13 @@ class Rates:
 def _grow(tick: Tick, node: str, before: Reading, now: Reading) -> None:
     seconds = now.at - before.at
     here = Subject(node=node)
+    if now.others is not None:
+        for whole in (here, CLUSTER):
+            tick.grown(whole, now.others.growth)
     for name, topic in now.topics.items():
+        if name not in before.topics and before.others is not None:
+            _grow_as_reported(tick, here, name, now)
+            continue
         # A new topic started counting from zero after the last reading.
         old = before.topics.get(name, _Topic(0, {}))
         if topic.received < old.received:
@@ -184,3 +249,14 @@ def _grow(tick: Tick, node: str, before: Reading, now: Reading) -> None:
     if not now.topics:
         for whole in (here, CLUSTER):
             tick.grown(whole, (0.0, 0.0, 0.0, 0.0))
+
+
+def _grow_as_reported(tick: Tick, here: Subject, name: str, now: Reading) -> None:
+    """Add the rates of a topic that the last reading omitted."""
+    found = now.others.reported.get(name) if now.others is not None else None
+    if found is None:
+        return
+    for channel, more in found.channels.items():
+        tick.grown(Subject(topic=name, channel=channel), more)
+    for subject in (Subject(topic=name), here, CLUSTER):
+        tick.grown(subject, found.topic)

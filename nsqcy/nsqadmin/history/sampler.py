@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from nsqcy.cluster import stats
+from nsqcy.cluster import summaries
 from nsqcy.cluster.parallel import ask_all
+from nsqcy.cluster.stats import MAX_ANSWER
 from nsqcy.cluster.web_client import WebClient
 from nsqcy.errors import HttpError, RequestError
 from nsqcy.logging.types import Lines
@@ -99,10 +100,10 @@ class Sampler:
     def _asker(self, nodes: Mapping[str, Node]) -> Callable[[str], Reading]:
         def ask(name: str) -> Reading:
             node = nodes[name]
-            answer = stats.answer_of(node.url, web=self._web)
+            answer = self._web.fetch(summaries.summary_url(node.url), maximum=MAX_ANSWER)
             at = time.monotonic()
             with self._reading:
-                return reading(at, stats.parse_stats(answer.body, answer.headers, name))
+                return reading(at, summaries.parse_summary(answer.body, answer.headers, name))
 
         return ask
 

@@ -1,6 +1,5 @@
 """The page of the channels of all topics; NSQ has no such page."""
 
-from nsqcy.cluster.stats import sum_topics
 from nsqcy.http.router import Request
 from nsqcy.nsqadmin.cluster.view import ClusterView
 from nsqcy.nsqadmin.context import AppContext, Page, page_route
@@ -15,8 +14,9 @@ def channels(app: AppContext, request: Request) -> Page:
     location = Location(layout.link("channels"), params(request))
 
     def draw(cluster: ClusterView) -> View:
-        _, rows, _ = cluster.whole()
-        return views.channels(sum_topics(rows.topics), location, plots)
+        found = cluster.busiest()
+        all_rows = cluster.complete(found, found.topics)
+        return views.channels(all_rows.topics, found.origins, found.omitted, location, plots)
 
     return Page("Channels", location.path, draw, is_live=True)
 

@@ -46,7 +46,7 @@ def node(app: AppContext, request: Request, name: str) -> Page:
 
 def counter(app: AppContext, request: Request) -> Page:
     def draw(cluster: ClusterView) -> View:
-        return views.counter(cluster.everything().topics)
+        return views.counter(cluster.totals())
 
     path = app.layout(request).link("counter")
     return Page("Counter", path, draw, is_live=True, refresh=_COUNTER_EVERY)

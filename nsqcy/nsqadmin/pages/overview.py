@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-from nsqcy.cluster.stats import sum_topics
 from nsqcy.http.router import Request
 from nsqcy.nsqadmin.cluster import copies
 from nsqcy.nsqadmin.cluster.copies import Risk
@@ -20,15 +19,17 @@ def overview(app: AppContext, request: Request) -> Page:
     location = Location(layout.home, params(request))
 
     def draw(cluster: ClusterView) -> View:
-        names, rows, silent = cluster.whole()
-        nodes = rows.nodes
+        found = cluster.busiest()
         state = views.Cluster(
-            len(names),
-            sum_topics(rows.topics),
-            list(nodes.values()),
-            silent,
-            app.health(cluster, nodes.values()),
-            _risks(app, cluster, nodes.values()),
+            bool(found.totals.topics or cluster.topics()),
+            found.topics,
+            found.nodes,
+            found.silent,
+            app.health(cluster, found.nodes),
+            found.totals,
+            found.origins,
+            found.unseen,
+            _risks(app, cluster, found.nodes),
         )
         return views.overview(state, location, plots)
 

@@ -29,8 +29,10 @@ def streams(app: AppContext, request: Request) -> Page:
     location = Location(layout.link("topics"), params(request))
 
     def draw(cluster: ClusterView) -> View:
-        names, rows, _ = cluster.whole()
-        return views.streams(names, sum_topics(rows.topics), location, plots)
+        found = cluster.busiest(names=True)
+        chosen = views.choose(found, location, plots)
+        topics = cluster.complete(found, chosen.shown.rows).topics
+        return views.streams(chosen, topics, location, plots, found.unseen)
 
     return Page("Topics", location.path, draw, is_live=True)
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from nsqcy.cluster.problems import dead_letter_topics
 from nsqcy.cluster.stats import ChannelStats, TopicStats
+from nsqcy.cluster.summaries import Origins
 from nsqcy.nsqadmin.html import attention
 from nsqcy.nsqadmin.html.layout import View
 from nsqcy.nsqadmin.html.location import Location
@@ -14,14 +14,19 @@ from nsqcy.nsqadmin.html.tables import CHANNEL, Columns, rates, table
 from nsqcy.nsqadmin.views.topics import channel_subject, signs_of_channel
 
 
-def channels(topics: Mapping[str, TopicStats], location: Location, plots: Plots) -> View:
-    """Return the list of channels whose names contain `q`, sorted by name or by `sort`. topics:
-    summed over the nodes."""
+def channels(
+    topics: Mapping[str, TopicStats],
+    origins: Origins,
+    omitted: int,
+    location: Location,
+    plots: Plots,
+) -> View:
+    """Return the list of channels whose names contain `q`, sorted by name or by `sort`. topics: the
+    busiest, summed over the nodes. omitted: number of other topics."""
     found = [each for stats in topics.values() for each in stats.channels.values()]
     found.sort(key=lambda each: (each.topic, each.name))
-    dead = dead_letter_topics(topics.values())
     signs = {
-        _name(each): signs_of_channel(topics[each.topic], each, plots, dead.get(each.topic, ()))
+        _name(each): signs_of_channel(topics[each.topic], each, plots, origins.get(each.topic, ()))
         for each in found
     }
     wanted = location.params.get("q", "").casefold()
@@ -36,6 +41,7 @@ def channels(topics: Mapping[str, TopicStats], location: Location, plots: Plots)
     shown = part(location, listed.rows)
     values = {
         "channels": len(found),
+        "omitted": omitted,
         "with_signs": sum(map(bool, signs.values())),
         "is_critical": attention.is_critical(signs.values()),
         "listed": replace(listed, rows=shown.rows, names=[_name(each) for each in shown.rows]),

@@ -3,12 +3,15 @@
 Pure: maps fetched data to template values.
 """
 
+import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from nsqcy.cluster.problems import Severity
 from nsqcy.cluster.stats import AnyFigures, ChannelStats, ClientStats, TopicStats
+from nsqcy.cluster.summaries import Totals
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
 from nsqcy.nsqadmin.cluster.copies import of_nsqd
 from nsqcy.nsqadmin.cluster.health import NodeHealth
@@ -31,6 +34,8 @@ from nsqcy.nsqadmin.html.tables import (
     unsorted,
 )
 from nsqcy.nsqadmin.views.topics import backlog
+
+MAX_TOPICS = 100  # maximum number of topics to list for each node; the node's page has the rest
 
 # Nodes
 
@@ -70,6 +75,8 @@ def nodes(
         "has_zone": has_zone,
         "health": health,
         "signs": {name: node_signs.of_health(each) for name, each in health.items()},
+        "max_topics": MAX_TOPICS,
+        "first_topics": partial(heapq.nsmallest, MAX_TOPICS),
         "plots": plots,
         "subject": _subject,
     }
@@ -264,10 +271,9 @@ def _lookup_question(
 # The counter
 
 
-def counter(rows: Sequence[TopicStats]) -> View:
+def counter(totals: Totals) -> View:
     """Return the message counter. A message counts once per channel of its topic."""
-    total = sum(each.figures.message_count for row in rows for each in row.channels.values())
-    return View("counter.html", {"total": total})
+    return View("counter.html", {"total": totals.of_channels.message_count})
 
 
 # Actions on one node

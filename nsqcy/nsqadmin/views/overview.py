@@ -6,8 +6,9 @@ Pure: maps fetched data to template values.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from nsqcy.cluster.problems import DISK_ERROR, Severity, dead_letter_topics
+from nsqcy.cluster.problems import DISK_ERROR, Severity
 from nsqcy.cluster.stats import TopicStats
+from nsqcy.cluster.summaries import Origins, Totals
 from nsqcy.nsqadmin.cluster.copies import CRITICAL, Risk
 from nsqcy.nsqadmin.cluster.health import NodeHealth
 from nsqcy.nsqadmin.cluster.nodes import Node
@@ -27,14 +28,18 @@ _SPARK = 3600  # seconds
 
 
 class Cluster(NamedTuple):
-    """The state of the cluster. topics: summed over the nodes. silent: names of nodes that do not
-    answer. health: by node."""
+    """The state of the cluster. has_topics: whether any topic exists. topics: the busiest, summed
+    over the nodes. silent: names of nodes that do not answer. health: by node. totals: of all
+    topics. unseen: number of other topics that may need attention."""
 
-    names: int
+    has_topics: bool
     topics: Mapping[str, TopicStats]
     nodes: Sequence[Node]
     silent: Sequence[str]
     health: Mapping[str, NodeHealth]
+    totals: Totals
+    origins: Origins
+    unseen: int = 0
     risks: Sequence[Risk] = ()  # risks of topics with copies
 
 
@@ -50,13 +55,14 @@ class Item(NamedTuple):
 
 def overview(cluster: Cluster, location: Location, plots: Plots) -> View:
     gone = _gone(cluster, plots)
-    signs = signs_by_topic(cluster.topics, plots)
+    signs = signs_by_topic(cluster.topics, plots, cluster.origins)
     values = {
         "tiles": _tiles(cluster, plots, len(cluster.silent) + len(gone)),
         "items": _items(cluster, gone, signs),
         "is_known": bool(cluster.nodes or cluster.silent or gone),
         "more": max(0, len(signs) - MAX_ITEMS),
-        "topics": cluster.names,
+        "unseen": cluster.unseen,
+        "has_topics": cluster.has_topics,
         "address": next((each.name for each in cluster.nodes), ""),
         "location": location,
         "plots": plots,
@@ -79,9 +85,8 @@ def _gone(cluster: Cluster, plots: Plots) -> dict[str, float]:
 
 
 def _tiles(cluster: Cluster, plots: Plots, down: int) -> list[Tile]:
-    topics = cluster.topics.values()
-    channels = [each.figures for stats in topics for each in stats.channels.values()]
-    dead = dead_letter_topics(topics).keys() & cluster.topics.keys()
+    totals = cluster.totals
+    dead = cluster.origins.keys() & cluster.topics.keys()
     waiting = sum(backlog(cluster.topics[name]) for name in dead)
     up = len(cluster.nodes)
     rates = [
@@ -92,8 +97,8 @@ def _tiles(cluster: Cluster, plots: Plots, down: int) -> list[Tile]:
     return [
         Tile("Nodes", f"{up} up", ("nodes",), detail=problem, is_bad=bool(problem) or not up),
         *(rates if plots else ()),
-        _count("Backlog", sum(map(backlog, topics)), "depth", plots, "backlog"),
-        _count("In flight", sum(each.in_flight_count for each in channels), "in_flight", plots),
+        _count("Backlog", totals.backlog, "depth", plots, "backlog"),
+        _count("In flight", totals.of_channels.in_flight_count, "in_flight", plots),
         Tile("Dead letters", number(waiting), ("topics",), "attention", is_bad=waiting > 0),
         *_disk(cluster.health),
     ]

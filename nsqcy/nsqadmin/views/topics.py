@@ -5,9 +5,9 @@ Pure: maps fetched data to template values.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from nsqcy.cluster.copies import COMPLETE
-from nsqcy.cluster.problems import dead_letter_topics
 from nsqcy.cluster.stats import (
     ChannelStats,
     ClientStats,
@@ -16,6 +16,7 @@ from nsqcy.cluster.stats import (
     TopicFigures,
     TopicStats,
 )
+from nsqcy.cluster.summaries import Origins
 from nsqcy.nsqadmin.cluster.copies import TopicCopies
 from nsqcy.nsqadmin.cluster.nodes import Clients
 from nsqcy.nsqadmin.history.store import Subject
@@ -24,7 +25,7 @@ from nsqcy.nsqadmin.html.attention import Sign
 from nsqcy.nsqadmin.html.formatting import client_name, plural
 from nsqcy.nsqadmin.html.layout import Question, View
 from nsqcy.nsqadmin.html.location import Location, Value
-from nsqcy.nsqadmin.html.paging import part
+from nsqcy.nsqadmin.html.paging import Part, part
 from nsqcy.nsqadmin.html.plots import Plots
 from nsqcy.nsqadmin.html.tables import (
     CHANNEL,
@@ -72,40 +73,73 @@ class StreamRow:
         return Subject(topic=self.name)
 
 
-def streams(
-    names: Sequence[str], topics: Mapping[str, TopicStats], location: Location, plots: Plots
-) -> View:
-    """Return the list of topics whose names contain `q`, sorted by `sort`."""
-    signs: dict[str, list[Sign]] = {name: [NO_NSQD] for name in names if name not in topics}
-    signs |= signs_by_topic(topics, plots)
-    wanted = location.params.get("q", "").casefold()
-    rows = [
-        StreamRow(name, signs.get(name, ()), _counts(topics.get(name)))
-        for name in names
-        if wanted in name.casefold()
-    ]
-    orders = [each for each in _ORDERS if plots or each != "rate_in"]
+@dataclass(frozen=True)
+class Streams:
+    """All topics: the topics on the page, and alerts. names: of all topics, sorted."""
 
-    def value(row: StreamRow) -> Value:
+    names: Sequence[str]
+    signs: Mapping[str, Sequence[Sign]]
+    shown: Part[str]
+
+
+class Found(Protocol):
+    """All topics. names: sorted. topics: the busiest. lost: names of topics that no nsqd has."""
+
+    @property
+    def names(self) -> Sequence[str]: ...
+    @property
+    def topics(self) -> Mapping[str, TopicStats]: ...
+    @property
+    def lost(self) -> Sequence[str]: ...
+    @property
+    def origins(self) -> Origins: ...
+
+
+def choose(all_topics: Found, location: Location, plots: Plots) -> Streams:
+    """Return the topics whose names contain `q`, sorted by `sort`. Topics that are not among the
+    busiest count as empty in the order."""
+    names, topics = all_topics.names, all_topics.topics
+    signs: dict[str, Sequence[Sign]] = {name: [NO_NSQD] for name in all_topics.lost}
+    signs |= signs_by_topic(topics, plots, all_topics.origins)
+    wanted = location.params.get("q", "").casefold()
+    found = [name for name in names if wanted in name.casefold()]
+
+    def value(name: str) -> Value:
         match location.sorted_by:
             case "topic":
-                return row.name
+                return name
             case "attention":
-                return attention.weight(row.signs)
+                return attention.weight(signs.get(name, ()))
             case "rate_in":
-                return plots.latest(row.subject, "in") or 0.0
+                return plots.latest(Subject(topic=name), "in") or 0.0
             case order:
-                return row.counts[order]
+                return _counts(topics[name])[order] if name in topics else 0
 
-    if location.sorted_by in orders:
-        rows = location.arranged(rows, value)
-    shown = part(location, rows)
-    headings = [heading(location, _ORDERS[each], is_text=each == "topic") for each in orders]
+    if location.sorted_by in _orders(plots):
+        found = location.arranged(found, value)
+    return Streams(names, signs, part(location, found))
+
+
+def streams(
+    chosen: Streams,
+    topics: Mapping[str, TopicStats],
+    location: Location,
+    plots: Plots,
+    unseen: int = 0,
+) -> View:
+    """Return the list of the chosen topics. unseen: number of topics that may need attention, and
+    have no alerts because they are not among the busiest."""
+    signs, shown = chosen.signs, chosen.shown
+    rows = [StreamRow(name, signs.get(name, ()), _counts(topics.get(name))) for name in shown.rows]
+    headings = [
+        heading(location, _ORDERS[each], is_text=each == "topic") for each in _orders(plots)
+    ]
     values = {
-        "topics": len(names),
-        "with_signs": sum(name in signs for name in names),
+        "topics": len(chosen.names),
+        "with_signs": len(signs.keys() & set(chosen.names)),
         "is_critical": attention.is_critical(signs.values()),
-        "streams": Table("Topics", headings, shown.rows, [each.name for each in shown.rows]),
+        "streams": Table("Topics", headings, rows, shown.rows),
+        "unseen": unseen,
         "page": shown.page,
         "last": shown.last,
         "location": location,
@@ -114,16 +148,23 @@ def streams(
     return View("streams.html", values)
 
 
+def _orders(plots: Plots) -> list[str]:
+    return [each for each in _ORDERS if plots or each != "rate_in"]
+
+
 def backlog(stats: TopicStats) -> int:
     """Return the number of messages waiting in a topic and in all its channels."""
     return stats.figures.depth + sum(each.figures.depth for each in stats.channels.values())
 
 
-def signs_by_topic(topics: Mapping[str, TopicStats], plots: Plots) -> dict[str, list[Sign]]:
-    """Return the alerts by topic, excluding topics that have none."""
-    dead = dead_letter_topics(topics.values())
+def signs_by_topic(
+    topics: Mapping[str, TopicStats], plots: Plots, origins: Origins
+) -> dict[str, list[Sign]]:
+    """Return the alerts by topic, excluding topics that have none. origins: the dead-letter
+    topics."""
     found = {
-        name: attention.of_topic(stats, plots, dead.get(name, ())) for name, stats in topics.items()
+        name: attention.of_topic(stats, plots, origins.get(name, ()))
+        for name, stats in topics.items()
     }
     return {name: each for name, each in found.items() if each}
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from nsqcy.cluster.problems import dead_letter_topics
 from nsqcy.cluster.stats import ChannelFigures, ChannelStats, TopicFigures, TopicStats
 from nsqcy.nsqadmin.html.location import Location
 from nsqcy.nsqadmin.html.plots import Plots
@@ -20,7 +21,9 @@ def topic(name: str, dead: str = "", **figures: ChannelFigures) -> TopicStats:
 
 def shown(topics: list[TopicStats], **params: str) -> dict[str, Any]:
     location = Location("/channels", params)
-    view = channels({each.name: each for each in topics}, location, Plots(None, 0.0, 0.0))
+    found = {each.name: each for each in topics}
+    view = channels(found, dead_letter_topics(topics), 7, location, Plots(None, 0.0, 0.0))
+    assert view.values["omitted"] == 7
     return dict(view.values)
 
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
+from nsqcy.cluster.problems import dead_letter_topics
 from nsqcy.cluster.stats import ChannelFigures, ChannelStats, TopicFigures, TopicStats, sum_topics
+from nsqcy.cluster.summaries import Origins
 from nsqcy.errors import HttpError
 from nsqcy.nsqadmin.cluster.dead_letters import MAX_AGE, DeadLetterOrigins
 from nsqcy.nsqadmin.cluster.nodes import Clients
@@ -34,10 +36,10 @@ class Cluster:
         self.is_down = False
         self.origins = DeadLetterOrigins(self.query, lambda: self.now)
 
-    def query(self) -> Sequence[TopicStats]:
+    def query(self) -> Origins:
         if self.is_down:
             raise HttpError(502, "UPSTREAM_ERROR")
-        return self.rows
+        return dead_letter_topics(self.rows)
 
 
 def test_channels_are_known_for_a_while() -> None:

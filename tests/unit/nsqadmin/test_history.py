@@ -2,12 +2,15 @@
 clock."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from nsqcy.cluster.latency import Latency, Percentile
+from nsqcy.cluster.rates import Rates as Speeds
 from nsqcy.cluster.stats import ChannelFigures, ChannelStats, TopicFigures, TopicStats
+from nsqcy.cluster.summaries import Summary, complete_summary, totals_of
 from nsqcy.config.durations import SECOND
 from nsqcy.nsqadmin.history.rates import Rates, reading
 from nsqcy.nsqadmin.history.sampler import next_due
@@ -42,7 +45,9 @@ def row(**figures: float) -> list[float]:
 
 def shown(rates: Rates, at: float, **nodes: TopicStats) -> dict[Subject, dict[str, float]]:
     """Return the known values after one tick; unknown ones are left out."""
-    rows = rates.rows({node: reading(at, [stats]) for node, stats in nodes.items()})
+    rows = rates.rows(
+        {node: reading(at, complete_summary([stats])) for node, stats in nodes.items()}
+    )
     return {
         subject: {name: each for name, each in zip(METRICS, row, strict=True) if each == each}
         for subject, row in rows.items()
@@ -87,6 +92,47 @@ def test_what_is_new_has_counted_from_nothing() -> None:
     shown(rates, 10, a=topic(100))
     found = shown(rates, 20, a=topic(100, 0, channel(message_count=50, depth=50)))
     assert (found[CHANNEL]["in"], found[CHANNEL]["out"]) == (5, 0)
+
+
+def excerpt(rows: list[TopicStats], others: list[TopicStats]) -> Summary:
+    """Return a summary that omits some topics."""
+    known = complete_summary(rows)
+    return replace(known, totals=totals_of([*rows, *others]), names=None)
+
+
+def test_topics_that_a_summary_omits_count_in_the_sums() -> None:
+    speeds = Speeds(received=3, finished=2, requeued=1)
+    other = topic(500, 9, channel(depth=1, in_flight_count=2)._replace(rates=speeds))
+    other = other._replace(name="other", publish_rate=3.0)
+    rates = Rates(60)
+    rates.rows({"a": reading(10, excerpt([topic(100, 4)], [other]))})
+    found = rates.rows({"a": reading(20, excerpt([topic(200, 4)], [other]))})
+    assert found[TOPIC][:2] == [10, 0]
+    values = dict(zip(METRICS, found[CLUSTER], strict=True))
+    assert values.pop("latency") != 0
+    assert found[CLUSTER][:-1] == found[NODE][:-1]
+    assert values == {
+        "in": 13,
+        "out": 2,
+        "requeued": 1,
+        "timed_out": 0,
+        "depth": 14,
+        "in_flight": 2,
+        "deferred": 0,
+    }
+
+
+def test_a_topic_that_an_earlier_summary_omitted_has_the_reported_rates() -> None:
+    speeds = Speeds(received=3, finished=2)
+    now = topic(1_000_000, 0, channel(message_count=1_000_000)._replace(rates=speeds))
+    now, other = now._replace(publish_rate=3.0), topic(5)._replace(name="other")
+    rates = Rates(60)
+    rates.rows({"a": reading(10, excerpt([other], [now]))})
+    found = rates.rows({"a": reading(20, excerpt([now], [other]))})
+    assert found[TOPIC][:2] == found[CHANNEL][:2] == found[CLUSTER][:2] == [3, 2]
+    unknown = topic(2_000_000)._replace(name="unknown")
+    found = rates.rows({"a": reading(30, excerpt([unknown], [other]))})
+    assert found[Subject(topic="unknown")][0] == 0
 
 
 def test_an_nsqd_that_was_started_again_has_no_rate_at_first() -> None:

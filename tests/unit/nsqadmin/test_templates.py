@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
 from nsqcy.cluster.connections import Connection
+from nsqcy.cluster.discovery import Producer
 from nsqcy.cluster.stats import (
     ChannelFigures,
     ChannelStats,
@@ -14,7 +15,9 @@ from nsqcy.cluster.stats import (
     TopicFigures,
     TopicStats,
 )
-from nsqcy.nsqadmin.cluster.nodes import Clients
+from nsqcy.cluster.summaries import complete_summary
+from nsqcy.nsqadmin.cluster.nodes import Clients, Node
+from nsqcy.nsqadmin.cluster.view import Busiest
 from nsqcy.nsqadmin.history.store import Subject
 from nsqcy.nsqadmin.html.error_texts import explained
 from nsqcy.nsqadmin.html.layout import Layout, View, not_found, render
@@ -113,9 +116,11 @@ def pages(text: str) -> list[Element]:
     clients = Clients({}, 0.0)
     connection = Connection(client, text, text, {text: 1})
     location = Location("/t", {"ask": "delete", "sort": text, "q": text})
+    found = Busiest([text], [(Node(Producer("n", 1, 2)), complete_summary([topic]))], [])
+    chosen = views.choose(found, location, NO_PLOTS)
     shown = [
-        views.streams([text], {text: topic}, location, NO_PLOTS),
-        channel_views.channels({text: topic}, location, NO_PLOTS),
+        views.streams(chosen, {text: topic}, location, NO_PLOTS),
+        channel_views.channels({text: topic}, {}, 1, location, NO_PLOTS),
         connection_views.connections(
             [connection],
             clients,
