@@ -113,7 +113,7 @@ def registration(cluster: Cluster) -> Iterator[Finding]:
             if each.address == nsqd.node.address
             for topic in each.topics
         }
-        missing = {topic.name for topic in nsqd.topics} - known
+        missing = set(nsqd.names) - known
         if missing:
             text = f"no nsqlookupd announces these topics of nsqd {nsqd.name}: {several(missing)}"
             advice = (

@@ -1,6 +1,6 @@
 """Facts about a host and a cluster, the input of doctor's checks. Contains only data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -9,6 +9,7 @@ from nsqcy.cluster.copies import Report
 from nsqcy.cluster.discovery import Producer
 from nsqcy.cluster.problems import Problem
 from nsqcy.cluster.stats import TopicStats, sum_topics
+from nsqcy.cluster.summaries import Origins, Summary, sum_origins
 from nsqcy.cluster.two_samples import with_rates
 
 # --- a host -------------------------------------------------------------------------------------
@@ -133,6 +134,7 @@ class Host:
 # --- a cluster ----------------------------------------------------------------------------------
 
 
+MAX_TOPICS = 5000  # topics of each nsqd to examine: the busiest
 MAX_LOGS = 10  # topics whose logs are compared between nsqds
 
 
@@ -208,7 +210,8 @@ class Nsqd:
     draining: bool = False
     unready: str = ""  # text of /ready if not ready
     expires: float | None = None  # expiry of the certificate of an https address
-    topics: Sequence[TopicStats] = ()
+    topics: Sequence[TopicStats] = ()  # the busiest
+    summary: Summary | None = None
     later: Sequence[TopicStats] | None = None  # the topics a moment later, if queried again
     policies: Mapping[tuple[str, str], Policy] = field(default_factory=dict)  # by topic, channel
     attempted: Sequence[Attempted] = ()  # each channel's message with the most attempts
@@ -220,6 +223,13 @@ class Nsqd:
     @property
     def name(self) -> str:
         return self.node.http_address if self.node.http_port else self.address
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of all its topics."""
+        if self.summary is not None and self.summary.names is not None:
+            return self.summary.names
+        return [topic.name for topic in self.topics]
 
 
 @dataclass(frozen=True)
@@ -236,7 +246,7 @@ class Cluster:
 
     @cached_property
     def topics(self) -> dict[str, TopicStats]:
-        """Topics by name, summed across all nsqds that answered."""
+        """The busiest topics by name, summed across all nsqds that answered."""
         return sum_topics(topic for nsqd in self.nsqds for topic in nsqd.topics)
 
     @cached_property
@@ -252,7 +262,18 @@ class Cluster:
     @cached_property
     def problems(self) -> list[Problem]:
         """The problems of topics and channels."""
-        return problems.find(self.rated_topics)
+        return problems.find(self.rated_topics, origins=self.origins)
+
+    @cached_property
+    def origins(self) -> Origins:
+        """The dead-letter topics, each with the channels that use it."""
+        found = [
+            problems.dead_letter_topics(nsqd.topics)
+            if nsqd.summary is None
+            else nsqd.summary.origins
+            for nsqd in self.nsqds
+        ]
+        return sum_origins(found)
 
     @property
     def alive(self) -> list[Nsqd]:

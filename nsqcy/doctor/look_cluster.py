@@ -14,15 +14,17 @@ from urllib.parse import urlencode
 
 from urllib3.util import Url, parse_url
 
-from nsqcy.cluster import answers, copies, discovery, node_answer
+from nsqcy.cluster import answers, copies, discovery, node_answer, summaries
 from nsqcy.cluster.discovery import Producer, daemon_url
 from nsqcy.cluster.parallel import ask_all
 from nsqcy.cluster.problems import NodeState
-from nsqcy.cluster.stats import MAX_ANSWER, TopicStats, parse_stats
+from nsqcy.cluster.stats import MAX_ANSWER, TopicStats
+from nsqcy.cluster.summaries import Summary
 from nsqcy.cluster.web_client import TIMED_OUT, Answer, WebClient
 from nsqcy.doctor import look_messages, look_tcp
 from nsqcy.doctor.facts import (
     MAX_LOGS,
+    MAX_TOPICS,
     Attempted,
     Cluster,
     Lookupd,
@@ -90,7 +92,7 @@ def look(addresses: Addresses, web: WebClient, watch: float = 0.0) -> Cluster:
         for each in addresses.nsqds
         if each not in known
     ]
-    nsqds = _once_each(_nsqds([*named, *announced, *lost], web))
+    nsqds = _complete(_once_each(_nsqds([*named, *announced, *lost], web)), web)
     nsqds = _with_logs(_with_attempts(nsqds, web), web)
     watched = 0.0
     if watch > 0 and any(not each.error for each in nsqds):
@@ -225,6 +227,7 @@ def of_http(nsqd: Nsqd, web: WebClient) -> Nsqd:
         known = nsqd.node
         node = replace(known, version=node.version or known.version)
     page = _stats(web, url)
+    summary = _summary(page, node)
     state = _state(web, url)
     extra = answers.read(page.body, page.headers, _HEALTH)
     return replace(
@@ -237,7 +240,8 @@ def of_http(nsqd: Nsqd, web: WebClient) -> Nsqd:
         unregistered=state.unregistered,
         unready=_unready(web, url),
         expires=look_tcp.https_expiry(url, web.terms),
-        topics=_topics(page, node),
+        topics=summary.rows,
+        summary=summary,
         policies=_policies(extra["topics"]),
         copies=_copies(web, url),
     )
@@ -248,13 +252,31 @@ def url_of(nsqd: Nsqd) -> Url:
 
 
 def _stats(web: WebClient, url: Url) -> Answer:
-    page = url._replace(path="/stats", query=urlencode({"format": "json"}))
+    page = summaries.summary_url(url, clients=True, names=True, count=MAX_TOPICS)
     return web.fetch(page, maximum=MAX_ANSWER)
 
 
-def _topics(page: Answer, node: Producer) -> list[TopicStats]:
-    name = node.http_address
-    return parse_stats(page.body, page.headers, name, node.hostname, clients=True)
+def _summary(page: Answer, node: Producer) -> Summary:
+    return summaries.parse_summary(
+        page.body, page.headers, node.http_address, node.hostname, clients=True
+    )
+
+
+def _complete(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
+    """Add the rows of topics that are busy on another nsqd. Without them, the nsqd still counts as
+    having answered."""
+
+    def ask(number: int, topics: Sequence[str]) -> list[TopicStats]:
+        nsqd = nsqds[number]
+        return summaries.rows_of_nsqd(url_of(nsqd), nsqd.node, topics, web=web, clients=True)
+
+    found = {number: nsqd.summary for number, nsqd in enumerate(nsqds) if nsqd.summary is not None}
+    busy = {name for each in found.values() for name in each.busy}
+    completed, _ = summaries.complete(found, busy, ask, web.terms.whole)
+    return [
+        replace(nsqd, topics=completed[number].rows) if number in completed else nsqd
+        for number, nsqd in enumerate(nsqds)
+    ]
 
 
 def _unready(web: WebClient, url: Url) -> str:
@@ -314,9 +336,15 @@ def _once_each(nsqds: Sequence[Nsqd]) -> list[Nsqd]:
 def _later(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
     """Query the topics a second time, on the nsqds that answered."""
 
-    def ask(number: int) -> list[TopicStats]:
+    def ask(number: int) -> Sequence[TopicStats]:
         nsqd = nsqds[number]
-        return _topics(_stats(web, url_of(nsqd)), nsqd.node)
+        summary = _summary(_stats(web, url_of(nsqd)), nsqd.node)
+        missing = {each.name for each in nsqd.topics}.difference(each.name for each in summary.rows)
+        if not missing or summary.is_complete:
+            return summary.rows
+        url, names = url_of(nsqd), sorted(missing)
+        more = summaries.rows_of_nsqd(url, nsqd.node, names, web=web, clients=True)
+        return [*summary.rows, *more]
 
     numbers = [number for number, nsqd in enumerate(nsqds) if not nsqd.error]
     again = ask_all(numbers, ask, web.terms.whole).values
@@ -338,11 +366,11 @@ def _with_attempts(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
 def _with_logs(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
     """Add the ids of the logs of some topics that several nsqds have. nsqds that do not support or
     allow this still count as having answered."""
-    having = Counter(topic.name for nsqd in nsqds for topic in nsqd.topics)
+    having = Counter(name for nsqd in nsqds for name in nsqd.names)
     shared = sorted(name for name, count in having.items() if count > 1)[:MAX_LOGS]
 
     def ask(number: int) -> dict[str, str]:
-        url, own = url_of(nsqds[number]), {topic.name for topic in nsqds[number].topics}
+        url, own = url_of(nsqds[number]), {*nsqds[number].names}
         ids = {name: _log_id(web, url, name) for name in shared if name in own}
         return {name: log_id for name, log_id in ids.items() if log_id}
 

@@ -10,7 +10,7 @@ from nsqcy.cluster.problems import client_name, how_to_unpause, waiting
 from nsqcy.cluster.stats import ChannelStats, ClientStats, TopicStats
 from nsqcy.doctor.checks import Check
 from nsqcy.doctor.copies import copied_groups
-from nsqcy.doctor.facts import Cluster, Nsqd, Policy
+from nsqcy.doctor.facts import MAX_TOPICS, Cluster, Nsqd, Policy
 from nsqcy.doctor.findings import Finding, error, note, of_kinds, several, warning
 from nsqcy.names import is_ephemeral
 
@@ -142,13 +142,23 @@ def _limit(nsqd: Nsqd, what: str, depth: int, policy: Policy) -> Iterator[Findin
         yield warning(f"{text}: messages are dropped ({policy.on_full})", advice)
 
 
+def unexamined(cluster: Cluster) -> Iterator[Finding]:
+    """Find nsqds with more busy topics than doctor examines."""
+    for nsqd in cluster.alive:
+        if nsqd.summary is not None and nsqd.summary.unseen:
+            count, busy = nsqd.summary.unseen, len(nsqd.summary.busy)
+            text = f"{count:,} topics of nsqd {nsqd.name} with messages or traffic are not examined"
+            advice = f"they have fewer messages than the {busy:,} examined ones: see nsqd's metrics"
+            yield note(text, advice)
+
+
 # --- parts --------------------------------------------------------------------------------------
 
 
 def _without_nsqd(cluster: Cluster) -> set[str]:
     """Return the topics that nsqlookupds list without any nsqd."""
     known: set[str] = set()
-    had = set(cluster.topics)
+    had = {name for nsqd in cluster.nsqds for name in nsqd.names}
     had |= {name for group in copied_groups(cluster) for name in group.reported_topics}
     for lookupd in cluster.answering:
         known |= lookupd.topics
@@ -181,6 +191,14 @@ def _any_alive(cluster: Cluster) -> object:
 
 
 CHECKS = (
+    Check(
+        "unexamined-topics",
+        "nsqds with more topics that have messages or traffic than the"
+        f" {MAX_TOPICS:,} busiest, which the other checks examine",
+        "all topics with messages or traffic are examined",
+        unexamined,
+        _any_alive,
+    ),
     Check(
         "ghost-topics",
         "topics that nsqlookupds list but no nsqd has",

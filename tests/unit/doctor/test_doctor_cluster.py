@@ -1,6 +1,7 @@
 """Findings of doctor for a cluster, from constructed facts."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from nsqcy.cluster.stats import (
     TopicFigures,
     TopicStats,
 )
+from nsqcy.cluster.summaries import complete_summary
 from nsqcy.doctor import cluster, speed, topics
 from nsqcy.doctor.checks import run
 from nsqcy.doctor.cluster import DAY
@@ -280,6 +282,39 @@ def test_ghost_topics() -> None:
     assert "without consumers: gone#ephemeral" in only(topics.ephemeral, facts)
     # A topic that nsqlookupds do not list yet is not a ghost.
     assert not said(topics.ghost_topics, of(nsqd(1, *map(topic, names)), lookupds=[lookupd()]))
+
+
+def summed(*shown: TopicStats, names: Iterable[str] = (), **values: Any) -> Nsqd:
+    """Return an nsqd whose summary has totals of more topics than it shows."""
+    known = complete_summary(shown)
+    busy = values.pop("busy", known.totals.busy)
+    totals = known.totals._replace(topics=10, busy=busy)
+    summary = replace(known, totals=totals, names=[*names], **values)
+    return nsqd(1, *shown, summary=summary)
+
+
+def test_topics_that_are_not_among_the_busiest() -> None:
+    names, known = frozenset({"t", "quiet"}), lookupd("l1", node(1, t=False, quiet=False))
+    facts = of(summed(topic("t"), names=names), lookupds=[known])
+    assert not said(topics.ghost_topics, facts) and not said(cluster.registration, facts)
+    facts = of(summed(topic("t"), names=names), lookupds=[lookupd("l1", node(1, t=False))])
+    assert "of nsqd 10.0.0.1:4151: quiet ->" in only(cluster.registration, facts)
+    listed = lookupd("l1", topics=names)
+    assert not said(topics.ghost_topics, of(summed(topic("t"), names=names), lookupds=[listed]))
+
+
+def test_topics_that_are_not_examined() -> None:
+    assert not said("unexamined-topics", of(summed(topic("t", 1)), nsqd(2)))
+    told = only("unexamined-topics", of(summed(topic("t", 1), busy=1201)))
+    assert told.startswith("note: 1,200 topics of nsqd 10.0.0.1:4151 with messages or traffic are")
+
+
+def test_dead_letters_of_channels_that_are_not_examined() -> None:
+    facts = of(summed(topic("dead", 3), origins={"dead": [("quiet", "c")]}))
+    assert "3 messages are waiting in dead-letter topic dead of quiet/c" in only(
+        "dead-letters", facts
+    )
+    assert not said("unread-topics", facts)
 
 
 def test_topics_of_a_lost_nsqd_are_not_to_be_deleted() -> None:
