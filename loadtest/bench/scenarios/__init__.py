@@ -7,6 +7,7 @@ from loadtest.bench.scenarios import (
     curves,
     durable,
     encoded,
+    first_pages,
     latency,
     later,
     many,
@@ -86,6 +87,9 @@ UNRECORDED = {
         later.restarts, "kill -9 with a million messages deferred for a month, or a minute"
     ),
     "pages": Scenario(pages.pages, "nsqadmin's page and samples of 500 topics on many nsqds"),
+    "first_pages": Scenario(
+        first_pages.first_pages, "nsqadmin's pages and `nsqcy top` with 100,000 topics on one nsqd"
+    ),
     "strangers": Scenario(
         strangers.strangers, "memory of connections before they have authenticated"
     ),
