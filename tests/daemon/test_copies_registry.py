@@ -126,6 +126,18 @@ def test_members_restore_a_group_after_all_were_stopped(
     until(lambda: not etcd.client().read(f"{PREFIX}recalls/")[0])
 
 
+def test_a_node_that_starts_without_etcd_says_so(etcd: Etcd, machines: list[Machine]) -> None:
+    new_log(machines)
+    machines[1].stop()
+    (member,) = etcd.members
+    member.kill()
+    machines[1].start()
+    until(lambda: has_logged(machines[1], "etcd does not respond"))
+    assert "etcd has not responded since the start" in machines[1].host.trouble()
+    etcd.restart(member)
+    until(lambda: all(map(is_protected, machines)))
+
+
 def test_after_a_repair_the_others_restore_a_group(etcd: Etcd, machines: list[Machine]) -> None:
     """The owner and its disk are lost at the same time as the data of etcd."""
     log = new_log(machines)

@@ -130,7 +130,7 @@ class BareHost:
     def answers(self) -> bool:
         try:
             body = self.web.get("/ping").body
-            return body == b"OK" or b"missing from the registry" in body
+            return body == b"OK" or b"groups of copies" in body
         except OSError:
             return False
 

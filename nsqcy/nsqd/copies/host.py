@@ -300,6 +300,8 @@ class CopiesHost:
         if standing in BROKEN:
             return f"the registry in etcd cannot be used: {REASONS[standing]}"
         count = len(self.worker.recall.unprotected())
+        if count and not self._is_ready:
+            return f"etcd has not responded since the start; groups of copies that need it: {count}"
         return f"groups of copies missing from the registry: {count}" if count else ""
 
     def _describe(self, group: Group, role: str) -> dict[str, Any]:
