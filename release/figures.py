@@ -85,11 +85,11 @@ def against_brokers() -> str:
             memory.append(_memory(name))
     run = separate("peers")
     return table(["nsqd's messages per second, divided by those of", *head], rows) + (
-        f"\n{run[0].upper()}{run[1:]}: each broker alone, in turn, with the load generator on the "
-        "same machine; 200-byte bodies, **everything in memory, no sync, no copies**. If publishes "
-        f"wait for a sync or for copies, {_changes()}: see [from other brokers]"
-        "(docs/guides/from-other-brokers.md#how-fast). Memory at startup (RSS) and per queued "
-        f"message, without a warm-up: {'; '.join(memory)}.\n"
+        f"\n{run[0].upper()}{run[1:]}: each broker ran alone, with the load generator on the same "
+        "machine; 200-byte bodies, **everything in memory, no sync, no copies**. If publishes wait "
+        f"for a sync or for copies, the ratios of publishing change ({_changes()}): see [from "
+        "other brokers](docs/guides/from-other-brokers.md#how-fast). Memory at startup (RSS) and "
+        f"per queued message, without a warm-up: {'; '.join(memory)}.\n"
     )
 
 
@@ -112,13 +112,17 @@ def _changes() -> str:
     parts = {
         "smaller": [broker for broker, found in smaller.items() if all(found)],
         "larger": [broker for broker, found in smaller.items() if not any(found)],
-        "some smaller, some larger": [
+        "some smaller and some larger": [
             broker for broker, found in smaller.items() if any(found) and not all(found)
         ],
     }
-    return "the ratios of publishing are " + ", and ".join(
-        f"{change} for {' and '.join(brokers)}" for change, brokers in parts.items() if brokers
-    )
+    return "; ".join(f"{change} for {_list(names)}" for change, names in parts.items() if names)
+
+
+def _list(names: list[str]) -> str:
+    """Return "A", "A and B" or "A, B and C"."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ def _daemon_row(options: OptionTable, option: Option) -> list[str]:
     default = option.default_text or code(option.show(option.default)) or "empty"
     meaning = _meaning(option)
     if option.runtime:
-        meaning += "; may change at run time"
+        meaning += "; can be changed at run time"
     kinds = [kind for kind, keys in options.by_pattern.items() if keys.get(option.name) is option]
     if kinds:
         meaning += f"; can be set per {' and '.join(kinds)}"

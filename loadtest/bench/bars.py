@@ -80,7 +80,7 @@ class Bar:
 
 MPUB = "MPUB of 200, 2 connections, recycled memory"
 SUB_FIN = "SUB and FIN, RDY 2500, 2 connections"
-PUB_WAIT = "PUB, each waits for its OK, 50 connections"
+PUB_WAIT = "PUB, each waiting for its OK, 50 connections"
 FAN_OUT = "1 topic to 10 channels, all copies queued, per published message"
 TO_DISK, FROM_DISK = "overflow: MPUB to disk", "overflow: SUB and FIN from disk"
 SYNCED = "MPUB of 100, 16 connections waiting for a sync"
@@ -126,7 +126,7 @@ BARS = [
         "10.2 µs",
     ),
     Bar(
-        "PUB over TLS, each waits for its OK, 16 connections",
+        "PUB over TLS, each waiting for its OK, 16 connections",
         "encoded",
         "PUB, wait for OK, 16 conn, tls",
         CPU,

@@ -41,20 +41,22 @@ WAITING = Curve(
     "messages waiting",
     "message",
     "Messages are published in batches of 200, wait in one channel, and are then consumed. CPU "
-    "and rate cover both. Up to 100,000 messages, turns with recycled memory follow the first one; "
-    "above, all memory is new. Beyond half of the free memory, nsqd writes messages to disk.",
+    "and rate cover both. Up to 100,000 messages, the work is repeated, and later rounds reuse the "
+    "memory of the first one; with more messages, all memory is new. Beyond half of the free "
+    "memory, nsqd writes messages to disk.",
 )
 TOPICS = Curve(
     "topics",
     "topic",
-    "Every topic is created by a message. Then further messages are published in rotation, one by "
-    "one in writes of 100; these are measured.",
+    "Every topic is created by a message. Then further messages are published to the topics in "
+    "rotation, one by one in writes of 100; only these are measured.",
 )
 CHANNELS = Curve(
     "channels of one topic",
     "channel",
     "Messages are published in batches of 200, and then consumed from every channel by a consumer "
-    "of its own. CPU and rate cover both, per published message. Memory is that of empty channels.",
+    "of its own. CPU and rate cover both, per published message. Memory is measured while the "
+    "channels are empty.",
     work=1,
 )
 CONNECTIONS = Curve(
@@ -67,8 +69,8 @@ CONNECTIONS = Curve(
 WORKERS = Curve(
     "workers",
     "",
-    "Producers and consumers of 16 topics, on this number of workers. The load generator shares "
-    "the cores.",
+    "Producers and consumers use 16 topics, and nsqd has this number of workers. The load "
+    "generator shares the cores.",
 )
 SIZE = Curve(
     "bytes of a message",

@@ -37,8 +37,8 @@ one write, and send the next ones once all are acknowledged. Slow contestants ha
         """### Recovery after kill -9
 
 Class os: 10,000-byte messages wait in one queue of the given size, and all processes are killed.
-The time is that from the start of the server to the first delivery; CPU and memory are those of the
-server at that moment. beanstalkd and Redis read all messages before they serve a client.
+The time runs from the start of the server to the first delivery; the server's CPU time and memory
+are measured at that moment. beanstalkd and Redis read all messages before they serve a client.
 """,
         {
             "GB in files": lambda row: f"{row['figures']['files'] / 1e9:.2f}",
@@ -53,8 +53,8 @@ server at that moment. beanstalkd and Redis read all messages before they serve 
 Class os. One connection creates the queues and publishes a message to each: topics of nsqd, streams
 of Redis, streams of JetStream, tubes of beanstalkd, durable classic queues of RabbitMQ. Then the
 server is stopped with SIGTERM and started again; the start ends with the delivery of a message.
-CPU for a queue includes its message. JetStream creates a consumer, and Redis a group, only for that
-delivery.
+The CPU time of a queue includes its message. JetStream creates a consumer, and Redis a group, only
+for that delivery.
 """,
         {
             "CPU µs per queue": lambda row: f"{row['daemon_us']:,.0f}",
@@ -67,9 +67,9 @@ delivery.
     "clients": Section(
         """### Many connections
 
-Each connection is a consumer of one empty queue, which has requested its first message: `RDY 1`
-for nsqd, a pull request for JetStream (512 of them may wait), `basic.consume` for RabbitMQ. CPU is
-that of connecting.
+Each connection is a consumer of one empty queue, and has requested its first message: `RDY 1` for
+nsqd, a pull request for JetStream (512 of them may wait), `basic.consume` for RabbitMQ. CPU is the
+time for connecting.
 """,
         {
             "CPU µs per connection": lambda row: f"{row['daemon_us']:,.0f}",

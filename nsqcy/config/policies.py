@@ -163,7 +163,7 @@ DEAD_LETTER_TOPIC = Option(
     "dead-letter-topic",
     STRING,
     "",
-    "topic that receives messages after max_attempts; if empty, they are dropped",
+    "topic that receives messages after max_attempts; if it is not set, the messages are dropped",
     example="dead",
     rule=Rule(
         "the name of a topic that is not ephemeral",

@@ -295,7 +295,7 @@ def health(cluster: Cluster) -> Iterator[Finding]:
 CHECKS = (
     Check(
         "lookupds",
-        "nsqlookupds that do not answer, or whose response cannot be read",
+        "nsqlookupds that do not answer, or whose response is invalid",
         "the given nsqlookupds answer",
         lookupds,
         lambda cluster: cluster.lookupds,

@@ -159,8 +159,8 @@ def copies_lost(*, group: str) -> str:
 
 @info(NSQD)
 def copies_draining(*, topic: str, group: str) -> str:
-    """Messages are moved to the topic from a log that was taken over, or from the topic's earlier
-    log after its number of copies has changed."""
+    """Messages are moved to the topic from a log that was taken over or, after the topic's number
+    of copies has changed, from the topic's earlier log."""
     return f"COPIES: moving the messages of topic {topic} from its earlier log"
 
 
@@ -207,14 +207,14 @@ def copies_mended(*, group: str, file: str, parts: int) -> str:
 
 @error(NSQD)
 def copies_damaged(*, group: str, file: str, parts: int) -> str:
-    """No other copy that responds has this part of the file intact. A damaged journal is sent again
-    by the owner."""
+    """No other responding member has an intact version of this part of the file. The owner resends
+    a damaged journal."""
     return f"COPIES: {file} in group {group} is damaged; damaged parts: {parts}"
 
 
 @error(NSQD)
 def copies_file_missing(*, group: str, file: str) -> str:
-    """The file has been removed or cut while nsqd was stopped. The copy counts as incomplete until
+    """The file was removed or truncated while nsqd was stopped. The copy counts as incomplete until
     another member has filled it. If no other member has a complete copy, the most complete one is
     used."""
     return f"COPIES: {file} in group {group} is missing or too short; the copy must be filled"
@@ -256,8 +256,8 @@ def etcd_registry_replaced(*, registry: str, generation: int) -> str:
 
 @info(NSQD)
 def copies_restoring(*, group: str, epoch: int) -> str:
-    """The registry has lost the group; this node restores it from its own state, or from that of
-    all members."""
+    """The registry has lost the group; this node restores it from its own state, or from the
+    state of all members."""
     return f"COPIES: restoring group {group} in the registry, epoch {epoch}"
 
 

@@ -124,7 +124,7 @@ SYNCS = Family(
 WRITES_FAIL = Family(
     "nsqd_write_failing",
     "gauge",
-    "1 while the worker's latest write to a log has failed; /ping then answers NOK.",
+    "1 if the worker's latest write to a log failed; /ping then answers NOK.",
     ("worker",),
 )
 UNREADABLE = Family(

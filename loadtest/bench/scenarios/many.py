@@ -50,7 +50,8 @@ def fanout(settings: Settings) -> Iterator[Result]:
                 for number in range(channels):
                     load.consumer(nsqd.tcp, topic, f"channel{number}", 0).close()
                 touch_memory(2 * messages * settings.size)
-                result = publish(settings, nsqd, topic, messages, f"1 topic to {channels} channels")
+                title = f"1 topic to {channels} channel{'s' if channels > 1 else ''}"
+                result = publish(settings, nsqd, topic, messages, title)
                 yield each(result, before, "message", messages)
 
 
