@@ -24,7 +24,7 @@ async def configure_nsqd() -> None:
     """Set the policies, and create a second channel that keeps the dead letters."""
     admin = NsqdAdmin(HTTP)
     for topic in ("pictures", "pictures-dead"):
-        await admin.topic_policy(topic, durability="os")  # they survive `kill -9` of nsqd
+        await admin.topic_policy(topic, durability="os")  # messages survive `kill -9` of nsqd
     await admin.create_channel("pictures-dead", "inspect")
     await admin.channel_policy(
         "pictures", "resize", max_attempts=3, dead_letter_topic="pictures-dead"

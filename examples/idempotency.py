@@ -1,4 +1,4 @@
-"""Idempotency: a message that is delivered twice is charged once.
+"""Idempotency: an order that is delivered twice is charged once.
 
     nsqcy up                      # in another terminal
     python examples/idempotency.py
