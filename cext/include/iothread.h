@@ -33,6 +33,7 @@
 #define NSQCY_IOTHREAD_H
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 
 #include "iocalls.h"
@@ -126,7 +127,7 @@ typedef struct IoList {
 typedef struct Lane {
     struct IoEngine *engine;
     pthread_t thread;
-    pthread_cond_t work;
+    sem_t work;              /* posted once when it sleeps and there is work */
     _Atomic(IoOp *) running; /* read by the hub: which op is in progress, or NULL ... */
     _Atomic uint64_t begun;  /* ... and the number of ops that have begun */
     IoList queued;           /* this and the rest are under the engine's lock */

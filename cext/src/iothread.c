@@ -575,21 +575,25 @@ static void finish_ops(IoEngine *engine, IoOp **ops, int count) {
     }
 }
 
-static void lane_wake(Lane *lane) {
-    if (lane->sleeping) {
-        lane->sleeping = 0;
-        pthread_cond_signal(&lane->work);
-    }
+/* Returns whether the lane sleeps. If so, the caller posts its semaphore once it has unlocked: a
+ * thread that wakes up while the lock is held would sleep again. */
+static int lane_sleeps(Lane *lane) {
+    int was_sleeping = lane->sleeping;
+    lane->sleeping = 0;
+    return was_sleeping;
 }
 
 /* Handles an op in the first lane that belongs to a different lane. */
 static void pass_on(IoEngine *engine, IoOp *op) {
     Lane *lane = &engine->lanes[op->lane];
+    int slept;
     pthread_mutex_lock(&engine->lock);
     list_push(&lane->queued, op);
     lane->under_way++;
-    lane_wake(lane);
+    slept = lane_sleeps(lane);
     pthread_mutex_unlock(&engine->lock);
+    if (slept)
+        sem_post(&lane->work);
 }
 
 static void wait_for_lane(IoEngine *engine, int lane) {
@@ -650,8 +654,10 @@ static void *lane_main(void *arg) {
         pthread_mutex_lock(&engine->lock);
         while (!lane->queued.head && !lane->stop) {
             lane->sleeping = 1;
-            pthread_cond_wait(&lane->work, &engine->lock);
-            lane->sleeping = 0;
+            pthread_mutex_unlock(&engine->lock);
+            while (sem_wait(&lane->work) < 0)
+                ;                /* interrupted */
+            pthread_mutex_lock(&engine->lock);
         }
         op = lane->queued.head;
         lane->queued.head = lane->queued.tail = NULL;
@@ -672,10 +678,13 @@ static void *lane_main(void *arg) {
 static void lanes_stop(IoEngine *engine, int count) {
     for (int i = 0; i < count; i++) {
         Lane *lane = &engine->lanes[i];      /* the first lane first: it passes ops on */
+        int slept;
         pthread_mutex_lock(&engine->lock);
         lane->stop = 1;
-        pthread_cond_signal(&lane->work);
+        slept = lane_sleeps(lane);
         pthread_mutex_unlock(&engine->lock);
+        if (slept)
+            sem_post(&lane->work);
         pthread_join(lane->thread, NULL);
     }
 }
@@ -698,6 +707,15 @@ static int lanes_start(IoEngine *engine) {
     return error;
 }
 
+/* A lock is held for less time than a thread needs to go to sleep, so it is worth spinning. */
+static void lock_init(pthread_mutex_t *lock) {
+    pthread_mutexattr_t spins;
+    pthread_mutexattr_init(&spins);
+    pthread_mutexattr_settype(&spins, PTHREAD_MUTEX_ADAPTIVE_NP);
+    pthread_mutex_init(lock, &spins);
+    pthread_mutexattr_destroy(&spins);
+}
+
 int engine_start(IoEngine *engine, struct IoCalls *calls, int open_limit,
                         int first_reserved, int stepped) {
     int error = 0;
@@ -711,13 +729,13 @@ int engine_start(IoEngine *engine, struct IoCalls *calls, int open_limit,
     engine->event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (engine->event < 0)
         return errno;
-    pthread_mutex_init(&engine->lock, NULL);
-    pthread_mutex_init(&engine->files, NULL);
+    lock_init(&engine->lock);
+    lock_init(&engine->files);
     pthread_cond_init(&engine->answer, NULL);
     pthread_cond_init(&engine->emptied, NULL);
     for (int i = 0; i < LANES; i++) {
         engine->lanes[i].engine = engine;
-        pthread_cond_init(&engine->lanes[i].work, NULL);
+        sem_init(&engine->lanes[i].work, 0, 0);
     }
     if (!stepped)
         error = lanes_start(engine);
@@ -770,13 +788,16 @@ void engine_kick(IoEngine *engine) {
     if (!engine->submitted.head)
         return;
     Lane *writes = &engine->lanes[LANE_WRITES];
+    int slept;
     pthread_mutex_lock(&engine->lock);
     list_splice(&writes->queued, &engine->submitted);
     engine->in_hand += engine->submitted_count;
     engine->submitted_count = 0;
-    engine->wakeups += (uint64_t)writes->sleeping;
-    lane_wake(writes);
+    slept = lane_sleeps(writes);
     pthread_mutex_unlock(&engine->lock);
+    engine->wakeups += (uint64_t)slept;
+    if (slept)
+        sem_post(&writes->work);
 }
 
 IoOp *lane_running(Lane *lane, uint64_t *begun) {
@@ -862,7 +883,7 @@ void engine_stop(IoEngine *engine) {
         free(op);
     }
     for (int i = 0; i < LANES; i++)
-        pthread_cond_destroy(&engine->lanes[i].work);
+        sem_destroy(&engine->lanes[i].work);
     pthread_mutex_destroy(&engine->lock);
     pthread_mutex_destroy(&engine->files);
     pthread_cond_destroy(&engine->answer);
