@@ -68,11 +68,11 @@ class Group:
         return replace(self, members=(*self.members, node), nonce=nonce)
 
     def left(self, node: str, nonce: str) -> "Group":
-        return replace(self, members=self._without(node), nonce=nonce)
+        return replace(self, members=self.without(node), nonce=nonce)
 
     def exchanged(self, node: str, other: str, nonce: str) -> "Group":
         """Replace the member `node` with `other`."""
-        return replace(self, members=(*self._without(node), other), nonce=nonce)
+        return replace(self, members=(*self.without(node), other), nonce=nonce)
 
     def finished(self, nonce: str) -> "Group":
         return replace(self, done=True, nonce=nonce)
@@ -100,5 +100,6 @@ class Group:
         """Change only the nonce, so that all other proposals based on this value fail."""
         return replace(self, nonce=nonce)
 
-    def _without(self, node: str) -> tuple[str, ...]:
+    def without(self, node: str) -> tuple[str, ...]:
+        """Return the other members."""
         return tuple(each for each in self.members if each != node)

@@ -31,7 +31,7 @@ class Holder:
         self.copy = copy
         self.host = host
         self.heard = now
-        self._ended = False
+        self.has_ended = False
         self._owner_answers = False
         self._fetches = Fetches(lambda _, message: self._reply(message))
         copy.begin_filling()
@@ -77,17 +77,18 @@ class Holder:
 
     def end(self) -> None:
         """Stop confirming."""
-        self._ended = True
+        self.has_ended = True
         self._fetches.end()
 
     def _reply(self, message: Fetch | Fetched) -> bool:
-        if not self._ended:
+        if not self.has_ended:
             self.host.reply(self.owner, self.group_id, message)
-        return not self._ended
+        return not self.has_ended
 
     def _store(self, position: int) -> None:
-        self.copy.store(lambda: self._stored(position))
+        self.copy.store(lambda: self.stored(position))
 
-    def _stored(self, position: int) -> None:
-        if not self._ended:
+    def stored(self, position: int) -> None:
+        """Confirm a change that the copy has stored, and all earlier ones."""
+        if not self.has_ended:
             self.host.reply(self.owner, self.group_id, Confirm(position))

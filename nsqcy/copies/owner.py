@@ -6,6 +6,8 @@ While the outcome of a proposal is unknown, the proposed members also count as m
 proposal may already be the value in the registry.
 """
 
+from collections.abc import Sequence
+
 from nsqcy.copies.feed import Feed, Status
 from nsqcy.copies.fetching import Done, Fetches, Part
 from nsqcy.copies.group import Group
@@ -227,11 +229,11 @@ class Owner:
     # -- inside
 
     def _changed(self, change: Change, now: float) -> int:
-        for feed in self.feeds.values():
-            if feed.confirmed == self.position:
-                feed.progress = now
+        before = self.position
         self.position += 1
         for feed in self.feeds.values():
+            if feed.confirmed == before:
+                feed.progress = now
             feed.changed(change)
             self._fill(feed, now)
         self._advance()
@@ -271,8 +273,10 @@ class Owner:
         self._damaged_at = now
         return now - self._damaged_since > self.limits.damage_timeout
 
-    def _awaited(self) -> list[str]:
+    def _awaited(self) -> Sequence[str]:
         """Return the other nodes that must store a change before it is committed."""
+        if not self._proposals:
+            return self.group.without(self.node)
         nodes = dict.fromkeys(self.group.members)
         for proposal in self._proposals:
             nodes |= dict.fromkeys(proposal.members)
@@ -303,7 +307,7 @@ class Owner:
         self.is_blocked = blocked is not None and now - blocked > self.limits.retry_interval
 
     def _watch_feeds(self, now: float) -> None:
-        wanted = self._awaited()
+        wanted = list(self._awaited())
         if self.joiner:
             wanted.append(self.joiner)
         for node in wanted:

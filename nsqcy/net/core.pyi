@@ -1,3 +1,8 @@
+from collections.abc import Callable
+from typing import Any, final
+
+from typing_extensions import Buffer
+
 PIECE: int
 
 class ByteQueue: ...
@@ -17,3 +22,30 @@ class DeflateLayer(ByteLayer):
 class SnappyLayer(ByteLayer):
     @property
     def buffered(self) -> int: ...
+
+@final
+class FrameData:
+    def __new__(cls, size: int) -> FrameData: ...
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class FrameSocket:
+    def __init__(
+        self,
+        fd: int,
+        ev: Any,
+        received: Callable[[int, bytes, FrameData | None], object],
+        ended: Callable[[str], object],
+        later: Callable[[Callable[[], object]], object],
+        maximum: int,
+        bulk: int,
+        bulk_head: int,
+    ) -> None: ...
+    @property
+    def queued(self) -> int: ...
+    def start(self) -> None: ...
+    def close(self) -> None: ...
+    def send(self, parts: tuple[Buffer, ...]) -> None: ...
+    def flush(self) -> None: ...
+    def on_readable(self) -> None: ...

@@ -59,7 +59,7 @@ def broken(name: str) -> Iterator[None]:
 
 @_mutant(Holder, "_store")
 def confirms_before_it_is_stored(original):
-    return lambda self, position: self._stored(position)
+    return lambda self, position: self.stored(position)
 
 
 @_mutant(Process, "_store")

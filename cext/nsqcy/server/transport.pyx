@@ -704,6 +704,7 @@ cdef class Loop:
     cdef object timer
     cdef object idle
     cdef list watchers
+    cdef list calls                 # functions to call before the next poll
     cdef bint idling
     cdef int64_t alarm              # time when the timer fires; 0: it is not running
     cdef bint in_turn
@@ -723,6 +724,7 @@ cdef class Loop:
         self.timer = self.ev.io(self.timer_fd, READ)
         self.idle = self.ev.idle()
         self.watchers = []
+        self.calls = []
         self.begin_turn()
         self.in_turn = False
 
@@ -742,8 +744,23 @@ cdef class Loop:
         watcher.start(callback)
         self.watchers.append(watcher)
 
+    def before_poll(self, call):
+        """Call a function once, at the end of the turn. It must not create work for a turn."""
+        if self.prepare.active:
+            self.calls.append(call)
+        else:
+            self.ev.run_callback(call)
+
+    cdef int make_calls(self) except -1:
+        cdef list calls = self.calls
+        self.calls = []
+        for call in calls:
+            call()
+        return 0
+
     def stop(self):
         """Stop running turns."""
+        self.make_calls()
         for watcher in (self.prepare, self.timer, self.idle, *self.watchers):
             watcher.stop()
             watcher.close()
@@ -785,6 +802,8 @@ cdef class Loop:
         cdef Mesh mesh = self.manager.mesh
         self.begin_turn()
         due = self.manager.turn()
+        if self.calls:
+            self.make_calls()
         if due > self.manager.scheduler.now and mesh is not None and not mesh.prepare_sleep():
             due = self.manager.scheduler.now
         histogram_add(&self.turns, FIRST_OF_TURNS,

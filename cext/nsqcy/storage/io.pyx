@@ -428,10 +428,13 @@ cdef class FileHandle:
                       <void *>call, &call.result)
         Py_INCREF(call)
 
-    def write_records(self, bytearray data, uint64_t offset, done=None):
-        """Fill in the checksums of a run of records, in place, and write the run."""
-        cdef _Completion call = _Completion(done, memoryview(data))
-        self.io.write_records(self.file, <uint8_t *>data, len(data), offset, call_python,
+    def write_records(self, data, uint64_t offset, done=None):
+        """Fill in the checksums of a run of records, in a writable buffer, and write the run."""
+        cdef _Completion call = _Completion(done, PyMemoryView_FromObject(data))
+        cdef Py_buffer *view = PyMemoryView_GET_BUFFER(call.buffer)
+        if view.readonly:
+            raise TypeError("the buffer is not writable")
+        self.io.write_records(self.file, <uint8_t *>view.buf, view.len, offset, call_python,
                               <void *>call, &call.result)
         Py_INCREF(call)
 

@@ -14,7 +14,51 @@ cdef struct Relay:
     int error
     uint64_t position
     bint may_fail
+    PyObject *run            # the RunBytes of a run, or NULL
     Relay *next
+
+
+@cython.final
+cdef class RunBytes:
+    """The bytes of a run that is being written: a read-only buffer.
+
+    They are the run's own memory until the write is reported as done, and a copy of it afterwards,
+    if anything still uses them. Do not keep a view of them. Their checksums may change at any time.
+    """
+
+    cdef const uint8_t *bytes
+    cdef uint8_t *copied
+    cdef Py_ssize_t size
+
+    def __dealloc__(self):
+        free(self.copied)
+
+    def __len__(self):
+        return self.size
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, <void *>self.bytes, self.size, 1, flags)
+
+    cdef int detach(self) except -1:
+        """Stop using the run's memory."""
+        if self.copied is NULL:
+            self.copied = <uint8_t *>malloc(self.size)
+            if self.copied is NULL:
+                raise MemoryError
+            memcpy(self.copied, self.bytes, self.size)
+            self.bytes = self.copied
+        return 0
+
+
+cdef int release_run(Relay *relay) except -1:
+    """Let a run's memory be reused."""
+    cdef PyObject *run = relay.run
+    if run is not NULL:
+        if run.ob_refcnt > 1:
+            (<RunBytes>run).detach()
+        relay.run = NULL
+        Py_DECREF(<object>run)
+    return 0
 
 
 cdef int relay_made(void *arg, int error) except -1:
@@ -64,6 +108,7 @@ cdef class MirroredIo(FileCalls):
         cdef Relay *following
         while relay is not NULL:
             following = relay.next
+            release_run(relay)
             free(relay)
             relay = following
 
@@ -140,13 +185,16 @@ cdef class MirroredIo(FileCalls):
 
     cdef int write_records(self, File *file, const uint8_t *ptr, size_t n, uint64_t offset,
                            io_done done, void *arg, IoResult *result) except -1:
-        # Copy the data before a thread fills in the checksums.
-        cdef bytes data = PyBytes_FromStringAndSize(<const char *>ptr, n)
+        cdef RunBytes run = RunBytes.__new__(RunBytes)
         cdef Relay *relay = self._relay(done, arg)
         if self.stopped:
             return self._refuse(relay)
+        run.bytes = ptr
+        run.size = n
+        Py_INCREF(run)
+        relay.run = <PyObject *>run
         self.io.write_records(file, ptr, n, offset, relay_made, relay, result)
-        self.position = self._mirror.write(self._paths[<uintptr_t>file], offset, data, True)
+        self.position = self._mirror.write(self._paths[<uintptr_t>file], offset, run, True)
         relay.position = self.position
         return 0
 
@@ -222,6 +270,7 @@ cdef class MirroredIo(FileCalls):
         relay.error = 0
         relay.position = 0
         relay.may_fail = False
+        relay.run = NULL
         relay.next = NULL
         Py_INCREF(self)
         self.pending += 1
@@ -253,6 +302,7 @@ cdef class MirroredIo(FileCalls):
                 relay = self._first
                 if self.waits and (self.error or relay.position > self._committed):
                     break
+                release_run(relay)
                 self._first = relay.next
                 if self._first is NULL:
                     self._last = NULL

@@ -7,6 +7,7 @@ machine.
 import secrets
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import gevent
@@ -15,7 +16,8 @@ from gevent import socket, ssl
 from nsqcy.copies.messages import FromHolder, FromOwner, Refuse
 from nsqcy.copies.roles_and_takeover import Worker
 from nsqcy.logging.types import Lines
-from nsqcy.nsqd.copies.streams import Listener, Stream, connect
+from nsqcy.nsqd.copies.run_sink import RunSink
+from nsqcy.nsqd.copies.streams import Later, Listener, Stream, connect
 from nsqcy.nsqd.copies.wire import Decoder, Greeting
 
 if TYPE_CHECKING:
@@ -100,20 +102,27 @@ class Connections:
         address_of: Callable[[str], str],
         obstacle: Callable[[], str],
         happened: Callable[[Event], None],
+        from_holder: Callable[[str, str, Any], object],
+        from_owner: Callable[[str, str, Any], object],
         log: Lines,
+        later: Later,
     ) -> None:
         """
         node: name of this node
         address_of: returns a node's address; raises ConnectionError if it is unknown
         obstacle: returns why no stream can be accepted now, or ""
         happened: passes an event to the state machine
+        from_holder, from_owner: pass a message to the state machine, with its node and group
         """
         self._terms = terms
         self._node = node
         self._address_of = address_of
         self._obstacle = obstacle
         self._happened = happened
+        self._from_holder = from_holder
+        self._from_owner = from_owner
         self._log = log
+        self._later = later
         self._failures = FailureLog(log)
         self._opening: dict[Key, gevent.Greenlet[Any, Any]] = {}
         self._opened: dict[Key, Stream] = {}
@@ -178,16 +187,14 @@ class Connections:
         stream = Stream(
             sock,
             decoder,
-            lambda message: self._from_holder(key, message),
+            partial(self._from_holder, node, group_id),
             lambda reason: self._stream_lost(key, reason),
+            self._later,
         )
         self._opened[key] = stream
         self._failures.succeeded(key)
         self._happened(lambda worker, now: worker.opened(node, group_id, now))
         stream.run()
-
-    def _from_holder(self, key: Key, message: FromHolder) -> None:
-        self._happened(lambda worker, now: worker.from_holder(*key, message, now))
 
     def _stream_lost(self, key: Key, reason: str) -> None:
         self._log.info(f"COPIES: stream to {key[0]} for {key[1]} ended: {reason}")
@@ -200,6 +207,12 @@ class Connections:
         stream = self._accepted.get((node, group_id))
         if stream is not None:
             stream.send(message)
+
+    def pass_runs(self, node: str, group_id: str, sink: RunSink) -> None:
+        """Pass an owner's runs of records to a sink from now on."""
+        stream = self._accepted.get((node, group_id))
+        if stream is not None:
+            stream.sink = sink
 
     def hang_up(self, node: str, group_id: str) -> None:
         """Close a stream without an event."""
@@ -222,15 +235,12 @@ class Connections:
         stream = Stream(
             sock,
             decoder,
-            lambda message: self._from_owner(key, stream, message),
+            partial(self._from_owner, *key),
             lambda reason: self._hung_up(key, stream, reason),
+            self._later,
         )
         self._accepted[key] = stream
         stream.run()
-
-    def _from_owner(self, key: Key, stream: Stream, message: FromOwner) -> None:
-        if self._accepted.get(key) is stream:
-            self._happened(lambda worker, now: worker.from_owner(*key, message, now))
 
     def _hung_up(self, key: Key, stream: Stream, reason: str) -> None:
         self._log.info(f"COPIES: stream from {key[0]} for {key[1]} ended: {reason}")

@@ -18,6 +18,7 @@ from nsqcy.base.core import crc32c
 from nsqcy.copies.fetching import Done, Outcome, Part
 from nsqcy.copies.messages import Extent, Fetch, Fetched
 from nsqcy.copies.ports import Unreadable
+from nsqcy.net.core import FrameData
 from nsqcy.nsqd.copies.file_list import (
     JOURNAL,
     NAME,
@@ -29,7 +30,14 @@ from nsqcy.nsqd.copies.file_list import (
 )
 from nsqcy.nsqd.copies.file_table import HEADER, FileTable
 from nsqcy.nsqd.copies.mending import MAX_PART, Findings, Mender, Pace
-from nsqcy.storage.core import FileHandle, FormatError, IoThread, is_segment_header, parse_journal
+from nsqcy.storage.core import (
+    FileHandle,
+    FormatError,
+    IoThread,
+    RunBytes,
+    is_segment_header,
+    parse_journal,
+)
 from nsqcy.storage.state_file import check, parse_object, signed
 from nsqcy.util import files
 from nsqcy.util.files import read_start
@@ -44,11 +52,11 @@ SUFFIX = ".topic"
 TORN = 4096  # bytes; the last entry of a journal may be incomplete after a power failure
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Data:
     """The data of a write."""
 
-    data: bytes | bytearray
+    data: bytes | bytearray | FrameData | RunBytes
     are_records: bool = False
     """Whether the data is a run of records whose checksums are not filled in yet."""
 
@@ -393,11 +401,27 @@ class CopyFiles:
         handle = self._handle(path)
         if data.are_records:
             # Nothing else uses data from a stream, so it may be modified.
-            records = data.data if isinstance(data.data, bytearray) else bytearray(data.data)
+            is_own = isinstance(data.data, bytearray | FrameData)
+            records = data.data if is_own else bytearray(data.data)
             handle.write_records(records, offset, self._change(path))
         else:
             handle.write(bytes(data.data), offset, self._change(path))
         self.table.written(path, offset, data.data)
+
+    def write_run(
+        self, path: str, offset: int, data: bytearray | FrameData, done: Callable[[], None]
+    ) -> bool:
+        """`write` and `store` in one step, for a run of records in a file that was written before.
+        Return False, without having done anything, in any other case."""
+        handle = self._handles.get(path)
+        if handle is None or self._is_filling or self.error:
+            return False
+        handle.write_records(data, offset, self._change(path))
+        self.table.written(path, offset, data)
+        self._waiting.append((self._submitted, done))
+        if self._durability == "fsync":
+            self._advance()
+        return True
 
     def truncate(self, path: str, size: int) -> None:
         path = self._place(path)
@@ -489,7 +513,10 @@ class CopyFiles:
 
     def _changed(self, error: int) -> None:
         self._made += 1
-        self._ended(error)
+        if error:
+            self._ended(error)
+        else:
+            self._advance()
 
     def _ended(self, error: int) -> None:
         if error and not self.error:

@@ -10,9 +10,12 @@ from pathlib import Path
 
 from nsqcy.copies.messages import Extent
 from nsqcy.copies.ports import Unreadable
+from nsqcy.net.core import FrameData
 from nsqcy.nsqd.copies.file_list import SEGMENT, FileList, is_listed
-from nsqcy.storage.core import is_segment_header
+from nsqcy.storage.core import RunBytes, is_segment_header
 from nsqcy.util.files import read_start
+
+Contents = bytes | bytearray | FrameData | RunBytes
 
 HEADER = 64  # bytes in a segment header
 
@@ -77,13 +80,13 @@ class FileTable:
         """Return the total size of all files, in bytes."""
         return sum(self._sizes.values())
 
-    def written(self, path: str, offset: int, data: bytes | bytearray) -> None:
+    def written(self, path: str, offset: int, data: Contents) -> None:
         """Record a write that has been submitted."""
         self._sizes[path] = max(self.size(path), offset + len(data))
         if path.endswith(SEGMENT):
             self._growing.add(path)
             if offset == 0 and len(data) >= HEADER:
-                self._headers[path] = bytes(data[:HEADER])
+                self._headers[path] = bytes(memoryview(data)[:HEADER])
         self._put_on_list(path)  # a new file is created by its first write
 
     def shrinks(self, path: str, size: int | None) -> None:

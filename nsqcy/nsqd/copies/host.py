@@ -18,7 +18,7 @@ import gevent
 from nsqcy.copies.fetching import Done, Part
 from nsqcy.copies.group import Group
 from nsqcy.copies.identity import BROKEN
-from nsqcy.copies.messages import FromHolder, FromOwner, Refuse
+from nsqcy.copies.messages import Filled, FromHolder, FromOwner, Refuse
 from nsqcy.copies.owner import Owner
 from nsqcy.copies.ports import Claim, Limits, Unreadable
 from nsqcy.copies.recall import Known, Recall, Stamp, Statement
@@ -34,7 +34,9 @@ from nsqcy.nsqd.copies.mending import Findings
 from nsqcy.nsqd.copies.mirror import Mirror, OwnedFiles
 from nsqcy.nsqd.copies.node import Node
 from nsqcy.nsqd.copies.registry import REASONS, Contents, Registry, Session
+from nsqcy.nsqd.copies.run_sink import RunSink
 from nsqcy.nsqd.copies.scrubber import Scrubber
+from nsqcy.nsqd.copies.streams import Later, soon
 from nsqcy.storage.core import IoThread, MirroredIo
 
 FLUSH_INTERVAL = 0.01  # seconds
@@ -128,11 +130,13 @@ class CopiesHost:
         log: Lines,
         enter: Callable[[], None] = lambda: None,
         is_full: Callable[[], bool] = lambda: False,
+        later: Later = soon,
     ) -> None:
         """
         root: directory for the copies; each group has its own subdirectory
         enter: called before topics may be accessed
         is_full: whether the disk has too little space for copies
+        later: calls a function before the hub polls again
         """
         self._io = io
         self._root = root
@@ -164,7 +168,15 @@ class CopiesHost:
         """Bytes of copies that were read to verify them."""
         self._opening: dict[str, _Opening] = {}
         self._connections = Connections(
-            settings, node.name, self._address_of, self._obstacle, self._happened, log
+            settings,
+            node.name,
+            self._address_of,
+            self._obstacle,
+            self._happened,
+            self._from_holder,
+            self._from_owner,
+            log,
+            later,
         )
         advertised = settings.advertise or settings.listen[0]
         self.session = Session(
@@ -447,6 +459,25 @@ class CopiesHost:
         self._enter()
         event(self.worker, time.monotonic())
         self._io.kick_now()
+
+    def _from_holder(self, node: str, group_id: str, message: FromHolder) -> None:
+        self._enter()
+        self.worker.from_holder(node, group_id, message, time.monotonic())
+        self._io.kick_now()
+
+    def _from_owner(self, node: str, group_id: str, message: FromOwner) -> None:
+        self._enter()
+        self.worker.from_owner(node, group_id, message, time.monotonic())
+        self._io.kick_now()
+        if isinstance(message, Filled):
+            self._pass_runs(node, group_id)
+
+    def _pass_runs(self, node: str, group_id: str) -> None:
+        """Let the runs of an owner that has filled a copy take the shortest way."""
+        holder, copy = self.worker.holder(group_id), self._copies.get(group_id)
+        if holder is not None and holder.owner == node and holder.copy is copy:
+            sink = RunSink(holder, copy, self._enter, self._io.kick_now)
+            self._connections.pass_runs(node, group_id, sink)
 
     def _address_of(self, node: str) -> str:
         session = self._sessions.get(node)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from nsqcy.copies.owner import Owner
 from nsqcy.nsqd.copies.copy_files import Data
 from nsqcy.nsqd.copies.file_table import FileTable
-from nsqcy.storage.core import MirroredIo
+from nsqcy.storage.core import MirroredIo, RunBytes
 
 
 class Mirror:
@@ -36,7 +36,7 @@ class Mirror:
         self.first = 0
         """Number of changes before the group existed."""
 
-    def write(self, path: str, offset: int, data: bytes, are_records: bool) -> int:
+    def write(self, path: str, offset: int, data: bytes | RunBytes, are_records: bool) -> int:
         self._table.written(path, offset, data)
         owner = self._owner()
         if owner is None:

@@ -18,19 +18,25 @@ from nsqcy.copies.messages import FromHolder, FromOwner, Write
 from nsqcy.logging.types import Lines
 from nsqcy.names import host_port
 from nsqcy.net import listeners
+from nsqcy.net.core import FrameData, FrameSocket
 from nsqcy.nsqd.copies.copy_files import Data, Piece
+from nsqcy.nsqd.copies.run_sink import RunSink
 from nsqcy.nsqd.copies.wire import (
     LEVEL,
     MAX_FRAME,
+    WRITE,
+    WRITE_HEAD,
     Decoder,
     Greeting,
     Message,
     Welcome,
     WireError,
+    decode,
     encode,
     write_head,
 )
 from nsqcy.process.acceptor import EXHAUSTED, MAX_PAUSE, PAUSE, PauseLog
+from nsqcy.storage.core import RunBytes
 
 if TYPE_CHECKING:
     from OpenSSL import SSL
@@ -40,8 +46,16 @@ TIMEOUT = 5.0  # seconds to connect and exchange greetings
 MAX_GREETING = 64  # accepted connections without a greeting; each may keep 80 KiB for TLS
 MAX_QUEUED = 128 << 20  # maximum unsent bytes
 PIECE = 256 << 10  # bytes to read at a time
-MAX_PARTS = 500  # parts to send at a time; the kernel allows 1,024
-SMALL = 32 << 10  # bytes; parts with a smaller total size are joined before sending
+
+
+Sendable = bytes | bytearray | FrameData | RunBytes
+Parts = tuple[Sendable, ...]
+Later = Callable[[Callable[[], object]], object]
+"""Receives a function, and calls it before the hub polls again."""
+
+
+def soon(call: Callable[[], object]) -> None:
+    gevent.get_hub().loop.run_callback(call)
 
 
 class _Slot:
@@ -50,7 +64,7 @@ class _Slot:
     __slots__ = ("parts",)
 
     def __init__(self) -> None:
-        self.parts: tuple[bytes, ...] = ()
+        self.parts: Parts = ()
 
 
 class Stream:
@@ -62,29 +76,42 @@ class Stream:
         decoder: Decoder,
         received: Callable[[Any], object],
         ended: Callable[[str], object],
+        later: Later = soon,
     ) -> None:
         """
         received: called with each message
         ended: called once with the reason, unless `close` was called first
         """
         self._sock = sock
-        self._decoder = decoder
         self._received = received
         self._ended = ended
-        self._queue: deque[tuple[bytes, ...] | _Slot] = deque()
-        self._queued = 0
-        self._wake = Event()
-        # Setting the event at the end of a turn would wake the greenlet much later.
-        self._alarm = gevent.get_hub().loop.async_()
-        self._alarm.start(self._wake.set)
+        self._slots: deque[Parts | _Slot] = deque()
+        """Messages from the first one whose data is still being read."""
         self._is_closed = False
-        decoder.maximum = MAX_FRAME
+        self.sink: RunSink | None = None
+        """Takes the runs that it can; the other messages are passed on."""
+        self._carrier: FrameSocket | _EncryptedFrames
+        if type(sock) is socket.socket:
+            self._carrier = FrameSocket(
+                sock.fileno(),
+                gevent.get_hub().loop,
+                self._decode,
+                self._end,
+                later,
+                MAX_FRAME,
+                WRITE,
+                WRITE_HEAD,
+            )
+        else:
+            decoder.maximum = MAX_FRAME
+            self._carrier = _EncryptedFrames(sock, decoder, self._pass_on, self._end)
+        self._over = Event()
 
     def run(self) -> None:
         """Send and receive until the connection ends."""
-        writer = gevent.spawn(self._write)
-        self._read()
-        writer.join()
+        if not self._is_closed:
+            self._carrier.start()
+        self._over.wait()
 
     def send(self, message: FromOwner | FromHolder) -> None:
         """Queue a message. A Write's data may be a Piece, which is read now and sent in
@@ -98,106 +125,145 @@ class Stream:
             parts = _write_parts(message, message.data)
         else:
             parts = (encode(message),)
-        self._queue.append(parts)
-        self._add(parts)
+        if self._slots:
+            self._slots.append(parts)
+        else:
+            self._put(parts)
 
     def close(self) -> None:
         """Close the connection, without calling `ended`."""
         if not self._is_closed:
             self._is_closed = True
-            self._queue.clear()
-            self._wake.set()
-            self._alarm.stop()
-            self._alarm.close()
+            self._slots.clear()
+            self._carrier.close()
             # Wakes a greenlet that is reading; closing the socket would not.
             try:
                 self._sock.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
             self._sock.close()
+            self._over.set()
 
     def _end(self, reason: str) -> None:
         if not self._is_closed:
             self.close()
             self._ended(reason)
 
-    def _add(self, parts: tuple[bytes, ...]) -> None:
-        self._queued += sum(map(len, parts))
-        self._alarm.send()
-        if self._queued > MAX_QUEUED:
+    def _put(self, parts: Parts) -> None:
+        self._carrier.send(parts)
+        if self._carrier.queued > MAX_QUEUED:
             self._end(f"more than {MAX_QUEUED} bytes are queued")
 
     def _send_piece(self, message: Write, piece: Piece) -> None:
         slot = _Slot()
-        self._queue.append(slot)
+        self._slots.append(slot)
 
         def done(error: int, data: bytes) -> None:
             if error:
                 self._end(f"a file cannot be read: {errno.errorcode.get(error, error)}")
             elif not self._is_closed:
                 slot.parts = _write_parts(message, Data(data))
-                self._add(slot.parts)
+                self._put_read()
 
         piece.read(done)
+
+    def _put_read(self) -> None:
+        """Send the messages before the first one whose data is still being read."""
+        while self._slots:
+            first = self._slots[0]
+            parts = first.parts if isinstance(first, _Slot) else first
+            if not parts:
+                break
+            self._slots.popleft()
+            self._put(parts)
+
+    def _decode(self, kind: int, payload: bytes, data: FrameData | None) -> None:
+        try:
+            if self.sink is not None and data is not None and self.sink.take(payload, data):
+                return
+            message = decode(kind, payload, data)
+        except WireError as error:
+            self._end(str(error))
+        else:
+            self._received(message)
+
+    def _pass_on(self, message: Message) -> None:
+        if not self._is_closed:
+            self._received(message)
+
+
+class _EncryptedFrames:
+    """Replacement for a FrameSocket on an encrypted connection, which needs greenlets."""
+
+    def __init__(
+        self,
+        sock: Any,
+        decoder: Decoder,
+        received: Callable[[Message], object],
+        ended: Callable[[str], object],
+    ) -> None:
+        self._sock = sock
+        self._decoder = decoder
+        self._received = received
+        self._ended = ended
+        self._parts: list[Sendable] = []
+        self.queued = 0
+        self._wake = Event()
+        # Setting the event at the end of a turn would wake the greenlet much later.
+        self._alarm = gevent.get_hub().loop.async_()
+        self._alarm.start(self._wake.set)
+        self._is_closed = False
+
+    def start(self) -> None:
+        gevent.spawn(self._write)
+        gevent.spawn(self._read)
+
+    def send(self, parts: Parts) -> None:
+        if not self._is_closed:
+            self._parts += parts
+            self.queued += sum(map(len, parts))
+            self._alarm.send()
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._parts.clear()
+            self._wake.set()
+            self._alarm.stop()
+            self._alarm.close()
 
     def _write(self) -> None:
         try:
             while not self._is_closed:
-                parts = self._sendable()
-                if parts:
-                    self._send_all(parts)
-                    self._queued -= sum(map(len, parts))
+                if self._parts:
+                    joined = b"".join(self._parts)
+                    self._parts.clear()
+                    self._sock.sendall(joined)
+                    self.queued -= len(joined)
                 else:
                     self._wake.clear()
                     self._wake.wait()
         except OSError as error:
-            self._end(error.strerror or type(error).__name__)
-
-    def _sendable(self) -> list[bytes]:
-        """Remove and return the messages before the first one whose data is still being read."""
-        found: list[bytes] = []
-        while self._queue and len(found) < MAX_PARTS:
-            first = self._queue[0]
-            parts = first.parts if isinstance(first, _Slot) else first
-            if not parts:
-                break
-            found += parts
-            self._queue.popleft()
-        return found
-
-    def _send_all(self, parts: list[bytes]) -> None:
-        """Send the parts. Large parts are not copied if the connection is not encrypted."""
-        if type(self._sock) is not socket.socket or sum(map(len, parts)) < SMALL:
-            self._sock.sendall(b"".join(parts))
-            return
-        sent = self._sock.sendmsg(parts)
-        for part in parts:
-            if sent < len(part):
-                self._sock.sendall(memoryview(part)[sent:])
-                sent = 0
-            else:
-                sent -= len(part)
+            self._ended(error.strerror or type(error).__name__)
 
     def _read(self) -> None:
         try:
             while not self._is_closed:
                 data = self._sock.recv(PIECE)
                 if not data:
-                    self._end("connection closed")
+                    self._ended("connection closed")
                     return
                 for message in self._decoder.feed(data):
-                    if self._is_closed:
-                        return
                     self._received(message)
         except WireError as error:
-            self._end(str(error))
+            self._ended(str(error))
         except OSError as error:
-            self._end(error.strerror or type(error).__name__)
+            self._ended(error.strerror or type(error).__name__)
 
 
-def _write_parts(message: Write, data: Data) -> tuple[bytes, ...]:
+def _write_parts(message: Write, data: Data) -> Parts:
     head = write_head(message.path, message.offset, data, message.position)
-    return head, bytes(data.data)
+    return head, data.data
 
 
 def connect(

@@ -10,6 +10,7 @@ import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from nsqcy.copies.messages import (
@@ -31,6 +32,7 @@ from nsqcy.copies.messages import (
     Truncate,
     Write,
 )
+from nsqcy.net.core import FrameData
 from nsqcy.nsqd.copies.copy_files import Data
 
 LEVEL = 1
@@ -46,9 +48,15 @@ _CHANGE = struct.Struct(">HQq")
 _NUMBER = struct.Struct(">q")
 _FETCH = struct.Struct(">QHHQQ")
 _FETCHED = struct.Struct(">QB")
+_CONFIRM_FRAME = struct.Struct(">IBq")
 
 OUTCOMES = ("", "missing", "unreadable")
 
+WRITE = 7
+"""Type of a Write's frame; its data follows a head and a path."""
+WRITE_HEAD = _WRITE.size
+
+_CONFIRM = 14
 _RECORDS = 1  # flag of a write
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -85,7 +93,7 @@ def write_head(path: str, offset: int, data: Data, position: int) -> bytes:
     """Return the beginning of a Write's frame; the data follows it."""
     name = path.encode()
     head = _WRITE.pack(len(name), _RECORDS if data.are_records else 0, offset, position)
-    return _FRAME.pack(len(head) + len(name) + len(data.data), 7) + head + name
+    return _FRAME.pack(len(head) + len(name) + len(data.data), WRITE) + head + name
 
 
 def encode(message: Message) -> bytes:
@@ -94,7 +102,7 @@ def encode(message: Message) -> bytes:
         case Write(path, offset, data, position):
             return write_head(path, offset, data, position) + bytes(data.data)
         case Confirm(position):
-            return _frame(14, _NUMBER.pack(position))
+            return _CONFIRM_FRAME.pack(_NUMBER.size, _CONFIRM, position)
         case Alive(fetches):
             # Versions without Fetch ignore the payload, and send none.
             return _frame(3, b"\1" if fetches else b"")
@@ -161,7 +169,8 @@ class Decoder:
                 end = at + _FRAME.size + length
                 if len(source) < end:
                     break
-                message = _decode(kind, memoryview(source)[at + _FRAME.size : end])
+                head, rest = _split(kind, memoryview(source)[at + _FRAME.size : end])
+                message = decode(kind, head, rest)
                 at = end
                 yield message
         finally:
@@ -175,9 +184,23 @@ def _frame(kind: int, payload: bytes) -> bytes:
     return _FRAME.pack(len(payload), kind) + payload
 
 
-def _decode(kind: int, payload: memoryview) -> Message:
+def _split(kind: int, payload: memoryview) -> tuple[bytes, bytearray | None]:
+    """Return a frame's payload up to a Write's data, and this data."""
+    if kind != WRITE or len(payload) < WRITE_HEAD:
+        return bytes(payload), None
+    end = WRITE_HEAD + _WRITE.unpack_from(payload)[0]
+    return bytes(payload[:end]), bytearray(payload[end:])
+
+
+def decode(kind: int, payload: bytes, data: bytearray | FrameData | None) -> Message:
+    """Return a frame's message. Raises WireError.
+
+    data: a Write's data, which follows the payload
+    """
     try:
-        return _write(payload) if kind == 7 else _READERS[kind](bytes(payload))
+        if kind == _CONFIRM:
+            return Confirm(*_NUMBER.unpack(payload))
+        return _write(payload, data) if kind == WRITE else _READERS[kind](payload)
     except KeyError:
         raise WireError(f"unknown type {kind}") from None
     except (struct.error, UnicodeDecodeError):
@@ -188,7 +211,12 @@ def _path(payload: bytes, begin: int, length: int) -> str:
     """Return a path of one or two names, relative to a group's directory."""
     if len(payload) < begin + length:
         raise WireError("the path is longer than its message")
-    return checked_path(payload[begin : begin + length].decode())
+    return _decoded_path(payload[begin : begin + length])
+
+
+@lru_cache(maxsize=64)
+def _decoded_path(path: bytes) -> str:
+    return checked_path(path.decode())
 
 
 def checked_path(path: str) -> str:
@@ -199,11 +227,19 @@ def checked_path(path: str) -> str:
     return path
 
 
-def _write(payload: memoryview) -> Write:
+def parse_run(payload: bytes) -> tuple[str, int, int] | None:
+    """Return the path, offset and position of a Write's frame, if it carries a run of records and
+    no fill. Raises WireError."""
     length, flags, offset, position = _WRITE.unpack_from(payload)
-    path = _path(bytes(payload[: _WRITE.size + length]), _WRITE.size, length)
-    data = bytearray(payload[_WRITE.size + length :])
-    return Write(path, offset, Data(data, bool(flags & _RECORDS)), position)
+    if flags != _RECORDS or position < 0 or len(payload) != WRITE_HEAD + length:
+        return None
+    return _decoded_path(payload[WRITE_HEAD:]), offset, position
+
+
+def _write(payload: bytes, data: bytearray | FrameData | None) -> Write:
+    length, flags, offset, position = _WRITE.unpack_from(payload)
+    path = _path(payload, WRITE_HEAD, length)
+    return Write(path, offset, Data(data or b"", bool(flags & _RECORDS)), position)
 
 
 def _align(payload: bytes) -> Align:
@@ -302,7 +338,6 @@ _READERS: dict[int, Callable[[bytes], Message]] = {
     11: _have,
     12: _refuse,
     13: lambda payload: Received(),
-    14: lambda payload: Confirm(*_NUMBER.unpack(payload)),
     15: _fetch,
     16: _fetched,
 }

@@ -17,6 +17,7 @@ from nsqcy.nsqd.copies import settings
 from nsqcy.nsqd.copies.copy_files import FOLDER, root_of
 from nsqcy.nsqd.copies.host import CopiesHost
 from nsqcy.nsqd.copies.node import Node
+from nsqcy.nsqd.copies.streams import Later
 from nsqcy.nsqd.copies.topics import CopiedTopics
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.nsqd.process_calls import Refused
@@ -39,6 +40,7 @@ class Copies:
         secrets: dict[str, Any],
         shard: Shard,
         enter: Callable[[], None],
+        later: Later,
         at_owner: Callable[[TopicVerb[None]], None],
         usable: Callable[[bytes], object],
         log: Lines,
@@ -46,6 +48,7 @@ class Copies:
         """
         secrets: see `settings.prepare`
         enter: called before topics are touched
+        later: calls a function before the hub polls again
         at_owner: runs a verb in the worker that owns its topic
         usable: called with each topic that `topics.may_use` has denied, once it can be used
         """
@@ -68,6 +71,7 @@ class Copies:
             log,
             enter,
             lambda: shard.is_refusing,
+            later,
         )
         self.topics.attach(self._host)
         shard.host.copies = self.topics

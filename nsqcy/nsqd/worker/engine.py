@@ -419,6 +419,7 @@ class Engine:
             boot.context["copies"],
             self._shard,
             self._loop.enter,
+            self._loop.before_poll,
             backend.at_owner,
             lambda key: self._place(key, self._index),
             boot.log,

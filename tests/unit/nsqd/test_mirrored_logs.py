@@ -12,7 +12,7 @@ import pytest
 from nsqcy.nsqd.copies.copy_files import CopyFiles, Data
 from nsqcy.storage.core import Log, LogProbe, MirroredIo
 from nsqcy.storage.io_faults import FaultyIoThread
-from support.disk_format import messages, run
+from support.disk_format import messages, run, walk
 
 BOOT = "0" * 32
 
@@ -24,8 +24,11 @@ class Mirror:
         self.copy = copy
         self.position = 0
         self.errors: list[int] = []
+        self.runs: list[Any] = []
 
     def write(self, path: str, offset: int, data: bytes, are_records: bool) -> int:
+        if are_records:
+            self.runs.append(data)
         self.copy.write(path, offset, Data(data, are_records))
         return self._next()
 
@@ -122,6 +125,19 @@ def test_nothing_waits_at_the_end_of_a_process(disk: Mirrored) -> None:
     disk.append(4)
     disk.io.drain_now()
     assert disk.done == [0, 0]
+
+
+def test_a_run_can_still_be_sent_when_it_is_done(disk: Mirrored) -> None:
+    """Its memory may be reused then, and a holder that joins may be slow."""
+    wanted = messages(1, 3)
+    data = run(wanted)
+    disk.probe.append(data, 1, 3, 3, done=disk.done.append)
+    disk.commit()
+    assert disk.done == [0]
+    data[:] = bytes(len(data))
+    (sent,) = disk.mirror.runs
+    assert [each.message for each in walk(bytes(sent))] == wanted
+    assert len(sent) == len(data)
 
 
 def test_a_failed_change_is_reported_to_the_mirror_only(disk: Mirrored) -> None:
