@@ -5,7 +5,7 @@
  * pointers.
  *
  *   hub:     submit -> [submitted] -- kick --> [writes]       (wakes the thread only if it sleeps)
- *   writes:  [writes] -> run -> [finished]                    (eventfd written if it was empty)
+ *   writes:  [writes] -> run -> [finished]                    (eventfd written once per collection)
  *            [writes] -> pass on -> [awaited] or [background]
  *   others:  [their lane] -> run -> [finished]
  *   hub:     [finished] -- collect --> done(arg, error)
@@ -114,6 +114,7 @@ typedef struct IoOp {
     uint64_t first_seq;
     uint32_t count;
     int dense;
+    int quiet;               /* its end alone is no reason to wake the hub, unless it fails */
     int kind;
     int lane;                /* of an IO_WAIT: the lane to wait for */
     int error;
@@ -141,7 +142,9 @@ typedef struct IoEngine {
     pthread_mutex_t lock;
     pthread_cond_t answer;
     pthread_cond_t emptied;
-    IoList finished;         /* this and the next four are under the lock */
+    IoList finished;         /* this and the next six are under the lock */
+    int announced;           /* whether the eventfd has been written since the last collection */
+    int listening;           /* whether quiet ops are announced until the next collection */
     uint64_t in_hand;        /* ops that the lanes have not finished */
     uint64_t finished_count;
     int waiting;
@@ -174,8 +177,12 @@ void op_free(IoEngine *engine, IoOp *op);
 void engine_submit(IoEngine *engine, IoOp *op);
 /* Passes the submitted ops to the threads. */
 void engine_kick(IoEngine *engine);
-/* Moves finished ops to `ready`. */
+/* Moves finished ops to `ready`, after the eventfd was readable. */
 void engine_collect(IoEngine *engine);
+/* Does so at any other time. */
+void engine_collect_early(IoEngine *engine);
+/* Announces quiet ops that have finished, or will finish before the next collection. */
+void engine_listen(IoEngine *engine);
 /* Sleeps until all ops, or enough to be worth a wake-up, have finished. Call this only while ops are
  * outstanding. */
 void engine_wait(IoEngine *engine);

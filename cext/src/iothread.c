@@ -553,13 +553,19 @@ static int worth_waking(const IoEngine *engine) {
     return engine->finished_count >= WORTH_WAKING || !engine->in_hand;
 }
 
-static void finish_ops(IoEngine *engine, IoOp **ops, int count) {
-    int first;
+static void announce(IoEngine *engine) {
     uint64_t one = 1;
+    /* cannot fail: the counter is far from full */
+    ssize_t wrote = write(engine->event, &one, sizeof(one));
+    (void)wrote;
+}
+
+static void finish_ops(IoEngine *engine, IoOp **ops, int count) {
+    int announces = 0;
     pthread_mutex_lock(&engine->lock);
-    first = engine->finished.head == NULL;
     for (int i = 0; i < count; i++) {
         list_push(&engine->finished, ops[i]);
+        announces |= !ops[i]->quiet || ops[i]->error;
         if (op_goes_on(ops[i]) && --engine->lanes[ops[i]->lane].under_way == 0)
             pthread_cond_signal(&engine->emptied);
     }
@@ -567,12 +573,11 @@ static void finish_ops(IoEngine *engine, IoOp **ops, int count) {
     engine->finished_count += (uint64_t)count;
     if (engine->waiting && worth_waking(engine))
         pthread_cond_signal(&engine->answer);
+    announces = (announces || engine->listening) && !engine->announced;
+    engine->announced |= announces;
     pthread_mutex_unlock(&engine->lock);
-    if (first) {
-        /* cannot fail: the counter is far from full */
-        ssize_t wrote = write(engine->event, &one, sizeof(one));
-        (void)wrote;
-    }
+    if (announces)
+        announce(engine);
 }
 
 /* Returns whether the lane sleeps. If so, the caller posts its semaphore once it has unlocked: a
@@ -817,7 +822,27 @@ void engine_collect(IoEngine *engine) {
     pthread_mutex_lock(&engine->lock);
     list_splice(&engine->ready, &engine->finished);
     engine->finished_count = 0;
+    engine->announced = 0;
+    engine->listening = 0;
     pthread_mutex_unlock(&engine->lock);
+}
+
+void engine_collect_early(IoEngine *engine) {
+    pthread_mutex_lock(&engine->lock);
+    list_splice(&engine->ready, &engine->finished);
+    engine->finished_count = 0;
+    pthread_mutex_unlock(&engine->lock);
+}
+
+void engine_listen(IoEngine *engine) {
+    int announces;
+    pthread_mutex_lock(&engine->lock);
+    engine->listening = 1;
+    announces = engine->finished.head && !engine->announced;
+    engine->announced |= announces;
+    pthread_mutex_unlock(&engine->lock);
+    if (announces)
+        announce(engine);
 }
 
 int lane_step(Lane *lane) {

@@ -125,6 +125,7 @@ cdef extern from "iothread.h" nogil:
         uint64_t first_seq
         uint32_t count
         int dense
+        int quiet
         int kind
         int lane
         int error
@@ -157,6 +158,8 @@ cdef extern from "iothread.h" nogil:
     void engine_submit(IoEngine *engine, IoOp *op)
     void engine_kick(IoEngine *engine)
     void engine_collect(IoEngine *engine)
+    void engine_collect_early(IoEngine *engine)
+    void engine_listen(IoEngine *engine)
     void engine_wait(IoEngine *engine)
     int lane_step(Lane *lane)
     int engine_step(IoEngine *engine)
@@ -214,7 +217,12 @@ cdef class IoThread(FileCalls):
 
     cdef int kick(self) except -1
     cdef int poll(self) except -1
+    cdef int poll_early(self) except -1
+    cdef int listen(self) except -1
     cdef int drain(self) except -1
+    cdef int write_quietly(self, File *file, const uint8_t *ptr, size_t n, uint64_t offset,
+                           io_done done, void *arg, IoResult *result) except -1
+    cdef int _run_ready(self) except -1
 
     cdef IoOp *_new(self, IoLane lane, IoKind kind, File *file, io_done done, void *arg,
                     IoResult *result) except NULL

@@ -163,6 +163,17 @@ cdef class IoThread(FileCalls):
         engine_submit(&self.engine, op)
         return 0
 
+    cdef int write_quietly(self, File *file, const uint8_t *ptr, size_t n, uint64_t offset,
+                           io_done done, void *arg, IoResult *result) except -1:
+        """Write records, without an event when the write ends: see poll_early and listen."""
+        cdef IoOp *op = self._new(LANE_WRITES, IO_WRITE_RECORDS, file, done, arg, result)
+        op.ptr = <uint8_t *>ptr
+        op.n = n
+        op.offset = offset
+        op.quiet = 1
+        engine_submit(&self.engine, op)
+        return 0
+
     cdef int read(self, File *file, uint8_t *ptr, size_t n, uint64_t offset,
                   io_done done, void *arg, IoResult *result) except -1:
         cdef IoOp *op = self._new(LANE_WRITES, IO_READ, file, done, arg, result)
@@ -241,11 +252,26 @@ cdef class IoThread(FileCalls):
 
     cdef int poll(self) except -1:
         """Run the available completions. If a completion raises, the rest run at the next poll."""
-        cdef IoOp *op
         if not self.engine.started:
             return 0
         engine_collect(&self.engine)
-        op = engine_next_ready(&self.engine)
+        return self._run_ready()
+
+    cdef int poll_early(self) except -1:
+        """Run the available completions, although there was no event."""
+        if not self.engine.started:
+            return 0
+        engine_collect_early(&self.engine)
+        return self._run_ready()
+
+    cdef int listen(self) except -1:
+        """Cause an event also when a quiet write ends, until the next poll."""
+        if self.engine.started:
+            engine_listen(&self.engine)
+        return 0
+
+    cdef int _run_ready(self) except -1:
+        cdef IoOp *op = engine_next_ready(&self.engine)
         while op is not NULL:
             self._complete(op)
             op = engine_next_ready(&self.engine)

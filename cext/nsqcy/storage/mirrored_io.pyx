@@ -14,6 +14,7 @@ cdef struct Relay:
     int error
     uint64_t position
     bint may_fail
+    bint is_quiet
     PyObject *run            # the RunBytes of a run, or NULL
     Relay *next
 
@@ -94,6 +95,9 @@ cdef class MirroredIo(FileCalls):
     cdef Relay *_first             # performed here, but not yet reported
     cdef Relay *_last
     cdef bint _is_reporting
+    cdef bint _is_changing         # whether the mirror is being called
+    cdef uint64_t _quiet           # position of the last quiet write ...
+    cdef uint64_t _quiet_made      # ... and of the last one that was performed
 
     def __cinit__(self, IoThread io not None, root, mirror):
         self.io = io
@@ -118,7 +122,10 @@ cdef class MirroredIo(FileCalls):
         """Report the changes made here, up to a position."""
         if position > self._committed:
             self._committed = position
+            if not self._is_changing:
+                self.io.poll_early()
             self._report()
+            self._listen()
 
     def wait(self, bint waits):
         """Choose whether changes are done only once they are committed, or as soon as they have
@@ -126,6 +133,7 @@ cdef class MirroredIo(FileCalls):
         no more messages."""
         self.waits = waits
         self._report()
+        self._listen()
 
     def stop(self):
         """Make no more changes, because another process has taken over the files. Later changes
@@ -133,6 +141,15 @@ cdef class MirroredIo(FileCalls):
         self.stopped = True
         self.waits = False
         self._report()
+        self._listen()
+
+    cdef int _listen(self) except -1:
+        """Request an event for the end of quiet writes here, if nothing else delays reporting them:
+        usually, the mirror commits later."""
+        if self._quiet_made < self._quiet and (
+                not self.waits or self._quiet_made < self._committed):
+            self.io.listen()
+        return 0
 
     # -- read-only operations
 
@@ -169,7 +186,7 @@ cdef class MirroredIo(FileCalls):
         self._paths[<uintptr_t>file] = below
         if flags & FILE_REPLACE and not self.stopped:
             self._mirror.shrinks(below, 0)
-            self.position = self._mirror.truncate(below, 0)
+            self._pass_on("truncate", (below, 0))
         return file
 
     cdef int write(self, IoLane lane, File *file, const uint8_t *ptr, size_t n, uint64_t offset,
@@ -179,7 +196,7 @@ cdef class MirroredIo(FileCalls):
         if self.stopped:
             return self._refuse(relay)
         self.io.write(lane, file, ptr, n, offset, relay_made, relay, result)
-        self.position = self._mirror.write(self._paths[<uintptr_t>file], offset, data, False)
+        self._pass_on("write", (self._paths[<uintptr_t>file], offset, data, False))
         relay.position = self.position
         return 0
 
@@ -193,9 +210,16 @@ cdef class MirroredIo(FileCalls):
         run.size = n
         Py_INCREF(run)
         relay.run = <PyObject *>run
-        self.io.write_records(file, ptr, n, offset, relay_made, relay, result)
-        self.position = self._mirror.write(self._paths[<uintptr_t>file], offset, run, True)
+        if self.waits:
+            relay.is_quiet = True
+            self.io.write_quietly(file, ptr, n, offset, relay_made, relay, result)
+        else:
+            self.io.write_records(file, ptr, n, offset, relay_made, relay, result)
+        self._pass_on("write", (self._paths[<uintptr_t>file], offset, run, True))
         relay.position = self.position
+        if relay.is_quiet:
+            self._quiet = self.position
+            self._listen()
         return 0
 
     cdef int on_file(self, IoLane lane, IoKind kind, File *file, size_t n,
@@ -213,9 +237,9 @@ cdef class MirroredIo(FileCalls):
             self._mirror.shrinks(self._paths[<uintptr_t>file], None)
         self.io.on_file(lane, kind, file, n, relay_made, relay, result)
         if kind == IO_TRUNCATE:
-            self.position = self._mirror.truncate(self._paths[<uintptr_t>file], n)
+            self._pass_on("truncate", (self._paths[<uintptr_t>file], n))
         elif kind == IO_UNLINK_FILE:
-            self.position = self._mirror.delete(self._paths[<uintptr_t>file])
+            self._pass_on("delete", (self._paths[<uintptr_t>file],))
         relay.position = self.position
         return 0
 
@@ -227,7 +251,7 @@ cdef class MirroredIo(FileCalls):
             return self._refuse(relay)
         self._mirror.shrinks(target, 0)
         self.io.rename(lane, file, to, relay_made, relay, result)
-        self.position = self._mirror.rename(self._paths[<uintptr_t>file], target)
+        self._pass_on("rename", (self._paths[<uintptr_t>file], target))
         self._paths[<uintptr_t>file] = target
         relay.position = self.position
         return 0
@@ -242,8 +266,18 @@ cdef class MirroredIo(FileCalls):
             self._mirror.shrinks(self._below(path), None)
         self.io.on_path(lane, kind, path, relay_made, relay, result)
         if kind == IO_UNLINK or kind == IO_RMDIR:
-            self.position = self._mirror.delete(self._below(path))
+            self._pass_on("delete", (self._below(path),))
         relay.position = self.position
+        return 0
+
+    cdef int _pass_on(self, str method, tuple arguments) except -1:
+        """Pass a change to the mirror, which may report it as committed at once. No completion may
+        run then, because the caller is in the middle of a change."""
+        self._is_changing = True
+        try:
+            self.position = getattr(self._mirror, method)(*arguments)
+        finally:
+            self._is_changing = False
         return 0
 
     cdef str _below(self, const char *path):
@@ -270,6 +304,7 @@ cdef class MirroredIo(FileCalls):
         relay.error = 0
         relay.position = 0
         relay.may_fail = False
+        relay.is_quiet = False
         relay.run = NULL
         relay.next = NULL
         Py_INCREF(self)
@@ -283,10 +318,13 @@ cdef class MirroredIo(FileCalls):
         else:
             self._last.next = relay
         self._last = relay
+        if relay.is_quiet:
+            self._quiet_made = relay.position
         if error and not relay.may_fail and not self.error and self.waits:
             self.error = error
             self._mirror.failed(error)
-        return self._report()
+        self._report()
+        return self._listen()
 
     cdef int _report(self) except -1:
         """Report the completed operations. If a callback raises, the rest are reported later."""

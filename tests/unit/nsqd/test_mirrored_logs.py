@@ -3,6 +3,7 @@ equal."""
 
 import errno
 import random
+import select
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,130 @@ def test_a_run_can_still_be_sent_when_it_is_done(disk: Mirrored) -> None:
     (sent,) = disk.mirror.runs
     assert [each.message for each in walk(bytes(sent))] == wanted
     assert len(sent) == len(data)
+
+
+class Counter:
+    """A mirror that only counts the changes."""
+
+    def __init__(self) -> None:
+        self.position = 0
+        self.errors: list[int] = []
+
+    def write(self, *_: Any) -> int:
+        self.position += 1
+        return self.position
+
+    truncate = rename = delete = write
+
+    def shrinks(self, path: str, size: int | None) -> None:
+        pass
+
+    def failed(self, error: int) -> None:
+        self.errors.append(error)
+
+
+class Stepped:
+    """A log with a run that the I/O threads write when the test says so."""
+
+    def __init__(self, path: Path) -> None:
+        self.io = FaultyIoThread(stepped=True)
+        self.mirror = Counter()
+        self.mirrored = MirroredIo(self.io, path, self.mirror)
+        self.probe = LogProbe(Log(self.mirrored, path, "t"))
+        self.done: list[int] = []
+        self.append(1)  # creates the file, which is announced
+        self.io.drain_now()
+        self.mirrored.committed(self.mirror.position)
+        self.done.clear()
+        self.append(4)
+        self.io.kick_now()
+
+    def append(self, first: int) -> None:
+        self.probe.append(run(messages(first, 3)), first, first + 2, 3, done=self.done.append)
+
+    def commit(self) -> None:
+        self.mirrored.committed(self.mirror.position)
+
+    def has_event(self) -> bool:
+        return bool(select.select([self.io.fileno()], [], [], 0)[0])
+
+
+@pytest.fixture
+def stepped(tmp_path: Path) -> Iterator[Stepped]:
+    found = Stepped(tmp_path)
+    assert not found.has_event()
+    yield found
+    found.mirrored.wait(False)
+    found.io.drain_now()
+    found.probe = found.mirrored = found.mirror = None  # type: ignore[assignment]
+    found.io.close()
+
+
+def test_a_run_that_is_not_committed_causes_no_event(stepped: Stepped) -> None:
+    stepped.io.step_now()
+    assert not stepped.has_event()
+    stepped.commit()
+    assert stepped.done == [0]
+
+
+def test_a_committed_run_causes_an_event(stepped: Stepped) -> None:
+    stepped.commit()
+    assert stepped.done == []
+    stepped.io.step_now()
+    assert stepped.has_event()
+    stepped.io.poll_now()
+    assert stepped.done == [0] and not stepped.has_event()
+
+
+def test_each_of_several_committed_runs_causes_an_event(stepped: Stepped) -> None:
+    stepped.append(7)
+    stepped.io.kick_now()
+    stepped.commit()
+    for count in (1, 2):
+        stepped.io.step_now()
+        assert stepped.has_event()
+        stepped.io.poll_now()
+        assert stepped.done == [0] * count
+
+
+def test_a_run_that_need_not_be_committed_causes_an_event(stepped: Stepped) -> None:
+    stepped.mirrored.wait(False)
+    stepped.io.step_now()
+    assert stepped.has_event()
+    stepped.io.poll_now()
+    assert stepped.done == [0]
+
+
+def test_a_run_that_was_made_before_is_announced_when_nothing_waits(stepped: Stepped) -> None:
+    stepped.io.step_now()
+    stepped.mirrored.wait(False)
+    assert stepped.has_event()
+    stepped.io.poll_now()
+    assert stepped.done == [0]
+
+
+def test_a_failed_run_causes_an_event(stepped: Stepped) -> None:
+    stepped.io.fault("pwrite", error=errno.EIO)
+    stepped.io.step_now()
+    assert stepped.has_event()
+    stepped.io.poll_now()
+    assert stepped.mirror.errors == [errno.EIO]
+
+
+def test_nothing_completes_in_the_middle_of_a_change(stepped: Stepped) -> None:
+    stepped.io.step_now()
+
+    def write(*_: Any) -> int:
+        position = Counter.write(stepped.mirror)
+        stepped.mirrored.committed(position)
+        assert stepped.done == []
+        return position
+
+    stepped.mirror.write = write  # type: ignore[method-assign]
+    stepped.append(7)
+    assert stepped.has_event()
+    stepped.io.poll_now()
+    assert stepped.done == [0]
 
 
 def test_a_failed_change_is_reported_to_the_mirror_only(disk: Mirrored) -> None:
