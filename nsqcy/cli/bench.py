@@ -92,7 +92,7 @@ def upper(bucket: int) -> int:
     metavar="N",
     default=4,
     show_default=True,
-    help="how many",
+    help="number of producers",
 )
 @click.option(
     "--consumers",

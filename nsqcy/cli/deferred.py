@@ -28,7 +28,12 @@ def deferred() -> None:
 @click.argument("topic", type=TOPIC)
 @click.argument("channel", type=CHANNEL)
 @click.option(
-    "--count", type=Count(1), metavar="N", default=100, show_default=True, help="how many"
+    "--count",
+    type=Count(1),
+    metavar="N",
+    default=100,
+    show_default=True,
+    help="maximum number of messages",
 )
 @as_json
 @on_cluster

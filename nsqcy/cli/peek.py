@@ -63,7 +63,7 @@ class Peeked(NamedTuple):
     metavar="N",
     default=20,
     show_default=True,
-    help="how many",
+    help="maximum number of messages",
 )
 @click.option("--full", is_flag=True, help="print bodies in full instead of a table")
 @as_json
