@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from loadtest.bench import procfs
 from loadtest.bench.speed import Result, Settings
@@ -27,20 +29,30 @@ TOP = (sys.executable, "-m", "nsqcy", "top", "--json", "--interval=1ms")  # quer
 def first_pages(settings: Settings) -> Iterator[Result]:
     names = [f"orders.{number:06d}" for number in range(settings.some(TOPICS, 100))]
     lookupd = testing.Nsqlookupd()
-    with (
-        lookupd,
-        Nsqd(workers=settings.workers, lookupd_tcp_address=lookupd.tcp_address) as nsqd,
-    ):
-        create(nsqd, names)
+    with TemporaryDirectory(prefix="nsqcy-bench-") as data, lookupd:
+        options = {"data_path": data, "workers": settings.workers}
+        with Nsqd(**options) as nsqd:  # without an nsqlookupd, which each new topic would query
+            create(nsqd, names)
+        yield from measured(settings, lookupd, options, len(names))
+
+
+def measured(
+    settings: Settings, lookupd: testing.Nsqlookupd, options: dict[str, Any], topics: int
+) -> Iterator[Result]:
+    with Nsqd(lookupd_tcp_address=lookupd.tcp_address, **options) as nsqd:
         registered = Web.at(lookupd.http_address)
-        eventually(lambda: len(registered.get("/topics").json()["topics"]) == len(names), WITHIN)
+        eventually(lambda: are_listed(registered, topics), WITHIN, interval=1.0)
         with Nsqadmin(lookupd_http_address=lookupd.http_address, history_interval="10s") as admin:
             daemons = [each.process.pid for each in (lookupd, nsqd, admin)]
             for _ in settings.rounds():
                 for path in PATHS:
-                    yield timed(f"nsqadmin {path}", len(names), daemons, fetching(admin, path))
+                    yield timed(f"nsqadmin {path}", topics, daemons, fetching(admin, path))
                 command = [*TOP, f"--lookupd-http-address={lookupd.http_address}"]
-                yield timed("nsqcy top, 2 samples", len(names), daemons[:2], running(command))
+                yield timed("nsqcy top, 2 samples", topics, daemons[:2], running(command))
+
+
+def are_listed(lookupd: Web, topics: int) -> bool:
+    return lookupd.get("/topics").body.count(b'"orders.') == topics
 
 
 def fetching(admin: Nsqadmin, path: str) -> Callable[[], float]:
