@@ -7,10 +7,13 @@ from typing import Any
 from nsqcy.errors import HttpError
 from nsqcy.http.parser import JSON, PLAIN, Reply
 from nsqcy.http.router import Request, whole
+from nsqcy.names import MAX_NAME_LENGTH
 from nsqcy.nsqd.http.context import Context
 from nsqcy.nsqd.http.params import BOOLEANS
 from nsqcy.nsqd.process_messages.master_verbs import GetAllCopies, GetNode
 from nsqcy.nsqd.process_messages.stats_query import Query
+
+MAX_NAMED = 1000  # topics that a request may select by name
 
 _COUNT = re.compile(r"[0-9]{1,6}", re.ASCII)
 
@@ -55,13 +58,21 @@ def stats(api: Context, request: Request) -> Reply:
         include_mem=BOOLEANS.get(params.get("include_mem", ""), True),
         ledger=BOOLEANS.get(params.get("ledger", ""), False),
         sparse=BOOLEANS.get(params.get("sparse", ""), False),
-        topics=params.get("topics", ""),
+        topics=_topics(params),
         busiest=_busiest(params),
         names=BOOLEANS.get(params.get("names", ""), False),
     )
     # A list of topics may be too long for a log.
     body, kind = api.backend.stats(query), JSON if query.json else PLAIN
     return Reply(200, body, kind, logged=not query.topics)
+
+
+def _topics(params: Mapping[str, str]) -> str:
+    """Return the list of topics, which each worker must be able to read in one turn."""
+    names = params.get("topics", "")
+    if names.count(",") >= MAX_NAMED or len(names) > MAX_NAMED * (MAX_NAME_LENGTH + 1):
+        raise HttpError(400, f"INVALID_TOPICS (allowed: up to {MAX_NAMED} names)")
+    return names
 
 
 def _busiest(params: Mapping[str, str]) -> int:

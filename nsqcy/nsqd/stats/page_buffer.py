@@ -41,11 +41,17 @@ class SharedBuffer:
 
 
 class Writer:
-    """Writes one piece after another into the region with this number."""
+    """Writes one piece after another into the region with this number. shift: where to begin in the
+    region."""
 
-    def __init__(self, fd: int, region: int) -> None:
+    def __init__(self, fd: int, region: int, shift: int = 0) -> None:
         self._fd = fd
-        self._at = region * REGION
+        self._region = region
+        self._at = region * REGION + shift
+
+    def shifted(self, shift: int) -> "Writer":
+        """Return another writer for the same region."""
+        return Writer(self._fd, self._region, shift)
 
     def write(self, data: bytes | memoryview) -> Piece:
         piece = Piece(self._at, len(data))

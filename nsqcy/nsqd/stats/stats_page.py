@@ -6,8 +6,8 @@ topics without reading their pieces, and the worker that received the request re
 
     value   {"known", "health", "health_at", "reads", "hung", "memory", "events", "sizes",
             "summary", "ranks"}; `sizes`: bytes of the names, the topics, the producers and the
-            channels with dead letters, one after another; `summary`: totals, or None for a complete
-            page; `ranks`: bytes of the ranks
+            channels with dead letters, which are at APART; `summary`: totals, or None for a
+            complete page; `ranks`: bytes of the ranks
     blob    the index of the topics; see server/page_pieces.pyx. In a summary, the topics are in the
             order of busyness, and their ranks follow the index.
 """
@@ -42,6 +42,10 @@ MERGED = 16384
 
 RANKED = 256
 """Busiest topics that the master orders, or whose ranks a worker writes, in one step."""
+
+APART = REGION // 2
+"""Where a worker writes the channels with dead letters, so that it can write them and the names in
+turn."""
 
 NOTHING = Piece(0, 0)
 
@@ -96,15 +100,16 @@ def _write_summary(
     give_way: Callable[[], None],
 ) -> Written:
     summary = StatsSummary(manager.shard, keys, query)
-    names = 0
-    while summary.go_on(COUNTED):
+    apart, names, dead_letters = writer.shifted(APART), 0, 0
+    is_over = False
+    while not is_over:
+        is_over = not summary.go_on(COUNTED)
         names += summary.take_names(writer.write).length
+        dead_letters += summary.take_dead_letters(apart.write).length
         give_way()
-    names += summary.take_names(writer.write).length
     ranks = dict(summary.busiest())
     share = StatsShare(manager, ranks, query, now)
     _write_all(share, writer, give_way)
-    dead_letters = summary.take_dead_letters(writer.write).length
     listing = share.take_index(bytes)
     return Written(
         (names, *share.sizes(), dead_letters),
@@ -223,18 +228,16 @@ def region(worker: int) -> int:
 
 
 def _share(worker: int, found: Answer) -> Share:
-    at, shown = region(worker) * REGION, []
-    for size in found.value["sizes"]:
-        shown.append(Piece(at, size))
-        at += size
-    names, topics, producers, dead_letters = shown
+    at = region(worker) * REGION
+    names, topics, producers, dead_letters = found.value["sizes"]
+    producers_at = at + names + topics
     end = len(found.blob) - found.value["ranks"]
     return Share(
-        topics,
-        producers,
+        Piece(at + names, topics),
+        Piece(producers_at, producers),
         found.blob[:end],
-        names,
-        dead_letters,
+        Piece(at, names),
+        Piece(at + APART, dead_letters),
         found.value["summary"],
         found.blob[end:],
     )

@@ -429,6 +429,13 @@ def test_stats(fresh: Server) -> None:
         allowed = "INVALID_BUSIEST (allowed: a number of topics, up to 999999)"
         assert (answer.status, answer.message) == (400, allowed)
 
+    for names in ("a," * 1000, "a" * 65001):
+        answer = http.request("GET", f"/stats?format=json&topics={names}")
+        assert (answer.status, answer.message) == (
+            400,
+            "INVALID_TOPICS (allowed: up to 1000 names)",
+        )
+
     for query in ("format=JSON", "format=text", ""):
         answer = get(query)
         assert answer.headers["content-type"] == "text/plain; charset=utf-8"

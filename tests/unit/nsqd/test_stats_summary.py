@@ -207,14 +207,14 @@ def test_a_summary_is_made_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stats_page, "COUNTED", 8)
     monkeypatch.setattr(stats_page, "SLICE", 8)
     monkeypatch.setattr(stats_page, "RANKED", 8)
-    core, shared, turns = Core(None), SharedBuffer(), [0]
+    core, shared, turns = Core(None, policies=POLICIES), SharedBuffer(), [0]
     for number in range(40):
-        core.create(f"t{number}").channel("c")
+        core.create(f"b{number}").channel("c")
 
     def give_way() -> None:
         turns[0] += 1
 
-    query = Query(json=True, busiest=16)
+    query = Query(json=True, busiest=16, names=True)
     keys, writer = list(core.shard.topics), Writer(shared.fd, stats_page.region(0))
     written = stats_page.write_share(core.manager, keys, query, writer, 0, give_way)
     counted, shown, ranked = (80 + 16) // 8, 32 // 8, 1
@@ -224,8 +224,11 @@ def test_a_summary_is_made_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     turns[0] = 0
     whole = stats_page.combine(shared, {0: answer}, 1)
-    stats_page.page_plan(whole, query, started=0, now=0, give_way=give_way)
+    plan = stats_page.page_plan(whole, query, started=0, now=0, give_way=give_way)
     assert turns[0] == 1
+    found = json.loads(bytes(page_buffer.read(shared.fd, plan, lambda: None)))
+    assert sorted(found["topic_names"]) == sorted(f"b{number}" for number in range(40))
+    assert len(found["dead_letter_channels"]) == 40 and len(found["topics"]) == 16
 
 
 def test_a_topic_deleted_during_a_summary_is_omitted(monkeypatch: pytest.MonkeyPatch) -> None:
