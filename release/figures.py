@@ -221,7 +221,7 @@ LIMITED_BY = (
         ("MPUB x200, to disk", "overflow"),
         "the page cache's copy, the checksum, and the I/O thread on another core",
     ),
-    ("MPUB of 200, class `os`", ("MPUB x200, 2 conn, os", "os"), "the same"),
+    ("MPUB of 200, class `os`", ("MPUB x200, 2 conn, os", "os"), "the same as MPUB of 200 to disk"),
     (
         "MPUB of 200, memory that the process has not used before",
         ("MPUB x200, 2 conn, new memory", "memory"),

@@ -135,7 +135,8 @@ def told(curve: Curve, rows: Sequence[Row]) -> str:
     if exponent(steepest) > max(exponent(points), curve.work) + STEEP:
         (low, _), (high, _) = steepest
         parts.append(
-            f"The steepest step is from {low:,.0f} to {high:,.0f}: {exponent(steepest):.2f}."
+            f"The steepest step is from {low:,.0f} to {high:,.0f}, with an exponent of "
+            f"{exponent(steepest):.2f}."
         )
     if curve.thing:
         each = rows[-1]["figures"]["bytes"]

@@ -53,14 +53,14 @@ def test_a_sentence_has_the_ends_and_the_exponent() -> None:
     text = growth.told(TOPICS, rows(TOPICS, (1, 2.0), (1000, 1.0), (10_000, 20.0)))
     assert "From 1 to 10,000 topics" in text and "from 2.00 to 20.00 µs" in text
     assert "exponent of 0.25" in text
-    assert "steepest step is from 1,000 to 10,000: 1.30" in text
+    assert "steepest step is from 1,000 to 10,000, with an exponent of 1.30" in text
     assert "a topic takes 123 bytes" in text
 
 
 def test_a_step_that_the_ends_hide_is_reported() -> None:
     text = growth.told(TOPICS, rows(TOPICS, (1, 8.0), (100, 1.0), (1000, 8.0)))
     assert "stays nearly constant" in text
-    assert "steepest step is from 100 to 1,000: 0.90" in text
+    assert "steepest step is from 100 to 1,000, with an exponent of 0.90" in text
 
 
 def test_no_memory_is_claimed_for_each_worker() -> None:
