@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import os
 import shutil
 import signal
 import socket
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from _pytest.assertion import rewrite
 from hypothesis import settings
@@ -47,6 +49,9 @@ TUNED: dict[str, Any] = {
     "topology_zone": "z",
 }
 
+MEMORY_DISK = "/dev/shm"
+FREE = 4 << 30  # bytes, many times what the tests use at once
+
 numbers = itertools.count(1)
 
 # A deadline would depend on the load of the machine.
@@ -58,10 +63,37 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def has_memory_disk() -> bool:
+    """Return whether there is a file system in memory that has room and permits programs."""
+    try:
+        found = os.statvfs(MEMORY_DISK)
+    except OSError:
+        return False
+    free = min(found.f_bavail * found.f_frsize, available_memory())
+    return free >= FREE and not found.f_flag & (os.ST_NOEXEC | os.ST_RDONLY)
+
+
+def available_memory() -> int:
+    """Return the bytes of memory that can be used without swapping."""
+    available: int = psutil.virtual_memory().available
+    return available
+
+
+def use_memory_disk() -> None:
+    """Put temporary files in memory: the tests write thousands of small files, and daemons wait for
+    the disk when they start and exit. TMPDIR=/tmp leaves them on the disk, as the marker
+    `real_disk` does for the directory of a test."""
+    if "TMPDIR" not in os.environ and has_memory_disk():  # worker processes inherit it
+        os.environ["NSQCY_REAL_DISK"] = tempfile.gettempdir()
+        os.environ["TMPDIR"] = tempfile.tempdir = MEMORY_DISK
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "early: runs first, waits long beside the others")
+    config.addinivalue_line("markers", "real_disk: `tmp_path` is on a disk, not in memory")
     config.addinivalue_line("markers", "ours: differs from NSQ on purpose; docs/COMPATIBILITY.md")
     config.addinivalue_line("markers", "real_start: executes all programs, and forks none")
+    use_memory_disk()
     if not SANITIZED:
         fork_server.install(environment())
 
@@ -150,6 +182,17 @@ def ports_of_the_test() -> Iterator[None]:
         held_ports.append(ports)
         yield
         held_ports.remove(ports)
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """The test's temporary directory, of tests marked `real_disk` on a disk."""
+    if not request.node.get_closest_marker("real_disk"):
+        yield tmp_path
+        return
+    disk = os.environ.get("NSQCY_REAL_DISK")
+    with tempfile.TemporaryDirectory(dir=disk, ignore_cleanup_errors=True) as path:
+        yield Path(path)
 
 
 class Starter:

@@ -20,7 +20,7 @@ from support.nsqd_process import Nsqd, environment
 DURABLE = ["os", "fsync"]
 SEED = int(os.environ.get("NSQCY_CRASH_SEED", "1"))
 
-pytestmark = pytest.mark.ours
+pytestmark = [pytest.mark.ours, pytest.mark.real_disk]
 
 
 @pytest.fixture(params=[1, 3], ids=["w1", "w3"])

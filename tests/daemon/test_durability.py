@@ -19,6 +19,8 @@ from nsqcy.testing.wire_client import Conn
 from support.many_clients import homes
 from support.nsqd_process import Nsqd
 
+pytestmark = pytest.mark.real_disk
+
 TOPICS = [f"t{number}" for number in range(6)]
 
 

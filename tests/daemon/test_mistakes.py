@@ -21,7 +21,7 @@ from nsqcy.testing.http_requests import Web, eventually
 from nsqcy.testing.ports import Ports
 from support.logged_process import Logged
 from support.nsqadmin_process import Admin, refused
-from support.nsqd_process import START_BUDGET, Nsqd, environment
+from support.nsqd_process import START_BUDGET, Nsqd, environment, free_port
 from support.nsqlookupd_process import Lookupd
 
 pytestmark = pytest.mark.ours
@@ -190,12 +190,11 @@ LOCAL = "nsqd --tcp-address=127.0.0.1:0 --http-address=127.0.0.1:0"
 
 def test_a_port_for_copies_in_use(tmp_path: Path) -> None:
     """Worker 1 listens on the port after the configured one."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        address = f"127.0.0.1:{port}"
+    port = free_port()
+    address = f"127.0.0.1:{port + 1}"
+    with socket.create_server(("127.0.0.1", port + 1)):
         code, err = run(
-            f"{LOCAL} --workers=2 --etcd-endpoints=127.0.0.1:1"
-            f" --copies-address=127.0.0.1:{port - 1}",
+            f"{LOCAL} --workers=2 --etcd-endpoints=127.0.0.1:1 --copies-address=127.0.0.1:{port}",
             tmp_path,
         )
     assert code == 1
