@@ -193,8 +193,8 @@ def _any_alive(cluster: Cluster) -> object:
 CHECKS = (
     Check(
         "unexamined-topics",
-        "nsqds with more topics that have messages or traffic than the"
-        f" {MAX_TOPICS:,} busiest, which the other checks examine",
+        f"nsqds on which more than {MAX_TOPICS:,} topics have messages or traffic; the other"
+        f" checks examine only the {MAX_TOPICS:,} busiest",
         "all topics with messages or traffic are examined",
         unexamined,
         _any_alive,
