@@ -52,7 +52,6 @@ MEASURED = re.compile(
 LIMIT = "a limit that nsqcy enforces"
 SETTING = "an option or its default"
 ALLOWED = {
-    ("docs/DISKFORMAT.md", "64 times as"): LIMIT,
     ("docs/NSQADMIN.md", "needs 34,560 bytes"): "the size of its arrays",
     ("docs/REPLICATION.md", "4 MiB/s"): SETTING,
     ("docs/SPARK.md", "need 2 GB"): SETTING,
