@@ -16,6 +16,7 @@ from nsqcy import Consumer, Message, Producer
 TCP = os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150")
 database = sqlite3.connect(":memory:", check_same_thread=False)
 database.execute("CREATE TABLE charges (key TEXT PRIMARY KEY, euros INTEGER)")
+ready = threading.Event()
 finished = threading.Semaphore(0)
 
 
@@ -32,8 +33,17 @@ def charge(message: Message) -> None:
 
 with (
     Producer(TCP, headers=True) as producer,
-    Consumer("orders", "cashier", TCP, message_handler=charge, headers=True, requeue_delay=0.1),
+    Consumer(
+        "orders",
+        "cashier",
+        TCP,
+        message_handler=charge,
+        on_ready=lambda connection: ready.set(),
+        headers=True,
+        requeue_delay=0.1,
+    ),
 ):
+    ready.wait(30)  # messages that are published before the channel exists may miss it
     for _ in range(2):  # a publisher that received no answer publishes again
         producer.publish("orders", b"25", headers={"idempotency-key": "order-1"})
     for _ in range(2):

@@ -186,7 +186,9 @@ def on_disk() -> str:
     run = separate("copies")
     head = ["nsqd publishes", "in comparison with", "ratio of messages per second"]
     return _texts([*head, "the same ratio in memory, without copies"], rows) + (
-        f"\n{conditions()}. For Redis, the ratio in memory is for batches of 200 from 2 clients. "
+        f"\n{conditions()}. Each ratio is the median of the rounds' ratios, so it may differ from "
+        "the ratio of two medians. "
+        "For Redis, the ratio in memory is for batches of 200 from 2 clients. "
         f"The figures for waiting clients are {separate('synced')}. "
         f"The figures for copies and replicas are {run}: all servers and clients shared this one "
         "machine, without a network between them.\n"

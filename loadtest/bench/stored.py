@@ -24,6 +24,8 @@ Class fsync: a publish is acknowledged once its messages would survive a power l
 clients. NATS JetStream runs with `sync_interval: always`, beanstalkd with a binlog and `-f 0`,
 RabbitMQ with a durable classic queue and persistent messages. Clients send one message, or 100 in
 one write, and send the next ones once all are acknowledged. Slow contestants have fewer messages.
+"nsqcy's rate" is the median of each round's ratio; rates vary from round to round, because the
+contestants share a disk, so the ratio may differ from that of the two medians.
 """,
         {
             "msg/s": lambda row: f"{row['rate']:,.0f}",

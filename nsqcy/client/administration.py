@@ -7,7 +7,7 @@ to import, so it is imported when an NsqdAdmin is created. Independent of consum
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from nsqcy.client.arguments import LIMIT, check_argument, check_arguments, check_names
@@ -141,15 +141,16 @@ class NsqdAdmin:
     def topic_policy(self, topic: str, **keys: Any) -> dict[str, Any]:
         """Set keys of a topic's policy; None resets a key. Return all keys with their values.
 
-        Neither the topic nor the channel of a policy has to exist.
+        A duration is a string such as `"30s"`, or a timedelta. Neither the topic nor the channel of
+        a policy has to exist.
         """
         with self._errors_with_address():
-            return _values(self._nsqd.topic_config(topic, keys or None))
+            return _values(self._nsqd.topic_config(topic, _settings(keys)))
 
     def channel_policy(self, topic: str, channel: str, **keys: Any) -> dict[str, Any]:
         """Set keys of a channel's policy, like topic_policy()."""
         with self._errors_with_address():
-            return _values(self._nsqd.channel_config(topic, channel, keys or None))
+            return _values(self._nsqd.channel_config(topic, channel, _settings(keys)))
 
     def peek(
         self, topic: str, channel: str, state: str = "queued", *, count: int = 20
@@ -198,6 +199,14 @@ def _existed(delete: Callable[..., None], *names: str) -> bool:
             raise
         return False
     return True
+
+
+def _settings(keys: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the keys as nsqd accepts them; None if there are none."""
+    return {
+        key: f"{value // timedelta(microseconds=1)}us" if isinstance(value, timedelta) else value
+        for key, value in keys.items()
+    } or None
 
 
 def _values(answer: dict[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,8 @@ def test_topics_channels_and_policies(face: Face, shared: Nsqd, topic: str) -> N
     assert face.call(admin.topic_policy, topic, durability="os")["durability"] == "os"
     assert face.call(admin.topic_policy, topic)["durability"] == "os"
     assert face.call(admin.topic_policy, topic, durability=None)["durability"] == "memory"
+    policy = face.call(admin.topic_policy, topic, max_defer_timeout=timedelta(days=30))
+    assert policy["max_defer_timeout"] == "720h"
 
     face.call(admin.create_channel, dead, "look")
     shared.web.pub(topic, b"bad")
