@@ -39,6 +39,7 @@ _MAGIC_LIMIT = 60.0  # seconds within which a client must send the protocol vers
 _SEND_LIMIT = 60.0  # seconds for a client to accept a response
 _LINGER_LIMIT = 5.0  # seconds for a client to close its side after an error
 _RECV_SIZE = 16 << 10
+_TURNS_A_SEND = 16  # turns whose responses are sent at once
 _LEAVING = 256  # registrations that an ended connection removes at once
 
 
@@ -154,12 +155,22 @@ class Connection(gevent.Greenlet):  # type: ignore[misc]
                 session.feed_eof()
             more = True
             while more:
-                self._daemon.turns.wait()
-                answers, more = session.turn(clock())
+                answers, more = self._take_turns()
                 if answers:
                     sock.settimeout(_SEND_LIMIT)
                     sock.sendall(answers)
             self._account()
+
+    def _take_turns(self) -> tuple[bytes, bool]:
+        """Process input. Return the responses, and whether more input can be processed now."""
+        answers = []
+        for _ in range(_TURNS_A_SEND):
+            self._daemon.turns.wait()
+            some, more = self._session.turn(clock())
+            answers.append(some)
+            if not more:
+                break
+        return b"".join(answers), more
 
     def _account(self) -> None:
         """Count unfinished input; end the connections that exceed the limits."""

@@ -43,7 +43,8 @@ RESOLVE_EVERY = 15.0  # seconds between name resolutions
 NAMES_AT_ONCE = 8
 IDLE_THREAD = 60.0  # seconds after which an idle thread ends
 MAX_PENDING = 10_000  # maximum pending changes per nsqlookupd; beyond that, all topics are resent
-BATCH = 200  # commands to send before waiting for their responses
+BATCH = 200  # commands per write
+WINDOW = 1000  # maximum unanswered commands while all topics are registered
 PIECE = 1 << 16
 
 
@@ -72,7 +73,8 @@ class Peer:
         # whether it has received all topics that existed when `_sync` was created
         self._told = False
         self._behind = False  # too many changes to send individually
-        self._sync: list[bytes] = []
+        self._sync: deque[bytes] = deque()
+        self._unanswered = 0  # commands from `_sync` that were sent and not answered yet
         self._pending: deque[Command] = deque()
         self._changes = self._answered = 0
         self._waiting: deque[tuple[int, Event]] = deque()  # number of changes that must be answered
@@ -141,7 +143,8 @@ class Peer:
 
     def _hang_up(self) -> None:
         self._told = self._behind = False
-        self._sync = []
+        self._sync.clear()
+        self._unanswered = 0
         self._pending.clear()
         self.caught_up.set()
         self._answered = self._changes
@@ -184,7 +187,7 @@ class Peer:
 
     def _serve(self) -> None:
         # Do both in the same turn, so that every later change is queued.
-        self._sync = self._lookup.everything()
+        self._sync.extend(self._lookup.everything())
         self._told = True
         self.caught_up.clear()
         ping_due = time.monotonic() + PING_EVERY
@@ -199,9 +202,8 @@ class Peer:
                 self._ping()
                 ping_due = time.monotonic() + PING_EVERY
             elif self._sync:
-                batch, self._sync = self._sync[:BATCH], self._sync[BATCH:]
                 self._doing = "registering all topics and channels"
-                self._command(b"".join(batch), len(batch))
+                self._register_more()
             elif self._pending:
                 self._tell_changes()
             else:
@@ -210,8 +212,23 @@ class Peer:
 
     def _ping(self) -> None:
         self._log.debug(f"LOOKUPD({self.name}): sending heartbeat")
+        self._take_answers(0)
         self._doing = "PING"
         self._command(protocol.PING, 1)
+
+    def _register_more(self) -> None:
+        """Send the next commands before the last ones are answered, so that neither side waits for
+        the other. The last call waits for all responses."""
+        batch = [self._sync.popleft() for _ in range(min(BATCH, len(self._sync)))]
+        self._send(b"".join(batch))
+        self._unanswered += len(batch)
+        self._take_answers(WINDOW - BATCH if self._sync else 0)
+
+    def _take_answers(self, left: int) -> None:
+        """Receive responses until at most this number of commands is unanswered."""
+        while self._unanswered > left:
+            self._check(self._answer())
+            self._unanswered -= 1
 
     def _tell_changes(self) -> None:
         batch = [self._pending.popleft() for _ in range(min(BATCH, len(self._pending)))]
@@ -227,15 +244,21 @@ class Peer:
 
     def _command(self, data: bytes, count: int) -> None:
         for answer in self._exchange(data, count):
-            if answer.startswith(b"E_"):
-                raise PeerFailure(answer[:200].decode("utf-8", "backslashreplace"))
+            self._check(answer)
+
+    def _check(self, answer: bytes) -> None:
+        if answer.startswith(b"E_"):
+            raise PeerFailure(answer[:200].decode("utf-8", "backslashreplace"))
 
     # -- bytes
 
     def _exchange(self, data: bytes, count: int) -> list[bytes]:
+        self._send(data)
+        return [self._answer() for _ in range(count)]
+
+    def _send(self, data: bytes) -> None:
         self._sock.settimeout(STEP_LIMIT)
         self._sock.sendall(data)
-        return [self._answer() for _ in range(count)]
 
     def _answer(self) -> bytes:
         deadline = time.monotonic() + STEP_LIMIT

@@ -12,7 +12,7 @@ from nsqcy.nsqd.known_topics import KnownTopics
 from nsqcy.nsqd.lookup import registration as module
 from nsqcy.nsqd.lookup.protocol import REGISTER, UNREGISTER, Command
 from nsqcy.nsqd.lookup.registration import Lookup
-from support.fake_nsqlookupd import HANG_UP, OK, SILENCE, FakeLookupd
+from support.fake_nsqlookupd import HANG_UP, OK, RAW, SILENCE, FakeLookupd
 from support.gevent_hub import Lines, wait_until
 from support.nsqd_process import free_port
 
@@ -168,6 +168,58 @@ def test_many_topics_at_once(make, lookupd):
     lookup.change(Command(UNREGISTER, "t5", "c"))
     wait_until(lambda: one.told()[700:] == ["UNREGISTER t5 c"])
     assert set(one.told()[:700]) == {f"REGISTER t{number} c" for number in range(700)}
+
+
+def test_topics_are_registered_before_the_last_ones_are_answered(make, lookupd):
+    """A round trip for each batch would take most of the time with very many topics."""
+    one = lookupd()
+    known_topics = KnownTopics()
+    count = 10 * module.BATCH
+    for number in range(count):
+        known_topics.create_channel(f"t{number}", "c")
+    held: list[str] = []
+    one.answers = lambda command: hold(command)
+
+    def hold(command: str) -> bytes:
+        """Answer nothing until the nsqd sends no more, then everything."""
+        if not command.startswith("REGISTER"):
+            return OK
+        held.append(command)
+        if len(held) < module.WINDOW:
+            return SILENCE
+        one.answers = None
+        return RAW + b"\0\0\0\2OK" * module.WINDOW
+
+    lookup = make(one.address, known_topics=known_topics)
+    wait_until(lambda: len(one.told()) == count and lookup.peers[0].caught_up.is_set())
+    assert len(held) == module.WINDOW
+    assert one.told() == [f"REGISTER t{number} c" for number in range(count)]
+    assert len(one.links) == 1
+
+
+def test_pings_between_the_registrations_of_many_topics(make, lookupd, monkeypatch):
+    monkeypatch.setattr(module, "PING_EVERY", 0.0)
+    one = lookupd()
+    known_topics = KnownTopics()
+    for number in range(module.WINDOW):
+        known_topics.create_topic(f"t{number}")
+    make(one.address, known_topics=known_topics)
+    wait_until(lambda: one.links and one.link.commands.count("PING") > 3)
+    monkeypatch.setattr(module, "PING_EVERY", 15.0)
+    wait_until(lambda: len(one.told()) == module.WINDOW)
+    assert len(one.links) == 1
+
+
+def test_a_topic_that_is_refused_among_many(make, lookupd):
+    one = lookupd()
+    known_topics = KnownTopics()
+    for number in range(2 * module.WINDOW):
+        known_topics.create_topic(f"t{number}")
+    one.answers = lambda command: b"E_BAD_TOPIC no" if command == "REGISTER t300" else OK
+    lookup = make(one.address, known_topics=known_topics)
+    wait_until(lambda: said(lookup, "registering all topics and channels - E_BAD_TOPIC no"))
+    one.answers = None
+    wait_until(lambda: len(one.links) > 1 and len(one.told()) == 2 * module.WINDOW)
 
 
 @pytest.mark.parametrize("fate", ["answers", "hangs up", "is silent", "is away"])
