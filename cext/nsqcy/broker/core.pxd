@@ -245,6 +245,12 @@ cdef class ChunkBatch(Batch):
                                list taken, uint64_t *bodies) except? 0
 
 
+cdef enum Dirty:
+    CLEAN
+    TRIMS                # settle_turn is due, but no channel has new work
+    DIRTY
+
+
 cdef class TopicQueue(RecordWindow):
     cdef readonly str name
     cdef readonly bytes key
@@ -254,7 +260,7 @@ cdef class TopicQueue(RecordWindow):
     cdef readonly bint started
     cdef int64_t held_until             # fan-out is held until end_hold() or this time; 0: not held
     cdef bint unannounced               # publishes stay unanswered until announced() is called
-    cdef bint dirty
+    cdef Dirty dirty
     cdef TopicHost host
     cdef SchedulerState scheduler
     cdef readonly dict channels
@@ -369,6 +375,10 @@ cdef class TopicQueue(RecordWindow):
     cdef bint exceeds_bytes(self, uint64_t count, uint64_t body_bytes) noexcept
     cdef bint exceeds_depth(self, uint64_t count) noexcept
     cdef int set_bounds(self) except -1
+    cdef int bound_channel(self, Channel channel) except -1
+    cdef int unbound_channel(self, Channel channel) except -1
+    cdef int limit_channel(self, Channel channel) except -1
+    cdef int apply_bounds(self) except -1
     cdef int keep_bounds(self) except -1
     cdef int drop_expired(self) except -1
     cdef uint64_t first_fresh(self, int *budget) noexcept
@@ -388,10 +398,11 @@ cdef class TopicQueue(RecordWindow):
     # -- fan-out --
 
     cdef void become_dirty(self) noexcept
+    cdef void touch_to_trim(self) noexcept
 
     cdef inline void touch_dirty(self) noexcept:
         """Schedule settle_turn for the end of the turn."""
-        if not self.dirty:
+        if self.dirty != DIRTY:
             self.become_dirty()
 
     cdef inline bint flowing(self) noexcept:

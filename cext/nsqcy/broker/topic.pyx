@@ -231,7 +231,7 @@ cdef class Topic(TopicLog):
             if self.moved_from is None:
                 self.apply_channel_policy(channel)
             self.channels[name] = channel
-            self.set_bounds()
+            self.bound_channel(channel)
             self.journal_channel(journal.Kind.CHANNEL_CREATED, channel)
             self.fan_out()
             self.touch_dirty()
@@ -256,11 +256,11 @@ cdef class Topic(TopicLog):
         cdef Channel channel = self.channels.pop(name, None)
         if channel is None:
             return False
-        self.set_bounds()
+        self.unbound_channel(channel)
         self.journal_channel(journal.Kind.CHANNEL_DELETED, channel, done)
         self.forget_channel(channel)
         channel.close()
-        self.touch_dirty()
+        self.touch_to_trim()
         self.host.event("channel_deleted", self.name, name)
         if self.ephemeral and not self.channels:
             self.delete()
@@ -403,17 +403,19 @@ cdef class Topic(TopicLog):
     cdef int settle_turn(self) except -1:
         """Do the end-of-turn work of a topic that changed during the turn."""
         cdef Channel channel
-        self.dirty = False
+        cdef bint only_trims = self.dirty == TRIMS and self.fanout.seq == self.visible.seq
+        self.dirty = CLEAN
         if self.gone:
             return 0
         if self.fanout.seq < self.visible.seq:
             self.fan_out()
             if self.bounded and self.on_full == DROP_OLDEST and not self.flowing():
                 self.keep_bounds()
-        for channel in self.channels.values():
-            if channel.ephemeral:
-                channel.collect()
-            channel.touch_dirty()
+        if not only_trims:
+            for channel in self.channels.values():
+                if channel.ephemeral:
+                    channel.collect()
+                channel.touch_dirty()
         if self.is_as_saved and not self.is_unchanged():
             self.is_as_saved = False
             self.journal_due = True      # the journal on disk does not cover later publishes

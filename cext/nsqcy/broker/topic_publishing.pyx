@@ -672,22 +672,37 @@ cdef class TopicQueue(RecordWindow):
         return False
 
     cdef int set_bounds(self) except -1:
-        """Apply the limits after a change to them, or after a channel was added."""
+        """Apply the limits after a change to them."""
         cdef Channel channel
-        cdef uint64_t messages
         self.bounded = self.max_depth != 0 or self.max_bytes != 0
         for channel in self.channels.values():
-            channel.set_ttl(self.ttl)
-            messages = channel.max_depth
-            if messages and channel.on_full == REJECT:
-                self.bounded = True
-                messages = 0
-            if self.on_full != DROP_OLDEST:
-                channel.keep_at_most(messages, 0)
-                continue
+            self.limit_channel(channel)
+        return self.apply_bounds()
+
+    cdef int bound_channel(self, Channel channel) except -1:
+        """Apply the limits to a new channel."""
+        self.limit_channel(channel)
+        return self.apply_bounds()
+
+    cdef int unbound_channel(self, Channel channel) except -1:
+        """Update the limits after a channel was removed. Those of other channels stay the same."""
+        return self.set_bounds() if channel.rejects() else 0
+
+    cdef int limit_channel(self, Channel channel) except -1:
+        cdef uint64_t messages = channel.max_depth
+        cdef uint64_t size = 0
+        channel.set_ttl(self.ttl)
+        if channel.rejects():
+            self.bounded = True
+            messages = 0
+        if self.on_full == DROP_OLDEST:
+            size = self.max_bytes
             if self.max_depth and (messages == 0 or messages > self.max_depth):
                 messages = self.max_depth
-            channel.keep_at_most(messages, self.max_bytes)
+        channel.keep_at_most(messages, size)
+        return 0
+
+    cdef int apply_bounds(self) except -1:
         self.may_drop = self.ephemeral or self.bounded and self.on_full == DROP_NEWEST
         if self.bounded:
             self.touch_dirty()
@@ -857,8 +872,14 @@ cdef class TopicQueue(RecordWindow):
     # -- fan-out --
 
     cdef void become_dirty(self) noexcept:
-        self.dirty = True
-        self.host.dirty_topics.append(self)
+        self.touch_to_trim()
+        self.dirty = DIRTY
+
+    cdef void touch_to_trim(self) noexcept:
+        """Schedule settle_turn, but do not wake the channels: there may be thousands of them."""
+        if self.dirty == CLEAN:
+            self.dirty = TRIMS
+            self.host.dirty_topics.append(self)
 
     cdef uint64_t depth(self) noexcept:
         """Return the number of messages that have not been fanned out yet."""

@@ -375,7 +375,7 @@ cdef class UnfinishedMessages:
     cdef SchedulerState scheduler
     cdef RecordWindow window
     cdef BlockPool pool
-    cdef bint dirty
+    cdef readonly bint dirty
     cdef Timer alarm                        # this channel in the scheduler's timers
     cdef readonly bint ephemeral
     cdef uint64_t mem_queue_size            # maximum number of messages, from the policy
@@ -649,6 +649,10 @@ cdef class Channel(Dispatch):
     cdef bint prune_messages                # prune the channel even if it has messages
     cdef dict unusual                       # the part of the policy that /stats shows
     cdef int64_t used_at                    # time when the channel was last in use
+    cdef inline bint rejects(self) noexcept:
+        """Return whether publishes are refused while the channel is full."""
+        return self.max_depth != 0 and self.on_full == REJECT
+
     cdef uint64_t born_seq                  # fan-out position when the channel was created
     cdef readonly uint64_t emptied_count
     cdef readonly uint64_t requeue_count

@@ -6,6 +6,7 @@ outside the hub, one write at a time. This module does not depend on messages or
 
 import json
 import os
+import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -24,6 +25,10 @@ from nsqcy.storage.state_file import Fault, Found, StateFile
 FILE = "nsqd.dat"
 MIN_PAUSE, MAX_PAUSE = 1.0, 10.0  # seconds between attempts to write the file
 DEBOUNCE = 0.05  # seconds that a creation may wait for other creations before the file is written
+REST, MAX_REST = 10, 1.0
+"""After a write, changes that no caller waits for gather for this many times the duration of the
+write, but at most for MAX_REST seconds. The file lists every topic: one write per deletion would
+take a time that grows with the square of the number of topics."""
 _TOPIC_SUFFIX = ".topic"
 
 
@@ -227,6 +232,8 @@ class Store:
         self._pause = 0.0
         """Seconds before the next attempt, after a failure."""
         self._timer: gevent.Greenlet | None = None
+        self._timer_due = 0.0
+        self._rests_until = 0.0  # monotonic clock, as `_timer_due`
         self._writer: gevent.Greenlet | None = None
 
     def persist(self) -> None:
@@ -242,20 +249,34 @@ class Store:
             self.persist()
 
     def persist_now(self) -> None:
-        """Begin to write, unless a write is in progress: then write after it."""
-        self._dirty = True
-        self._start()
+        """Begin to write, unless a write is in progress or has just ended: then write after it,
+        together with other changes."""
+        self._write_after(0.0)
 
     def persist_soon(self) -> None:
         """Write soon, together with any changes made until then."""
-        self._dirty = True
-        if self._timer is None and self._writer is None:
-            self._timer = gevent.spawn_later(DEBOUNCE, self._start)
+        self._write_after(DEBOUNCE)
 
-    def _start(self) -> None:
+    def _write_after(self, delay: float) -> None:
+        self._dirty = True
+        now = time.monotonic()
+        due = max(now + delay, self._rests_until)
+        if self._writer is not None or (self._timer is not None and self._timer_due <= due):
+            return
+        self._stop_timer()
+        if due <= now:
+            self._start()
+        else:
+            self._timer_due = due
+            self._timer = gevent.spawn_later(due - now, self._start)
+
+    def _stop_timer(self) -> None:
         timer, self._timer = self._timer, None
         if timer is not None and timer is not gevent.getcurrent():
             timer.kill(block=False)
+
+    def _start(self) -> None:
+        self._stop_timer()
         if self._writer is None:
             self._writer = gevent.spawn(self._run)
 
@@ -272,6 +293,7 @@ class Store:
         if error is not None:
             self._dirty = True
             self._pause = min(2 * self._pause, MAX_PAUSE) if self._pause else MIN_PAUSE
+            self._timer_due = time.monotonic() + self._pause
             self._timer = gevent.spawn_later(self._pause, self._start)
             return
         self._pause = 0.0
@@ -279,6 +301,7 @@ class Store:
             self.persist_soon()
 
     def _write(self) -> OSError | None:
+        began = time.monotonic()
         events.metadata_persisting(self._log, path=self._path)
         content, version = dump(self._known_topics), self._known_topics.version
         error: OSError | None = gevent.get_hub().threadpool.apply(self._replace, (content,))
@@ -286,6 +309,8 @@ class Store:
             self._written = version
         else:
             events.metadata_failed(self._log, path=self._path, error=_reason(error))
+        ended = time.monotonic()
+        self._rests_until = ended + min(MAX_REST, REST * (ended - began))
         return error
 
     def _replace(self, content: bytes) -> OSError | None:

@@ -342,3 +342,42 @@ def test_new_topics(make: Callable[..., Core]) -> None:
     for client in clients:
         client.look()
         assert client.heard == [(RESPONSE, b"OK")] * count
+
+
+def test_a_deleted_channel_wakes_no_other_channel(make: Callable[..., Core]) -> None:
+    """Deleting thousands of channels, one by one, takes a time in proportion to their number."""
+    core = make()
+    consumers = channels(core, 10)
+    producer = core.client()
+    assert producer.publish("t", b"one") == (RESPONSE, b"OK")
+    core.settle()
+    topic = core.topic("t")
+    assert topic is not None
+    topic.delete_channel("c0")
+    core.shard.settle()
+    assert [channel.dirty for channel in topic.channels.values()] == [False] * 9
+    assert producer.publish("t", b"two") == (RESPONSE, b"OK")
+    for consumer in consumers[1:]:
+        consumer.ready(5)
+    core.settle()
+    for consumer in consumers[1:]:
+        assert [message.body for message in consumer.messages()] == [b"one", b"two"]
+
+
+def test_a_deletion_and_a_publish_in_one_turn(make: Callable[..., Core]) -> None:
+    core = make()
+    consumer = channels(core, 2)[1]
+    consumer.ready(5)
+    core.settle()
+    topic = core.topic("t")
+    assert topic is not None
+    for order in ("before", "after"):
+        if order == "after":
+            core.client().send(mpub("t", [b"after"]))
+        topic.delete_channel("c0")
+        if order == "before":
+            core.client().send(mpub("t", [b"before"]))
+        core.settle()
+        assert [message.body for message in consumer.messages()] == [order.encode()]
+        topic.channel("c0")
+        core.settle()

@@ -415,3 +415,39 @@ def test_what_changes_during_a_write_is_written_after_it(monkeypatch):
     while len(writes.contents) < 2:
         gevent.sleep(0.001)
     assert [topic["name"] for topic in writes.contents[1]] == ["a"]
+
+
+def test_changes_gather_after_a_write_that_took_long(monkeypatch):
+    """Thousands of deletions, one by one, must not each write the names of all topics."""
+    writes = SlowWrites(monkeypatch)
+    monkeypatch.setattr(metadata, "MAX_REST", 0.2)
+    known_topics = known_topics_of(a=[], b=[], c=[], d=[])
+    store = Store(known_topics, "", Lines())
+    first = gevent.spawn(store.persist)
+    while not writes.contents:
+        gevent.sleep(0.001)
+    monkeypatch.setattr(metadata, "REST", 1e9)
+    writes.go.release(10)
+    first.join(30)
+    for name in "abc":
+        known_topics.delete_topic(name)
+        store.persist_now()
+        gevent.sleep(0)
+    assert len(writes.contents) == 1
+    while len(writes.contents) < 2:
+        gevent.sleep(0.001)
+    assert [topic["name"] for topic in writes.contents[1]] == ["d"]
+
+
+def test_who_waits_does_not_wait_for_other_changes(monkeypatch):
+    writes = SlowWrites(monkeypatch)
+    writes.go.release(10)
+    monkeypatch.setattr(metadata, "REST", 1e9)
+    monkeypatch.setattr(metadata, "MAX_REST", 1e9)
+    known_topics = known_topics_of(a=[], b=[])
+    store = Store(known_topics, "", Lines())
+    store.persist()
+    known_topics.delete_topic("a")
+    store.persist_now()
+    store.catch_up()
+    assert [topic["name"] for topic in writes.contents[1]] == ["b"]
