@@ -21,6 +21,13 @@
  * Writes that are adjacent, in the queue and in their file, run as one. Each is reported with its
  * own outcome.
  *
+ * An exiting process syncs many files at once: see engine_share_syncs(). One syncfs() then replaces
+ * the syncs of different chains that are queued in a lane. A chain is the ops of one log, and its
+ * order is kept: the ops behind a sync run once that sync is done. Other chains go on in the
+ * meantime, so that their syncs join. The kernel reports the write-back errors of all files to
+ * syncfs(), and also reports each file's own error to the file's next sync. After an error, the
+ * files are therefore synced one by one.
+ *
  * A File belongs to the threads, except for its reference count. Open files are kept in an LRU
  * list. A file's error is sticky: after a failed write, sync or truncate, its writes, syncs and
  * renames fail with the same errno (reads continue: earlier data is still there). A failed sync is
@@ -70,8 +77,15 @@ enum IoLane {
     LANES
 };
 
+/* The ops of one log: what the thread that shares a sync knows about them. */
+typedef struct IoChain {
+    uint64_t round;          /* the number of the shared sync that it waits for, or waited for */
+    int waits;               /* later ops of the chain have been left for the next round */
+} IoChain;
+
 /* Results of an op, for callers that request them. */
 typedef struct IoResult {
+    IoChain *chain;          /* set by the caller; NULL: the op shares no sync, and runs in its turn */
     RunFacts facts;          /* of a run written */
     Damages damages;         /* of a run read */
     int call;                /* the call that failed */
@@ -158,6 +172,11 @@ typedef struct IoEngine {
     int open_files;
     int open_limit;
     int first_reserved;      /* from this descriptor on, all others are in use */
+    int file_system;         /* descriptor of a directory on the file system to sync, or -1 */
+    pthread_mutex_t sharing; /* held during a shared sync: it reports an error only once */
+    _Atomic uint32_t shares_from;    /* number of syncs that are worth a shared one; 0: none */
+    int share_failed;        /* a shared sync has failed; this and the next are under `sharing` */
+    uint64_t rounds;         /* number of shared syncs */
     IoList submitted;        /* this and the rest are on the hub side */
     uint64_t submitted_count;
     IoList ready;
@@ -175,6 +194,13 @@ int engine_start(IoEngine *engine, struct IoCalls *calls, int open_limit, int fi
 IoOp *op_new(IoEngine *engine, int kind);
 void op_free(IoEngine *engine, IoOp *op);
 void engine_submit(IoEngine *engine, IoOp *op);
+/* Opens a directory on the file system that holds the files. Call this before they are written: only
+ * later errors are reported to the descriptor. Returns 0 or an errno. */
+int engine_open_file_system(IoEngine *engine, const char *path);
+/* Lets one sync of the file system replace the syncs of at least this number of files and
+ * directories; 0: never. Meant for an exit: such a sync takes as long as all unwritten data of the
+ * file system needs. */
+void engine_share_syncs(IoEngine *engine, uint32_t from);
 /* Passes the submitted ops to the threads. */
 void engine_kick(IoEngine *engine);
 /* Moves finished ops to `ready`, after the eventfd was readable. */

@@ -1,4 +1,5 @@
 /* The system calls behind the I/O threads, and the same without those that change something. */
+#define _GNU_SOURCE
 #include "iocalls.h"
 
 #include <errno.h>
@@ -55,9 +56,17 @@ static int real_forget(struct IoCalls *self, int fd, int64_t offset, int64_t n) 
     return errno ? -1 : 0;
 }
 
+static int real_syncfs(struct IoCalls *self, int fd) {
+    return syncfs(fd);
+}
+static int real_sync_file_range(struct IoCalls *self, int fd) {
+    return sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+}
+
 struct IoCalls io_calls_real = {
     real_open, real_close, real_pwrite, real_pwritev, real_pread, real_fdatasync, real_fsync,
     real_rename, real_unlink, real_mkdir, real_rmdir, real_ftruncate, real_fstat, real_link, real_forget,
+    real_syncfs, real_sync_file_range,
 };
 
 /* ---- read-only ---- */
@@ -101,5 +110,6 @@ static int refused_ftruncate(struct IoCalls *self, int fd, int64_t size) {
 struct IoCalls io_calls_read_only = {
     refused_open, real_close, refused_pwrite, refused_pwritev, real_pread, refused_sync,
     refused_sync, refused_rename, refused_path, refused_mkdir, refused_path, refused_ftruncate,
-    real_fstat, refused_rename, real_forget,
+    real_fstat, refused_rename, real_forget, refused_sync,
+    refused_sync,
 };

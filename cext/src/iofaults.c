@@ -196,6 +196,13 @@ static int fault_fdatasync(struct IoCalls *self, int fd) {
 static int fault_fsync(struct IoCalls *self, int fd) {
     return fault_sync(self, fd, CALL_FSYNC, REAL_TABLE->fsync);
 }
+static int fault_syncfs(struct IoCalls *self, int fd) {
+    return fault_sync(self, fd, CALL_SYNCFS, REAL_TABLE->syncfs);
+}
+static int fault_sync_file_range(struct IoCalls *self, int fd) {
+    FAULTS_OR_FAIL(CALL_SYNC_FILE_RANGE)
+    return REAL(sync_file_range, fd);
+}
 static int fault_rename(struct IoCalls *self, int at, const char *path, const char *to) {
     FAULTS_OR_FAIL(CALL_RENAME)
     int rc = REAL(rename, at, path, to);
@@ -248,7 +255,8 @@ void faults_init(struct IoFaults *f, struct IoCalls *real) {
     static const struct IoCalls table = {
         fault_open, fault_close, fault_pwrite, fault_pwritev, fault_pread, fault_fdatasync,
         fault_fsync, fault_rename, fault_unlink, fault_mkdir, fault_rmdir, fault_ftruncate,
-        fault_fstat, fault_link, fault_forget,
+        fault_fstat, fault_link, fault_forget, fault_syncfs,
+        fault_sync_file_range,
     };
     memset(f, 0, sizeof(*f));
     f->calls = table;

@@ -608,6 +608,11 @@ static void wait_for_lane(IoEngine *engine, int lane) {
     pthread_mutex_unlock(&engine->lock);
 }
 
+static void lane_begins(Lane *lane, IoOp *op) {
+    atomic_store_explicit(&lane->begun, lane->begun + 1, memory_order_relaxed);
+    atomic_store_explicit(&lane->running, op, memory_order_release);
+}
+
 /* Runs an op, or several writes that run as one. */
 static void lane_do_all(Lane *lane, IoOp **ops, int count) {
     IoEngine *engine = lane->engine;
@@ -616,8 +621,7 @@ static void lane_do_all(Lane *lane, IoOp **ops, int count) {
         pass_on(engine, op);
         return;
     }
-    atomic_store_explicit(&lane->begun, lane->begun + 1, memory_order_relaxed);
-    atomic_store_explicit(&lane->running, op, memory_order_release);
+    lane_begins(lane, op);
     if (op->kind == IO_WAIT)
         wait_for_lane(engine, op->lane);
     else if (op_writes(op->kind))
@@ -630,6 +634,135 @@ static void lane_do_all(Lane *lane, IoOp **ops, int count) {
 
 static void lane_do(Lane *lane, IoOp *op) {
     lane_do_all(lane, &op, 1);
+}
+
+/* ---- thread side: a sync for many files ---- */
+
+/* Syncs the file system. An ext4 file system whose journal was aborted is read-only; syncfs() then
+ * does nothing, and succeeds, but the sync of a directory fails. */
+static int sync_file_system(IoEngine *engine) {
+    int error = 0;
+    pthread_mutex_lock(&engine->sharing);
+    if (engine->share_failed)
+        error = EIO;         /* it has reported the error, which may be that of one of these files */
+    else if (engine->calls->syncfs(engine->calls, engine->file_system) < 0
+             || engine->calls->fsync(engine->calls, engine->file_system) < 0)
+        error = errno;
+    if (error) {
+        engine->share_failed = 1;
+        atomic_store(&engine->shares_from, 0);
+    }
+    pthread_mutex_unlock(&engine->sharing);
+    return error;
+}
+
+/* Starts to write what a sync must write. Returns an errno if the op needs a sync of its own: if the
+ * file system fails to allocate blocks, this call reports it, but syncfs() need not. */
+static int op_start(IoEngine *engine, IoOp *op) {
+    int call, error = 0;
+    if (!op->file)
+        return 0;
+    if (!file_enter(engine, op->file, &call)) {
+        error = file_open(engine, op->file, &call);
+        if (!error && engine->calls->sync_file_range(engine->calls, op->file->fd) < 0)
+            error = errno;
+    }
+    file_leave(engine, op->file, 0, call);
+    return error;
+}
+
+/* The result of a file's or directory's sync, which a sync of the file system has made. */
+static void op_was_synced(IoEngine *engine, IoOp *op) {
+    int call = CALL_NONE, fd;
+    if (op->file) {
+        op->error = file_enter(engine, op->file, &call);
+        file_leave(engine, op->file, 0, call);
+    } else {
+        call = CALL_OPEN;    /* the directory may not exist */
+        pthread_mutex_lock(&engine->files);
+        fd = path_open(engine, AT_FDCWD, op->path, O_RDONLY | O_DIRECTORY, 0);
+        op->error = fd < 0 ? errno : 0;
+        pthread_mutex_unlock(&engine->files);
+        if (fd >= 0)
+            engine->calls->close(engine->calls, fd);
+    }
+    op->result->call = call;
+}
+
+static void finish_all(Lane *lane, IoList *ops, void (*end)(IoEngine *engine, IoOp *op)) {
+    IoOp *op;
+    while ((op = list_pop(ops))) {
+        lane_begins(lane, op);
+        end(lane->engine, op);
+        atomic_store_explicit(&lane->running, NULL, memory_order_release);
+        finish_ops(lane->engine, &op, 1);
+    }
+}
+
+/* Makes one sync for several ops, and ends them. */
+static void run_shared(Lane *lane, IoList *ops) {
+    IoEngine *engine = lane->engine;
+    IoList shared = {NULL, NULL}, single = {NULL, NULL};
+    int64_t began = monotonic_ns();
+    IoOp *op;
+    while ((op = list_pop(ops))) {
+        lane_begins(lane, op);
+        list_push(op_start(engine, op) ? &single : &shared, op);
+    }
+    if (shared.head) {
+        lane_begins(lane, shared.head);
+        if (sync_file_system(engine))
+            list_splice(&single, &shared);
+        else
+            shared.head->took = monotonic_ns() - began;
+    }
+    finish_all(lane, &shared, op_was_synced);
+    finish_all(lane, &single, run_op);
+}
+
+static int shares_sync(const IoOp *op) {
+    return op_syncs(op->kind) && op->result && op->result->chain;
+}
+
+/* Whether one sync of the file system should replace those in a list. */
+static int worth_sharing(IoEngine *engine, const Lane *lane, const IoOp *op) {
+    uint32_t from = atomic_load(&engine->shares_from), count = 0;
+    if (!from || lane == &engine->lanes[LANE_WRITES])
+        return 0;
+    for (; op && count < from; op = op->next)
+        count += shares_sync(op);
+    return count >= from;
+}
+
+/* Runs the ops of a list up to the first sync of each chain, then one sync for all of these.
+ * Returns the rest of the list. */
+static IoOp *run_round(Lane *lane, IoOp *op) {
+    IoEngine *engine = lane->engine;
+    IoList shared = {NULL, NULL}, rest = {NULL, NULL};
+    IoOp *next;
+    uint64_t round;
+    pthread_mutex_lock(&engine->sharing);
+    round = ++engine->rounds;
+    pthread_mutex_unlock(&engine->sharing);
+    for (; op; op = next) {
+        IoChain *chain = op->result ? op->result->chain : NULL;
+        int is_behind = chain && chain->round == round;
+        next = op->next;
+        if (shares_sync(op) && !(is_behind && chain->waits)) {
+            if (!is_behind) {
+                chain->round = round;
+                chain->waits = 0;
+            }
+            list_push(&shared, op);
+        } else if (is_behind) {
+            chain->waits = 1;
+            list_push(&rest, op);
+        } else {
+            lane_do(lane, op);
+        }
+    }
+    run_shared(lane, &shared);
+    return rest.head;
 }
 
 /* Collects the writes at the head of a list that can run as one; returns their number. One call for
@@ -670,6 +803,10 @@ static void *lane_main(void *arg) {
         if (!op)
             return NULL;
         for (; op; op = next) {
+            if (worth_sharing(engine, lane, op)) {
+                next = run_round(lane, op);
+                continue;
+            }
             int count = gather(op, group, is_first && op_goes_on(op));
             next = group[count - 1]->next;
             lane_do_all(lane, group, count);
@@ -730,12 +867,14 @@ int engine_start(IoEngine *engine, struct IoCalls *calls, int open_limit,
     engine->open_limit = open_limit;
     engine->first_reserved = first_reserved;
     engine->stepped = stepped;
+    engine->file_system = -1;
     engine->newest.newer = engine->newest.older = &engine->newest;
     engine->event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (engine->event < 0)
         return errno;
     lock_init(&engine->lock);
     lock_init(&engine->files);
+    lock_init(&engine->sharing);
     pthread_cond_init(&engine->answer, NULL);
     pthread_cond_init(&engine->emptied, NULL);
     for (int i = 0; i < LANES; i++) {
@@ -787,6 +926,19 @@ void engine_submit(IoEngine *engine, IoOp *op) {
     engine->outstanding++;
     engine->submitted_count++;
     list_push(&engine->submitted, op);
+}
+
+int engine_open_file_system(IoEngine *engine, const char *path) {
+    engine->file_system = engine->calls->open(engine->calls, AT_FDCWD, path,
+                                              O_RDONLY | O_DIRECTORY, 0);
+    return engine->file_system < 0 ? errno : 0;
+}
+
+void engine_share_syncs(IoEngine *engine, uint32_t from) {
+    pthread_mutex_lock(&engine->sharing);
+    atomic_store(&engine->shares_from,
+                 engine->file_system < 0 || engine->share_failed ? 0 : from);
+    pthread_mutex_unlock(&engine->sharing);
 }
 
 void engine_kick(IoEngine *engine) {
@@ -847,7 +999,17 @@ void engine_listen(IoEngine *engine) {
 
 int lane_step(Lane *lane) {
     IoEngine *engine = lane->engine;
-    IoOp *op = lane->queued.head;
+    IoOp *op = lane->queued.head, *next;
+    if (worth_sharing(engine, lane, op)) {
+        IoList rest = {NULL, NULL};
+        lane->queued.head = lane->queued.tail = NULL;
+        for (op = run_round(lane, op); op; op = next) {
+            next = op->next;
+            list_push(&rest, op);
+        }
+        list_splice(&lane->queued, &rest);
+        return 1;
+    }
     while (op && op_goes_on(op) && lane == &engine->lanes[LANE_WRITES]) {
         lane_do(lane, list_pop(&lane->queued));
         op = lane->queued.head;
@@ -860,7 +1022,10 @@ int lane_step(Lane *lane) {
 
 int engine_step(IoEngine *engine) {
     Lane *writes = &engine->lanes[LANE_WRITES];
-    IoOp *op = writes->queued.head;
+    IoOp *op;
+    if (atomic_load(&engine->shares_from) && lane_step(writes))
+        return 1;            /* the ops of the other lanes gather */
+    op = writes->queued.head;
     for (int i = LANE_AWAITED; i < LANES; i++) {
         if (lane_step(&engine->lanes[i]))
             return 1;
@@ -903,6 +1068,8 @@ void engine_stop(IoEngine *engine) {
     while (engine->newest.newer != &engine->newest)
         file_shut(engine, engine->newest.newer);
     close(engine->event);
+    if (engine->file_system >= 0)
+        engine->calls->close(engine->calls, engine->file_system);
     while ((op = engine->spare)) {
         engine->spare = op->next;
         free(op);
@@ -911,6 +1078,7 @@ void engine_stop(IoEngine *engine) {
         sem_destroy(&engine->lanes[i].work);
     pthread_mutex_destroy(&engine->lock);
     pthread_mutex_destroy(&engine->files);
+    pthread_mutex_destroy(&engine->sharing);
     pthread_cond_destroy(&engine->answer);
     pthread_cond_destroy(&engine->emptied);
 }

@@ -63,3 +63,13 @@ int fdatasync(int fd) {
     wait_for_the_disk();
     return REAL(fdatasync)(fd);
 }
+
+int sync_file_range(int fd, off64_t at, off64_t n, unsigned int flags) {
+    wait_for_the_disk();
+    return REAL(sync_file_range)(fd, at, n, flags);
+}
+
+int syncfs(int fd) {
+    wait_for_the_disk();
+    return REAL(syncfs)(fd);
+}

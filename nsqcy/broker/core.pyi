@@ -289,6 +289,7 @@ class Shard:
     @property
     def closed(self) -> Mapping[tuple[str, bytes], Topic]: ...
     on_loaded: Callable[[bytes], object] | None
+    shares_syncs_from: Callable[[], int] | None
     hold_new: int
     announce_new: bool
     @property

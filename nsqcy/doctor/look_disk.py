@@ -5,13 +5,13 @@ A disk that does not respond is also a fact. Leaves no changes: removes the file
 
 import errno
 import os
-import re
 import tempfile
 import time
 
 from nsqcy.cluster.parallel import ask_all
 from nsqcy.doctor.facts import Disk
 from nsqcy.util import procfs
+from nsqcy.util.mounts import mount
 
 SYNCS = 5
 DISK_LIMIT = 10.0  # seconds
@@ -45,22 +45,6 @@ def look_at_disk(path: str, root: str = "/") -> Disk:
         write_error=write_error,
         syncs=syncs,
     )
-
-
-def mount(path: str, mountinfo: str) -> tuple[str, frozenset[str]]:
-    """Return the file system type and the mount options for a path."""
-    best, found = "", ("", frozenset[str]())
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        fields, kind = before.split(), after.split()
-        if len(fields) < 6 or len(kind) < 3:
-            continue
-        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])
-        inside = path == point or path.startswith(point.rstrip("/") + "/")
-        # The last mount at a mount point hides the others.
-        if inside and len(point) >= len(best):
-            best, found = point, (kind[0], frozenset(f"{fields[5]},{kind[2]}".split(",")))
-    return found
 
 
 def timed_syncs(path: str) -> tuple[list[float], str]:

@@ -147,6 +147,7 @@ class Program:
         """Return a core that has loaded the content of a directory, at a random monotonic time."""
         io = FaultyIoThread(stepped=True)
         io.record()
+        assert io.open_file_system(str(folder))
         core = Core(
             folder,
             io=io,
@@ -156,6 +157,8 @@ class Program:
             mem_queue_size=self.memory,
             log_options=self.log_options,
         )
+        shares_from = self.chance.choice([0, 1, 5])  # an exit syncs many files at once
+        core.shard.shares_syncs_from = lambda: shares_from
         if self.faults and self.chance.random() < 0.5:
             self.break_reads(io, ["pread", "fstat"])
         for each in sorted(folder.glob("*.topic")):

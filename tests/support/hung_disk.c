@@ -2,6 +2,7 @@
  * or write) do not return for files in its directory. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,19 @@ int fdatasync(int fd) {
 
 int fsync(int fd) {
     int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
+    wait_for_go(fd, "sync");
+    return real(fd);
+}
+
+int sync_file_range(int fd, off64_t at, off64_t size, unsigned int flags) {
+    int (*real)(int, off64_t, off64_t, unsigned int) =
+        (int (*)(int, off64_t, off64_t, unsigned int))dlsym(RTLD_NEXT, "sync_file_range");
+    wait_for_go(fd, "sync");
+    return real(fd, at, size, flags);
+}
+
+int syncfs(int fd) {
+    int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, "syncfs");
     wait_for_go(fd, "sync");
     return real(fd);
 }

@@ -142,6 +142,18 @@ def enter(names: "dict[str, File | Folder]", change: "dict[str, File | Folder | 
             names[name] = node
 
 
+def sync_all(folder: Folder, failed: bool) -> None:
+    """Sync every file and directory. The sync of a single file does not fail because this one
+    failed."""
+    for node in folder.names.values():
+        if isinstance(node, Folder):
+            sync_all(node, failed)
+        elif not failed:
+            node.sync(failed=False)
+    if not failed:
+        folder.sync()
+
+
 class RecordedDisk:
     """The files below `root`: their initial state, and the operations since then."""
 
@@ -212,6 +224,8 @@ class RecordedDisk:
                 assert isinstance(node, Folder)
                 if not call.error:
                     node.sync()
+            case "syncfs":
+                sync_all(root, call.error != 0)
             case "mkdir":
                 folder.change({name: Folder()})
             case "rename":

@@ -270,15 +270,16 @@ cdef class Checkpoints(TopicQueue):
         return 0
 
     cdef int delete_log(self, done) except -1:
-        """Delete the topic's files."""
+        """Delete the topic's files. An exiting shard makes all deletions durable at once."""
         change = self.pending_change(done)
         if self.log is None:
             return 0
         if change is None:
-            return self.log.delete(NULL, NULL)
+            return self.log.delete(not self.host.closing or self.log.io is not self.host.io,
+                                   NULL, NULL)
         waiting = (None, (change,))
         Py_INCREF(waiting)
-        return self.log.delete(journal_done, <void *>waiting)
+        return self.log.delete(True, journal_done, <void *>waiting)
 
     # -- snapshots --
 

@@ -634,6 +634,9 @@ cdef class Shard:
     cdef readonly dict topics               # bytes name -> Topic
     cdef readonly dict closed               # (group, bytes name) -> Topic that is being drained
     cdef dict unloaded                      # key -> _Unloaded: topics that could not be restored
+    # Returns the number of syncs that an exit replaces with one sync of the file system; 0: none.
+    # If None, each file has its own sync.
+    cdef public object shares_syncs_from
     cdef public object on_loaded            # called with the key of a topic that was restored late
     cdef public int64_t hold_new            # maximum hold of a new topic, ns; 0: no hold
     cdef public bint announce_new           # a held topic's publishes wait for announced()
@@ -683,4 +686,5 @@ cdef class Shard:
     cdef int begin_checkpoints(self) except -1
     cdef int go_on_with_checkpoints(self) except -1
     cdef int read_again(self) except -1
+    cdef int _share_syncs(self) except -1
     cdef int load_again(self, bytes key) except -1

@@ -669,6 +669,7 @@ cdef class Shard:
         positions.
         """
         cdef Topic topic
+        cdef bint has_deleted = False
         self.host.closing = True
         self.host.shut = EXITING
         while self.host.gathering:
@@ -676,23 +677,33 @@ cdef class Shard:
         while self.scheduler.discarded:
             self.free_discarded()
         if self.io is not None:
+            self._share_syncs()
             self.io.drain()         # end a running compaction
         for topic in self.all_topics():
             topic.save_records()
         if self.io is not None:
             self.io.drain()
             self._sync_names()
+            self._share_syncs()
         for topic in self.all_topics():
             topic.sync_found()
             topic.save_journal()
+            has_deleted = has_deleted or topic.gone
         if self.io is not None:
             self.io.drain()
+            if has_deleted:
+                self._sync_names()
         lost = self.unsaved()
         for topic in self.all_topics():
             topic.close(False)
         if self.io is not None:
             self.io.drain()
         return lost
+
+    cdef int _share_syncs(self) except -1:
+        if self.shares_syncs_from is not None:
+            self.io.share_syncs(self.shares_syncs_from())
+        return 0
 
     def _sync_names(self):
         """Sync the data path once, for the directories of all topics."""

@@ -87,7 +87,11 @@ cdef extern from "iothread.h" nogil:
         int refs
         int failed
 
+    struct IoChain:
+        pass
+
     struct IoResult:
+        IoChain *chain
         RunFacts facts
         Damages damages
         int call
@@ -140,6 +144,7 @@ cdef extern from "iothread.h" nogil:
     struct IoEngine:
         Lane lanes[3]
         IoCalls *calls
+        int file_system
         IoList ready
         IoList submitted
         int event
@@ -156,6 +161,8 @@ cdef extern from "iothread.h" nogil:
     IoOp *op_new(IoEngine *engine, int kind)
     void op_free(IoEngine *engine, IoOp *op)
     void engine_submit(IoEngine *engine, IoOp *op)
+    int engine_open_file_system(IoEngine *engine, const char *path)
+    void engine_share_syncs(IoEngine *engine, uint32_t count)
     void engine_kick(IoEngine *engine)
     void engine_collect(IoEngine *engine)
     void engine_collect_early(IoEngine *engine)
@@ -223,6 +230,8 @@ cdef class IoThread(FileCalls):
     cdef int write_quietly(self, File *file, const uint8_t *ptr, size_t n, uint64_t offset,
                            io_done done, void *arg, IoResult *result) except -1
     cdef int _run_ready(self) except -1
+    # Let one sync of the file system replace at least this number of queued syncs; 0: never.
+    cdef void share_syncs(self, uint32_t count) noexcept
 
     cdef IoOp *_new(self, IoLane lane, IoKind kind, File *file, io_done done, void *arg,
                     IoResult *result) except NULL
@@ -678,6 +687,7 @@ cdef class SegmentFiles:
     cdef bint _recovery_due
     cdef bytes _data_path
     cdef bytes _directory
+    cdef IoChain _chain               # the log's operations, for the I/O threads
     cdef uint64_t _tasks
     cdef uint64_t _following          # number of consecutive tasks, and their lane
     cdef IoLane _lane
@@ -736,7 +746,7 @@ cdef class SegmentFiles:
     cdef int sync_found(self, log_done done, void *arg) except -1
     cdef bint has_files(self) noexcept
     cdef void name_synced(self) noexcept
-    cdef int _sync_file(self, Segment *segment, Task *whole) except -1
+    cdef int _sync_file(self, Segment *segment, Task *whole, bint is_ours) except -1
     cdef int _sync_done(self, Task *task, int error) except -1
     cdef int _sync_directory(self, Task *whole) except -1
     cdef void _names_synced(self, uint32_t which) noexcept
@@ -855,7 +865,8 @@ cdef class Log(LogWriter):
     cdef Segment *_find_segment(self, number) except? NULL
 
     cdef int close(self, log_done done, void *arg) except -1
-    cdef int delete(self, log_done done, void *arg) except -1
+    # syncs_name: make the deletion durable; otherwise, the caller syncs the data path afterwards.
+    cdef int delete(self, bint syncs_name, log_done done, void *arg) except -1
     cdef int _path_task(self, IoKind kind, bytes path) except -1
 
 # -- log_recovery --

@@ -306,7 +306,15 @@ cdef class IoThread(FileCalls):
             self.poll()
         return 0
 
+    cdef void share_syncs(self, uint32_t count) noexcept:
+        engine_share_syncs(&self.engine, count)
+
     # ---- Python interface ----
+
+    def open_file_system(self, data_path):
+        """Prepare for shared syncs of the file system that holds this directory; return whether
+        this was possible. Call this before the first write."""
+        return engine_open_file_system(&self.engine, os.fsencode(data_path) or b".") == 0
 
     def fileno(self):
         """The eventfd, which is readable when completions are waiting."""

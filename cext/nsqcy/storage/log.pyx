@@ -338,7 +338,7 @@ cdef class Log(LogWriter):
             return self._end_check()
         return self.sync(NULL, NULL)
 
-    cdef int delete(self, log_done done, void *arg) except -1:
+    cdef int delete(self, bint syncs_name, log_done done, void *arg) except -1:
         """Remove all of the log's files. Extents may be released before or afterwards."""
         cdef Segment *segment = self._first
         if self.closed:
@@ -360,7 +360,7 @@ cdef class Log(LogWriter):
         self._path_task(IO_UNLINK, os.path.join(self._directory, b"journal"))
         self._path_task(IO_UNLINK, os.path.join(self._directory, b"journal.tmp"))
         self._path_task(IO_RMDIR, self._directory)
-        return self._path_task(IO_SYNC_DIR, self._data_path)
+        return self._path_task(IO_SYNC_DIR, self._data_path) if syncs_name else 0
 
     cdef int _path_task(self, IoKind kind, bytes path) except -1:
         cdef Task *task = self._task(directory_ended, NULL, NULL)

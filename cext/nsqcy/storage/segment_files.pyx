@@ -106,6 +106,7 @@ cdef class SegmentFiles:
         task.log = <void *>self
         task.segment = segment
         task.whole = whole
+        task.result.chain = &self._chain
         if segment is not NULL:
             segment.pending += 1
         if whole is not NULL:
@@ -357,7 +358,7 @@ cdef class SegmentFiles:
                       &task.result)
         if not self._frozen:
             # The footer of a closed log may be lost: recovery then scans the segment.
-            self._sync_file(segment, NULL)
+            self._sync_file(segment, NULL, True)
             if self._directory_dirty:
                 self._sync_directory(NULL)
         free(segment.runs)
@@ -526,7 +527,7 @@ cdef class SegmentFiles:
         self._unsynced = 0
         while segment is not NULL and segment.synced < segment.end:
             if segment.state == SEGMENT_OPEN or segment.state == SEGMENT_CLOSING:
-                self._sync_file(segment, whole)
+                self._sync_file(segment, whole, True)
             segment = segment.previous
         return 0
 
@@ -538,14 +539,18 @@ cdef class SegmentFiles:
         whole.parts = 1           # held until all parts are submitted
         while segment is not NULL:
             if segment.state == SEGMENT_CLOSED and segment.synced < segment.end:
-                self._sync_file(segment, whole)
+                self._sync_file(segment, whole, False)
             segment = segment.next
         if whole.parts > 1:
             self._sync_directory(whole)
         return self._part_end(whole, 0)
 
-    cdef int _sync_file(self, Segment *segment, Task *whole) except -1:
+    cdef int _sync_file(self, Segment *segment, Task *whole, bint is_ours) except -1:
+        """Sync a segment. If this process has not written it, the file has its own sync: the sync
+        of a file system does not report earlier errors."""
         cdef Task *task = self._follower(sync_ended, segment, whole)
+        if not is_ours:
+            task.result.chain = NULL
         task.offset = segment.end
         return self.io.on_file(self._lane, IO_SYNC, segment.file, 0, task_finished, task,
                                &task.result)

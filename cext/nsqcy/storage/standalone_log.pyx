@@ -204,7 +204,7 @@ cdef class LogProbe:
 
     def delete(self, done=None):
         """Remove the log's files."""
-        self.log.delete(waiting_done, waiting(done, None, False))
+        self.log.delete(True, waiting_done, waiting(done, None, False))
 
     @property
     def segments(self):

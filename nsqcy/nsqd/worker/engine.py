@@ -46,6 +46,7 @@ from nsqcy.nsqd.worker.worker_stats import WorkerStats
 from nsqcy.process.control import Answer, Request
 from nsqcy.protocol.core import COUNTED, Session, SessionManager
 from nsqcy.server.core import Loop, Publisher, accept_socket, accept_stream
+from nsqcy.storage import shared_sync
 from nsqcy.storage.core import BlockPool, IoThread
 from nsqcy.storage.write_probe import WriteProbe
 from nsqcy.util import debug, garbage
@@ -155,6 +156,9 @@ class Engine:
             on_event=self._on_event,
             log=boot.log,
         )
+        path = options.data_path
+        if shared_sync.is_reliable(path) and self._io.open_file_system(path):
+            self._shard.shares_syncs_from = shared_sync.count
         self._shard.host.probe = self._probe = WriteProbe(
             self._io, options.data_path, self._index, self._shard.host.set_health, boot.log
         )

@@ -44,30 +44,6 @@ IMPATIENT = Terms(connect_timeout=0.5, request_timeout=0.5)
 
 # -- a host
 
-MOUNTS = r"""
-21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro
-22 21 8:2 / /data\040two rw,noatime - xfs /dev/sdb rw,nobarrier
-23 21 8:2 / /data rw - tmpfs none rw
-24 21 8:2 / /data rw - nfs4 server:/x rw
-garbage
-"""
-
-
-@pytest.mark.parametrize(
-    ("path", "kind", "option"),
-    [
-        ("/", "ext4", "relatime"),
-        ("/database", "ext4", "relatime"),
-        ("/data", "nfs4", "rw"),
-        ("/data/deep", "nfs4", "rw"),
-        ("/data two/x", "xfs", "nobarrier"),
-    ],
-)
-def test_mounts(path: str, kind: str, option: str) -> None:
-    found, options = look_disk.mount(path, MOUNTS)
-    assert found == kind and option in options
-    assert look_disk.mount(path, "") == ("", frozenset())
-
 
 def test_the_disk_is_left_as_it_was(tmp_path: Path) -> None:
     found = look_disk.disk(str(tmp_path))
