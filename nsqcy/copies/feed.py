@@ -112,7 +112,7 @@ class Feed:
     def changed(self, change: Change) -> None:
         """Send a change, or record that a file must be filled again."""
         if self.status == Status.LIVE:
-            self._send(change)
+            self.host.send(self.node, self.group_id, change)
         elif self.status == Status.FILLING:
             self._refill(change)
 

@@ -235,7 +235,8 @@ class Owner:
             if feed.confirmed == before:
                 feed.progress = now
             feed.changed(change)
-            self._fill(feed, now)
+            if feed.status == Status.FILLING:
+                self._fill(feed, now)
         self._advance()
         return self.position
 

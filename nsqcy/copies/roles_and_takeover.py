@@ -238,9 +238,9 @@ class Worker:
             self._end_holder(member)
 
     def from_holder(self, node: str, group_id: str, message: FromHolder, now: float) -> None:
-        owner = self.owner(group_id)
-        if owner is not None:
-            owner.received(node, message, now)
+        member = self._members.get(group_id)
+        if member is not None and member.owner is not None:
+            member.owner.received(node, message, now)
 
     def from_owner(self, node: str, group_id: str, message: FromOwner, now: float) -> None:
         if isinstance(message, Offer):

@@ -82,7 +82,7 @@ class FileTable:
 
     def written(self, path: str, offset: int, data: Contents) -> None:
         """Record a write that has been submitted."""
-        self._sizes[path] = max(self.size(path), offset + len(data))
+        self._sizes[path] = max(self._sizes.get(path, 0), offset + len(data))
         if path.endswith(SEGMENT):
             self._growing.add(path)
             if offset == 0 and len(data) >= HEADER:

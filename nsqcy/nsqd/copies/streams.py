@@ -118,11 +118,13 @@ class Stream:
         order."""
         if self._is_closed:
             return
+        parts: Parts
         if isinstance(message, Write):
-            if isinstance(message.data, Piece):
-                self._send_piece(message, message.data)
+            data = message.data
+            if isinstance(data, Piece):
+                self._send_piece(message, data)
                 return
-            parts = _write_parts(message, message.data)
+            parts = write_head(message.path, message.offset, data, message.position), data.data
         else:
             parts = (encode(message),)
         if self._slots:
@@ -162,7 +164,8 @@ class Stream:
             if error:
                 self._end(f"a file cannot be read: {errno.errorcode.get(error, error)}")
             elif not self._is_closed:
-                slot.parts = _write_parts(message, Data(data))
+                head = write_head(message.path, message.offset, Data(data), message.position)
+                slot.parts = head, data
                 self._put_read()
 
         piece.read(done)
@@ -259,11 +262,6 @@ class _EncryptedFrames:
             self._ended(str(error))
         except OSError as error:
             self._ended(error.strerror or type(error).__name__)
-
-
-def _write_parts(message: Write, data: Data) -> Parts:
-    head = write_head(message.path, message.offset, data, message.position)
-    return head, data.data
 
 
 def connect(
