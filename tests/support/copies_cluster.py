@@ -141,7 +141,11 @@ class Machine:
 
     def contents(self, group_id: str) -> dict[str, bytes]:
         root = self.root / group_id
-        return {str(path.relative_to(root)): path.read_bytes() for path in root.glob("*.topic/*")}
+        found = {}
+        for path in root.glob("*.topic/*"):
+            with contextlib.suppress(FileNotFoundError):  # it was renamed in the meantime
+                found[str(path.relative_to(root))] = path.read_bytes()
+        return found
 
 
 @contextlib.contextmanager
