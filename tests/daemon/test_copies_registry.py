@@ -134,6 +134,8 @@ def test_a_node_that_starts_without_etcd_says_so(etcd: Etcd, machines: list[Mach
     machines[1].start()
     until(lambda: has_logged(machines[1], "etcd does not respond"))
     assert "etcd has not responded since the start" in machines[1].host.trouble()
+    assert machines[1].host.status()["unregistered"] == []
+    assert machines[1].host.figures()["unregistered"] == 0
     etcd.restart(member)
     until(lambda: all(map(is_protected, machines)))
 

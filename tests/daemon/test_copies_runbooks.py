@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Conn
 from support.etcd_process import Etcd, needs_etcd
 from support.simulated_host import Host, blocks
 
@@ -196,6 +197,24 @@ def test_handing_over(hosts: list[Host]) -> None:
     assert host.web.put("/config/drain?hand_over=true", b"true").status == 200
     eventually(lambda: "all copied topics are handed over" in host.log(), timeout=30)
     eventually(lambda: sum(depth(other) for other in others) == 20, timeout=30)
+
+
+def test_a_hand_over_redelivers_nothing_that_was_finished(hosts: list[Host]) -> None:
+    host, *others = hosts
+    host.web.create("orders", "billing")
+    bodies = b"\n".join(b"%d" % number for number in range(300))
+    assert host.web.post("/mpub?topic=orders", bodies).status == 200
+    with Conn(("127.0.0.1", host.tcp_port)) as consumer:
+        consumer.sub("orders", "billing", 200)
+        messages = consumer.messages(200)
+        consumer.rdy(0)
+        for message in messages:
+            consumer.fin(message)
+        consumer.barrier()
+    eventually(lambda: depth(host) == 100)
+    assert host.web.put("/config/drain?hand_over=true", b"true").status == 200
+    eventually(lambda: "all copied topics are handed over" in host.log(), timeout=30)
+    eventually(lambda: sum(depth(other) for other in others) == 100, timeout=30)
 
 
 def depth(host: Host) -> int:

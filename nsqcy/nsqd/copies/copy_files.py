@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -549,10 +550,14 @@ class CopyFiles:
         self._syncs = len(folders) + len(paths) + 1
         lane = "awaited" if self._durability == "fsync" else "background"
         for path in paths:
-            self._handle(path).do("sync", 0, self._sync_ended, lane)
+            self._handle(path).do("sync", 0, partial(self._file_synced, path), lane)
         for folder in folders:
             self._io.on_path_now("sync", self.root / folder, self._folder_synced, lane)
         self._sync_ended(0)
+
+    def _file_synced(self, path: str, error: int) -> None:
+        """A file that was deleted in the meantime needs no sync."""
+        self._sync_ended(0 if error == errno.ENOENT and path not in self.table else error)
 
     def _folder_synced(self, error: int) -> None:
         """The directory of a deleted topic no longer exists."""

@@ -274,7 +274,7 @@ class CopiesHost:
             "node": self._node.name,
             "etcd": not self._registry.is_away,
             "registry": str(self._registry.standing),
-            "unregistered": sorted(group.id for group in self.worker.recall.unprotected()),
+            "unregistered": sorted(group.id for group in self._unregistered()),
             "sessions": sorted(self._sessions),
             "mended": self.mended,
             "groups": sorted(groups, key=lambda each: str(each["group"])),
@@ -302,7 +302,7 @@ class CopiesHost:
             + len(self._unreadable),
             "etcd": int(not self._registry.is_away),
             "registry": int(self._registry.standing not in BROKEN),
-            "unregistered": len(self.worker.recall.unprotected()),
+            "unregistered": len(self._unregistered()),
         }
 
     def trouble(self) -> str:
@@ -311,10 +311,15 @@ class CopiesHost:
         standing = self._registry.standing
         if standing in BROKEN:
             return f"the registry in etcd cannot be used: {REASONS[standing]}"
-        count = len(self.worker.recall.unprotected())
-        if count and not self._is_ready:
+        if not self._is_ready and (count := len(self.worker.recall.unprotected())):
             return f"etcd has not responded since the start; groups of copies that need it: {count}"
+        count = len(self._unregistered())
         return f"groups of copies missing from the registry: {count}" if count else ""
+
+    def _unregistered(self) -> list[Group]:
+        """Return the groups that the registry lacks. None is known to be missing before the
+        registry has been read."""
+        return self.worker.recall.unprotected() if self._is_ready else []
 
     def _describe(self, group: Group, role: str) -> dict[str, Any]:
         copy, owner = self._copies.get(group.id), self.worker.owner(group.id)

@@ -124,6 +124,9 @@ class CopiedTopics:
         self._is_ready = False
         self._is_cut_off = False
         self._are_deliveries_held = False
+        self._unrecorded: int | None = None
+        """Number of topics whose journals are being written for the nodes that take over; None if
+        nothing is handed over."""
 
     def attach(self, groups: Groups) -> None:
         self._groups_of = groups
@@ -261,7 +264,23 @@ class CopiedTopics:
         """Stop deliveries, because the groups are being handed over, or resume deliveries."""
         if held != self._are_deliveries_held:
             self._are_deliveries_held = held
+            self._unrecorded = None
             self._set_deliveries()
+
+    def is_recorded(self) -> bool:
+        """Return whether the journals contain all finished messages, so that no other node
+        redelivers them. Starts writing the journals; call this again later. No message may be in
+        flight."""
+        if self._unrecorded is None:
+            topics = [topic for each in self._groups.values() for topic in each.topics.values()]
+            self._unrecorded = len(topics)
+            for topic in topics:
+                topic.record(self._recorded)
+        return self._unrecorded == 0
+
+    def _recorded(self, _: str | None) -> None:
+        if self._unrecorded:
+            self._unrecorded -= 1
 
     def in_flight(self) -> int:
         """Return the number of messages that consumers have received but not finished."""

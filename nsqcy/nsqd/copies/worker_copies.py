@@ -101,10 +101,10 @@ class Copies:
 
     def hand_over(self) -> int:
         """Start or continue handing all of this worker's groups over to other nodes: stop
-        deliveries, and release the groups once no message is in flight. Return the number of groups
-        left."""
+        deliveries, and release the groups once no message is in flight and the journals contain all
+        finished ones. Return the number of groups left."""
         self.topics.hold_deliveries(True)
-        if self.topics.in_flight():
+        if self.topics.in_flight() or not self.topics.is_recorded():
             return max(1, len(self._host.owned_ids()))
         return self._host.release()
 
