@@ -125,7 +125,7 @@ def _pattern_row(options: OptionTable, option: Option) -> list[str]:
 
 
 def _meaning(option: Option) -> str:
-    return f"{option.help}; must be {option.rule.text}" if option.rule else option.help
+    return f"{option.help}; must be {option.rule.phrase}" if option.rule else option.help
 
 
 def job_options(options: Iterable[Option]) -> str:

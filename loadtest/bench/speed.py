@@ -147,8 +147,9 @@ class Settings:
 
 
 def touch_memory(size: int) -> None:
-    """Touch this number of bytes, so that this machine already has the memory. A virtual machine
-    whose host provides memory on first use spends up to a microsecond per message on it."""
+    """Touch this number of bytes, so that the host has already provided the memory. On a virtual
+    machine whose host provides memory on first use, that use costs up to a microsecond per
+    message."""
     piece = bytes(1 << 20)
     with mmap.mmap(-1, size) as memory:
         while memory.tell() <= size - len(piece):

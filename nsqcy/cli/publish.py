@@ -19,11 +19,11 @@ from nsqcy.errors import RequestError
 
 BATCH = 100  # messages of stdin per request
 LIMITS = {
-    "INVALID_DEFER": "nsqd's options --max-defer-timeout and --max-req-timeout (1h) limit the "
-    "delay; max_defer_timeout in the topic's policy replaces them",
-    "MSG_TOO_BIG": "nsqd's option --max-msg-size (1048576) limits a message; "
-    "max_msg_size in the topic's policy replaces it",
-    "BODY_TOO_BIG": "nsqd's option --max-body-size (5242880) limits a request",
+    "INVALID_DEFER": "nsqd's options --max-defer-timeout and --max-req-timeout (default 1h) limit "
+    "the delay; max_defer_timeout in the topic's policy overrides them",
+    "MSG_TOO_BIG": "nsqd's option --max-msg-size (default 1048576) limits the size of a message; "
+    "max_msg_size in the topic's policy overrides it",
+    "BODY_TOO_BIG": "nsqd's option --max-body-size (default 5242880) limits the size of a request",
 }
 
 

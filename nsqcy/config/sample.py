@@ -55,7 +55,7 @@ def _pattern_sample(table: OptionTable) -> Iterator[str]:
 def _comment(option: Option) -> str:
     notes = []
     if option.rule:
-        notes.append(f"must be {option.rule.text}")
+        notes.append(f"must be {option.rule.phrase}")
     if option.default_text:
         notes.append(f"default: {option.default_text}")
     return f"{option.help} ({'; '.join(notes)})" if notes else option.help

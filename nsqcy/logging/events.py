@@ -388,8 +388,8 @@ def disk_responds(*, operation: str, path: str, seconds: int) -> str:
 def publishers_disconnected(*, topic: str) -> str:
     """Publishes have waited for a hung disk for longer than `--hung-disk-timeout`."""
     return (
-        f"TOPIC({topic}): disconnecting publishers that wait for the disk: their messages may or "
-        "may not be stored"
+        f"TOPIC({topic}): disconnecting publishers that are waiting for the disk: their messages "
+        "may or may not be stored"
     )
 
 

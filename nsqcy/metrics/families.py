@@ -118,7 +118,7 @@ TURNS = Family(
 SYNCS = Family(
     "nsqd_sync_duration_seconds",
     "histogram",
-    "Duration of disk syncs, by I/O lane: awaited by publishers, or background.",
+    "Duration of disk syncs, by I/O lane: syncs that publishers wait for, or background syncs.",
     ("worker", "lane"),
 )
 WRITES_FAIL = Family(

@@ -558,7 +558,7 @@ class NsqdOptions(
         "copies-tls-root-ca-file",
         STRING,
         "",
-        "path to the CA certificates (PEM) for all nodes' certificates",
+        "path to the CA certificates (PEM) that verify all nodes' certificates",
         guard=True,
     )
     copies_lease = Option(

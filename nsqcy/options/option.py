@@ -48,6 +48,11 @@ class Rule:
         self.text = text
         self.holds = holds
 
+    @property
+    def phrase(self) -> str:
+        """The bounds after `must be` in a sentence; `text` is worded as in NSQ's errors."""
+        return f"in {self.text}" if self.text.startswith("[") else self.text
+
 
 class Kind(Generic[T]):
     """An option type: how each source writes a value, and how to format a value.

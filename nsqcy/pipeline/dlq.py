@@ -75,7 +75,7 @@ def with_origin(frame: "DataFrame") -> "DataFrame":
 
     if HEADERS not in frame.columns:
         raise ValueError(
-            "the archive has no headers: archive with "
+            "the archive has no headers: run archive with "
             "--option columns=topic,nsqd,log_id,seq,id,timestamp,defer_ms,body,headers"
         )
     return frame.withColumns({name: f.expr(text) for name, text in LETTER.items()})

@@ -223,7 +223,7 @@ def status_error(status: int) -> RequestError:
 
 
 def rows_of(now: datetime.datetime, nsqd: str, stats: dict[str, Any]) -> Iterator[Row]:
-    """Return one row for each topic, without a channel, and one for each of its channels."""
+    """Return one row for each topic, with None as its channel, and one for each of its channels."""
     head = {"at": now, "nsqd": nsqd, "version": stats.get("version", "")}
     for topic in stats.get("topics") or []:
         name = topic["topic_name"]

@@ -148,7 +148,7 @@ def compare(proof: Proof, contents: Contents, listed: dict[str, File], there: se
     for path in sorted(set(listed) - there):
         file = listed[path]
         proof.problems.append(
-            f"{path} is missing: {file.count} rows of seq {file.start} to {file.end - 1}"
+            f"{path} is missing: {file.count} rows (seq {file.start} to {file.end - 1})"
         )
     moving = {file.path for manifest in contents.moving for file in manifest.files}
     for path in sorted(there - set(listed) - moving):

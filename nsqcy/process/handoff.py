@@ -57,7 +57,7 @@ def encode(number: int, kind: str, peer: str, local: str) -> bytes:
 def decode(data: bytes) -> tuple[int, str, str, str]:
     """Decode number, kind, peer and local; raises HandoffError."""
     if len(data) < _HEADER.size:
-        raise HandoffError(f"a hand-off of {len(data)} bytes")
+        raise HandoffError(f"a hand-off of {len(data)} bytes is shorter than its header")
     number, kind, _, length = _HEADER.unpack_from(data)
     texts = data[_HEADER.size :]
     if kind >= len(KINDS) or length > len(texts):

@@ -278,7 +278,7 @@ def too_short(shard: Shard, log: Log, seq: int) -> Loss:
 
 def vanished(topic: str, log_id: str, seq: int, view: View) -> Loss:
     there = [log.log_id for shard in view.shards if shard.topic == topic for log in shard.logs]
-    what = f"the new log is {there[-1]}" if there else "there is no new log"
+    what = f"the new log is {there[-1]}" if there else "the nsqds have no other log of this topic"
     return Loss(
         f"rows are lost: topic {topic!r}, log {log_id} is on none of the nsqds "
         f"{','.join(view.asked)}, so seq {seq} cannot be read; if the nsqd with the log is down, "

@@ -1,4 +1,4 @@
-"""A core on a recorded disk that lives several times; each life ends with a kill or a power
+"""A core that goes through several lives on a recorded disk; each ends with a kill or a power
 loss."""
 
 import shutil

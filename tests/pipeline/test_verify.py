@@ -67,7 +67,7 @@ def test_a_deleted_file(archive: HandmadeArchive, verify: Lines) -> None:
     path = files(archive)[2]
     path.unlink()
     gap = f"topic 'orders', log {LOG}: seq 105 to 204 are missing (100 rows)"
-    gone = f"{path.relative_to(archive.root)} is missing: 100 rows of seq 105 to 204"
+    gone = f"{path.relative_to(archive.root)} is missing: 100 rows (seq 105 to 204)"
     assert verify() == (1, [gone, gap])
     assert verify("--quick") == (1, [gone, gap])
 

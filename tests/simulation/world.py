@@ -56,7 +56,7 @@ class World:
         """
         damages: whether reads fail and files are damaged
         removals: whether files of stopped processes are removed or cut
-        settle_limit: seconds after the last fault; later, an unsettled group is a violation
+        settle_limit: seconds after the last fault within which every group must settle
         """
         self.random = random = Random(seed)
         self.verbose = verbose

@@ -350,7 +350,7 @@ cdef class Topic(TopicLog):
         self.end(delete, EXITING, done)
 
     def set_cut_off(self, bint cut_off):
-        """Stop deliveries, because another process may deliver the messages; or resume them."""
+        """Stop or resume deliveries; they stop while another process may deliver the messages."""
         cdef Channel channel
         self.cut_off = cut_off
         for channel in self.channels.values():

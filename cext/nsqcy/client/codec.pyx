@@ -48,7 +48,7 @@ cdef enum:
     SPELLS_HTTP = 1213486160        # "HTTP", read as the size of a frame
     MAX_FRAME = 0x7fffffff
     MAX_ANSWER = 1 << 20            # maximum bytes of a frame other than a message
-    LARGE = 65536                   # bytes of a body that is sent without a copy
+    LARGE = 65536                   # minimum bytes of a body that is sent without a copy
     MAX_DELAY_CHARACTERS = 24       # maximum characters, including the space and line feed
     MAX_REASON = 512                # maximum characters of the reason for a dead letter
     OK_TEXT = 0x4f4b

@@ -1,9 +1,8 @@
 """A worker's share of a summary of /stats: totals of all topics, and the choice of the busiest.
 
-Owns the order of busyness: topics with more messages (waiting, in flight or deferred) come first,
-then those with higher rates, then those with something else to see: a pause, or an ephemeral topic
-or channel without its channel or consumer. The other topics are quiet: they come last, in the order
-of their names. Also collects the names of all topics, and the channels that send dead letters,
+Owns the order of busyness. Topics with more messages (waiting, in flight or deferred) come first,
+and then topics with higher rates. Paused topics, and topics with an ephemeral channel that has no
+consumer, follow. All other topics are quiet: they come last, in the order of their names. Also collects the names of all topics, and the channels that send dead letters,
 because their dead-letter topics may belong to other workers.
 """
 

@@ -217,8 +217,8 @@ def _pile_up(settings: Settings, nsqd: Daemon, topic: str, channels: list[str]) 
 
 
 def polled(settings: Settings) -> Iterator[Result]:
-    """Measure back-to-back requests for /metrics and /stats (their rate, and the CPU time of each),
-    and latency beside one of each per second."""
+    """Measure /metrics and /stats: first back-to-back requests (their rate, and the CPU time of
+    each), then the latency of messages while each is requested once per second."""
     requests = settings.some(20, 2)
     for workers in settings.numbers(1, 3):
         with (

@@ -224,8 +224,8 @@ def _node_question(
     if params.get("ask") != "tombstone" or row is None:
         return _action_question(node, rows, drain, params)
     held = row.figures.depth + sum(each.figures.depth for each in row.channels.values())
-    text = f"{node} is temporarily hidden from consumers of {name}, and the topic is deleted"
-    text += f" there, with {plural(held, 'message')}."
+    text = f"{node} will be temporarily hidden from consumers of {name}, and the topic will be"
+    text += f" deleted there, with {plural(held, 'message')}."
     fields = (("topic", name),)
     return Question(f"Tombstone {name} on {node}?", text, "tombstone", "Tombstone", fields)
 

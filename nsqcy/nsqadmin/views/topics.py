@@ -272,9 +272,9 @@ def _topic_question(stats: TopicStats, params: Mapping[str, str]) -> Question | 
             found = next((row for row in stats.nodes if row.node == node), None)
             if found is None:
                 return None
-            text = f"{node} is temporarily hidden from consumers of {name}, and the topic is"
-            text += f" deleted there, with {plural(found.figures.depth, 'message')} of its own and"
-            text += " all messages in its channels."
+            text = f"{node} will be temporarily hidden from consumers of {name}, and the topic will"
+            text += f" be deleted there, with {plural(found.figures.depth, 'message')} of its own"
+            text += " and all messages in its channels."
             fields = (("node", node),)
             return Question(f"Tombstone {node}?", text, "tombstone", "Tombstone", fields)
     return None

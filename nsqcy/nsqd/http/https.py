@@ -34,7 +34,8 @@ class HttpsConnection(HttpConnection):
         "is_pending",
     )
     secure = True
-    events_a_turn = 16  # answers wait for the socket before they are encoded
+    # Fewer than for HTTP: answers accumulate unencoded until the socket accepts them.
+    events_a_turn = 16
 
     def __init__(
         self, server: HttpServer, sock: socket.socket, peer: str, handshakes: Handshakes

@@ -166,7 +166,7 @@ def test_text(capfd: pytest.CaptureFixture[str]) -> None:
     assert out.startswith(
         "1,000 messages/s of 1,000 bytes, class memory, 1 topic with 2 channels\n"
     )
-    assert "records <- a record, DISKFORMAT.md\n" in out
+    assert "records <- size of a record (DISKFORMAT.md)\n" in out
     assert f"<- {measured.SLOW}" in out
     assert "1 nsqd and 2 spare nsqds, each with\n          1  worker\n" in out
     assert measured.MACHINE in out

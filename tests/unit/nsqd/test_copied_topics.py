@@ -1,4 +1,4 @@
-"""A worker's topics with copies, without other nodes."""
+"""A worker's copied topics, tested without other nodes."""
 
 from pathlib import Path
 from typing import Any
