@@ -2,8 +2,9 @@
 
 Owns the order of busyness. Topics with more messages (waiting, in flight or deferred) come first,
 and then topics with higher rates. Paused topics, and topics with an ephemeral channel that has no
-consumer, follow. All other topics are quiet: they come last, in the order of their names. Also collects the names of all topics, and the channels that send dead letters,
-because their dead-letter topics may belong to other workers.
+consumer, follow. All other topics are quiet: they come last, in the order of their names. Also
+collects the names of all topics, and the channels that send dead letters, because their dead-letter
+topics may belong to other workers.
 """
 
 cdef enum:
