@@ -65,9 +65,10 @@ def against_go() -> str:
     text = (
         f"{conditions()}; 200-byte bodies, everything in memory, one worker process of nsqd unless "
         "stated. Go's figures are not from this run: they were recorded once on a two-core machine "
-        f"under the same load. nsqd met {sum(kept)} of its {len(kept)} targets in this run. "
+        f"under the same load. nsqd met {sum(kept)} of its {len(kept)} own targets in this run. "
         f"[Benchmarks](docs/BENCHMARKS.md#targets) marks the {len(kept) - sum(kept)} that it "
-        "missed, and lists all conditions, figures and latencies.\n"
+        "missed, and those in comparison with other brokers, and lists all conditions, figures and "
+        "latencies.\n"
     )
     return table(["", OURS, "Go's nsqd 1.3.0"], rows) + f"\n{text}"
 

@@ -84,7 +84,8 @@ CURVES = (WAITING, TOPICS, CHANNELS, CONNECTIONS, WORKERS, SIZE)
 HEAD = """## Curves
 
 In each curve, one quantity grows by orders of magnitude. Every point has its own nsqd with one
-worker and default settings, and 200-byte messages, unless the curve says otherwise. The exponent
+worker, the settings in the table at the top of this page, and 200-byte messages, unless the curve
+says otherwise. The exponent
 describes the growth between the ends of a curve: with 0, a message always costs the same; with 1,
 its cost grows in proportion to the quantity. Growth is faster than linear if the exponent is at
 least {tolerance} above that of the work itself, which is 1 for channels and bytes, and 0 otherwise.
@@ -152,7 +153,7 @@ def exponent(points: Sequence[tuple[float, float]]) -> float:
 
 def _verdict(found: float, work: int) -> str:
     if found >= work + TOLERANCE:
-        return "total CPU time grows **faster than linear**"
+        return "total CPU time grows **faster than linearly**"
     if found > work - TOLERANCE:
         return "it grows linearly" if work else "it stays nearly constant"
     return "it grows more slowly than linear" if work else "it falls"

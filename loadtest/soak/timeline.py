@@ -31,7 +31,7 @@ def bucket(milliseconds: float) -> int:
 
 @dataclass
 class Cell:
-    """Requests with one name."""
+    """Counts and latencies of the requests that share a name."""
 
     requests: int = 0
     messages: int = 0

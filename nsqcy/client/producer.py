@@ -332,7 +332,7 @@ class ProducerCore(Core[Nsqd]):
         self._end_if_done()
 
     def answered(self, now: float) -> None:
-        """End immediately, without waiting for responses."""
+        """Do nothing: a producer does not wait until its bytes have been sent."""
 
     # -- notifications from connections
 

@@ -58,7 +58,7 @@ CONFIG_TIMEOUT = 20.0  # seconds to query all options of an nsqd
 _SETTING = re.compile(r"\s*([\w.-]+)\s*[=:]\s*(.*)")
 
 README = """\
-This is a bundle of `nsqcy doctor --bundle`, to attach to a bug report.
+`nsqcy doctor --bundle` created this bundle. Attach it to a bug report.
 
 It contains no message bodies. Tokens, passwords, keys, credentials in URLs and the paths of URLs
 in options are replaced with {removed}. It does contain the names of topics, channels, users,
@@ -293,7 +293,7 @@ def journal(unit: str) -> str:
         raise MissingJournal(f"journalctl failed: {reason}; {NAME_LOGS}")
     # Lines such as "-- No entries --" are not entries.
     if not any(line and not line.startswith("-- ") for line in found.splitlines()):
-        raise MissingJournal(f"the journal has no lines of {unit}; {NAME_LOGS}")
+        raise MissingJournal(f"the journal has no entries for {unit}; {NAME_LOGS}")
     return told + found
 
 

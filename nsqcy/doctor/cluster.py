@@ -156,7 +156,7 @@ def agreement(cluster: Cluster) -> Iterator[Finding]:
     for lookupd in answering:
         has = {each.address for each in lookupd.producers}
         if lacking := [name for address, name in every.items() if address not in has]:
-            text = f"nsqlookupd {lookupd.address} lacks nsqd {several(lacking)}"
+            text = f"nsqlookupd {lookupd.address} does not list nsqd {several(lacking)}"
             advice = "add this nsqlookupd to the --lookupd-tcp-address of these nsqds"
             yield error(text, f"{advice}; check their logs")
         if missing := topics - lookupd.topics:

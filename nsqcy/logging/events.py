@@ -534,7 +534,7 @@ def drain_left(left: object, /, *, messages: int) -> str:
 @info(NSQD)
 def drain_handed_over() -> str:
     """Other nodes now own the topics, and nsqd exits."""
-    return "DRAIN: all copied topics are handed over"
+    return "DRAIN: all copied topics have been handed over"
 
 
 @info(NSQD)

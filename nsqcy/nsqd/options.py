@@ -579,8 +579,8 @@ class NsqdOptions(
         "copies-scrub-rate",
         INT,
         4 << 20,
-        "bytes per second that each worker reads in the background to find and repair damaged "
-        "copies; 0 for none",
+        "bytes per second that each worker reads in the background to repair damaged copies; "
+        "0 for none",
         rule=Rule("[0,1073741824]", lambda value: 0 <= value <= 1 << 30),
     )
 

@@ -133,7 +133,7 @@ def addresses(found: dict[str, Any], port: str, *, proved: bool = False) -> list
             name = f"{each['broadcast_address']}:{each[port]}"
             raise ValueError(
                 f"authSecret withheld: nsqd {name[:MAX_SHOWN]!r} has not authenticated to"
-                " nsqlookupd; set its --lookupd-auth-token-file, list all nsqds, or set"
+                " nsqlookupd; set --lookupd-auth-token-file on this nsqd, list all nsqds, or set"
                 " trustLookupd"
             )
     pairs = [(str(each["broadcast_address"]), each[port]) for each in producers]

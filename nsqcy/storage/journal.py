@@ -455,7 +455,7 @@ def _decode_of_channel(raw: bytes, what: str, size: int) -> tuple[str, bytes]:
 
 def _decode_replay(raw: bytes) -> tuple[str, int]:
     if len(raw) < _REPLAY.size:
-        raise JournalError("the end of a replay is truncated")
+        raise JournalError("the section with a replay's end is truncated")
     length, _, _, end = _REPLAY.unpack_from(raw)
     if len(raw) != _REPLAY.size + length:
         raise JournalError("the end of a replay has the wrong size")

@@ -27,8 +27,8 @@ def is_reliable(data_path: str, root: str = "/", release: str = os.uname().relea
 
 
 def count(root: str = "/") -> int:
-    """Return the number of files from which one sync of the file system is cheaper than the syncs
-    of the files; 0: it may take too long."""
+    """Return the minimum number of files for which one sync of the file system is cheaper than a
+    sync of each file; 0 if a sync of the file system may take too long."""
     unwritten = _unwritten(procfs.read(f"{root}/proc/meminfo"))
     return 0 if unwritten > MAX_BYTES else max(MIN_COUNT, unwritten // BYTES_PER_SYNC)
 

@@ -195,7 +195,7 @@ def test_handing_over(hosts: list[Host]) -> None:
     for number in range(20):
         assert host.web.post("/pub?topic=orders", b"%d" % number).status == 200
     assert host.web.put("/config/drain?hand_over=true", b"true").status == 200
-    eventually(lambda: "all copied topics are handed over" in host.log(), timeout=30)
+    eventually(lambda: "all copied topics have been handed over" in host.log(), timeout=30)
     eventually(lambda: sum(depth(other) for other in others) == 20, timeout=30)
 
 
@@ -213,7 +213,7 @@ def test_a_hand_over_redelivers_nothing_that_was_finished(hosts: list[Host]) -> 
         consumer.barrier()
     eventually(lambda: depth(host) == 100)
     assert host.web.put("/config/drain?hand_over=true", b"true").status == 200
-    eventually(lambda: "all copied topics are handed over" in host.log(), timeout=30)
+    eventually(lambda: "all copied topics have been handed over" in host.log(), timeout=30)
     eventually(lambda: sum(depth(other) for other in others) == 100, timeout=30)
 
 

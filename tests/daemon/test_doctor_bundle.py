@@ -204,8 +204,8 @@ def test_a_bundle_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ("script", "reason"),
     [
         ("", "journalctl is not installed"),
-        ("echo '-- No entries --'", "the journal has no lines of nsqd"),
-        ("true", "the journal has no lines of nsqd"),
+        ("echo '-- No entries --'", "the journal has no entries for nsqd"),
+        ("true", "the journal has no entries for nsqd"),
         ("echo 'no such journal' >&2; exit 1", "journalctl failed: no such journal"),
         ("echo 2026-01-01T00:00:00 h nsqd: ok", ""),
     ],

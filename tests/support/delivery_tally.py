@@ -36,7 +36,7 @@ class Tally:
             self._ledger.attempt(TOPIC, publisher, [number])
 
     def accepts(self, body: bytes) -> None:
-        """The body was answered with OK."""
+        """Record that nsqd acknowledged the publish of this body."""
         publisher, number = _name(body)
         with self._lock:
             self._ledger.publish(TOPIC, publisher, [number])

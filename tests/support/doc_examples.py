@@ -1,4 +1,4 @@
-"""Documents as readers use them: the blocks that they type, run in a directory.
+"""Runs the code blocks of a page in a directory, as a reader would type them.
 
 A block is fenced as ```sh WORD or ```python WORD. A ```text block after such a block is the
 expected output, in which `...` matches anything. Ports on a page are replaced with the test's own.

@@ -495,7 +495,7 @@ cdef class TopicQueue(RecordWindow):
 
     cdef bint add_produced(self, const Produced *produced, const uint8_t *message, bint headers,
                            uint64_t *bodies) except -1:
-        """Append a message from a chunk, preceded by its length; return whether it was accepted."""
+        """Append a message of a chunk, given with its length; return whether it was accepted."""
         cdef uint32_t body = load_be32(message)
         cdef uint16_t length = 0
         cdef uint32_t ext = RECORD_EXT_PRODUCED_SIZE

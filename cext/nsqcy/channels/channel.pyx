@@ -341,8 +341,8 @@ cdef class Channel(Dispatch):
             self.timeout_count += 1
             if self.watched:
                 self.report(TIMEOUT, entry)
-            # This is the last message of a client that has left: the client's list is freed with
-            # it.
+            # The list of a client that has left is freed with its last message: do not use the
+            # list afterwards.
             is_last = in_flight_list.count == 1 and in_flight_list.consumer == NULL
             if self.is_exhausted(entry):
                 self.dead_letter_timed_out(entry)

@@ -177,8 +177,8 @@ cdef extern from "iothread.h" nogil:
     int file_drop(IoEngine *engine, File *file)
 
 
-# The calls by which a log changes its files. Only the hub's thread makes these calls, and none of
-# them blocks. ptr (and result) must stay valid until done; done and result may be NULL.
+# The calls with which a log changes its files. Only the hub's thread makes these calls, and none of
+# them blocks. ptr (and result) must stay valid until done() is called; done and result may be NULL.
 cdef class FileCalls:
     cdef IoCalls *calls            # for the few calls made on the hub before serving
     # Called as repairer(path, offset, length, error, answer) before a range of a file is treated as

@@ -31,7 +31,7 @@ Figures = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Numbers of tasks of each scenario."""
+    """Number of tasks in each scenario, and the delay of those with an ETA."""
 
     throughput: int
     kills: int

@@ -78,7 +78,7 @@ class PeerUp(ProcessMessage[None]):
 
 
 class PeerDown(ProcessMessage[None]):
-    """Another worker crashed. When this returns, its rings are unused here."""
+    """Another worker crashed. When the call returns, this worker no longer uses its rings."""
 
     timeout: ClassVar[None] = None
     worker: int

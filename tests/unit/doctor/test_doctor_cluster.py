@@ -176,7 +176,7 @@ def test_agreement() -> None:
     full = lookupd("l1", node(1, t=False), node(2, t=False))
     lacking = lookupd("l2", node(1, t=False), topics=frozenset({"t", "u"}))
     lacks_topic, lacks_nsqd = said(cluster.agreement, of(lookupds=[full, lacking]))
-    assert lacks_nsqd.startswith("error: nsqlookupd l2 lacks nsqd 10.0.0.2:4150")
+    assert lacks_nsqd.startswith("error: nsqlookupd l2 does not list nsqd 10.0.0.2:4150")
     assert "nsqlookupd l1 lacks topics that other nsqlookupds have: u" in lacks_topic
     assert not said(cluster.agreement, of(lookupds=[full, lookupd("l3", error="refused")]))
 

@@ -39,10 +39,10 @@ def rows(curve: Curve, *points: tuple[int, float]) -> list[dict[str, Any]]:
     [
         (TOPICS, 1.0, "stays nearly constant"),
         (TOPICS, 0.25, "falls"),
-        (TOPICS, 4.0, "**faster than linear**"),
+        (TOPICS, 4.0, "**faster than linearly**"),
         (CHANNELS, 100.0, "grows linearly"),
         (CHANNELS, 20.0, "grows more slowly than linear"),
-        (CHANNELS, 400.0, "**faster than linear**"),
+        (CHANNELS, 400.0, "**faster than linearly**"),
     ],
 )
 def test_growth_is_compared_with_that_of_the_work(curve: Curve, end: float, verdict: str) -> None:

@@ -131,7 +131,7 @@ def test_it_ends_when_all_groups_are_handed_over(lines: Lines) -> None:
     around.groups = [2, None, 1, 0]
     Drain(around, lines).begin(None, hand_over=True)
     wait_until(lambda: around.code == 0)
-    assert lines.all[-1] == "DRAIN: all copied topics are handed over"
+    assert lines.all[-1] == "DRAIN: all copied topics have been handed over"
 
 
 def test_groups_that_are_left_are_kept_when_draining_ends(lines: Lines) -> None:
