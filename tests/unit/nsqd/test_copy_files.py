@@ -323,6 +323,23 @@ def test_distrusted_copies_are_not_whole(io: FaultyIoThread, tmp_path: Path) -> 
     assert not CopyFiles(io, root, "boot", "fsync", print).whole
 
 
+def test_a_file_that_is_deleted_during_its_sync_is_no_failure(tmp_path: Path) -> None:
+    io = FaultyIoThread(stepped=True)
+    failures: list[int] = []
+    CopyFiles(io, tmp_path, "boot", "fsync", failures.append).write(SEGMENT, 0, Data(HEAD))
+    io.drain_now()
+    copy = CopyFiles(io, tmp_path, "boot", "fsync", failures.append)
+    io.drain_now()
+    copy.sync()
+    copy.delete(SEGMENT)
+    io.kick_now()
+    while io.step_now("writes"):  # the sync waits in its lane
+        pass
+    io.drain_now()
+    assert failures == []
+    io.close()
+
+
 def test_what_a_killed_process_wrote_is_synced_before_it_is_confirmed(disk: Disk) -> None:
     copy = filled(disk, durability="fsync")
     copy.write(SEGMENT, HEADER + 7, Data(b" of a killed process"))
