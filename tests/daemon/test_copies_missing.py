@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nsqcy.nsqd.copies.copy_files import CopyFiles
-from nsqcy.nsqd.copies.file_list import NAME
+from nsqcy.nsqd.copies.file_list import LIST
 from support.copies_cluster import JOURNAL, Machine, until
 from support.etcd_process import needs_etcd
 
@@ -38,7 +38,7 @@ def remove_topic(root: Path) -> None:
 
 
 def remove_list(root: Path) -> None:
-    (root / NAME).unlink()
+    (root / LIST).unlink()
 
 
 FAULTS = [remove_segment, cut_segment, remove_journal, remove_topic, remove_list, shutil.rmtree]

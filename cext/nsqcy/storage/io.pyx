@@ -37,6 +37,15 @@ cdef int lane_named(str name) except -1:
     return lanes[name]
 
 
+cdef inline void submit_part(IoEngine *engine, IoOp *op, const uint8_t *ptr, size_t n,
+                             uint64_t offset) noexcept:
+    """Submit an operation on a part of a file: the n bytes at `offset`, in the memory at `ptr`."""
+    op.ptr = <uint8_t *>ptr
+    op.n = n
+    op.offset = offset
+    engine_submit(engine, op)
+
+
 cdef class FileCalls:
     """The calls by which a log changes its files: see core.pxd."""
 
@@ -148,39 +157,27 @@ cdef class IoThread(FileCalls):
     cdef int write(self, IoLane lane, File *file, const uint8_t *ptr, size_t n, uint64_t offset,
                    io_done done, void *arg, IoResult *result) except -1:
         cdef IoOp *op = self._new(lane, IO_WRITE, file, done, arg, result)
-        op.ptr = <uint8_t *>ptr
-        op.n = n
-        op.offset = offset
-        engine_submit(&self.engine, op)
+        submit_part(&self.engine, op, ptr, n, offset)
         return 0
 
     cdef int write_records(self, File *file, const uint8_t *ptr, size_t n, uint64_t offset,
                            io_done done, void *arg, IoResult *result) except -1:
         cdef IoOp *op = self._new(LANE_WRITES, IO_WRITE_RECORDS, file, done, arg, result)
-        op.ptr = <uint8_t *>ptr
-        op.n = n
-        op.offset = offset
-        engine_submit(&self.engine, op)
+        submit_part(&self.engine, op, ptr, n, offset)
         return 0
 
     cdef int write_quietly(self, File *file, const uint8_t *ptr, size_t n, uint64_t offset,
                            io_done done, void *arg, IoResult *result) except -1:
         """Write records, without an event when the write ends: see poll_early and listen."""
         cdef IoOp *op = self._new(LANE_WRITES, IO_WRITE_RECORDS, file, done, arg, result)
-        op.ptr = <uint8_t *>ptr
-        op.n = n
-        op.offset = offset
         op.quiet = 1
-        engine_submit(&self.engine, op)
+        submit_part(&self.engine, op, ptr, n, offset)
         return 0
 
     cdef int read(self, File *file, uint8_t *ptr, size_t n, uint64_t offset,
                   io_done done, void *arg, IoResult *result) except -1:
         cdef IoOp *op = self._new(LANE_WRITES, IO_READ, file, done, arg, result)
-        op.ptr = ptr
-        op.n = n
-        op.offset = offset
-        engine_submit(&self.engine, op)
+        submit_part(&self.engine, op, ptr, n, offset)
         return 0
 
     cdef int read_records(self, File *file, uint8_t *ptr, size_t n, uint64_t offset,

@@ -22,7 +22,7 @@ from nsqcy.copies.ports import Unreadable
 from nsqcy.net.core import FrameData
 from nsqcy.nsqd.copies.file_list import (
     JOURNAL,
-    NAME,
+    LIST,
     SEGMENT,
     DamagedList,
     FileList,
@@ -41,7 +41,6 @@ from nsqcy.storage.core import (
 )
 from nsqcy.storage.state_file import check, parse_object, signed
 from nsqcy.util import files
-from nsqcy.util.files import read_start
 
 ASIDE = ".fill"
 """Suffix of a file that replaces another one at the end of a fill."""
@@ -352,9 +351,9 @@ class CopyFiles:
         OSError."""
         file = self.root / path
         if os.path.basename(path) == JOURNAL:
-            return _is_journal(read_start(file)) or _is_journal(read_start(file))
+            return _is_journal(files.read_start(file)) or _is_journal(files.read_start(file))
         if path.endswith(SEGMENT) and self.table.size(path) >= HEADER:
-            return is_segment_header(read_start(file, HEADER))
+            return is_segment_header(files.read_start(file, HEADER))
         return True
 
     def begin_filling(self) -> None:
@@ -630,7 +629,7 @@ def _compared(
     try:
         listed = read_list(root)
     except DamagedList:
-        return {}, [NAME]
+        return {}, [LIST]
     except OSError as error:
         raise Unreadable(error.strerror) from error
     return listed, lacking(listed, sizes)
@@ -663,7 +662,7 @@ def _read_facts(root: Path) -> dict[str, Any]:
     """Return a copy's facts; empty if they are damaged. The previous version is not kept, because
     it may describe an incomplete copy as whole."""
     try:
-        content = read_start(root / FACTS)
+        content = files.read_start(root / FACTS)
         check(content)
         return parse_object(content)
     except (FileNotFoundError, ValueError):

@@ -17,7 +17,7 @@ from nsqcy.storage.core import FileHandle, IoThread
 from nsqcy.storage.state_file import parse_object, signed
 from nsqcy.util.files import read_start
 
-NAME = "files.list"
+LIST = "files.list"
 SEGMENT = ".seg"
 """Suffix of a segment's name."""
 JOURNAL = "journal"
@@ -67,10 +67,10 @@ class FileList:
         """Write the list anew. `sizes`: the size that each file has at least."""
         self._sizes = dict(sizes)
         content = _HEAD + _lines(sizes)
-        self._handle = self._io.open(self._root / f"{NAME}.tmp", replace=True)
+        self._handle = self._io.open(self._root / f"{LIST}.tmp", replace=True)
         self._handle.write(content, 0, self._written)
         self._handle.do("fsync", 0, self._written)
-        self._handle.rename(self._root / NAME, self._written)
+        self._handle.rename(self._root / LIST, self._written)
         self._end, self._lines = len(content), len(sizes)
 
     def put(self, sizes: Mapping[str, int]) -> None:
@@ -97,7 +97,7 @@ class FileList:
         """Delete the list, before all files are deleted."""
         self._sizes.clear()
         self._handle = None
-        self._io.on_path_now("unlink", self._root / NAME)
+        self._io.on_path_now("unlink", self._root / LIST)
 
     def _append(self, content: bytes, lines: int) -> None:
         if self._handle is None:
@@ -122,11 +122,11 @@ def read_list(root: Path) -> dict[str, int]:
     Raises DamagedList; raises OSError if the list cannot be read now.
     """
     try:
-        content = read_start(root / NAME)
+        content = read_start(root / LIST)
     except FileNotFoundError:
-        raise DamagedList(f"{NAME} is missing") from None
+        raise DamagedList(f"{LIST} is missing") from None
     if not content.startswith(_HEAD):
-        raise DamagedList(f"{NAME} does not begin with a list of format {FORMAT}")
+        raise DamagedList(f"{LIST} does not begin with a list of format {FORMAT}")
     sizes: dict[str, int] = {}
     lines = content.split(b"\n")
     for number, line in enumerate(lines[1:-1], 2):
@@ -135,7 +135,7 @@ def read_list(root: Path) -> dict[str, int]:
         except ValueError as error:
             if number == len(lines) - 1:
                 break  # incomplete
-            raise DamagedList(f"{NAME}: line {number} is damaged: {error}") from None
+            raise DamagedList(f"{LIST}: line {number} is damaged: {error}") from None
         if size is None:
             sizes.pop(path, None)
         else:

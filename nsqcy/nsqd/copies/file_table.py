@@ -83,6 +83,8 @@ class FileTable:
     def written(self, path: str, offset: int, data: Contents) -> None:
         """Record a write that has been submitted."""
         self._sizes[path] = max(self._sizes.get(path, 0), offset + len(data))
+        if offset and path in self._growing:
+            return  # the most frequent case
         if path.endswith(SEGMENT):
             self._growing.add(path)
             if offset == 0 and len(data) >= HEADER:

@@ -706,9 +706,9 @@ class CopiesHost:
         files = self._files.get(group.id) or self._make_files(copy, group.id)
         events.copies_owned(self._log, group=group.id, epoch=group.epoch, closed=group.closed)
         self._topics.owned(group, files.io, self._root / group.id)
-        if files.io.error or copy.error:
+        if error := files.io.error or copy.error:
             # A change failed before the group existed, when `_disk_failed` had no owner yet.
-            self._disk_failed(group.id, files.io.error or copy.error)
+            self._disk_failed(group.id, error)
 
     def lost(self, group: Group) -> None:
         events.copies_lost(self._log, group=group.id)

@@ -13,7 +13,7 @@ from nsqcy.errors import StartError
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.copies.copy_files import FACTS
-from nsqcy.nsqd.copies.file_list import NAME
+from nsqcy.nsqd.copies.file_list import LIST
 
 LIMIT = 30.0  # seconds
 INTERVAL = 0.1  # seconds between attempts
@@ -67,4 +67,4 @@ def _unreadable(folder: Path) -> OSError | None:
 def _small_files(folder: Path) -> Iterator[Path]:
     yield from folder.glob("*.json")
     yield from folder.glob(f"*/*/{FACTS}")
-    yield from folder.glob(f"*/*/{NAME}")
+    yield from folder.glob(f"*/*/{LIST}")

@@ -11,7 +11,7 @@ import pytest
 
 from nsqcy.nsqd.copies.copy_files import CopyFiles, Data, lacking_files
 from nsqcy.nsqd.copies.file_list import (
-    NAME,
+    LIST,
     SPARE,
     DamagedList,
     FileList,
@@ -74,61 +74,55 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-AFTER_A_KILL: list[tuple[str, Callable[[Path], object], list[str]]] = [
+def killed(io: FaultyIoThread, copy: CopyFiles) -> None:
+    """Kill a process and its successor, which has opened the copy."""
+    assert opened(io, copy.root).whole
+
+
+def ended(_: FaultyIoThread, copy: CopyFiles) -> None:
+    copy.close()
+
+
+ANYHOW: list[tuple[str, Callable[[Path], object], list[str]]] = [
     (FIRST, Path.unlink, [FIRST]),
     (SECOND, Path.unlink, [SECOND]),
     (JOURNAL, Path.unlink, [JOURNAL]),
     ("t.topic", shutil.rmtree, [FIRST, SECOND, JOURNAL]),
-    (NAME, Path.unlink, [NAME]),
-    (NAME, empty, [NAME]),
-    (NAME, flip, [NAME]),
+    (LIST, Path.unlink, [LIST]),
+    (LIST, empty, [LIST]),
+    (LIST, flip, [LIST]),
     ("copy.json", Path.unlink, []),  # the copy is not whole without it
 ]
-AFTER_A_CLEAN_EXIT = [*AFTER_A_KILL, (FIRST, cut, [FIRST]), (JOURNAL, empty, [JOURNAL])]
+AFTER_A_CLEAN_EXIT = [(FIRST, cut, [FIRST]), (JOURNAL, empty, [JOURNAL])]
 
 
-def check_fault(
-    io: FaultyIoThread, root: Path, path: str, fault: Callable[[Path], object], expected: list[str]
-) -> None:
-    assert opened(io, root).whole
-    io.drain_now()
-    fault(root / path)
-    assert lacking_files(root) == expected
-    for _ in range(2):  # it counts until the copy is filled
-        copy = opened(io, root)
-        assert not copy.whole
-        io.drain_now()
-    assert not opened(io, root).whole
-
-
-@pytest.mark.parametrize(("path", "fault", "expected"), AFTER_A_KILL)
-def test_after_a_kill(
+@pytest.mark.parametrize(
+    ("stop", "path", "fault", "expected"),
+    [
+        *((killed, *each) for each in ANYHOW),
+        *((ended, *each) for each in (*ANYHOW, *AFTER_A_CLEAN_EXIT)),
+    ],
+)
+def test_a_missing_file(
     io: FaultyIoThread,
     tmp_path: Path,
+    stop: Callable[[FaultyIoThread, CopyFiles], None],
     path: str,
     fault: Callable[[Path], object],
     expected: list[str],
 ) -> None:
-    filled(io, tmp_path)
-    check_fault(io, tmp_path, path, fault, expected)
-
-
-@pytest.mark.parametrize(("path", "fault", "expected"), AFTER_A_CLEAN_EXIT)
-def test_after_a_clean_exit(
-    io: FaultyIoThread,
-    tmp_path: Path,
-    path: str,
-    fault: Callable[[Path], object],
-    expected: list[str],
-) -> None:
-    filled(io, tmp_path).close()
+    stop(io, filled(io, tmp_path))
     io.drain_now()
     assert lacking_files(tmp_path) == []
     fault(tmp_path / path)
     assert lacking_files(tmp_path) == expected
     copy = opened(io, tmp_path)
-    assert not copy.whole
     assert copy.lacking == expected and copy.damaged >= set(expected)
+    for _ in range(2):  # it counts until the copy is filled
+        assert not copy.whole
+        io.drain_now()
+        copy = opened(io, tmp_path)
+    assert not copy.whole
 
 
 def test_a_segment_that_no_longer_grows_is_too_short_after_a_kill(
@@ -163,7 +157,7 @@ def test_a_copy_of_an_earlier_version_has_no_list(io: FaultyIoThread, tmp_path: 
     filled(io, tmp_path)
     facts = tmp_path / "copy.json"
     facts.write_text(json.dumps({"whole": True, "epoch": 3, "boot": BOOT, "serves": False}))
-    (tmp_path / NAME).unlink()
+    (tmp_path / LIST).unlink()
     assert opened(io, tmp_path).whole
     io.drain_now()
     assert read_list(tmp_path).keys() == {FIRST, SECOND, JOURNAL}
@@ -302,7 +296,7 @@ def test_the_list_is_written_anew_when_most_lines_are_outdated(
         files.reduce(JOURNAL, None)
     io.drain_now()
     assert read_list(tmp_path) == {FIRST: 5}
-    assert len((tmp_path / NAME).read_bytes().splitlines()) <= SPARE + 10
+    assert len((tmp_path / LIST).read_bytes().splitlines()) <= SPARE + 10
 
 
 def test_each_change_is_in_the_file(io: FaultyIoThread, tmp_path: Path) -> None:
@@ -319,11 +313,11 @@ def test_each_change_is_in_the_file(io: FaultyIoThread, tmp_path: Path) -> None:
 def test_an_incomplete_last_line_is_ignored(io: FaultyIoThread, tmp_path: Path) -> None:
     kept(io, tmp_path, {FIRST: 5}).put({SECOND: 0})
     io.drain_now()
-    content = (tmp_path / NAME).read_bytes()
+    content = (tmp_path / LIST).read_bytes()
     for end in range(len(content) - 1, content.index(SECOND.encode()), -1):
-        (tmp_path / NAME).write_bytes(content[:end])
+        (tmp_path / LIST).write_bytes(content[:end])
         assert read_list(tmp_path) == {FIRST: 5}
-    (tmp_path / NAME).write_bytes(content[:-20] + bytes(19) + b"\n")
+    (tmp_path / LIST).write_bytes(content[:-20] + bytes(19) + b"\n")
     assert read_list(tmp_path) == {FIRST: 5}
 
 
@@ -333,17 +327,17 @@ def test_a_damaged_line_makes_the_list_void(
 ) -> None:
     kept(io, tmp_path, {FIRST: 5, SECOND: 5})
     io.drain_now()
-    content = (tmp_path / NAME).read_bytes()
+    content = (tmp_path / LIST).read_bytes()
     for offset in range(len(content.splitlines()[number])):
         at = offset + number * (content.index(b"\n") + 1)
         damaged = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
-        (tmp_path / NAME).write_bytes(damaged)
-        with pytest.raises(DamagedList, match=NAME):
+        (tmp_path / LIST).write_bytes(damaged)
+        with pytest.raises(DamagedList, match=LIST):
             read_list(tmp_path)
 
 
 def test_a_list_that_cannot_be_read_is_not_damaged(tmp_path: Path) -> None:
-    (tmp_path / NAME).symlink_to(NAME)
+    (tmp_path / LIST).symlink_to(LIST)
     with pytest.raises(OSError, match="symbolic links"):
         read_list(tmp_path)
 
