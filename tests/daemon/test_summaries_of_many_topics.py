@@ -4,16 +4,16 @@ import json
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from http.server import BaseHTTPRequestHandler
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
 
 from conftest import Starter
 from nsqcy.testing.http_requests import Web, eventually
+from support.fake_http_daemon import HttpServer
 from support.nsqadmin_process import Admin
 from support.nsqd_process import Nsqd, environment
 from support.nsqlookupd_process import Lookupd
@@ -27,7 +27,7 @@ SMALL = 320_000  # bytes; the complete response is larger, and grows with the nu
 TINY = 3000
 
 
-class CountingProxy:
+class CountingProxy(HttpServer):
     """An HTTP proxy in front of an nsqd, which records the size of each response."""
 
     def __init__(self, nsqd: Nsqd) -> None:
@@ -47,22 +47,7 @@ class CountingProxy:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self._server.server_address[1]}"
+        super().__init__(Handler)
 
     def read_since(self) -> int:
         """Return the bytes of all responses since the last call."""

@@ -337,6 +337,15 @@ class Disk:
         self.images = _copied(self._stable)
         self.is_rolled_back = True
 
+    def places(self) -> list[tuple[str, str, int]]:
+        """Return the places of all items: group, file and index."""
+        return [
+            (group_id, path, index)
+            for group_id, image in sorted(self.images.items())
+            for path, items in image.files.items()
+            for index in range(len(items))
+        ]
+
     def remove(self, group_id: str, path: str, size: int) -> None:
         """Remove a file of a stopped process's disk, or its end."""
         self._stable[group_id].remove(path, size)

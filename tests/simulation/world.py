@@ -498,12 +498,7 @@ class World:
         self._remove_some_file(chosen.disk)
 
     def _remove_some_file(self, disk: Disk) -> None:
-        places = [
-            (group_id, path, size)
-            for group_id, image in sorted(disk.images.items())
-            for path, items in image.files.items()
-            for size in range(len(items))
-        ]
+        places = disk.places()
         if places:
             group_id, path, size = self.random.choice(places)
             disk.remove(group_id, path, size if self.random.random() < 0.5 else 0)
@@ -517,13 +512,7 @@ class World:
     def _damage(self, count: int) -> None:
         """Damage items on one disk, if every group keeps an intact copy without it."""
         node = self.random.choice(self.nodes)
-        disk = self.disks[node]
-        places = [
-            (group_id, path, index)
-            for group_id, image in sorted(disk.images.items())
-            for path, items in image.files.items()
-            for index in range(len(items))
-        ]
+        places = self.disks[node].places()
         if places:
             chosen = self.random.choices(places, k=count)
             self.clock.after(OLD, self._damage_now, node, chosen)

@@ -13,15 +13,11 @@ from urllib.parse import urlsplit
 NEVER = object()
 
 
-class Upstream:
+class HttpServer:
     """Listens from its creation until `close`."""
 
-    def __init__(self, **pages: Any) -> None:
-        self.pages: dict[str, Any] = {f"/{name}": page for name, page in pages.items()}
-        self.asked: list[str] = []  # "GET /stats?format=json"
-        self.headers: dict[str, str] = {}  # headers of the latest request; names in lower case
-        self._closing = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
+    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._thread.start()
@@ -33,7 +29,6 @@ class Upstream:
         self.close()
 
     def close(self) -> None:
-        self._closing.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -45,6 +40,21 @@ class Upstream:
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+
+class Upstream(HttpServer):
+    """A daemon with these pages."""
+
+    def __init__(self, **pages: Any) -> None:
+        self.pages: dict[str, Any] = {f"/{name}": page for name, page in pages.items()}
+        self.asked: list[str] = []  # "GET /stats?format=json"
+        self.headers: dict[str, str] = {}  # headers of the latest request; names in lower case
+        self._closing = threading.Event()
+        super().__init__(handler(self))
+
+    def close(self) -> None:
+        self._closing.set()
+        super().close()
 
     def producer(self, hostname: str = "h", **fields: Any) -> dict[str, Any]:
         """The daemon's entry in the answers of nsqlookupds."""
