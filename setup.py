@@ -6,10 +6,13 @@ are separate modules.
 
 import os
 import re
+import runpy
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 # Line tracing, for coverage of the .pyx files. coverage.py looks for the .c file next to the .pyx
 # file, so only a traced build may write there.
@@ -69,7 +72,28 @@ extensions = [
     if not BUILT
 ]
 
+
+def write_commit(folder: str) -> None:
+    """Write the commit of this checkout or sdist for nsqcy/commit.py."""
+    known = runpy.run_path("nsqcy/commit.py")["commit"]()
+    Path(folder, "nsqcy", "commit.txt").write_text(f"{known}\n")
+
+
+class BuildPy(build_py):
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            write_commit(self.build_lib)
+
+
+class Sdist(sdist):
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        super().make_release_tree(base_dir, files)
+        write_commit(base_dir)
+
+
 setup(
+    cmdclass={"build_py": BuildPy, "sdist": Sdist},
     ext_modules=cythonize(
         extensions,
         include_path=["cext"],

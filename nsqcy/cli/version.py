@@ -3,9 +3,10 @@
 import click
 
 from nsqcy import NSQ_VERSION, __version__
+from nsqcy.commit import commit
 
 
 @click.command()
 def version() -> None:
-    """Print the versions of nsqcy and of the NSQ release that it is compatible with."""
-    click.echo(f"nsqcy {__version__} (compatible with NSQ {NSQ_VERSION})")
+    """Print the version and commit of nsqcy, and the NSQ release that it is compatible with."""
+    click.echo(f"nsqcy {__version__}, commit {commit()} (compatible with NSQ {NSQ_VERSION})")

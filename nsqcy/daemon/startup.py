@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from nsqcy import __version__
+from nsqcy.commit import commit
 from nsqcy.config import loader
 from nsqcy.errors import Stop
 from nsqcy.logging import events
@@ -48,7 +49,7 @@ def run(daemon: str, start: Callable[[Sequence[str]], int], argv: Sequence[str] 
 def open_log(daemon: str, options: LogOptions) -> Log:
     """Open the log and write its first line, which contains the version."""
     log = Log(options.log_prefix, options.log_level, options.log_format, context={"daemon": daemon})
-    events.started(log, loader.version_line(daemon), version=__version__)
+    events.started(log, loader.version_line(daemon), version=__version__, commit=commit())
     return log
 
 

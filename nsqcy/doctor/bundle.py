@@ -25,6 +25,7 @@ from nsqcy import NSQ_VERSION, __version__
 from nsqcy.cluster import discovery
 from nsqcy.cluster.discovery import daemon_url
 from nsqcy.cluster.web_client import WebClient
+from nsqcy.commit import commit
 from nsqcy.config import configuration_file
 from nsqcy.config.configuration_file import DAEMONS
 from nsqcy.config.loader import Settings
@@ -237,6 +238,7 @@ def versions() -> dict[str, object]:
     found = {each.name: each.version for each in distributions() if each.name}
     return {
         "nsqcy": __version__,
+        "commit": commit(),
         "nsq": NSQ_VERSION,
         "python": sys.version,
         "platform": platform.platform(),

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from prometheus_client import ProcessCollector
 
 from nsqcy import NSQ_VERSION, __version__
+from nsqcy.commit import commit
 from nsqcy.http.parser import Reply
 from nsqcy.http.request_counts import Requests
 from nsqcy.metrics.exposition import choose, histogram, metric, write
@@ -38,7 +39,7 @@ def page(
         metric(http.answers, answers),
         histogram(http.times, REQUEST_BOUNDS, times),
         metric(http.connections, (([kind], count) for kind, count in connections.items())),
-        metric(http.build, [([__version__, NSQ_VERSION], 1)]),
+        metric(http.build, [([__version__, NSQ_VERSION, commit()], 1)]),
         *_PROCESS.collect(),
     ]
     return Reply(200, write(form, metrics), form.content_type, nsq=False, logged=False)

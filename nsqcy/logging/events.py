@@ -16,7 +16,7 @@ ALL = "all"
 
 
 @info(ALL)
-def started(text: str, /, *, version: str) -> str:
+def started(text: str, /, *, version: str, commit: str) -> str:
     """The daemon is starting and does not serve clients yet."""
     return text
 

@@ -275,8 +275,9 @@ STARTED = Family("nsqd_start_time_seconds", "gauge", "Start time of nsqd, in sec
 BUILD = Family(
     "nsqd_build",
     "info",
-    "The nsqcy version, and the NSQ version that it is compatible with.",
-    ("version", "nsq"),
+    "The nsqcy version, the NSQ version that it is compatible with, and the commit that it was "
+    "built from.",
+    ("version", "nsq", "commit"),
 )
 
 OF_NSQD = (

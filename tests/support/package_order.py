@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 # A package imports only from rows above its own. Its modules may import each other, but without
 # cycles.
 ROWS = [
-    "nsqcy errors names base logging metrics options util",
+    "nsqcy commit errors names base logging metrics options util",
     "cluster config copies ipc net storage",
     "channels etcd process",
     "broker",

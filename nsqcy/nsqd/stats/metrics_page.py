@@ -13,6 +13,7 @@ from typing import Any
 from prometheus_client.core import Metric
 
 from nsqcy import NSQ_VERSION, __version__
+from nsqcy.commit import commit
 from nsqcy.metrics import families
 from nsqcy.metrics.exposition import Form, choose, heading, histogram, lines, metric, write
 from nsqcy.metrics.families import AGE_BOUNDS, AGES, SYNC_BOUNDS, TURN_BOUNDS, Family
@@ -185,7 +186,7 @@ class Page:
         knowing = whole.lookupds.items()
         yield metric(families.LOOKUPD_CONNECTED, (([name], int(knows)) for name, knows in knowing))
         yield metric(families.STARTED, [([], whole.started / _SECOND)])
-        yield metric(families.BUILD, [([__version__, NSQ_VERSION], 1)])
+        yield metric(families.BUILD, [([__version__, NSQ_VERSION, commit()], 1)])
 
 
 def together(shares: Iterable[Iterable[Mapping[str, Any]]]) -> dict[str, list[int]]:
