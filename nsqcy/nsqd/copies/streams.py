@@ -162,7 +162,7 @@ class Stream:
 
         def done(error: int, data: bytes) -> None:
             if error:
-                self._end(f"a file cannot be read: {errno.errorcode.get(error, error)}")
+                self._end(f"{message.path} {_read_error(error)}")
             elif not self._is_closed:
                 head = write_head(message.path, message.offset, Data(data), message.position)
                 slot.parts = head, data
@@ -193,6 +193,12 @@ class Stream:
     def _pass_on(self, message: Message) -> None:
         if not self._is_closed:
             self._received(message)
+
+
+def _read_error(error: int) -> str:
+    if error == errno.ENOENT:  # usual: all its messages were finished before its turn
+        return "was deleted before it was sent; the copy is compared again"
+    return f"cannot be read: {errno.errorcode.get(error, error)}"
 
 
 class _EncryptedFrames:

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from gevent.server import StreamServer
 from nsqcy.config import loader
 from nsqcy.copies.messages import Refuse, Write
 from nsqcy.nsqd.copies import settings, streams
-from nsqcy.nsqd.copies.copy_files import Data
+from nsqcy.nsqd.copies.copy_files import Data, Piece
 from nsqcy.nsqd.copies.streams import MAX_GREETING, Listener, Stream, connect
 from nsqcy.nsqd.copies.wire import Decoder, Greeting
 from nsqcy.nsqd.options import NSQD, resolve
@@ -139,3 +139,23 @@ def test_connections_without_a_greeting_have_a_limit(listener: Listener) -> None
     wait_until(lambda: len(listener._greeting) == len(others))
     for each in (first, *others):
         each.close()
+
+
+@pytest.mark.parametrize(
+    "error, reason",
+    [
+        (errno.EIO, "t/1.seg cannot be read: EIO"),
+        (errno.ENOENT, "t/1.seg was deleted before it was sent; the copy is compared again"),
+    ],
+)
+def test_a_file_that_cannot_be_sent_ends_the_stream(error: int, reason: str) -> None:
+    class Unread(Piece):
+        def read(self, done: Callable[[int, bytes], object]) -> None:
+            done(error, b"")
+
+    here, there = socket.socketpair()
+    ended: list[str] = []
+    stream = Stream(here, Decoder(), ended.append, ended.append)
+    stream.send(Write("t/1.seg", 0, object.__new__(Unread), -1))
+    assert ended == [reason]
+    there.close()
