@@ -42,7 +42,8 @@ def of_copies() -> str:
     takeover = alone("takeover after kill -9, lease 3 s", "os")
     return table(head, rows) + (
         f"\n{conditions()}; the figures for copies are {run}. Three nsqds, each with one worker, "
-        "and etcd share the cores and one disk, without a network in between, so compare the rows. "
+        "and etcd share the cores and one disk, without a network in between, so compare the rows "
+        "with each other only. "
         "Two connections send batches; 50 connections publish one by one, each waiting for its "
         "`OK`. After `kill -9` of the owner of "
         f"{takeover['messages']:,} messages, with a lease of 3 s, the first of them was delivered "

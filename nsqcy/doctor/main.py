@@ -83,8 +83,8 @@ OUTPUT = (
         "watch",
         INTERVAL,
         0,
-        "check repeatedly until ^C, every 10s or at this interval, and print new and resolved"
-        " findings",
+        "check repeatedly until ^C, at this interval (10s if no value is given), and print new and"
+        " resolved findings",
         rule=NOT_NEGATIVE,
     ),
     Option(

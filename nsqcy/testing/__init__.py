@@ -125,7 +125,7 @@ class Daemon:
             raise self._error(how_it_ended(code))
 
     def kill(self) -> None:
-        """Send SIGKILL to all processes of the daemon, to simulate a system crash."""
+        """Send SIGKILL to all processes of the daemon, to simulate its crash."""
         if self._child is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._child.process.pid, signal.SIGKILL)

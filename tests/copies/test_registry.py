@@ -1,7 +1,7 @@
 """Three nsqds with copies lose no acknowledged message when etcd loses its data, is restored from a
 snapshot, or has another cluster's data. Afterwards, a machine is lost, or all are restarted.
 
-NSQCY_MOMENTS_SEED changes the moments, and NSQCY_MOMENTS sets their number in the soak test.
+NSQCY_MOMENTS_SEED selects the moments, and NSQCY_MOMENTS sets their number in the soak test.
 """
 
 import os
