@@ -8,7 +8,7 @@
  *  32  u32 body_length
  *  36  u16 ext_length    bytes of extensions, multiple of 8
  *  38  u16 attributes    RECORD_DELAYED, RECORD_COPY, RECORD_HEADERS, RECORD_PRODUCED, RECORD_EXPIRES,
- *                        RECORD_DAMAGED
+ *                        RECORD_ADDRESSED, RECORD_TAKEN, RECORD_ONCE, RECORD_DAMAGED
  *  40  extensions        each: u16 type, u16 length, u32 0, value padded to 8
  *      body
  *      zero padding to 8
@@ -34,6 +34,8 @@
 #define RECORD_PRODUCED 8        /* it belongs to a producer's chunk */
 #define RECORD_EXPIRES 16
 #define RECORD_ADDRESSED 32      /* it is for one channel only; it has a delay, which may be 0 */
+#define RECORD_TAKEN 64          /* it has an extension "taken" */
+#define RECORD_ONCE 128          /* its deduplication id is remembered */
 #define RECORD_DAMAGED 0x8000   /* only in memory: set by a read that could not verify the record */
 
 #define RECORD_EXT_DELAY 1      /* value: i64 nanoseconds */
@@ -44,6 +46,7 @@
 #define RECORD_EXT_EXPIRES 4    /* value: i64, wall clock, ns: it is not delivered from then on */
 #define RECORD_EXT_EXPIRES_SIZE 16
 #define RECORD_EXT_CHANNEL 5    /* value: the name of a channel */
+#define RECORD_EXT_TAKEN 6      /* value: struct TakenHead, key, deduplication id */
 
 struct __attribute__((packed, aligned(8))) Record {
     uint32_t length;

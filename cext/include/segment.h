@@ -19,6 +19,7 @@
 #define RUN_SURVIVORS 1      /* copies of older records: ascending, with gaps */
 #define RUN_HAS_DELAYED 2    /* at least one record has a delay */
 #define RUN_HAS_PRODUCED 4   /* at least one record belongs to a producer's chunk */
+#define RUN_HAS_ONCE 8       /* the deduplication id of at least one record is remembered */
 
 struct __attribute__((packed, aligned(8))) SegmentHeader {
     uint64_t magic;
@@ -151,7 +152,8 @@ static int damages_equal(const Damages *a, const Damages *b) {
 /* Flags of a run that contains this record. */
 static inline uint32_t run_flags_of(const Record *r) {
     return (r->attributes & RECORD_DELAYED ? RUN_HAS_DELAYED : 0)
-        | (r->attributes & RECORD_PRODUCED ? RUN_HAS_PRODUCED : 0);
+        | (r->attributes & RECORD_PRODUCED ? RUN_HAS_PRODUCED : 0)
+        | (r->attributes & RECORD_ONCE ? RUN_HAS_ONCE : 0);
 }
 
 static inline const Record *record_at(const uint8_t *bytes, uint64_t offset) {

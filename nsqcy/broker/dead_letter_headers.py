@@ -124,6 +124,30 @@ def addressed(origin: Origin) -> bytes:
     return _bytes({ADDRESS: origin.channel}) + origin.headers
 
 
+# The first header of a message that moves to another topic: what was taken from the message when it
+# was published, in the form of the record's extension. It precedes the address.
+_TAKEN = b"\x0bnsqcy-taken"
+
+
+def taken(given: int, priority: int, key: bytes, id: bytes) -> bytes:
+    """Return that header."""
+    value = bytes((given, priority, len(key), len(id))) + key + id
+    return _TAKEN + len(value).to_bytes(2, "big") + value
+
+
+def begins_with_taken(headers: bytes) -> bool:
+    """Return whether the first header has that name."""
+    return headers.startswith(_TAKEN)
+
+
+def without_taken(headers: bytes) -> bytes:
+    """Return the headers after that header."""
+    if not begins_with_taken(headers):
+        return headers
+    start = len(_TAKEN) + 2
+    return headers[start + int.from_bytes(headers[len(_TAKEN) : start], "big") :]
+
+
 def split_address(headers: bytes) -> tuple[str | None, bytes]:
     """Return the channel named in these headers, and the remaining headers."""
     head = bytes((len(ADDRESS),)) + ADDRESS.encode()

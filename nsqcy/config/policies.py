@@ -250,6 +250,8 @@ class TopicPolicy(NamedTuple):
     prune_messages: bool = False
     copies: int = 1
     min_copies: int = 0
+    key: str = "header:key"
+    priority: str = "header:priority"
 
 
 class ChannelPolicy(NamedTuple):

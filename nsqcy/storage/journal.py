@@ -153,6 +153,7 @@ class TopicState:
     `epochs` cover the producers' chunks before record `produced_seq`, least recently used first.
     `missing` are ranges [first, end) of records that were not found in any file at startup and have
     been reported. `policies` is the note of `config.policies.Policies`, empty if there is none.
+    `secret` is the topic's secret for the hashes of keys and ids, empty if no hash has been needed.
     """
 
     log_id: bytes
@@ -171,6 +172,7 @@ class TopicState:
     past: tuple[Incarnation, ...] = ()
     missing: tuple[tuple[int, int], ...] = ()
     policies: bytes = b""
+    secret: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,8 @@ _SECTION_TOPIC, _SECTION_DELAYED, _SECTION_CHANNEL, _SECTION_HOLES = 1, 2, 3, 4
 _SECTION_FINISHED, _SECTION_REPLAY, _SECTION_ORIGIN, _SECTION_PAST = 5, 6, 7, 8
 _SECTION_CURSOR, _SECTION_PRODUCERS, _SECTION_TRANSFERS = 9, 10, 12
 _SECTION_ENTRIES, _SECTION_IDS, _SECTION_MISSING = 13, 0x8001, 0x8002
-_SECTION_POLICIES = 0x8003
+_SECTION_POLICIES, _SECTION_SECRET = 0x8003, 0x8004
+_SECRET_BYTES = 16
 _SECTION_OPTIONAL = 0x8000  # a reader that does not recognize such a section may skip it
 _PAUSED, _CLEAN = 1, 2
 _DELETED = 2  # flag in a delta
@@ -299,6 +302,8 @@ def encode_snapshot(state: TopicState) -> bytes:
         parts.extend(_section(_SECTION_MISSING, _pack_ranges(state.missing)))
     if state.policies:
         parts.extend(_section(_SECTION_POLICIES, state.policies))
+    if state.secret:
+        parts.extend(_section(_SECTION_SECRET, state.secret))
     for cursor in state.cursors:
         parts.extend(_section(_SECTION_CURSOR, _pack_cursor(cursor)))
     if state.produced_seq:
@@ -509,7 +514,7 @@ def decode_snapshot(data: bytes) -> TopicState:
     epochs: tuple[EpochState, ...] = ()
     past: tuple[Incarnation, ...] = ()
     missing: tuple[tuple[int, int], ...] = ()
-    policies = b""
+    policies = secret = b""
     for kind, raw in _sections(data):
         if kind == _SECTION_TOPIC:
             if len(raw) != _TOPIC.size:
@@ -536,6 +541,8 @@ def decode_snapshot(data: bytes) -> TopicState:
             missing = _ranges(raw)
         elif kind == _SECTION_POLICIES:
             policies = raw
+        elif kind == _SECTION_SECRET and len(raw) == _SECRET_BYTES:
+            secret = raw
         elif kind == _SECTION_CHANNEL:
             channel = _decode_channel(raw)
             channels[channel.name] = channel
@@ -587,6 +594,7 @@ def decode_snapshot(data: bytes) -> TopicState:
         past=past,
         missing=missing,
         policies=policies,
+        secret=secret,
     )
 
 

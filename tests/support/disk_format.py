@@ -150,3 +150,57 @@ def segment_messages(path: Path) -> list[Message]:
         image = records[found.offset : found.offset + found.length]
         assert struct.unpack_from("<I", image, 4)[0] == crc32c(image[8:])
     return [found.message for found in walk(records)]
+
+
+TAKEN_KEY, TAKEN_PRIORITY, TAKEN_ID = 1, 2, 4
+HAS_TAKEN, ONCE = 64, 128
+
+
+class Taken(NamedTuple):
+    """What a record stores of its key, priority and id; None: its headers give the value."""
+
+    given: int | None = None
+    key: bytes | None = None
+    priority: int | None = None
+    id: bytes | None = None
+    once: bool = False
+
+
+def extensions(data: bytes) -> dict[int, bytes]:
+    """Return the values of a record's extensions, by type."""
+    found, at = {}, RECORD.size
+    end = at + RECORD.unpack_from(data)[6]
+    while at < end:
+        kind, size, _ = struct.unpack_from("<HHI", data, at)
+        found[kind] = data[at + 8 : at + 8 + size]
+        at += 8 + (size + 7) // 8 * 8
+    return found
+
+
+def taken(data: bytes) -> Taken:
+    attributes = RECORD.unpack_from(data)[7]
+    value = extensions(data).get(6)
+    once = bool(attributes & ONCE)
+    assert (value is not None) == bool(attributes & HAS_TAKEN)
+    if value is None:
+        return Taken(once=once)
+    given, priority, key, id_ = value[:4]
+    assert len(value) == 4 + key + id_
+    return Taken(
+        given,
+        value[4 : 4 + key] if given & TAKEN_KEY else None,
+        priority if given & TAKEN_PRIORITY else None,
+        value[4 + key :] if given & TAKEN_ID else None,
+        once,
+    )
+
+
+def stored(folder: Path) -> list[Taken]:
+    """Return what the records in a topic's segments store, in the order of the files."""
+    found = []
+    for path in sorted(folder.glob("*.seg")):
+        data = path.read_bytes()
+        end = footer(data)
+        records = data[SEGMENT_HEADER.size : end.data_end if end else len(data)]
+        found += [taken(records[each.offset :][: each.length]) for each in walk(records)]
+    return found

@@ -73,6 +73,88 @@ cdef int64_t headers_ttl(const uint8_t *at, size_t n) noexcept nogil
 # Return a readable reason why the headers are invalid.
 cdef str headers_fault(const uint8_t *at, size_t n)
 
+# -- keys --
+
+
+cdef extern from "json_walk.h" nogil:
+    enum:
+        JSON_NONE
+        JSON_TEXT
+        JSON_ESCAPED
+
+    const uint32_t JSON_NOT_AN_INDEX
+
+    ctypedef struct JsonToken:
+        const uint8_t *name
+        uint32_t length
+        uint32_t index
+
+    ctypedef struct JsonPointer:
+        const JsonToken *tokens
+        uint32_t count
+
+    ctypedef struct JsonValue:
+        const uint8_t *at
+        uint32_t length
+        uint32_t kind
+
+    bint json_walk(const uint8_t *at, size_t n, const JsonPointer *pointers, int count,
+                   JsonValue *found)
+    int json_unescape(const uint8_t *at, const uint8_t *end, uint8_t *into, int room)
+
+
+cdef extern from "siphash.h" nogil:
+    void siphash128(const uint64_t *key, const uint8_t *at, size_t n, uint64_t *into)
+
+
+cdef extern from "record_keys.h" nogil:
+    enum:
+        TAKEN_KEY
+        TAKEN_PRIORITY
+        TAKEN_ID
+        TAKEN_HEAD
+        MAX_KEY
+
+    const uint8_t *header_find(const uint8_t *at, size_t n, const char *name, uint16_t *length)
+    const uint8_t *header_key(const uint8_t *at, size_t n, const char *name, uint16_t *length)
+    uint8_t priority_of(const uint8_t *text, size_t n)
+
+    # Stands for a key or an id; both words 0: there is none.
+    ctypedef struct KeyHash:
+        uint64_t low
+        uint64_t high
+
+    # The hash of a text of n bytes; {0, 0} if n is 0.
+    KeyHash key_hash(const uint64_t *secret, const uint8_t *text, size_t n)
+
+
+# What a topic takes from a message when it is published.
+ctypedef struct Taken:
+    uint8_t given               # TAKEN_KEY ...: what a record must store
+    uint8_t priority            # 0 to 9
+    uint8_t key_length          # 0: no key
+    uint8_t id_length           # 0: no id
+    const uint8_t *key
+    const uint8_t *id
+    uint8_t spaces[3][255]      # for texts that are not in the message
+
+
+@cython.final
+cdef class KeySources:
+    cdef list keep                      # the names and tokens
+    cdef const char *names[3]           # of headers, each with its length; NULL: a JSON pointer
+    cdef bint is_default[3]
+    cdef JsonToken *tokens[3]           # NULL: a header
+    cdef JsonPointer pointers[3]
+
+    cdef int add(self, int which, str text) except -1
+    cdef bint differs(self, bint with_id) noexcept nogil
+    cdef void find(self, const uint8_t *headers, uint16_t headers_length, const uint8_t *body,
+                   size_t n, int sources, Taken *into, const uint8_t **text,
+                   uint16_t *length) noexcept nogil
+    cdef void take(self, const uint8_t *headers, uint16_t headers_length, const uint8_t *body,
+                   size_t n, bint with_id, Taken *into) noexcept nogil
+
 # -- heap --
 
 cdef enum:

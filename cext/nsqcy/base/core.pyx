@@ -7,11 +7,12 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.math cimport ceil
-from libc.stdlib cimport free, realloc
-from libc.string cimport memcmp, memmove, memset
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memmove, memset
 
 include "crc.pyx"
 include "headers.pyx"
 include "heap.pyx"
 include "ids.pyx"
+include "keys.pyx"
 include "quantile.pyx"

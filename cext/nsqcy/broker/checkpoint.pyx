@@ -421,6 +421,7 @@ cdef class Checkpoints(TopicQueue):
             past=tuple(one for one in self.past if one.end > self.first_kept()),
             missing=tuple(one for one in self.missing if one[1] > self.first_kept()),
             policies=b"" if policies is None else policies.note(self.name),
+            secret=(<const char *>self.secret)[:sizeof(self.secret)] if self.has_secret else b"",
         )
 
     cdef object channel_state(self, Channel channel):

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from nsqcy.base.core cimport Histogram, IdSource
+from nsqcy.base.core cimport Histogram, IdSource, KeyHash, KeySources, Taken
 from nsqcy.channels.core cimport (
     SERIES, Channel, OnFull, Sample, SchedulerState, Series, Sums, Waiter,
 )
@@ -181,6 +181,7 @@ cdef enum Durability:
     OS = 1                      # written: the record survives the end of any process
     FSYNC = 2                   # written and synced: the record survives a power loss
 
+cdef size_t taken_header(const uint8_t *at, size_t n) noexcept
 cdef Durability durability_of(str name) except *
 
 
@@ -194,6 +195,14 @@ ctypedef struct PendingAck:
     void *waiter                # owned reference
 
 
+# What one publish has added to a topic that takes keys or ids from messages.
+ctypedef struct Publish:
+    Durability minimum          # required by the publisher; MEMORY once a record follows
+    uint32_t count              # messages published
+    uint64_t bytes              # of their bodies
+    uint64_t repeated           # the last record with an id that the publish repeats; 0: none
+
+
 cdef class PendingAcks:
     """Publishes to answer when their records are visible."""
     cdef PendingAck *ring       # ordered by seq
@@ -202,6 +211,9 @@ cdef class PendingAcks:
     cdef uint32_t room
 
     cdef int add(self, uint64_t seq, Waiter waiter, uint64_t ticket) except -1
+    cdef int insert(self, uint64_t seq, Waiter waiter, uint64_t ticket) except -1
+    cdef uint64_t end_of(self, uint64_t seq) noexcept
+    cdef uint32_t first_from(self, uint64_t seq) noexcept
     cdef int answer(self, uint64_t seq, str error) except -1
     cdef uint64_t oldest(self) noexcept
     cdef bint publish_goes_on(self, uint64_t seq) noexcept
@@ -216,6 +228,7 @@ cdef class Batch:
     cdef Durability minimum             # durability required by the publisher
     cdef Waiter waiter                  # receives the outcome; None: already answered
     cdef uint64_t ticket
+    cdef list followers                 # (waiter, ticket) of publishes with the same outcome
 
     cdef int begin(self, TopicQueue topic) except -1
     cdef uint64_t append(self, TopicQueue topic, uint32_t count) except? 0
@@ -274,6 +287,10 @@ cdef class TopicQueue(RecordWindow):
     cdef int32_t max_msg_size           # bytes
     cdef int64_t max_defer_timeout      # ns
     cdef int64_t ttl                    # ns from publish to expiry; 0: no expiry
+    cdef KeySources sources             # None: keys and ids are those of the default headers
+    cdef bint takes                     # add_message() is used; implies `limited`
+    cdef uint32_t repeats               # messages that the current slice of a batch repeats
+    cdef uint64_t keyless_count         # messages without the key that the policy names
     cdef uint64_t max_bytes             # 0: no limit
     cdef uint64_t max_depth             # messages; 0: no limit
     cdef OnFull on_full
@@ -297,6 +314,7 @@ cdef class TopicQueue(RecordWindow):
     cdef object named                   # nsqcy.broker.named_cursors.NamedCursors
     cdef bint has_unjournaled       # chunks are missing from the journal: `unjournaled` is watched
     cdef bytes address                  # the only channel that receives the current publish
+    cdef bint moving                    # the current publish comes from another topic
     cdef list batches                   # the topic appends the first batch while gathering
     cdef bint gathering                 # a large batch is being appended: no record becomes visible
     cdef uint64_t gathered_from         # first record of that batch
@@ -328,6 +346,12 @@ cdef class TopicQueue(RecordWindow):
     cdef uint32_t add_headered(self, const uint8_t *message, uint32_t length,
                                int64_t delay) except? 0
     cdef uint64_t add_headered_batch(self, const uint8_t *batch, uint32_t count) except? 0
+    cdef int add_message(self, const uint8_t *headers, uint16_t length, const uint8_t *body,
+                         uint32_t size, int64_t delay, Publish *publish) except -1
+    cdef size_t add_messages(self, const uint8_t *batch, uint32_t count, bint headers,
+                             int64_t delay, Publish *publish) except? 0
+    cdef uint64_t end_publish(self, const Publish *publish) except? 0
+    cdef int acknowledge_at(self, uint64_t seq, Waiter waiter, uint64_t ticket) except -1
     cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL
     cdef int set_delay(self, Record *record, int64_t delay) except -1
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1
@@ -366,6 +390,7 @@ cdef class TopicQueue(RecordWindow):
     # -- limits --
 
     cdef int set_limits(self, policy) except -1
+    cdef int set_sources(self, policy) except -1
     cdef bint fits(self, int64_t size) noexcept
     cdef int32_t invalid_length(self, const uint8_t *batch, uint32_t count, bint headers) noexcept
     cdef bytes delay_error(self, int64_t delay)

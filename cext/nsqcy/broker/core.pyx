@@ -20,8 +20,8 @@ from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy, memset
 
 from nsqcy.base.core cimport (
-    HEADERS_SIZE, HeapNode, HeapSlot, headers_ttl, heap_first_due, heap_peek, histogram_merge,
-    load_be16, load_be32,
+    HEADERS_SIZE, TAKEN_HEAD, TAKEN_ID, TAKEN_KEY, TAKEN_PRIORITY, HeapNode, HeapSlot, headers_ttl, heap_first_due, heap_peek, histogram_merge,
+    header_find, header_key, load_be16, load_be32, priority_of,
 )
 from nsqcy.channels.core cimport (
     CHANNEL_COUNTERS, CHANNEL_FIGURES, DROP_NEWEST, DROP_OLDEST, EPHEMERALS, IN_FLIGHT_TIMER, OWN,
@@ -34,13 +34,14 @@ from nsqcy.storage.core cimport (
     DEFERRED, IN_WINDOW, LARGEST_BLOCK, LOADING, NEVER, RECORD_ADDRESSED, RECORD_COPY,
     RECORD_DAMAGED, RECORD_DELAYED, RECORD_EXPIRES, RECORD_EXT_CHANNEL, RECORD_EXT_DELAY,
     RECORD_EXT_EXPIRES, RECORD_EXT_EXPIRES_SIZE, RECORD_EXT_HEADERS, RECORD_EXT_PRODUCED,
-    RECORD_EXT_PRODUCED_SIZE, RECORD_HEADERS, RECORD_PRODUCED, RUN_HAS_DELAYED, RUN_HAS_PRODUCED,
+    RECORD_EXT_PRODUCED_SIZE, RECORD_EXT_TAKEN, RECORD_HEADERS, RECORD_PRODUCED, RECORD_TAKEN, RUN_HAS_DELAYED, RUN_HAS_PRODUCED,
     RUN_SURVIVORS, SEALED, SURVIVORS, TRANSFERRING, Extent, Hole, Recovered, RecoveredRun, Segment,
     append_record, is_spoiled, offset_of, record_address, record_address_of, record_body,
-    record_delay, record_extend, record_extension_size, record_headers, record_produced,
+    record_dedup_id, record_delay, record_extend, record_key, record_priority, record_extension_size, record_headers, record_produced,
     recover_log, size_tag, transfer_number,
 )
 
+from nsqcy.base.core import DEFAULT_SOURCES
 from nsqcy.broker import dead_letter_headers as dead_letters
 from nsqcy.broker.dead_letter_headers import BACKLOG as _BACKLOG
 from nsqcy.broker.named_cursors import NamedCursors

@@ -35,6 +35,38 @@ cdef bytes own_headers(const Record *record):
     return headers[:length] if length else b""
 
 
+cdef bytes carried(const Record *record, bytes headers):
+    """Return the header that carries what was taken from a message to the topic that it moves to.
+
+    `headers` are the message's headers there: whatever they give need not be carried.
+    """
+    cdef const uint8_t *at = headers
+    cdef size_t n = len(headers)
+    cdef uint16_t size
+    cdef uint16_t usual_size
+    cdef const uint8_t *usual
+    cdef int given = 0
+    cdef int priority = record_priority(record)
+    cdef const uint8_t *text = record_key(record, &size)
+    cdef bytes key = text[:size]
+    cdef bytes id
+    text = record_dedup_id(record, &size)
+    id = text[:size]
+    usual = header_key(at, n, b"\3key", &usual_size)
+    if usual[:usual_size] != key:
+        given |= TAKEN_KEY
+    usual = header_find(at, n, b"\10priority", &usual_size)
+    if priority_of(usual, usual_size) != priority:
+        given |= TAKEN_PRIORITY
+    usual = header_key(at, n, b"\10dedup-id", &usual_size)
+    if usual[:usual_size] != id:
+        given |= TAKEN_ID
+    if not given and not dead_letters.begins_with_taken(headers):
+        return b""
+    return dead_letters.taken(given, priority, key if given & TAKEN_KEY else b"",
+                              id if given & TAKEN_ID else b"")
+
+
 def producer_of(str topic not None, str channel not None):
     """Return the producer id for the transfers of a channel."""
     return blake2b(f"{topic}/{channel}".encode(), digest_size=16).hexdigest().encode()
@@ -196,9 +228,10 @@ cdef class DeadLetterTransfer(Transfer):
         if entry.node.tag == REDRIVEN:
             origin = self.origin_of(own)
             target = origin.topic
-            headers = dead_letters.addressed(origin)
+            headers = carried(record, origin.headers) + dead_letters.addressed(origin)
         else:
             headers = self.headers_of(entry, record, own)
+            headers = carried(record, headers) + headers
         self.sending = True
         self.source.scheduler.publish_once(
             target.encode(), (self.producer, run.epoch, number),
@@ -296,8 +329,9 @@ cdef class DeadLetterTransfer(Transfer):
             if number in self.unjournaled:
                 self.journal_entry(entry)
             self.batch_end = number
+            own = own_headers(record)
             messages.append((
-                address + own_headers(record), record_body(record)[:record.body_length]))
+                carried(record, own) + address + own, record_body(record)[:record.body_length]))
             size += record.body_length
             entry = following
         self.end_group(run, group)

@@ -175,6 +175,9 @@ cdef class Recovery:
             for saved in state.channels:
                 names.setdefault(saved.name, saved.paused)
             topic.named = NamedCursors(state.cursors)
+            if state.secret:
+                memcpy(topic.secret, <const char *><bytes>state.secret, sizeof(topic.secret))
+                topic.has_secret = True
         return state
 
     cdef bint is_whole(self, found, state) except -1:

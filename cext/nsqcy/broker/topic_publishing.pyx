@@ -25,6 +25,7 @@ cdef enum:
     DROP_AT_ONCE = 4096             # delayed records freed immediately; others are freed in steps
     TICK_EXPIRES = 4096             # maximum messages in a topic's own backlog that expire per tick
     ADDRESS_HEADER = 16             # size of an address header, excluding its value
+    TAKEN_HEADER = 14               # size of the header before it, excluding its value
 
 cdef int32_t NO_LIMIT = 0x7fffffff  # the largest message size on the wire, in bytes
 cdef int64_t ANY_DELAY = 0x7fffffffffffffff
@@ -65,6 +66,25 @@ cdef class PendingAcks:
         self.count += 1
         return 0
 
+    cdef int insert(self, uint64_t seq, Waiter waiter, uint64_t ticket) except -1:
+        """Answer `waiter` as add() does, even if other waiters wait for later records."""
+        cdef PendingAck ack
+        cdef uint32_t at
+        self.add(seq, waiter, ticket)
+        at = self.count - 1
+        ack = self.ring[(self.first + at) % self.room]
+        while at and self.ring[(self.first + at - 1) % self.room].seq > seq:
+            self.ring[(self.first + at) % self.room] = self.ring[(self.first + at - 1) % self.room]
+            at -= 1
+        self.ring[(self.first + at) % self.room] = ack
+        return 0
+
+    cdef uint64_t end_of(self, uint64_t seq) noexcept:
+        """Return the last record of the publish that a record belongs to; 0 if nobody waits for
+        the record."""
+        cdef uint32_t low = self.first_from(seq)
+        return self.ring[(self.first + low) % self.room].seq if low < self.count else 0
+
     cdef int answer(self, uint64_t seq, str error) except -1:
         """Answer all waiters for records up to `seq`."""
         cdef PendingAck ack
@@ -85,6 +105,11 @@ cdef class PendingAcks:
     cdef bint publish_goes_on(self, uint64_t seq) noexcept:
         """Return whether the publish that an invisible record belongs to has more records after
         that one."""
+        cdef uint32_t low = self.first_from(seq)
+        return low < self.count and self.ring[(self.first + low) % self.room].seq != seq
+
+    cdef uint32_t first_from(self, uint64_t seq) noexcept:
+        """Return the index of the first waiter for record `seq` or a later one."""
         cdef uint32_t low = 0
         cdef uint32_t high = self.count
         cdef uint32_t middle
@@ -94,7 +119,64 @@ cdef class PendingAcks:
                 low = middle + 1
             else:
                 high = middle
-        return low < self.count and self.ring[(self.first + low) % self.room].seq != seq
+        return low
+
+
+cdef inline uint32_t taken_room(const Taken *taken) noexcept:
+    """Return the size of the extension that put_taken() writes."""
+    cdef uint32_t size = TAKEN_HEAD
+    if taken.given == 0:
+        return 0
+    if taken.given & TAKEN_KEY:
+        size += taken.key_length
+    if taken.given & TAKEN_ID:
+        size += taken.id_length
+    return record_extension_size(size)
+
+
+cdef void put_taken(Record *record, uint8_t *at, const Taken *taken) noexcept:
+    """Write what a record must store of its key, priority and id."""
+    cdef uint8_t value[514]             # TAKEN_HEAD + 2 * MAX_KEY
+    cdef uint16_t size = TAKEN_HEAD
+    if taken.given == 0:
+        return
+    value[0] = taken.given
+    value[1] = taken.priority if taken.given & TAKEN_PRIORITY else 0
+    value[2] = value[3] = 0
+    if taken.given & TAKEN_KEY:
+        value[2] = taken.key_length
+        memcpy(value + size, taken.key, taken.key_length)
+        size += taken.key_length
+    if taken.given & TAKEN_ID:
+        value[3] = taken.id_length
+        memcpy(value + size, taken.id, taken.id_length)
+        size += taken.id_length
+    record_extend(at, RECORD_EXT_TAKEN, value, size)
+    record.attributes |= RECORD_TAKEN
+
+
+cdef size_t taken_header(const uint8_t *at, size_t n) noexcept:
+    """Return the size of the header that accompanies a message between topics; 0 if there is none.
+    It contains the extension "taken", and is the first header."""
+    if n < TAKEN_HEADER or memcmp(at, b"\x0bnsqcy-taken", 12) != 0:
+        return 0
+    return min(n, <size_t>TAKEN_HEADER + load_be16(at + 12))
+
+
+cdef uint16_t read_taken(const uint8_t *at, uint16_t n, Taken *taken) noexcept:
+    """Read that header; return its size."""
+    cdef size_t size = taken_header(at, n)
+    cdef const uint8_t *value = at + TAKEN_HEADER
+    if size < TAKEN_HEADER + TAKEN_HEAD \
+            or size != <size_t>TAKEN_HEADER + TAKEN_HEAD + value[2] + value[3]:
+        return <uint16_t>size
+    taken.given = value[0]
+    taken.priority = value[1]
+    taken.key_length = value[2]
+    taken.id_length = value[3]
+    taken.key = value + TAKEN_HEAD
+    taken.id = taken.key + value[2]
+    return <uint16_t>size
 
 
 cdef class Batch:
@@ -128,6 +210,12 @@ cdef class SizedBatch(Batch):
         cdef uint32_t length
         cdef uint32_t _i
         cdef size_t used
+        cdef Publish publish
+        if topic.takes:
+            memset(&publish, 0, sizeof(publish))
+            self.at += topic.add_messages(self.at, count, self.headers, 0, &publish)
+            topic.repeats = count - publish.count
+            return publish.bytes
         if not self.headers:
             used = topic.new_batch(self.at, count)
             self.at += used
@@ -153,11 +241,13 @@ cdef class ChunkBatch(Batch):
         produced.reserved = 0
         taken = []
         topic.address = self.address
+        topic.moving = self.moved
         try:
             while count:
                 count -= self.append_range(topic, &produced, count, taken, &bodies)
         finally:
             topic.address = None
+            topic.moving = False
         self.pieces.append((first_seq, tuple(taken)))
         return bodies
 
@@ -298,6 +388,69 @@ cdef class TopicQueue(RecordWindow):
             total += self.add_headered(batch + 4, length, 0)
             batch += 4 + length
         return total
+
+    cdef int add_message(self, const uint8_t *headers, uint16_t length, const uint8_t *body,
+                         uint32_t size, int64_t delay, Publish *publish) except -1:
+        """Append a message, with what this topic takes from it: a topic that `takes` uses this for
+        each message of a client."""
+        cdef uint32_t ext = RECORD_EXT_DELAY_SIZE if delay else 0
+        cdef int64_t ttl = headers_ttl(headers, length)
+        cdef Record *record
+        cdef uint8_t *at
+        cdef Taken taken
+        self.sources.take(headers, length, body, size, False, &taken)
+        self.keyless_count += taken.key_length == 0
+        if publish.minimum != MEMORY:
+            self.demand(publish.minimum)
+            publish.minimum = MEMORY
+        if length:
+            ext += self.headers_room(length, ttl)
+        publish.count += 1
+        publish.bytes += size
+        record = self.add_record(size, ext + taken_room(&taken))
+        if record == NULL:
+            return 0
+        at = <uint8_t *>record + sizeof(Record)
+        if delay:
+            self.set_delay(record, delay)
+            at += RECORD_EXT_DELAY_SIZE
+        put_taken(record, at, &taken)
+        at += taken_room(&taken)
+        if length:
+            self.put_headers(record, at, headers, length, ttl)
+        memcpy(record_body(record), body, size)
+        return 0
+
+    cdef size_t add_messages(self, const uint8_t *batch, uint32_t count, bint headers,
+                             int64_t delay, Publish *publish) except? 0:
+        """Append `count` messages, each preceded by its length, with add_message(); return the
+        bytes used."""
+        cdef const uint8_t *start = batch
+        cdef uint32_t length
+        cdef uint16_t before
+        cdef uint32_t _i
+        for _i in range(count):
+            length = load_be32(batch)
+            batch += 4
+            if headers:
+                before = load_be16(batch)
+                self.add_message(batch + HEADERS_SIZE, before, batch + HEADERS_SIZE + before,
+                                 length - HEADERS_SIZE - before, delay, publish)
+            else:
+                self.add_message(NULL, 0, batch, length, delay, publish)
+            batch += length
+        return batch - start
+
+    cdef uint64_t end_publish(self, const Publish *publish) except? 0:
+        """Complete a publish by add_message(); return the record that the response waits for, or
+        0."""
+        if publish.count and self.published(publish.count, publish.bytes):
+            return self.next_seq - 1
+        return 0
+
+    cdef int acknowledge_at(self, uint64_t seq, Waiter waiter, uint64_t ticket) except -1:
+        """Answer `waiter` when record `seq` is visible, or when its publish has failed."""
+        return self.acks.insert(seq, waiter, ticket)
 
     @cython.final
     cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL:
@@ -483,7 +636,8 @@ cdef class TopicQueue(RecordWindow):
         if refusal is not None:
             raise ChunkError(refusal)
         if chunk.moved:
-            address, _ = dead_letters.split_address(chunk.at[6:6 + load_be16(chunk.at + 4)])
+            address, _ = dead_letters.split_address(
+                dead_letters.without_taken(chunk.at[6:6 + load_be16(chunk.at + 4)]))
             if address is not None and address not in self.channels:
                 raise ChunkError(dead_letters.NO_CHANNEL)
             chunk.address = None if address is None else address.encode()
@@ -503,17 +657,28 @@ cdef class TopicQueue(RecordWindow):
         cdef int64_t ttl = 0
         cdef Record *record
         cdef uint8_t *at
+        cdef Taken taken
+        cdef uint16_t used
         message += 4
+        taken.given = 0
         if headers:
             length = load_be16(message)
             message += HEADERS_SIZE
             body -= HEADERS_SIZE + length
+        if self.moving:
+            used = read_taken(message, length, &taken)
+            message += used
+            length -= used
         if self.address is not None:
             address = len(self.address)
             ext += RECORD_EXT_DELAY_SIZE + record_extension_size(address)
             # Skip the address header: the record stores the address as an extension.
             message += ADDRESS_HEADER + address
             length -= <uint16_t>(ADDRESS_HEADER + address)
+        if self.takes and not self.moving:
+            self.sources.take(message, length, message + length, body, False, &taken)
+            self.keyless_count += taken.key_length == 0
+        ext += taken_room(&taken)
         if length:
             ttl = headers_ttl(message, length)
             ext += self.headers_room(length, ttl)
@@ -531,6 +696,8 @@ cdef class TopicQueue(RecordWindow):
                                <const uint8_t *>self.address, address)
         record.attributes |= RECORD_PRODUCED
         at = record_extend(at, RECORD_EXT_PRODUCED, produced, sizeof(Produced))
+        put_taken(record, at, &taken)
+        at += taken_room(&taken)
         if length:
             self.put_headers(record, at, message, length, ttl)
         memcpy(record_body(record), message + length, body)
@@ -576,10 +743,19 @@ cdef class TopicQueue(RecordWindow):
             ANY_DELAY if policy.max_defer_timeout is None else policy.max_defer_timeout)
         self.limited = (self.min_msg_size > 1 or self.max_msg_size != NO_LIMIT
                         or self.max_defer_timeout != ANY_DELAY)
+        self.set_sources(policy)
         self.ttl = policy.ttl
         self.max_bytes = policy.max_bytes
         self.max_depth = policy.max_depth
         self.on_full = on_full_of(policy.on_full)
+        return 0
+
+    cdef int set_sources(self, policy) except -1:
+        """Set where the keys and priorities of future publishes come from."""
+        cdef tuple sources = (policy.key, policy.priority, DEFAULT_SOURCES[2])
+        self.takes = sources != DEFAULT_SOURCES
+        self.sources = KeySources(*sources) if self.takes else None
+        self.limited = self.limited or self.takes
         return 0
 
     # -- message sizes and delays --
@@ -801,6 +977,8 @@ cdef class TopicQueue(RecordWindow):
             bodies = batch.append(self, count)
         batch.left -= count
         self.coming -= count
+        count -= self.repeats
+        self.repeats = 0
         self.message_count += count
         self.message_bytes += bodies
         self.pending_messages += count

@@ -489,6 +489,8 @@ cdef class TopicCommands(Forwarder):
     cdef Parsed publish_failed(self, const char *command, str reason) except RAISED
     cdef Parsed not_routed(self, const char *command, int why, size_t *used, size_t n) except RAISED
     cdef Parsed publish_refused(self, const char *command, bytes text) except RAISED
+    cdef Parsed publish_taking(self, const char *command, Topic topic, int64_t delay,
+                               const uint8_t *batch, size_t size, uint32_t count) except RAISED
     cdef Parsed publish_slowly(self, const char *command, Topic topic, Batch batch,
                                const uint8_t *messages, size_t n, uint32_t count) except RAISED
     cdef Parsed publish_accepted(self, const char *command, Topic topic, uint32_t count,

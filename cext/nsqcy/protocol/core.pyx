@@ -10,7 +10,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint16_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memchr, memcpy, memmove
+from libc.string cimport memchr, memcpy, memmove, memset
 
 from nsqcy.base.core cimport (
     HEADERS_ROOM, HEADERS_SIZE, HEAP_NOWHERE, MAX_HEADERS, NSQCY_DEBUG, HeapNode, headers_are_valid,
@@ -18,7 +18,8 @@ from nsqcy.base.core cimport (
     heap_update, hex16_parse, load_be16, load_be32,
 )
 from nsqcy.broker.core cimport (
-    AT_ONCE, ENDED, LARGEST_ANSWER, MEMORY, ChunkBatch, SizedBatch, durability_of,
+    AT_ONCE, ENDED, LARGEST_ANSWER, MEMORY, ChunkBatch, Publish, SizedBatch, durability_of,
+    taken_header,
 )
 from nsqcy.channels.core cimport (
     ANYWHERE, DONE, NOT_IN_FLIGHT, REGION_LOCAL, ZONE_LOCAL, Channel, Waiter,

@@ -155,6 +155,8 @@ cdef class TopicCommands(Forwarder):
             if not topic.fits(self.body_size(rest + 4, size)):
                 return self.publish_refused(
                     command, topic.size_error(command, self.body_size(rest + 4, size)))
+            if topic.takes:
+                return self.publish_taking(command, topic, delay, rest, 4 + size, 1)
         if topic.may_refuse():
             refusal = topic.refusal(self.durability, 1, size)
             if refusal is not None:
@@ -213,12 +215,19 @@ cdef class TopicCommands(Forwarder):
                               size_t n) except RAISED:
         """Check a body and its headers; NEXT if they are valid."""
         cdef size_t headers
+        cdef size_t before
         cdef int64_t body
         if n < HEADERS_SIZE:
             return self.fatal(
                 b"E_BAD_MESSAGE %s message of %d bytes has no room for the length of its headers"
                 % (<bytes>command, n))
         headers = load_be16(message)
+        if self.transfers and headers <= n - HEADERS_SIZE:
+            # The header for what was taken from the message comes in addition to its own headers.
+            before = taken_header(message + HEADERS_SIZE, headers)
+            headers -= before
+            message += before
+            n -= before
         if headers > MAX_HEADERS:
             return self.fatal(b"E_BAD_MESSAGE %s headers of %d bytes (at most %d)" % (
                 <bytes>command, headers, <int>MAX_HEADERS))
@@ -270,6 +279,8 @@ cdef class TopicCommands(Forwarder):
             length = topic.invalid_length(rest + 8, messages, self.headers)
             if length:
                 return self.publish_refused(MPUB, topic.size_error(MPUB, length))
+            if topic.takes and messages <= AT_ONCE:
+                return self.publish_taking(MPUB, topic, 0, rest + 8, size, messages)
         if topic.may_refuse():
             refusal = topic.refusal(self.durability, messages, size)
             if refusal is not None:
@@ -417,6 +428,32 @@ cdef class TopicCommands(Forwarder):
     cdef Parsed batch_too_big(self, const char *command, size_t size) except RAISED:
         return self.fatal(b"E_BAD_BODY %s body too big %d > %d" % (
             <bytes>command, size, self.manager.max_body_size))
+
+    cdef Parsed publish_taking(self, const char *command, Topic topic, int64_t delay,
+                               const uint8_t *batch, size_t size,
+                               uint32_t count) except RAISED:
+        """Publish `count` messages, each preceded by its length, to a topic that takes keys or ids
+        from them."""
+        cdef Publish publish
+        cdef uint64_t seq
+        memset(&publish, 0, sizeof(publish))
+        publish.minimum = self.durability
+        if topic.may_refuse():
+            refusal = topic.refusal(self.durability, count, size)
+            if refusal is not None:
+                return self.publish_failed(command, refusal)
+        topic.add_messages(batch, count, self.headers, delay, &publish)
+        seq = topic.end_publish(&publish)
+        self.topic_count += count
+        if seq:
+            self.line_owner = self.manager.index
+            self.line_key = self.topic_key
+            topic.acknowledge_at(seq, self, self.take_ticket(command, 0))
+        elif self.ticket_count:
+            self.answer(self.take_ticket(command, 0), ANSWERED, None)
+        else:
+            self.put_ok()
+        return NEXT
 
     # -- the outcome --
 

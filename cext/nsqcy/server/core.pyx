@@ -28,7 +28,8 @@ from nsqcy.base.core cimport (
     histogram_facts, histogram_merge, load_be32, store_be16, store_be32,
 )
 from nsqcy.broker.core cimport (
-    AT_ONCE, MEMORY, Batch, ChunkBatch, Durability, Shard, Topic, TopicQueue, durability_of,
+    AT_ONCE, MEMORY, Batch, ChunkBatch, Durability, Publish, Shard, Topic, TopicQueue,
+    durability_of,
 )
 from nsqcy.channels.core cimport (
     CHANNEL_COUNTERS, CHANNEL_FIGURES, CHANNEL_PAUSED, EPHEMERALS, OTHERS, OWN, SERIES,

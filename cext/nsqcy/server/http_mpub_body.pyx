@@ -65,6 +65,8 @@ cdef class BodyBatch(Batch):
         cdef uint32_t length = 0
         cdef Record *record
         cdef uint32_t _i
+        if topic.takes:
+            return self.append_taking(topic, count)
         for _i in range(count):
             message = self.take(&length)
             record = topic.new_headered(length, 0, headers, headers_length)
@@ -72,6 +74,23 @@ cdef class BodyBatch(Batch):
                 memcpy(record_body(record), message, length)
             bodies += length
         return bodies
+
+    cdef uint64_t append_taking(self, TopicQueue topic, uint32_t count) except? 0:
+        """Append messages to a topic that takes keys or ids from them."""
+        cdef Publish publish
+        memset(&publish, 0, sizeof(publish))
+        self.add_to(topic, count, &publish)
+        topic.repeats = count - publish.count
+        return publish.bytes
+
+    cdef int add_to(self, TopicQueue topic, uint32_t count, Publish *publish) except -1:
+        cdef const uint8_t *message
+        cdef uint32_t length = 0
+        cdef uint32_t _i
+        for _i in range(count):
+            message = self.take(&length)
+            topic.add_message(self.headers, <uint16_t>len(self.headers), message, length, 0, publish)
+        return 0
 
     cdef int64_t first_misfit(self, Topic topic) noexcept:
         """Return the size of the first message that a topic does not accept."""

@@ -159,6 +159,17 @@ cdef int answer(Topic topic, bint waits, done) except -1:
     return topic.acknowledge_later(callback, 0)
 
 
+cdef int answer_at(Topic topic, uint64_t seq, done) except -1:
+    """Call done(None) when record `seq` is visible; immediately if it is 0."""
+    cdef Callback callback
+    if not seq:
+        done(None)
+        return 0
+    callback = Callback.__new__(Callback)
+    callback.done = done
+    return topic.acknowledge_at(seq, callback, 0)
+
+
 cdef class Publisher:
     cdef readonly SessionManager manager
     # (owner, Durability, with headers, of transfers) -> forwarding Session
@@ -238,6 +249,8 @@ cdef class Publisher:
                 if not topic.fits(len(each)):
                     done(topic.size_error(b"PUB", len(each)).decode())
                     return 0
+            if topic.takes:
+                return self.publish_taking(topic, bodies, headers, delay, minimum, done)
         if minimum != MEMORY and bodies:
             topic.demand(minimum)
         for each in bodies:
@@ -251,6 +264,22 @@ cdef class Publisher:
                 PyBuffer_Release(&body)
         return answer(topic, bodies and topic.published(<unsigned int>len(bodies), total), done)
 
+    cdef int publish_taking(self, Topic topic, bodies, bytes headers, int64_t delay,
+                            Durability minimum, done) except -1:
+        """Publish to a topic that takes keys or ids from messages."""
+        cdef Publish publish
+        cdef Py_buffer body
+        memset(&publish, 0, sizeof(publish))
+        publish.minimum = minimum
+        for each in bodies:
+            PyObject_GetBuffer(each, &body, PyBUF_SIMPLE)
+            try:
+                topic.add_message(headers, <uint16_t>len(headers), <const uint8_t *>body.buf,
+                                  <uint32_t>body.len, delay, &publish)
+            finally:
+                PyBuffer_Release(&body)
+        return answer_at(topic, topic.end_publish(&publish), done)
+
     cdef int publish_batch(self, int owner, bytes key, BodyBatch batch, bytes headers,
                            Durability minimum, done) except -1:
         batch.headers = headers
@@ -262,6 +291,7 @@ cdef class Publisher:
     cdef int publish_batch_here(self, bytes key, BodyBatch batch, done) except -1:
         cdef Topic topic = self.manager.shard.find_or_create(key)
         cdef Callback callback
+        cdef Publish publish
         cdef uint32_t count = batch.left
         if topic is None:
             done(NO_ROOM)
@@ -279,6 +309,10 @@ cdef class Publisher:
             batch.waiter = callback
             return topic.add_batch(batch)
         batch.begin(topic)
+        if topic.takes:
+            memset(&publish, 0, sizeof(publish))
+            batch.add_to(topic, count, &publish)
+            return answer_at(topic, topic.end_publish(&publish), done)
         return answer(topic, count and topic.published(count, batch.append(topic, count)), done)
 
     def publish_once(self, bytes key not None, chunk not None, messages not None,

@@ -4,7 +4,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 
-from nsqcy.base.core cimport HeapNode, Histogram
+from nsqcy.base.core cimport HeapNode, Histogram, KeyHash
 
 # -- io --
 
@@ -272,6 +272,9 @@ cdef extern from "record.h" nogil:
     const uint16_t RECORD_PRODUCED
     const uint16_t RECORD_EXPIRES
     const uint16_t RECORD_ADDRESSED
+    const uint16_t RECORD_TAKEN
+    const uint16_t RECORD_ONCE
+    const uint16_t RECORD_EXT_TAKEN
     const uint16_t RECORD_EXT_CHANNEL
     const uint16_t RECORD_DAMAGED
     const uint16_t RECORD_EXT_DELAY
@@ -293,6 +296,16 @@ cdef extern from "record.h" nogil:
     const uint8_t *record_headers(const Record *r, uint16_t *length)
 
 
+cdef extern from "record_keys.h" nogil:
+    # These read what was taken when the message was published. A damaged record has no key.
+    const uint8_t *record_taken(const Record *r)
+    const uint8_t *record_key(const Record *r, uint16_t *length)
+    const uint8_t *record_dedup_id(const Record *r, uint16_t *length)
+    uint8_t record_priority(const Record *r)
+    # Both words are 0 if the record has no key.
+    KeyHash record_key_hash(const Record *r, const uint64_t *secret)
+
+
 cdef inline bint is_spoiled(const Record *record, uint64_t seq) noexcept:
     """Return whether a message's record, in its loaded block, is damaged. If record lengths were
     lost as well, the record no longer begins at its old offset."""
@@ -310,6 +323,7 @@ cdef extern from "segment.h" nogil:
         RUN_SURVIVORS
         RUN_HAS_DELAYED
         RUN_HAS_PRODUCED
+        RUN_HAS_ONCE
 
     struct SegmentRun:
         uint64_t first_seq
@@ -954,11 +968,15 @@ cdef class RecordWindow:
     cdef uint32_t next_capacity
     cdef bint perishable            # at least one record was published with a time to live
     cdef bint stalled               # a read failed: no block is loaded until the next attempt
+    cdef uint64_t secret[2]         # for the hashes of keys and ids; use key_secret()
+    cdef bint has_secret
     cdef Block **index              # the blocks in the window; NULL: not built yet
     cdef size_t index_first
     cdef size_t index_count
     cdef size_t index_room
 
+    # Return the topic's secret for record_key_hash(). The topic's journal keeps it.
+    cdef const uint64_t *key_secret(self) except NULL
     cdef void seal(self) noexcept
     cdef int watch(self, Cursor *cursor) except -1
     cdef void unwatch(self, Cursor *cursor) noexcept

@@ -72,6 +72,15 @@ cdef class RecordWindow:
         free(self.holes)
         free(self.index)
 
+    # -- the secret --
+
+    cdef const uint64_t *key_secret(self) except NULL:
+        if not self.has_secret:
+            fresh = os.urandom(16)
+            memcpy(self.secret, <const char *>fresh, 16)
+            self.has_secret = True
+        return self.secret
+
     # -- appending --
 
     cdef Block *open_block(self, uint64_t size) except NULL:
