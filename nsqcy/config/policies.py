@@ -252,6 +252,9 @@ class TopicPolicy(NamedTuple):
     min_copies: int = 0
     key: str = "header:key"
     priority: str = "header:priority"
+    dedup_window: int = 0
+    dedup_id: str = "header:dedup-id"
+    dedup_ids: int = 10_000_000
 
 
 class ChannelPolicy(NamedTuple):

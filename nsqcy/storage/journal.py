@@ -154,6 +154,8 @@ class TopicState:
     `missing` are ranges [first, end) of records that were not found in any file at startup and have
     been reported. `policies` is the note of `config.policies.Policies`, empty if there is none.
     `secret` is the topic's secret for the hashes of keys and ids, empty if no hash has been needed.
+    `ids_files` are the files with the deduplication ids of the records before `ids_seq`, with their
+    sizes; 0 if the topic has no such ids.
     """
 
     log_id: bytes
@@ -173,6 +175,8 @@ class TopicState:
     missing: tuple[tuple[int, int], ...] = ()
     policies: bytes = b""
     secret: bytes = b""
+    ids_seq: int = 0
+    ids_files: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +213,7 @@ _PAST = struct.Struct("<16sQQ")  # log_id, first_seq, end
 _DELTA = struct.Struct("<HHHHQ")  # kind, version, flags, bytes of name, value
 _CURSOR = struct.Struct("<HHIQ16sq")  # bytes of name, 0, 0, seq, log_id, used
 _PLACE = struct.Struct("<16sq")  # follows the name in a named cursor's delta: log_id, used
+_SEQ = struct.Struct("<Q")
 _PRODUCED = struct.Struct("<Q")  # the seq up to which the epochs are valid
 _EPOCH = struct.Struct("<QQqII")  # producer, epoch, used, bytes of parts, 0
 _PART = struct.Struct("<IIQ")  # part, ranges that follow and flags, chunk
@@ -219,7 +224,7 @@ _SECTION_TOPIC, _SECTION_DELAYED, _SECTION_CHANNEL, _SECTION_HOLES = 1, 2, 3, 4
 _SECTION_FINISHED, _SECTION_REPLAY, _SECTION_ORIGIN, _SECTION_PAST = 5, 6, 7, 8
 _SECTION_CURSOR, _SECTION_PRODUCERS, _SECTION_TRANSFERS = 9, 10, 12
 _SECTION_ENTRIES, _SECTION_IDS, _SECTION_MISSING = 13, 0x8001, 0x8002
-_SECTION_POLICIES, _SECTION_SECRET = 0x8003, 0x8004
+_SECTION_POLICIES, _SECTION_SECRET, _SECTION_DEDUP = 0x8003, 0x8004, 0x8005
 _SECRET_BYTES = 16
 _SECTION_OPTIONAL = 0x8000  # a reader that does not recognize such a section may skip it
 _PAUSED, _CLEAN = 1, 2
@@ -304,6 +309,9 @@ def encode_snapshot(state: TopicState) -> bytes:
         parts.extend(_section(_SECTION_POLICIES, state.policies))
     if state.secret:
         parts.extend(_section(_SECTION_SECRET, state.secret))
+    if state.ids_seq:
+        head = _SEQ.pack(state.ids_seq)
+        parts.extend(_section(_SECTION_DEDUP, head, _pack_ranges(state.ids_files)))
     for cursor in state.cursors:
         parts.extend(_section(_SECTION_CURSOR, _pack_cursor(cursor)))
     if state.produced_seq:
@@ -515,6 +523,8 @@ def decode_snapshot(data: bytes) -> TopicState:
     past: tuple[Incarnation, ...] = ()
     missing: tuple[tuple[int, int], ...] = ()
     policies = secret = b""
+    ids_seq: int = 0
+    ids_files: tuple[tuple[int, int], ...] = ()
     for kind, raw in _sections(data):
         if kind == _SECTION_TOPIC:
             if len(raw) != _TOPIC.size:
@@ -543,6 +553,9 @@ def decode_snapshot(data: bytes) -> TopicState:
             policies = raw
         elif kind == _SECTION_SECRET and len(raw) == _SECRET_BYTES:
             secret = raw
+        elif kind == _SECTION_DEDUP and len(raw) % _HOLE.size == _SEQ.size:
+            ids_seq = _SEQ.unpack_from(raw)[0]
+            ids_files = _ranges(raw[_SEQ.size :])
         elif kind == _SECTION_CHANNEL:
             channel = _decode_channel(raw)
             channels[channel.name] = channel
@@ -595,6 +608,8 @@ def decode_snapshot(data: bytes) -> TopicState:
         missing=missing,
         policies=policies,
         secret=secret,
+        ids_seq=ids_seq,
+        ids_files=ids_files,
     )
 
 

@@ -306,6 +306,7 @@ cdef class Checkpoints(TopicQueue):
         cdef Channel channel
         cdef uint64_t entries = self.delayed_count
         cdef list channels = []
+        ids = self.file_ids()
         # A change that later records must wait for may be part of a snapshot that began for a
         # different reason.
         records_wait = records_wait or self.journal_due or self.is_as_saved
@@ -326,6 +327,8 @@ cdef class Checkpoints(TopicQueue):
         self.class_writes += self.snapshot.tells_class
         self.snapshot.waiters = self.journal_waiters
         self.journal_waiters = []
+        if ids is not None:
+            self.snapshot.waiters.append(lambda reason: self.ids_journaled(ids, reason))
         for channel in channels:
             for seq in channel.cancelled or ():
                 self.snapshot.deltas.append(journal.encode_delta(
@@ -421,6 +424,9 @@ cdef class Checkpoints(TopicQueue):
             past=tuple(one for one in self.past if one.end > self.first_kept()),
             missing=tuple(one for one in self.missing if one[1] > self.first_kept()),
             policies=b"" if policies is None else policies.note(self.name),
+            ids_seq=0 if self.once is None else self.once.filed_seq,
+            ids_files=() if self.once is None else tuple(
+                (each.number, each.bytes) for each in self.once.files),
             secret=(<const char *>self.secret)[:sizeof(self.secret)] if self.has_secret else b"",
         )
 
@@ -459,6 +465,45 @@ cdef class Checkpoints(TopicQueue):
         if packing.failed:
             raise MemoryError()
         return packing.take()[0]
+
+    # -- deduplication ids --
+
+    cdef uint64_t safe_seq(self) except? 0:
+        """Return a record such that every record before it is on disk or is not needed."""
+        return self.visible.seq
+
+    cdef tuple file_ids(self):
+        """Write the ids of records that may leave the log, for the next snapshot. Return the facts
+        for ids_journaled(); None if there is nothing to do."""
+        cdef Once once = self.once
+        if once is None:
+            return (None, 0, 0, 0, {}) if self.log.ids_files else None
+        once.drop_files(self.scheduler.wall)
+        batch = once.next_batch(self.safe_seq())
+        if batch is not None:
+            self.log.append_ids(once.last_file, batch)
+        return (once, once.failures, once.filed, once.filed_seq,
+                {each.number: each.bytes for each in once.files})
+
+    def ids_journaled(self, facts, reason):
+        """Handle the end of a journal write that lists files of ids."""
+        cdef Once once
+        of, failures, filed, seq, listed = facts
+        once = of
+        if self.gone or once is not self.once or once is not None and failures != once.failures:
+            return
+        if reason is not None:
+            self.journal_stale = True
+            if once is not None:
+                once.abandon_files()
+            return
+        current = set()
+        if once is not None:
+            once.listed = listed
+            once.confirm(filed, seq)
+            current = {each.number for each in once.files}
+        for number in self.log.ids_files - listed.keys() - current:
+            self.log.remove_ids(number)
 
     # -- durability --
 

@@ -172,6 +172,77 @@ cdef class LogRead:
     cdef int abandon(self, bytes error) except -1
     cdef void release(self) noexcept
 
+# -- once --
+
+
+cdef enum:
+    CHUNK_IDS = 512
+
+
+ctypedef struct KnownId:
+    KeyHash hash
+    int64_t time                # of its record, wall clock
+
+
+ctypedef struct IdChunk:
+    KnownId ids[CHUNK_IDS]
+    uint32_t next[CHUNK_IDS]    # in the chains of the table
+    uint64_t *seqs              # of their records; NULL: all ids are in files
+
+
+cdef class Once:
+    cdef readonly int64_t window
+    cdef readonly uint64_t maximum
+    cdef readonly uint64_t early        # ids that were forgotten although they counted
+    # Numbers of ids; see once.pyx.
+    cdef uint64_t first
+    cdef uint64_t end
+    cdef uint64_t confirmed
+    cdef uint64_t filed
+    # The ids of all records before these are in files: according to the journal, and written.
+    cdef uint64_t confirmed_seq
+    cdef uint64_t filed_seq
+    cdef IdChunk **chunks
+    cdef size_t chunks_first
+    cdef size_t chunks_count
+    cdef size_t chunks_room
+    cdef uint32_t **pieces              # of the table
+    cdef size_t pieces_count
+    cdef size_t pieces_room
+    cdef uint64_t buckets
+    cdef uint64_t table_size
+    cdef list files                     # IdsFile; the next journal lists them
+    cdef dict listed                    # number -> bytes of the files that the journal lists
+    cdef uint64_t last_file
+    cdef uint64_t failures              # failed writes of files
+    cdef bint is_open                   # the last file accepts more ids
+
+    cdef IdChunk *chunk_of(self, uint64_t number) noexcept
+    cdef uint64_t seq_at(self, uint64_t number) noexcept
+    cdef uint64_t number_of(self, uint32_t ref) noexcept
+    cdef KnownId *id_at(self, uint64_t number) noexcept
+    cdef int reserve(self, int64_t wall) except -1
+    cdef void clear(self) noexcept
+    cdef uint32_t *bucket(self, uint64_t hash) noexcept
+    cdef int grow_table(self) except -1
+    cdef int relink(self, uint32_t ref) except -1
+    cdef int shrink_table(self) except -1
+    cdef void unlink(self, uint64_t number) noexcept
+    cdef uint64_t find(self, const KeyHash *hash) noexcept
+    cdef bint counts(self, int64_t time, int64_t wall) noexcept
+    cdef bint is_known(self, const KeyHash *hash, int64_t wall, uint64_t *seq) noexcept
+    cdef int add(self, const KeyHash *hash, int64_t time, uint64_t seq) except -1
+    cdef void append(self, const KeyHash *hash, int64_t time, uint64_t seq) noexcept
+    cdef int undo(self, uint64_t seq) except -1
+    cdef int remove_first(self) except -1
+    cdef int expire(self, int64_t wall, int budget) except -1
+    cdef uint64_t unfiled(self, uint64_t seq) noexcept
+    cdef int drop_files(self, int64_t wall) except -1
+    cdef bytes next_batch(self, uint64_t seq)
+    cdef int confirm(self, uint64_t filed, uint64_t seq) except -1
+    cdef int abandon_files(self) except -1
+    cdef int found_files(self, files, bint whole, uint64_t seq) except -1
+
 # -- topic_queue --
 
 
@@ -290,6 +361,9 @@ cdef class TopicQueue(RecordWindow):
     cdef KeySources sources             # None: keys and ids are those of the default headers
     cdef bint takes                     # add_message() is used; implies `limited`
     cdef uint32_t repeats               # messages that the current slice of a batch repeats
+    cdef Once once                      # None: repeated publishes are kept
+    cdef uint64_t duplicate_count       # repeated publishes that were not kept
+    cdef list spans                     # (first, end) of completed batches that are not visible yet
     cdef uint64_t keyless_count         # messages without the key that the policy names
     cdef uint64_t max_bytes             # 0: no limit
     cdef uint64_t max_depth             # messages; 0: no limit
@@ -391,6 +465,12 @@ cdef class TopicQueue(RecordWindow):
 
     cdef int set_limits(self, policy) except -1
     cdef int set_sources(self, policy) except -1
+    cdef bint repeats_id(self, const Taken *taken, KeyHash *hash, Publish *publish) except -1
+    cdef uint32_t fresh(self, const uint8_t *batch, uint32_t count, bint headers,
+                        uint64_t *bodies) except? 0
+    cdef uint32_t add_fresh(self, const uint8_t *headers, uint16_t length, const uint8_t *body,
+                            uint32_t size, uint64_t *bodies) except? 0
+    cdef uint64_t end_of_publish(self, uint64_t seq) noexcept
     cdef bint fits(self, int64_t size) noexcept
     cdef int32_t invalid_length(self, const uint8_t *batch, uint32_t count, bint headers) noexcept
     cdef bytes delay_error(self, int64_t delay)
@@ -518,6 +598,8 @@ cdef class Checkpoints(TopicQueue):
     cdef object channel_state(self, Channel channel)
     cdef uint64_t first_kept(self) noexcept
     cdef bytes pack_delayed(self)
+    cdef uint64_t safe_seq(self) except? 0
+    cdef tuple file_ids(self)
     cdef int set_durability(self, str name) except -1
     cdef void class_journalled(self, int error) noexcept
     cdef void class_written(self) noexcept
@@ -593,6 +675,7 @@ cdef class TopicLog(Checkpoints):
     cdef uint64_t held_seq(self) except? 0
     cdef int journal_cursor(self, cursor, bint deleted, done) except -1
 
+    cdef uint64_t safe_seq(self) except? 0
     cdef uint64_t stable_seq(self) except? 0
     cdef list logs(self)
     cdef bytes log_bounds(self, bytes log_id, uint64_t *first, uint64_t *end)

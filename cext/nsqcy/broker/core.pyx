@@ -9,19 +9,20 @@ import os
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from hashlib import blake2b
+from struct import Struct
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.errno cimport ESTALE
+from libc.errno cimport EIO, ESTALE
 from libc.limits cimport INT_MAX
 from libc.stdint cimport INT64_MAX
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy, memmove, memset
 
 from nsqcy.base.core cimport (
-    HEADERS_SIZE, TAKEN_HEAD, TAKEN_ID, TAKEN_KEY, TAKEN_PRIORITY, HeapNode, HeapSlot, headers_ttl, heap_first_due, heap_peek, histogram_merge,
-    header_find, header_key, load_be16, load_be32, priority_of,
+    HEADERS_SIZE, KeyHash, TAKEN_HEAD, TAKEN_ID, TAKEN_KEY, TAKEN_PRIORITY, HeapNode, HeapSlot, headers_ttl, heap_first_due, heap_peek, histogram_merge,
+    header_find, header_key, key_hash, load_be16, load_be32, priority_of,
 )
 from nsqcy.channels.core cimport (
     CHANNEL_COUNTERS, CHANNEL_FIGURES, DROP_NEWEST, DROP_OLDEST, EPHEMERALS, IN_FLIGHT_TIMER, OWN,
@@ -34,14 +35,14 @@ from nsqcy.storage.core cimport (
     DEFERRED, IN_WINDOW, LARGEST_BLOCK, LOADING, NEVER, RECORD_ADDRESSED, RECORD_COPY,
     RECORD_DAMAGED, RECORD_DELAYED, RECORD_EXPIRES, RECORD_EXT_CHANNEL, RECORD_EXT_DELAY,
     RECORD_EXT_EXPIRES, RECORD_EXT_EXPIRES_SIZE, RECORD_EXT_HEADERS, RECORD_EXT_PRODUCED,
-    RECORD_EXT_PRODUCED_SIZE, RECORD_EXT_TAKEN, RECORD_HEADERS, RECORD_PRODUCED, RECORD_TAKEN, RUN_HAS_DELAYED, RUN_HAS_PRODUCED,
+    RECORD_EXT_PRODUCED_SIZE, RECORD_EXT_TAKEN, RECORD_HEADERS, RECORD_ONCE, RECORD_PRODUCED, RECORD_TAKEN, RUN_HAS_DELAYED, RUN_HAS_ONCE, RUN_HAS_PRODUCED,
     RUN_SURVIVORS, SEALED, SURVIVORS, TRANSFERRING, Extent, Hole, Recovered, RecoveredRun, Segment,
     append_record, is_spoiled, offset_of, record_address, record_address_of, record_body,
     record_dedup_id, record_delay, record_extend, record_key, record_priority, record_extension_size, record_headers, record_produced,
-    recover_log, size_tag, transfer_number,
+    recover_ids, recover_log, size_tag, transfer_number,
 )
 
-from nsqcy.base.core import DEFAULT_SOURCES
+from nsqcy.base.core import DEFAULT_SOURCES, crc32c
 from nsqcy.broker import dead_letter_headers as dead_letters
 from nsqcy.broker.dead_letter_headers import BACKLOG as _BACKLOG
 from nsqcy.broker.named_cursors import NamedCursors
@@ -62,6 +63,7 @@ include "dead_letter_transfer.pyx"
 include "topic_host.pyx"
 include "log_fetch.pyx"
 include "peek.pyx"
+include "once.pyx"
 include "topic_publishing.pyx"
 include "checkpoint.pyx"
 include "topic_log.pyx"

@@ -12,6 +12,7 @@ ctypedef struct Place:
     Block *block
     bint has_delayed
     bint has_produced
+    bint has_once
 
 
 cdef uint64_t NO_SEQ = <uint64_t>-1
@@ -97,7 +98,10 @@ cdef class Recovery:
             for name in names])
         unjournaled = 1 if state is None else state.produced_seq or state.next_seq
         held = topic.named.held(0) if topic.named else NO_SEQ
-        self.restore_blocks(found, min(minimum, self.first_unjournaled(found, unjournaled), held))
+        ids_seq = self.restore_ids(state)
+        self.restore_blocks(found, min(
+            minimum, self.first_with(found, RUN_HAS_PRODUCED, unjournaled), held,
+            self.first_with(found, RUN_HAS_ONCE, ids_seq)))
         topic.update_retains()
         if topic.oldest != NULL and (topic.retains or state is None):
             minimum = topic.oldest.first_seq     # the readers of earlier records are unknown
@@ -125,6 +129,7 @@ cdef class Recovery:
         self.restore_new_delays(state.fanout_seq if state is not None else 1,
                                 bool(names) and not (state is not None and state.paused))
         self.restore_produced(state, unjournaled)
+        self.restore_new_ids(ids_seq)
         if state is None:
             self.restore_survivors()
         self.release_unneeded()
@@ -152,7 +157,7 @@ cdef class Recovery:
         cdef Topic topic = self.topic
         if not whole or not state.clean or topic.log.io is not topic.host.io \
                 or topic.retains or topic.named or topic.producers is not None \
-                or topic.delayed_count:
+                or topic.delayed_count or topic.once is not None or topic.log.ids_files:
             return False
         return (topic.log.log_id == state.log_id and topic.promised == state.durability
                 and topic.missing == state.missing and topic.paused == state.paused
@@ -280,6 +285,7 @@ cdef class Recovery:
             self.places[self.place_count].block = block
             self.places[self.place_count].has_delayed = (run.flags & RUN_HAS_DELAYED) != 0
             self.places[self.place_count].has_produced = (run.flags & RUN_HAS_PRODUCED) != 0
+            self.places[self.place_count].has_once = (run.flags & RUN_HAS_ONCE) != 0
             self.place_count += 1
             if run.flags & RUN_SURVIVORS:
                 block.flags |= SURVIVORS
@@ -578,14 +584,14 @@ cdef class Recovery:
 
     # -- chunks --
 
-    cdef uint64_t first_unjournaled(self, Recovered found, uint64_t seq) noexcept:
-        """Return the first record in the runs that may contain chunks from `seq` on."""
+    cdef uint64_t first_with(self, Recovered found, uint32_t flag, uint64_t seq) noexcept:
+        """Return the first record in the runs with a flag that end at record `seq` or later."""
         cdef RecoveredRun *run
         cdef uint64_t first = NO_SEQ
         cdef size_t i
         for i in range(found.run_count):
             run = &found.run_array[i]
-            if run.flags & RUN_HAS_PRODUCED and not run.flags & RUN_SURVIVORS \
+            if run.flags & flag and not run.flags & RUN_SURVIVORS \
                     and run.last_seq >= seq:
                 first = min(first, run.first_seq)
         return first
@@ -643,6 +649,72 @@ cdef class Recovery:
             end = produced.index + 1
         if end:
             topic.producers.found(name_of(&stretch), stretch.index, end, stretch.count)
+        return 0
+
+    # -- deduplication ids --
+
+    cdef uint64_t restore_ids(self, state) except? 0:
+        """Restore the ids from the files that the journal lists. Return the first record whose id
+        may be missing from them."""
+        cdef Topic topic = self.topic
+        cdef bint whole = True
+        if topic.once is None or topic.moved_from is not None:
+            return NO_SEQ
+        if state is None or not state.secret:
+            return 1
+        for number, size in state.ids_files:
+            content = recover_ids(topic.log, number, size, False)
+            if content is not None and topic.once.restore_file(
+                    number, content, topic.scheduler.wall):
+                continue
+            if content is not None and content != recover_ids(topic.log, number, size, True):
+                raise Unreadable(EIO, os.fsdecode(topic.log._ids_path(number)))
+            whole = False
+            topic.host.report_missing(topic.name, f"the deduplication ids in file {number}")
+        topic.once.found_files(topic.log.ids_files, whole, state.ids_seq)
+        return state.ids_seq if whole else 1
+
+    cdef int restore_new_ids(self, uint64_t seq) except -1:
+        """Restore the ids of records from `seq` on. The records are kept until a journal covers
+        their ids."""
+        cdef Topic topic = self.topic
+        cdef Block *block
+        cdef size_t i
+        if seq == NO_SEQ:
+            return 0
+        for i in range(self.place_count):
+            block = self.places[i].block
+            if not self.places[i].has_once or block.flags & SURVIVORS or block.last_seq < seq:
+                continue
+            if not topic.has_unjournaled:
+                topic.has_unjournaled = True
+                topic.watch(&topic.unjournaled)
+                topic.place_cursor(&topic.unjournaled, seq)
+            elif seq < topic.unjournaled.seq:
+                topic.place_cursor(&topic.unjournaled, seq)
+            self.find_ids(block, seq)
+        return 0
+
+    cdef int find_ids(self, Block *block, uint64_t seq) except -1:
+        """Remember the ids of the records in a block, from record `seq` on."""
+        cdef Topic topic = self.topic
+        cdef Record *record
+        cdef uint32_t at = 0
+        cdef uint16_t length
+        cdef const uint8_t *id
+        cdef KeyHash hash
+        while at < block.size:
+            self.load_now(block)
+            record = <Record *>(block.data + at)
+            at += record.length
+            if record.seq < seq or not record.attributes & RECORD_ONCE \
+                    or record.attributes & RECORD_DAMAGED:
+                continue
+            id = record_dedup_id(record, &length)
+            if length and topic.once.counts(record.timestamp, topic.scheduler.wall):
+                hash = key_hash(topic.key_secret(), id, length)
+                topic.once.reserve(topic.scheduler.wall)
+                topic.once.add(&hash, record.timestamp, record.seq)
         return 0
 
     # -- copies of old records --

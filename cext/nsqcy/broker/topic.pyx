@@ -462,6 +462,8 @@ cdef class Topic(TopicLog):
         if self.producers is not None \
                 and self.producers.expire(self.visible.seq, self.scheduler.wall):
             self.journal_stale = True
+        if self.once is not None and self.once.tick(self.scheduler.wall):
+            self.journal_stale = True
         if self.named:
             self.expire_cursors()
         if self.retains:
@@ -624,7 +626,7 @@ cdef class Topic(TopicLog):
             block = block.next
         if self.delayed_count or self.fanout.seq != self.next_seq:
             return False
-        if self.named or self.producers:
+        if self.named or self.producers or self.once:
             return False
         if self.retains and self.oldest != NULL:
             return False

@@ -589,6 +589,18 @@ cdef class TopicLog(Checkpoints):
 
     # -- available logs --
 
+    cdef uint64_t safe_seq(self) except? 0:
+        cdef uint64_t seq = self.visible.seq
+        cdef Block *block = self.stragglers
+        if self.is_last:
+            return seq
+        seq = min(seq, self.stable_seq())
+        while block != NULL:
+            if block.stored < block.size and not block.flags & SURVIVORS:
+                seq = min(seq, block.first_seq)
+            block = block.next
+        return seq
+
     cdef uint64_t stable_seq(self) except? 0:
         """Return the position where readers of the log stop.
 

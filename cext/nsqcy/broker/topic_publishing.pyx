@@ -309,6 +309,7 @@ cdef class TopicQueue(RecordWindow):
         self.minimum = 1
         self.acks = PendingAcks()
         self.batches = []
+        self.spans = []
         self.named = NamedCursors()
         self.watch(&self.visible)
         self.watch(&self.fanout)
@@ -398,11 +399,17 @@ cdef class TopicQueue(RecordWindow):
         cdef Record *record
         cdef uint8_t *at
         cdef Taken taken
-        self.sources.take(headers, length, body, size, False, &taken)
+        cdef KeyHash hash
+        self.sources.take(headers, length, body, size, self.once is not None, &taken)
+        if taken.id_length and self.repeats_id(&taken, &hash, publish):
+            return 0
         self.keyless_count += taken.key_length == 0
         if publish.minimum != MEMORY:
             self.demand(publish.minimum)
             publish.minimum = MEMORY
+        if taken.id_length:
+            self.once.reserve(self.scheduler.wall)
+            self.keep_untold()
         if length:
             ext += self.headers_room(length, ttl)
         publish.count += 1
@@ -419,7 +426,56 @@ cdef class TopicQueue(RecordWindow):
         if length:
             self.put_headers(record, at, headers, length, ttl)
         memcpy(record_body(record), body, size)
+        if taken.id_length:
+            record.attributes |= RECORD_ONCE
+            self.once.add(&hash, record.timestamp, record.seq)
         return 0
+
+    cdef bint repeats_id(self, const Taken *taken, KeyHash *hash, Publish *publish) except -1:
+        """Return whether a message's id was published within the window; if so, count the message.
+        Output the hash of the id."""
+        cdef uint64_t seq = 0
+        hash[0] = key_hash(self.key_secret(), taken.id, taken.id_length)
+        if not self.once.is_known(hash, self.scheduler.wall, &seq):
+            return False
+        self.duplicate_count += 1
+        publish.repeated = max(publish.repeated, seq)
+        return True
+
+    cdef uint32_t fresh(self, const uint8_t *batch, uint32_t count, bint headers,
+                        uint64_t *bodies) except? 0:
+        """Return how many messages of a batch, as for add_messages(), repeat no id that counts
+        already, and the bytes of their bodies."""
+        cdef uint32_t found = 0
+        cdef uint32_t length
+        cdef uint16_t before
+        cdef uint32_t _i
+        for _i in range(count):
+            length = load_be32(batch)
+            batch += 4
+            if headers:
+                before = load_be16(batch)
+                found += self.add_fresh(batch + HEADERS_SIZE, before, batch + HEADERS_SIZE + before,
+                                        length - HEADERS_SIZE - before, bodies)
+            else:
+                found += self.add_fresh(NULL, 0, batch, length, bodies)
+            batch += length
+        return found
+
+    cdef uint32_t add_fresh(self, const uint8_t *headers, uint16_t length, const uint8_t *body,
+                            uint32_t size, uint64_t *bodies) except? 0:
+        """Return 1, and add the size of the body, if a message repeats no id; otherwise 0."""
+        cdef Taken taken
+        cdef KeyHash hash
+        cdef uint64_t seq = 0
+        if self.once is not None:
+            self.sources.take(headers, length, body, size, True, &taken)
+            if taken.id_length:
+                hash = key_hash(self.key_secret(), taken.id, taken.id_length)
+                if self.once.is_known(&hash, self.scheduler.wall, &seq):
+                    return 0
+        bodies[0] += size
+        return 1
 
     cdef size_t add_messages(self, const uint8_t *batch, uint32_t count, bint headers,
                              int64_t delay, Publish *publish) except? 0:
@@ -444,12 +500,34 @@ cdef class TopicQueue(RecordWindow):
     cdef uint64_t end_publish(self, const Publish *publish) except? 0:
         """Complete a publish by add_message(); return the record that the response waits for, or
         0."""
-        if publish.count and self.published(publish.count, publish.bytes):
+        if publish.count:
+            return self.next_seq - 1 if self.published(publish.count, publish.bytes) else 0
+        self.last_publish = self.scheduler.now
+        if self.unannounced:
             return self.next_seq - 1
-        return 0
+        if publish.repeated < self.visible.seq:
+            return 0
+        return self.end_of_publish(publish.repeated)
+
+    cdef uint64_t end_of_publish(self, uint64_t seq) noexcept:
+        """Return the last record of the publish that a record belongs to, which is not visible."""
+        cdef uint64_t end
+        for first, last in self.spans:
+            if first <= seq <= last:
+                return last
+        end = self.acks.end_of(seq)
+        return end if end else self.next_seq - 1
 
     cdef int acknowledge_at(self, uint64_t seq, Waiter waiter, uint64_t ticket) except -1:
         """Answer `waiter` when record `seq` is visible, or when its publish has failed."""
+        cdef Batch batch
+        if self.gathering and seq < self.next_seq - 1 and seq >= self.gathered_from:
+            # The record may belong to the batch that is being appended.
+            batch = self.batches[0]
+            if batch.followers is None:
+                batch.followers = []
+            batch.followers.append((waiter, ticket))
+            return 0
         return self.acks.insert(seq, waiter, ticket)
 
     @cython.final
@@ -523,6 +601,8 @@ cdef class TopicQueue(RecordWindow):
         self.forget_counts()
         if self.producers is not None:
             self.producers.undo(self.visible.seq)
+        if self.once is not None:
+            self.once.undo(self.visible.seq)
         return self.break_batch(self.error)
 
     cdef void forget_counts(self) noexcept:
@@ -669,15 +749,15 @@ cdef class TopicQueue(RecordWindow):
             used = read_taken(message, length, &taken)
             message += used
             length -= used
+        elif self.takes:
+            self.sources.take(message, length, message + length, body, False, &taken)
+            self.keyless_count += taken.key_length == 0
         if self.address is not None:
             address = len(self.address)
             ext += RECORD_EXT_DELAY_SIZE + record_extension_size(address)
             # Skip the address header: the record stores the address as an extension.
             message += ADDRESS_HEADER + address
             length -= <uint16_t>(ADDRESS_HEADER + address)
-        if self.takes and not self.moving:
-            self.sources.take(message, length, message + length, body, False, &taken)
-            self.keyless_count += taken.key_length == 0
         ext += taken_room(&taken)
         if length:
             ttl = headers_ttl(message, length)
@@ -720,13 +800,17 @@ cdef class TopicQueue(RecordWindow):
         cdef uint64_t seq
         if not self.has_unjournaled:
             return 0
-        seq = self.producers.unspoken(self.visible.seq)
+        seq = self.visible.seq
+        if self.producers is not None:
+            seq = self.producers.unspoken(seq)
+        if self.once is not None:
+            seq = min(seq, self.once.filed_seq)
         while to.block != NULL and to.block.first_seq > seq and to.block.prev != NULL:
             to.block = to.block.prev
             to.offset = 0
             to.seq = to.block.first_seq
         self.move_cursor(&self.unjournaled, &to)
-        if self.visible.seq == self.next_seq:
+        if seq == self.next_seq:
             self.has_unjournaled = False
             self.unwatch(&self.unjournaled)
         return 0
@@ -752,8 +836,16 @@ cdef class TopicQueue(RecordWindow):
 
     cdef int set_sources(self, policy) except -1:
         """Set where the keys and priorities of future publishes come from."""
-        cdef tuple sources = (policy.key, policy.priority, DEFAULT_SOURCES[2])
-        self.takes = sources != DEFAULT_SOURCES
+        cdef tuple sources = (policy.key, policy.priority, policy.dedup_id)
+        if not policy.dedup_window:
+            sources = (policy.key, policy.priority, DEFAULT_SOURCES[2])
+            self.once = None
+        elif self.once is None:
+            self.once = Once(policy.dedup_window, policy.dedup_ids)
+        else:
+            self.once.window = policy.dedup_window
+            self.once.maximum = policy.dedup_ids
+        self.takes = self.once is not None or sources != DEFAULT_SOURCES
         self.sources = KeySources(*sources) if self.takes else None
         self.limited = self.limited or self.takes
         return 0
@@ -1000,6 +1092,12 @@ cdef class TopicQueue(RecordWindow):
         elif batch.waiter is not None:
             self.acknowledge_later(batch.waiter, batch.ticket)
             batch.waiter = None
+            for waiter, ticket in batch.followers or ():
+                self.acknowledge_later(waiter, ticket)
+            batch.followers = None
+            if self.once is not None:
+                self.spans = [each for each in self.spans if each[1] >= self.visible.seq]
+                self.spans.append((self.gathered_from, self.next_seq - 1))
         return self.end_batch(None)
 
     cdef int end_batch(self, str error) except -1:
@@ -1038,6 +1136,9 @@ cdef class TopicQueue(RecordWindow):
         batch.waiter = None
         if waiter is not None:
             waiter.publish_done(batch.ticket, error)
+        followers, batch.followers = batch.followers or (), None
+        for follower, ticket in followers:
+            (<Waiter>follower).publish_done(ticket, error)
         return 0
 
     cdef int break_batch(self, str error) except -1:

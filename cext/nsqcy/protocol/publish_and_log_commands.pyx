@@ -436,12 +436,17 @@ cdef class TopicCommands(Forwarder):
         from them."""
         cdef Publish publish
         cdef uint64_t seq
+        cdef uint64_t bodies = 0
+        cdef uint32_t fresh
         memset(&publish, 0, sizeof(publish))
         publish.minimum = self.durability
         if topic.may_refuse():
-            refusal = topic.refusal(self.durability, count, size)
-            if refusal is not None:
-                return self.publish_failed(command, refusal)
+            # A publish that only repeats others needs no room.
+            fresh = topic.fresh(batch, count, self.headers, &bodies)
+            if fresh or topic.gone:
+                refusal = topic.refusal(self.durability, fresh, bodies)
+                if refusal is not None:
+                    return self.publish_failed(command, refusal)
         topic.add_messages(batch, count, self.headers, delay, &publish)
         seq = topic.end_publish(&publish)
         self.topic_count += count

@@ -92,6 +92,21 @@ cdef class BodyBatch(Batch):
             topic.add_message(self.headers, <uint16_t>len(self.headers), message, length, 0, publish)
         return 0
 
+    cdef uint32_t add_fresh_to(self, TopicQueue topic) except? 0:
+        """Return how many messages repeat no id."""
+        cdef const uint8_t *begin = self.at
+        cdef const uint8_t *message
+        cdef uint64_t bodies = 0
+        cdef uint32_t length = 0
+        cdef uint32_t fresh = 0
+        cdef uint32_t _i
+        for _i in range(self.left):
+            message = self.take(&length)
+            fresh += topic.add_fresh(
+                self.headers, <uint16_t>len(self.headers), message, length, &bodies)
+        self.at = begin
+        return fresh
+
     cdef int64_t first_misfit(self, Topic topic) noexcept:
         """Return the size of the first message that a topic does not accept."""
         cdef const uint8_t *begin = self.at

@@ -240,7 +240,7 @@ cdef class Publisher:
         if topic is None:
             done(NO_ROOM)
             return 0
-        refusal = topic.refusal(minimum, len(bodies), total)
+        refusal = None if topic.takes else topic.refusal(minimum, len(bodies), total)
         if refusal is not None:
             done(refusal)
             return 0
@@ -269,6 +269,20 @@ cdef class Publisher:
         """Publish to a topic that takes keys or ids from messages."""
         cdef Publish publish
         cdef Py_buffer body
+        cdef uint64_t total = 0
+        cdef uint32_t fresh = 0
+        if topic.may_refuse():
+            for each in bodies:
+                PyObject_GetBuffer(each, &body, PyBUF_SIMPLE)
+                try:
+                    fresh += topic.add_fresh(headers, <uint16_t>len(headers),
+                                             <const uint8_t *>body.buf, <uint32_t>body.len, &total)
+                finally:
+                    PyBuffer_Release(&body)
+            refusal = topic.refusal(minimum, fresh, total) if fresh or topic.gone else None
+            if refusal is not None:
+                done(refusal)
+                return 0
         memset(&publish, 0, sizeof(publish))
         publish.minimum = minimum
         for each in bodies:
@@ -297,6 +311,9 @@ cdef class Publisher:
             done(NO_ROOM)
             return 0
         refusal = topic.refusal(batch.minimum, count, batch.left_bytes)
+        if refusal is not None and topic.takes and count <= AT_ONCE and not topic.gone \
+                and not batch.add_fresh_to(topic):
+            refusal = None          # a publish that only repeats others needs no room
         if refusal is not None:
             done(refusal)
             return 0

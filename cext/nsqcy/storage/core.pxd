@@ -791,6 +791,12 @@ cdef class LogWriter(SegmentFiles):
     cdef uint64_t _journal_done       # number of journal writes completed
     cdef uint64_t _required               # the journal write that later runs must wait for
     cdef uint64_t _required_done          # the latest journal write that succeeded
+    cdef readonly set ids_files       # numbers of the files of deduplication ids
+    cdef File *_ids                   # the latest of them, while it accepts more
+    cdef uint64_t _ids_number
+    cdef uint64_t _ids_bytes
+    cdef bint _ids_dirty              # since the last snapshot
+    cdef bint _ids_created
 
     # Append a run. It must stay valid and unchanged (except for its crc fields) until done. The
     # location of a failed run is still in `into`: retract() it. A durable run is done when a sync
@@ -823,6 +829,14 @@ cdef class LogWriter(SegmentFiles):
     cdef int add_to_snapshot(self, bytes piece) except -1
     cdef int end_snapshot(self, deltas, bint leads, log_done done, void *arg) except -1
     cdef int give_up_snapshot(self) except -1
+    # Append to the file of ids with this number. The next snapshot becomes the journal only if the
+    # file is on disk.
+    cdef int append_ids(self, uint64_t number, bytes batch) except -1
+    cdef int remove_ids(self, uint64_t number) except -1
+    cdef int _close_ids(self) except -1
+    cdef int _sync_ids(self, Task *whole) except -1
+    cdef int _ids_failed(self, Task *task, int error) except -1
+    cdef bytes _ids_path(self, uint64_t number)
     # Return 1 if appended; 0 if the journal has failed: write a snapshot first. done is called once
     # the delta has been written.
     cdef int append_delta(self, bytes delta, log_done done, void *arg) except -1
@@ -923,6 +937,10 @@ cdef class Recovered:
 
 
 cpdef Recovered recover_log(Log log)
+
+# Return the first bytes of a file of ids; None if it is missing or too short. `again`: from the
+# disk. Raises Unreadable.
+cdef bytes recover_ids(Log log, uint64_t number, uint64_t size, bint again)
 
 # -- record_window --
 

@@ -106,6 +106,7 @@ cdef class Log(LogWriter):
         self.max_bytes_per_file = max_bytes_per_file
         self.sync_every = sync_every
         self.sync_timeout = sync_timeout
+        self.ids_files = set()
 
     def __dealloc__(self):
         cdef Segment *segment = self._first
@@ -120,6 +121,7 @@ cdef class Log(LogWriter):
         if self._snapshot is not NULL:
             self.io.drop(self._snapshot)
             self._snapshot = NULL
+        self._close_ids()
 
     # -- reads --
 
@@ -357,6 +359,8 @@ cdef class Log(LogWriter):
             if segment.state != SEGMENT_GONE:
                 self._unlink(segment, self._task(unlink_ended, segment, NULL), LANE_WRITES)
             segment = segment.next
+        for number in self.ids_files:
+            self._path_task(IO_UNLINK, self._ids_path(number))
         self._path_task(IO_UNLINK, os.path.join(self._directory, b"journal"))
         self._path_task(IO_UNLINK, os.path.join(self._directory, b"journal.tmp"))
         self._path_task(IO_RMDIR, self._directory)

@@ -22,6 +22,7 @@ cdef extern from "fcntl.h" nogil:
 
 
 _SEGMENT = re.compile(r"\d{20}\.seg")
+_IDS = re.compile(r"\d{20}\.ids")
 
 end_of = itemgetter(1)
 
@@ -47,6 +48,7 @@ cpdef Recovered recover_log(Log log):
     except OSError as error:
         raise Unreadable(error.errno, log.directory) from None
     log._directory_there = True
+    log.ids_files.update([int(name[:20]) for name in filter(_IDS.fullmatch, names)])
     # Newest segments first: a record that was rewritten after a failure is valid at its last
     # location.
     for name in sorted(filter(_SEGMENT.fullmatch, names), reverse=True):
@@ -204,6 +206,26 @@ cdef int recover_journal(Log log, Recovered into) except -1:
     if bad is not None:
         into.damages.append((name, bad, "damaged journal entry: the rest is ignored"))
     return 0
+
+
+cdef bytes recover_ids(Log log, uint64_t number, uint64_t size, bint again):
+    cdef bytes path = log._ids_path(number)
+    cdef IoCalls *calls = log.io.calls
+    cdef struct_stat status
+    cdef int fd
+    if number not in log.ids_files:
+        return None
+    fd = open_now(log, path)
+    try:
+        if calls.fstat(calls, fd, &status) < 0:
+            raise Unreadable(errno, os.fsdecode(path))
+        if <uint64_t>status.st_size < size:
+            return None
+        if again:
+            calls.forget(calls, fd, 0, size)
+        return read_now(log, fd, path, 0, size)
+    finally:
+        calls.close(calls, fd)
 
 
 cdef int open_now(Log log, bytes path) except -1:

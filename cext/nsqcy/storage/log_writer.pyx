@@ -37,6 +37,12 @@ cdef int journal_ended(Task *task, int error) except -1:
     return error
 
 
+cdef int ids_ended(Task *task, int error) except -1:
+    if error:
+        (<LogWriter>task.log)._ids_failed(task, error)
+    return error
+
+
 cdef int snapshot_ended(Task *whole, int error) except -1:
     (<LogWriter>whole.log)._snapshot_done(whole, error)
     return error
@@ -317,6 +323,7 @@ cdef class LogWriter(SegmentFiles):
         whole.parts = 1
         # The snapshot must not become the journal until the data that it refers to is on disk.
         self._sync_files(whole)
+        self._sync_ids(whole)
         task = self._journal_task(whole)
         task.owned = journal_head(self.log_id, self._snapshot_bytes, self._snapshot_crc)
         self.io.write(self._lane, self._journal, task.owned,
@@ -339,6 +346,76 @@ cdef class LogWriter(SegmentFiles):
         self._snapshot = NULL
         self._journal_pending -= 1
         return 0
+
+    # -- files of deduplication ids --
+
+    cdef int append_ids(self, uint64_t number, bytes batch) except -1:
+        cdef Task *task
+        if self.closed:
+            raise ValueError("the log is closed")
+        if self._ids is NULL or number != self._ids_number:
+            self._close_ids()
+            self._ids = self.io.file(self._ids_path(number), FILE_CREATE | FILE_PARENT)
+            self._ids_number = number
+            self._ids_bytes = 0
+            self._ids_created = True
+            self.ids_files.add(number)
+        task = self._follower(ids_ended, NULL, NULL)
+        task.file = self._ids
+        task.owned = <uint8_t *>malloc(len(batch))
+        if task.owned is NULL:
+            self._task_end(task)
+            raise MemoryError
+        memcpy(task.owned, PyBytes_AS_STRING(batch), len(batch))
+        self._ids_dirty = True
+        self.io.write(self._lane, self._ids, task.owned, len(batch), self._ids_bytes,
+                      task_finished, task, &task.result)
+        self._ids_bytes += len(batch)
+        return 0
+
+    cdef int remove_ids(self, uint64_t number) except -1:
+        cdef Task *task
+        if self.closed:
+            return 0
+        if number == self._ids_number:
+            self._close_ids()
+        self.ids_files.discard(number)
+        task = self._follower(directory_ended, NULL, NULL)
+        return self.io.on_path(self._lane, IO_UNLINK, self._ids_path(number), task_finished, task,
+                               &task.result)
+
+    cdef int _close_ids(self) except -1:
+        if self._ids is not NULL:
+            self.io.drop(self._ids)
+            self._ids = NULL
+        self._ids_dirty = False
+        return 0
+
+    cdef int _sync_ids(self, Task *whole) except -1:
+        """Sync the ids written since the last snapshot, and the name of their file."""
+        cdef Task *task
+        if self._ids is NULL or not self._ids_dirty:
+            return 0
+        self._ids_dirty = False
+        task = self._follower(ids_ended, NULL, whole)
+        task.file = self._ids
+        self.io.on_file(self._lane, IO_SYNC, self._ids, 0, task_finished, task, &task.result)
+        if self._ids_created:
+            self._ids_created = False
+            self._directory_dirty = True
+            self._sync_directory(whole)
+            self._directory_dirty = True
+        return 0
+
+    cdef int _ids_failed(self, Task *task, int error) except -1:
+        self._write_failed(
+            os.fsdecode(self._ids_path(self._ids_number)), task.result.call, error)
+        if self._ids is not NULL and self._ids is task.file:
+            self._close_ids()
+        return 0
+
+    cdef bytes _ids_path(self, uint64_t number):
+        return os.path.join(self._directory, b"%020d.ids" % number)
 
     # -- deltas in the journal --
 
