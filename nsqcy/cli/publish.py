@@ -12,6 +12,7 @@ from nsqcy.cli.cluster import Cluster, Node, warn
 from nsqcy.cli.cluster_options import as_json, on_cluster_within, print_json
 from nsqcy.cli.tables import plural
 from nsqcy.cli.values import DURATION, HEADER, TOPIC
+from nsqcy.client.keys import keyed
 from nsqcy.cluster.http_clients import NsqdHTTPClient
 from nsqcy.cluster.web_client import describe
 from nsqcy.config.durations import MILLISECOND
@@ -46,6 +47,15 @@ LIMITS = {
     multiple=True,
     help="message header; its name is converted to lower case. Repeatable.",
 )
+@click.option("--key", help="key of the messages: the header `key`")
+@click.option(
+    "--dedup-id",
+    help="deduplication id of the message: the header `dedup-id`; with several messages, nsqd keeps "
+    "only the first if the topic has a dedup_window",
+)
+@click.option(
+    "--priority", type=click.IntRange(0, 9), help="priority, 9 first: the header `priority`"
+)
 @as_json
 @on_cluster_within("30s")  # copies may delay a publish for 20 s
 def pub(
@@ -55,6 +65,9 @@ def pub(
     lines: bool,
     defer: int,
     headers: Sequence[tuple[str, str]],
+    key: str | None,
+    dedup_id: str | None,
+    priority: int | None,
     as_json: bool,
 ) -> None:
     """Publish MESSAGES, or a message from stdin, to TOPIC.
@@ -67,7 +80,11 @@ def pub(
       nsqcy pub events --lines < events.jsonl
     """
     bodies = _bodies(messages, sys.stdin.buffer, lines)
-    publisher = _Publisher(cluster, topic, defer // MILLISECOND, dict(headers))
+    try:
+        given = dict(keyed(dict(headers), key, dedup_id, priority) or {})
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    publisher = _Publisher(cluster, topic, defer // MILLISECOND, given)
     count = publisher.publish(bodies)
     if as_json:
         print_json({"topic": topic, "nsqd": publisher.node.name, "published": count})

@@ -67,6 +67,7 @@ from nsqcy.client.errors import (
     Requeue,
 )
 from nsqcy.client.forks import close_in_child
+from nsqcy.client.keys import keyed, route_of
 from nsqcy.client.options import (
     CONSUMER_PARTS,
     PRODUCER_PARTS,
@@ -968,12 +969,17 @@ class Producer(ProducerView, _Face):
         timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
+        key: str | None = None,
+        dedup_id: str | None = None,
+        priority: int | None = None,
     ) -> bytes:
         """Publish one message and return b"OK".
 
         `data` is bytes or, for a producer with a codec, any value that the codec can encode. nsqd
         delivers it after `defer`, in milliseconds or as a timedelta. `headers` require a
-        producer with the `headers` option.
+        producer with the `headers` option, and so do `key`, `dedup_id` and `priority` (0 to 9),
+        which set the headers of these names. With several nsqds, the key, or else the id, chooses
+        the nsqd; see the option `strict_key`.
 
         Raises NsqdError if nsqd refuses the message, ConnectionFailed if the connection fails, and
         NoConnection or PublishTimeout after `timeout`. Raises ValueError and TypeError for
@@ -982,7 +988,10 @@ class Producer(ProducerView, _Face):
         if self.core.is_full:
             timeout = await self._have_room(timeout)
         head = self._pub[topic] if defer is None else dpub_head(topic, defer)
-        return await self._send(topic, head, self._body(data, headers), timeout)
+        route = None
+        if key is not None or dedup_id is not None or priority is not None:
+            headers, route = keyed(headers, key, dedup_id, priority), route_of(key, dedup_id)
+        return await self._send(topic, head, self._body(data, headers), timeout, route)
 
     async def multipublish(
         self,
@@ -991,6 +1000,8 @@ class Producer(ProducerView, _Face):
         timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
+        key: str | None = None,
+        priority: int | None = None,
     ) -> bytes:
         """Publish several messages atomically, each with `headers`, and return b"OK".
 
@@ -998,7 +1009,11 @@ class Producer(ProducerView, _Face):
         """
         if self.core.is_full:
             timeout = await self._have_room(timeout)
-        return await self._send(topic, self._mpub[topic], self._several(messages, headers), timeout)
+        route = None
+        if key is not None or priority is not None:
+            headers, route = keyed(headers, key, None, priority), route_of(key, None)
+        body = self._several(messages, headers)
+        return await self._send(topic, self._mpub[topic], body, timeout, route)
 
     async def publish_all(
         self,
@@ -1047,13 +1062,19 @@ class Producer(ProducerView, _Face):
         timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
+        key: str | None = None,
+        dedup_id: str | None = None,
+        priority: int | None = None,
     ) -> asyncio.Future[bytes]:
         """Like publish(), but return a future for the result without waiting.
 
         A program that never waits should check `is_full`.
         """
         head = self._pub[topic] if defer is None else dpub_head(topic, defer)
-        return self._send(topic, head, self._body(data, headers), timeout)
+        route = None
+        if key is not None or dedup_id is not None or priority is not None:
+            headers, route = keyed(headers, key, dedup_id, priority), route_of(key, dedup_id)
+        return self._send(topic, head, self._body(data, headers), timeout, route)
 
     def multipublish_nowait(
         self,
@@ -1062,9 +1083,14 @@ class Producer(ProducerView, _Face):
         timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
+        key: str | None = None,
+        priority: int | None = None,
     ) -> asyncio.Future[bytes]:
         """Like multipublish(), but return a future for the result without waiting."""
-        return self._send(topic, self._mpub[topic], self._several(messages, headers), timeout)
+        route = None
+        if key is not None or priority is not None:
+            headers, route = keyed(headers, key, None, priority), route_of(key, None)
+        return self._send(topic, self._mpub[topic], self._several(messages, headers), timeout, route)
 
     pub = publish
     mpub = multipublish
@@ -1075,14 +1101,22 @@ class Producer(ProducerView, _Face):
         return await self.publish(topic, data, delay_ms)
 
     def _send(
-        self, topic: str, head: bytes, body: bytes, timeout: Duration | None
+        self,
+        topic: str,
+        head: bytes,
+        body: bytes,
+        timeout: Duration | None,
+        route: bytes | None = None,
     ) -> asyncio.Future[bytes]:
         core = self.core
         if not core.running:
             self._start()
         future: asyncio.Future[bytes] = self.loop.create_future()
         deadline = INFINITE if timeout is None else self.now() + seconds(timeout)
-        core.publish(_Awaited(topic, head, body, future, deadline))
+        publish = _Awaited(topic, head, body, future, deadline)
+        if route is not None:
+            publish.route = route
+        core.publish(publish)
         if core.waiting or timeout is not None:
             self.rearm()
         return future

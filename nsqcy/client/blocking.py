@@ -58,6 +58,7 @@ from nsqcy.client.dead_letters import (
 from nsqcy.client.errors import Closed, Error, PublishTimeout
 from nsqcy.client.flow import MAX_IN_FLIGHT, demand
 from nsqcy.client.mailbox import Batches, Deliveries, Event, Iteration, Waiters, call_in
+from nsqcy.client.keys import keyed, route_of
 from nsqcy.client.options import (
     CONSUMER_PARTS,
     PRODUCER_PARTS,
@@ -593,19 +594,27 @@ class Producer(ProducerView):
         timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
+        key: str | None = None,
+        dedup_id: str | None = None,
+        priority: int | None = None,
     ) -> bytes:
         """Publish one message and return b"OK".
 
         `data` is bytes or, for a producer with a codec, any value that the codec can encode. nsqd
         delivers it after `defer`, in milliseconds or as a timedelta. `headers` require a
-        producer with the `headers` option.
+        producer with the `headers` option, and so do `key`, `dedup_id` and `priority` (0 to 9),
+        which set the headers of these names. With several nsqds, the key, or else the id, chooses
+        the nsqd; see the option `strict_key`.
 
         Raises NsqdError if nsqd refuses the message, ConnectionFailed if the connection fails, and
         NoConnection or PublishTimeout after `timeout`. Raises ValueError and TypeError for
         invalid arguments, before anything is sent.
         """
         head = self._pub[topic] if defer is None else dpub_head(topic, defer)
-        return self._sent(topic, head, self._body(data, headers), timeout)
+        route = None
+        if key is not None or dedup_id is not None or priority is not None:
+            headers, route = keyed(headers, key, dedup_id, priority), route_of(key, dedup_id)
+        return self._sent(topic, head, self._body(data, headers), timeout, route)
 
     def multipublish(
         self,
@@ -614,12 +623,18 @@ class Producer(ProducerView):
         timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
+        key: str | None = None,
+        priority: int | None = None,
     ) -> bytes:
         """Publish several messages atomically, each with `headers`, and return b"OK".
 
         Raises the same errors as publish().
         """
-        return self._sent(topic, self._mpub[topic], self._several(messages, headers), timeout)
+        route = None
+        if key is not None or priority is not None:
+            headers, route = keyed(headers, key, None, priority), route_of(key, None)
+        body = self._several(messages, headers)
+        return self._sent(topic, self._mpub[topic], body, timeout, route)
 
     def publish_all(
         self,
@@ -665,6 +680,9 @@ class Producer(ProducerView):
         timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
+        key: str | None = None,
+        dedup_id: str | None = None,
+        priority: int | None = None,
     ) -> Future:
         """Like publish(), but return a future for the result without waiting.
 
@@ -672,7 +690,10 @@ class Producer(ProducerView):
         waits should check `is_full`.
         """
         head = self._pub[topic] if defer is None else dpub_head(topic, defer)
-        return self._send(topic, head, self._body(data, headers), self._deadline(timeout))
+        route = None
+        if key is not None or dedup_id is not None or priority is not None:
+            headers, route = keyed(headers, key, dedup_id, priority), route_of(key, dedup_id)
+        return self._send(topic, head, self._body(data, headers), self._deadline(timeout), route)
 
     def multipublish_nowait(
         self,
@@ -681,11 +702,15 @@ class Producer(ProducerView):
         timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
+        key: str | None = None,
+        priority: int | None = None,
     ) -> Future:
         """Like multipublish(), but return a future for the result without waiting."""
-        return self._send(
-            topic, self._mpub[topic], self._several(messages, headers), self._deadline(timeout)
-        )
+        route = None
+        if key is not None or priority is not None:
+            headers, route = keyed(headers, key, None, priority), route_of(key, None)
+        body = self._several(messages, headers)
+        return self._send(topic, self._mpub[topic], body, self._deadline(timeout), route)
 
     pub = publish
     mpub = multipublish
@@ -695,7 +720,14 @@ class Producer(ProducerView):
         publish()."""
         return self.publish(topic, data, delay_ms)
 
-    def _sent(self, topic: str, head: bytes, body: bytes, timeout: Duration | None) -> bytes:
+    def _sent(
+        self,
+        topic: str,
+        head: bytes,
+        body: bytes,
+        timeout: Duration | None,
+        route: bytes | None,
+    ) -> bytes:
         if self._loop.is_current:
             raise RuntimeError("a callback cannot wait for its own producer: use publish_nowait()")
         deadline = self._deadline(timeout)
@@ -703,6 +735,8 @@ class Producer(ProducerView):
         loop = self._loop
         gate = loop.runtime.gate()
         publish = _Awaited(topic, head, body, gate, deadline)
+        if route is not None:
+            publish.route = route
         if not (
             self._may_publish()
             and loop.mailbox.ask(self._publish, publish, len(body), gate, self._withdraw)
@@ -715,10 +749,14 @@ class Producer(ProducerView):
     def _deadline(self, timeout: Duration | None) -> float:
         return INFINITE if timeout is None else self._loop.now() + seconds(timeout)
 
-    def _send(self, topic: str, head: bytes, body: bytes, deadline: float) -> Future:
+    def _send(
+        self, topic: str, head: bytes, body: bytes, deadline: float, route: bytes | None = None
+    ) -> Future:
         loop = self._loop
         future = loop.runtime.future()
         publish = _Promised(topic, head, body, (loop.later, future), deadline)
+        if route is not None:
+            publish.route = route
         if not (self._may_publish() and loop.mailbox.post_sized(self._publish, publish, len(body))):
             raise self.core.closed_error
         return future

@@ -142,6 +142,7 @@ class Publish:
     tries: int
     error: NsqError | None
     is_abandoned: bool
+    route: bytes | None
     def __init__(
         self, topic: str, head: bytes, body: bytes, waiter: Any, deadline: float = ...
     ) -> None: ...

@@ -103,6 +103,7 @@ class ProducerKeywords(ConnectionKeywords, total=False):
     """Keyword arguments for a producer; see ProducerOptions."""
 
     retries: int
+    strict_key: bool
     max_pending: int
     reconnect_interval: Duration
     max_reconnect_interval: Duration
@@ -347,6 +348,12 @@ class ProducerOptions:
         "retries of a failed publish; if an nsqd may have executed the publish, it is retried "
         "only on other nsqds",
         at_least(0),
+    )
+    strict_key: bool = option(
+        False,
+        BOOL,
+        "with several nsqds: a publish with a key or a deduplication id fails if its nsqd is "
+        "unavailable, instead of going to another one",
     )
     max_pending: int = option(
         64 << 20, INT, "maximum bytes of unanswered publishes; further publishes wait", at_least(1)

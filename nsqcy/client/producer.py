@@ -34,6 +34,7 @@ from nsqcy.client.errors import (
     ProtocolError,
     PublishTimeout,
 )
+from nsqcy.client.keys import ranked
 from nsqcy.client.limits import DEFERRED
 from nsqcy.client.options import Address, Addresses, producer_options
 from nsqcy.client.times import Milliseconds, milliseconds
@@ -248,6 +249,7 @@ class ProducerCore(Core[Nsqd]):
             text = f"connection lost, pending publishes: {len(lost)}, retried: {count}"
             self._warn(nsqd.lines, text, now)
         if not was_ready:
+            self._move_waiting(nsqd)
             self._fail_waiting()
         self._end_if_done()
 
@@ -269,8 +271,10 @@ class ProducerCore(Core[Nsqd]):
         self.pending_bytes += len(publish.body)
         if publish.deadline < self._next_deadline:
             self._next_deadline = publish.deadline
-        if self._open:
+        if self._open and publish.route is None:
             self._send(publish)
+        elif publish.route is not None and (nsqd := self._chosen(publish.route)) is not None:
+            self._send(publish, nsqd)
         else:
             self._keep(publish, self._net.now())
 
@@ -427,17 +431,21 @@ class ProducerCore(Core[Nsqd]):
         callback may have ended the producer."""
         if not publish.is_awaited():
             self.pending_bytes -= len(publish.body)
-        elif self._open:
+        elif self._open and publish.route is None:
             self._send(publish)
+        elif publish.route is not None and (nsqd := self._chosen(publish.route)) is not None:
+            self._send(publish, nsqd)
         elif self.running:
             self.waiting.append(publish)
         else:
             self._done(publish, self._unanswered)
 
-    def _send(self, publish: Publish) -> None:
-        nsqd = self._open[0]
-        if len(self._open) > 1:
-            self._open.rotate(-1)
+    def _send(self, publish: Publish, nsqd: Nsqd | None = None) -> None:
+        """Send a publish to this nsqd, or to the next one in turn."""
+        if nsqd is None:
+            nsqd = self._open[0]
+            if len(self._open) > 1:
+                self._open.rotate(-1)
         connection = nsqd.connection
         assert connection is not None
         if len(publish.body) > nsqd.harmless or publish.head[0] == DEFERRED:
@@ -452,10 +460,38 @@ class ProducerCore(Core[Nsqd]):
         nsqd.pending.append(publish)
         connection.codec.publish(publish.head, publish.body)
 
+    def _chosen(self, route: bytes) -> Nsqd | None:
+        """Return the nsqd that a route chooses: the first of its order, or one after it if those
+        before have failed. None: wait for a connection."""
+        for address in ranked(route, self.nsqds):
+            nsqd = self.nsqds[address]
+            if nsqd in self._open:
+                return nsqd
+            if self.options.strict_key or not (nsqd.failures or nsqd.error):
+                return None
+        return None
+
+    def _move_waiting(self, failed: Nsqd) -> None:
+        """Handle a failed connection attempt: send the publishes that waited for this nsqd to the
+        next one or, with strict_key, fail those that have waited for too many attempts."""
+        waiting, self.waiting = self.waiting, deque()
+        for publish in waiting:
+            route = publish.route
+            if route is not None and self.options.strict_key and len(self.nsqds) > 1:
+                first = next(iter(ranked(route, self.nsqds)))
+                publish.tries += self.nsqds[first] is failed
+                if publish.tries > self.options.retries:
+                    error = failed.error or NoConnection(f"no connection to {first}")
+                    self._done(publish, _of_unreachable(publish, error))
+                    continue
+            self._place(publish)
+
     def _failed(self, publish: Publish, error: Error, *, elsewhere: bool) -> None:
         """Handle a failed attempt: retry on another nsqd if there is one, or fail the publish."""
         publish.tries += 1
-        can = elsewhere and len(self.nsqds) > 1 and publish.tries <= self.options.retries
+        stays = publish.route is not None and self.options.strict_key
+        can = elsewhere and len(self.nsqds) > 1 and not stays
+        can = can and publish.tries <= self.options.retries
         self._retry_if(can, publish, error)
 
     def _not_executed(self, publish: Publish, error: NoConnection, *, blameless: bool) -> None:

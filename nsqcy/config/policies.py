@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from nsqcy.base.core import DEFAULT_SOURCES, parse_source
 from nsqcy.config.durations import HOUR, MINUTE, SECOND
 from nsqcy.config.options import BOOL, DURATION, FLOAT, INT, STRING
 from nsqcy.names import EPHEMERAL, MAX_NAME_LENGTH, is_ephemeral, is_valid_name
@@ -196,6 +197,45 @@ PRUNE_MESSAGES = Option(
 )
 
 
+def _is_source(text: str) -> bool:
+    try:
+        parse_source(text)
+    except ValueError:
+        return False
+    return True
+
+
+SOURCE = Rule("header:NAME or json:/pointer", _is_source)
+
+DEDUP_WINDOW = Option(
+    "dedup-window",
+    DURATION,
+    0,
+    "time during which a repeated publish of the same deduplication id is not kept; 0 to keep "
+    "every publish",
+    example=10 * MINUTE,
+    rule=NOT_NEGATIVE,
+)
+DEDUP_ID = Option(
+    "dedup-id",
+    STRING,
+    DEFAULT_SOURCES[2],
+    "where a message has its deduplication id: header:NAME, or json:/pointer for a value of a JSON "
+    "body",
+    example="json:/event_id",
+    rule=SOURCE,
+)
+DEDUP_IDS = Option(
+    "dedup-ids",
+    INT,
+    10_000_000,
+    "maximum number of deduplication ids that nsqd remembers; above it, nsqd forgets the oldest "
+    "before the end of the window",
+    example=1_000_000,
+    rule=Rule("[1,1000000000]", lambda value: 1 <= value <= 1_000_000_000),
+)
+
+
 def _by_name(*options: Option) -> dict[str, Option]:
     return {option.name: option for option in options}
 
@@ -217,6 +257,9 @@ TOPIC_KEYS = _by_name(
     PRUNE_MESSAGES,
     COPIES,
     MIN_COPIES,
+    DEDUP_WINDOW,
+    DEDUP_ID,
+    DEDUP_IDS,
 )
 CHANNEL_KEYS = _by_name(
     MEM_QUEUE_SIZE,
@@ -250,10 +293,10 @@ class TopicPolicy(NamedTuple):
     prune_messages: bool = False
     copies: int = 1
     min_copies: int = 0
-    key: str = "header:key"
-    priority: str = "header:priority"
+    key: str = DEFAULT_SOURCES[0]
+    priority: str = DEFAULT_SOURCES[1]
     dedup_window: int = 0
-    dedup_id: str = "header:dedup-id"
+    dedup_id: str = DEFAULT_SOURCES[2]
     dedup_ids: int = 10_000_000
 
 

@@ -54,8 +54,25 @@ TOPICS = (
         "counter",
         "Messages dropped before they reached a channel, because of a limit or their age.",
     ),
+    _topic(
+        "duplicates",
+        "counter",
+        "Publishes that were not kept, because they repeated a deduplication id; only for topics"
+        " with dedup_window.",
+    ),
+    _topic(
+        "dedup_ids_early",
+        "counter",
+        "Deduplication ids that nsqd forgot before the end of the window, because of dedup_ids;"
+        " only for topics with dedup_window.",
+    ),
     _topic("depth", "gauge", "Messages that are not in any channel yet."),
     _topic("disk_bytes", "gauge", "Size of the topic's files, in bytes."),
+    _topic(
+        "dedup_ids",
+        "gauge",
+        "Deduplication ids that nsqd remembers; only for topics with dedup_window.",
+    ),
     _topic("paused", "gauge", "1 for a paused topic; other topics have no sample."),
 )
 AGES = _topic(
@@ -93,6 +110,8 @@ SATURATED = _channel(
 
 PAUSED = (TOPICS[-1], CHANNELS[-1])
 """Exported only if they are 1, because most are always 0."""
+OPTIONAL = (*PAUSED, *(each for each in TOPICS if "dup" in each.name))
+"""Exported for all topics and channels together only if they are not 0."""
 
 SUMMED = Family(
     "nsqd_metrics_summed",

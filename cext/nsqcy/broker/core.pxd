@@ -363,6 +363,7 @@ cdef class TopicQueue(RecordWindow):
     cdef uint32_t repeats               # messages that the current slice of a batch repeats
     cdef Once once                      # None: repeated publishes are kept
     cdef uint64_t duplicate_count       # repeated publishes that were not kept
+    cdef uint64_t early_count           # ids forgotten early before the latest change to `once`
     cdef list spans                     # (first, end) of completed batches that are not visible yet
     cdef uint64_t keyless_count         # messages without the key that the policy names
     cdef uint64_t max_bytes             # 0: no limit
@@ -711,6 +712,7 @@ cdef class Topic(TopicLog):
     cdef int apply_channel_policy(self, Channel channel) except -1
     cdef int recall_policies(self, bytes note) except -1
     cdef void add_figures(self, uint64_t *figures) noexcept
+    cdef dict once_facts(self)
     cdef int forget_channel(self, Channel channel) except -1
     cdef void forget_figures(self) noexcept
     cdef Channel new_channel(self, str name)

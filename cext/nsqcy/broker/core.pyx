@@ -27,7 +27,7 @@ from nsqcy.base.core cimport (
 from nsqcy.channels.core cimport (
     CHANNEL_COUNTERS, CHANNEL_FIGURES, DROP_NEWEST, DROP_OLDEST, EPHEMERALS, IN_FLIGHT_TIMER, OWN,
     REDRIVEN, REJECT, TOPIC_BYTES, TOPIC_COUNTERS, TOPIC_DEPTH, TOPIC_DISK_BYTES, TOPIC_DROPPED,
-    TOPIC_FIGURES, TOPIC_MESSAGES, TOPIC_PAUSED, Consumer, Discarded, InFlightList, Listing,
+    TOPIC_DUPLICATES, TOPIC_FIGURES, TOPIC_IDS, TOPIC_IDS_EARLY, TOPIC_MESSAGES, TOPIC_PAUSED, Consumer, Discarded, InFlightList, Listing,
     PackedEntry, Packing, Timer, Transfer, TransferReason, add_counters, cursor_add_finished,
     cursor_passes, on_full_of,
 )

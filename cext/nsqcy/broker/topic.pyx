@@ -139,11 +139,21 @@ cdef class Topic(TopicLog):
         }
         if self.durability != "memory":
             shown["durability"] = self.durability
+        shown |= self.once_facts()
         if self.named:
             shown["cursors"] = self.cursor_facts()
         if self.unusual:
             shown["policy"] = self.unusual
         return shown
+
+    cdef dict once_facts(self):
+        """Return what /stats shows about repeated publishes."""
+        if self.once is None:
+            return {"duplicates": self.duplicate_count} if self.duplicate_count else {}
+        return {
+            "duplicates": self.duplicate_count,
+            "dedup": {"ids": len(self.once), "early": self.early_count + self.once.early},
+        }
 
     def log_facts(self):
         """Return facts about the log, for operators."""
@@ -179,6 +189,11 @@ cdef class Topic(TopicLog):
         figures[TOPIC_MESSAGES] += self.message_count
         figures[TOPIC_BYTES] += self.message_bytes
         figures[TOPIC_DROPPED] += self.full_count + self.dropped_count + self.expired_count
+        figures[TOPIC_DUPLICATES] += self.duplicate_count
+        figures[TOPIC_IDS_EARLY] += self.early_count
+        if self.once is not None:
+            figures[TOPIC_IDS_EARLY] += self.once.early
+            figures[TOPIC_IDS] += self.once.end - self.once.first
         figures[TOPIC_DEPTH] += self.depth()
         if self.log is not None:
             figures[TOPIC_DISK_BYTES] += self.log.disk_bytes + self.log.journal_bytes

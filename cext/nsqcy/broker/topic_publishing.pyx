@@ -403,7 +403,7 @@ cdef class TopicQueue(RecordWindow):
         self.sources.take(headers, length, body, size, self.once is not None, &taken)
         if taken.id_length and self.repeats_id(&taken, &hash, publish):
             return 0
-        self.keyless_count += taken.key_length == 0
+        self.keyless_count += taken.key_length == 0 and not self.sources.is_default[0]
         if publish.minimum != MEMORY:
             self.demand(publish.minimum)
             publish.minimum = MEMORY
@@ -751,7 +751,7 @@ cdef class TopicQueue(RecordWindow):
             length -= used
         elif self.takes:
             self.sources.take(message, length, message + length, body, False, &taken)
-            self.keyless_count += taken.key_length == 0
+            self.keyless_count += taken.key_length == 0 and not self.sources.is_default[0]
         if self.address is not None:
             address = len(self.address)
             ext += RECORD_EXT_DELAY_SIZE + record_extension_size(address)
@@ -839,6 +839,8 @@ cdef class TopicQueue(RecordWindow):
         cdef tuple sources = (policy.key, policy.priority, policy.dedup_id)
         if not policy.dedup_window:
             sources = (policy.key, policy.priority, DEFAULT_SOURCES[2])
+            if self.once is not None:
+                self.early_count += self.once.early
             self.once = None
         elif self.once is None:
             self.once = Once(policy.dedup_window, policy.dedup_ids)

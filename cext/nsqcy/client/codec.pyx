@@ -527,6 +527,7 @@ cdef class Publish:
     cdef public object error        # error of the last attempt that nsqd may have executed
     cdef readonly object waiter     # notified of the result
     cdef public bint is_abandoned   # the caller was interrupted
+    cdef public bytes route         # chooses the nsqd; None: any nsqd
 
     def __init__(self, str topic not None, bytes head not None, bytes body not None, waiter,
                  double deadline=INFINITY):

@@ -33,7 +33,7 @@ from nsqcy.broker.core cimport (
 )
 from nsqcy.channels.core cimport (
     CHANNEL_COUNTERS, CHANNEL_FIGURES, CHANNEL_PAUSED, EPHEMERALS, OTHERS, OWN, SERIES,
-    TOPIC_FIGURES, TOPIC_PAUSED, UNDECIDED, Channel, ChannelSample, Consumer, Sample, Series, Sums,
+    TOPIC_DUPLICATES, TOPIC_FIGURES, TOPIC_IDS, TOPIC_IDS_EARLY, TOPIC_PAUSED, UNDECIDED, Channel, ChannelSample, Consumer, Sample, Series, Sums,
     Waiter, add_counters,
 )
 from nsqcy.ipc.core cimport Mesh, Stream, StreamEnd

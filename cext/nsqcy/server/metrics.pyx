@@ -72,6 +72,11 @@ cdef int put_label(Labels *labels, bytes before, str name) except -1:
     return 0
 
 
+cdef enum:
+    # Values that a topic without a deduplication window has only if they are not 0.
+    OPTIONAL = 1 << TOPIC_DUPLICATES | 1 << TOPIC_IDS_EARLY | 1 << TOPIC_IDS | 1 << TOPIC_PAUSED
+
+
 @cython.final
 cdef class Exposition:
     """One walk over all topics in a shard. Until the end, alternate a call to `go_on` with calls to
@@ -172,7 +177,8 @@ cdef class Exposition:
         if topic.series == OWN:
             self.labels.used = 0
             put_label(&self.labels, b'{topic="', topic.name)
-            self.put_all(0, self.topic_names, figures, TOPIC_FIGURES, &self.labels)
+            self.put_all(0, self.topic_names, figures, TOPIC_FIGURES, &self.labels,
+                         OPTIONAL if topic.once is None else 1 << TOPIC_PAUSED)
             self.put_ages(&topic.ages)
             if topic.gone_ephemerals != NULL:
                 self.has_ephemerals = True
@@ -209,7 +215,8 @@ cdef class Exposition:
             channel.add_figures(figures)
             labels = self.labels
             put_label(&labels, b',channel="', channel.name)
-            self.put_all(TOPIC_FIGURES + 1, self.channel_names, figures, CHANNEL_FIGURES, &labels)
+            self.put_all(TOPIC_FIGURES + 1, self.channel_names, figures, CHANNEL_FIGURES, &labels,
+                         1 << CHANNEL_PAUSED)
         return 0
 
     cdef int end_topic(self) except -1:
@@ -220,19 +227,19 @@ cdef class Exposition:
             labels = self.labels
             put_label(&labels, b',channel="', "#ephemeral")
             self.put_all(TOPIC_FIGURES + 1, self.channel_names, self.ephemerals, CHANNEL_FIGURES,
-                         &labels)
+                         &labels, 1 << CHANNEL_PAUSED)
             memset(self.ephemerals, 0, sizeof(self.ephemerals))
             self.has_ephemerals = False
         return 0
 
     cdef int put_all(self, int first, tuple names, const uint64_t *figures, int count,
-                     const Labels *labels) except -1:
-        """Write a line for each value; write "paused" only if the topic or channel is paused."""
+                     const Labels *labels, uint32_t optional) except -1:
+        """Write a line for each value; write values whose bits are in `optional` only if they are
+        not 0."""
         cdef Text *text = &self.texts[first]
-        cdef int paused = TOPIC_PAUSED if count == TOPIC_FIGURES else CHANNEL_PAUSED
         cdef int i
         for i in range(count):
-            if i != paused or figures[i]:
+            if not optional >> i & 1 or figures[i]:
                 put_line(&text[i], <bytes>names[i], labels, figures[i])
         return 0
 

@@ -373,6 +373,8 @@ cdef class StatsShare:
         others = {}
         if topic.durability != "memory":
             others["durability"] = topic.durability
+        if topic.takes or topic.duplicate_count:
+            others |= topic.once_facts()
         if topic.named:
             others["cursors"] = topic.cursor_facts()
         if topic.unusual:

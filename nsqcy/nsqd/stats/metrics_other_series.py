@@ -7,7 +7,7 @@ total as growth.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from nsqcy.metrics.families import CHANNELS, PAUSED, TOPICS, Family
+from nsqcy.metrics.families import CHANNELS, OPTIONAL, TOPICS, Family
 
 Values = Sequence[float]
 
@@ -82,5 +82,5 @@ def _shown(table: Sequence[Family], grown: Values, now: Values) -> Iterator[tupl
         for number, family in enumerate(table):
             is_counter = family.kind == "counter"
             value = (grown if is_counter else now or [0] * len(table))[number]
-            if value or family not in PAUSED:
+            if value or family not in OPTIONAL:
                 yield family, value
