@@ -50,8 +50,8 @@ LIMITS = {
 @click.option("--key", help="key of the messages: the header `key`")
 @click.option(
     "--dedup-id",
-    help="deduplication id of the message: the header `dedup-id`; with several messages, nsqd keeps "
-    "only the first if the topic has a dedup_window",
+    help="deduplication id of the message: the header `dedup-id`; if the topic has a dedup_window, "
+    "nsqd keeps only the first of several messages",
 )
 @click.option(
     "--priority", type=click.IntRange(0, 9), help="priority, 9 first: the header `priority`"

@@ -1090,7 +1090,9 @@ class Producer(ProducerView, _Face):
         route = None
         if key is not None or priority is not None:
             headers, route = keyed(headers, key, None, priority), route_of(key, None)
-        return self._send(topic, self._mpub[topic], self._several(messages, headers), timeout, route)
+        return self._send(
+            topic, self._mpub[topic], self._several(messages, headers), timeout, route
+        )
 
     pub = publish
     mpub = multipublish

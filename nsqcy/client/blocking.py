@@ -57,8 +57,8 @@ from nsqcy.client.dead_letters import (
 )
 from nsqcy.client.errors import Closed, Error, PublishTimeout
 from nsqcy.client.flow import MAX_IN_FLIGHT, demand
-from nsqcy.client.mailbox import Batches, Deliveries, Event, Iteration, Waiters, call_in
 from nsqcy.client.keys import keyed, route_of
+from nsqcy.client.mailbox import Batches, Deliveries, Event, Iteration, Waiters, call_in
 from nsqcy.client.options import (
     CONSUMER_PARTS,
     PRODUCER_PARTS,

@@ -1,4 +1,4 @@
-"""Keys, deduplication ids and priorities of publishes: their headers, and the nsqd that they choose.
+"""Keys, deduplication ids and priorities of publishes: headers, and the nsqd that they choose.
 
 Pure functions. The headers are the default sources of a topic's policy (docs/POLICIES.md).
 """

@@ -70,7 +70,9 @@ class Program(Lives):
     def repeat(self) -> None:
         """Publish messages that may or may not exist, together with new ones."""
         count = self.chance.choice([1, 1, 2, 5])
-        self.send([self.old() if self.chance.random() < 0.8 else self.fresh() for _ in range(count)])
+        self.send(
+            [self.old() if self.chance.random() < 0.8 else self.fresh() for _ in range(count)]
+        )
 
     def send(self, bodies: list[bytes]) -> None:
         number = self.chance.randrange(CLIENTS)

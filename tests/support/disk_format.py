@@ -157,7 +157,7 @@ HAS_TAKEN, ONCE = 64, 128
 
 
 class Taken(NamedTuple):
-    """What a record stores of its key, priority and id; None: its headers give the value."""
+    """The key, priority and id that a record stores; None: its headers give the value."""
 
     given: int | None = None
     key: bytes | None = None

@@ -128,7 +128,7 @@ cdef extern from "record_keys.h" nogil:
     KeyHash key_hash(const uint64_t *secret, const uint8_t *text, size_t n)
 
 
-# What a topic takes from a message when it is published.
+# The values that a topic takes from a message when it is published.
 ctypedef struct Taken:
     uint8_t given               # TAKEN_KEY ...: what a record must store
     uint8_t priority            # 0 to 9

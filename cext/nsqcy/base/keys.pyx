@@ -1,4 +1,4 @@
-"""Keys, priorities and deduplication ids: where they are in a message, and how they are taken from it.
+"""Keys, priorities and deduplication ids: where they are in a message, and how they are taken.
 
 A source is a header, or a place in a JSON body. Independent of topics and records: the caller
 stores what was taken.

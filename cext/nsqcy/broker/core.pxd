@@ -266,7 +266,7 @@ ctypedef struct PendingAck:
     void *waiter                # owned reference
 
 
-# What one publish has added to a topic that takes keys or ids from messages.
+# The additions of one publish to a topic that takes keys or ids from messages.
 ctypedef struct Publish:
     Durability minimum          # required by the publisher; MEMORY once a record follows
     uint32_t count              # messages published

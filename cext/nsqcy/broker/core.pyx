@@ -21,25 +21,27 @@ from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 
 from nsqcy.base.core cimport (
-    HEADERS_SIZE, KeyHash, TAKEN_HEAD, TAKEN_ID, TAKEN_KEY, TAKEN_PRIORITY, HeapNode, HeapSlot, headers_ttl, heap_first_due, heap_peek, histogram_merge,
-    header_find, header_key, key_hash, load_be16, load_be32, priority_of,
+    HEADERS_SIZE, TAKEN_HEAD, TAKEN_ID, TAKEN_KEY, TAKEN_PRIORITY, HeapNode, HeapSlot, KeyHash,
+    header_find, header_key, headers_ttl, heap_first_due, heap_peek, histogram_merge, key_hash,
+    load_be16, load_be32, priority_of,
 )
 from nsqcy.channels.core cimport (
     CHANNEL_COUNTERS, CHANNEL_FIGURES, DROP_NEWEST, DROP_OLDEST, EPHEMERALS, IN_FLIGHT_TIMER, OWN,
     REDRIVEN, REJECT, TOPIC_BYTES, TOPIC_COUNTERS, TOPIC_DEPTH, TOPIC_DISK_BYTES, TOPIC_DROPPED,
-    TOPIC_DUPLICATES, TOPIC_FIGURES, TOPIC_IDS, TOPIC_IDS_EARLY, TOPIC_MESSAGES, TOPIC_PAUSED, Consumer, Discarded, InFlightList, Listing,
-    PackedEntry, Packing, Timer, Transfer, TransferReason, add_counters, cursor_add_finished,
-    cursor_passes, on_full_of,
+    TOPIC_DUPLICATES, TOPIC_FIGURES, TOPIC_IDS, TOPIC_IDS_EARLY, TOPIC_MESSAGES, TOPIC_PAUSED,
+    Consumer, Discarded, InFlightList, Listing, PackedEntry, Packing, Timer, Transfer,
+    TransferReason, add_counters, cursor_add_finished, cursor_passes, on_full_of,
 )
 from nsqcy.storage.core cimport (
     DEFERRED, IN_WINDOW, LARGEST_BLOCK, LOADING, NEVER, RECORD_ADDRESSED, RECORD_COPY,
     RECORD_DAMAGED, RECORD_DELAYED, RECORD_EXPIRES, RECORD_EXT_CHANNEL, RECORD_EXT_DELAY,
     RECORD_EXT_EXPIRES, RECORD_EXT_EXPIRES_SIZE, RECORD_EXT_HEADERS, RECORD_EXT_PRODUCED,
-    RECORD_EXT_PRODUCED_SIZE, RECORD_EXT_TAKEN, RECORD_HEADERS, RECORD_ONCE, RECORD_PRODUCED, RECORD_TAKEN, RUN_HAS_DELAYED, RUN_HAS_ONCE, RUN_HAS_PRODUCED,
-    RUN_SURVIVORS, SEALED, SURVIVORS, TRANSFERRING, Extent, Hole, Recovered, RecoveredRun, Segment,
-    append_record, is_spoiled, offset_of, record_address, record_address_of, record_body,
-    record_dedup_id, record_delay, record_extend, record_key, record_priority, record_extension_size, record_headers, record_produced,
-    recover_ids, recover_log, size_tag, transfer_number,
+    RECORD_EXT_PRODUCED_SIZE, RECORD_EXT_TAKEN, RECORD_HEADERS, RECORD_ONCE, RECORD_PRODUCED,
+    RECORD_TAKEN, RUN_HAS_DELAYED, RUN_HAS_ONCE, RUN_HAS_PRODUCED, RUN_SURVIVORS, SEALED, SURVIVORS,
+    TRANSFERRING, Extent, Hole, Recovered, RecoveredRun, Segment, append_record, is_spoiled,
+    offset_of, record_address, record_address_of, record_body, record_dedup_id, record_delay,
+    record_extend, record_extension_size, record_headers, record_key, record_priority,
+    record_produced, recover_ids, recover_log, size_tag, transfer_number,
 )
 
 from nsqcy.base.core import DEFAULT_SOURCES, crc32c

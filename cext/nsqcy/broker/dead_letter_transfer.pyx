@@ -38,7 +38,7 @@ cdef bytes own_headers(const Record *record):
 cdef bytes carried(const Record *record, bytes headers):
     """Return the header that carries what was taken from a message to the topic that it moves to.
 
-    `headers` are the message's headers there: whatever they give need not be carried.
+    `headers` are the message's headers there: values that they give need not be carried.
     """
     cdef const uint8_t *at = headers
     cdef size_t n = len(headers)

@@ -367,7 +367,8 @@ cdef class Once:
         # The next id's record is the first that recovery must read.
         self.filed_seq = seq if end == self.end else min(seq, self.seq_at(end))
         self.filed = end
-        if not self.files or not self.is_open or self.files[len(self.files) - 1].bytes >= FILE_BYTES:
+        if not self.files or not self.is_open \
+                or self.files[len(self.files) - 1].bytes >= FILE_BYTES:
             self.last_file += 1
             self.files.append(IdsFile(self.last_file, 0, last_time))
             self.is_open = True

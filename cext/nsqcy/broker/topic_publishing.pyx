@@ -80,7 +80,7 @@ cdef class PendingAcks:
         return 0
 
     cdef uint64_t end_of(self, uint64_t seq) noexcept:
-        """Return the last record of the publish that a record belongs to; 0 if nobody waits for
+        """Return the last record of the publish that a record belongs to; 0 if no publish waits for
         the record."""
         cdef uint32_t low = self.first_from(seq)
         return self.ring[(self.first + low) % self.room].seq if low < self.count else 0

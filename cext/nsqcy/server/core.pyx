@@ -33,8 +33,8 @@ from nsqcy.broker.core cimport (
 )
 from nsqcy.channels.core cimport (
     CHANNEL_COUNTERS, CHANNEL_FIGURES, CHANNEL_PAUSED, EPHEMERALS, OTHERS, OWN, SERIES,
-    TOPIC_DUPLICATES, TOPIC_FIGURES, TOPIC_IDS, TOPIC_IDS_EARLY, TOPIC_PAUSED, UNDECIDED, Channel, ChannelSample, Consumer, Sample, Series, Sums,
-    Waiter, add_counters,
+    TOPIC_DUPLICATES, TOPIC_FIGURES, TOPIC_IDS, TOPIC_IDS_EARLY, TOPIC_PAUSED, UNDECIDED, Channel,
+    ChannelSample, Consumer, Sample, Series, Sums, Waiter, add_counters,
 )
 from nsqcy.ipc.core cimport Mesh, Stream, StreamEnd
 from nsqcy.net.core cimport ByteLayer, ByteQueue

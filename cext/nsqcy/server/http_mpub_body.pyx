@@ -89,7 +89,8 @@ cdef class BodyBatch(Batch):
         cdef uint32_t _i
         for _i in range(count):
             message = self.take(&length)
-            topic.add_message(self.headers, <uint16_t>len(self.headers), message, length, 0, publish)
+            topic.add_message(
+                self.headers, <uint16_t>len(self.headers), message, length, 0, publish)
         return 0
 
     cdef uint32_t add_fresh_to(self, TopicQueue topic) except? 0:

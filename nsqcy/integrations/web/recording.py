@@ -6,6 +6,7 @@ from typing import Any
 
 from nsqcy.client import Producer
 from nsqcy.client.common_interface import OK, Headers
+from nsqcy.client.keys import keyed
 from nsqcy.client.producer import dpub_head
 from nsqcy.client.threads_or_greenlets import Future
 from nsqcy.client.times import Duration, Milliseconds, milliseconds
@@ -39,8 +40,11 @@ class RecordingProducer(Producer):
         timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
+        key: str | None = None,
+        dedup_id: str | None = None,
+        priority: int | None = None,
     ) -> bytes:
-        self._record(topic, [data], defer, headers)
+        self._record(topic, [data], defer, keyed(headers, key, dedup_id, priority))
         return OK
 
     def multipublish(
@@ -50,8 +54,10 @@ class RecordingProducer(Producer):
         timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
+        key: str | None = None,
+        priority: int | None = None,
     ) -> bytes:
-        self._record(topic, messages, None, headers)
+        self._record(topic, messages, None, keyed(headers, key, None, priority))
         return OK
 
     def publish_all(
@@ -67,7 +73,11 @@ class RecordingProducer(Producer):
         timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
+        key: str | None = None,
+        dedup_id: str | None = None,
+        priority: int | None = None,
     ) -> Future:
+        headers = keyed(headers, key, dedup_id, priority)
         return self._answered(self.publish(topic, data, defer, headers=headers))
 
     def multipublish_nowait(
@@ -77,7 +87,10 @@ class RecordingProducer(Producer):
         timeout: Duration | None = None,
         *,
         headers: Headers | None = None,
+        key: str | None = None,
+        priority: int | None = None,
     ) -> Future:
+        headers = keyed(headers, key, None, priority)
         return self._answered(self.multipublish(topic, messages, headers=headers))
 
     pub = publish

@@ -81,9 +81,39 @@ def test_a_pointer_finds_what_pythons_parser_finds(
     st.lists(names, max_size=2),
     st.lists(
         st.sampled_from(
-            ['{"a":', '"a":', "{", "}", "[", "]", ",", ":", '"a"', '"b"', "1", "-0", "0.5e+3", "01"]
-            + ["true", "null", " ", "\n", '"\\u00e4"', '"\\ud83d\\ude00"', '"\\ud800"', '"ä"', '"0"']
-            + ["\x00", '"\\', '"', "tru", "1.", "-", "\ufeff", "1e"]
+            [
+                '{"a":',
+                '"a":',
+                "{",
+                "}",
+                "[",
+                "]",
+                ",",
+                ":",
+                '"a"',
+                '"b"',
+                "1",
+                "-0",
+                "0.5e+3",
+                "01",
+                "true",
+                "null",
+                " ",
+                "\n",
+                '"\\u00e4"',
+                '"\\ud83d\\ude00"',
+                '"\\ud800"',
+                '"ä"',
+                '"0"',
+                "\x00",
+                '"\\',
+                '"',
+                "tru",
+                "1.",
+                "-",
+                "\ufeff",
+                "1e",
+            ]
         ),
         max_size=14,
     ),
@@ -195,8 +225,20 @@ def test_sources(text: str, parsed: object) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "key", "json", "header", "header:", "header:Key", "json:a", "json:/~", "json:/~2", "xml:/a"]
-    + ["json:" + "/a" * 129, "header:" + "k" * 256],
+    [
+        "",
+        "key",
+        "json",
+        "header",
+        "header:",
+        "header:Key",
+        "json:a",
+        "json:/~",
+        "json:/~2",
+        "xml:/a",
+        "json:" + "/a" * 129,
+        "header:" + "k" * 256,
+    ],
 )
 def test_bad_sources(text: str) -> None:
     with pytest.raises(ValueError):

@@ -14,7 +14,7 @@ from nsqcy.server.core import Publisher
 from nsqcy.testing.wire_client import sized
 from support.disk_format import stored
 from support.header_client import HeaderClient
-from support.worker_core import ERROR, EPOCH, RESPONSE, SECOND, Client, Core, log_pub, mpub
+from support.worker_core import EPOCH, ERROR, RESPONSE, SECOND, Client, Core, log_pub, mpub
 
 OK = (RESPONSE, b"OK")
 WINDOW = 60 * SECOND
@@ -240,7 +240,8 @@ def test_turning_it_off_forgets(make: Make) -> None:
     core.advance(3 * SECOND)
     assert not list((core.path / "t.topic").glob("*.ids"))
     core.topic("t").set_policy(
-        TopicPolicy(durability="os", dedup_window=WINDOW, dedup_id="json:/id"))
+        TopicPolicy(durability="os", dedup_window=WINDOW, dedup_id="json:/id")
+    )
     assert client.publish("t", body(1)) == OK
     assert (depth(core), duplicates(core)) == (3, 0)
 
@@ -375,7 +376,7 @@ def test_in_class_memory_a_kill_forgets_what_it_loses(make: Make) -> None:
     core.advance(3 * SECOND)
     after = again(make, core, durability="memory")
     after.settle()
-    kept = {each for each in consume(after)}
+    kept = set(consume(after))
     assert 0 < len(kept) < 20
     before = duplicates(after)
     for i in range(20):

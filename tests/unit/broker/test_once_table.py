@@ -1,4 +1,4 @@
-"""The ids of a topic, beside a slow model: which ids count, how many are kept, what files contain."""
+"""The ids of a topic, beside a slow model: which ids count, and what files of ids contain."""
 
 import random
 from hashlib import blake2b
