@@ -42,6 +42,7 @@ cdef extern from "bytes.h" nogil:
     void store_be64(void *p, uint64_t v)
 
     uint32_t load_le32(const void *p)
+    uint64_t load_le64(const void *p)
     void store_le16(void *p, uint16_t v)
     void store_le32(void *p, uint32_t v)
 

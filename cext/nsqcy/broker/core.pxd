@@ -225,6 +225,7 @@ cdef class Once:
     cdef void clear(self) noexcept
     cdef uint32_t *bucket(self, uint64_t hash) noexcept
     cdef int grow_table(self) except -1
+    cdef int add_bucket(self) except -1
     cdef int relink(self, uint32_t ref) except -1
     cdef int shrink_table(self) except -1
     cdef void unlink(self, uint64_t number) noexcept

@@ -23,7 +23,7 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 from nsqcy.base.core cimport (
     HEADERS_SIZE, TAKEN_HEAD, TAKEN_ID, TAKEN_KEY, TAKEN_PRIORITY, HeapNode, HeapSlot, KeyHash,
     header_find, header_key, headers_ttl, heap_first_due, heap_peek, histogram_merge, key_hash,
-    load_be16, load_be32, priority_of,
+    load_be16, load_be32, load_le64, priority_of,
 )
 from nsqcy.channels.core cimport (
     CHANNEL_COUNTERS, CHANNEL_FIGURES, DROP_NEWEST, DROP_OLDEST, EPHEMERALS, IN_FLIGHT_TIMER, OWN,

@@ -23,6 +23,7 @@ cdef enum:
     TICK_EXPIRED = 16384        # ... and per tick
     FILED_AT_ONCE = 1048576     # ids written per journal
     FILE_BYTES = 4194304        # size at which the next file begins
+    PREFETCH = 16               # ids whose buckets are loaded into the cache early
 
 cdef int64_t FORGOTTEN = <int64_t>0x8000000000000000u   # time of an id that was replaced
 
@@ -31,6 +32,12 @@ cdef uint64_t ALL_REFS = 0xffffffffu        # refs in a chain: number % ALL_REFS
 
 cdef extern from "crc32c.h" nogil:
     uint32_t ids_crc "crc32c"(uint32_t crc, const uint8_t *at, size_t n)
+
+cdef extern from *:
+    """
+    #define prefetch(at) __builtin_prefetch(at)
+    """
+    void prefetch(const void *at) nogil
 
 IDS_MAGIC = b"SQCYIDS\0"
 IDS_VERSION = 1
@@ -149,14 +156,17 @@ cdef class Once:
             index &= self.table_size - 1
         return &self.pieces[index // BUCKETS][index % BUCKETS]
 
-    cdef int grow_table(self) except -1:
+    cdef inline int grow_table(self) except -1:
         """Add a bucket if the table is too small."""
+        if self.buckets and self.end - self.first < CHAIN * self.buckets:
+            return 0
+        return self.add_bucket()
+
+    cdef int add_bucket(self) except -1:
         cdef uint32_t **grown
         cdef uint32_t *old
         cdef uint32_t *fresh
         cdef uint32_t ref
-        if self.buckets and self.end - self.first < CHAIN * self.buckets:
-            return 0
         if self.buckets == self.pieces_count * BUCKETS:
             if self.pieces_count == self.pieces_room:
                 grown = <uint32_t **>realloc(
@@ -403,11 +413,17 @@ cdef class Once:
             each.bytes = self.listed[each.number]
         return 0
 
+    def expect(self, uint64_t count):
+        """Make the table large enough for `count` ids: it would be slower to move ids later."""
+        while CHAIN * self.buckets < count:
+            self.add_bucket()
+
     def restore_file(self, uint64_t number, bytes content not None, int64_t wall):
         """Read the ids of a file; return whether it is intact."""
         cdef Py_ssize_t at = _IDS_HEAD.size
         cdef Py_ssize_t size
         cdef uint32_t i
+        cdef uint32_t count
         cdef KnownId known
         cdef const uint8_t *batch = content
         cdef int64_t last_time = 0
@@ -421,7 +437,11 @@ cdef class Once:
             if len(content) - at - 8 < size or (<const uint32_t *>(batch + at))[1] != ids_crc(
                     ids_crc(0, batch + at, 4), batch + at + 8, size):
                 return False
-            for i in range((<const uint32_t *>(batch + at))[0]):
+            count = (<const uint32_t *>(batch + at))[0]
+            for i in range(count):
+                if i + PREFETCH < count and self.buckets:
+                    prefetch(self.bucket(
+                        load_le64(batch + at + 8 + (i + PREFETCH) * sizeof(KnownId))))
                 memcpy(&known, batch + at + 8 + i * sizeof(KnownId), sizeof(KnownId))
                 last_time = max(last_time, known.time)
                 if self.counts(known.time, wall):

@@ -662,6 +662,8 @@ cdef class Recovery:
             return NO_SEQ
         if state is None or not state.secret:
             return 1
+        topic.once.expect(min(topic.once.maximum, sum([
+            size for _, size in state.ids_files]) // sizeof(KnownId)))
         for number, size in state.ids_files:
             content = recover_ids(topic.log, number, size, False)
             if content is not None and topic.once.restore_file(

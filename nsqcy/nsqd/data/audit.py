@@ -539,7 +539,9 @@ def _other_files(directory: str) -> tuple[list[str], list[str]]:
         number, _, suffix = name.partition(".")
         if name == "journal.tmp":
             leftovers.append(name)
-        elif name != "journal" and not (len(number) == 20 and number.isdigit() and suffix == "seg"):
+        elif name != "journal" and not (
+            len(number) == 20 and number.isdigit() and suffix in ("seg", "ids")
+        ):
             unknown.append(name)
     return leftovers, unknown
 

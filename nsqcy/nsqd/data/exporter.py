@@ -3,8 +3,8 @@
 `TopicReader` reads a topic record by record: its journal, its runs, and the channels that still
 need each record. `Export` writes the records as disk queues, and `nsqd.dat`.
 
-NSQ stores neither due times nor headers: deferred messages become due immediately, and headers are
-dropped. Expired messages are not exported.
+NSQ stores no due times, headers or keys: deferred messages become due immediately, and headers and
+keys are dropped. Expired messages are not exported.
 """
 
 import os
@@ -42,6 +42,7 @@ _SURVIVORS = 1
 _DELAYED = 1
 _HEADERS = 1 << 2
 _HAS_EXPIRES = 1 << 4
+_KEYED = 1 << 6 | 1 << 7  # a stored key or priority; a deduplication id
 _DAMAGED = 0x8000
 READS = 4  # attempts to read a run before the export fails
 
@@ -53,6 +54,7 @@ class Record(NamedTuple):
     id: int
     body: bytes
     headers: bool
+    keyed: bool
     expires: int | None
 
 
@@ -207,7 +209,8 @@ def _records(data: bytearray) -> Iterator[tuple[int, int, int, Record]]:
         body = bytes(data[start + ext : start + ext + size])
         expires = _expires(data, start, start + ext) if attributes & _HAS_EXPIRES else None
         headers = bool(attributes & _HEADERS)
-        yield at, seq, attributes, Record(timestamp, number, body, headers, expires)
+        keyed = bool(attributes & _KEYED)
+        yield at, seq, attributes, Record(timestamp, number, body, headers, keyed, expires)
         at += length
 
 
@@ -235,6 +238,7 @@ class Export:
         self.deferred = 0
         self.expired = 0
         self.headers = 0
+        self.keyed = 0
         self.largest = 0
         self.damages = 0
 
@@ -273,6 +277,11 @@ class Export:
         if self.headers:
             self._lines.warn(
                 f"export: messages written without headers, which NSQ does not have: {self.headers}"
+            )
+        if self.keyed:
+            self._lines.warn(
+                "export: messages written without keys, priorities or deduplication ids, which NSQ "
+                f"does not have: {self.keyed}"
             )
         if self.expired:
             self._lines.info(f"export: expired messages not written: {self.expired}")
@@ -317,6 +326,7 @@ class Export:
             writer.put(record.timestamp, message.attempts, record.id, record.body)
             self.deferred += message.deferred
             self.headers += record.headers
+            self.keyed += record.keyed
         for channel, writer in writers.items():
             writer.close()
             self.messages += writer.depth

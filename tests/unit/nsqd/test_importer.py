@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.errors import StartError
 from nsqcy.nsqd.data import importer
 from nsqcy.nsqd.data.exporter import Export, TopicReader
@@ -472,6 +473,28 @@ def test_export_of_what_nsq_does_not_have(tmp_path: Path) -> None:
     assert [one.body for one in nsq_diskqueue.read_queue(out, "t:c")] == [b"young", b"plain"]
     assert "export: messages written without headers, which NSQ does not have: 1" in log.lines
     assert "export: expired messages not written: 1" in log.lines
+
+
+def test_an_export_counts_the_ids_that_it_drops(tmp_path: Path) -> None:
+    data, out = tmp_path / "data", tmp_path / "out"
+    data.mkdir()
+    policy = TopicPolicy(dedup_window=60 * SECOND, dedup_id="json:/id")
+    core = Core(data, policies=Policies(policy))
+    core.create("t").channel("c")
+    for body in (b'{"id":1}', b'{"id":1}', b'{"id":2}', b"{}"):
+        core.client().publish("t", body)
+    core.save()
+    core.close()
+    (data / "nsqd.dat").write_text(
+        '{"topics":[{"name":"t","channels":[{"name":"c"}]}],"version":"1.3.0"}'
+    )
+    log = Log()
+    Export(str(data), str(out), log).run()
+    assert len(nsq_diskqueue.read_queue(out, "t:c")) == 3
+    assert (
+        "export: messages written without keys, priorities or deduplication ids, which NSQ does not "
+        "have: 2" in log.lines
+    )
 
 
 # ---- a backlog of any size ----
