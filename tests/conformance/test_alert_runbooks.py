@@ -62,6 +62,7 @@ def test_what_alerts_lead_to(host: Host) -> None:
     refused_publishes(host)
     full_disk(host)
     slow_syncs(host)
+    forgotten_ids(host)
     restarted_worker(host)
     lost_lookupd(host)
     busy_worker(host)
@@ -139,6 +140,24 @@ def slow_syncs(host: Host) -> None:
     assert topic is not None and topic["durability"] == "os"
     assert '_sum{lane="awaited",worker="0"}' in page.type("awaited")
     page.ends()
+
+
+def forgotten_ids(host: Host) -> None:
+    page = Page(host, "dedup-ids")
+    policy = {"dedup_window": "1h", "dedup_id": "json:/id", "dedup_ids": 2}
+    host.web.put("/topic/config?topic=orders", json.dumps(policy).encode())
+    for number in range(5):
+        host.web.pub("orders", b'{"id":%d}' % number)
+    seen = page.type("dedup_ids")
+    assert 'nsqd_topic_dedup_ids_early_total{topic="orders"} 3' in seen
+    assert 'nsqd_topic_dedup_ids{topic="orders"} 2' in seen
+    page.type("dedup_ids")
+    found = host.web.get("/topic/config?topic=orders").json()
+    assert found["config"]["dedup_ids"]["value"] == 20_000_000
+    assert 'early_total{topic="orders"} 3' in page.type("early_total")
+    page.ends()
+    host.web.delete("/topic/config?topic=orders")
+    host.web.do("empty", "orders")
 
 
 def restarted_worker(host: Host) -> None:

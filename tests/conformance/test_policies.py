@@ -80,6 +80,9 @@ def test_what_holds_when_nothing_is_said(shared: Nsqd, topic: str) -> None:
         "on_full": "reject",
         "prune_after": "0s",
         "prune_messages": False,
+        "dedup_window": "0s",
+        "dedup_id": "header:dedup-id",
+        "dedup_ids": 10_000_000,
     }
     assert {key: value for key, (value, _) in shown(shared, topic, "c").items()} == {
         "mem_queue_size": 10000,

@@ -492,8 +492,8 @@ def test_an_export_counts_the_ids_that_it_drops(tmp_path: Path) -> None:
     Export(str(data), str(out), log).run()
     assert len(nsq_diskqueue.read_queue(out, "t:c")) == 3
     assert (
-        "export: messages written without keys, priorities or deduplication ids, which NSQ does not "
-        "have: 2" in log.lines
+        "export: messages written without keys, priorities or deduplication ids, which NSQ does "
+        "not have: 2" in log.lines
     )
 
 
