@@ -16,7 +16,7 @@ from loadtest.bench.markdown import table
 CHART = "benchmarks-curves.svg"
 TOLERANCE = 0.1  # smaller differences between exponents are noise
 STEEP = 0.3  # for a single step: a factor of 2 if the quantity grows by a factor of 10
-MANY = 100  # with fewer things, the memory and CPU time of each are not known exactly
+MANY = 100  # for smaller quantities, memory and CPU time per unit are imprecise
 UNITS = ("µs of CPU per message", "messages per second", "MB of memory")
 
 Row = dict[str, Any]
@@ -28,7 +28,7 @@ class Curve:
     10 channels is 10 copies, but a message to one of 10 topics is still one message."""
 
     title: str
-    thing: str  # singular, for the memory of each; "": no memory for each
+    thing: str  # a unit of the quantity, in the singular; "": its memory is not shown
     about: str
     work: int = 0
 

@@ -33,7 +33,7 @@ LOG_WAIT = 60_000  # ms
 COLUMNS = "timestamp,id,headers,body"
 BLOCK_COUNT = struct.Struct("<40xI")  # number of records in a log block
 NEGOTIATED = {"tls": "tls_v1", "snappy": "snappy", "deflate": "deflate"}  # keys in IDENTIFY
-SHOWN = 100  # bytes of a frame to show in an error
+SHOWN = 100  # maximum bytes of a frame that an error shows
 PATIENCE = 180.0  # time limit in seconds for each team member to get ready, or to finish
 PR_SET_TIMERSLACK = 29
 

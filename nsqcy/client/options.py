@@ -194,7 +194,7 @@ class ConnectionOptions:
     )
     topology_region: str = option("", STRING, "this client's region")
     topology_zone: str = option("", STRING, "this client's zone")
-    # Created once from tls_options, because all connections share it.
+    # All connections share this context, which is created from tls_options.
     tls_context: ssl.SSLContext | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -508,7 +508,7 @@ def lookupd_addresses(addresses: Addresses) -> tuple[str, ...]:
 
 
 def tls_context(options: TlsOptions | None) -> ssl.SSLContext:
-    """Return the TLS context: the trusted servers, and the client's certificate. Raises ValueError
+    """Return the TLS context, with the trusted CAs and the client's certificate. Raises ValueError
     for an unknown option or an unreadable file."""
     if isinstance(options, ssl.SSLContext):
         return options

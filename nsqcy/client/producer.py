@@ -44,7 +44,7 @@ from nsqcy.names import is_valid_name, quote
 # full.
 WORTH_ANOTHER = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 MAX_DEFERRED = 0x7FFFFFFFFFFF  # milliseconds
-MAX_HEADS = 1000  # topics with cached command lines
+MAX_HEADS = 1000  # maximum topics with cached command lines
 # The maximum pause before a reconnect while publishes are waiting, in units of reconnect_interval.
 IMPATIENT_PAUSE = 4
 NOTHING = -1.0  # below the size of any body

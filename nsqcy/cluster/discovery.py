@@ -23,7 +23,7 @@ from nsqcy.names import host_port, is_valid_name, valid_names
 from nsqcy.util import gojson
 
 MAX_ANSWER = 32 << 20  # bytes
-MAX_PRODUCERS = 10_000  # nsqds in a response
+MAX_PRODUCERS = 10_000  # maximum nsqds in a response
 NOT_FOUND = 404
 
 Key = TypeVar("Key")
@@ -45,7 +45,8 @@ class Producer:
     remote_address: str = ""  # the nsqd's address as seen by the nsqlookupd
     topology_region: str = ""
     topology_zone: str = ""
-    authenticated: bool = field(default=False, compare=False)  # to the nsqlookupd that lists it
+    # Whether the nsqlookupd reports that the nsqd has authenticated to it.
+    authenticated: bool = field(default=False, compare=False)
     # Topic -> whether it has a tombstone. Only in responses to /nodes.
     topics: Mapping[str, bool] = field(default_factory=dict, compare=False)
 

@@ -10,8 +10,8 @@ from typing import Any
 from nsqcy.errors import RequestError
 
 PAGE = 100  # messages per request; nsqd's limit
-MAX_BODY = 512 << 10  # bytes of a body; nsqd's limit
-MAX_EMPTY = 1000  # consecutive pages without messages
+MAX_BODY = 512 << 10  # maximum bytes of a body; nsqd's limit
+MAX_EMPTY = 1000  # maximum consecutive pages without messages
 
 Page = Callable[[int, str | None], dict[str, Any]]  # at most N messages from a `start` on
 

@@ -134,8 +134,8 @@ class Host:
 # --- a cluster ----------------------------------------------------------------------------------
 
 
-MAX_TOPICS = 5000  # topics of each nsqd to examine: the busiest
-MAX_LOGS = 10  # topics whose logs are compared between nsqds
+MAX_TOPICS = 5000  # maximum topics of each nsqd to examine: the busiest
+MAX_LOGS = 10  # maximum topics whose logs are compared between nsqds
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class HttpServer(Server):
         self._sweeper.start(self._sweep)
 
     def is_news(self, peer: str, target: str, status: int) -> bool:
-        """Return whether the log should show a GET request, which pollers repeat."""
+        """Return whether the log should show a GET request: pollers repeat the same ones."""
         return self._polls.is_news(self.now, peer, target, status)
 
     def adopt(self, sock: socket.socket, peer: str, connection: Make | None = None) -> None:

@@ -18,7 +18,7 @@ from nsqcy.errors import RequestError
 
 TIMEOUT = 5.0  # seconds for a response
 NOT_FOUND = 404
-MAX_BODY = 512 << 10  # bytes of each body to examine; nsqd's limit
+MAX_BODY = 512 << 10  # maximum bytes of each body to examine; nsqd's limit
 
 
 @dataclass(frozen=True, slots=True)

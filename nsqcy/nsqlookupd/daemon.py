@@ -35,12 +35,12 @@ from nsqcy.util import garbage
 from nsqcy.util.gotext import json_bytes
 from nsqcy.util.slices import Slices, Turns
 
-_MAGIC_LIMIT = 60.0  # seconds within which a client must send the protocol version
-_SEND_LIMIT = 60.0  # seconds for a client to accept a response
-_LINGER_LIMIT = 5.0  # seconds for a client to close its side after an error
+_MAGIC_LIMIT = 60.0  # maximum seconds until a client has sent the protocol version
+_SEND_LIMIT = 60.0  # maximum seconds until a client has accepted a response
+_LINGER_LIMIT = 5.0  # maximum seconds until a client has closed its side after an error
 _RECV_SIZE = 16 << 10
-_TURNS_A_SEND = 16  # turns whose responses are sent at once
-_LEAVING = 256  # registrations that an ended connection removes at once
+_TURNS_A_SEND = 16  # maximum turns whose responses are sent together
+_LEAVING = 256  # registrations of an ended connection that are removed without a pause
 
 
 def clock() -> Moment:

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 MAGIC: Final = b"  V1"
 MAX_LINE: Final = 256 << 10
-MAX_WORDS: Final = 4  # a command and its parameters; any further words are ignored
+MAX_WORDS: Final = 4  # maximum words: a command and its parameters; further words are ignored
 MAX_BODY: Final = 64 << 10
 MAX_LENGTH: Final = 1 << 20  # a larger number cannot be the length of a body
 MAX_TEXT: Final = 1024
 """Maximum bytes of a line, the body of IDENTIFY, and each of its strings. NSQ has no limits; an
 IDENTIFY has about 200 bytes, a REGISTER at most 140."""
 
-_STEPS_A_TURN = 64  # commands, or registrations that one command removes
+_STEPS_A_TURN = 64  # maximum commands, or registrations that a command removes
 _LOGGED = 200  # maximum characters of a logged error, which may quote a line
 _LENGTH = struct.Struct(">i")
 

@@ -264,9 +264,9 @@ class Registry:
     def lost(self, now: Moment) -> Iterator[Lost]:
         """Yield the inactive peers, and those that have left and have not returned.
 
-        A peer has returned if one with its address is active, or one with its host name and TCP
-        port that has connected since. One that was connected before is another machine with the
-        same host name.
+        A peer has returned if a peer with its address is active, or if a peer with its host name
+        and TCP port has connected since it left. A peer that was already connected then is another
+        machine with the same host name.
         """
         addresses: set[str] = set()
         connected: dict[tuple[str, int], int] = {}

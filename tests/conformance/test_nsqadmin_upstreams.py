@@ -259,7 +259,7 @@ def test_what_a_silent_nsqlookupd_may_know(cluster: Cluster, nobody_ever: str) -
 
 @pytest.mark.ours
 def test_nobody_who_has_it_answers(cluster: Cluster) -> None:
-    """Requests that NSQ lacks do not return empty answers in this case."""
+    """If no nsqd answers, nsqcy's own requests return an error, not an empty answer."""
     dead = cluster.add("a", topic("t", channel()))
     dead.close()
     cluster.nsqds.clear()

@@ -311,7 +311,8 @@ def join(request: dict[str, Any]) -> None:
 
 
 def become(request: dict[str, Any], fds: list[int], server: socket.socket | None) -> None:
-    """Adopt the state of an executed process. `server`: of the programs that it starts."""
+    """Adopt the state of an executed process. `server`: the fork server for the programs that it
+    starts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for each, limit in zip(LIMITS, request["limits"], strict=True):
         with contextlib.suppress(ValueError, OSError):

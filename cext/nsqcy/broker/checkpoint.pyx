@@ -63,7 +63,7 @@ cdef class Snapshot:
 
 cdef enum:
     JOURNAL_TICKS = 16              # cost of a due journal, in topic ticks
-    DELAYED_PACKED = 16384          # maximum delayed records in a snapshot; recovery finds others
+    DELAYED_PACKED = 16384          # maximum delayed records in a snapshot; recovery finds the rest
 
 
 cdef int journal_done(void *arg, int error) except -1:

@@ -12,7 +12,7 @@ from loadtest.bench.speed import READY, Result, Settings, measure, percentiles, 
 from loadtest.daemons import Nsqd
 from nsqcy.protocol.wire import command, finish_all
 
-AHEAD = 100  # DPUBs sent before their responses are read
+AHEAD = 100  # number of DPUBs sent before their responses are read
 MS = 1_000_000
 HOUR_MS = 3600 * 1000
 MONTH_MS = 30 * 24 * HOUR_MS

@@ -31,7 +31,7 @@ MAX_ANSWER = 1 << 20  # bytes
 PIECE = 1 << 16
 TIMEOUT = 10  # seconds for one request to the provider
 MAX_ATTEMPTS = 1000
-MAX_AGE = 600.0  # seconds from the start of an attempt to its end
+MAX_AGE = 600.0  # maximum seconds from the start of an attempt to its end
 LEEWAY = 60  # seconds by which the provider's clock may differ
 
 

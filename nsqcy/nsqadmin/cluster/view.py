@@ -187,7 +187,7 @@ class ClusterView:
         if any(found for _, found in having):
             return NodeStats(having)
         if channel:
-            # raises an error if the topic itself is unknown: nsqds omit it in both cases
+            # raises an error if the topic is unknown too: nsqds omit it even if only the channel is
             self.topic(name)
             raise self.not_found(CHANNEL_NOT_FOUND)
         raise self.not_found(TOPIC_NOT_FOUND)
@@ -217,7 +217,7 @@ class ClusterView:
         return Busiest(names, self._completed(found, busy), silent)
 
     def complete(self, busiest: "Busiest", names: Iterable[str]) -> "Busiest":
-        """Return the same with the rows for the topics with these names."""
+        """Return these topics, with the rows for the topics with these names in addition."""
         return busiest._replace(found=self._completed(busiest.found, names))
 
     def _completed(

@@ -151,7 +151,7 @@ class CopyFiles:
         if self.damaged:
             self._whole = False  # an owner empties files that it cannot compare
         if self.lacking:
-            self._save_facts()  # before the list no longer shows it
+            self._save_facts()  # before the new list hides what is missing
         self._list(listed)
         if facts and not _has_list(facts):
             self._save_facts()

@@ -22,11 +22,11 @@ SEGMENT = ".seg"
 """Suffix of a segment's name."""
 JOURNAL = "journal"
 FORMAT = 1
-SPARE = 1000  # lines that may be outdated before the list is written anew
+SPARE = 1000  # maximum outdated lines before the list is rewritten
 
 
 class DamagedList(ValueError):
-    """The list is missing or damaged. The files may be intact, but nothing tells."""
+    """The list is missing or damaged. Whether the files are intact is unknown."""
 
 
 class FileList:

@@ -31,7 +31,7 @@ from nsqcy.logging.types import Lines
 from nsqcy.storage import state_file
 from nsqcy.storage.state_file import StateFile, parse_object
 
-FLUSH_LIMIT = 2.0  # seconds to wait for the disk
+FLUSH_LIMIT = 2.0  # maximum seconds to wait for the disk
 
 
 class Node:

@@ -21,9 +21,9 @@ from nsqcy.process.control import CallTimeout
 if TYPE_CHECKING:
     from nsqcy.nsqd.worker.topic_owner import Done, TopicOwner
 
-WRITE_LIMIT = 4.0  # seconds until a change is on disk
+WRITE_LIMIT = 4.0  # maximum seconds until a change is on disk
 MAX_SEARCHED = 10_000  # maximum number of waiting messages to search for a message
-PEEK_LIMIT = 4.0  # seconds for reading messages
+PEEK_LIMIT = 4.0  # maximum seconds for reading messages
 
 
 @contextmanager

@@ -82,8 +82,8 @@ class Engine(Protocol):
         """Record the placement of a topic."""
 
     def peer_down(self, worker: int) -> None:
-        """Waits. Another worker has crashed: close the streams to it. When this returns, nothing
-        here touches its rings, which are then reset."""
+        """Waits. Another worker has crashed: close the streams to it. When this method returns,
+        this worker no longer uses the rings of the crashed one, which are then reset."""
 
     def peer_up(self, worker: int, generation: int) -> None:
         """Called when another worker is up, with fresh rings of this generation."""
