@@ -418,7 +418,7 @@ class ProducerCore(Core[Nsqd]):
                 self._failed(publish.asker, error, elsewhere=elsewhere)
 
     def heartbeat(self, connection: Connection) -> None:
-        """Heartbeats alone do not show that the nsqd works."""
+        """Do nothing: heartbeats alone do not show that the nsqd works."""
 
     # -- the rest
 

@@ -55,19 +55,19 @@ class Standing(StrEnum):
 
     CURRENT = "current"
     SUCCESSOR = "successor"
-    """It has replaced the registry that the node knows, or is the node's first one."""
+    """The registry has replaced the one that the node knows, or is the node's first one."""
     NEW = "new"
     """Neither the registry nor the node has an identity."""
     LOST = "lost"
-    """It has lost its data."""
+    """The registry has lost its data."""
     OLDER = "older"
-    """It has lost changes that the node has acted on."""
+    """The registry has lost changes that the node has acted on."""
     FOREIGN = "foreign"
-    """It is another registry."""
+    """The registry is not the one that the node knows."""
 
 
 BROKEN = frozenset({Standing.LOST, Standing.OLDER, Standing.FOREIGN})
-"""The contents of such a registry are ignored."""
+"""The node ignores the contents of a registry with one of these relations."""
 
 
 def judge(memory: Memory, found: Found) -> Standing:

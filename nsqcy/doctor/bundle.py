@@ -54,7 +54,7 @@ MAX_SECRET = 64 << 10  # maximum bytes to read from a file that contains a secre
 LOG_LINES = 2_000  # last lines of each unit's journal
 LOG_TIMEOUT = 10.0  # seconds
 NAME_LOGS = "if the daemon logs to a file, name it with --log-file"
-CONFIG_TIMEOUT = 20.0  # seconds to query all options of an nsqd
+CONFIG_TIMEOUT = 20.0  # maximum seconds for querying all options of an nsqd
 
 _SETTING = re.compile(r"\s*([\w.-]+)\s*[=:]\s*(.*)")
 

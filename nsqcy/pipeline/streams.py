@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryListener
     from pyspark.sql.streaming.query import StreamingQuery
 
-LAST_WORDS = 10.0  # seconds to wait for a stream to end
+LAST_WORDS = 10.0  # maximum seconds to wait for a stream to end
 AGAIN_SECONDS = 15.0
 SLOW = "Python worker failed to connect back"
 TRIES = 5

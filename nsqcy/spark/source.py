@@ -457,10 +457,11 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(self._options, self._schema, partition.range, partition.address)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Handle a commit: everything before this offset has been written.
+        """Do nothing when everything before this offset has been written.
 
-        Spark reports this one batch late, and never for the last batch. But when Spark requests the
-        next offset, it has written everything before that offset, so the cursor moves there.
+        Spark reports a commit one batch late, and never for the last batch. When Spark requests the
+        next offset, however, it has written everything before that offset: the cursor moves at that
+        time.
         """
 
     # Available records

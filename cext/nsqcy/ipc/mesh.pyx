@@ -24,7 +24,7 @@ system calls are reads and writes of an eventfd.
 # arrives after all earlier records.
 
 cdef enum:
-    STREAM_WINDOW = 262144     # bytes in transit in each direction
+    STREAM_WINDOW = 262144     # maximum bytes in transit in each direction
     STREAM_CREDIT_BATCH = 32768
     STREAMS_MAX = 1 << 20      # maximum streams opened by one worker to one peer
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from OpenSSL import SSL
 
 TITLE = "COPIES"  # name of the listener in the log
-TIMEOUT = 5.0  # seconds to connect and exchange greetings
+TIMEOUT = 5.0  # maximum seconds to connect and exchange greetings
 MAX_GREETING = 64  # maximum connections without a greeting; each may keep 80 KiB for TLS
 MAX_QUEUED = 128 << 20  # maximum unsent bytes
 PIECE = 256 << 10  # bytes to read at a time

@@ -3,8 +3,8 @@
 Owns the consequences of a worker's crash, which are, in this order: the worker receives no more
 connections, and the connections that it had not accepted are passed to other workers; the other
 workers are notified, and answer when they no longer touch its rings; the rings are reset; the
-worker is restarted; it loads its topics; the other workers are notified that it is up; it receives
-connections.
+worker is restarted and loads its topics; the other workers are notified that it is up; and it
+receives connections.
 """
 
 import signal

@@ -233,7 +233,7 @@ class Redrive(TopicVerb[int]):
 class TakeOut(TopicVerb[None]):
     """Redrive or drop one waiting message; `targets` as for Redrive. Raises Refused."""
 
-    timeout: ClassVar[float] = 10.0  # seconds for the search and for the write
+    timeout: ClassVar[float] = 10.0  # maximum seconds for the search and for the write
     topic: str
     channel: str
     id: int

@@ -4,9 +4,9 @@ starts later: `python -m nsqcy.nsqd.worker.main BOOT-FD`.
 Owns the process's lifecycle: its signals, its hub, its heartbeat, its two channels to the master,
 and its exit. The engine, which is plugged in by name, serves the clients.
 
-The worker exits when the master requests it or has exited. It ignores signals for the whole process
-group (^C, a service manager's SIGTERM), which the master handles. process/arbiter.py defines the
-exit codes.
+The worker exits when the master requests this, or when the master has exited. It ignores signals
+for the whole process group (^C, a service manager's SIGTERM), which the master handles.
+process/arbiter.py defines the exit codes.
 """
 
 import _thread
