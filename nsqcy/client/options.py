@@ -176,7 +176,7 @@ class ConnectionOptions:
         "handshake is always allowed at least 10 s",
         POSITIVE,
     )
-    local_address: str | None = option(None, STRING, "local host[:port] to connect from")
+    local_address: str | None = option(None, STRING, "local address (host[:port]) to connect from")
     max_msg_size: int = option(
         0, INT, "maximum message size to accept; 0 for no limit", between(0, 0x7FFFFFFF - 64)
     )
@@ -322,7 +322,8 @@ class ConsumerOptions:
         False,
         BOOL,
         "subscribe on every nsqd that the lookupds list, not only on those that have the topic, "
-        "and create the topic there: for replies and broadcasts, which cannot wait for a query",
+        "and create the topic there: for replies and broadcasts, which cannot wait for the next "
+        "lookupd query",
     )
     close_timeout: float = option(
         30.0, FLOAT, "seconds to wait for messages in flight when closing", NOT_NEGATIVE
