@@ -99,7 +99,7 @@ N = TypeVar("N", bound=Nsqd)
 
 
 class Core(Owner, Generic[N]):
-    """The nsqds of a consumer or producer. Only one thread, its Net's, calls it."""
+    """The nsqds of a consumer or producer. Only the thread of its Net calls its methods."""
 
     kind: str
     nsqd: type[N]

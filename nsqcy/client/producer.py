@@ -401,8 +401,7 @@ class ProducerCore(Core[Nsqd]):
         elsewhere = error.code in WORTH_ANOTHER
         if nsqd in self._open:
             self._open.remove(nsqd)
-        # Skip an nsqd that accepts nothing while others accept publishes, for longer each
-        # time.
+        # Skip, for longer each time, an nsqd that accepts nothing while others accept publishes.
         if elsewhere and self._open:
             self._judge(nsqd, now)
             nsqd.failures += 1

@@ -107,8 +107,9 @@ def _newer(memory: Memory, theirs: Identity, otherwise: Standing) -> Standing:
 
 
 def successor(memory: Memory, found: Identity | None, new_id: str) -> Identity:
-    """Return the identity of the registry that replaces the one found and the one that the node
-    knows. Both come first in its ancestors: a node that knows one of them must accept it."""
+    """Return the identity of the registry that replaces both the registry that was found and the
+    one that the node knows. These two come first among its ancestors: a node that knows one of them
+    must accept it."""
     earlier = [each for each in (found, memory.identity) if each is not None]
     generation = max(1, memory.generation, *(each.generation for each in earlier))
     ids = [each.id for each in earlier] + [name for each in earlier for name in each.ancestors]

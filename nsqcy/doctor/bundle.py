@@ -415,7 +415,7 @@ def running_config(web: WebClient, url: Url) -> dict[str, str]:
 
 
 def _as_name(text: str) -> str:
-    """Return an address without its credentials, or a path, as the name of a file."""
+    """Return the file name for an address, without its credentials, or for a path."""
     shown = text.rpartition("@")[2].rpartition("://")[2]
     return "".join(each if each.isalnum() or each in ".-" else "_" for each in shown)[-100:]
 

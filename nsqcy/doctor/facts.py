@@ -200,7 +200,7 @@ class Nsqd:
     address: str
     node: Producer
     lookupds: Sequence[str] = ()  # nsqlookupds that announce it; empty if its address was given
-    left: str = ""  # nsqlookupd at which it was registered until recently, and until when
+    left: str = ""  # nsqlookupd with which it was recently registered, and until when
     error: str = ""
     hangs: str = ""  # why it does not answer although it accepts connections
     offset: Offset | None = None

@@ -599,7 +599,7 @@ class HttpConnection(Connection):
         self._sent()
 
     def _output(self) -> Bytes:
-        """Return and remove unsent answers: short parts together, or a long one, which is not
+        """Return and remove unsent answers: short parts together, or one long part, which is not
         copied."""
         out = self._out
         count = size = 0

@@ -286,7 +286,7 @@ class Session:
             self._context.log.info(f"DB: client({self.address}) REGISTER {registration}")
 
     def _auth(self, params: list[str], now: Moment) -> bytes:
-        """Authenticate an nsqd: not in NSQ's protocol, so nsqlookupd's identity announces it."""
+        """Authenticate an nsqd. NSQ has no AUTH, so nsqlookupd announces it after IDENTIFY."""
         context = self._context
         if context.user_of is None or self._peer is None or self.user is not None:
             raise ClientError("E_INVALID", "cannot AUTH in current state")

@@ -340,7 +340,7 @@ def test_nobody_answers(running: Admin, nobody_ever: str) -> None:
 
 
 def test_a_node_that_is_down(cluster: Cluster) -> None:
-    """The other nodes are shown, along with the error of this one."""
+    """The page shows the other nodes, and the error of the failed one."""
     cluster.add("a", topic(message_count=3))
     cluster.add("b").pages["/stats"] = 500
     found = cluster.admin.get("/api/topics/t")

@@ -58,7 +58,7 @@ OK = (RESPONSE, b"OK")
 
 
 class Least(Random):
-    """Random choices by which everything that was not synced is lost."""
+    """Random choices that lose everything that was not synced."""
 
     def random(self) -> float:
         return 0.0

@@ -220,7 +220,7 @@ cdef class Checkpoints(TopicQueue):
     def deltas_synced(self, reason):
         waiting, self.syncing_deltas = self.syncing_deltas, None
         if reason is None and self.log.journal_lost:
-            # An earlier sync of the journal failed. This one did not include it.
+            # An earlier sync of the journal failed, and this one does not cover its deltas.
             reason = self.log.last_error_text
         for done in waiting:
             done(reason)

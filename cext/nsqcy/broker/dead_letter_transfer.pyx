@@ -42,7 +42,7 @@ def producer_of(str topic not None, str channel not None):
 
 cdef class DeadLetterTransfer(Transfer):
     cdef RecordWindow window
-    cdef object topic                   # the same object, for the topic's methods
+    cdef object topic                   # `window` again, for the topic's methods
     cdef Channel source
     cdef bytes producer                 # producer id for the chunks of the channel's transfers
     cdef readonly list runs             # ranges of numbers (journal.TransferRun), ascending

@@ -286,7 +286,7 @@ cdef class StatsShare:
         return 0
 
     cdef int end_channel(self) except -1:
-        """Return the number of additional objects that take as long."""
+        """Return the additional cost of the step, as a number of objects."""
         cdef Channel channel = self.channel
         self.clients = self.channel = None
         if self.json:
@@ -294,7 +294,7 @@ cdef class StatsShare:
         return 0
 
     cdef int end_topic(self) except -1:
-        """Return the number of additional objects that take as long."""
+        """Return the additional cost of the step, as a number of objects."""
         cdef Topic topic = self.topic
         cdef int slow = 0
         cdef uint32_t size

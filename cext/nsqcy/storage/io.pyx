@@ -47,7 +47,7 @@ cdef inline void submit_part(IoEngine *engine, IoOp *op, const uint8_t *ptr, siz
 
 
 cdef class FileCalls:
-    """The calls by which a log changes its files: see core.pxd."""
+    """The calls with which a log changes its files: see core.pxd."""
 
     cdef File *file(self, const char *path, int flags) except NULL:
         raise NotImplementedError

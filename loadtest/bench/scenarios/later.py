@@ -216,7 +216,8 @@ def young(settings: Settings) -> Iterator[Result]:
 
 
 def requeues(settings: Settings) -> Iterator[Result]:
-    """Measure messages that are requeued repeatedly, immediately or for a second."""
+    """Measure messages that are requeued repeatedly, without a delay or with a delay of a
+    second."""
     messages = settings.count(200_000)
     with settings.nsqd() as nsqd:
         for _ in settings.rounds():

@@ -94,7 +94,7 @@ class CopyFiles:
             uncleanly
         failed: called with the errno of the first change that failed
         fetch: fetches a part of a file from another copy
-        found: called with a file and its present or repaired fault
+        found: called with a file and its fault, which is still present or was repaired
         mend_journal: replaces a damaged journal that no other copy has
         Raises Unreadable.
         """

@@ -20,7 +20,7 @@ HEALTH_LIMIT = 2.0  # maximum seconds for a worker to report its health; clients
 PEER_HEALTH_LIMIT = 5.0  # maximum seconds for a worker to report its health through the master
 ADOPT_LIMIT = 5.0  # maximum seconds for a worker to adopt a session
 WIND_DOWN_LIMIT = (
-    5.0  # seconds to end the connections of producers; the worker's own limit is shorter
+    5.0  # maximum seconds to end connections of producers; the worker's own limit is shorter
 )
 
 

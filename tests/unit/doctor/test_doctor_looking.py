@@ -298,7 +298,7 @@ def test_nsqds_that_were_registered_until_recently(node: Node, other: Node) -> N
 
 @pytest.mark.parametrize("page", ["nodes", "nodes/lost"])
 def test_a_default_address_that_nsqlookupd_knows_is_not_a_guess(node: Node, page: str) -> None:
-    """A silent nsqd at its usual address is an error if nsqlookupd knows it."""
+    """A silent nsqd at its usual address is an error if an nsqlookupd lists it."""
     port = free_port()
     known = INFO | {"tcp_port": port, "http_port": port, "last_seen": int(time.time() * 1e9)}
     answers: dict[str, Any] = {"info": {"version": "1.3.0"}, "topics": {"topics": []}}
