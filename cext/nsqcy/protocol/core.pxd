@@ -329,7 +329,7 @@ cdef class Authorizer(Connection):
 
 
 cdef enum:
-    STREAM_BACKLOG = 262144     # maximum bytes of commands waiting for credit; then parsing stops
+    STREAM_BACKLOG = 262144     # bytes of commands waiting for credit above which parsing stops
     NO_ROOM = -2                # no owner: the topic does not exist and may not be created
 
 
