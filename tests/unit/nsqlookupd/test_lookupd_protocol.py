@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from nsqcy.nsqlookupd.protocol import MAX_BODY, MAX_LINE, Session, SessionContext
 from nsqcy.nsqlookupd.registry import Moment, Registry
 from nsqcy.users.user import User
+from support.runs import runs
 
 NOW = Moment(0, 0)
 SIZE = struct.Struct(">i")
@@ -96,7 +97,7 @@ conversations = st.one_of(
 
 @pytest.mark.slow
 @given(conversations, st.data())
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=runs(100))
 def test_any_cutting_means_the_same(conversation: bytes, data: st.DataObject) -> None:
     whole, cut = Client(), Client()
     whole.say(conversation)

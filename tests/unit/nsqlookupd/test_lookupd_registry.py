@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from nsqcy.nsqlookupd.registry import CLIENT, MAX_REMEMBERED, Moment, Peer, Registration, Registry
+from support.runs import runs
 from support.sanitizer import within
 
 INACTIVE, LIFETIME = 100, 30
@@ -197,7 +198,7 @@ class Machine(RuleBasedStateMachine):
         }
 
 
-Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Machine.TestCase.settings = settings(max_examples=runs(40), stateful_step_count=40, deadline=None)
 TestRegistry = Machine.TestCase
 
 
