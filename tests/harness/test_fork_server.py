@@ -190,6 +190,34 @@ def test_what_is_executed_instead(
     assert len(started) == (forks and "start_new_session" in options)
 
 
+def test_a_program_text_on_a_prepared_server(
+    forks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The modules are those of the server; the rest is as after `exec`."""
+    unused = fork_server.Server(ours())
+    monkeypatch.setattr(fork_server.Popen, "server", unused if forks else None)
+    text = """
+import sys
+early = "colorsys" in sys.modules
+def main():
+    import colorsys
+    print(sys.argv, repr(sys.path[0]), __name__, early, colorsys.ONE_THIRD < 1)
+main()
+sys.exit(3)
+"""
+    with fork_server.prepared(ours(), ["colorsys"]):
+        done = subprocess.run(
+            [sys.executable, "-c", text, "a", ""],
+            env=ours(),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+    assert fork_server.Popen.server is (unused if forks else None)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert done.stdout == f"['-c', 'a', ''] '' __main__ {forks} True\n"
+
+
 def test_errors_of_the_command_line(forks: bool, started: list[int], tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         probe(tmp_path, "", cwd=tmp_path / "missing")
