@@ -16,6 +16,7 @@ import pytest
 
 from support import fork_server
 from support.nsqd_process import environment
+from support.private_network import Network, needs_namespaces
 from support.up_process import BUDGET, PORTS, Up
 
 STATE = """
@@ -101,11 +102,13 @@ def encoded(stream: Any) -> tuple[str, str]:
     return stream.encoding, stream.errors
 
 
-def probe(folder: Path, program: str, *words: str, **options: Any) -> "subprocess.Popen[Any]":
+def probe(
+    folder: Path, program: str, *words: str, within: tuple[str, ...] = (), **options: Any
+) -> "subprocess.Popen[Any]":
     (folder / "probe.py").write_text(program)
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     return fork_server.Popen(
-        [sys.executable, "-m", "probe", *words],
+        [*within, sys.executable, "-m", "probe", *words],
         **(pipes | {"cwd": folder, "env": ours(), "text": True} | options),
     )
 
@@ -216,6 +219,17 @@ sys.exit(3)
     assert fork_server.Popen.server is (unused if forks else None)
     assert (done.returncode, done.stderr) == (3, "")
     assert done.stdout == f"['-c', 'a', ''] '' __main__ {forks} True\n"
+
+
+@needs_namespaces
+def test_a_network_namespace(forks: bool, started: list[int], tmp_path: Path) -> None:
+    program = "import os; print(os.readlink('/proc/self/ns/net'))"
+    with Network(("a",)) as network:
+        process = probe(tmp_path, program, within=network.inside("a"))
+        out, err = process.communicate(timeout=20)
+        number = os.stat(f"/run/netns/{network.inside('a')[-1]}").st_ino
+    assert (out, err) == (f"net:[{number}]\n", "")
+    assert len(started) == forks
 
 
 def test_errors_of_the_command_line(forks: bool, started: list[int], tmp_path: Path) -> None:

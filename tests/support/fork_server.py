@@ -4,7 +4,7 @@ Most of the CPU time of a short-lived daemon is spent on imports. After `install
 tests start through `subprocess` as `python -m nsqcy...` is a fork of a server that belongs to the
 test process. Everything else is as after `exec`: the process is a child of the test process and has
 the arguments, environment, directory, descriptors, limits, process group and signal mask
-that `Popen` requests.
+that `Popen` requests. After `ip netns exec NAME`, it is also in that network namespace.
 
 A command is executed as usual if the server cannot do it in the same way: other options of Python,
 variables that Python or libraries read when they start. Tests marked `real_start` execute all
@@ -84,6 +84,7 @@ OTHERS = ("support.memory_http_server",)
 EARLY = ("COVERAGE", "GEVENT", "LANG", "LC_", "LD_", "MALLOC", "OPENSSL", "PROMETHEUS", "PYTHON")
 EARLY += ("SSL_", "TQDM", "TZ")
 PR_SET_CHILD_SUBREAPER = 36
+CLONE_NEWNET = 0x40000000
 LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 MOST_FDS = 200
 ROOM = 8192
@@ -183,7 +184,12 @@ def _request(
     if isinstance(args, str | bytes | os.PathLike):
         return None
     words = [os.fspath(word) for word in args]
-    if not all(isinstance(word, str) for word in words) or words[0] != sys.executable:
+    if not all(isinstance(word, str) for word in words):
+        return None
+    network = ""
+    if words[:3] == ["ip", "netns", "exec"]:
+        network, words = words[3], words[4:]
+    if words[0] != sys.executable:
         return None
     is_safe = words[1:2] == ["-P"]
     option, module, *rest = [*words[2 if is_safe else 1 :], "", ""]
@@ -200,6 +206,7 @@ def _request(
         "args": rest[:-2],
         "words": words,
         "is_safe": is_safe,
+        "network": network,
         "cwd": where,
         "env": {os.fsdecode(name): os.fsdecode(value) for name, value in pairs},
         "sources": [*standard, *pass_fds],
@@ -347,6 +354,9 @@ def become(request: dict[str, Any], fds: list[int], server: socket.socket | None
     for each, limit in zip(LIMITS, request["limits"], strict=True):
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(each, limit)
+    if request["network"]:
+        with open(f"/run/netns/{request['network']}") as file:
+            assert ctypes.CDLL(None).setns(file.fileno(), CLONE_NEWNET) == 0
     os.umask(request["umask"])
     os.chdir(request["cwd"])
     os.environ.clear()
