@@ -46,7 +46,14 @@ NEVER = -6795364578871345152
 """NSQ's value for a tombstone that was never set: Go's zero time, wrapped."""
 
 
-def _producer(peer: Peer) -> dict[str, Any]:
+def as_json(peer: Peer) -> bytes:
+    """Return a peer's JSON, which only an authentication changes."""
+    if peer.as_producer is None:
+        peer.as_producer = json_bytes(_fields(peer))
+    return peer.as_producer
+
+
+def _fields(peer: Peer) -> dict[str, Any]:
     return {
         "remote_address": peer.remote_address,
         "hostname": peer.hostname,
@@ -82,7 +89,7 @@ def lookup(api: "Api", request: Request) -> Built:
 def _lookup(channels: list[str], peers: Iterable[Peer]) -> Pieces:
     yield from _names(b'{"channels":[', channels)
     yield b'],"producers":['
-    yield from separated(json_bytes(_producer(peer)) for peer in peers)
+    yield from separated(map(as_json, peers))
     yield b"]}"
 
 
@@ -121,7 +128,7 @@ def _nodes(nodes: Iterable[Node]) -> Pieces:
                 tombstones += b",true" if is_hidden else b",false"
                 topics += b"," + json_string(topic).encode()
             yield b""
-        head = json_bytes(_producer(node.peer))[:-1]
+        head = as_json(node.peer)[:-1]
         yield b'%b%b,"tombstones":[' % (comma, head)
         yield bytes(tombstones[1:])
         yield b'],"topics":['
@@ -138,7 +145,7 @@ def lost_nodes(api: "Api", request: Request) -> Built:
 def _lost(lost: Iterable[Lost]) -> Pieces:
     yield b'{"producers":['
     yield from separated(
-        json_bytes(_producer(each.peer) | {"last_seen": each.since.wall}) for each in lost
+        json_bytes(_fields(each.peer) | {"last_seen": each.since.wall}) for each in lost
     )
     yield b"]}"
 

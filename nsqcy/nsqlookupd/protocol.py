@@ -34,7 +34,7 @@ MAX_TEXT: Final = 1024
 """Maximum bytes of a line, the body of IDENTIFY, and each of its strings. NSQ has no limits; an
 IDENTIFY has about 200 bytes, a REGISTER at most 140."""
 
-_STEPS_A_TURN = 64  # maximum commands, or registrations that a command removes
+_STEPS_A_TURN = 16  # maximum commands, or registrations that a command removes
 _LOGGED = 200  # maximum characters of a logged error, which may quote a line
 _LENGTH = struct.Struct(">i")
 
@@ -298,7 +298,7 @@ class Session:
                 "AUTH failed: the user must exist and have permission to register",
             )
         self.user = user
-        self._peer.authenticated = True
+        self._peer.authenticate()
         events.nsqd_authenticated(context.log, client=self.address, user=user.name)
         self._show(self._peer)
         return b"OK"

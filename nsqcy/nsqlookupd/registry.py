@@ -46,6 +46,7 @@ class Peer:
     """An nsqd connection, with the nsqd's IDENTIFY data."""
 
     __slots__ = (
+        "as_producer",
         "authenticated",
         "broadcast_address",
         "connected",
@@ -83,7 +84,12 @@ class Peer:
         self.topology_zone = topology_zone
         self.topology_region = topology_region
         self.authenticated = False
+        self.as_producer: bytes | None = None  # its JSON in lookups; None: not encoded yet
         self.registrations: dict[Registration, Producer] = {}
+
+    def authenticate(self) -> None:
+        self.authenticated = True
+        self.as_producer = None
 
     @property
     def node(self) -> str:
@@ -144,6 +150,7 @@ class Registry:
         self._clients: Producers = {}
         self._topics: dict[str, Producers] = {}
         self._channels: dict[str, dict[str, Producers]] = {}  # topic -> channel -> producers
+        self._channel_count = 0
         self._left: dict[str, Lost] = {}  # by host and TCP port, in the order in which they left
 
     # Commands of peers. They return the registrations that actually changed.
@@ -221,6 +228,7 @@ class Registry:
         producers = channels.pop(channel, None)
         if producers is None:
             return False
+        self._channel_count -= 1
         if not channels:
             del self._channels[topic]
         _forget(producers, Registration(CHANNEL, topic, channel))
@@ -302,8 +310,7 @@ class Registry:
                 producers += topic is not None
                 tombstones += topic is not None and topic[1]
                 yield Counts(nodes, 0, 0, producers, tombstones)
-        channels = sum(map(len, self._channels.values()))
-        yield Counts(nodes, len(self._topics), channels, producers, tombstones)
+        yield Counts(nodes, len(self._topics), self._channel_count, producers, tombstones)
 
     def registrations(self) -> Iterator[Registration]:
         """Yield every registration, with or without producers."""
@@ -328,7 +335,9 @@ class Registry:
     # Keep the tables and the peers' own lists consistent
 
     def _made(self, topic: str, channel: str) -> Producers:
-        return self._channels.setdefault(topic, {}).setdefault(channel, {})
+        channels = self._channels.setdefault(topic, {})
+        self._channel_count += channel not in channels
+        return channels.setdefault(channel, {})
 
     def _producers(self, registration: Registration) -> Producers:
         category, topic, channel = registration

@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
+from nsqcy.nsqlookupd.api import as_json
 from nsqcy.nsqlookupd.protocol import MAX_BODY, MAX_LINE, Session, SessionContext
 from nsqcy.nsqlookupd.registry import Moment, Registry
 from nsqcy.users.user import User
@@ -213,6 +214,15 @@ AUTH = {"user_of": USERS.get}
 def producers(client: Client) -> list[tuple[str, bool]]:
     found = client.registry.nodes(NOW)
     return [(topic[0], each.peer.authenticated) for each in found for topic in each.topics if topic]
+
+
+def test_a_lookup_shows_an_authentication_that_follows_it() -> None:
+    client = Client(**AUTH)
+    client.say(b"  V1" + IDENTIFY)
+    (node,) = client.registry.nodes(NOW)
+    assert b"authenticated" not in as_json(node.peer)
+    client.say(b"AUTH good\n")
+    assert b'"authenticated":true' in as_json(node.peer)
 
 
 def test_an_nsqd_proves_itself() -> None:

@@ -173,6 +173,9 @@ class Machine(RuleBasedStateMachine):
         model, now = self.model, self.now
         known = [key[1] for key in model.entries if key[0] == "topic"]
         assert sorted(self.registry.topics()) == sorted(known)
+        *_, counts = self.registry.counts(self.moment)
+        assert counts.topics == len(known)
+        assert counts.channels == sum(key[0] == "channel" for key in model.entries)
         for topic in TOPICS:
             mine = [key[2] for key in model.entries if key[:2] == ("channel", topic)]
             assert sorted(self.registry.channels(topic)) == sorted(mine)
