@@ -213,7 +213,12 @@ AUTH = {"user_of": USERS.get}
 
 def producers(client: Client) -> list[tuple[str, bool]]:
     found = client.registry.nodes(NOW)
-    return [(topic[0], each.peer.authenticated) for each in found for topic in each.topics if topic]
+    return [
+        (topic, each.peer.authenticated)
+        for each in found
+        for topics in each.topics
+        for topic, _ in topics
+    ]
 
 
 def test_a_lookup_shows_an_authentication_that_follows_it() -> None:

@@ -187,8 +187,13 @@ class Machine(RuleBasedStateMachine):
                 for each in peers or ()
                 if model.alive(each, now) and not model.hidden(topic, each, now)
             }
+        assert sorted(chain.from_iterable(self.registry.abandoned(self.moment))) == sorted(
+            topic
+            for topic in known
+            if not any(model.alive(each, now) for each in model.entries["topic", topic, ""])
+        )
         assert {
-            int(peer.remote_address): dict(filter(None, topics))
+            int(peer.remote_address): dict(chain.from_iterable(topics))
             for peer, topics in self.registry.nodes(self.moment)
         } == {
             number: {
@@ -249,7 +254,7 @@ def test_a_thousand_producers_of_a_hundred_topics() -> None:
             registry.register(peer, f"t{topic}", "c")
     for topic in range(100):
         assert len(list(registry.lookup(f"t{topic}", now) or ())) == 1000
-    assert sum(len([*filter(None, topics)]) for _, topics in registry.nodes(now)) == 100_000
+    assert sum(len([*chain.from_iterable(topics)]) for _, topics in registry.nodes(now)) == 100_000
     assert sum(len(registry.producers(each)) for each in registry.registrations()) == 201_000
     for peer in peers:
         assert len(list(registry.leave(peer, now))) == 201
