@@ -43,8 +43,8 @@ class Budget:
         self._changed = threading.Condition(self._lock)
 
     def take(self, size: int, held: int, deadline: float) -> None:
-        """Wait until this many bytes are available. held: bytes that the response already has.
-        deadline: of the monotonic clock. Raises RequestError."""
+        """Wait until this many bytes are available, and take them. held: bytes that the response
+        already has. deadline: a time of the monotonic clock. Raises RequestError."""
         with self._lock:
             if self.used + size > self.maximum:
                 self._wait(size, held, deadline)

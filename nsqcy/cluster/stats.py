@@ -406,7 +406,7 @@ def of_nsqd(
 
 
 class Leased(list[Item]):
-    """Rows of a response, which count in the budget as long as they are in use."""
+    """Rows of a response, which count towards the budget as long as they are in use."""
 
     def __init__(self, rows: Iterable[Item], lease: Lease | None) -> None:
         super().__init__(rows)

@@ -165,8 +165,8 @@ def started(
 
 
 def follow(query: "StreamingQuery") -> bool:
-    """Wait until the query ends or the job is stopped: the next run writes the missing rows. Return
-    whether the query has ended on its own."""
+    """Wait until the query ends or the job is stopped. After a stop, the next run writes the rows
+    that are still missing. Return whether the query has ended on its own."""
     over = threading.Event()
     failures = []
 

@@ -263,7 +263,7 @@ def test_an_nsqd_without_logs() -> None:
 def test_nobody_answers(broker: LogBroker) -> None:
     broker.close()
     answer = f"nsq: topic 't': no answer from nsqd {broker.address}"
-    expected = f"{answer}; start it, or correct its address"
+    expected = f"{answer}; start nsqd there, or correct its address"
     assert loading(given(broker)) == expected
 
 

@@ -80,7 +80,7 @@ class Memory:
 
 
 class Ring:
-    """The ring from worker 0 to worker 1 in one shared memory, with both ends."""
+    """The ring from worker 0 to worker 1 in a shared memory region, with both ends."""
 
     def __init__(self, start: int = 0) -> None:
         self.memory = Memory()
