@@ -159,8 +159,8 @@ def check_view(options: Options, view: View, *, wait: bool) -> None:
         away = view.away.get(topic)
         if away:
             raise Unreachable(
-                f"topic {topic!r}: no answer from nsqd {', '.join(sorted(away))}; start nsqd there, "
-                "or correct its address"
+                f"topic {topic!r}: no answer from nsqd {', '.join(sorted(away))}; start nsqd "
+                "there, or correct its address"
             )
         asked = f" (nsqlookupd {','.join(options.lookupds)})" if options.lookupds else ""
         nsqds = "1 nsqd" if len(view.asked) == 1 else f"{len(view.asked)} nsqds"
