@@ -1,6 +1,6 @@
 """The core is killed after any number of file operations: acknowledged messages still exist.
 
-NSQCY_HYPOTHESIS=full tries many more histories.
+NSQCY_RUNS=20 tries many more histories.
 """
 
 import errno

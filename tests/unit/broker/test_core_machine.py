@@ -1,6 +1,6 @@
 """The core compared with a slow and simple model: any history of commands, failures and restarts.
 
-NSQCY_HYPOTHESIS=full tries many more histories.
+NSQCY_RUNS=20 tries many more histories.
 """
 
 import errno

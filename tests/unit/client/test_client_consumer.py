@@ -1,6 +1,6 @@
 """A consumer's decisions, on a simulated network: connections, lookups, answers, and closing.
 
-NSQCY_HYPOTHESIS=full tries many more histories.
+NSQCY_RUNS=20 tries many more histories.
 """
 
 import logging

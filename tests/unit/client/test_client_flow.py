@@ -1,7 +1,7 @@
 """RDY and backoff of a consumer: traces of the reference clients, and random histories compared
 with a simple statement of the rules.
 
-NSQCY_HYPOTHESIS=full tries many more histories.
+NSQCY_RUNS=20 tries many more histories.
 """
 
 import gc

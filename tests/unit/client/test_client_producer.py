@@ -1,6 +1,6 @@
 """A producer's decisions, on a simulated network: destinations, matching of answers, retries.
 
-NSQCY_HYPOTHESIS=full tries many more histories.
+NSQCY_RUNS=20 tries many more histories.
 """
 
 import logging

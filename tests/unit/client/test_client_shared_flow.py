@@ -1,7 +1,7 @@
 """RDY of a consumer of several topics, against nsqds that are as slow as the network may be.
 
 The model is obvious: an nsqd delivers a message if it has one, and if fewer are in flight than its
-last RDY. RDY and messages take time to arrive. NSQCY_HYPOTHESIS=full tries many more histories.
+last RDY. RDY and messages take time to arrive. NSQCY_RUNS=20 tries many more histories.
 """
 
 import heapq
